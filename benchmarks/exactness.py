@@ -216,7 +216,7 @@ def run(case: Case, tokenizer: Any) -> Case:
         before = logprobs(model, fixed)
         history = trainer.fit()
         moved = (logprobs(model, fixed) - before).abs().mean().item()
-        runner = runner_of(trainer._engine) if case.engine == "local" else "server"
+        runner = runner_of(trainer.source.parts.engine) if case.engine == "local" else "server"
     first, last = history[0], history[3]
     return replace(
         case,

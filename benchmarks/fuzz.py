@@ -146,7 +146,7 @@ class Reader:
 
 
 def readers(folder: Path) -> list[Reader]:
-    """Returns all readers; those of files use `folder`."""
+    """Returns all readers. Readers of files write their inputs to `folder`."""
     renderer = Renderer(make_tokenizer(["the tide clock ran fast"], 300))
     plain = PodcastConfig()
 

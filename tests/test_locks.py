@@ -1,4 +1,4 @@
-"""The locked packages are those of `pyproject.toml` and `constraints.txt`."""
+"""The locks have the packages of `pyproject.toml` in the versions of `constraints.txt`."""
 
 import re
 import tomllib

@@ -17,6 +17,7 @@ from midthought.guards.monitor import Monitor
 from midthought.guards.registry import GUARDS
 from midthought.report.json_lines import JsonLines
 from midthought.rollout.trajectory_json import save_trajectories
+from midthought.trainer.run_writer import RunWriter
 from midthought.types import StopReason, Trajectory
 
 _log = logging.getLogger("midthought.guards")
@@ -78,6 +79,10 @@ class RunGuards:
 
     def __init__(self, config: RecipeConfig, rows: Iterable[Mapping[str, Any]] = (), path: Path | None = None) -> None:
         """`rows`: what the run has logged before; what was wrong then is not reported again. `path`: the run folder, if any."""
+        self.restart(config, rows, path)
+
+    def restart(self, config: RecipeConfig, rows: Iterable[Mapping[str, Any]], path: Path | None) -> None:
+        """Forgets everything and starts with these arguments, as a new object does."""
         self._monitor = Monitor(config.to_dict())
         self._path = path
         for row in rows:
@@ -86,6 +91,15 @@ class RunGuards:
     def before_update(self, metrics: Mapping[str, float]) -> None:
         """Judges the metrics of scoring. Call it before any weight changes."""
         self._tell(self._monitor.before_update(metrics))
+
+    def before_logged_update(self, writer: RunWriter | None, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Does the same, and if the metrics stop the run, logs them as the ones of `iteration`."""
+        try:
+            self.before_update(metrics)
+        except TrainingStoppedError:
+            if writer is not None:
+                writer.log(ITERATION, iteration, metrics)
+            raise
 
     def after_iteration(
         self, iteration: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory] = ()

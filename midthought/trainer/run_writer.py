@@ -91,6 +91,11 @@ class RunWriter:
         self.run.create(resume=resume)
 
     @property
+    def policy_path(self) -> Path | None:
+        """Folder of the trained policy. None: the owner of a larger run writes it."""
+        return self.run.path / "policy" if self.is_owner else None
+
+    @property
     def tokenizer_path(self) -> Path | None:
         """Folder of the tokenizer of the run that is resumed; None if nothing was saved yet."""
         if self.newest is not None or self.newest_sft is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from midthought.config import RecipeConfig, SupervisedSection
-from midthought.errors import CheckpointError, SettingsError, near_names
+from midthought.errors import SettingsError, near_names
 from midthought.learning.adapters import has_adapters
 from midthought.learning.learner import Learner
 from midthought.learning.run_checks import require_finite
@@ -15,10 +15,15 @@ from midthought.learning.stopping import StopRequest
 from midthought.peft_folders import merge
 from midthought.plan.choices import ADAPTER_RATES, WEIGHT_RATES
 from midthought.precision import PrecisionChoice
-from midthought.pretrained import load_model, save_model
+from midthought.pretrained import save_model
 from midthought.report.console import Console
+from midthought.rollout.rollout_batch import TaskStream
+from midthought.trainer.arguments import TrainerSettings
+from midthought.trainer.demonstrations import DemonstrationReader, ShuffledDemonstrations
+from midthought.trainer.result import SupervisedResult
 from midthought.trainer.run_writer import RunWriter
 from midthought.trainer.supervised import Demonstrate, SupervisedStage, is_mixed, saving, supervised_learner
+from midthought.trainer.trained_policy import TrainedPolicy
 
 STAGE = "sft"
 SMALL_MODEL_RATE = 3e-3
@@ -38,15 +43,59 @@ def sft_settings(values: Mapping[str, Any], config: RecipeConfig, *, is_created:
 
 
 class SftStage:
-    """Takes the supervised steps of a trainer, in its run folder if it has one."""
+    """The supervised steps of a trainer, in its run folder if it has one.
 
-    def __init__(self, config: RecipeConfig, tokenizer: Any, console: Console, writer: RunWriter | None) -> None:
-        self._config, self._tokenizer, self._console, self._writer = config, tokenizer, console, writer
-        self._rows: list[dict[str, float]] = []
+    A resumed run continues the steps, or returns their result if they are done.
+    """
+
+    def __init__(
+        self, given: TrainerSettings, tokenizer: Any, demonstrations: Any, console: Console, writer: RunWriter | None
+    ) -> None:
+        """`demonstrations`: what `read` returns if it is given none."""
+        self._config, self._tokenizer, self._console, self._writer = given.config, tokenizer, console, writer
+        self._demonstrations, self._is_created = demonstrations, given.is_model_created
         self._precision: str | None = None
+        self.is_done = writer is not None and writer.has_sft
+        """Whether all steps were taken, by this process or an earlier one."""
+        self._rows = writer.sft_rows() if writer is not None and self.is_done else []
 
-    def run(self, policy: Any, settings: SupervisedSection, demonstrate: Demonstrate) -> list[dict[str, float]]:
-        """Trains the policy in place; adapters are merged into its weights. Returns the metrics of every step."""
+    @property
+    def result(self) -> SupervisedResult:
+        """The metrics of every step."""
+        return SupervisedResult(self._rows, self._writer.sft_policy_path if self._writer is not None else None)
+
+    def settings(self, values: Mapping[str, Any]) -> SupervisedSection:
+        """Returns the settings with these values (`sft_settings`)."""
+        return sft_settings(values, self._config, is_created=self._is_created)
+
+    def require_finished(self) -> None:
+        """Raises SettingsError if an earlier process was interrupted in these steps and they were not continued."""
+        if self._writer is not None and self._writer.newest_sft is not None and not self.is_done:
+            raise SettingsError("the run was interrupted in its supervised steps; call sft(demonstrations) first")
+
+    def read(
+        self, given: Any, policy: TrainedPolicy, settings: SupervisedSection, stream: TaskStream
+    ) -> ShuffledDemonstrations:
+        """Returns the demonstrations of each step. `given`: as in `Trainer.sft`; a function is called with the tasks of `stream`.
+
+        Raises SettingsError without demonstrations and for a policy with adapters of its own, DataError for what cannot be read.
+        """
+        if has_adapters(policy.model):
+            raise SettingsError(
+                "sft() of a model with adapters of its own: merge them (model.merge_and_unload()) and set lora_rank, or train "
+                "the adapters on the demonstrations before"
+            )
+        given = self._demonstrations if given is None else given
+        if given is None:
+            raise SettingsError("sft() has no demonstrations: give sft(demonstrations) or Trainer(demonstrations=…)")
+        longest = getattr(policy.model.config, "max_position_embeddings", None) or sys.maxsize
+        reader = DemonstrationReader(policy.prompts, policy.renderer, longest)
+        read = reader.read(given, stream)
+        return ShuffledDemonstrations(read, settings.batch_tokens, f"sft-{self._config.training.seed}")
+
+    def run(self, policy: Any, settings: SupervisedSection, demonstrate: Demonstrate) -> None:
+        """Trains the policy in place; adapters are merged into its weights."""
+        self._rows, self._precision = [], None
         learner = supervised_learner(policy, self._config, settings, settings.num_steps)
         try:
             self._take_steps(learner, settings, demonstrate)
@@ -57,7 +106,7 @@ class SftStage:
         if self._writer is not None:
             save_model(policy, self._tokenizer, self._writer.sft_policy_path, in_run=True)
             policy.name_or_path = str(self._writer.sft_policy_path)  # the base model that new adapters name
-        return self._rows
+        self.is_done = True
 
     def _take_steps(self, learner: Learner, settings: SupervisedSection, demonstrate: Demonstrate) -> None:
         start, stop = self._restored(learner, settings), StopRequest()
@@ -113,16 +162,3 @@ class SftStage:
     def _note_precision(self, choice: PrecisionChoice) -> None:
         self._precision = choice.precision
         self._console.note(f"  Supervised steps are computed in {choice}")
-
-
-def take_over(policy: Any, folder: Path) -> None:
-    """Gives the policy the weights that an earlier process saved after its supervised steps, so that a resumed run has the same
-    reference. Raises `CheckpointError` if they belong to another model."""
-    saved = load_model(folder, policy.dtype)
-    try:
-        policy.load_state_dict(saved.state_dict())
-    except RuntimeError:
-        raise CheckpointError(
-            f"{folder} holds another model than the trainer was given; give the one that the run started with"
-        ) from None
-    policy.name_or_path = str(folder)

@@ -14,7 +14,7 @@ from midthought.learning.adapters import has_adapters
 from midthought.plan.hardware import Hardware
 from midthought.pretrained import save_model
 from midthought.recipes.feedback.policy import make_small_policy
-from midthought.trainer import trainer as trainer_module
+from midthought.trainer import learning_parts
 
 SMALL = [
     "inference.max_tokens=60",
@@ -89,8 +89,8 @@ def test_what_is_chosen_for_a_gpu_trains_is_recorded_and_kept_by_a_resumed_run(
     recipe, model, tmp_path, on_gpu, monkeypatch
 ):
     learners = []
-    made = trainer_module.choose_learner
-    monkeypatch.setattr(trainer_module, "choose_learner", lambda *given: learners.append(made(*given)) or learners[-1])
+    made = learning_parts.choose_learner
+    monkeypatch.setattr(learning_parts, "choose_learner", lambda *given: learners.append(made(*given)) or learners[-1])
     on_gpu(24)
     words = ("--run", str(tmp_path / "run"), f"model.local_path={model}")
     result = train(recipe, *words, *SHORT[recipe])

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from midthought import BaseEnvironment, Task, Trajectory, create_default_config, tool
+import torch
+
+from midthought import BaseEnvironment, Task, Trainer, Trajectory, create_default_config, tool
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.small_model import make_policy
@@ -86,6 +90,27 @@ def taught(renderer: Renderer, episodes: list[Trajectory], num_steps: int = 60) 
     for _ in range(num_steps):
         learner.sft_step(batch)
     return policy
+
+
+def weights(trainer: Trainer) -> torch.Tensor:
+    """A copy of all weights of the policy, flat."""
+    return torch.cat([parameter.detach().flatten().clone() for parameter in trainer.model.parameters()])
+
+
+def assert_resumes_exactly(make_trainer: Callable[..., Trainer], folder: Path, num_iters: int) -> None:
+    """Whether a run that ends after 2 iterations and is resumed has the weights of one that did not stop.
+
+    `make_trainer(num_train_iters, run_path=…, resume=…, progress=…)`.
+    """
+
+    def train(name: str, num_train_iters: int, *, resume: bool = False) -> torch.Tensor:
+        with make_trainer(num_train_iters, run_path=folder / name, resume=resume, progress=False) as trainer:
+            trainer.fit()
+            return weights(trainer)
+
+    whole = train("whole", num_iters)
+    train("parts", 2)
+    assert torch.equal(train("parts", num_iters, resume=True), whole)
 
 
 def demonstration(

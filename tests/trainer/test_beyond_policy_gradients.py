@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from small_environments import PAID, QUESTIONS, settings
+from small_environments import PAID, QUESTIONS, settings, weights
 
 from midthought import RayPPOTrainer
 from midthought.errors import SettingsError
@@ -22,10 +22,6 @@ RFT = {
 
 def said(trajectory):
     return PAID.get(trajectory.actions[0].removeprefix("</think>"), 0.0)
-
-
-def weights(trainer):
-    return torch.cat([parameter.detach().flatten().clone() for parameter in trainer.model.parameters()])
 
 
 @pytest.mark.parametrize("estimator", ["keep_best", "keep_above"])

@@ -1,4 +1,4 @@
-"""`model.float32_head`: sampled and recomputed log-probabilities of a bfloat16 policy, and where it applies."""
+"""`model.float32_head`: sampled and recomputed log-probabilities of a bfloat16 policy, and the models that have it."""
 
 import copy
 

@@ -14,7 +14,7 @@ from collections import Counter
 import pytest
 import torch
 from precision import logit_tolerance
-from small_environments import QUESTIONS, Colours
+from small_environments import QUESTIONS, Colours, weights
 
 from midthought import RayPPOTrainer, RolloutData, SettingsError, TrainerCallback, create_default_config, tool
 from midthought.learning.batch import TokenBatch
@@ -89,10 +89,6 @@ def prompts(stream):
     """The prompts of the open groups' episodes, by the group's number."""
     groups = stream.state()["groups"]
     return {group["position"]: [episode["task"]["prompt"] for episode in group["episodes"]] for group in groups}
-
-
-def weights(trainer):
-    return torch.cat([parameter.detach().flatten().clone() for parameter in trainer.model.parameters()])
 
 
 # -- what is learned from ------------------------------------------------------------------------------------------

@@ -3,8 +3,7 @@
 import copy
 
 import pytest
-import torch
-from small_environments import PAID, QUESTIONS, settings
+from small_environments import PAID, QUESTIONS, assert_resumes_exactly, settings
 
 from midthought import RayPPOTrainer, Reward, Task, Trajectory, load_trajectories, save_trajectories
 from midthought.errors import DataError, SettingsError
@@ -22,10 +21,6 @@ DPO = {
 
 def said(trajectory):
     return PAID.get(trajectory.actions[0].removeprefix("</think>"), 0.0)
-
-
-def weights(trainer):
-    return torch.cat([parameter.detach().flatten().clone() for parameter in trainer.model.parameters()])
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +61,20 @@ def test_dpo_on_recorded_episodes_raises_the_margin_and_the_reward_of_new_ones(r
 def test_a_resumed_run_on_recorded_episodes_continues_exactly(recorded, talker, tmp_path):
     episodes = load_trajectories(recorded)
 
-    def train(path, num_iters, *, resume=False):
+    def make_trainer(num_iters, **options):
         config = settings("best_and_worst", **{**DPO, "batch_size": 4, "num_train_iters": num_iters})
-        config.checkpoint.save_interval = 1
-        options = {"model": copy.deepcopy(talker["model"]), "tokenizer": talker["tokenizer"]}
-        with RayPPOTrainer(
-            config, dataset=episodes, reward_fn=said, run_path=tmp_path / path, resume=resume, **options
-        ) as trainer:
-            trainer.fit()
-            return weights(trainer)
+        model = copy.deepcopy(talker["model"])
+        return RayPPOTrainer(
+            config,
+            dataset=episodes,
+            reward_fn=said,
+            model=model,
+            tokenizer=talker["tokenizer"],
+            checkpoint={"save_interval": 1},
+            **options,
+        )
 
-    whole = train("whole", 4)
-    train("parts", 2)
-    assert torch.equal(train("parts", 4, resume=True), whole)
+    assert_resumes_exactly(make_trainer, tmp_path, 4)
 
 
 def test_written_pairs_without_log_probabilities_are_trained_on(talker, renderer):

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from small_environments import PAID, QUESTIONS, settings
+from small_environments import PAID, QUESTIONS, assert_resumes_exactly, settings, weights
 
 from midthought import RayPPOTrainer, SettingsError
 from midthought.env.rewards import combine_rewards, weighted
@@ -20,10 +20,6 @@ def said(trajectory: Trajectory) -> Reward:
     """1 for red, with a word about the colour."""
     colour = trajectory.actions[0].removeprefix("</think>")
     return Reward(parts={"said": PAID.get(colour, 0.0)}, feedback=f"You said {colour}. Say red.")
-
-
-def weights(trainer) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten().clone() for parameter in trainer.model.parameters()])
 
 
 def trainer_of(talker, reward_fn=said, estimator="zero", **changes):
@@ -79,19 +75,20 @@ def test_the_term_may_be_added_to_the_advantages_of_rewards(talker):
 
 
 def test_a_resumed_run_with_a_moving_average_continues_exactly(talker, tmp_path):
-    def train(path, num_iters, *, resume=False):
+    def make_trainer(num_iters, **options):
         config = settings("zero", **SDPO, num_train_iters=num_iters, self_teacher_update_rate=0.3)
-        config.checkpoint.save_interval = 1
-        options = {"model": copy.deepcopy(talker["model"]), "tokenizer": talker["tokenizer"], "progress": False}
-        with RayPPOTrainer(
-            config, dataset=QUESTIONS, reward_fn=said, run_path=tmp_path / path, resume=resume, **options
-        ) as trainer:
-            trainer.fit()
-            return weights(trainer)
+        model = copy.deepcopy(talker["model"])
+        return RayPPOTrainer(
+            config,
+            dataset=QUESTIONS,
+            reward_fn=said,
+            model=model,
+            tokenizer=talker["tokenizer"],
+            checkpoint={"save_interval": 1},
+            **options,
+        )
 
-    whole = train("whole", 3)
-    train("parts", 2)
-    assert torch.equal(train("parts", 3, resume=True), whole)
+    assert_resumes_exactly(make_trainer, tmp_path, 3)
 
 
 def test_combined_rewards_keep_the_feedback_of_all_functions(talker):

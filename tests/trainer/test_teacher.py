@@ -3,8 +3,7 @@
 import copy
 
 import pytest
-import torch
-from small_environments import PAID, QUESTIONS, settings
+from small_environments import PAID, QUESTIONS, assert_resumes_exactly, settings
 
 from midthought import RayPPOTrainer, SettingsError
 from midthought.learning.small_model import make_policy, make_tokenizer
@@ -15,10 +14,6 @@ DISTILLED = {"algorithm": "distillation", "batch_size": 16, "mini_batch_size": 1
 
 def said(trajectory):
     return PAID.get(trajectory.actions[0].removeprefix("</think>"), 0.0)
-
-
-def weights(trainer):
-    return torch.cat([parameter.detach().flatten().clone() for parameter in trainer.model.parameters()])
 
 
 @pytest.fixture(scope="module")
@@ -44,19 +39,20 @@ def test_the_policy_comes_closer_to_the_policy_of_a_run_and_is_paid_like_it(run,
 
 
 def test_a_resumed_run_continues_exactly(run, talker, tmp_path):
-    def train(path, num_iters, *, resume=False):
+    def make_trainer(num_iters, **options):
         config = settings("zero", num_train_iters=num_iters, teacher=str(run / "policy"), **DISTILLED)
-        config.checkpoint.save_interval = 1
-        options = {"model": copy.deepcopy(talker["model"]), "tokenizer": talker["tokenizer"]}
-        with RayPPOTrainer(
-            config, dataset=QUESTIONS, reward_fn=said, run_path=tmp_path / path, resume=resume, **options
-        ) as trainer:
-            trainer.fit()
-            return weights(trainer)
+        model = copy.deepcopy(talker["model"])
+        return RayPPOTrainer(
+            config,
+            dataset=QUESTIONS,
+            reward_fn=said,
+            model=model,
+            tokenizer=talker["tokenizer"],
+            checkpoint={"save_interval": 1},
+            **options,
+        )
 
-    whole = train("whole", 4)
-    train("parts", 2)
-    assert torch.equal(train("parts", 4, resume=True), whole)
+    assert_resumes_exactly(make_trainer, tmp_path, 4)
 
 
 def test_with_an_estimator_of_rewards_no_group_is_dropped(run, talker):

@@ -22,6 +22,7 @@ from small_environments import (
     Raising,
     settings,
     twice,
+    weights,
 )
 
 from midthought import (
@@ -45,10 +46,6 @@ from midthought.errors import RecordError, TrainingStoppedError
 from midthought.learning.batch import TokenBatch
 from midthought.trainer.rollouts import longest_sequence
 from midthought.types import SpanKind
-
-
-def weights(trainer):
-    return torch.cat([parameter.detach().flatten().clone() for parameter in trainer.model.parameters()])
 
 
 def without_clocks(history):

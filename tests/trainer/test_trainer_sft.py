@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_environments import QUESTIONS, Colours, twice
+from small_environments import QUESTIONS, Colours, twice, weights
 
 from midthought import SettingsError, Trainer
 from midthought.errors import CheckpointError, DataError
@@ -68,10 +68,6 @@ def make(talker):
     yield make_trainer
     for trainer in made:
         trainer.cleanup()
-
-
-def weights(trainer: Trainer) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
 
 
 def rows(path: Any) -> list[dict[str, Any]]:

@@ -1,0 +1,129 @@
+"""Checks and completes a trainer's arguments: its settings, its tools, its numbers. Loads no weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from midthought.config import ConfigStore, RecipeConfig
+from midthought.errors import SettingsError
+from midthought.learning.run_checks import check_training
+from midthought.plan.choices import Choice, as_recorded
+from midthought.plan.engine_choice import before_choice
+from midthought.report.console import Console
+from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.definition import Tool
+from midthought.tools.parsers import ActionParser
+from midthought.tools.registry import ToolRegistry
+from midthought.trainer.policy import choose_preset, choose_settings
+from midthought.trainer.rollouts import PromptBuilder, as_call_format, check_source
+from midthought.trainer.run_writer import RunStage, RunWriter
+from midthought.trainer.short_form import merge_settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainerSettings:
+    """The settings of a trainer, with every `auto` replaced, and its run folder."""
+
+    config: RecipeConfig
+    choice: Choice
+    """What replaced `auto`, with the plan of the run."""
+    preset: str
+    """A line for the user about the preset; empty: none was used."""
+    model: Any
+    """The loaded model that was given. None: the trainer loads or creates one."""
+    run_path: str | Path | RunStage | None
+    """None: no run folder."""
+
+    @property
+    def stage(self) -> RunStage | None:
+        """The stage of a larger run that the trainer is. None: the run is its own."""
+        return self.run_path if isinstance(self.run_path, RunStage) else None
+
+    @property
+    def is_model_created(self) -> bool:
+        """Whether the trainer creates a model with random weights."""
+        return self.model is None and not self.config.model.local_path
+
+    def open_run(self, *, resume: bool, allow_changes: bool) -> RunWriter | None:
+        """Opens the run folder as `RunWriter` does. Returns None without one."""
+        if self.run_path is None:
+            return None
+        return RunWriter(self.run_path, self.config, resume=resume, allow_changes=allow_changes)
+
+    def console(self, *, progress: bool) -> Console:
+        """Returns the console of the larger run, or a new one, which first shows what was chosen."""
+        if self.stage is not None:
+            return self.stage.console
+        console = Console(quiet=not progress)
+        for note in filter(None, (self.preset, self.choice.algorithm)):
+            console.note(note)
+        return console
+
+
+def settle(
+    config: RecipeConfig | None,
+    settings: Mapping[str, Any],
+    *,
+    model: Any,
+    algorithm: str | None,
+    run_path: str | Path | RunStage | None,
+    resume: bool,
+    needs_environment: bool,
+    arguments: Callable[..., Any],
+) -> TrainerSettings:
+    """Returns the settings that a trainer runs with. `settings` and `arguments`: as in `merge_settings`.
+
+    `needs_environment`: whether `config` must be a `ConfigStore`, which has the sections of an environment. Raises SettingsError
+    if a setting is unknown, if settings contradict each other, and for `resume` without a run folder.
+    """
+    config, model = merge_settings(config, model=model, algorithm=algorithm, settings=settings, arguments=arguments)
+    run_path = run_path or config.checkpoint.output_dir or None
+    if resume and isinstance(run_path, str | Path) and (Path(run_path) / "config.yaml").is_file():
+        config = as_recorded(config, Path(run_path) / "config.yaml")
+    config, preset = (config, "") if isinstance(run_path, RunStage) else choose_preset(config, model)
+    choice = choose_settings(_checked(config, needs_environment=needs_environment), model)
+    if resume and run_path is None:
+        raise SettingsError("resume=True needs the run folder to go on with: give run_path, too")
+    return TrainerSettings(config=choice.config, choice=choice, preset=preset, model=model, run_path=run_path)
+
+
+def _checked(config: RecipeConfig, *, needs_environment: bool) -> RecipeConfig:
+    if not isinstance(config, ConfigStore if needs_environment else RecipeConfig):
+        raise SettingsError(f"config must be a ConfigStore (create_default_config()), got a {type(config).__name__}")
+    config = config.merged({})
+    check_source(before_choice(config.inference), config.ray)
+    check_training(config.training)
+    return config
+
+
+def make_prompts(
+    tools: ToolRegistry | Iterable[Tool],
+    call_format: str | ActionParser | ToolCallFormat,
+    *,
+    system_prompt: str,
+    describe_tools: bool,
+) -> PromptBuilder:
+    """Returns the builder of the episodes' prompts. Raises SettingsError for a tool outside a list or a wrong call format."""
+    if isinstance(tools, Tool):
+        raise SettingsError(f"tools={tools!r:.80}: give a list of them: tools=[{tools.definition.name}]")
+    registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
+    return PromptBuilder(system_prompt, registry, as_call_format(call_format), describe_tools)
+
+
+def check_length(num_epochs: int | None, num_iters_per_epoch: int | None, max_seconds: float | None) -> None:
+    """Raises SettingsError if the arguments of `Trainer.fit` are not possible."""
+    _require_whole(0, num_epochs=num_epochs)
+    _require_whole(1, num_iters_per_epoch=num_iters_per_epoch)
+    if max_seconds is not None and (num_epochs is not None or not max_seconds > 0):
+        raise SettingsError(f"max_seconds={max_seconds}: give a number above 0, and no num_epochs with it")
+
+
+def _require_whole(least: int, **number: int | None) -> None:
+    (name, value), *_ = number.items()
+    if value is not None and not (isinstance(value, int) and value >= least):
+        raise SettingsError(
+            f"{name}={value!r}: give a whole number of {least} or more, or None for what the settings say"
+        )

@@ -1,0 +1,163 @@
+"""The iterations of `Trainer.fit`: rollout, training step, validation, guards, rollbacks and checkpoints, in this order."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from midthought.config import RecipeConfig
+from midthought.learning.checkpoint import step_of
+from midthought.learning.phase_meter import PhaseMeter
+from midthought.learning.stopping import StopRequest
+from midthought.report.console import Console
+from midthought.report.progress import Progress
+from midthought.trainer.learning_parts import LearningParts
+from midthought.trainer.run_guards import RollbackRequest, RunGuards, next_rollback, with_rollbacks
+from midthought.trainer.run_writer import RunStage, RunWriter
+from midthought.trainer.tasks import TrainingTasks
+from midthought.trainer.trainer_state import TrainerState
+from midthought.types import RolloutData
+
+_log = logging.getLogger(__name__)
+
+
+class Steps(Protocol):
+    """The methods of a `Trainer` that its loop calls. A subclass may override them."""
+
+    config: RecipeConfig
+    meter: PhaseMeter
+
+    def rollout(self) -> RolloutData: ...
+
+    def train_step(self, data: RolloutData) -> dict[str, float]: ...
+
+    def evaluate(self) -> dict[str, float]: ...
+
+    def save_checkpoint(self) -> Path: ...
+
+    def load_checkpoint(self, path: Path) -> None: ...
+
+
+class FitLoop:
+    """One call of `Trainer.fit`. Call `start`, then `run`."""
+
+    def __init__(
+        self,
+        trainer: Steps,
+        parts: LearningParts,
+        state: TrainerState,
+        guards: RunGuards,
+        tasks: TrainingTasks,
+        writer: RunWriter | None,
+        *,
+        max_seconds: float | None,
+    ) -> None:
+        """`max_seconds`: as in `Trainer.fit`."""
+        self._trainer, self._parts, self._state, self._guards = trainer, parts, state, guards
+        self._tasks, self._writer, self._max_seconds = tasks, writer, max_seconds
+        self.num_iters = 0
+        """The number of the last iteration. With `max_seconds` it changes after each iteration."""
+
+    def start(self, num_iters: int) -> None:
+        """Applies the settings, with the changes of rollbacks, and starts the guards and the schedule of the learning rate."""
+        config = self._trainer.config
+        self._guards.restart(config, self._logged(), self._writer.run.path if self._writer is not None else None)
+        self._parts.config = with_rollbacks(config, self._state.rollbacks).frozen()
+        if "rollback" in config.guards.policies.values() and self._writer is not None and self._state.iteration == 0:
+            self._trainer.save_checkpoint()
+        self._end_schedule(num_iters)
+
+    def run(self, console: Console, stage: RunStage | None) -> Path | None:
+        """Runs the iterations that are left. Then saves the policy and writes the report, unless the owner of a larger run does.
+
+        Returns the folder of the policy. A requested stop takes effect after an iteration and its checkpoint.
+        """
+        if self._state.iteration >= self.num_iters:
+            _log.warning(
+                "nothing is left to train: %d of %d iterations are done", self._state.iteration, self.num_iters
+            )
+        training = self._parts.config.training
+        title = stage.title if stage is not None else f"Training ({training.algorithm or training.adv_estimator})"
+        stop = stage.stop if stage is not None else StopRequest()
+        path = self._writer.policy_path if self._writer is not None else None
+        with stop, console.stage(title, total=self.num_iters, unit="iterations") as bar:
+            self._run_iterations(bar, stop)
+            self._guards.after_run()
+            if self._writer is not None and path is not None:
+                self._parts.save_model(path, self._trainer.meter, in_run=True)
+                self._writer.finish(self._state.metrics_history)
+        return path
+
+    def _run_iterations(self, bar: Progress, stop: StopRequest) -> None:
+        bar.start_at(self._state.iteration)
+        while self._state.iteration < self.num_iters:
+            is_first = not self._trainer.meter.measured
+            try:
+                is_best = self._iterate(bar)
+            except RollbackRequest as request:
+                self._roll_back(request)
+                self.start(self.num_iters)
+                bar.start_at(self._state.iteration)
+                continue
+            self._save(is_needed=is_best or stop.requested, is_first=is_first)
+            stop.check()
+
+    def _iterate(self, bar: Progress) -> bool:
+        """Runs an iteration, and its validation if it is due. Returns True if the validation is the best so far."""
+        data = self._trainer.rollout()
+        metrics = self._trainer.train_step(data)
+        self._guards.after_iteration(self._state.iteration, metrics, data.trajectories)
+        bar.advance(1, reward=metrics["reward/mean"], calls=metrics["episode/calls"])
+        if self._max_seconds is not None:
+            self._end_schedule(self.num_iters)
+            bar.total = self.num_iters
+        return self._validate()
+
+    def _validate(self) -> bool:
+        """Evaluates if it is due. Returns True if the metric `best_by` of the tasks is the best so far."""
+        every = self._trainer.config.training.validate_every
+        if not every or self._state.iteration % every or not self._tasks.has_held_out:
+            return False
+        metrics = self._trainer.evaluate()
+        self._guards.after_validation(self._state.iteration, metrics)
+        return self._state.is_best(metrics[self._tasks.best_by])
+
+    def _save(self, *, is_needed: bool, is_first: bool) -> None:
+        """Saves a checkpoint if it is needed or due; else, after the first iteration, only the measurements of the phases."""
+        if self._writer is None:
+            return
+        iteration = self._state.iteration
+        is_due = iteration % self._trainer.config.checkpoint.save_interval == 0 or iteration == self.num_iters
+        if is_needed or is_due:
+            self._trainer.save_checkpoint()
+        elif is_first:
+            self._writer.write_measurements()
+
+    def _end_schedule(self, num_iters: int) -> None:
+        """Ends the schedule with iteration `num_iters`, or with the one that is expected to be the last within `max_seconds`."""
+        self.num_iters = self._state.last_iteration(num_iters, self._max_seconds)
+        self._parts.end_schedule(self.num_iters)
+
+    def _roll_back(self, request: RollbackRequest) -> None:
+        """Goes back to the last checkpoint before the problem started, with another seed and other settings, and saves it so.
+
+        Raises the request, which then stops the run, if there is no such checkpoint, or after `guards.max_rollbacks`.
+        """
+        config, before = self._trainer.config, self._state.rollbacks
+        checkpoint = self._writer.checkpoints.before(request.finding.start_step) if self._writer is not None else None
+        if checkpoint is None or len(before) >= config.guards.max_rollbacks:
+            raise request
+        rollback = next_rollback(request.finding, config, before, step_of(checkpoint))
+        self._trainer.load_checkpoint(checkpoint)
+        self._state.rollbacks = [*before, rollback]
+        self._parts.source.reseed(rollback.seed)
+        self._trainer.save_checkpoint()
+        self._guards.record_rollback(rollback)
+
+    def _logged(self) -> Iterable[Mapping[str, Any]]:
+        """Returns what the run has logged so far, as rows of `metrics.jsonl`."""
+        if self._writer is not None:
+            return self._writer.run.metrics.read()
+        return ({"stage": "ppo", "step": row["iteration"], **row} for row in self._state.metrics_history)
