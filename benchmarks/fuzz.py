@@ -22,9 +22,11 @@ from pydantic import ValidationError
 
 from midthought.config.overrides import parse_assignments
 from midthought.config.yaml_files import read_yaml_file
+from midthought.data.final_answers import last_boxed, last_number, option_letter
 from midthought.data.rows import rows_of
 from midthought.engines.servers.streams import EventSplitter
-from midthought.env.answer_matching import answer_match, last_boxed, last_number, numeric_match, option_letter
+from midthought.env.answer_matching import numeric_match
+from midthought.env.answers import CHECKS, extract
 from midthought.env.judge import parse_verdict
 from midthought.errors import MidthoughtError
 from midthought.feedback.control_tokens import without_control_tokens
@@ -168,7 +170,11 @@ def readers(folder: Path) -> list[Reader]:
         *calls,
         Reader("calculate", "sums", calculate, (CalculationError,)),
         Reader("answers", "answers", lambda text: (last_number(text), last_boxed(text), option_letter(text))),
-        Reader("answer_match", "answers", lambda text: (answer_match(text, "5"), numeric_match(text, text[::-1]))),
+        Reader(
+            "judged answers",
+            "answers",
+            lambda text: ([extract(each, text) for each in CHECKS], numeric_match(text, text[::-1])),
+        ),
         Reader("verdict", "answers", lambda text: (parse_verdict(text), parse_verdict(text, (0, 10)))),
         Reader("feedback record", "records", lambda text: read_record(_bytes(text)), (RecordError,)),
         Reader("control tokens", "calls", lambda text: printable(without_control_tokens(text))),

@@ -9,6 +9,7 @@ with one at the end. (`--dist loadgroup` has no effect here: pytest 9.2 does not
 """
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,17 @@ settings.load_profile("house")
 RAY_TESTS = "tests/cluster/ray/"
 FIRST = (RAY_TESTS, "tests/recipes/", "tests/benchmarks/", "tests/cluster/", "tests/trainer/")
 """Folders of whole jobs, the longest first. The other files follow by name."""
+
+
+PUBLIC_DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Public data sets beside the repository, if they are there."""
+    if not PUBLIC_DATA.is_dir():
+        pytest.skip(f"needs the data sets in {PUBLIC_DATA}")
+    return PUBLIC_DATA
 
 
 @pytest.hookimpl(optionalhook=True)

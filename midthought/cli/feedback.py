@@ -32,7 +32,7 @@ def convert(
 
 @app.command()
 def problems(
-    dataset: Annotated[str, typer.Argument(help="math, gsm8k, mmlu, trivia_qa, multiplication, …: docs/feedback.md.")],
+    dataset: Annotated[str, typer.Argument(help="math, gsm8k, mmlu, trivia_qa, multiplication, …: docs/data.md.")],
     out: Annotated[Path, typer.Argument(help="Output file: .parquet for verl's rows, .jsonl for tasks.")],
     source: Annotated[
         str | None, typer.Option(help="File, or name on the Hugging Face hub; default: the data set's own.")

@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from midthought.data.final_answers import is_number, split_at_mark
 from midthought.data.rows import DataError, Row, rows_of
 from midthought.types import Task
 
@@ -22,9 +23,6 @@ ANSWER_KEYS = ("answer", "ground_truth", "reward_model.ground_truth", "target", 
 """Columns of the ground truth; a dot refers to a nested column (verl's rows)."""
 ID_KEYS = ("task_id", "id")
 """Columns of the task's id; rows without one are named by their position (`questions:7`)."""
-
-_FINAL_NUMBER = re.compile(r"(?:^|\n)[ \t]*####[ \t]*(?P<number>[-−]?[$€£]?[-−]?\d[\d,]*(?:\.\d+)?%?)\s*\Z")
-"""The last line of a worked solution in GSM8K's form."""
 
 _log = logging.getLogger(__name__)
 
@@ -44,8 +42,8 @@ class _Keys(NamedTuple):
     task_id: str | None
 
 
-class _RowError(ValueError):
-    """Why a row is not a task."""
+class RowError(ValueError):
+    """A row is not a task; the message says why."""
 
 
 def load_tasks(
@@ -78,30 +76,56 @@ def load_tasks(
     >>> load_tasks([{"question": "1 + 1?", "answer": 2}])[0].answer
     '2'
     """
+    reader = _TaskReader(prompt_key, answer_key, id_key, tuple(label_keys), needs_answer)
+    return read_tasks(rows_of(source), reader.read, limit=limit, strict=strict)
+
+
+def read_tasks(
+    rows: Iterable[Row], read: Callable[[Row], Task], *, limit: int | None, strict: bool, seed: int | None = None
+) -> LoadedTasks:
+    """Converts rows to tasks with `read`, which raises RowError for a row that is not a task. With a seed, `limit` tasks are
+    sampled from all, in their order; without one, the first are returned. Other arguments and errors: `load_tasks`."""
     if limit is not None and limit < 1:
         raise DataError(f"limit={limit}; it must be at least 1")
-    reader = _TaskReader(prompt_key, answer_key, id_key, tuple(label_keys), needs_answer)
     skipped: list[str] = []
+    where_of: dict[str, str] = {}
 
     def tasks() -> Iterator[Task]:
-        for row in rows_of(source):
+        for row in rows:
             try:
-                yield reader.read(row)
-            except _RowError as error:
+                task = _read(row, read, where_of)
+            except RowError as error:
                 if strict:
                     raise DataError(f"{row.where}: {error}") from None
                 skipped.append(f"{row.where}: {error}")
+                continue
+            where_of[task.task_id] = row.where
+            yield task
 
-    found = list(itertools.islice(tasks(), limit))
+    found = list(itertools.islice(tasks(), limit if seed is None else None))
     if not found:
         raise DataError(f"no task was found in the data set{f'; {skipped[0]}' if skipped else ': it is empty'}")
     if skipped:
         _log.warning("%d rows were skipped, %d tasks remain; first: %s", len(skipped), len(found), skipped[0])
+    if limit is not None and limit < len(found):
+        found = [found[place] for place in sorted(random.Random(seed).sample(range(len(found)), limit))]
     return LoadedTasks(found, skipped)
 
 
+def _read(row: Row, read: Callable[[Row], Task], where_of: Mapping[str, str]) -> Task:
+    if row.problem is not None:
+        raise RowError(row.problem)
+    task = read(row)
+    if task.task_id in where_of:
+        raise RowError(
+            f"the id {task.task_id!r} was already used at {where_of[task.task_id]}; give the rows different ids, "
+            "or choose another column with id_key"
+        )
+    return task
+
+
 class _TaskReader:
-    """Converts the rows of one source to tasks; remembers the columns and the ids."""
+    """Converts the rows of one source to tasks; remembers the columns."""
 
     def __init__(
         self,
@@ -115,26 +139,15 @@ class _TaskReader:
         self._label_keys = label_keys
         self._needs_answer = needs_answer
         self._keys: _Keys | None = None
-        self._where_of: dict[str, str] = {}
 
     def read(self, row: Row) -> Task:
-        if row.problem is not None:
-            raise _RowError(row.problem)
         if isinstance(row.value, Task):
-            task = row.value
-        elif isinstance(row.value, str):
-            task = Task(task_id=_place(row), prompt=_text_prompt(row.value), answer="")
-        elif isinstance(row.value, Mapping):
-            task = self._from_mapping(row, row.value)
-        else:
-            raise _RowError(f"it is of type {type(row.value).__name__}; a row is a mapping, a text or a Task")
-        if task.task_id in self._where_of:
-            raise _RowError(
-                f"the id {task.task_id!r} was already used at {self._where_of[task.task_id]}; "
-                "set id_key to a column whose values differ"
-            )
-        self._where_of[task.task_id] = row.where
-        return task
+            return row.value
+        if isinstance(row.value, str):
+            return Task(task_id=_place(row), prompt=_text_prompt(row.value), answer="")
+        if isinstance(row.value, Mapping):
+            return self._from_mapping(row, row.value)
+        raise RowError(f"it is of type {type(row.value).__name__}; a row is a mapping, a text or a Task")
 
     def _from_mapping(self, row: Row, value: Mapping[str, Any]) -> Task:
         if self._keys is None:
@@ -162,9 +175,9 @@ class _TaskReader:
         prompt = prompt or _first_of(PROMPT_KEYS, value)
         answer = answer or _first_of(ANSWER_KEYS, value)
         if prompt is None:
-            raise _RowError(f"no column is known for the question; set prompt_key to one of: {_columns(value)}")
+            raise RowError(f"no column is known for the question; set prompt_key to one of: {_columns(value)}")
         if answer is None and self._needs_answer:
-            raise _RowError(
+            raise RowError(
                 f"no column is known for the ground truth; set answer_key to one of: {_columns(value)}; "
                 "or needs_answer=False if the reward needs none"
             )
@@ -191,7 +204,7 @@ def _at(value: Mapping[str, Any], key: str) -> Any:
     first, dot, rest = key.partition(".")
     if dot and isinstance(value.get(first), Mapping):
         return _at(value[first], rest)
-    raise _RowError(f"it has no {key!r}; it has: {_columns(value)}")
+    raise RowError(f"it has no {key!r}; it has: {_columns(value)}")
 
 
 def _columns(value: Mapping[str, Any]) -> str:
@@ -209,7 +222,7 @@ def _plain(value: Any) -> Any:
 
 def _text_prompt(text: str) -> str:
     if not text.strip():
-        raise _RowError("the prompt is empty")
+        raise RowError("the prompt is empty")
     return text
 
 
@@ -219,16 +232,16 @@ def _conversation(value: Any) -> tuple[tuple[Mapping[str, str], ...], str]:
     if isinstance(value, str):
         return (), _text_prompt(value)
     if not isinstance(value, Sequence) or not value or not all(_has(message, "role") for message in value):
-        raise _RowError(f"the prompt is {_short(value)}; it must be a text or a list of messages (role, content)")
+        raise RowError(f"the prompt is {_short(value)}; it must be a text or a list of messages (role, content)")
     roles = [str(message["role"]) for message in value]
     if roles[-1] != "user" or not {*roles[:1]} <= {"system", "user"} or not {*roles[1:]} <= {"user", "assistant"}:
-        raise _RowError(
+        raise RowError(
             f"the prompt has messages of the roles {', '.join(roles)}; it may start with a system message, continues with "
             "messages of user and assistant, and ends with a user message"
         )
     for message in value:
         if not isinstance(message.get("content"), str):
-            raise _RowError(f"a message's content is {_short(message.get('content'))}; it must be a text")
+            raise RowError(f"a message's content is {_short(message.get('content'))}; it must be a text")
     *before, last = ({"role": str(message["role"]), "content": message["content"]} for message in value)
     return tuple(before), _text_prompt(last["content"])
 
@@ -239,7 +252,7 @@ def _before(value: Mapping[str, Any], prompt: str) -> tuple[Mapping[str, str], .
     if found is None:
         return ()
     if isinstance(found, str) or not isinstance(found, Sequence):
-        raise _RowError(f"before is {_short(found)}; it must be a list of messages (role, content)")
+        raise RowError(f"before is {_short(found)}; it must be a list of messages (role, content)")
     return _conversation([*found, {"role": "user", "content": prompt}])[0]
 
 
@@ -249,14 +262,14 @@ def _answer(value: Any) -> tuple[str, tuple[str, ...]]:
         return _text(value["value"], "answer"), _texts(value, "aliases")
     if isinstance(value, Sequence) and not isinstance(value, str):
         if not value:
-            raise _RowError("the list of answers is empty")
+            raise RowError("the list of answers is empty")
         first, *others = (_text(each, "answer") for each in value)
         return first, tuple(others)
     text = _text(value, "answer")
-    final = _FINAL_NUMBER.search(text)
-    if final is None:
+    solution, written = split_at_mark(text)
+    if solution is None or solution.rstrip(" \t")[-1:] not in ("", "\n") or not is_number(written):
         return text, ()
-    written, plain = final["number"], final["number"].replace(",", "")
+    plain = written.replace(",", "")
     return plain, () if written == plain else (written,)
 
 
@@ -264,9 +277,9 @@ def _text(value: Any, what: str) -> str:
     if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         return str(value)
     if not isinstance(value, str):
-        raise _RowError(f"{what} is {_short(value)}; it must be a text or a number")
+        raise RowError(f"{what} is {_short(value)}; it must be a text or a number")
     if not value.strip():
-        raise _RowError(f"{what} is empty")
+        raise RowError(f"{what} is empty")
     return value
 
 
@@ -275,7 +288,7 @@ def _texts(value: Mapping[str, Any], key: str) -> tuple[str, ...]:
     if found is None:
         return ()
     if isinstance(found, str) or not isinstance(found, Sequence) or not all(isinstance(each, str) for each in found):
-        raise _RowError(f"{key} is {_short(found)}; it must be a list of texts")
+        raise RowError(f"{key} is {_short(found)}; it must be a list of texts")
     return tuple(found)
 
 

@@ -1,4 +1,4 @@
-"""Comparison of an answer with the ground truth: functions of two texts, from 0 to 1, and extraction of answers.
+"""Comparison of an answer with the ground truth: functions of two texts, from 0 to 1.
 
 Time is linear in the texts, except for `edit_similarity` (see there) and `mathematical_match`, which runs in a worker process
 with a time limit.
@@ -6,50 +6,17 @@ with a time limit.
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from fractions import Fraction
 
+from midthought.data.final_answers import last_boxed, last_number, option_letter
 from midthought.env.math_worker_pool import MathWorkerPool
 from midthought.env.reasoning import matches, normalised
 
-MAX_NUMBER_CHARS = 300
-"""A longer run of digits is not read as a number."""
 MAX_EXPRESSION_CHARS = 2000
 """A longer mathematical expression equals only itself; of an answer without `\\boxed`, this many final characters are read."""
 
 _ARTICLES = frozenset({"a", "an", "the"})
-
-_FRACTION = re.compile(r"(\d?)\\[dt]?frac\s*+\{(\d++)\}\s*+\{(\d++)\}")
-_DIGITS = r"(?:(?<!\d,)\d{1,3}(?:,\d{3})++(?!\d)|\d++)"
-_NUMBER = re.compile(
-    rf"""
-    (?P<minus>(?<![\w)\]}}])[-−])?  # in "5-3" the hyphen is no sign
-    [$€£¥]?
-    (?<!\w)(?<!\d\.)                # neither in a word nor in a number
-    (?:(?P<whole>\d{{1,4}})[ ](?=\d{{1,4}}/\d))?
-    (?P<number>(?:{_DIGITS}(?:\.\d++)?|\.\d++)(?:[eE][-+]?\d{{1,3}}(?!\d))?)
-    (?:[ ]?/[ ]?(?P<divisor>{_DIGITS}(?:\.\d++)?))?
-    """,
-    re.VERBOSE,
-)
-
-_BOXED_OR_BRACE = re.compile(r"(?P<boxed>\\?\\boxed\s*+\{)|\\[{}\\]|(?P<brace>[{}])")
-
-_ONLY_A_NUMBER = re.compile(r"\s*+[-+−]?[$€£]?[-−]?(?:\d[\d,]*+(?:\.\d++)?|\.\d++)%?\s*+")
-_COMMAND = re.compile(r"\\[a-zA-Z]++")
-_ONLY_A_LETTER = re.compile(r"\W*+([A-Ja-j])(?:\W*+$|[)\]}.:])")
-_STATED_LETTERS = tuple(
-    re.compile(
-        rf"""
-        (?i:\b(?:{trigger}))(?i:\s++(?:is|option|choice)){{0,2}}+\s*+[:=]?
-        [\s*_$(\[{{"'“]*+(?:\\(?:boxed|text|textbf|mathrm|mathbf)\s*+\{{[\s*$(]*+){{0,3}}+
-        ([A-HJ](?![\w'’-]) | I(?![\w'’-]|\s[a-z]) | (?<=\()[a-j](?=\)))
-        """,
-        re.VERBOSE,
-    )
-    for trigger in ("answer", "option|choice")
-)
 
 _process = MathWorkerPool()
 
@@ -57,15 +24,6 @@ _process = MathWorkerPool()
 def exact_match(answer: str, truth: str) -> bool:
     """The same words after normalization of case, punctuation and whitespace (`reasoning.normalised`)."""
     return matches(answer, (truth,))
-
-
-def answer_match(answer: str, truth: str) -> bool:
-    """`numeric_match` if the truth is a number, else `exact_match`.
-
-    >>> answer_match("It is $1,250.", "1250"), answer_match("5", "-5"), answer_match("Ada.", "ada")
-    (True, False, True)
-    """
-    return numeric_match(answer, truth) if _ONLY_A_NUMBER.fullmatch(truth) else exact_match(answer, truth)
 
 
 def fuzzy_match(answer: str, truth: str) -> float:
@@ -118,31 +76,6 @@ def _edit_distance(first: str, second: str) -> int:
     return distance
 
 
-def last_number(text: str) -> Fraction | None:
-    """The last number of a text, exactly: `-1,234.50`, `.5`, `3/4`, `1 1/2`, `2e3`, `$5`, `\\frac{3}{4}`; None without one.
-
-    Digits of any script count. Digits that follow a letter (`x2`) are no number; units and per cent signs are left out.
-    Also None if the last number divides by zero or is longer than `MAX_NUMBER_CHARS`.
-    """
-    text = _FRACTION.sub(_plain_fraction, text.replace("{,}", ",").replace(",\\!", ","))
-    found = next(iter(deque(_NUMBER.finditer(text), maxlen=1)), None)
-    if found is None or found.end() - found.start() > MAX_NUMBER_CHARS:
-        return None
-    value = Fraction(found["number"].replace(",", ""))
-    if found["divisor"]:
-        divisor = Fraction(found["divisor"].replace(",", ""))
-        if not divisor:
-            return None
-        value /= divisor
-    value += int(found["whole"] or 0)
-    return -value if found["minus"] else value
-
-
-def _plain_fraction(found: re.Match[str]) -> str:
-    digit_before, numerator, denominator = found.groups()
-    return f"{digit_before} {numerator}/{denominator}" if digit_before else f"{numerator}/{denominator}"
-
-
 def numeric_match(answer: str, truth: str, *, relative_tolerance: float = 0.0, absolute_tolerance: float = 0.0) -> bool:
     """The last numbers of the two texts are equal: `|a - b| <= max(relative · max(|a|, |b|), absolute)`.
 
@@ -153,38 +86,6 @@ def numeric_match(answer: str, truth: str, *, relative_tolerance: float = 0.0, a
         return False
     allowed = max(Fraction(relative_tolerance) * max(abs(said), abs(meant)), Fraction(absolute_tolerance))
     return abs(said - meant) <= allowed
-
-
-def last_boxed(text: str) -> str | None:
-    """Returns the content of the last `\\boxed{…}` with balanced braces (not counting `\\{` and `\\}`); None if there is none."""
-    open_braces: list[int | None] = []
-    best: tuple[int, int] | None = None
-    for token in _BOXED_OR_BRACE.finditer(text):
-        if token["boxed"]:
-            open_braces.append(token.end())
-        elif token["brace"] == "{":
-            open_braces.append(None)
-        elif token["brace"] == "}" and open_braces:
-            start = open_braces.pop()
-            if start is not None and (best is None or start > best[0]):
-                best = (start, token.start())
-    return None if best is None else text[best[0] : best[1]].strip()
-
-
-def option_letter(text: str) -> str | None:
-    """Returns the letter, A to J, of the option that a text chooses; None if it chooses none.
-
-    The first that is found of: a letter in the last `\\boxed{…}`; the last `answer is (B)` or the like; the last `option: B` or
-    the like; a last line that is a letter or begins with one as options do (`B`, `(b)`, `B. Paris`).
-    """
-    boxed = _ONLY_A_LETTER.match(_COMMAND.sub(" ", last_boxed(text) or ""))
-    if boxed:
-        return boxed[1].upper()
-    for pattern in _STATED_LETTERS:
-        if stated := pattern.findall(text):
-            return stated[-1].upper()
-    alone = _ONLY_A_LETTER.match(text.strip().rpartition("\n")[2])
-    return alone[1].upper() if alone else None
 
 
 def option_match(answer: str, truth: str) -> bool:

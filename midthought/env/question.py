@@ -43,7 +43,7 @@ def answer_reward(weights: RewardConfig, decode: Decode, end_tokens: Sequence[st
     """Returns the reward of the `reward` settings: correct answer, well-formed thought, cost per call."""
     return WeightedReward(
         {
-            "correct": (weights.correct, correct(decode, end_tokens)),
+            "correct": (weights.correct, correct),
             "thought": (weights.thought, well_formed_thought(decode, end_tokens)),
             "calls": (-weights.call_cost, num_calls),
         }

@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from midthought.env.answer_matching import mathematical_match
+from midthought.env.answers import task_is_right
 from midthought.env.math_worker_pool import require_math_verify
-from midthought.env.reasoning import Decode, final_answer, is_well_formed, last_answer, matches
+from midthought.env.reasoning import Decode, is_well_formed, last_answer
 from midthought.env.reward_functions import (
     AnyRewardFunction,
     AsyncReward,
@@ -153,13 +154,10 @@ def _truths(trajectory: Trajectory) -> tuple[str, ...]:
     return (trajectory.task.answer, *trajectory.task.aliases)
 
 
-def correct(decode: Decode, end_tokens: Sequence[str] = ()) -> RewardFunction:
-    """1 if the answer after the last thought is the ground truth or one of its aliases, else 0."""
-
-    def correct(trajectory: Trajectory) -> float:
-        return float(matches(final_answer(trajectory, decode, end_tokens), _truths(trajectory)))
-
-    return correct
+def correct(trajectory: Trajectory) -> float:
+    """1 if the answer after the last thought is right by the rules of its task (`answers.task_is_right`), else 0."""
+    answer = last_answer(trajectory)
+    return float(answer is not None and task_is_right(trajectory.task, answer))
 
 
 # -- the form --------------------------------------------------------------------------------------------------

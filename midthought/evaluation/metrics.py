@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 from midthought.types import Task, ToolOutcome, Trajectory
 
-IsRight = Callable[[Trajectory], bool]
+IsRight = Callable[[Trajectory], float]
+"""1 if the answer is right, else 0."""
 
 
 def exact_match(trajectories: Sequence[Trajectory], is_right: IsRight) -> float:
@@ -72,5 +73,5 @@ def _retrieved(trajectory: Trajectory) -> bool:
     return not found.isdisjoint(trajectory.task.evidence)
 
 
-def _share(part: int, whole: int) -> float:
+def _share(part: float, whole: int) -> float:
     return part / whole if whole else math.nan

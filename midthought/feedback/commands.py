@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from midthought.atomic_files import atomic_path
+from midthought.data.problems.problem_sets import SEED, load_problems
 from midthought.errors import DataError
 from midthought.feedback.convert import convert, report_lines
-from midthought.feedback.problems.problem_sets import SEED, load_problems
-from midthought.feedback.problems.verl_rows import write_verl_rows
+from midthought.feedback.verl_rows import write_verl_rows
 
 Tell = Callable[[str], None]
 

@@ -17,11 +17,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from midthought.data.problems.prompts import prompt_of
+from midthought.env.answers import is_right
 from midthought.errors import DataError
-from midthought.feedback.answers import is_right
 from midthought.feedback.control_tokens import without_control_tokens
 from midthought.feedback.parquet import pyarrow, write_parquet
-from midthought.feedback.problems.prompts import prompt_of
 from midthought.feedback.prompts import DEFINITION, SYSTEM_PROMPT, TOOL_NAME, wrong_answer_result
 
 if TYPE_CHECKING:

@@ -16,6 +16,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
+from midthought.data.problems.fields import OPTIONS_LABEL, QUESTION_LABEL
+from midthought.data.problems.prompts import LETTERS
 from midthought.feedback import masking_context as context
 from midthought.feedback.masking_context import Option, neighbors
 from midthought.feedback.masking_text import (
@@ -28,8 +30,6 @@ from midthought.feedback.masking_text import (
     value_of,
     word_keys,
 )
-from midthought.feedback.problems.fields import OPTIONS_LABEL, QUESTION_LABEL
-from midthought.feedback.problems.prompts import LETTERS
 from midthought.types import Task
 
 MASK = "[masked]"

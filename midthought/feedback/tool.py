@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from midthought.errors import EpisodeError, SettingsError
-from midthought.feedback.answers import task_is_right
+from midthought.data.problems.fields import DATASET_LABEL
+from midthought.env.answers import CHECKS, task_is_right
+from midthought.errors import EpisodeError, SettingsError, near_names
 from midthought.feedback.critics.critic import Critic, Masked
 from midthought.feedback.critics.registry import make_critic
 from midthought.feedback.critics.settings import FeedbackSettings, read_feedback_settings
-from midthought.feedback.problems.fields import DATASET_LABEL
 from midthought.feedback.prompts import DEFINITION, RIGHT_ANSWER, wrong_answer_result
 from midthought.tools.definition import Tool, ToolOutput
 from midthought.types import Task
@@ -40,7 +40,7 @@ class FeedbackTool(Tool):
         critic: gives the feedback on wrong answers.
         name: the critic's name in `metadata`.
         is_right: judges answers.
-        dataset: the data set of tasks without the label `dataset`.
+        dataset: the data set of tasks without the label `dataset`. Empty: their answers are judged by their truth.
         timeout_seconds: time limit of one call; None: the tool executor's limit.
         max_cached: number of cached results.
     """
@@ -59,6 +59,8 @@ class FeedbackTool(Tool):
     ) -> None:
         if max_cached < 1:
             raise SettingsError(f"max_cached must be 1 or more, not {max_cached}")
+        if dataset and dataset not in CHECKS:
+            raise SettingsError(f"unknown data set {dataset!r}. {near_names(dataset, CHECKS)}")
         self.timeout_seconds = timeout_seconds
         self._critic = critic if isinstance(critic, Masked) else Masked(critic)
         self._name = name or type(critic).__name__

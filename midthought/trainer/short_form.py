@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from midthought.config import ConfigStore, RecipeConfig
-from midthought.env.answer_matching import answer_match, exact_match, fuzzy_match, numeric_match, option_match
-from midthought.env.reasoning import last_answer
+from midthought.data.problems.problem_sets import PROBLEM_SETS, SEED, load_problems
+from midthought.env.answer_matching import exact_match, fuzzy_match, numeric_match, option_match
 from midthought.env.reward_functions import AnyRewardFunction, RewardError, short
-from midthought.env.rewards import RewardPart, matched, num_calls, num_failed_calls, used_tool, weighted
+from midthought.env.rewards import RewardPart, correct, matched, num_calls, num_failed_calls, used_tool, weighted
 from midthought.errors import SettingsError, near_names
-from midthought.feedback.answers import CHECKS, task_is_right
-from midthought.feedback.problems.problem_sets import PROBLEM_SETS, SEED, load_problems
-from midthought.types import Task, Trajectory
+from midthought.types import Task
 
 TRAINING_SPLITS = {"gsm8k": "train", "mmlu": "auxiliary_train", "trivia_qa": "train"}
 """Splits to train on, of data sets whose usual split (`PROBLEM_SETS`) is then used for validation."""
@@ -79,22 +77,6 @@ def by_section(
 
 
 # -- rewards ---------------------------------------------------------------------------------------------------
-
-
-def is_correct(trajectory: Trajectory) -> bool:
-    """Whether the answer after the last thought is the task's: by the rules of its data set (label `dataset`); otherwise by the
-    last number if the ground truth is a number, else the same words (`answer_match`)."""
-    task, answer = trajectory.task, last_answer(trajectory)
-    if answer is None:
-        return False
-    if task.labels.get("dataset") in CHECKS:
-        return task_is_right(task, answer)
-    return any(answer_match(answer, truth) for truth in (task.answer, *task.aliases))
-
-
-def correct(trajectory: Trajectory) -> float:
-    """1 if the answer is right (`is_correct`), else 0."""
-    return float(is_correct(trajectory))
 
 
 _OF_THE_ANSWER = {

@@ -11,18 +11,19 @@ from typing import Any
 
 from midthought.config import ConfigStore, TrainingConfig
 from midthought.data.tasks import load_tasks
+from midthought.env.answers import require_judges
 from midthought.env.environment import BaseEnvironment
 from midthought.env.environment_tasks import FAILED_RESET, EnvironmentTaskSampler
 from midthought.env.episode import EnvironmentEpisode, episode_statistics
 from midthought.env.question import QuestionEnvironment, answer_reward
-from midthought.env.reasoning import last_answer, matches
 from midthought.env.reward_functions import AsyncReward, WeightedReward
+from midthought.env.rewards import correct
 from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeEnvironment
 from midthought.rollout.rollout_batch import RolloutBatch, ShuffledTasks, TaskStream
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.tokenization import Renderer
-from midthought.trainer.short_form import correct, is_correct, needs_answers
+from midthought.trainer.short_form import needs_answers
 from midthought.types import Task, Trajectory
 
 NUM_SAMPLES = 200
@@ -81,9 +82,8 @@ class TrainingTasks(ABC):
         """Releases what the tasks hold, such as open environments; by default nothing. Called after the rollouts have ended."""
 
     def is_right(self, trajectory: Trajectory) -> bool | None:
-        """Returns the exact match of the answer after the thought. None: the task has no answer to compare with."""
-        task = trajectory.task
-        return matches(last_answer(trajectory), (task.answer, *task.aliases)) if task.answer else None
+        """Returns whether the answer is right, as `rewards.correct` judges it. None: the task has no answer to compare with."""
+        return bool(correct(trajectory)) if trajectory.task.answer else None
 
     def evaluation_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
         """Returns the metrics of a validation: `rollout_metrics`, `statistics`, and `exact_match` if tasks have an answer."""
@@ -110,7 +110,6 @@ class DatasetTasks(TrainingTasks):
         is_compared = reward is None or needs_answers(functions)
         self._tasks = _load(dataset, "dataset", needs_answer=is_compared and needs_answer)
         self._held_out = [] if validation is None else _load(validation, "validation", needs_answer=is_compared)
-        self._judges_correctness = correct in functions
         self._reward = reward
         self._config = config
         self._environment: QuestionEnvironment | None = None
@@ -122,11 +121,6 @@ class DatasetTasks(TrainingTasks):
         """Pickles only what another process needs to run episodes: the environment, not the tasks."""
         return {"_environment": self._environment}
 
-    def is_right(self, trajectory: Trajectory) -> bool | None:
-        if self._judges_correctness and trajectory.task.answer:
-            return is_correct(trajectory)
-        return super().is_right(trajectory)
-
     def texts(self) -> Iterable[str]:
         return [f"{task.prompt}\n{task.answer}" for task in self._tasks[:NUM_SAMPLES]]
 
@@ -137,11 +131,9 @@ class DatasetTasks(TrainingTasks):
         return max(map(num_tokens, longest))
 
     def open(self, renderer: Renderer) -> None:
-        if self._reward is not None:
-            self._environment = QuestionEnvironment(self._reward, self._config.environment.step_timeout_seconds)
-            return
         end_tokens = [renderer.decode([token_id]) for token_id in sorted(renderer.eos_token_ids)]
-        self._environment = QuestionEnvironment(answer_reward(self._config.reward, renderer.decode, end_tokens))
+        reward = self._reward or answer_reward(self._config.reward, renderer.decode, end_tokens)
+        self._environment = QuestionEnvironment(reward, self._config.environment.step_timeout_seconds)
 
     def episode(self, task: Task) -> QuestionEnvironment:
         assert self._environment is not None
@@ -215,6 +207,7 @@ def _load(source: Any, name: str, *, needs_answer: bool) -> list[Task]:
         raise SettingsError(
             f"{name}: task {unknown!r} has no answer to compare with; give it one, or judge by a reward_fn of your own"
         )
+    require_judges(tasks)
     return tasks
 
 

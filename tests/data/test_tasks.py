@@ -2,7 +2,6 @@
 
 import json
 from array import array
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,8 +11,6 @@ from midthought.data.rows import DataError
 from midthought.data.tasks import load_tasks
 from midthought.env.reasoning import matches
 from midthought.types import Task
-
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
 def as_tuples(tasks):
@@ -277,7 +274,5 @@ def test_any_rows_give_tasks_or_a_clear_error(rows):
         ("trivia_qa/trivia_qa_nocontext_hf_format.jsonl", 277),
     ],
 )
-def test_public_data_sets_are_read_as_they_are(name, num_tasks):
-    if not (SHARED / name).is_file():
-        pytest.skip("the data sets are not here")
-    assert len(load_tasks(SHARED / name)) == num_tasks
+def test_public_data_sets_are_read_as_they_are(real_data, name, num_tasks):
+    assert len(load_tasks(real_data / name)) == num_tasks

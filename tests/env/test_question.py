@@ -9,7 +9,7 @@ from midthought.env.environment import EpisodeError
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.reward_functions import RewardError
 from midthought.env.rewards import combine_rewards
-from midthought.types import StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
+from midthought.types import StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory, Turn
 
 WORDS = {1: "<think>", 2: "hm", 3: "</think>", 4: "red", 5: "blue", 6: "<end>", 7: "#call"}
 
@@ -24,6 +24,7 @@ def episode(*token_ids, num_calls=0):
         trajectory.add_demonstrated([7])
         trajectory.add_results([ToolEvent(call=ToolCall(tool_name="look"), outcome=ToolOutcome.OK)], [2])
     trajectory.add_demonstrated(token_ids)
+    trajectory.end_turn(Turn(model_output=decode(token_ids[:-1]), begins_in_thought=True))
     trajectory.stop_reason = StopReason.ANSWERED
     return trajectory
 

@@ -76,7 +76,7 @@ def episode(written: str, *, calls: int = 0, **task) -> Trajectory:
 
 REWARD = WeightedReward(
     {
-        "correct": (1.0, correct(decode, ["$"])),
+        "correct": (1.0, correct),
         "thought": (0.1, well_formed_thought(decode, ["$"])),
         "calls": (-0.15, num_calls),
     }

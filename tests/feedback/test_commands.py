@@ -4,10 +4,12 @@ import json
 
 import pytest
 
+from midthought.data.problems.problem_sets import load_problems
 from midthought.data.tasks import load_tasks
 from midthought.errors import DataError
 from midthought.feedback.commands import convert_log, write_problems
-from midthought.feedback.problems.problem_sets import load_problems
+from midthought.feedback.prompts import SYSTEM_PROMPT
+from midthought.feedback.verl_rows import write_verl_rows
 
 pytest.importorskip("pyarrow")
 
@@ -31,6 +33,19 @@ def test_converting_says_what_was_bad_then_the_counts(tmp_path):
         "1 bad rows skipped",
         f"written to {out}",
     ]
+
+
+@pytest.mark.parametrize("dataset", ["mmlu", "gsm8k", "hex"])
+def test_problems_come_back_from_verls_rows(tmp_path, dataset):
+    choice = {"question": "Which?", "choices": ["one", "two"], "answer": 1}
+    rows = {"mmlu": [choice], "gsm8k": [{"question": "?", "answer": "#### 5"}], "hex": None}[dataset]
+    tasks = load_problems(dataset, rows, limit=3)
+    assert write_verl_rows(tasks, tmp_path / "verl.parquet") == len(tasks)
+    read = load_tasks(tmp_path / "verl.parquet")
+    assert [(task.prompt, task.answer) for task in read] == [(task.prompt, task.answer) for task in tasks]
+    assert read[0].before == ({"role": "system", "content": SYSTEM_PROMPT},)
+    with pytest.raises(DataError, match="nothing to write"):
+        write_verl_rows([], tmp_path / "none.parquet")
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])

@@ -16,6 +16,7 @@ from fresh_module import fresh_module
 from hypothesis import given
 from hypothesis import strategies as st
 
+from midthought.data.problems.problem_sets import load_problems
 from midthought.errors import DataError, NoReplyError, SettingsError
 from midthought.feedback.critics import registry
 from midthought.feedback.critics.critic import Critic, Masked
@@ -25,7 +26,6 @@ from midthought.feedback.critics.process import Process, solution_steps
 from midthought.feedback.critics.registry import critic_names, make_critic
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.masking import MASK
-from midthought.feedback.problems.problem_sets import load_problems
 from midthought.feedback.prompts import RETRY_ONLY
 from midthought.types import Task
 

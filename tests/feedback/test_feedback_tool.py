@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from feedback_server import FEEDBACK, FeedbackServer
 
-from midthought.errors import DataError, EpisodeError, SettingsError
+from midthought.errors import EpisodeError, SettingsError
 from midthought.feedback.critics.settings import FeedbackSettings, feedback_settings, read_feedback_settings
 from midthought.feedback.masking import MASK
 from midthought.feedback.prompts import RIGHT_ANSWER, SOLVE_AGAIN, TOOL_NAME
@@ -109,8 +109,10 @@ def test_the_settings_data_set_counts_where_the_task_names_none() -> None:
     bare = Task(task_id="b", prompt="Which?\n(A) red\n(B) blue", answer="B")
     tool = FeedbackTool.from_settings(FeedbackSettings(critic="none", dataset="mmlu"))
     assert execute(tool, "The answer is (B)", task=bare).text == RIGHT_ANSWER
-    with pytest.raises(DataError, match="unknown data set ''"):
-        execute(FeedbackTool(Counting()), "B", task=bare)
+    judged_by_its_truth = FeedbackTool.from_settings(FeedbackSettings(critic="none"))
+    assert execute(judged_by_its_truth, "b.", task=bare).text == RIGHT_ANSWER
+    with pytest.raises(SettingsError, match=r"unknown data set 'mmul'.*mmlu"):
+        FeedbackTool.from_settings(FeedbackSettings(critic="none", dataset="mmul"))
 
 
 def test_a_tool_that_travels_to_another_process_answers_there() -> None:

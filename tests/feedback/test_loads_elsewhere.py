@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from midthought.data.problems.problem_sets import load_problems
 from midthought.engines.byte_tokenizer import byte_tokenizer
 from midthought.feedback.convert import convert
-from midthought.feedback.problems.problem_sets import load_problems
-from midthought.feedback.problems.verl_rows import write_verl_rows
+from midthought.feedback.verl_rows import write_verl_rows
 from midthought.types import Task
 
 pytest.importorskip("pyarrow")

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.feedback.answers import is_right
+from midthought.data.problems.problem_sets import load_problems
+from midthought.env.answers import is_right
 from midthought.feedback.masking import MASK, choices_of, is_multiple_choice, mask, mask_answer
-from midthought.feedback.problems.problem_sets import load_problems
 from midthought.types import Task
 
 TELLING = [

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from small_environments import QUESTIONS, Colours
 
 from midthought import RewardError, SettingsError, Trainer, create_default_config, tool
-from midthought.env.rewards import used_tool
-from midthought.errors import DataError
-from midthought.trainer.short_form import NAMED_REWARDS, by_section, is_correct, named_rewards, named_tasks
+from midthought.data.problems.problem_sets import PROBLEM_SETS
+from midthought.env.rewards import correct, used_tool
+from midthought.errors import DataError, MissingExtraError
+from midthought.trainer.short_form import NAMED_REWARDS, TRAINING_SPLITS, by_section, named_rewards, named_tasks
+from midthought.trainer.tasks import DatasetTasks
 from midthought.types import Completion, Finish, Task, Trajectory, Turn
 
 SMALL = {"batch_size": 4, "mini_batch_size": 4, "max_tokens": 12, "num_layers": 1, "hidden_size": 64, "progress": False}
@@ -22,8 +28,8 @@ def multiply(a: int, b: int) -> int:
     return a * b
 
 
-def answered(text: str, truth: str, **labels: str) -> Trajectory:
-    trajectory = Trajectory(Task(task_id="t", prompt="?", answer=truth, labels=labels), [1])
+def answered(text: str, truth: str, **fields: Any) -> Trajectory:
+    trajectory = Trajectory(Task(task_id="t", prompt="?", answer=truth, **fields), [1])
     trajectory.add_sampled(Completion(token_ids=(2,), sampled_logprobs=(-1.0,), finish=Finish.END))
     trajectory.turns.append(Turn(model_output=text))
     return trajectory
@@ -144,13 +150,7 @@ def test_a_reward_of_the_answer_needs_answers():
     ],
 )
 def test_an_answer_is_judged_by_its_last_number_or_its_words(text, truth, right):
-    assert is_correct(answered(text, truth)) is right
-
-
-def test_tasks_of_a_known_data_set_are_judged_by_its_rules():
-    assert is_correct(answered("The answer is B", "B", dataset="mmlu"))
-    assert not is_correct(answered("The answer is C", "B", dataset="mmlu"))
-    assert is_correct(answered("The answer is 0x1F.", "1f", dataset="hex"))
+    assert correct(answered(text, truth)) == right
 
 
 def test_a_generated_data_set_by_name_is_validated_on_the_published_problems():
@@ -161,26 +161,60 @@ def test_a_generated_data_set_by_name_is_validated_on_the_published_problems():
     assert named_tasks(QUESTIONS, None) == (QUESTIONS, None)
 
 
-GSM8K_CARD = """---
-configs:
-- config_name: main
-  data_files:
-  - {split: train, path: main/train.jsonl}
-  - {split: test, path: main/test.jsonl}
----
-"""
+CHOICES = {"choices": ["two", "four"], "answer": 1}
+GPQA_ROW = {"Correct Answer": "b", **{f"Incorrect Answer {number}": f"w{number}" for number in (1, 2, 3)}}
+NAMED = {
+    "gsm8k": ({"answer": "It is <<6*7=42>>42.\n#### 42"}, "So \\boxed{42} eggs in 3 weeks", "42, or rather 43"),
+    "math": ({"problem": "?", "solution": "So \\boxed{\\frac{1}{2}}."}, "So \\boxed{0.5}.", "\\boxed{0.05}"),
+    "aime_2024": ({"Problem": "?", "Answer": 73}, "\\boxed{073}", "\\boxed{730}"),
+    "mmlu": (CHOICES, "The answer is (B).", "The answer is (A)."),
+    "mmlu_pro": (CHOICES, "\\boxed{B}", "four"),
+    "gpqa": (GPQA_ROW, "", "None of them."),
+    "trivia_qa": ({"answer": {"value": "The Beatles", "aliases": ["Fab Four"]}}, "the fab four!", "The Who"),
+    "multiplication": (None, "", "The product is 5."),
+    "hex": (None, "", "The product is 5."),
+}
+"""Data set -> (a row of its form, a right answer, a wrong one); an empty right answer: the task's own in a box."""
 
 
-def test_a_data_set_of_the_hub_by_name(tmp_path, monkeypatch):
-    """A folder in the hub's form, which `datasets` loads under the data set's own name."""
-    pytest.importorskip("datasets")
-    folder = tmp_path / "openai" / "gsm8k"
-    (folder / "main").mkdir(parents=True)
-    (folder / "README.md").write_text(GSM8K_CARD)
-    for split, number in (("train", 42), ("test", 43)):
-        row = {"question": f"The {split} question?", "answer": f"It is <<{number}={number}>>{number}.\n#### {number}"}
-        (folder / "main" / f"{split}.jsonl").write_text(json.dumps(row))
+def publish(name: str, row: dict) -> None:
+    """Writes the row to a folder that `datasets` loads under the data set's name on the hub."""
+    hub = PROBLEM_SETS[name].hub
+    folder = Path(hub.path)
+    folder.mkdir(parents=True)
+    splits = sorted({hub.split, TRAINING_SPLITS.get(name, hub.split)})
+    files = "".join(f"\n  - {{split: {split}, path: {split}.jsonl}}" for split in splits)
+    (folder / "README.md").write_text(
+        f"---\nconfigs:\n- config_name: {hub.configuration or 'default'}\n  data_files:{files}\n---\n"
+    )
+    for split in splits:
+        (folder / f"{split}.jsonl").write_text(json.dumps({"question": f"A question of {split}?", **row}))
+
+
+@pytest.mark.parametrize("name", PROBLEM_SETS)
+def test_each_data_set_by_name_has_its_own_judge_also_in_the_default_reward(name, tmp_path, monkeypatch, renderer):
+    row, right, wrong = NAMED[name]
     monkeypatch.chdir(tmp_path)
-    (task,), (held_out,) = named_tasks("gsm8k", None)
-    assert (task.answer, held_out.answer) == ("42", "43")
-    assert is_correct(answered("So the answer is 42.", task.answer, **task.labels))
+    if row is not None:
+        pytest.importorskip("datasets")
+        publish(name, row)
+    if name in ("math", "aime_2024"):
+        pytest.importorskip("math_verify")
+    tasks, held_out = named_tasks(name, None)
+    ground = DatasetTasks(tasks, None, create_default_config(), validation=held_out)
+    ground.open(renderer)
+    assert ground.has_held_out == (row is None or name in TRAINING_SPLITS)
+    if held_out:
+        assert tasks[0].prompt != held_out[0].prompt
+    task = tasks[0]
+    for text, value in ((right or f"\\boxed{{{task.answer}}}", 1.0), (wrong, 0.0)):
+        episode = answered(f"<think>hm</think>{text}", task.answer, aliases=task.aliases, labels=task.labels)
+        assert asyncio.run(ground.episode(task).score(episode)).parts["correct"] == value
+        assert correct(episode) == value and ground.is_right(episode) is bool(value)
+
+
+def test_without_math_verify_a_data_set_that_needs_it_is_refused_at_the_start(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
+    tasks = [Task(task_id="t", prompt="?", answer="1", labels={"dataset": "math"})]
+    with pytest.raises(MissingExtraError, match="math-verify"):
+        DatasetTasks(tasks, None, create_default_config())

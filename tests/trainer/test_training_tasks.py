@@ -12,6 +12,7 @@ from midthought import (
     Task,
     ToolRegistry,
     Trajectory,
+    Turn,
     find_call_format,
     load_tasks,
 )
@@ -26,6 +27,7 @@ from midthought.trainer.tasks import DatasetTasks, EnvironmentTasks
 def trajectory(task, renderer, answer):
     episode = Trajectory(task, [1])
     episode.add_demonstrated(renderer.control(f"</think>{answer}<|im_end|>"))
+    episode.end_turn(Turn(model_output=f"</think>{answer}", begins_in_thought=True))
     return episode
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from midthought.feedback.answers import CHECKS, extract
+from midthought.data.problems.fields import DATASET_LABEL
+from midthought.env.answers import CHECKS, extract
 from midthought.feedback.critics.critic import can_be_quoted, choice_by_hash
 from midthought.feedback.critics.equations import equations, step_is_wrong
-from midthought.feedback.problems.fields import DATASET_LABEL
 from midthought.feedback.prompts import RETRY_ONLY
 from midthought.types import Task
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Protocol
 
+from midthought.data.problems.fields import SOLUTION_LABEL
 from midthought.feedback.masking import mask_answer
-from midthought.feedback.problems.fields import SOLUTION_LABEL
 from midthought.types import Task
 
 

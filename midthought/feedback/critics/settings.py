@@ -42,7 +42,7 @@ class FeedbackSettings(Section):
     timeout_seconds: float = Field(30.0, gt=0)
     """Time limit of one server. A feedback takes at most this time multiplied by the number of servers."""
     dataset: str = ""
-    """Data set of tasks without the label `dataset`; it selects the answer check."""
+    """Data set of tasks without the label `dataset`; it selects the rules for answers. Empty: the truth selects them."""
     process_feedback: bool = True
     """Show the worked solution to the model, if the task has one."""
     api_key_env: Harmless[str | None] = None

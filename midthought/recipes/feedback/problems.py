@@ -1,11 +1,11 @@
-"""The recipe's problems by part: train, validation, test. Generated here, or read by `midthought.feedback.problems`."""
+"""The recipe's problems by part: train, validation, test. Generated here, or read by `midthought.data.problems`."""
 
 from __future__ import annotations
 
 import random
 
+from midthought.data.problems.problem_sets import load_problems
 from midthought.errors import SettingsError
-from midthought.feedback.problems.problem_sets import load_problems
 from midthought.recipes.feedback.arithmetic import make_problems
 from midthought.recipes.feedback.settings import ProblemsSection
 from midthought.types import Task

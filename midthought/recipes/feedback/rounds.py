@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from midthought.data.problems.fields import DATASET_LABEL
+from midthought.env.answers import CHECKS
 from midthought.env.reasoning import THINK_CLOSE
-from midthought.feedback.answers import CHECKS
-from midthought.feedback.problems.fields import DATASET_LABEL
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome, Trajectory, Turn
 

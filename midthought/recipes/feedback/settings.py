@@ -19,11 +19,11 @@ class ProblemsSection(Section):
     """The problems of training, validation and test."""
 
     dataset: str = "arithmetic"
-    """`arithmetic`: generated sums and products; else a data set of docs/feedback.md: `math`, `gsm8k`, …"""
+    """`arithmetic`: generated sums and products; else a data set of docs/data.md: `math`, `gsm8k`, …"""
     source: str | None = None
-    """File, folder or hub name of the data set. Null: its hub name in docs/feedback.md."""
+    """File, folder or hub name of the data set. Null: its hub name in docs/data.md."""
     split: str | None = None
-    """Split of the data set on the hub. Null: the default in docs/feedback.md."""
+    """Split of the data set on the hub. Null: the default in docs/data.md."""
     test_dataset: str | None = None
     """Data set of validation and test. Null: `dataset`, divided so that no test problem is trained on, unless `test_source` or
     `test_split` is set."""

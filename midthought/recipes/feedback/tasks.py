@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from midthought.env.answers import task_is_right
 from midthought.env.math_worker_pool import NUM_WORKERS
-from midthought.feedback.answers import task_is_right
 from midthought.feedback.tool import FeedbackTool
 from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
 from midthought.recipes.feedback.evaluation import feedback_metrics

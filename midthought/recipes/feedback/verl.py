@@ -11,8 +11,8 @@ from pydantic import Field
 from midthought.cluster.verl.job import EpisodeSetup, ToolPlan, VerlJob, VerlSftJob
 from midthought.cluster.verl.settings import VerlConfig
 from midthought.config import settled
+from midthought.env.answers import task_is_right
 from midthought.errors import SettingsError
-from midthought.feedback.answers import task_is_right
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.prompts import DEFINITION
 from midthought.feedback.tool import FeedbackTool

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from midthought.env.question import QuestionEnvironment, answer_reward
-from midthought.env.reasoning import final_answer, matches
+from midthought.env.rewards import correct
 from midthought.errors import SettingsError
 from midthought.evaluation.metrics import call_rate
 from midthought.memory.build import chunk_all
@@ -88,14 +88,10 @@ class PodcastTasks(RecipeTasks):
     def make_environment(self) -> QuestionEnvironment:
         return QuestionEnvironment(answer_reward(self.config.reward, self.renderer.decode, self._end_tokens))
 
-    def is_right(self, trajectory: Trajectory) -> bool:
-        truths = (trajectory.task.answer, *trajectory.task.aliases)
-        return matches(final_answer(trajectory, self.renderer.decode, self._end_tokens), truths)
-
     def evaluation_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
         needed = [t for t in done if t.task.labels.get("needs_memory", True)]
         needless = [t for t in done if not t.task.labels.get("needs_memory", True)]
-        metrics = {"exact_match": sum(map(self.is_right, done)) / len(done), "call_rate_needed": call_rate(needed)}
+        metrics = {"exact_match": sum(map(correct, done)) / len(done), "call_rate_needed": call_rate(needed)}
         return metrics | ({"call_rate_needless": call_rate(needless)} if needless else {})
 
 

@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from midthought.env.rewards import correct
 from midthought.errors import SettingsError
 from midthought.recipes.control_arms import RFT_ARMS, clean_arm
 from midthought.recipes.pipeline import RecipeRun, evaluation_title
@@ -115,7 +116,7 @@ class PodcastRun(RecipeRun):
                 self._add_trajectories(done, f"{when}.{arm.name}".rstrip("."))
                 self.stages.stop.check()
 
-            metrics = run_arms(rollouts, todo, self.tasks.is_right, on_arm, lambda _: bar.advance(1))
+            metrics = run_arms(rollouts, todo, correct, on_arm, lambda _: bar.advance(1))
         found = {f"{when}.{name}": value for name, value in metrics.items()}
         is_first = when == "before" or self.stage == "evaluate"
         return found | (task_metrics(self.data) if is_first else {})

@@ -9,7 +9,7 @@ import pytest
 
 from midthought.config import InferenceConfig
 from midthought.engines.scripted import ScriptedEngine
-from midthought.feedback.answers import task_is_right
+from midthought.env.answers import task_is_right
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.tool import FeedbackTool
 from midthought.learning.small_model import make_tokenizer

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.feedback.answers import task_is_right
+from midthought.env.answers import task_is_right
 from midthought.recipes.feedback.arithmetic import OPEN_PLACES, Columns, draw_problem, make_problems
 from midthought.types import Task
 

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
+from midthought.env.answers import task_is_right
 from midthought.errors import DataError
-from midthought.feedback.answers import task_is_right
 from midthought.feedback.prompts import RIGHT_ANSWER, SYSTEM_PROMPT, wrong_answer_result
 from midthought.learning.small_model import make_tokenizer
 from midthought.recipes.feedback.arithmetic import Columns

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from midthought.feedback.answers import task_is_right
+from midthought.env.answers import task_is_right
 from midthought.recipes.feedback.arithmetic import make_problems
 from midthought.recipes.feedback.evaluation import feedback_metrics, gains
 from midthought.recipes.feedback.reward import Outcome

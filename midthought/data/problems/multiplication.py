@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from midthought.data.problems.fields import optional_text, problem_task, text_of
 from midthought.data.rows import Row
-from midthought.feedback.problems.fields import FieldError, optional_text, problem_task, text_of
+from midthought.data.tasks import RowError
 from midthought.types import Task
 
 BASES = {"multiplication": 10, "hex": 16}
@@ -27,20 +28,20 @@ _FACTORS = {
 def read_product(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) -> Task:
     """`question` and `answer`; the worked solution is `Explanation`, or is calculated. The seed is not used.
 
-    Raises FieldError if the answer is not the product of the two numbers in the question.
+    Raises RowError if the answer is not the product of the two numbers in the question.
     """
     base = BASES[dataset]
     question, answer = text_of(row, "question"), text_of(row, "answer")
     found = _FACTORS[base].search(question)
     if found is None:
-        raise FieldError(f"its question {question[:60]!r} names no product, as in '12345 * 67890'")
+        raise RowError(f"its question {question[:60]!r} names no product, as in '12345 * 67890'")
     first, second = (int(factor.replace(",", ""), base) for factor in found.groups())
     try:
         said = int(answer.replace(",", ""), base)
     except ValueError:
         said = None
     if said != first * second:
-        raise FieldError(f"its answer is {answer[:60]!r}, the product is {written(first * second, base)}")
+        raise RowError(f"its answer is {answer[:60]!r}, the product is {written(first * second, base)}")
     solution = optional_text(row, "Explanation") or worked_product(first, second, base)
     return problem_task(dataset, task_id, question, answer, solution=solution)
 

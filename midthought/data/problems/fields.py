@@ -7,25 +7,22 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from midthought.feedback.problems.prompts import prompt_of
+from midthought.data.problems.prompts import prompt_of
+from midthought.data.tasks import RowError
 from midthought.types import Task
 
 DATASET_LABEL, QUESTION_LABEL, OPTIONS_LABEL, SOLUTION_LABEL = "dataset", "question", "options", "solution"
 """Labels of a problem's task: name of the data set, question without options, texts of the options, worked solution."""
 
 
-class FieldError(ValueError):
-    """A row is not a problem; the message says why."""
-
-
 def text_of(row: Mapping[str, Any], *names: str) -> str:
     """The text of the first column of these names that has one, ignoring the case of the names; numbers as digits.
 
-    Raises FieldError if there is none.
+    Raises RowError if there is none.
     """
     found = optional_text(row, *names)
     if found is None:
-        raise FieldError(f"it has no {' or '.join(map(repr, names))}; it has: {', '.join(map(str, row)) or 'nothing'}")
+        raise RowError(f"it has no {' or '.join(map(repr, names))}; it has: {', '.join(map(str, row)) or 'nothing'}")
     return found
 
 

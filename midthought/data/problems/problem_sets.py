@@ -1,24 +1,22 @@
 """Problem sets by name, loaded as tasks from the Hugging Face hub, from files, or generated from a seed.
 
-`feedback.answers` checks their answers.
+`env.answers` judges their answers.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-import random
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from midthought.data.problems.fields import optional_text
+from midthought.data.problems.free_answer import read_gsm8k, read_mathematics, read_trivia
+from midthought.data.problems.multiple_choice import multiple_choice_rows, read_gpqa, read_multiple_choice
+from midthought.data.problems.multiplication import product_rows, read_product
 from midthought.data.rows import Row, rows_of
-from midthought.data.tasks import LoadedTasks
+from midthought.data.tasks import LoadedTasks, RowError, read_tasks
 from midthought.errors import DataError, MissingExtraError, near_names
-from midthought.feedback.problems.fields import FieldError, optional_text
-from midthought.feedback.problems.free_answer import read_gsm8k, read_mathematics, read_trivia
-from midthought.feedback.problems.multiple_choice import multiple_choice_rows, read_gpqa, read_multiple_choice
-from midthought.feedback.problems.multiplication import product_rows, read_product
 from midthought.types import Task
 
 NUM_MADE = 1000
@@ -27,7 +25,6 @@ SEED = 14
 """The seed of the published runs."""
 
 _ID_COLUMNS = ("task_id", "unique_id", "question_id", "Record ID", "id", "idx")
-_log = logging.getLogger(__name__)
 
 
 class HubSource(NamedTuple):
@@ -42,7 +39,7 @@ class ProblemSet(NamedTuple):
     """How one data set is loaded."""
 
     read: Callable[[str, Mapping[str, Any], str, int], Task]
-    """(data set, row, id, seed) -> task. Raises FieldError."""
+    """(data set, row, id, seed) -> task. Raises RowError."""
     hub: HubSource | None
     """Its default source on the hub; None: it is generated."""
     file_rows: Callable[[Path], Iterator[Row]] = rows_of
@@ -90,37 +87,13 @@ def load_problems(
     """
     if dataset not in PROBLEM_SETS:
         raise DataError(f"unknown data set {dataset!r}. {near_names(dataset, PROBLEM_SETS)}")
-    if limit is not None and limit < 1:
-        raise DataError(f"limit={limit}; it must be at least 1")
-    tasks: list[Task] = []
-    skipped: list[str] = []
-    where_of: dict[str, str] = {}
-    for row in _rows(dataset, source, split, limit, seed):
-        try:
-            task = _task(dataset, row, seed)
-            if task.task_id in where_of:
-                raise FieldError(f"the id {task.task_id!r} is already used by {where_of[task.task_id]}")
-        except FieldError as error:
-            if strict:
-                raise DataError(f"{row.where}: {error}") from None
-            skipped.append(f"{row.where}: {error}")
-            continue
-        where_of[task.task_id] = row.where
-        tasks.append(task)
-    if not tasks:
-        raise DataError(f"no problem was found{f'; {skipped[0]}' if skipped else ': the source is empty'}")
-    if skipped:
-        _log.warning("%d rows were left out, %d problems remain; first: %s", len(skipped), len(tasks), skipped[0])
-    if limit is not None and limit < len(tasks):
-        tasks = [tasks[place] for place in sorted(random.Random(seed).sample(range(len(tasks)), limit))]
-    return LoadedTasks(tasks, skipped)
+    rows = _rows(dataset, source, split, limit, seed)
+    return read_tasks(rows, lambda row: _task(dataset, row, seed), limit=limit, strict=strict, seed=seed)
 
 
 def _task(dataset: str, row: Row, seed: int) -> Task:
-    if row.problem is not None:
-        raise FieldError(row.problem)
     if not isinstance(row.value, Mapping):
-        raise FieldError(f"it is of type {type(row.value).__name__}; a row is a mapping")
+        raise RowError(f"it is of type {type(row.value).__name__}; a row is a mapping")
     place = f"{row.source.rpartition('.')[0] or row.source}:{row.number}"
     task_id = optional_text(row.value, *_ID_COLUMNS) or place
     return PROBLEM_SETS[dataset].read(dataset, row.value, task_id, seed)

@@ -11,14 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.data.tasks import load_tasks
+from midthought.data.problems.multiplication import worked_product
+from midthought.data.problems.problem_sets import PROBLEM_SETS, HubSource, load_problems
+from midthought.data.problems.prompts import ASKED, prompt_of
+from midthought.env.answers import is_right
 from midthought.errors import DataError, MissingExtraError
-from midthought.feedback.answers import is_right
-from midthought.feedback.problems.multiplication import worked_product
-from midthought.feedback.problems.problem_sets import PROBLEM_SETS, HubSource, load_problems
-from midthought.feedback.problems.prompts import ASKED, prompt_of
-from midthought.feedback.problems.verl_rows import write_verl_rows
-from midthought.feedback.prompts import SYSTEM_PROMPT
 from midthought.types import Task
 
 MMLU = {"question": "Which?", "choices": ["one", "two", "three", "four"], "answer": 1, "subject": "law"}
@@ -188,7 +185,7 @@ def test_a_row_that_is_no_problem_is_told_with_its_place(dataset, row, why):
     with pytest.raises(DataError) as error:
         load_problems(dataset, [row])
     assert str(error.value).startswith("the data set, row 1: ") and why in str(error.value)
-    with pytest.raises(DataError, match="no problem was found; the data set, row 1"):
+    with pytest.raises(DataError, match="no task was found in the data set; the data set, row 1"):
         load_problems(dataset, [row], strict=False)
 
 
@@ -196,7 +193,8 @@ def test_bad_rows_can_be_left_out():
     rows = [{**MMLU, "id": "a"}, {**MMLU, "answer": 7}, {**MMLU, "id": "a"}, {**MMLU, "id": "b"}]
     tasks = load_problems("mmlu", rows, strict=False)
     assert [task.task_id for task in tasks] == ["a", "b"]
-    assert len(tasks.skipped) == 2 and tasks.skipped[1].endswith("the id 'a' is already used by the data set, row 1")
+    assert len(tasks.skipped) == 2
+    assert tasks.skipped[1].startswith("the data set, row 3: the id 'a' was already used at the data set, row 1")
 
 
 def test_of_many_problems_some_are_drawn_with_the_seed_and_stay_in_order():
@@ -265,19 +263,6 @@ def test_json_lines_and_parquet_give_the_same_tasks(tmp_path):
         assert load_problems(dataset, tmp_path / "rows.jsonl") == load_problems(dataset, tmp_path / "rows.parquet")
 
 
-@pytest.mark.parametrize("dataset", ["mmlu", "gsm8k", "hex"])
-def test_problems_come_back_from_verls_rows(tmp_path, dataset):
-    pytest.importorskip("pyarrow")
-    rows = {"mmlu": [MMLU], "gsm8k": [{"question": "?", "answer": "#### 5"}], "hex": None}[dataset]
-    tasks = load_problems(dataset, rows, limit=3)
-    assert write_verl_rows(tasks, tmp_path / "verl.parquet") == len(tasks)
-    read = load_tasks(tmp_path / "verl.parquet")
-    assert [(task.prompt, task.answer) for task in read] == [(task.prompt, task.answer) for task in tasks]
-    assert read[0].before == ({"role": "system", "content": SYSTEM_PROMPT},)
-    with pytest.raises(DataError, match="nothing to write"):
-        write_verl_rows([], tmp_path / "none.parquet")
-
-
 # -- the hub ---------------------------------------------------------------------------------------------------
 
 
@@ -321,9 +306,7 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch):
 )
 def test_a_name_on_the_hub_says_where_to_look(monkeypatch, source, split, place):
     asked = []
-    monkeypatch.setattr(
-        "midthought.feedback.problems.problem_sets.hub_rows", lambda each: asked.append(each) or iter(())
-    )
-    with pytest.raises(DataError, match="the source is empty"):
+    monkeypatch.setattr("midthought.data.problems.problem_sets.hub_rows", lambda each: asked.append(each) or iter(()))
+    with pytest.raises(DataError, match="it is empty"):
         load_problems("mmlu", source, split=split)
     assert asked == [place]

@@ -1,4 +1,4 @@
-"""Our verdicts beside those that others recorded, on solutions that models wrote. docs/feedback.md explains the differences."""
+"""Our verdicts beside those that others recorded, on solutions that models wrote. docs/data.md explains the differences."""
 
 import importlib.util
 import json
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from midthought.feedback.answers import is_right
-from midthought.feedback.problems.problem_sets import load_problems
+from midthought.data.problems.problem_sets import load_problems
+from midthought.env.answers import is_right
 
 needs_math_verify = pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="needs math-verify")
 FILES = [

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from midthought.data.problems.fields import DATASET_LABEL
 from midthought.feedback.parquet import pyarrow, write_parquet
-from midthought.feedback.problems.fields import DATASET_LABEL
 from midthought.feedback.prompts import SYSTEM_PROMPT, TOOL_NAME
 from midthought.types import Task
 

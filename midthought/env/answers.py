@@ -1,6 +1,7 @@
-"""Extracts the answer from a model's text and compares it with the truth, by the rules of each data set.
+"""Judges answers: extracts the answer from a model's text and compares it with the truth, by the rules of the task.
 
-Every search is linear in the text. math-verify compares mathematics, in a separate process with a time limit.
+The rules follow from the task's data set or, without a known one, from its truth. Every search is linear in the text. math-verify
+compares mathematics, in a separate process with a time limit.
 """
 
 from __future__ import annotations
@@ -9,13 +10,23 @@ import re
 import string
 import unicodedata
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from midthought.env.answer_matching import last_boxed, last_number, mathematical_match, option_letter
+from midthought.data.final_answers import (
+    is_number,
+    last_boxed,
+    last_number,
+    normalised_entity,
+    option_letter,
+    split_at_mark,
+)
+from midthought.data.problems.fields import DATASET_LABEL
+from midthought.env.answer_matching import mathematical_match
+from midthought.env.math_worker_pool import require_math_verify
+from midthought.env.reasoning import normalised
 from midthought.errors import DataError, near_names
-from midthought.feedback.problems.fields import DATASET_LABEL
 from midthought.types import Task
 
 MAX_STATED_CHARS = 300
@@ -32,9 +43,6 @@ _HEX = re.compile(r"(?<![\w.])(?:0[xX])?([0-9A-Fa-f]++)(?!\w|\.\w)")
 _BASE_MARK = re.compile(
     r"_\{?(?:16|\\text\{(?:16|hex)\})\}?|₁₆|\(?(?:\bin )?\bbase[ -]?(?:16|sixteen)\b\)?", re.IGNORECASE
 )
-_ARTICLES = frozenset({"a", "an", "the"})
-_QUOTES = "‘’´`“”"
-_TO_BLANKS = str.maketrans(dict.fromkeys(string.punctuation + _QUOTES, " "))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +77,28 @@ def is_right(dataset: str, text: str, truth: str, aliases: Sequence[str] = ()) -
     Blocks up to 10 seconds per truth when it compares mathematics (`answer_matching.mathematical_match`). Raises DataError for
     an unknown data set, MissingExtraError if mathematics has to be compared and math-verify is not installed.
     """
-    check = _check_of(dataset)
-    said = check.extract(text)
-    return said is not None and any(check.agrees(said, each) for each in (truth, *aliases) if each.strip())
+    return _is_right(_check_of(dataset), text, (truth, *aliases))
 
 
 def task_is_right(task: Task, text: str, dataset: str = "") -> bool:
-    """`is_right` for a task. Its label `dataset` selects the rules; without that label, the argument `dataset`."""
-    return is_right(str(task.labels.get(DATASET_LABEL) or dataset), text, task.answer, task.aliases)
+    """`is_right` for a task, by its data set: the label `dataset`, else the argument. Without a known data set, a truth that is a
+    number is compared as by `NUMBER`, any other by `WORDS`."""
+    truths = (task.answer, *task.aliases)
+    check = CHECKS.get(str(task.labels.get(DATASET_LABEL) or dataset))
+    if check is not None:
+        return _is_right(check, text, truths)
+    return any(_is_right(NUMBER if is_number(truth) else WORDS, text, (truth,)) for truth in truths)
+
+
+def require_judges(tasks: Iterable[Task]) -> None:
+    """Raises MissingExtraError if the answer of a task is compared by math-verify and it is not installed."""
+    if any(CHECKS.get(str(task.labels.get(DATASET_LABEL))) is MATHEMATICS for task in tasks):
+        require_math_verify()
+
+
+def _is_right(check: Check, text: str, truths: Sequence[str]) -> bool:
+    said = check.extract(text)
+    return said is not None and any(check.agrees(said, each) for each in truths if each.strip())
 
 
 def _check_of(dataset: str) -> Check:
@@ -153,10 +175,10 @@ def _number(text: str) -> str | None:
 
 def _places_of_number(text: str) -> Iterator[str]:
     """The parts of the text to search for the number, the clearest statement first."""
-    _, marked, tail = text.rpartition("####")
-    boxed = last_boxed(tail) or last_boxed(text)
-    if marked and last_boxed(tail) is None:
-        yield tail.strip().partition("\n")[0]
+    solution, marked = split_at_mark(text)
+    boxed = last_boxed(marked) or last_boxed(text)
+    if solution is not None and last_boxed(marked) is None:
+        yield marked.partition("\n")[0]
     if boxed is not None:
         bare = _GROUPED.sub("", boxed)
         yield _UNIT_POWER.sub("", _WRITTEN_UNIT.sub(" x", bare))
@@ -222,18 +244,19 @@ def _entity(text: str) -> str | None:
     return _ESCAPED.sub(r"\1", _WRAPPED.sub(r"\1", boxed)).strip(" \t*$") or None
 
 
-def normalised_entity(text: str) -> str:
-    """TriviaQA's normal form: lower case, punctuation as blanks, no articles, single blanks (arXiv:1705.03551).
-
-    A text that is only articles or punctuation keeps them, so that "The The" and "?" can be answers.
-    """
-    plain = unicodedata.normalize("NFKC", text).casefold()
-    words = plain.translate(_TO_BLANKS).split()
-    return " ".join([word for word in words if word not in _ARTICLES] or words or plain.split())
-
-
 def _means_entity(said: str, truth: str) -> bool:
     return normalised_entity(said) == normalised_entity(truth)
+
+
+# -- words ---------------------------------------------------------------------------------------------------------
+
+
+def _said_words(text: str) -> str | None:
+    return normalised(text) or None
+
+
+def _means_words(said: str, truth: str) -> bool:
+    return said == normalised(truth)
 
 
 MATHEMATICS = Check(_expression, _means_expression)
@@ -241,6 +264,7 @@ NUMBER = Check(_number, _means_number)
 HEXADECIMAL = Check(_hexadecimal, _means_hexadecimal)
 OPTION = Check(_option, _means_option)
 ENTITY = Check(_entity, _means_entity)
+WORDS = Check(_said_words, _means_words)
 
 CHECKS: Mapping[str, Check] = {
     "math": MATHEMATICS,

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from midthought.data.problems.fields import list_of, optional_text, problem_task, text_of, value_of
+from midthought.data.problems.prompts import LETTERS
 from midthought.data.rows import Row, rows_of
+from midthought.data.tasks import RowError
 from midthought.errors import DataError
-from midthought.feedback.problems.fields import FieldError, list_of, optional_text, problem_task, text_of, value_of
-from midthought.feedback.problems.prompts import LETTERS
 from midthought.types import Task
 
 MIN_OPTIONS = 2
@@ -30,7 +31,7 @@ def read_multiple_choice(dataset: str, row: Mapping[str, Any], task_id: str, see
     if options is None:
         options = [said for letter in LETTERS if (said := optional_text(row, letter)) is not None]
     if not MIN_OPTIONS <= len(options) <= len(LETTERS):
-        raise FieldError(f"it has {len(options)} options; a problem has {MIN_OPTIONS} to {len(LETTERS)}")
+        raise RowError(f"it has {len(options)} options; a problem has {MIN_OPTIONS} to {len(LETTERS)}")
     letter = _letter(text_of(row, "answer"), len(options))
     about = {"subject": optional_text(row, "subject", "category", "type")}
     solution = optional_text(row, "cot_content", "explanation")
@@ -118,7 +119,7 @@ def _letter(answer: str, num_options: int) -> str:
         else -1
     )
     if not 0 <= place < num_options:
-        raise FieldError(
+        raise RowError(
             f"its answer {answer[:60]!r} is none of its {num_options} options; give a letter, or an index from 0"
         )
     return LETTERS[place]

@@ -6,10 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from midthought.env.answer_matching import last_boxed, last_number
-from midthought.feedback.answers import normalised_entity
-from midthought.feedback.problems.fields import (
-    FieldError,
+from midthought.data.final_answers import last_boxed, last_number, normalised_entity, split_at_mark
+from midthought.data.problems.fields import (
     list_of,
     mapping_of,
     optional_text,
@@ -17,6 +15,7 @@ from midthought.feedback.problems.fields import (
     text_of,
     value_of,
 )
+from midthought.data.tasks import RowError
 from midthought.types import Task
 
 _CALCULATION = re.compile(r"<<[^<>]*+>>")
@@ -29,7 +28,7 @@ def read_mathematics(dataset: str, row: Mapping[str, Any], task_id: str, seed: i
     solution = optional_text(row, "solution")
     answer = optional_text(row, "answer") or (last_boxed(solution) if solution else None)
     if not answer:
-        raise FieldError("it has neither an answer nor a solution with a \\boxed{} one")
+        raise RowError("it has neither an answer nor a solution with a \\boxed{} one")
     about = {
         "subject": optional_text(row, "subject", "type"),
         "level": optional_text(row, "level"),
@@ -43,11 +42,10 @@ def read_gsm8k(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) ->
 
     Calculator annotations (`<<16-3=13>>`) are removed from the worked solution.
     """
-    solution, marked, answer = text_of(row, "answer").rpartition("####")
-    answer = answer.strip()
+    solution, answer = split_at_mark(text_of(row, "answer"))
     if last_number(answer) is None:
-        raise FieldError(f"its answer {answer[:60]!r} holds no number")
-    worked = _CALCULATION.sub("", solution).strip() if marked else None
+        raise RowError(f"its answer {answer[:60]!r} holds no number")
+    worked = _CALCULATION.sub("", solution or "").strip()
     return problem_task(dataset, task_id, text_of(row, "question"), answer, solution=worked or None)
 
 

@@ -1,0 +1,134 @@
+"""Reads the final answer in a text: the last number, box or option, GSM8K's `####`. Does not depend on tasks or data sets.
+
+Every search is linear in the text.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+import unicodedata
+from collections import deque
+from fractions import Fraction
+
+MAX_NUMBER_CHARS = 300
+"""A longer run of digits is not read as a number."""
+
+_FRACTION = re.compile(r"(\d?)\\[dt]?frac\s*+\{(\d++)\}\s*+\{(\d++)\}")
+_DIGITS = r"(?:(?<!\d,)\d{1,3}(?:,\d{3})++(?!\d)|\d++)"
+_NUMBER = re.compile(
+    rf"""
+    (?P<minus>(?<![\w)\]}}])[-−])?  # in "5-3" the hyphen is no sign
+    [$€£¥]?
+    (?<!\w)(?<!\d\.)                # neither in a word nor in a number
+    (?:(?P<whole>\d{{1,4}})[ ](?=\d{{1,4}}/\d))?
+    (?P<number>(?:{_DIGITS}(?:\.\d++)?|\.\d++)(?:[eE][-+]?\d{{1,3}}(?!\d))?)
+    (?:[ ]?/[ ]?(?P<divisor>{_DIGITS}(?:\.\d++)?))?
+    """,
+    re.VERBOSE,
+)
+
+_BOXED_OR_BRACE = re.compile(r"(?P<boxed>\\?\\boxed\s*+\{)|\\[{}\\]|(?P<brace>[{}])")
+
+_ONLY_A_NUMBER = re.compile(r"\s*+[-+−]?[$€£]?[-−]?(?:\d[\d,]*+(?:\.\d++)?|\.\d++)%?\s*+")
+_COMMAND = re.compile(r"\\[a-zA-Z]++")
+_ONLY_A_LETTER = re.compile(r"\W*+([A-Ja-j])(?:\W*+$|[)\]}.:])")
+_STATED_LETTERS = tuple(
+    re.compile(
+        rf"""
+        (?i:\b(?:{trigger}))(?i:\s++(?:is|option|choice)){{0,2}}+\s*+[:=]?
+        [\s*_$(\[{{"'“]*+(?:\\(?:boxed|text|textbf|mathrm|mathbf)\s*+\{{[\s*$(]*+){{0,3}}+
+        ([A-HJ](?![\w'’-]) | I(?![\w'’-]|\s[a-z]) | (?<=\()[a-j](?=\)))
+        """,
+        re.VERBOSE,
+    )
+    for trigger in ("answer", "option|choice")
+)
+_ARTICLES = frozenset({"a", "an", "the"})
+_QUOTES = "‘’´`“”"
+_TO_BLANKS = str.maketrans(dict.fromkeys(string.punctuation + _QUOTES, " "))
+
+
+def split_at_mark(text: str) -> tuple[str | None, str]:
+    """Returns the worked solution and the answer of a text in GSM8K's form, `solution #### answer`, split at the last mark.
+
+    Without a mark, the solution is None and the answer is the text. The answer has no blanks around it.
+    """
+    solution, mark, answer = text.rpartition("####")
+    return (solution if mark else None), answer.strip()
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is one number, with a sign, currency, separators or per cent sign, that `last_number` can read.
+
+    >>> is_number("-$1,250.50"), is_number("5 dollars"), is_number("1/2")
+    (True, False, False)
+    """
+    return _ONLY_A_NUMBER.fullmatch(text) is not None and last_number(text) is not None
+
+
+def last_number(text: str) -> Fraction | None:
+    """The last number of a text, exactly: `-1,234.50`, `.5`, `3/4`, `1 1/2`, `2e3`, `$5`, `\\frac{3}{4}`; None without one.
+
+    Digits of any script count. Digits that follow a letter (`x2`) are no number; units and per cent signs are left out.
+    Also None if the last number divides by zero or is longer than `MAX_NUMBER_CHARS`.
+    """
+    text = _FRACTION.sub(_plain_fraction, text.replace("{,}", ",").replace(",\\!", ","))
+    found = next(iter(deque(_NUMBER.finditer(text), maxlen=1)), None)
+    if found is None or found.end() - found.start() > MAX_NUMBER_CHARS:
+        return None
+    value = Fraction(found["number"].replace(",", ""))
+    if found["divisor"]:
+        divisor = Fraction(found["divisor"].replace(",", ""))
+        if not divisor:
+            return None
+        value /= divisor
+    value += int(found["whole"] or 0)
+    return -value if found["minus"] else value
+
+
+def _plain_fraction(found: re.Match[str]) -> str:
+    digit_before, numerator, denominator = found.groups()
+    return f"{digit_before} {numerator}/{denominator}" if digit_before else f"{numerator}/{denominator}"
+
+
+def last_boxed(text: str) -> str | None:
+    """Returns the content of the last `\\boxed{…}` with balanced braces (not counting `\\{` and `\\}`); None if there is none."""
+    open_braces: list[int | None] = []
+    best: tuple[int, int] | None = None
+    for token in _BOXED_OR_BRACE.finditer(text):
+        if token["boxed"]:
+            open_braces.append(token.end())
+        elif token["brace"] == "{":
+            open_braces.append(None)
+        elif token["brace"] == "}" and open_braces:
+            start = open_braces.pop()
+            if start is not None and (best is None or start > best[0]):
+                best = (start, token.start())
+    return None if best is None else text[best[0] : best[1]].strip()
+
+
+def option_letter(text: str) -> str | None:
+    """Returns the letter, A to J, of the option that a text chooses; None if it chooses none.
+
+    The first that is found of: a letter in the last `\\boxed{…}`; the last `answer is (B)` or the like; the last `option: B` or
+    the like; a last line that is a letter or begins with one as options do (`B`, `(b)`, `B. Paris`).
+    """
+    boxed = _ONLY_A_LETTER.match(_COMMAND.sub(" ", last_boxed(text) or ""))
+    if boxed:
+        return boxed[1].upper()
+    for pattern in _STATED_LETTERS:
+        if stated := pattern.findall(text):
+            return stated[-1].upper()
+    alone = _ONLY_A_LETTER.match(text.strip().rpartition("\n")[2])
+    return alone[1].upper() if alone else None
+
+
+def normalised_entity(text: str) -> str:
+    """TriviaQA's normal form: lower case, punctuation as blanks, no articles, single blanks (arXiv:1705.03551).
+
+    A text that is only articles or punctuation keeps them, so that "The The" and "?" can be answers.
+    """
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    words = plain.translate(_TO_BLANKS).split()
+    return " ".join([word for word in words if word not in _ARTICLES] or words or plain.split())
