@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from midthought.data.final_answers import last_boxed, last_number, option_letter
 from midthought.env.math_worker_pool import MathWorkerPool
-from midthought.env.reasoning import matches, normalised
+from midthought.env.reasoning import normalised
 
 MAX_EXPRESSION_CHARS = 2000
 """A longer mathematical expression equals only itself; of an answer without `\\boxed`, this many final characters are read."""
@@ -23,7 +23,8 @@ _process = MathWorkerPool()
 
 def exact_match(answer: str, truth: str) -> bool:
     """The same words after normalization of case, punctuation and whitespace (`reasoning.normalised`)."""
-    return matches(answer, (truth,))
+    said = normalised(answer)
+    return bool(said) and said == normalised(truth)
 
 
 def fuzzy_match(answer: str, truth: str) -> float:

@@ -23,9 +23,8 @@ from midthought.data.final_answers import (
     split_at_mark,
 )
 from midthought.data.problems.fields import DATASET_LABEL
-from midthought.env.answer_matching import mathematical_match
+from midthought.env.answer_matching import exact_match, mathematical_match, option_match
 from midthought.env.math_worker_pool import require_math_verify
-from midthought.env.reasoning import normalised
 from midthought.errors import DataError, near_names
 from midthought.types import Task
 
@@ -54,17 +53,14 @@ class Check:
     agrees: Callable[[str, str], bool]
     """Whether an extracted answer (first) equals the truth (second)."""
 
+    def is_right(self, text: str, truths: Iterable[str]) -> bool:
+        """Whether the answer in a text equals one of the truths. False if one is missing."""
+        said = self.extract(text)
+        return said is not None and any(self.agrees(said, each) for each in truths if each.strip())
+
 
 def extract(dataset: str, text: str) -> str | None:
-    """The final answer of a text, in the form that this data set compares; None if there is none.
-
-    | data sets | answer |
-    | --- | --- |
-    | math, aime_2024 | the last `\\boxed{…}`; else the line after the last "answer is"; else the text if it is one line |
-    | gsm8k, multiplication | the last number in the last box or on the line after `####`; else the last number of the text |
-    | hex | the last box; else the number after "answer is"; else the last hexadecimal number with a digit 0 to 9 |
-    | mmlu, mmlu_pro, gpqa | an option's letter: boxed, "answer is (B)", "option B", a last line `B.` |
-    | trivia_qa | the last box; else what follows the last "answer is"; else the last line |
+    """The final answer of a text, in the form that this data set compares (docs/data.md); None if there is none.
 
     Raises DataError for an unknown data set.
     """
@@ -77,7 +73,7 @@ def is_right(dataset: str, text: str, truth: str, aliases: Sequence[str] = ()) -
     Blocks up to 10 seconds per truth when it compares mathematics (`answer_matching.mathematical_match`). Raises DataError for
     an unknown data set, MissingExtraError if mathematics has to be compared and math-verify is not installed.
     """
-    return _is_right(_check_of(dataset), text, (truth, *aliases))
+    return _check_of(dataset).is_right(text, (truth, *aliases))
 
 
 def task_is_right(task: Task, text: str, dataset: str = "") -> bool:
@@ -86,8 +82,8 @@ def task_is_right(task: Task, text: str, dataset: str = "") -> bool:
     truths = (task.answer, *task.aliases)
     check = CHECKS.get(str(task.labels.get(DATASET_LABEL) or dataset))
     if check is not None:
-        return _is_right(check, text, truths)
-    return any(_is_right(NUMBER if is_number(truth) else WORDS, text, (truth,)) for truth in truths)
+        return check.is_right(text, truths)
+    return any((NUMBER if is_number(truth) else WORDS).is_right(text, (truth,)) for truth in truths)
 
 
 def require_judges(tasks: Iterable[Task]) -> None:
@@ -96,16 +92,10 @@ def require_judges(tasks: Iterable[Task]) -> None:
         require_math_verify()
 
 
-def _is_right(check: Check, text: str, truths: Sequence[str]) -> bool:
-    said = check.extract(text)
-    return said is not None and any(check.agrees(said, each) for each in truths if each.strip())
-
-
 def _check_of(dataset: str) -> Check:
-    try:
-        return CHECKS[dataset]
-    except KeyError:
-        raise DataError(f"unknown data set {dataset!r}. {near_names(dataset, CHECKS)}") from None
+    if dataset not in CHECKS:
+        raise DataError(f"unknown data set {dataset!r}. {near_names(dataset, CHECKS)}")
+    return CHECKS[dataset]
 
 
 def _stated(text: str) -> str | None:
@@ -217,19 +207,11 @@ def _canonical(digits: str) -> str:
     return digits.upper().lstrip("0") or "0"
 
 
-def _means_hexadecimal(said: str, truth: str) -> bool:
-    return said == _hex_digits(truth)
-
-
 # -- options -------------------------------------------------------------------------------------------------------
 
 
 def _option(text: str) -> str | None:
     return option_letter(unicodedata.normalize("NFKC", text))
-
-
-def _means_option(said: str, truth: str) -> bool:
-    return said == (option_letter(truth) or "")
 
 
 # -- trivia --------------------------------------------------------------------------------------------------------
@@ -244,27 +226,12 @@ def _entity(text: str) -> str | None:
     return _ESCAPED.sub(r"\1", _WRAPPED.sub(r"\1", boxed)).strip(" \t*$") or None
 
 
-def _means_entity(said: str, truth: str) -> bool:
-    return normalised_entity(said) == normalised_entity(truth)
-
-
-# -- words ---------------------------------------------------------------------------------------------------------
-
-
-def _said_words(text: str) -> str | None:
-    return normalised(text) or None
-
-
-def _means_words(said: str, truth: str) -> bool:
-    return said == normalised(truth)
-
-
 MATHEMATICS = Check(_expression, _means_expression)
 NUMBER = Check(_number, _means_number)
-HEXADECIMAL = Check(_hexadecimal, _means_hexadecimal)
-OPTION = Check(_option, _means_option)
-ENTITY = Check(_entity, _means_entity)
-WORDS = Check(_said_words, _means_words)
+HEXADECIMAL = Check(_hexadecimal, lambda said, truth: said == _hex_digits(truth))
+OPTION = Check(_option, option_match)
+ENTITY = Check(_entity, lambda said, truth: normalised_entity(said) == normalised_entity(truth))
+WORDS = Check(str.strip, exact_match)
 
 CHECKS: Mapping[str, Check] = {
     "math": MATHEMATICS,

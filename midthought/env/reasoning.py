@@ -70,9 +70,3 @@ def normalised(answer: str) -> str:
     """Returns the answer for comparison: NFKC, case-folded, without punctuation and repeated whitespace."""
     text = unicodedata.normalize("NFKC", answer).casefold()
     return " ".join(re.sub(r"[^\w\s]|_", " ", text).split())
-
-
-def matches(answer: str | None, truths: Sequence[str]) -> bool:
-    """Exact match after `normalised` with any of the truths; an answer without a word matches none."""
-    said = normalised(answer or "")
-    return bool(said) and any(said == normalised(truth) for truth in truths)

@@ -59,6 +59,25 @@ calculated = functools.partial(mathematical_match, timeout_seconds=120)  # a bus
 
 
 @pytest.mark.parametrize(
+    ("answer", "truth", "right"),
+    [
+        ("Ada", "ada", True),
+        (" ADA  Lovelace. ", "Ada Lovelace", True),
+        ("the “tide” clock!", "The Tide Clock", True),
+        ("Straße", "STRASSE", True),
+        ("ﬁne", "fine", True),
+        ("Zoe\u0308", "Zoë", True),
+        ("Ada Lovelace", "Ada", False),
+        ("Ada or Bob", "Ada", False),
+        ("", "Ada", False),
+        ("?!", "?!", False),
+    ],
+)
+def test_an_exact_match_has_the_same_words(answer, truth, right):
+    assert exact_match(answer, truth) is right
+
+
+@pytest.mark.parametrize(
     ("answer", "truth", "f1"),
     [
         ("Ada Lovelace", "ada lovelace.", 1.0),

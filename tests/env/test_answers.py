@@ -21,37 +21,10 @@ EVERY_DATASET = pytest.mark.parametrize("dataset", sorted(CHECKS))
 EVERY_CHECK = pytest.mark.parametrize("dataset", sorted({check: dataset for dataset, check in CHECKS.items()}.values()))
 """One data set of each kind of answer."""
 HOSTILE = [
-    *("{", "}", "\\", "9", "1,", ".1", "1.1.", "a.", "A.", "1/", "-", "$", "(", "I ", "\n", " ", "²", "٣", "\ud800"),
-    *(
-        "\\boxed{",
-        "\\boxed",
-        "answer is ",
-        "answer",
-        "answer: ",
-        "answer \n",
-        "####",
-        "#### 1\n",
-        "\\text{",
-        "\\text{a}",
-    ),
-    *(
-        "_{",
-        "base 16",
-        "base ",
-        "_{\\text{",
-        "0x",
-        "in base",
-        "F",
-        "\\,",
-        "1~",
-        "1 000",
-        "a^",
-        "^{1",
-        "\\frac{1",
-        "\\(",
-        "ﷺ",
-    ),
-]
+    "{", "}", "\\", "9", "1,", ".1", "1.1.", "a.", "A.", "1/", "-", "$", "(", "I ", "\n", " ", "²", "٣", "\ud800", "\\boxed{",
+    "\\boxed", "answer is ", "answer", "answer: ", "answer \n", "####", "#### 1\n", "\\text{", "\\text{a}", "_{", "base 16",
+    "base ", "_{\\text{", "0x", "in base", "F", "\\,", "1~", "1 000", "a^", "^{1", "\\frac{1", "\\(", "ﷺ",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -183,33 +156,6 @@ def test_every_alias_is_right_and_a_part_of_one_is_not():
     assert not is_right("trivia_qa", "\\boxed{George Bush or Jimmy Carter}", "George Bush", aliases)
 
 
-@needs_math_verify
-@pytest.mark.parametrize(
-    ("text", "truth", "right"),
-    [
-        ("345", "345", True),
-        ("\\boxed{0.5}", "\\frac{1}{2}", True),
-        ("\\boxed{100 cm^2}", "100", True),
-        ("\\boxed{y^2+1}", "y+1", False),
-        ("\\boxed{\\{\\frac{1}{2}\\}^2}", "0.5", False),
-        ("\\boxed{Evelyn}", "\\text{Evelyn}", True),
-        ("\\boxed{odd}", "\\text{even}", False),
-        ("\\boxed{3, 4}", "3", False),
-        ("\\boxed{3 or 4}", "3", False),
-        ("\\boxed{3} \\boxed{4}", "3", False),
-        ("\\boxed{3}", "so \\boxed{3}", True),
-        ("\\boxed{" + "(" * 5000 + "}", "3", False),
-    ],
-)
-def test_mathematical_answers_by_hand(text, truth, right):
-    assert is_right("math", text, truth) is right
-
-
-@needs_math_verify
-def test_an_answer_of_aime_may_have_leading_zeros():
-    assert is_right("aime_2024", "\\boxed{073}", "73") and is_right("aime_2024", "\\boxed{73}", "073")
-
-
 VERDICTS = [
     ("gsm8k", "So she pays 18 dollars.", "18", True),
     ("gsm8k", "18 m^2", "18", True),
@@ -232,9 +178,20 @@ VERDICTS = [
     ("math", "\\boxed{2, -6}", "-6,2", True),
     ("math", "\\boxed{x+1}", "1+x", True),
     ("math", "\\boxed{108\\ \\text{m}}", "108", True),
-    ("math", "\\boxed{\\text{Evelyn}}", "Evelyn", True),
-    ("math", "\\boxed{3} or \\boxed{4}", "3", False),
     ("math", "", "3", False),
+    ("math", "345", "345", True),
+    ("math", "\\boxed{0.5}", "\\frac{1}{2}", True),
+    ("math", "\\boxed{100 cm^2}", "100", True),
+    ("math", "\\boxed{y^2+1}", "y+1", False),
+    ("math", "\\boxed{\\{\\frac{1}{2}\\}^2}", "0.5", False),
+    ("math", "\\boxed{Evelyn}", "\\text{Evelyn}", True),
+    ("math", "\\boxed{odd}", "\\text{even}", False),
+    ("math", "\\boxed{3, 4}", "3", False),
+    ("math", "\\boxed{3 or 4}", "3", False),
+    ("math", "\\boxed{3} \\boxed{4}", "3", False),
+    ("math", "\\boxed{3}", "so \\boxed{3}", True),
+    ("math", "\\boxed{" + "(" * 5000 + "}", "3", False),
+    ("aime_2024", "\\boxed{73}", "073", True),
     ("aime_2024", "Thus the answer is 073.", "73", True),
     ("aime_2024", "\\boxed{74}", "73", False),
     ("mmlu", "The answer is (B).", "B", True),

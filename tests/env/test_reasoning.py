@@ -6,7 +6,6 @@ from midthought.env.reasoning import (
     final_answer,
     is_well_formed,
     last_answer,
-    matches,
     normalised,
     own_text,
 )
@@ -119,31 +118,6 @@ def test_a_well_formed_thought_is_opened_once_closed_once_and_followed_by_an_ans
 @pytest.mark.parametrize("end", [reason for reason in StopReason if reason.is_truncated])
 def test_a_thought_in_an_episode_that_was_cut_off_is_not_well_formed(end):
     assert not is_well_formed(episode("hm </think> Ada", end=end), decode)
-
-
-@pytest.mark.parametrize(
-    ("answer", "truth", "right"),
-    [
-        ("Ada", "ada", True),
-        (" ADA  Lovelace. ", "Ada Lovelace", True),
-        ("the “tide” clock!", "The Tide Clock", True),
-        ("Straße", "STRASSE", True),
-        ("ﬁne", "fine", True),
-        ("Zoe\u0308", "Zoë", True),
-        ("Ada Lovelace", "Ada", False),
-        ("Ada or Bob", "Ada", False),
-        ("", "Ada", False),
-        ("?!", "?!", False),
-        (None, "Ada", False),
-    ],
-)
-def test_an_answer_is_right_if_its_words_are_the_truths_words(answer, truth, right):
-    assert matches(answer, (truth,)) is right
-
-
-def test_any_of_the_truths_will_do():
-    assert matches("Countess Lovelace", ("Ada", "countess lovelace"))
-    assert not matches("Bob", ("Ada", "countess lovelace"))
 
 
 def test_normalising_twice_changes_nothing_more():

@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from midthought.env.reasoning import final_answer, matches, normalised
+from midthought.env.answers import task_is_right
+from midthought.env.reasoning import final_answer, normalised
 from midthought.memory.questions import WORDINGS, QuestionPlan
 from midthought.memory.tool import TOOL_NAME, format_hits
 from midthought.recipes.podcast.demonstrations import (
@@ -126,7 +127,7 @@ def test_a_clean_demonstration_asks_exactly_where_it_must_and_answers_right(
         task = trajectory.task
         answer = final_answer(trajectory, renderer.decode, [end])
         assert answer == task.answer
-        assert matches(answer, (task.answer,)) or not normalised(task.answer)
+        assert task_is_right(task, answer) or not normalised(task.answer)
         assert trajectory.num_calls == task.labels["needs_memory"]
         for event in trajectory.tool_events:
             assert event.call.parameters == {"query": task.labels["quote"]}
