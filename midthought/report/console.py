@@ -1,4 +1,4 @@
-"""Terminal output of a run: stages with live bars, or occasional plain lines without a terminal.
+"""Output of a run: stages with live bars in a terminal, as one line that is updated in a notebook, elsewhere as a few lines.
 
 All output is plain text, never markup or control codes. rich draws the live view and the tables; plain tables are
 written here, because rich would wrap them to the width of a terminal that does not exist.
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
+from midthought.report.notebook import ShowText, notebook_line
 from midthought.report.progress import Progress
 from midthought.report.results import duration
 
@@ -26,6 +27,8 @@ PLAIN_SHARE = 0.1
 """A plain line is also printed after this share of the stage,"""
 PLAIN_PAUSE_SECONDS = 1.0
 """but never sooner than this."""
+NOTEBOOK_SECONDS = 0.2
+"""Minimum time between two updates of a notebook's line."""
 
 BIDIRECTIONAL_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -74,16 +77,18 @@ class Console:
         if self.quiet:
             yield Progress(label, total=total, unit=unit, clock=self._clock)
             return
-        watch = self._watch_plain if self.plain else self._watch_live
         progress = Progress(label, total=total, unit=unit, clock=self._clock)
+        line = notebook_line(self._stream) if self.plain else None
+        write = line or self._print
+        watch = self._watch_live(progress) if not self.plain else self._watch_plain(progress, line)
         try:
-            with watch(progress):
+            with watch:
                 yield progress
         except BaseException as error:
             stopped = isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
-            self._print(self._last_line("–" if stopped else "✗", progress), style="yellow" if stopped else "red")
+            write(self._last_line("–" if stopped else "✗", progress), style="yellow" if stopped else "red")
             raise
-        self._print(self._last_line("✓", progress), style="green")
+        write(self._last_line("✓", progress), style="green")
 
     def _last_line(self, mark: str, progress: Progress) -> str:
         of = f"/{progress.total:,}" if progress.total is not None and progress.done != progress.total else ""
@@ -92,21 +97,26 @@ class Console:
         return f"{mark} {progress.label}  {' · '.join(part for part in parts if part)}"
 
     @contextmanager
-    def _watch_plain(self, progress: Progress) -> Iterator[None]:
+    def _watch_plain(self, progress: Progress, line: ShowText | None) -> Iterator[None]:
+        """`line` shows each text in place of the last one; None: every text is a line of its own, so there are few."""
         of = f" ({progress.total:,} {progress.unit})" if progress.total else ""
-        self._print(f"  {progress.label}{of}")
+        (line or self._print)(f"  {progress.label}{of}")
         last_time, last_done = self._clock(), 0
 
         def say(progress: Progress) -> None:
             nonlocal last_time, last_done
             passed = self._clock() - last_time
             share = (progress.done - last_done) / progress.total if progress.total else 0.0
-            if progress.done == progress.total or passed < PLAIN_PAUSE_SECONDS:
-                return
-            if passed >= PLAIN_SECONDS or share >= PLAIN_SHARE:
+            if line is not None:
+                is_due = passed >= NOTEBOOK_SECONDS
+            elif progress.done == progress.total or passed < PLAIN_PAUSE_SECONDS:
+                is_due = False
+            else:
+                is_due = passed >= PLAIN_SECONDS or share >= PLAIN_SHARE
+            if is_due:
                 last_time, last_done = self._clock(), progress.done
-                metrics = progress.metrics(sparks=False)
-                self._print(f"  {progress.label}  {progress.counts()}{' · ' if metrics else ''}{metrics}")
+                metrics = progress.metrics(sparks=line is not None)
+                (line or self._print)(f"  {progress.label}  {progress.counts()}{' · ' if metrics else ''}{metrics}")
 
         progress.on_change = say
         yield

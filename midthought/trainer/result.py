@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 MAX_SHOWN_ROWS = 10
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -47,6 +47,10 @@ class TrainingResult(list[dict[str, float]]):
     def _repr_html_(self) -> str:
         """The same table in a notebook."""
         return f"<pre>{escape(self._text())}</pre>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """The same table in IPython, instead of the list."""
+        printer.text(self._text())
 
     def _text(self) -> str:
         if not self:
