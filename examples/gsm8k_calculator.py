@@ -1,9 +1,9 @@
 """GRPO on grade-school word problems; the model calls a calculator while it reasons.
 
 python examples/gsm8k_calculator.py                                    # tiny model, CPU, seconds
-python examples/gsm8k_calculator.py --model Qwen/Qwen3-0.6B --data gsm8k_train.jsonl --iterations 200
+python examples/gsm8k_calculator.py --model Qwen/Qwen3-0.6B --data gsm8k --iterations 200
 
-Each line of the data file holds "question" and "answer". GSM8K files work as they are: the last number of an answer counts.
+The data are a data set by name (docs/data.md) or a file with the columns "question" and "answer".
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from collections.abc import Sequence
 
 from options import example_parser, make_config, print_rewards
 
-from midthought import CalculateTool, Trainer, load_tasks
-from midthought.env.answer_matching import numeric_match
-from midthought.env.rewards import matched, num_failed_calls, weighted
+from midthought import CalculateTool, Trainer
 
 PROBLEMS = [
     {"question": "A baker fills 14 trays with 12 rolls each and sells 95 rolls. How many are left?", "answer": 73},
@@ -26,16 +24,13 @@ PROBLEMS = [
 
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, float]]:
     parser = example_parser(__doc__)
-    parser.add_argument("--data", help="JSON Lines, CSV or Parquet file of problems; default: four built-in problems")
+    parser.add_argument("--data", help="data set or file (JSON Lines, CSV, Parquet); default: four built-in problems")
     options = parser.parse_args(arguments)
     trainer = Trainer(
         make_config(options, adv_estimator="grpo", group_size=4),
-        dataset=load_tasks(options.data or PROBLEMS),
+        dataset=options.data or PROBLEMS,
         tools=[CalculateTool()],
-        rewards=[
-            matched(numeric_match),
-            weighted(num_failed_calls, -0.1),
-        ],
+        rewards=["correct", ("num_failed_calls", -0.1)],
         run_path=options.run,
     )
     with trainer:

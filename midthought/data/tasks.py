@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from midthought.data.final_answers import is_number, split_at_mark
+from midthought.data.problems.prompts import ASKED
 from midthought.data.rows import DataError, Row, rows_of
 from midthought.types import Task
 
@@ -21,6 +22,8 @@ PROMPT_KEYS = ("prompt", "question", "problem", "instruction", "query")
 """Columns of the question, in order of preference, ignoring case."""
 ANSWER_KEYS = ("answer", "ground_truth", "reward_model.ground_truth", "target", "solution")
 """Columns of the ground truth; a dot refers to a nested column (verl's rows)."""
+DATASET_LABEL = "dataset"
+"""Label with the name of a task's data set, which selects the rules for its answers (`env.answers`)."""
 ID_KEYS = ("task_id", "id")
 """Columns of the task's id; rows without one are named by their position (`questions:7`)."""
 
@@ -67,8 +70,9 @@ def load_tasks(
     aliases), or a mapping with `value` and optional `aliases` (TriviaQA). A text whose last line is `#### 42` is a worked
     solution in GSM8K's form: the answer is `42`; `#### 1,250` is `1250` with the alias `1,250`.
 
-    Columns `aliases`, `before`, `evidence` and `labels` of our own records are kept; `label_keys` adds further columns to
-    the task's labels, which are for evaluation only: no reward reads them.
+    Columns `aliases`, `before`, `evidence` and `labels` of our own records are kept. `label_keys` adds further columns to the
+    task's labels, which are for evaluation. Rewards read one of them: `dataset`, also set by verl's `data_source` if it is a data
+    set of `load_problems`, selects the rules for answers.
 
     Reads at most `limit` tasks. Raises DataError for an unreadable source or row, for two rows with the same id, and if
     there is no task. With `strict=False` such rows are skipped, counted in the log and kept in `.skipped`.
@@ -156,6 +160,7 @@ class _TaskReader:
         said = _plain(_at(value, keys.answer)) if keys.answer else None
         answer, aliases = ("", ()) if said is None and not self._needs_answer else _answer(said)
         labels = value.get("labels")
+        source = value.get("data_source")
         before, prompt = _conversation(_at(value, keys.prompt))
         return Task(
             task_id=_place(row) if keys.task_id is None else _text(_at(value, keys.task_id), keys.task_id),
@@ -163,6 +168,7 @@ class _TaskReader:
             answer=answer,
             aliases=(*aliases, *_texts(value, "aliases")),
             labels={
+                **({DATASET_LABEL: source} if isinstance(source, str) and source in ASKED else {}),
                 **(labels if isinstance(labels, Mapping) else {}),
                 **{key: _plain(_at(value, key)) for key in self._label_keys},
             },

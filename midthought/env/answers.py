@@ -22,7 +22,7 @@ from midthought.data.final_answers import (
     option_letter,
     split_at_mark,
 )
-from midthought.data.problems.fields import DATASET_LABEL
+from midthought.data.tasks import DATASET_LABEL
 from midthought.env.answer_matching import exact_match, mathematical_match, option_match
 from midthought.env.math_worker_pool import require_math_verify
 from midthought.errors import DataError, near_names

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from midthought.data.problems.fields import DATASET_LABEL
+from midthought.data.tasks import DATASET_LABEL
 from midthought.env.answers import CHECKS, task_is_right
 from midthought.errors import EpisodeError, SettingsError, near_names
 from midthought.feedback.critics.critic import Critic, Masked

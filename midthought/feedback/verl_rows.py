@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from midthought.data.problems.fields import DATASET_LABEL
+from midthought.data.tasks import DATASET_LABEL
 from midthought.feedback.parquet import pyarrow, write_parquet
 from midthought.feedback.prompts import SYSTEM_PROMPT, TOOL_NAME
 from midthought.types import Task

@@ -6,6 +6,7 @@ import pytest
 
 from midthought.data.problems.problem_sets import load_problems
 from midthought.data.tasks import load_tasks
+from midthought.env.answers import task_is_right
 from midthought.errors import DataError
 from midthought.feedback.commands import convert_log, write_problems
 from midthought.feedback.prompts import SYSTEM_PROMPT
@@ -43,6 +44,7 @@ def test_problems_come_back_from_verls_rows(tmp_path, dataset):
     assert write_verl_rows(tasks, tmp_path / "verl.parquet") == len(tasks)
     read = load_tasks(tmp_path / "verl.parquet")
     assert [(task.prompt, task.answer) for task in read] == [(task.prompt, task.answer) for task in tasks]
+    assert all(task_is_right(task, f"So \\boxed{{{task.answer}}}.") for task in read)
     assert read[0].before == ({"role": "system", "content": SYSTEM_PROMPT},)
     with pytest.raises(DataError, match="nothing to write"):
         write_verl_rows([], tmp_path / "none.parquet")

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from midthought.data.problems.prompts import prompt_of
-from midthought.data.tasks import RowError
+from midthought.data.tasks import DATASET_LABEL, RowError
 from midthought.types import Task
 
-DATASET_LABEL, QUESTION_LABEL, OPTIONS_LABEL, SOLUTION_LABEL = "dataset", "question", "options", "solution"
-"""Labels of a problem's task: name of the data set, question without options, texts of the options, worked solution."""
+QUESTION_LABEL, OPTIONS_LABEL, SOLUTION_LABEL = "question", "options", "solution"
+"""Labels of a problem's task, besides its data set: question without options, texts of the options, worked solution."""
 
 
 def text_of(row: Mapping[str, Any], *names: str) -> str:

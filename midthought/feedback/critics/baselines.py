@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from midthought.data.problems.fields import DATASET_LABEL
+from midthought.data.tasks import DATASET_LABEL
 from midthought.env.answers import CHECKS, extract
 from midthought.feedback.critics.critic import can_be_quoted, choice_by_hash
 from midthought.feedback.critics.equations import equations, step_is_wrong

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from midthought.data.problems.fields import DATASET_LABEL
+from midthought.data.tasks import DATASET_LABEL
 from midthought.env.answers import CHECKS
 from midthought.env.reasoning import THINK_CLOSE
 from midthought.tools.call_formats import ToolCallFormat
