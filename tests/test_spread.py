@@ -27,6 +27,7 @@ FILES = [
 ]
 
 
+@pytest.mark.slow
 def test_files_and_all_ray_tests_stay_in_one_process_and_whole_jobs_start_first(tmp_path):
     pytest.importorskip("xdist")
     for name in FILES:

@@ -72,6 +72,7 @@ def test_a_slower_runner_fails_the_check_and_its_reason_is_reported(monkeypatch:
     assert any("a reason" in str(finding.value) for finding in outcome.findings)
 
 
+@pytest.mark.slow
 def test_an_engine_that_keeps_old_weights_fails_the_check_of_log_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Learner, "update", lambda learner, batch: double_norm(learner) or {})
     monkeypatch.setattr(LocalEngine, "update_weights", lambda engine: None)
@@ -101,6 +102,7 @@ def test_a_rank_that_learns_something_else_fails_the_check(monkeypatch: pytest.M
     assert failures(outcome) == ["largest difference of log-probabilities after an update"]
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_off_by_half_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     planned_bytes = fit.planned_bytes
     monkeypatch.setattr(fit, "planned_bytes", lambda settings: planned_bytes(settings) // 2)

@@ -17,7 +17,12 @@ MORE_WAYS = {
     "with a critic, layers computed again": "dtype=float32 critic=separate gradient_checkpointing=true",
     "one pass a step": "dtype=float32 mini_batch_size=1",
 }
-LONG = ("in bfloat16 with LoRA", "in bfloat16 without masters")
+LONG = (
+    "in bfloat16 with LoRA",
+    "in bfloat16 without masters",
+    "in bfloat16 with float32 masters",
+    "with a critic, layers computed again",
+)
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="measured under Linux")

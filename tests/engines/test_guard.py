@@ -51,7 +51,13 @@ def is_alive(pid: int) -> bool:
     return not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
-@pytest.mark.parametrize("first", ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"], ids=["heeds", "deaf"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param("", id="heeds"),
+        pytest.param("signal.signal(signal.SIGTERM, signal.SIG_IGN)", id="deaf", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("starter", STARTERS)
 def test_a_server_and_its_workers_end_when_the_run_is_killed(starter: str, first: str, tmp_path: Path) -> None:
     told = tmp_path / "pids"

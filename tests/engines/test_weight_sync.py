@@ -433,7 +433,9 @@ UNLOADABLE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize(
+    "tied", [pytest.param(False, id="untied", marks=pytest.mark.slow), pytest.param(True, id="tied")]
+)
 @pytest.mark.parametrize("kind", UNLOADABLE)
 def test_adapters_that_servers_refuse_or_misread_are_sent_merged(kind: str, tied: bool, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")

@@ -89,7 +89,9 @@ def synced(servers: list[FakeServer], policy: Any, transport: WeightTransport, *
 
 @KINDS
 @WAYS
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize(
+    "tied", [pytest.param(False, id="untied", marks=pytest.mark.slow), pytest.param(True, id="tied")]
+)
 def test_after_every_update_the_server_computes_with_the_policys_tensors(
     kind: Any, name: str, tied: bool, tmp_path: Path
 ) -> None:

@@ -224,7 +224,7 @@ REAL = {
         )
     },
 }
-SOME = [pytest.param(10, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+SOME = [pytest.param(40, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
 
 
 def real_tasks(name: str, folder: Path) -> list[Task]:

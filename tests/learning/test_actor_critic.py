@@ -44,7 +44,15 @@ def together_and_apart(
 
 
 @pytest.mark.parametrize("where", ["here", "on ranks"])
-@pytest.mark.parametrize("way", [{}, {"packing": True}, {"gradient_checkpointing": True}, {"reference": False}])
+@pytest.mark.parametrize(
+    "way",
+    [
+        {},
+        {"packing": True},
+        pytest.param({"gradient_checkpointing": True}, marks=pytest.mark.slow),
+        pytest.param({"reference": False}, marks=pytest.mark.slow),
+    ],
+)
 def test_two_learners_have_the_parameters_of_one_after_six_updates(way, where, ranks, make_policy, batch):
     with together_and_apart(ranks, make_policy, where, **way) as (together, apart):
         before = weights(together)

@@ -209,8 +209,15 @@ def test_supervised_steps_are_those_of_one_process(mixed, ranks, make_policy, ba
         assert mixed or difference(weights(alone), weights(ranked)) < 1e-9
 
 
-@pytest.mark.parametrize("way", ["plain", "LoRA, shared critic, in blocks"])
-@pytest.mark.parametrize("num_saving", [1, 2])
+@pytest.mark.parametrize(
+    ("way", "num_saving"),
+    [
+        ("plain", 1),
+        ("LoRA, shared critic, in blocks", 2),
+        pytest.param("plain", 2, marks=pytest.mark.slow),
+        pytest.param("LoRA, shared critic, in blocks", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_checkpoint_goes_on_with_another_number_of_ranks(num_saving, way, ranks, make_policy, batch, tmp_path):
     if WAYS[way].get("lora"):
         pytest.importorskip("peft")

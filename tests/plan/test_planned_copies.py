@@ -43,8 +43,15 @@ def alive_bytes() -> int:
     return sum({each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}.values())
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("lora_rank", [0, 8])
+@pytest.mark.parametrize(
+    ("dtype", "lora_rank"),
+    [
+        ("float32", 0),
+        ("bfloat16", 8),
+        pytest.param("bfloat16", 0, marks=pytest.mark.slow),
+        pytest.param("float32", 8, marks=pytest.mark.slow),
+    ],
+)
 def test_the_engines_copies_have_the_planned_size(dtype, lora_rank):
     memory = memory_of(f"dtype={dtype}", f"lora_rank={lora_rank}")
     model = model_of(memory)
@@ -69,7 +76,7 @@ def test_saving_takes_the_memory_that_is_planned(words, tmp_path):
     assert device_bytes(memory) == pytest.approx(taken, rel=0.05)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
 def test_writing_a_merged_model_takes_the_memory_that_is_planned(dtype, tmp_path: Path):
     memory = memory_of(f"dtype={dtype}", "lora_rank=8")
     model = model_of(memory)

@@ -118,6 +118,7 @@ def test_the_last_table_and_the_report_show_the_arms_side_by_side(compared):
     assert "Control arms" in page and 'href="arms/rft/report.html"' in page
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_in_an_arms_training_and_in_its_evaluation_goes_on_there(finished, compared, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(finished, run)

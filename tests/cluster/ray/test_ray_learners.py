@@ -77,7 +77,8 @@ def test_two_iterations_with_two_learner_ranks_are_those_of_this_process(on_rank
     assert any((near[2][name] != tensor).any() for name, tensor in initial.items())
 
 
-@pytest.mark.parametrize("num_learners", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_learners", [1, 2])
 def test_a_critic_on_a_rank_of_its_own_learns_what_it_learns_in_this_process(
     num_learners, cluster, near, policy, tokenizer
 ):

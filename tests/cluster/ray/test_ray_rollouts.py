@@ -238,6 +238,7 @@ def test_new_weights_reach_the_workers_before_the_next_episode(on_ray, make_part
     assert [content(t)[3] for t in source.rollout(tasks(4), iteration=0)] == [content(t)[3] for t in before]
 
 
+@pytest.mark.slow
 def test_another_executor_travels_with_its_evaluation(on_scripted, tmp_path):
     source = on_scripted(OneAnswer(tmp_path / "log"))
     done = source.evaluate(tasks(2), executor=ToolOff(source.parts.executor.registry))
@@ -260,6 +261,7 @@ def test_64_episodes_on_two_actors_each_see_only_the_state_of_their_own_tool(on_
 # -- whoever dies --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_episode_counts_once_if_workers_die_and_one_that_kills_every_worker_fails(on_scripted, tmp_path, caplog):
     environment = KillsWorker(tmp_path / "log", once={"t5"}, always={"t2"})
     done = on_scripted(environment).rollout(tasks(8), iteration=2, group_size=2)
@@ -298,6 +300,7 @@ def test_a_worker_that_died_between_two_rollouts_is_replaced_in_the_next(on_scri
     assert len(after) == 3 and after[killed] == 1
 
 
+@pytest.mark.slow
 def test_a_record_that_cannot_come_back_is_a_failed_episode(on_scripted, tmp_path):
     done = on_scripted(UnpicklableRecord(tmp_path / "log")).evaluate(tasks(1))
     assert done[0].stop_reason is StopReason.FAILED

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from small_runs import PODCAST, finish, metrics, start, stop_at, trajectories, whole
 
+pytestmark = pytest.mark.slow  # the feedback recipe's run is killed, too, by a test that is not slow
+
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
