@@ -16,7 +16,7 @@ from midthought.learning.distributed.worker import LearnerWorker
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Models
 
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 120.0
 
 
 class ProcessWorkers:
