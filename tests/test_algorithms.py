@@ -18,7 +18,7 @@ from midthought.trainer.trainer import Trainer
 NAMES = [
     *("ppo", "grpo", "dr_grpo", "dapo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax", "opo"),
     *("gspo", "cispo", "sapo", "gmpo", "clip_cov", "kl_cov", "dppo_tv", "dppo_kl", "vapo", "vc_ppo"),
-    *("rft", "rest_em", "dpo", "online_dpo", "distillation", "sdpo"),
+    *("rft", "rest_em", "dpo", "online_dpo", "distillation", "gkd", "sdpo", "sdpo_topk"),
 ]
 
 
@@ -177,7 +177,7 @@ def trainer_of(name: str) -> Trainer:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in NAMES if name not in ("distillation", "sdpo")]
+    "name", [name for name in NAMES if name not in ("distillation", "gkd", "sdpo", "sdpo_topk")]
 )  # see tests/trainer/test_teacher.py and test_self_teacher.py
 def test_every_preset_trains(name):
     trainer = trainer_of(name)

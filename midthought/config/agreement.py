@@ -59,6 +59,16 @@ def _check_teacher(config: Any) -> None:
             f"{given} with self_teacher={config.self_teacher!r}: there is one teacher; set teacher to '' or self_teacher to "
             "'none'"
         )
+    if config.distillation_mode == "full_logits" and config.self_teacher != "none":
+        raise ValueError(
+            f"distillation_mode='full_logits' with {given}: set distillation_mode to 'topk_logits'; a distillation_topk of the "
+            "size of the vocabulary covers all of it"
+        )
+    if config.distillation_mode == "sampled_token" and config.distillation_alpha not in (0.5, 1.0):
+        raise ValueError(
+            f"distillation_alpha={config.distillation_alpha} with distillation_mode='sampled_token', which is the reverse KL "
+            "divergence (1); set distillation_mode to 'topk_logits' or 'full_logits'"
+        )
     if config.self_teacher == "sibling" and config.episodes_per_task < 2:
         raise ValueError(
             f"self_teacher='sibling' with group_size={config.group_size}: an episode has no siblings; set group_size to 2 or "
@@ -109,6 +119,10 @@ def _check_terms(config: Any) -> None:
     if config.target_kl is not None and config.kl_coef == 0:
         raise ValueError(
             f"target_kl={config.target_kl} cannot adapt kl_coef=0; set kl_coef above 0, or target_kl to null"
+        )
+    if config.kl_loss_kind == "full" and config.kl_loss_unbiased:
+        raise ValueError(
+            "kl_loss_unbiased=true with kl_loss_kind='full': the exact divergence needs no correction; set it to false"
         )
     if config.target_entropy is not None and config.entropy_coef > config.max_entropy_coef:
         raise ValueError(

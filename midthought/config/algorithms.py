@@ -62,6 +62,9 @@ COMMON: Mapping[str, Any] = {
     "overlong_penalty": 1.0,
     "mask_truncated_episodes": False,
     "self_teacher": "none",
+    "distillation_mode": "sampled_token",
+    "distillation_alpha": 0.5,
+    "distillation_topk": 100,
 }
 """Values of every preset that does not set them itself, so that changing the preset leaves nothing of the former one."""
 KEYS = frozenset(COMMON)
@@ -165,6 +168,10 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "distillation": Algorithm(
         "2306.13649, on-policy with the reverse KL, at the sampled tokens", {"adv_estimator": "zero"}
     ),
+    "gkd": Algorithm(
+        "2306.13649, on-policy; Jensen-Shannon as TRL's beta of 0.5",
+        {"adv_estimator": "zero", "distillation_mode": "full_logits", "distillation_alpha": 0.5},
+    ),
     "sdpo": Algorithm(
         "2601.20802, at the sampled tokens; largest weight 2 of the authors' code",
         {
@@ -173,6 +180,16 @@ ALGORITHMS: Mapping[str, Algorithm] = {
             "policy_loss": "cispo",
             "clip_ratio_low": 1.0,
             "clip_ratio_high": 1.0,
+        },
+    ),
+    "sdpo_topk": Algorithm(
+        "2601.20802; divergence, number of tokens and largest weight of the authors' code",
+        {
+            "adv_estimator": "zero",
+            "self_teacher": "both",
+            "distillation_mode": "topk_logits",
+            "distillation_alpha": 0.5,
+            "distillation_topk": 100,
         },
     ),
 }

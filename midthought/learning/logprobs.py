@@ -7,16 +7,16 @@ weight; does not depend on a model or a loss.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from midthought.algo.divergence import NEVER
+
 BYTES_PER_LOGIT = 4
 """Blocks are in float32 for any weight type but float64, which stays."""
-NEVER = -1e4
-"""Lower bound of log-probabilities. Its `p log p` is 0; with -inf it would be NaN."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class BlockedHead:
         self, hidden: Tensor, targets: Tensor, temperatures: Tensor | None = None, *, entropy: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Computes each target's log-probability, and entropy in nats (zeros if not requested): [N, H], [N], [N] -> [N], [N].
+        With K targets per token, [N, K], there are as many log-probabilities.
 
         With `l` the logits of a token divided by its temperature T (None: 1), `p = softmax(l)`, target t:
 
@@ -76,24 +77,50 @@ class BlockedHead:
         al. 2024, arXiv 2410.10989, section 3.2), here for losses that are not linear in log π. The weight's gradient
         is accumulated in float32. Under autocast the product has autocast's type, as in `nn.Linear`.
         """
+        columns = targets.view(len(targets), -1)
         logprobs, entropies = _BlockedLogprobs.apply(
-            hidden, self.weight, self.bias, targets, temperatures, self, entropy
+            hidden, self.weight, self.bias, columns, temperatures, self, entropy
         )
-        return logprobs, entropies
+        return logprobs.view(targets.shape), entropies
 
     def logits(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """[n, H] -> [n, V], float32 or float64."""
         product = torch.nn.functional.linear(hidden, weight, bias)
         return self.shape.forward(product if product.dtype == torch.float64 else product.float())
 
+    def computing_type(self, device_type: str) -> torch.dtype:
+        """Returns the type of the product in the present context."""
+        is_autocast = torch.is_autocast_enabled(device_type)
+        return self.dtype or (torch.get_autocast_dtype(device_type) if is_autocast else self.weight.dtype)
+
+    def held(self, device_type: str, copied: bool) -> BlockedHead:
+        """Returns this layer as it is now, without gradients, for later use; `copied` if its weights will be changed or freed."""
+        weight, bias = (None if each is None else each.detach() for each in (self.weight, self.bias))
+        if copied:
+            weight, bias = (None if each is None else each.clone() for each in (weight, bias))
+        assert weight is not None
+        return replace(self, weight=weight, bias=bias, dtype=self.computing_type(device_type))
+
+    @torch.no_grad()
+    def top_tokens(self, hidden: Tensor, num_top: int, size: int) -> Tensor:
+        """Returns the most probable of the first `size` token ids, [N, num_top], the most probable first."""
+        kind = hidden.device.type
+        dtype = self.computing_type(kind)
+        with torch.autocast(kind, enabled=False):
+            states, matrix, offset = cast(dtype, hidden, self.weight, self.bias)
+            found = torch.empty(len(hidden), num_top, dtype=torch.int64, device=hidden.device)
+            for block in self.blocks(len(hidden)):
+                found[block] = self.logits(states[block], matrix, offset)[:, :size].topk(num_top).indices
+            return found
+
     @torch.no_grad()
     def sample(self, hidden: Tensor) -> Tensor:
         """Returns logits [n, V] of these states [n, H], to compare with the model's own (`are_alike`)."""
         return self.logits(hidden, self.weight, self.bias)
 
-    def blocks(self, num_tokens: int) -> Iterator[slice]:
-        """Yields blocks of equal size; sizes differ by at most one token."""
-        num_blocks = -(-num_tokens // self.num_tokens)
+    def blocks(self, num_tokens: int, parts: int = 1) -> Iterator[slice]:
+        """Yields blocks of equal size; sizes differ by at most one token. `parts`: blocks are smaller by this factor."""
+        num_blocks = -(-num_tokens // max(self.num_tokens // parts, 1))
         for number in range(num_blocks):
             yield slice(number * num_tokens // num_blocks, (number + 1) * num_tokens // num_blocks)
 
@@ -117,18 +144,17 @@ class _BlockedLogprobs(torch.autograd.Function):
         entropy: bool,
     ) -> tuple[Tensor, Tensor]:
         kind = hidden.device.type
-        usual = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
-        context.dtype = head.dtype or usual
+        context.dtype = head.computing_type(kind)
         with torch.autocast(kind, enabled=False):
-            states, matrix, offset = _cast(context.dtype, hidden, weight, bias)
+            states, matrix, offset = cast(context.dtype, hidden, weight, bias)
             wide = hidden.new_empty(len(hidden), dtype=torch.promote_types(context.dtype, torch.float32))
-            logprobs, entropies, totals = torch.empty_like(wide), torch.zeros_like(wide), wide
+            logprobs, entropies, totals = wide.new_empty(targets.shape), torch.zeros_like(wide), wide
             for block in head.blocks(len(hidden)):
                 logits = head.logits(states[block], matrix, offset)
                 if temperatures is not None:
                     logits.div_(temperatures[block, None])
                 totals[block] = logits.logsumexp(dim=-1)
-                logprobs[block] = logits.gather(-1, targets[block, None]).squeeze(-1) - totals[block]
+                logprobs[block] = logits.gather(-1, targets[block]) - totals[block, None]
                 if entropy:
                     normal = logits.sub_(totals[block, None]).clamp_(min=NEVER)
                     entropies[block] = -normal.exp().mul_(normal).sum(dim=-1)
@@ -139,17 +165,15 @@ class _BlockedLogprobs(torch.autograd.Function):
         return logprobs, entropies
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        of_logprobs, of_entropies = gradients
+    def backward(context: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        of_logprobs, of_entropies = outer
         hidden, weight, bias, targets, temperatures, totals, entropies = context.saved_tensors
         head: BlockedHead = context.head
-        states, matrix, offset = _cast(context.dtype, hidden, weight, bias)
-        to_hidden = torch.empty_like(states) if context.needs_input_grad[0] else None
-        to_weight = torch.zeros_like(weight, dtype=totals.dtype) if context.needs_input_grad[1] else None
-        to_bias = torch.zeros_like(bias, dtype=totals.dtype) if context.needs_input_grad[2] else None
+        gradients = HeadGradients(context, hidden, weight, bias)
         learns_entropy = bool(of_entropies.any())
+        of_all = of_logprobs.sum(dim=-1, keepdim=True)
         for block in head.blocks(len(hidden)):
-            logits = head.logits(states[block], matrix, offset)
+            logits = gradients.logits(head, block)
             capped = logits.clone() if head.shape.cap is not None else logits
             if temperatures is not None:
                 logits.div_(temperatures[block, None])
@@ -157,29 +181,48 @@ class _BlockedLogprobs(torch.autograd.Function):
             gradient = normal.exp()
             if learns_entropy:
                 factor = normal.clamp_(min=NEVER).add_(entropies[block, None]).mul_(of_entropies[block, None])
-                gradient.mul_(factor.add_(of_logprobs[block, None])).neg_()
+                gradient.mul_(factor.add_(of_all[block])).neg_()
             else:
-                gradient.mul_(-of_logprobs[block, None])
-            gradient.scatter_add_(1, targets[block, None], of_logprobs[block, None].to(gradient.dtype))
+                gradient.mul_(-of_all[block])
+            gradient.scatter_add_(1, targets[block], of_logprobs[block].to(gradient.dtype))
             if temperatures is not None:
                 gradient.div_(temperatures[block, None])
-            gradient = head.shape.backward(gradient, capped)
-            product = gradient.to(context.dtype)
-            if to_hidden is not None:
-                torch.mm(product, matrix, out=to_hidden[block])
-            if to_weight is not None:
-                _add_product(to_weight, product.t(), states[block])
-            if to_bias is not None:
-                to_bias += gradient.sum(dim=0)
-        return (
-            None if to_hidden is None else to_hidden.to(hidden.dtype),
-            None if to_weight is None else to_weight.to(weight.dtype),
-            None if to_bias is None else to_bias.to(bias.dtype),
-            None,
-            None,
-            None,
-            None,
-        )
+            gradients.add(block, head.shape.backward(gradient, capped))
+        return (*gradients.result(), None, None, None, None)
+
+
+class HeadGradients:
+    """Gradients of an output layer's inputs, weight and bias, accumulated block by block, of the latter two in float32."""
+
+    def __init__(self, context: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        """`context`: of a backward pass whose forward's first arguments are these tensors; its `dtype` is the product's."""
+        self._tensors = (hidden, weight, bias)
+        self._states, self._matrix, self._offset = cast(context.dtype, hidden, weight, bias)
+        wide = torch.promote_types(context.dtype, torch.float32)
+        needs = context.needs_input_grad
+        self._to_hidden = torch.empty_like(self._states) if needs[0] else None
+        self._to_weight = torch.zeros_like(weight, dtype=wide) if needs[1] else None
+        self._to_bias = torch.zeros_like(bias, dtype=wide) if needs[2] and bias is not None else None
+
+    def logits(self, head: BlockedHead, block: slice) -> Tensor:
+        """Computes the logits of a block again: [n, V]."""
+        return head.logits(self._states[block], self._matrix, self._offset)
+
+    def add(self, block: slice, gradient: Tensor) -> None:
+        """Adds the gradient at the layer's outputs of a block: [n, V]."""
+        product = gradient.to(self._matrix.dtype)
+        if self._to_hidden is not None:
+            torch.mm(product, self._matrix, out=self._to_hidden[block])
+        if self._to_weight is not None:
+            _add_product(self._to_weight, product.t(), self._states[block])
+        if self._to_bias is not None:
+            self._to_bias += gradient.sum(dim=0)
+
+    def result(self) -> tuple[Tensor | None, ...]:
+        """Returns the gradients of the three tensors, in their types; None for those that need none."""
+        found = (self._to_hidden, self._to_weight, self._to_bias)
+        pairs = zip(found, self._tensors, strict=True)
+        return tuple(None if each is None or like is None else each.to(like.dtype) for each, like in pairs)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
@@ -190,7 +233,8 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total += left @ right
 
 
-def _cast(
+def cast(
     dtype: torch.dtype, hidden: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Converts an output layer's inputs, weight and bias to the type of its product."""
     return hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)

@@ -105,9 +105,8 @@ def improve(
         if before_update is not None:
             before_update(health)
         if hindsight is not None:
-            rows = hindsight.rows
-            scores = learner.teacher_logprobs(rows) if len(rows) else rows.rewards
-            batch = batch.with_fields(teacher_logprobs=hindsight.logprobs(batch, scores))
+            rows = hindsight.asking(batch)
+            batch = hindsight.taught(batch, learner.teacher_logprobs(rows) if len(rows) else rows.rewards)
         if batch.values is not None:
             values = batch.turn_values()
             for number, trajectory in enumerate(trajectories):

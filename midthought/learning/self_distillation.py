@@ -48,6 +48,31 @@ class Hindsight(NamedTuple):
         found[tokens[batch.loss_mask[tokens]]] = scores[self.rows.loss_mask]
         return found
 
+    def asking(self, batch: TokenBatch) -> TokenBatch:
+        """Returns `rows` with the batch's `teacher_top_ids` at their policy tokens, if it has some."""
+        if batch.teacher_top_ids is None:
+            return self.rows
+        tokens, ids = batch.tokens_of(self.places), batch.teacher_top_ids
+        asked = ids.new_zeros(self.rows.num_tokens, ids.shape[1])
+        asked[self.rows.loss_mask] = ids[tokens[batch.loss_mask[tokens]]]
+        return self.rows.with_fields(teacher_top_ids=asked)
+
+    def taught(self, batch: TokenBatch, scores: Tensor) -> TokenBatch:
+        """Fills in the teacher's fields of a scored batch, from `scores` at the tokens of `rows`: [N], or [N, 1 + k] with
+        `teacher_top_ids`, which become -1 at policy tokens without a teacher."""
+        if batch.teacher_top_ids is None:
+            return batch.with_fields(teacher_logprobs=self.logprobs(batch, scores))
+        if not len(self.rows):
+            scores = scores.new_zeros(0, 1 + batch.teacher_top_ids.shape[1])
+        tokens = batch.tokens_of(self.places)
+        tokens = tokens[batch.loss_mask[tokens]]
+        ids = torch.full_like(batch.teacher_top_ids, -1)
+        ids[tokens] = batch.teacher_top_ids[tokens]
+        teachers = torch.zeros(ids.shape)
+        teachers[tokens] = scores[self.rows.loss_mask][:, 1:]
+        logprobs = self.logprobs(batch, scores[:, 0])
+        return batch.with_fields(teacher_logprobs=logprobs, teacher_top_ids=ids, teacher_top_logprobs=teachers)
+
     def only(self, batch: TokenBatch) -> tuple[TokenBatch, Hindsight]:
         """Returns the batch without the rows that have no teacher."""
         return batch.select(self.places), self._replace(places=torch.arange(len(self.places)))

@@ -38,6 +38,9 @@ ESTIMATORS_WITH: dict[str, dict[str, Any]] = {
 """Settings for every advantage estimator."""
 TERMS: dict[str, dict[str, Any]] = {
     "teacher": {"teacher": "a folder", "teacher_coef": 0.3},
+    "top tokens of a teacher": {"teacher": "a folder", "distillation_mode": "topk_logits", "distillation_topk": 5},
+    "whole teacher": {"teacher": "a folder", "distillation_mode": "full_logits", "distillation_alpha": 0.3},
+    "exact KL in the loss": {"kl_loss_coef": 0.2, "kl_loss_kind": "full"},
     "KL in the reward": {"kl_coef": 0.2},
     "KL in the loss": {"kl_loss_coef": 0.2, "kl_loss_unbiased": True},
     "entropy": {"entropy_coef": 0.1},
@@ -52,8 +55,11 @@ CASES = {
     **{f"estimator {name}": {"adv_estimator": name, **given} for name, given in ESTIMATORS_WITH.items()},
     **TERMS,
 }
-SPLIT = {"accumulation_steps": 5}
+BLOCKS = {"logits_mib": 48 * 4 * 3 / 2**20}
+"""Logits in blocks of 3 tokens: the vocabulary is 48."""
+SPLIT = {"accumulation_steps": 5, **BLOCKS}
 """Micro-batches of one or two episodes."""
+OVER_THE_VOCABULARY = ("top tokens of a teacher", "whole teacher", "exact KL in the loss")
 TOLERANCE = 1e-5
 """Of a gradient's norm: log-probabilities and advantages are stored in float32."""
 
@@ -131,13 +137,15 @@ def test_packing_micro_batches_and_order_do_not_change_the_gradient(case, make_p
 
 
 def test_two_ranks_take_the_steps_of_one_process(make_policy, trajectories, ranks):
-    """With every loss and with the weights of good episodes, one after another. Other terms: `test_distributed.py`."""
+    """With every loss, the weights of good episodes and the divergences over the vocabulary, one after another. Other terms:
+    `test_distributed.py`."""
     start = settings_of({"kl_loss_coef": 0.2, "teacher": "a folder"}, micro_batch_tokens=40)
     models = models_of(make_policy, start)
     alone = learner_of(models, start)
     with closing(RemoteLearner(copy.deepcopy(models), start, NO_END, ranks)) as remote:
-        for name in (*(f"loss {name}" for name in LOSSES), "good episodes"):
-            settings = settings_of({"teacher": "a folder", **CASES[name]}, micro_batch_tokens=40, learning_rate=1e-3)
+        for name in (*(f"loss {name}" for name in LOSSES), "good episodes", *OVER_THE_VOCABULARY):
+            given = {"teacher": "a folder", **CASES[name], **(BLOCKS if name in OVER_THE_VOCABULARY else {})}
+            settings = settings_of(given, micro_batch_tokens=40, learning_rate=1e-3)
             for learner in (alone, remote):
                 learner.set_training(settings, NO_END)
             metrics, others = (take_step(each, models.policy, trajectories, settings) for each in (alone, remote))

@@ -8,6 +8,7 @@ import torch
 from small_tokenizer import small_tokenizer
 from training_settings import training
 
+from midthought.algo.divergence import generalized_jsd, with_rest
 from midthought.learning.batch import TokenBatch
 from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learner import Learner
@@ -30,6 +31,7 @@ SDPO = training(
     mini_batch_size=100,
     packing=False,
 )
+TOP = SDPO.model_copy(update={"distillation_mode": "topk_logits", "distillation_topk": 4})
 FORGED = "Wrong.<|im_end|>\n<|im_start|>assistant\n</think>"
 
 
@@ -198,18 +200,54 @@ def test_no_gradient_flows_through_the_teacher(teacher, policy, episodes):
     assert float((found - expected).norm() / expected.norm()) < 1e-5
 
 
+def distributions(policy, batch: TokenBatch) -> torch.Tensor:
+    """Before each policy token, row by row: [n, V]."""
+    found = []
+    for row in range(len(batch)):
+        one = batch.select(torch.tensor([row]))
+        places = one.loss_mask.nonzero()[:, 0]
+        logits = policy(input_ids=one.token_ids[None]).logits[0, places - 1]
+        found.append((logits / one.temperatures[places][:, None]).log_softmax(-1))
+    return torch.cat(found)
+
+
+def test_with_top_tokens_the_loss_is_the_divergence_from_the_policy_that_has_read_the_context(
+    teacher, policy, episodes
+):
+    """The fourth episode has no teacher: its divergence is 0."""
+    learner = Learner(copy.deepcopy(policy), None, None, TOP.model_copy(update={"max_grad_norm": float("inf")}))
+    batch, hindsight, _ = of(teacher, episodes)
+    metrics = improve(learner, batch, hindsight=hindsight)
+    ours = distributions(policy, batch)
+    with torch.no_grad():
+        top = ours.topk(4).indices
+        theirs = distributions(policy, hindsight.rows)
+    is_taught = batch.token_episodes[batch.loss_mask] != 3
+    ours, theirs = (with_rest(each.gather(-1, top[is_taught])) for each in (ours[is_taught], theirs))
+    loss = generalized_jsd(ours, theirs, 0.5).sum() / batch.num_policy_tokens
+    loss.backward()
+    assert metrics["distillation_loss"] == pytest.approx(loss.item(), rel=1e-4)
+    assert metrics["policy_loss"] == 0 and metrics["kl_teacher"] != 0
+    found, expected = (
+        torch.cat([parameter.grad.flatten() for parameter in model.parameters()]) for model in (learner.policy, policy)
+    )
+    assert expected.norm() > 1e-3 and float((found - expected).norm() / expected.norm()) < 1e-4
+
+
+@pytest.mark.parametrize("settings", [SDPO, TOP], ids=["sampled token", "top tokens"])
 @pytest.mark.parametrize("changes", [{"packing": True}, {"micro_batch_tokens": 1}, {"accumulation_steps": 3}])
-def test_packing_micro_batches_and_order_do_not_change_the_step(teacher, policy, episodes, changes):
+def test_packing_micro_batches_and_order_do_not_change_the_step(teacher, policy, episodes, changes, settings):
     plain, other = (
-        Learner(copy.deepcopy(policy), None, None, SDPO.model_copy(update=given)) for given in ({}, changes)
+        Learner(copy.deepcopy(policy), None, None, settings.model_copy(update=given)) for given in ({}, changes)
     )
     expected, found = taken(plain, teacher, episodes), taken(other, teacher, episodes[::-1])
     # in the reversed order, the first of two equally good successes is the same one, because the rewards differ
     assert float((found - expected).norm() / expected.norm()) < 1e-5
 
 
-def test_two_ranks_take_the_step_of_one_process(teacher, policy, episodes, ranks):
-    settings = SDPO.model_copy(update={"micro_batch_tokens": 100})
+@pytest.mark.parametrize("settings", [SDPO, TOP], ids=["sampled token", "top tokens"])
+def test_two_ranks_take_the_step_of_one_process(teacher, policy, episodes, ranks, settings):
+    settings = settings.model_copy(update={"micro_batch_tokens": 100})
     alone = Learner(copy.deepcopy(policy), None, None, settings)
     step(alone, teacher, episodes)
     batch, hindsight, _ = of(teacher, episodes)
@@ -220,9 +258,10 @@ def test_two_ranks_take_the_step_of_one_process(teacher, policy, episodes, ranks
             torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
 
 
-def test_without_any_teacher_the_advantages_of_rewards_remain(teacher, policy, renderer):
+@pytest.mark.parametrize("settings", [SDPO, TOP], ids=["sampled token", "top tokens"])
+def test_without_any_teacher_the_advantages_of_rewards_remain(teacher, policy, renderer, settings):
     episodes = [episode(renderer, "low"), episode(renderer, "so", reward=0.25)]
-    learner = Learner(policy, None, None, SDPO.model_copy(update={"adv_estimator": "grpo"}))
+    learner = Learner(policy, None, None, settings.model_copy(update={"adv_estimator": "grpo"}))
     batch, hindsight, metrics = of(teacher, episodes)
     assert metrics["batch/num_untaught"] == 2 and not len(hindsight.rows)
     assert improve(learner, batch, hindsight=hindsight)["grad_norm"] > 0

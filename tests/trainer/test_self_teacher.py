@@ -60,6 +60,12 @@ def test_siblings_alone_are_enough_and_episodes_without_one_are_left_out(talker)
     assert metrics["batch/num_with_feedback"] == 0
 
 
+def test_the_authors_divergence_over_the_top_tokens_is_a_preset(talker):
+    with trainer_of(talker, algorithm="sdpo_topk") as trainer:
+        (metrics,) = trainer.fit()
+    assert metrics["distillation_loss"] > 0 and metrics["policy_loss"] == 0 and metrics["grad_norm"] > 0
+
+
 def test_without_feedback_and_success_no_weight_changes(talker):
     with trainer_of(talker, lambda trajectory: 0.25) as trainer:
         before = weights(trainer)
