@@ -94,12 +94,11 @@ class BlockedHead:
         return self.dtype or (torch.get_autocast_dtype(device_type) if is_autocast else self.weight.dtype)
 
     def held(self, device_type: str, copied: bool) -> BlockedHead:
-        """Returns this layer as it is now, without gradients, for later use; `copied` if its weights will be changed or freed."""
-        weight, bias = (None if each is None else each.detach() for each in (self.weight, self.bias))
-        if copied:
-            weight, bias = (None if each is None else each.clone() for each in (weight, bias))
-        assert weight is not None
-        return replace(self, weight=weight, bias=bias, dtype=self.computing_type(device_type))
+        """Returns this layer in the type of its product, without gradients, for later use; `copied` if its weights will be freed."""
+        dtype = self.computing_type(device_type)
+        weight = self.weight.detach().to(dtype, copy=copied)
+        bias = None if self.bias is None else self.bias.detach().to(dtype, copy=copied)
+        return replace(self, weight=weight, bias=bias, dtype=dtype)
 
     @torch.no_grad()
     def top_tokens(self, hidden: Tensor, num_top: int, size: int) -> Tensor:

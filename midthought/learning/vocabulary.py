@@ -21,8 +21,8 @@ PARTS = 4
 
 @dataclass(frozen=True)
 class FrozenLogits:
-    """Logits of a model that does not learn, at n policy tokens: its hidden states [n, H] and its output layer, whose product
-    is computed when it is needed; or, without an output layer of a known form, its logits [n, V]."""
+    """Logits of a model that does not learn, at n policy tokens: its hidden states [n, H] and its output layer (`held`), whose
+    product is computed when it is needed; or, without an output layer of a known form, its logits [n, V]."""
 
     states: Tensor
     head: BlockedHead | None
@@ -34,8 +34,7 @@ class FrozenLogits:
         logits, head = self.states[block], self.head
         if head is not None:
             with torch.autocast(logits.device.type, enabled=False):
-                dtype = head.dtype or head.weight.dtype
-                logits = head.logits(*cast(dtype, logits, head.weight, head.bias))
+                logits = head.logits(logits.to(head.weight.dtype), head.weight, head.bias)
         return scaled_logprobs(logits[:, :size], self.temperatures, block)
 
 
