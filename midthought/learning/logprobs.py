@@ -94,7 +94,7 @@ class BlockedHead:
         return self.dtype or (torch.get_autocast_dtype(device_type) if is_autocast else self.weight.dtype)
 
     def held(self, device_type: str, copied: bool) -> BlockedHead:
-        """Returns this layer in the type of its product, without gradients, for later use; `copied` if its weights will be freed."""
+        """Returns this layer in the type of its product, without gradients; `copied` if its weights will be freed."""
         dtype = self.computing_type(device_type)
         weight = self.weight.detach().to(dtype, copy=copied)
         bias = None if self.bias is None else self.bias.detach().to(dtype, copy=copied)
