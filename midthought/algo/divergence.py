@@ -28,7 +28,7 @@ def generalized_jsd(logprobs: Tensor, others: Tensor, alpha: float) -> Tensor:
         α = 1        KL(p ‖ q)                            reverse KL
 
     Its gradient at the policy's logits is `p_j (u_j - Σ p u)` with `u = (1 - α) log(p / m)`, and `log(p / q)` for α = 1.
-    Sources: GKD, Agarwal et al. 2023 (arXiv 2306.13649), section 2, JSD(β) with β = α and the teacher as P; SDPO, Hübotter et
+    Sources: GKD, Agarwal et al. 2023 (arXiv 2306.13649), equation 1, JSD(β) with β = α and the teacher as P; SDPO, Hübotter et
     al. 2026 (arXiv 2601.20802), `alpha` in `compute_self_distillation_loss` of the authors' code (github.com/lasgroup/SDPO).
     Both define the ends as the two KL divergences; the middle tends to 0 there. Raises ValueError unless α is in [0, 1].
     """
