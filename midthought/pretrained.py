@@ -18,6 +18,19 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model",
 """A tokenizer has one of these files. Without any, transformers would create an empty tokenizer for some architectures."""
 
 
+def is_on_this_machine(source: str) -> bool:
+    """Whether a model is a folder here, or a Hugging Face name whose `config.json` is in the cache."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    if Path(source).expanduser().is_dir():
+        return True
+    try:
+        return isinstance(try_to_load_from_cache(source, "config.json"), str)
+    except HFValidationError:
+        return False
+
+
 def load_model(path: str | Path, dtype: Any = "float32", attn_implementation: str = "auto") -> Any:
     """Loads a causal LM from a folder or a Hugging Face name. `attn_implementation`: transformers' name, or `auto`, its default.
 

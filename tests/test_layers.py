@@ -36,7 +36,7 @@ LAYERS = [
     ("env", "memory", "report", "engines"),
     ("rollout", "feedback", "guards"),
     ("learning", "evaluation"),
-    ("cluster",),
+    ("cluster", "doctor"),
     ("trainer", "serve"),
     ("recipes",),
     ("cli",),

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from midthought.cli import feedback, memory, planning, servers, training
+from midthought.cli import doctor, feedback, memory, planning, servers, training
 from midthought.cli.output import make_logs_printable, tell
 from midthought.errors import UserError
 
@@ -17,7 +17,15 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (training.train, training.evaluate, planning.settings, planning.plan, planning.report, planning.guard):
+for command in (
+    training.train,
+    training.evaluate,
+    doctor.doctor,
+    planning.settings,
+    planning.plan,
+    planning.report,
+    planning.guard,
+):
     app.command()(command)
 app.add_typer(memory.app, name="memory")
 app.add_typer(servers.app, name="engine")

@@ -1,4 +1,4 @@
-"""What a guard reports: observation, start step, likely causes in order, suggested action. Does not depend on a guard."""
+"""What a guard or a check of the doctor reports: observation, start step, likely causes in order, suggested action."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Finding:
 
     observation: str
     """What the logged numbers show; without a full stop."""
-    start_step: int
-    """First iteration of which the observation is true."""
+    start_step: int = 0
+    """First iteration of which the observation is true; 0: before the run."""
     causes: Sequence[str] = ()
     """Likely causes, the most likely first."""
     action: str = ""
@@ -27,7 +27,7 @@ class Finding:
     at_most: Policy = "rollback"
     """The strongest policy of this finding: a guard may limit itself to a warning."""
     guard: str = ""
-    """Name of the guard."""
+    """Name of the guard or the check."""
     step: int = 0
     """Iteration after which it was reported."""
     last_step: int = 0

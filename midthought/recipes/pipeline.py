@@ -41,6 +41,7 @@ from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.tokenization import Renderer
+from midthought.trainer.checkup import examine_before_start
 from midthought.trainer.plan_record import PlanRecord
 from midthought.trainer.rollouts import check_source
 from midthought.trainer.run_writer import RunStage
@@ -217,6 +218,8 @@ class RecipeRun(ABC):
         require_finite(policy, "the model that the run starts from", "Give a model whose weights are finite")
         self.policy, self._loaded = placed(policy, self._device), None
         self.tasks.open(Renderer(tokenizer, self.config.model.chat_template_kwargs))
+        if self.stage != "evaluate" and not self.resume:
+            examine_before_start(self.tasks.setup(self.policy, self._choice, self.path))
 
     @property
     def _tokenizer(self) -> Any:
@@ -299,7 +302,9 @@ class RecipeRun(ABC):
                 self._export("policy", trainer.learner)
         return effort(self.run, "ppo")
 
-    def _trainer(self, config: RecipeConfig, tasks: RecipeTasks, run_path: RunStage | Path, *, resume: bool) -> Trainer:
+    def _trainer(
+        self, config: RecipeConfig, tasks: RecipeTasks, run_path: RunStage | Path | None, *, resume: bool
+    ) -> Trainer:
         return Trainer(
             config,
             dataset=tasks,

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from midthought.config import RecipeConfig
+from midthought.doctor.setup import Setup
 from midthought.engines.create import policy_engine
+from midthought.plan.choices import Choice
 from midthought.rollout.episode import EpisodeEnvironment
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.tokenization import Renderer
+from midthought.trainer.checkup import setup_of
 from midthought.trainer.rollouts import PromptBuilder, longest_sequence, make_source
 from midthought.trainer.tasks import TrainingTasks
+from midthought.trainer.trained_policy import TrainedPolicy
 from midthought.types import Task
 
 
@@ -57,6 +62,16 @@ class RecipeTasks(TrainingTasks):
 
     def longest_prompt(self, num_tokens: Callable[[Task], int]) -> int:
         return max(num_tokens(task) for tasks in self.parts.values() for task in tasks)
+
+    def setup(self, policy: Any, choice: Choice, path: Path) -> Setup:
+        """Returns what the doctor's fast checks examine before a run in the folder `path`."""
+        renderer = self.renderer
+        trained = TrainedPolicy(
+            model=policy, tokenizer=renderer.tokenizer, renderer=renderer, prompts=self.prompts, path=""
+        )
+        longest = self.longest_prompt(lambda task: len(renderer.prompt(self.prompts.messages(task))))
+        max_seq_len = longest_sequence(longest, self.config.inference, policy.config)
+        return setup_of(self.config, self, trained, max_seq_len=max_seq_len, choice=choice, path=path)
 
     def rollouts(self, policy: Any, policy_version: int = 0) -> Rollouts:
         """Runs evaluation episodes with the policy's current weights, in this process. Close it after use."""

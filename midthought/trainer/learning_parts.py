@@ -13,6 +13,7 @@ from typing import Any
 
 from midthought.config import RecipeConfig
 from midthought.engines.background_loop import BackgroundLoop
+from midthought.doctor.setup import Setup
 from midthought.engines.create import policy_engine
 from midthought.learning.adapters import has_adapters
 from midthought.learning.lr_schedule import TrainingSchedule
@@ -20,8 +21,10 @@ from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.ppo import BeforeUpdate, learn
 from midthought.learning.run_checks import require_finite
 from midthought.peft_folders import merge
+from midthought.plan.choices import Choice
 from midthought.pretrained import save_model
 from midthought.rollout.rollout_batch import RolloutBatch, collect
+from midthought.trainer.checkup import UNTAUGHT, setup_of
 from midthought.trainer.episodes import restore_stream, sort_episodes, stream_state
 from midthought.trainer.learners import choose_learner
 from midthought.trainer.rollouts import longest_sequence, make_source, make_worker_group
@@ -68,6 +71,20 @@ class LearningParts:
         )
         self.source = make(episode=tasks.episode)
         self.held_out = make(episode=tasks.held_out_episode)
+
+    def setup(self, choice: Choice, path: Path | None, *, is_untaught: bool) -> Setup:
+        """Returns what the doctor's checks examine. `path`: the run folder. `is_untaught`: the model has random weights, so no
+        episodes are sampled."""
+        return setup_of(
+            self.config,
+            self._tasks,
+            self._policy,
+            source=self.source,
+            max_seq_len=self.engine.max_seq_len,
+            choice=choice,
+            path=path,
+            why_not_sampled=UNTAUGHT if is_untaught else "",
+        )
 
     def rollout(self, iteration: int) -> RolloutBatch:
         """Returns the episodes of an iteration: recorded ones if the tasks have them, else sampled."""

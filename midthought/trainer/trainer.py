@@ -15,6 +15,8 @@ from typing import Any, Self
 
 from midthought.argument_names import also_named
 from midthought.config import RecipeConfig
+from midthought.doctor.examination import Report, examine
+from midthought.doctor.setup import Setup
 from midthought.env.environment import BaseEnvironment
 from midthought.errors import SettingsError, TrainerClosedError, TrainingStoppedError
 from midthought.learning.phase_meter import PhaseMeter
@@ -25,6 +27,7 @@ from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.arguments import check_length, make_prompts, settle
 from midthought.trainer.callbacks import TrainerCallback, checked_callbacks
+from midthought.trainer.checkup import examine_before_start
 from midthought.trainer.episodes import as_rollout, tell_failures
 from midthought.trainer.fit_loop import FitLoop
 from midthought.trainer.learning_parts import LearningParts
@@ -161,6 +164,7 @@ class Trainer:
         """How calls are written."""
         self.meter = PhaseMeter(self.model)
         """Seconds and peak memory of the phases so far."""
+        self._choice, self._is_created = given.choice, given.is_model_created
         self._sft = SftStage(given, self._policy.tokenizer, demonstrations, self._console, self._writer)
         self._tasks.open(self.renderer)
         self._open_learning()
@@ -197,6 +201,19 @@ class Trainer:
         self._state.metrics_history = rows
 
     # -- training ----------------------------------------------------------------------------------------------
+
+    def check(self) -> Report:
+        """Examines the run without training: template, tokenizer, calls, reward, lengths, some sampled episodes, memory, disk
+        (docs/doctor.md). Prints nothing: see `Report.findings`, `skipped`, `to_lines`. `fit` runs the fast checks by itself."""
+        self._require_open()
+        return examine(self.setup)
+
+    @property
+    def setup(self) -> Setup:
+        """What the doctor's checks examine."""
+        path = self._writer.run.path if self._writer is not None else None
+        is_untaught = self._is_created and not self._sft.is_done and not self.iteration
+        return self._parts.setup(self._choice, path, is_untaught=is_untaught)
 
     def sft(self, demonstrations: Any = None, **settings: Any) -> SupervisedResult:
         """Trains on demonstrations before `fit`: minimizes the negative log-likelihood of what they show the policy to write.
@@ -251,6 +268,8 @@ class Trainer:
         self._require_open()
         check_length(num_epochs, num_iters_per_epoch, max_seconds)
         self._sft.require_finished()
+        if self._stage is None and not self.iteration:
+            examine_before_start(self.setup)
         self._num_iters_per_epoch = num_iters_per_epoch
         loop = FitLoop(self, self._parts, self._state, self._guards, self._tasks, self._writer, max_seconds=max_seconds)
         loop.start(self.num_iters(num_epochs))

@@ -1,0 +1,42 @@
+"""Checks of the lengths: prompts fit into a sequence, and answers into the budget of an episode. They count tokens only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from midthought.doctor.registry import check
+from midthought.doctor.setup import Setup, SkippedError
+from midthought.guards.finding import Finding
+
+
+@check("prompt_length", is_fast=True)
+def prompt_length(setup: Setup) -> Iterator[Finding]:
+    """The longest prompts leave room for an answer."""
+    parts = setup.parts
+    if not setup.tasks:
+        raise SkippedError("the prompts of an environment are known only when it runs")
+    lengths = sorted(len(parts.renderer.prompt(parts.messages(task))) for task in setup.tasks)
+    too_long = [length for length in lengths if length >= parts.max_seq_len]
+    if too_long:
+        yield Finding(
+            observation=f"{len(too_long)} of {len(lengths)} prompts have {too_long[0]} to {too_long[-1]} tokens, and a sequence "
+            f"may have {parts.max_seq_len}: their episodes fail",
+            causes=("inference.max_seq_len is smaller than the prompts", "the model has too few positions"),
+            action="shorten the prompts, raise inference.max_seq_len, or take a model with more positions",
+            policy="stop" if len(too_long) == len(lengths) else "warn",
+        )
+
+
+@check("answer_length", is_fast=True)
+def answer_length(setup: Setup) -> Iterator[Finding]:
+    """A gold answer alone fits into `inference.max_tokens`, and into what a prompt leaves of a sequence."""
+    parts, limit = setup.parts, setup.config.inference.max_tokens
+    lengths = [len(parts.renderer.foreign(task.answer)) for task in setup.tasks_with_answers]
+    too_long = [length for length in lengths if length + 1 > limit]
+    if len(too_long) > 0.1 * len(lengths):
+        yield Finding(
+            observation=f"the gold answers of {len(too_long)} of {len(lengths)} tasks have more than "
+            f"inference.max_tokens={limit} tokens (at most {max(too_long)}), so no episode can write them",
+            causes=("inference.max_tokens is too small", "the answer column holds whole solutions instead of answers"),
+            action=f"set inference.max_tokens above {2 * max(too_long)}, or give the column of the short answers",
+        )

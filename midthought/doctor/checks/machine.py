@@ -1,0 +1,115 @@
+"""Checks of the machine: memory, disk space, the login of a tracker. They need no policy."""
+
+from __future__ import annotations
+
+import netrc
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from configparser import ConfigParser
+from configparser import Error as ConfigError
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from midthought.doctor.registry import check
+from midthought.doctor.setup import Setup, SkippedError
+from midthought.guards.finding import Finding
+from midthought.plan.hardware import GIB
+from midthought.plan.memory import Memory
+
+_OFFLINE = ("offline", "disabled", "dryrun")
+_WANDB_HOST = "https://api.wandb.ai"
+
+
+@check("memory", is_fast=True)
+def memory(setup: Setup) -> Iterator[Finding]:
+    """The plan of the run fits into the memory of this machine. What does not fit is raised, with settings that fit."""
+    if setup.choice is None:
+        raise SkippedError("the run is not planned")
+    setup.choice.require_possible()
+    if setup.choice.plan is None:
+        raise SkippedError(setup.choice.unknown)
+    yield from ()
+
+
+@check("disk", is_fast=True)
+def disk(setup: Setup) -> Iterator[Finding]:
+    """The checkpoints that the settings keep, one more while it is written, and the policy fit on the disk."""
+    if setup.path is None:
+        raise SkippedError("there is no run folder, so nothing is written")
+    plan = None if setup.choice is None else setup.choice.plan
+    if plan is None:
+        raise SkippedError("the size of a checkpoint is not known, because the run is not planned")
+    folder = next(path for path in (setup.path.resolve(), *setup.path.resolve().parents) if path.is_dir())
+    free = shutil.disk_usage(folder).free
+    if not os.access(folder, os.W_OK):
+        yield Finding(
+            observation=f"{folder} is not writable", action="give another run folder (--run, run_path)", policy="stop"
+        )
+    one, count = _checkpoint_bytes(plan), _num_kept(setup)
+    needed = (count + 1) * one + plan.width * plan.shape.parameters
+    if needed > free:
+        yield Finding(
+            observation=f"{folder} has {free / GIB:.1f} GiB left, and the run writes up to {needed / GIB:.1f} GiB: {count} "
+            f"checkpoints of {one / GIB:.2f} GiB, the next one, and the policy",
+            action=f"give a run folder on a larger disk, or lower checkpoint.keep_last_n={setup.config.checkpoint.keep_last_n}",
+            policy="stop" if 2 * one > free else "warn",
+        )
+
+
+def _num_kept(setup: Setup) -> int:
+    """Returns the largest number of checkpoints that are kept at once."""
+    checkpoint, training = setup.config.checkpoint, setup.config.training
+    num_saves = -(-training.num_iters(len(setup.tasks) or None) // checkpoint.save_interval)
+    return min(checkpoint.keep_last_n, num_saves) + checkpoint.keep_best
+
+
+def _checkpoint_bytes(plan: Memory) -> int:
+    """Returns the bytes of weights and optimizer states in a checkpoint; with LoRA, those of the adapters."""
+    whole = plan.whole
+    trained = 4 * plan.adapter_parameters if plan.settings.lora_rank else whole.weights
+    return int(trained + whole.masters + whole.moments)
+
+
+@check("tracker", is_fast=True)
+def tracker(setup: Setup) -> Iterator[Finding]:
+    """W&B can log in without a question, if the run uses it."""
+    project = setup.config.checkpoint.wandb_project
+    if project and not _is_wandb_offline() and not _has_wandb_key():
+        yield Finding(
+            observation=f"checkpoint.wandb_project={project!r}, and there is no login of Weights & Biases on this machine",
+            causes=("no `wandb login` for this user, and no WANDB_API_KEY in the environment",),
+            action="run `wandb login`, set WANDB_API_KEY, keep the data here with WANDB_MODE=offline, or set wandb_project to ''",
+            policy="stop",
+        )
+
+
+def _is_wandb_offline() -> bool:
+    if (mode := os.environ.get("WANDB_MODE", "")) or os.environ.get("WANDB_DISABLED"):
+        return mode in _OFFLINE or os.environ.get("WANDB_DISABLED", "").lower() in ("1", "true")
+    return _wandb_settings().get("mode", "") in _OFFLINE or _wandb_settings().get("disabled") == "true"
+
+
+def _wandb_settings() -> Mapping[str, str]:
+    """Returns what `wandb offline` has written in the working directory or for this user."""
+    parser = ConfigParser()
+    try:
+        parser.read([Path.home() / ".config" / "wandb" / "settings", Path("wandb") / "settings"])
+    except (ConfigError, UnicodeDecodeError):
+        return {}
+    return parser["default"] if parser.has_section("default") else {}
+
+
+def _has_wandb_key() -> bool:
+    """Whether a key of W&B's server is in the environment or in the file that `wandb login` writes. The key is not read."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", _WANDB_HOST)).hostname or ""
+    given = os.environ.get("NETRC")
+    for file in [Path(given)] if given else [Path.home() / ".netrc", Path.home() / "_netrc"]:
+        try:
+            if file.is_file() and netrc.netrc(str(file)).authenticators(host):
+                return True
+        except (OSError, netrc.NetrcParseError):
+            continue
+    return False

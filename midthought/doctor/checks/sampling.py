@@ -1,0 +1,140 @@
+"""Checks with sampled episodes: rewards differ within groups, some prompts are solved and some are not, answers end in time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from midthought.doctor.registry import check
+from midthought.doctor.setup import Setup, SkippedError
+from midthought.guards.finding import Finding
+from midthought.types import StopReason, Trajectory
+
+NUM_PROMPTS = 16
+GROUP_SIZE = 4
+ROUND = 4
+MAX_SECONDS = 20.0
+"""After this many seconds no further round of `ROUND` prompts starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Groups of sampled episodes, and the reward from which on an answer counts as right (None: unknown)."""
+
+    groups: Sequence[Sequence[Trajectory]]
+    right_from: float | None
+
+    @property
+    def episodes(self) -> list[Trajectory]:
+        """All episodes."""
+        return [episode for group in self.groups for episode in group]
+
+    def solved(self, group: Sequence[Trajectory]) -> list[bool]:
+        """Whether each episode of a group has the right answer. Raises `SkippedError` if that is unknown."""
+        if self.right_from is None:
+            raise SkippedError("the reward of a right answer is not known")
+        return [reward >= self.right_from for reward in rewards_of(group)]
+
+
+def rewards_of(group: Sequence[Trajectory]) -> list[float]:
+    """Returns the rewards of the episodes that have one."""
+    return [episode.reward.total for episode in group if episode.reward is not None]
+
+
+def samples_of(setup: Setup) -> Samples:
+    """Samples `GROUP_SIZE` episodes of up to `NUM_PROMPTS` prompts, once per setup. Raises `SkippedError` if it cannot."""
+    if "samples" in setup.memo:
+        found: Samples = setup.memo["samples"]
+        return found
+    if setup.why_not_sampled:
+        raise SkippedError(setup.why_not_sampled)
+    if setup.source is None or setup.draw is None:
+        raise SkippedError(setup.why_no_policy if setup.source is None else "the episodes were recorded before")
+    tasks, began = list(setup.draw(NUM_PROMPTS)), time.monotonic()
+    groups: list[list[Trajectory]] = []
+    for start in range(0, len(tasks), ROUND):
+        if start and time.monotonic() - began > MAX_SECONDS:
+            break
+        repeated = [task for task in tasks[start : start + ROUND] for _ in range(GROUP_SIZE)]
+        data = setup.source.rollout(repeated, iteration=0, group_size=GROUP_SIZE, attempt=start)
+        groups += [data.trajectories[n : n + GROUP_SIZE] for n in range(0, len(data), GROUP_SIZE)]
+    right_from = None
+    if "judge" in setup.memo:
+        _, gold, wrong, _ = setup.memo["judge"]
+        right_from = (gold.mean + wrong.mean) / 2 if gold.mean > wrong.mean else None
+    setup.memo["samples"] = Samples(groups, right_from)
+    return samples_of(setup)
+
+
+@check("episodes")
+def episodes(setup: Setup) -> Iterator[Finding]:
+    """Sampled episodes do not fail, and most of them end before the token limit."""
+    done = samples_of(setup).episodes
+    failed = [episode for episode in done if episode.stop_reason is StopReason.FAILED]
+    if failed:
+        error, count = Counter(str(episode.error) for episode in failed).most_common(1)[0]
+        yield Finding(
+            observation=f"{len(failed)} of {len(done)} sampled episodes fail, {count} of them with: {error}",
+            causes=("an error in the environment, a tool or the reward function",),
+            action="correct what the message names",
+            policy="stop" if len(failed) == len(done) else "warn",
+        )
+    cut = [episode for episode in done if episode.stop_reason is StopReason.LENGTH]
+    if len(cut) >= 0.9 * len(done):
+        yield Finding(
+            observation=f"{len(cut)} of {len(done)} sampled episodes are cut at inference.max_tokens="
+            f"{setup.config.inference.max_tokens}",
+            causes=("the budget is too small for this model", "the model does not write the token that ends an answer"),
+            action="raise inference.max_tokens, or check the chat template and eos_token",
+        )
+
+
+@check("reward_variance")
+def reward_variance(setup: Setup) -> Iterator[Finding]:
+    """Rewards differ within some groups of one prompt; without that, there is no advantage and nothing is learned."""
+    samples = samples_of(setup)
+    groups = [rewards for group in samples.groups if len(rewards := rewards_of(group)) > 1]
+    if not groups:
+        raise SkippedError("no sampled episode has a reward")
+    flat = [rewards for rewards in groups if math.isclose(min(rewards), max(rewards), abs_tol=1e-9)]
+    by_group = "groups" in setup.config.training.needs
+    values = {round(reward, 9) for rewards in groups for reward in rewards}
+    if len(values) == 1 or (by_group and len(flat) == len(groups)):
+        yield Finding(
+            observation=f"all {GROUP_SIZE} rewards of a prompt are equal in all {len(groups)} groups (reward "
+            f"{min(values):g} to {max(values):g})",
+            causes=(
+                "the reward does not tell these episodes apart",
+                "all prompts are too hard or too easy for the policy",
+            ),
+            action="take prompts of another difficulty, supervised steps before (sft), a finer reward, or a larger group_size",
+        )
+
+
+@check("never_solved")
+def never_solved(setup: Setup) -> Iterator[Finding]:
+    """The policy solves some prompts in some of the samples."""
+    samples = samples_of(setup)
+    solved = [any(samples.solved(group)) for group in samples.groups]
+    if not any(solved):
+        yield Finding(
+            observation=f"none of {len(solved)} prompts is solved in {GROUP_SIZE} samples",
+            causes=("the prompts are too hard for this model", "the prompt does not say in which form to answer"),
+            action="take easier prompts or a larger model, show the form of an answer in system_prompt, or begin with sft()",
+        )
+
+
+@check("always_solved")
+def always_solved(setup: Setup) -> Iterator[Finding]:
+    """The policy does not solve all prompts in all samples already."""
+    samples = samples_of(setup)
+    solved = [all(samples.solved(group)) for group in samples.groups]
+    if all(solved):
+        yield Finding(
+            observation=f"all {len(solved)} prompts are solved in all {GROUP_SIZE} samples",
+            causes=("the prompts are too easy for this model", "the reward accepts wrong answers"),
+            action="take harder prompts; there is nothing left to learn from these",
+        )
