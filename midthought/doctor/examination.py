@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from midthought.doctor import checks  # noqa: F401  (they register themselves)
-from midthought.doctor.registry import CHECKS
+from midthought.doctor.registry import CHECKS, Check
 from midthought.doctor.setup import Setup, SkippedError
 from midthought.errors import MidthoughtError, SettingsError
 from midthought.guards.finding import Finding
@@ -36,10 +36,11 @@ class Report:
         """Whether there is no finding."""
         return not self.findings
 
-    def add(self, name: str, found: Iterable[Finding]) -> None:
+    def add(self, check: Check, setup: Setup) -> None:
         """Adds the result of a check. What it raises is a finding (`MidthoughtError`) or the reason why it is skipped."""
+        name = check.name
         try:
-            new = [replace(finding, guard=name) for finding in found]
+            new = [replace(finding, guard=name) for finding in check.look(setup)]
         except SkippedError as reason:
             self.skipped[name] = str(reason)
             return
@@ -81,7 +82,9 @@ class Report:
             lines.append(f"  {finding.observation}")
             lines += [f"  cause {number}: {cause}" for number, cause in enumerate(finding.causes, start=1)]
             lines += [f"  try: {finding.action}"] if finding.action else []
-        lines += [f"skipped: {name}: {reason}" for name, reason in self.skipped.items()]
+        for reason in dict.fromkeys(self.skipped.values()):
+            names = ", ".join(name for name, each in self.skipped.items() if each == reason)
+            lines.append(f"skipped: {names}: {reason}")
         count = len(self.findings)
         found = f"{count} finding{'s' * (count != 1)}" if count else "No finding"
         return [*lines, f"{found}; passed: {', '.join(self.passed) or 'none'} ({self.seconds:.1f} s)"]
@@ -92,7 +95,7 @@ def examine(setup: Setup, *, fast_only: bool = False) -> Report:
     report, began = Report(), time.perf_counter()
     for each in list(CHECKS.values()):
         if each.is_fast or not fast_only:
-            report.add(each.name, each.look(setup))
+            report.add(each, setup)
     report.seconds = time.perf_counter() - began
     return report
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from midthought.config import InferenceConfig
+from midthought.doctor.setup import PolicyParts, SkippedError
 from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import SettingsError
-from midthought.doctor.setup import PolicyParts, SkippedError
 from midthought.rollout.demonstration import demonstration
 from midthought.rollout.episode import EpisodeEnvironment, EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization.chat_template import as_tool_calls

@@ -55,6 +55,7 @@ class Setup:
     policy: PolicyParts | None = None
     source: Rollouts | None = None
     """Runs training episodes with the policy."""
+    why_no_tasks: str = "the prompts and answers of an environment are known only when it runs"
     why_no_policy: str = "there is no policy"
     why_not_sampled: str = ""
     """Why no episodes are sampled; empty: they are."""
@@ -69,11 +70,18 @@ class Setup:
         return self.policy
 
     @property
+    def known_tasks(self) -> Sequence[Task]:
+        """`tasks`. Raises `SkippedError` if there are none."""
+        if not self.tasks:
+            raise SkippedError(self.why_no_tasks)
+        return self.tasks
+
+    @property
     def tasks_with_answers(self) -> list[Task]:
         """The tasks that have a gold answer. Raises `SkippedError` if there are none."""
-        found = [task for task in self.tasks if task.answer]
+        found = [task for task in self.known_tasks if task.answer]
         if not found:
-            raise SkippedError("the tasks have no gold answer" if self.tasks else "an environment has no gold answers")
+            raise SkippedError("the tasks have no gold answer")
         return found
 
 

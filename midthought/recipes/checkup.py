@@ -67,18 +67,18 @@ class _Examination:
         self._setup = Setup(config=run.config, path=run_path)
 
     def report(self) -> Report:
-        """Returns the findings of setting the run up, then those of the checks."""
+        """Returns the findings of setting the run up, then the findings of the checks."""
         choice = self._step("settings", self._choose)
         if choice is not None:
             self._setup = dataclasses.replace(self._setup, config=choice.config, choice=choice)
-        is_possible = choice is not None and choice.fits
+        is_possible = choice is not None and choice.fits and self._has_model
         has_data = self._step("data", self._prepare) is not None
         if has_data:
             tasks = self._run.tasks.parts["train"]
             self._setup = dataclasses.replace(self._setup, tasks=tasks)
         if not (is_possible and has_data):
             why = "the model is not loaded, because the run cannot be set up: see the findings"
-            return self._examined(dataclasses.replace(self._setup, why_no_policy=why))
+            return self._examined(dataclasses.replace(self._setup, why_no_policy=why, why_no_tasks=why))
         trainer = self._step("policy", self._trainer)
         if trainer is None:
             why = "the model cannot be loaded here: see the finding of policy"
@@ -124,6 +124,11 @@ class _Examination:
         return True
 
     @property
+    def _has_model(self) -> bool:
+        source = self._run._beginning
+        return not source or is_on_this_machine(source)
+
+    @property
     def _why_not_sampled(self) -> str:
         """Why no episodes are sampled: the warm-up of this run, or of any run for a model without training, comes first."""
         run = self._run
@@ -134,11 +139,6 @@ class _Examination:
     def _trainer(self) -> Any:
         run = self._run
         source = run._beginning
-        if source and not is_on_this_machine(source):
-            raise SettingsError(
-                f"the model {source!r} is not on this machine, and the doctor downloads nothing; give its folder as "
-                "model.local_path, or download it before"
-            )
         if not self._why_not_sampled:
             run._build_data()
         policy, tokenizer = load_policy_and_tokenizer(source, run.config.model) if source else run._make_policy()

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from midthought.config import RecipeConfig
 from midthought.doctor.examination import Report, examine
 from midthought.doctor.setup import MAX_TASKS, PolicyParts, Setup
 from midthought.plan.choices import Choice
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.config import RecipeConfig
 from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.trainer.recorded_tasks import RecordedTasks
 from midthought.trainer.tasks import EnvironmentTasks, TrainingTasks

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from midthought.config import RecipeConfig
-from midthought.engines.background_loop import BackgroundLoop
 from midthought.doctor.setup import Setup
+from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.create import policy_engine
 from midthought.learning.adapters import has_adapters
 from midthought.learning.lr_schedule import TrainingSchedule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from midthought.doctor.registry import check
-from midthought.doctor.setup import Setup, SkippedError
+from midthought.doctor.setup import Setup
 from midthought.guards.finding import Finding
 
 
@@ -13,9 +13,7 @@ from midthought.guards.finding import Finding
 def prompt_length(setup: Setup) -> Iterator[Finding]:
     """The longest prompts leave room for an answer."""
     parts = setup.parts
-    if not setup.tasks:
-        raise SkippedError("the prompts of an environment are known only when it runs")
-    lengths = sorted(len(parts.renderer.prompt(parts.messages(task))) for task in setup.tasks)
+    lengths = sorted(len(parts.renderer.prompt(parts.messages(task))) for task in setup.known_tasks)
     too_long = [length for length in lengths if length >= parts.max_seq_len]
     if too_long:
         yield Finding(

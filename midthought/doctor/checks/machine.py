@@ -16,9 +16,22 @@ from midthought.doctor.setup import Setup, SkippedError
 from midthought.guards.finding import Finding
 from midthought.plan.hardware import GIB
 from midthought.plan.memory import Memory
+from midthought.pretrained import is_on_this_machine
 
 _OFFLINE = ("offline", "disabled", "dryrun")
 _WANDB_HOST = "https://api.wandb.ai"
+
+
+@check("model")
+def model(setup: Setup) -> Iterator[Finding]:
+    """The model of the settings is on this machine. It is not downloaded to find that out."""
+    name = setup.config.model.local_path
+    if name and setup.policy is None and not is_on_this_machine(name):
+        yield Finding(
+            observation=f"the model {name!r} is not on this machine",
+            causes=("a name of the Hugging Face hub that was not downloaded yet", "a folder on another machine"),
+            action=f"give its folder as model.local_path, or download it: hf download {name}",
+        )
 
 
 @check("memory", is_fast=True)
@@ -65,7 +78,7 @@ def _num_kept(setup: Setup) -> int:
 
 
 def _checkpoint_bytes(plan: Memory) -> int:
-    """Returns the bytes of weights and optimizer states in a checkpoint; with LoRA, those of the adapters."""
+    """Returns the bytes of weights and optimizer states in a checkpoint; with LoRA, the bytes of the adapters."""
     whole = plan.whole
     trained = 4 * plan.adapter_parameters if plan.settings.lora_rank else whole.weights
     return int(trained + whole.masters + whole.moments)

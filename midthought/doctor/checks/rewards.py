@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -61,6 +62,22 @@ class _Judge:
             rewards.append(_reward_of(episode))
         return Score(mean=math.fsum(rewards) / len(rewards), text=lines[0].answer)
 
+    def best_form(self) -> tuple[Score, Score, Callable[[str], str]]:
+        """Returns the scores of the gold and the wrong answer in the first form in which they differ as they should, with the
+        form; if there is none, in the form in which they differ most."""
+        tried = []
+        for form in FORMS:
+            gold = self.score(functools.partial(_in_form, form, lambda task: task.answer))
+            wrong = self.score(functools.partial(_in_form, form, lambda task: self.wrong[task.task_id]))
+            tried.append((gold, wrong, form))
+            if gold.mean > wrong.mean:
+                return tried[-1]
+        return max(tried, key=lambda each: abs(each[0].mean - each[1].mean))
+
+
+def _in_form(form: Callable[[str], str], answer: Callable[[Task], str], task: Task) -> Line:
+    return Line(answer=form(answer(task)))
+
 
 def _reward_of(episode: Trajectory) -> float:
     if episode.stop_reason is StopReason.FAILED or episode.reward is None:
@@ -92,10 +109,7 @@ def _other(task: Task, other: Task) -> str:
 def gold_answer(setup: Setup) -> Iterator[Finding]:
     """The gold answer of a task earns more than a wrong one, written in one of `FORMS`."""
     judge = _Judge(setup)
-    golds = [judge.score(lambda task, form=form: Line(answer=form(task.answer))) for form in FORMS]  # type: ignore[misc]
-    gold = max(golds, key=lambda score: score.mean)
-    form = FORMS[golds.index(gold)]
-    wrong = judge.score(lambda task: Line(answer=form(judge.wrong[task.task_id])))
+    gold, wrong, form = judge.best_form()
     setup.memo["judge"] = (judge, gold, wrong, form)
     empty = judge.score(lambda task: Line(answer=""))
     if gold.mean == wrong.mean == empty.mean:

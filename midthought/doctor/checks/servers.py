@@ -1,4 +1,4 @@
-"""Checks of the engine and the model servers: they are installed, respond, serve the right model, return usable log-probabilities."""
+"""Checks of the engine and the model servers: installed, responding, with the right model and usable log-probabilities."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def engine(setup: Setup) -> Iterator[Finding]:
 def servers(setup: Setup) -> Iterator[Finding]:
     """Every server of `inference.base_url` passes the checks that it passes at the start of a run.
 
-    Log-probabilities must be those of the sampled distribution; without a tokenizer this part is left out.
+    Log-probabilities must refer to the sampled distribution; without a tokenizer this part is left out.
     """
     inference = before_choice(setup.config.inference)
     if inference.backend not in SERVER_ENGINES or inference.in_process or not inference.base_url:

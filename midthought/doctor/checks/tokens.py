@@ -85,7 +85,7 @@ def end_of_answer(setup: Setup) -> Iterator[Finding]:
     renderer, ends = parts.renderer, parts.renderer.eos_token_ids
     if not ends:
         yield Finding(
-            observation="no token ends an answer, so every episode goes on until inference.max_tokens",
+            observation="no token ends an answer, so every episode continues until inference.max_tokens",
             causes=("the tokenizer has no eos_token, and the chat template ends answers without a control token",),
             action="set tokenizer.eos_token to the token with which the model ends its answers",
         )
