@@ -225,3 +225,23 @@ def test_the_divergence_falls_over_steps(make_policy, batch):
 def divergence_of(policy, teacher, batch) -> float:
     with torch.no_grad():
         return float(generalized_jsd(all_logprobs(policy, batch), all_logprobs(teacher, batch), 0.5).mean())
+
+
+@pytest.mark.parametrize("is_lora", [False, True])
+def test_in_bfloat16_a_policy_is_equal_to_its_own_reference(make_policy, batch, is_lora):
+    """Also after the blocks and layouts of a learner; a step away from it there is a divergence, and a finite gradient."""
+    policy = make_policy(seed=1).bfloat16()
+    reference = frozen_copy(policy)
+    if is_lora:
+        policy = reference = add_adapters(policy, 4, 8)
+    changes = {
+        "kl_loss_coef": 1.0,
+        "kl_loss_kind": "full",
+        "adv_estimator": "grpo",
+        "teacher": "",
+        "learning_rate": 1e-2,
+    }
+    learner = Learner(policy, None, reference, STEP.model_copy(update={**changes, **BLOCKS}))
+    first, second = (improve(learner, batch) for _ in range(2))
+    assert abs(first["kl_loss"]) < 1e-5
+    assert 1e-4 < second["kl_loss"] < 10 and second["num_skipped_steps"] == 0
