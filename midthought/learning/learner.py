@@ -320,11 +320,10 @@ class Learner:
 
     def _request(self, micro: TokenBatch) -> VocabularyRequest:
         """Returns what the loss needs over the vocabulary. Runs the models whose whole distribution counts."""
-        alphas = self.training.whole_divergences
         compared = {}
-        for name in alphas:
+        for name, alpha in self.training.whole_divergences.items():
             with self._scoring[name].on(self.device) as model:
-                compared[name] = self._passes.frozen_logits(model, micro), alphas[name]
+                compared[name] = self._passes.frozen_logits(model, micro), alpha
         return VocabularyRequest(token_ids=micro.top_ids_to_score(), divergences=compared)
 
     def _value_losses(self, micro: TokenBatch, num_tokens: int) -> dict[str, Tensor]:

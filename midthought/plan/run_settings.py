@@ -36,7 +36,7 @@ def plan_arguments(config: RecipeConfig) -> dict[str, Any]:
         "dtype": model.weights_dtype,
         "critic": model.critic_kind if "values" in needs else "none",
         "lora_rank": model.adapter_rank,
-        "reference": bool(training.kl_coef or training.kl_loss_coef),
+        "reference": training.needs_reference,
         "group_size": training.episodes_per_task,
         "response_tokens": inference.max_tokens,
         "max_num_seqs": settled(inference.max_num_seqs),

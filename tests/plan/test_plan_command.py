@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from midthought.cli import app
-from midthought.config import ConfigStore
+from midthought.config import ConfigStore, create_default_config
 from midthought.errors import SettingsError
 from midthought.plan.run_settings import plan_arguments
 
@@ -46,6 +46,14 @@ def test_the_podcast_recipe_has_a_critic_and_a_reference():
     settings = json.loads(invoke("--recipe", "podcast", "--json").output)["settings"]
     assert (settings["critic"], settings["reference"], settings["engine"]) == ("separate", True, "local")
     assert settings["hidden_size"] == 128
+
+
+@pytest.mark.parametrize(
+    ("training", "expected"), [({}, False), ({"kl_loss_coef": 0.1}, True), ({"algorithm": "dpo"}, True)]
+)
+def test_a_kl_term_and_pairs_need_a_reference(training, expected):
+    config = create_default_config(training={**training, "micro_batch_tokens": 64})
+    assert plan_arguments(config)["reference"] is expected
 
 
 def test_with_verl_the_machines_are_those_of_its_profile():
