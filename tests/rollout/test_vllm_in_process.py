@@ -52,6 +52,7 @@ SCRIPT = '''
 import asyncio, json, os, signal, sys, threading, time
 import psutil
 from midthought import create_inference_engine
+from midthought.config import InferenceConfig
 from midthought.errors import MidthoughtError
 from midthought.engines.engine import Sampling
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
