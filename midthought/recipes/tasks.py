@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from midthought.config import RecipeConfig
+from midthought.config import RecipeConfig, settled
 from midthought.doctor.setup import Setup
 from midthought.engines.create import policy_engine
 from midthought.plan.choices import Choice
@@ -69,8 +70,8 @@ class RecipeTasks(TrainingTasks):
         trained = TrainedPolicy(
             model=policy, tokenizer=renderer.tokenizer, renderer=renderer, prompts=self.prompts, path=""
         )
-        longest = self.longest_prompt(lambda task: len(renderer.prompt(self.prompts.messages(task))))
-        max_seq_len = longest_sequence(longest, self.config.inference, policy.config)
+        allowed = getattr(policy.config, "max_position_embeddings", None) or sys.maxsize
+        max_seq_len = settled(self.config.inference.max_seq_len, allowed)
         return setup_of(self.config, self, trained, max_seq_len=max_seq_len, choice=choice, path=path)
 
     def rollouts(self, policy: Any, policy_version: int = 0) -> Rollouts:

@@ -16,8 +16,10 @@ from midthought.doctor.examination import Report, examine
 from midthought.doctor.registry import CHECKS, check
 from midthought.doctor.setup import Setup, SkippedError
 from midthought.guards.finding import Finding
+from midthought.pretrained import save_model
 from midthought.recipes import find_recipe
 from midthought.recipes.checkup import examine_recipe
+from midthought.recipes.feedback.policy import make_small_policy
 from midthought.trainer.checked_script import examine_script
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -93,6 +95,15 @@ def test_of_another_machines_preset_only_what_is_missing_here_is_reported(tmp_pa
     assert {finding.guard for finding in report.findings} <= {"model", "memory", "disk", "engine"}
     assert "not on this machine" in next(each.observation for each in report.findings if each.guard == "model")
     assert {"calls", "gold_answer"} <= report.skipped.keys()
+
+
+def test_the_doctor_samples_from_a_policy_that_the_run_starts_from(tmp_path):
+    settings = find_recipe("feedback").begin(tmp_path, words=SETTINGS["feedback"])[0]
+    save_model(*make_small_policy(settings.model, seed=0), tmp_path / "policy")
+    words = [*SETTINGS["feedback"], "model.local_path=", "inference.max_tokens=24", "training.overlong_buffer_tokens=0"]
+    report = examine_recipe(find_recipe("feedback"), words=words, from_path=tmp_path / "policy", run_path=tmp_path)
+    assert {"episodes", "never_solved"} <= {finding.guard for finding in report.findings}
+    assert not report.skipped
 
 
 @pytest.mark.parametrize("name", ["gsm8k_calculator", "ppo_critic"])

@@ -141,7 +141,8 @@ def gold_answer(setup: Setup) -> Iterator[Finding]:
 def shortcuts(setup: Setup) -> Iterator[Finding]:
     """The empty answer, a copied prompt, copied tool output, and a forged tool result do not earn what the gold answer earns."""
     if "judge" not in setup.memo:
-        raise SkippedError("the reward of the gold answer is not known")
+        setup.parts, setup.tasks_with_answers  # noqa: B018  (raise the reason, if one is missing)
+        raise SkippedError("the gold answer could not be scored")
     judge, gold, wrong, form = setup.memo["judge"]
     gap = gold.mean - wrong.mean
     if gap <= 0:
