@@ -14,12 +14,14 @@ JOBS   ?= 2
 PYTHON_VERSION ?= 3.12
 WHEELS ?= runs/gpu-wheels
 # Tests in JOBS processes, one thread each: with more threads than cores all of them are slower.
+# Compiled modules are kept: otherwise every process that tests start compiles ours again.
+unexport PYTHONDONTWRITEBYTECODE
 TESTS  := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
 
 # On Linux x86-64 with Python 3.11 every package is one of those whose SHA-256 is in locks/. Elsewhere constraints.txt pins the
-# versions alone. Modules are compiled when they are first imported; most of them never are.
+# versions alone.
 IS_LOCKED := $(BIN)/python -c "import platform as p, sys; sys.exit((p.system(), p.machine(), *sys.version_info[:2]) != ('Linux', 'x86_64', 3, 11))"
-LOCKED    := $(BIN)/python -m pip install --quiet --no-compile --no-deps --only-binary=:all: --require-hashes --requirement
+LOCKED    := $(BIN)/python -m pip install --quiet --no-deps --only-binary=:all: --require-hashes --requirement
 OURSELVES := $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 EXTRAS    := memory serve mcp data math judge vllm sglang lora ray wandb gym openenv dev
 PINNED    := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable

@@ -1,6 +1,7 @@
 """Settings: checked where they are written, read back from YAML, and every one of them read by some room."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -139,19 +140,29 @@ def can_read(path: Path, owner: str) -> bool:
     return within[0] != "recipes" or len(within) == 2 or within[1] == owner
 
 
-READ_BY = {path: set(settings_read_in(path)) for path in PACKAGE.rglob("*.py") if sees_settings(path)}
-READ = {
-    owner: set(settings_read_by_themselves()).union(
-        *(pairs for path, pairs in READ_BY.items() if can_read(path, owner))
-    )
-    for owner in recipe_names()
-}
-READ[LIBRARY] = set().union(*READ.values())
+@functools.cache
+def read_by() -> dict[Path, set[tuple[str, str]]]:
+    """What each module reads. It takes seconds: not every process with tests needs it."""
+    return {path: set(settings_read_in(path)) for path in PACKAGE.rglob("*.py") if sees_settings(path)}
+
+
+@functools.cache
+def settings_read() -> dict[str, set[tuple[str, str]]]:
+    """What each recipe's code, and the library's, reads."""
+    read = {
+        owner: set(settings_read_by_themselves()).union(
+            *(pairs for path, pairs in read_by().items() if can_read(path, owner))
+        )
+        for owner in recipe_names()
+    }
+    return read | {LIBRARY: set().union(*read.values())}
 
 
 @pytest.mark.parametrize(("owner", "section", "key"), KEYS)
 def test_every_setting_is_read_by_the_recipe_that_has_it(owner, section, key):
-    assert (section, key) in READ[owner], f"nothing reads {section}.{key} of {owner}: implement it or take it out"
+    assert (section, key) in settings_read()[owner], (
+        f"nothing reads {section}.{key} of {owner}: implement it or take it out"
+    )
 
 
 def test_no_room_reads_a_setting_that_does_not_exist():
@@ -162,7 +173,7 @@ def test_no_room_reads_a_setting_that_does_not_exist():
         for name in dir(kind)
         if not name.startswith("_")
     }
-    for path, pairs in READ_BY.items():
+    for path, pairs in read_by().items():
         owners = {owner for owner in SECTIONS if can_read(path, owner)}
         known = {(section, key) for owner, section, key in KEYS if owner in owners}
         assert {(section, key) for section, key in pairs if key not in methods} <= known, path

@@ -55,7 +55,7 @@ class Running:
             connection.close()
 
     def send(self, *state: bytes, pause_seconds: float = 0.0) -> bytes:
-        """Sends raw bytes; returns what is received until the service closes the connection."""
+        """Sends raw bytes; returns what is received until the service closes the connection or sends nothing for a second."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
             for part in state:
                 with contextlib.suppress(OSError):  # the service closed it already
@@ -65,6 +65,7 @@ class Running:
             with contextlib.suppress(OSError):
                 while piece := connection.recv(65536):
                     received += piece
+                    connection.settimeout(1)
             return received
 
 
