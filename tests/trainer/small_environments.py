@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import time
 from collections.abc import Callable
@@ -156,3 +157,16 @@ def make_caller(renderer: Renderer, call_format_name: str) -> Any:
         result = renderer.following([{"role": "tool", "content": "red red"}])
         parts = [f"</think>{call}<|im_end|>", result, _said("red")]
     return taught(renderer, [demonstration(renderer, prompts, QUESTIONS[0]["question"], parts)])
+
+
+def assert_answers_resume_exactly(
+    talker: dict[str, Any], reward: Any, folder: Path, num_iters: int, **training: Any
+) -> None:
+    """As `assert_resumes_exactly`, of training this model on `QUESTIONS` with a checkpoint after every iteration."""
+
+    def make_trainer(num_iters: int, **options: Any) -> Trainer:
+        given = {"model": copy.deepcopy(talker["model"]), "tokenizer": talker["tokenizer"], "reward_fn": reward}
+        config = settings("zero", num_train_iters=num_iters, **training)
+        return Trainer(config, dataset=QUESTIONS, checkpoint={"save_interval": 1}, **given, **options)
+
+    assert_resumes_exactly(make_trainer, folder, num_iters)

@@ -1,10 +1,8 @@
 """SDPO in the training loop: feedback of a reward function, successful siblings, resuming, and unusable settings."""
 
-import copy
-
 import pytest
 import torch
-from small_environments import PAID, QUESTIONS, assert_resumes_exactly, settings, weights
+from small_environments import PAID, QUESTIONS, assert_answers_resume_exactly, settings, weights
 
 from midthought import RayPPOTrainer, SettingsError
 from midthought.env.rewards import combine_rewards, weighted
@@ -81,20 +79,7 @@ def test_the_term_may_be_added_to_the_advantages_of_rewards(talker):
 
 
 def test_a_resumed_run_with_a_moving_average_continues_exactly(talker, tmp_path):
-    def make_trainer(num_iters, **options):
-        config = settings("zero", **SDPO, num_train_iters=num_iters, self_teacher_update_rate=0.3)
-        model = copy.deepcopy(talker["model"])
-        return RayPPOTrainer(
-            config,
-            dataset=QUESTIONS,
-            reward_fn=said,
-            model=model,
-            tokenizer=talker["tokenizer"],
-            checkpoint={"save_interval": 1},
-            **options,
-        )
-
-    assert_resumes_exactly(make_trainer, tmp_path, 3)
+    assert_answers_resume_exactly(talker, said, tmp_path, 3, **SDPO, self_teacher_update_rate=0.3)
 
 
 def test_combined_rewards_keep_the_feedback_of_all_functions(talker):

@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from small_environments import PAID, QUESTIONS, assert_resumes_exactly, settings
+from small_environments import PAID, QUESTIONS, assert_answers_resume_exactly, settings
 
 from midthought import RayPPOTrainer, SettingsError
 from midthought.learning.small_model import make_policy, make_tokenizer
@@ -39,20 +39,7 @@ def test_the_policy_comes_closer_to_the_policy_of_a_run_and_is_paid_like_it(run,
 
 
 def test_a_resumed_run_continues_exactly(run, talker, tmp_path):
-    def make_trainer(num_iters, **options):
-        config = settings("zero", num_train_iters=num_iters, teacher=str(run / "policy"), **DISTILLED)
-        model = copy.deepcopy(talker["model"])
-        return RayPPOTrainer(
-            config,
-            dataset=QUESTIONS,
-            reward_fn=said,
-            model=model,
-            tokenizer=talker["tokenizer"],
-            checkpoint={"save_interval": 1},
-            **options,
-        )
-
-    assert_resumes_exactly(make_trainer, tmp_path, 4)
+    assert_answers_resume_exactly(talker, said, tmp_path, 4, teacher=str(run / "policy"), **DISTILLED)
 
 
 def test_with_an_estimator_of_rewards_no_group_is_dropped(run, talker):
