@@ -5,16 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 from doctor_runs import teach
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+from one_thread import one_thread  # noqa: F401
 
 
 @pytest.fixture(scope="session")

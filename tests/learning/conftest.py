@@ -8,18 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from one_thread import one_thread  # noqa: F401
 
 from midthought.types import Completion, Finish, Reward, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 VOCABULARY = 48
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def tiny_config(kind: str = "Qwen3", **changes: Any) -> Any:

@@ -6,21 +6,13 @@ import copy
 from typing import Any
 
 import pytest
-import torch
+from one_thread import one_thread  # noqa: F401
 from small_environments import COLOURS, QUESTIONS, make_caller, make_talker, twice
 
 from midthought.learning.small_model import make_tokenizer
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.registry import ToolRegistry
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

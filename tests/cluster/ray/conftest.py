@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import ray_worlds
-import torch
+from one_thread import one_thread  # noqa: F401
 
 from midthought.config import InferenceConfig
 from midthought.engines.create import policy_engine
@@ -20,14 +20,6 @@ from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")
