@@ -21,8 +21,10 @@ TESTS  := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
 # On Linux x86-64 with Python 3.11 every package is one of those whose SHA-256 is in locks/. Elsewhere constraints.txt pins the
 # versions alone.
 IS_LOCKED := $(BIN)/python -c "import platform as p, sys; sys.exit((p.system(), p.machine(), *sys.version_info[:2]) != ('Linux', 'x86_64', 3, 11))"
-LOCKED    := $(BIN)/python -m pip install --quiet --no-deps --only-binary=:all: --require-hashes --requirement
+LOCKED    := $(BIN)/python -m pip install --quiet --no-compile --no-deps --only-binary=:all: --require-hashes --requirement
 OURSELVES := $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+# pip compiles in one process. Packages contain some files that do not compile.
+COMPILED  := { $(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true; }
 EXTRAS    := memory serve mcp data math judge vllm sglang lora ray wandb gym openenv dev
 PINNED    := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 empty     :=
@@ -32,16 +34,19 @@ comma     := ,
 ECOSYSTEMS := $(VENV)/ecosystems
 ECOSYSTEM_ENVIRONMENTS := $(patsubst tests/env/ecosystems/%.txt,$(ECOSYSTEMS)/%/.ready,$(wildcard tests/env/ecosystems/*.txt))
 
-.PHONY: demo test test-all lint audit locks measure bench gpu-wheels clean
+.PHONY: demo test test-all fast-tests lint style types audit locks measure bench gpu-wheels clean
 
 demo: $(VENV)/.ready
 	$(BIN)/midthought train podcast --run $(RUN) $(if $(wildcard $(RUN)/progress.json),--resume)
 
-test: $(VENV)/.ready-dev lint
+# mypy runs while the first tests, those of Ray, mostly wait.
+test: $(VENV)/.ready-dev style
+	$(MAKE) --jobs=2 types fast-tests
+
+fast-tests: $(VENV)/.ready-dev
 	$(TESTS) -m "not slow"
 
-test-all: $(VENV)/.ready-dev $(VENV)/.ready-oracles $(ECOSYSTEM_ENVIRONMENTS) lint
-	$(TESTS) -m "not slow"
+test-all: $(VENV)/.ready-oracles $(ECOSYSTEM_ENVIRONMENTS) test
 	$(BIN)/pytest -m slow
 	$(ECOSYSTEMS)/openenv/bin/python -m pytest tests/env/test_openenv.py
 	$(ECOSYSTEMS)/textarena/bin/python -m pytest tests/env/test_textarena.py tests/examples/test_examples.py -k textarena
@@ -49,12 +54,16 @@ test-all: $(VENV)/.ready-dev $(VENV)/.ready-oracles $(ECOSYSTEM_ENVIRONMENTS) li
 	$(ECOSYSTEMS)/verifiers-v0/bin/python -m pytest tests/env/test_verifiers.py tests/examples/test_examples.py -k verifiers
 	PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/algo/test_against_verl.py tests/algo/test_against_trl.py tests/feedback/test_loads_elsewhere.py tests/learning/test_optimizer.py tests/benchmarks
 
-lint: $(VENV)/.ready-dev
+lint: style types
+	$(BIN)/pytest -q tests/test_prose.py
+
+style: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/codespell midthought docs examples benchmarks *.md
-	$(BIN)/pytest -q tests/test_prose.py
+
+types: $(VENV)/.ready-dev
+	$(BIN)/mypy
 
 # make audit: known vulnerabilities of the locked packages, from PyPI's advisories; needs the network. Fails if a package cannot
 # be looked up.
@@ -101,11 +110,11 @@ $(VENV)/.python:
 	touch $@
 
 $(VENV)/.ready: $(VENV)/.python pyproject.toml constraints.txt locks/demo.txt
-	if $(IS_LOCKED); then $(LOCKED) locks/demo.txt && $(OURSELVES); else $(PINNED) '.[memory]'; fi
+	if $(IS_LOCKED); then $(LOCKED) locks/demo.txt && $(OURSELVES) && $(COMPILED); else $(PINNED) '.[memory]'; fi
 	touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready locks/test.txt
-	if $(IS_LOCKED); then $(LOCKED) locks/test.txt && $(OURSELVES); else $(PINNED) '.[$(subst $(empty) $(empty),$(comma),$(EXTRAS))]'; fi
+	if $(IS_LOCKED); then $(LOCKED) locks/test.txt && $(OURSELVES) && $(COMPILED); else $(PINNED) '.[$(subst $(empty) $(empty),$(comma),$(EXTRAS))]'; fi
 	touch $@
 
 $(VENV)/.ready-oracles: $(VENV)/.ready-dev tests/algo/oracles.txt
