@@ -99,8 +99,8 @@ def test_heads_that_are_too_large_or_none_are_refused(service):
         b"GET / HTTP/9.9\r\n\r\n",
         b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
         b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcde",
-        b"POST /search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
-        b"GET /stats HTTP/1.1\r\n\r\n",
+        b"POST /search HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        b"GET /stats HTTP/1.1\r\nConnection: close\r\n\r\n",
     ):
         received = service.send(head)
         assert received.startswith(b"HTTP/1.1 4"), (head[:60], received[:80])
