@@ -1,10 +1,11 @@
-"""Hosts: which are this machine, and which may receive a key."""
+"""Addresses: Unix sockets, which hosts are this machine, and which may receive a key."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
 import re
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from midthought.errors import SettingsError
@@ -25,9 +26,18 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def socket_path(url: str) -> Path | None:
+    """Returns the path of the Unix socket that a URL names, None for a URL with a host.
+
+    >>> socket_path("unix:/run/user/1000/vllm.sock"), socket_path("http://127.0.0.1:8000")
+    (PosixPath('/run/user/1000/vllm.sock'), None)
+    """
+    return Path(url.removeprefix("unix:")) if url.startswith("unix:/") else None
+
+
 def is_local(url: str) -> bool:
-    """Whether a URL names this machine's loopback interface."""
-    return is_loopback(urlsplit(url).hostname or "")
+    """Whether a URL names a Unix socket or this machine's loopback interface."""
+    return socket_path(url) is not None or is_loopback(urlsplit(url).hostname or "")
 
 
 def read_key(variable: str | None, *urls: str) -> str:

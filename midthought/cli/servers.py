@@ -35,6 +35,13 @@ def serve(
     backend: Annotated[str, typer.Option(help="Kind of server: vllm or sglang.")] = "vllm",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 chooses a free one.")] = 8000,
+    uds: Annotated[
+        Path | None,
+        typer.Option(help="Unix socket to listen on instead, for this user only; vllm. base_url: unix:/PATH"),
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="Environment variable with the key that requests must have; sglang.")
+    ] = None,
     served_model_name: Annotated[str | None, typer.Option(help="Model name in requests; default: MODEL.")] = None,
     dtype: Annotated[str, typer.Option(help="Data type of the weights; use that of training (model.dtype).")] = "auto",
     max_seq_len: Annotated[
@@ -68,6 +75,7 @@ def serve(
         served_model_name=served_model_name,
         host=host,
         port=port,
+        uds=str(uds or ""),
         dtype=dtype,
         max_seq_len=max_seq_len,
         max_num_seqs=max_num_seqs,
@@ -77,5 +85,14 @@ def serve(
         weight_transport=weight_transport.value if weight_transport is not None and weights and not lora_rank else "",
         flags=flags or [],
     )
-    code = serve_model(model, backend, options, untie_into=untie_into, python=python, dry_run=dry_run, tell=tell)
+    code = serve_model(
+        model,
+        backend,
+        options,
+        api_key_env=api_key_env,
+        untie_into=untie_into,
+        python=python,
+        dry_run=dry_run,
+        tell=tell,
+    )
     raise typer.Exit(code)

@@ -91,7 +91,8 @@ class InferenceConfig(Section):
     """Share of the GPU's memory for vLLM's weights and KV cache. `auto`: what the learner does not need (`midthought plan`);
     for a server that the run starts, the server's default."""
     base_url: Harmless[list[str]] = Field(default_factory=list)
-    """URLs of running model servers, `http://HOST:PORT` each; all serve the same model. Empty: the run starts one server."""
+    """URLs of running model servers, `http://HOST:PORT` or `unix:/PATH` each; all serve the same model. Empty: the run starts one
+    server, which only this user can reach."""
     served_model_name: Harmless[str | None] = None
     """Name under which the servers serve the model; null: `model.local_path`."""
     api_key_env: Harmless[str | None] = None

@@ -1,6 +1,6 @@
 """A model server in a thread of the test: it follows the documented protocols of vLLM and SGLang, and fails on command.
 
-Run as a program (`python fake_server.py --port …`) it is a vLLM server of its own process, for what starts servers.
+Run as a program (`python fake_server.py -m vllm.… --uds …`) it is a server of its own process, for what starts servers.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import hashlib
 import json
 import math
 import socket
+import socketserver
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Literal
 
 Policy = Callable[[list[int]], int]
@@ -98,6 +101,7 @@ class FakeServer:
         tokenize: Callable[[str], list[int]] | None = None,
         key: str = "",
         port: int = 0,
+        uds: str = "",
         load: Callable[[str], Callable[[list[int]], Sequence[float]]] | None = None,
         receiver: Any = None,
     ) -> None:
@@ -128,10 +132,12 @@ class FakeServer:
         """Paths of the requests that change the server, in their order."""
         self.released = threading.Event()
         self.lock = threading.Lock()
-        self._port = port
+        self._port, self._uds = port, uds
 
     @property
     def url(self) -> str:
+        if self._uds:
+            return f"unix:{self._uds}"
         return f"http://127.0.0.1:{self._http.server_address[1]}"
 
     @property
@@ -151,9 +157,13 @@ class FakeServer:
         class Server(ThreadingHTTPServer):
             request_queue_size = 256
             daemon_threads = True
-            allow_reuse_address = True
+            allow_reuse_address = not self._uds
+            address_family = socket.AF_UNIX if self._uds else socket.AF_INET
 
-        self._http = _bound(lambda: Server(("127.0.0.1", self._port), Handler))
+            def server_bind(self) -> None:  # without looking up the host's name
+                socketserver.TCPServer.server_bind(self)
+
+        self._http = _bound(lambda: Server(self._uds or ("127.0.0.1", self._port), Handler))  # type: ignore[arg-type]
         threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         return self
 
@@ -495,13 +505,21 @@ def _log_softmax(logits: Sequence[float]) -> list[float]:
 
 
 def main() -> None:
-    """Serve on --port until killed, under the name of --served-model-name; other words are taken and left alone."""
+    """Serve until killed, as the server that -m names; words that it does not know are taken and left alone."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("-m", dest="module", required=True)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--uds", default="")
+    parser.add_argument("--config")
     parser.add_argument("--served-model-name", required=True)
-    known, others = parser.parse_known_args()
-    print("started with", *others, flush=True)
-    with FakeServer(model=known.served_model_name, port=known.port), contextlib.suppress(KeyboardInterrupt):
+    known, _ = parser.parse_known_args()
+    print("started with", *sys.argv[1:], flush=True)
+    key = json.loads(Path(known.config).read_text())["api-key"] if known.config else ""
+    print("its key is", key, flush=True)
+    kind: Any = known.module.partition(".")[0]
+    place: Any = {"port": known.port, "uds": known.uds}
+    server = FakeServer(kind, model=known.served_model_name, key=key, **place)
+    with server, contextlib.suppress(KeyboardInterrupt):
         while True:
             time.sleep(1)
 

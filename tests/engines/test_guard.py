@@ -15,7 +15,7 @@ import pytest
 STARTERS = {
     "ServerProcess": (
         "import sys, time; from midthought.engines.servers.process import ServerProcess\n"
-        "server = ServerProcess([sys.executable, '-c', {server!r}], 1)\n"
+        "server = ServerProcess([sys.executable, '-c', {server!r}], 'http://127.0.0.1:1')\n"
         "time.sleep(600)\n"
     ),
     "serve": (

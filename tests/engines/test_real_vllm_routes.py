@@ -45,7 +45,9 @@ def test_vllm_itself_receives_every_tensor_of_two_updates(
     options = ServerOptions(port=free_port(), accepts_weights=True, weight_transport=name)
     _, environment = VLLMDialect().command("m", options)
     command = [PYTHON, str(here / "vllm_routes.py"), "--port", str(options.port), "--backend", name]
-    server = ServerProcess(command, options.port, environment={**environment, "OMP_NUM_THREADS": "1"})
+    server = ServerProcess(
+        command, f"http://127.0.0.1:{options.port}", environment={**environment, "OMP_NUM_THREADS": "1"}
+    )
 
     async def update(*, is_new: bool) -> dict[str, Any]:
         endpoint = Endpoint(server.url)

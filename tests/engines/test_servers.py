@@ -640,7 +640,9 @@ def is_alive(pid: int) -> bool:
 
 def test_a_server_of_our_own_is_waited_for_and_ends_with_all_its_children(tmp_path: Path) -> None:
     port = free_port()
-    server = ServerProcess([sys.executable, "-c", SERVE, str(port)], port, log_path=tmp_path / "log")
+    server = ServerProcess(
+        [sys.executable, "-c", SERVE, str(port)], f"http://127.0.0.1:{port}", log_path=tmp_path / "log"
+    )
     server.wait_until_ready(120)
     assert server.url == f"http://127.0.0.1:{port}"
     child = int(server.log_path.read_text().split()[1])
@@ -654,22 +656,24 @@ def test_a_server_of_our_own_is_waited_for_and_ends_with_all_its_children(tmp_pa
 
 def test_a_server_that_ends_or_takes_too_long_is_an_error_with_its_last_words() -> None:
     cry = "import sys, time; print('no such\\nmodel: tiny', file=sys.stderr, flush=True); "
-    early = ServerProcess([sys.executable, "-c", cry + "sys.exit(3)"], free_port())
+    early = ServerProcess([sys.executable, "-c", cry + "sys.exit(3)"], f"http://127.0.0.1:{free_port()}")
     with pytest.raises(EngineError, match=r"code 3 before.*no such \| model: tiny"):
         early.wait_until_ready(120)
-    late = ServerProcess([sys.executable, "-c", cry + "time.sleep(600)"], free_port())
+    late = ServerProcess([sys.executable, "-c", cry + "time.sleep(600)"], f"http://127.0.0.1:{free_port()}")
     with pytest.raises(EngineError, match=r"not ready after 3 s.*model: tiny"):
         late.wait_until_ready(3)
     assert not late.is_running
     for server in (early, late):
         server.log_path.unlink()
     with pytest.raises(EngineError, match="no-such-program"):
-        ServerProcess(["no-such-program"], free_port())
+        ServerProcess(["no-such-program"], f"http://127.0.0.1:{free_port()}")
 
 
 def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_words(tmp_path: Path) -> None:
     port = free_port()
-    server = ServerProcess([sys.executable, "-c", SERVE, str(port)], port, log_path=tmp_path / "log")
+    server = ServerProcess(
+        [sys.executable, "-c", SERVE, str(port)], f"http://127.0.0.1:{port}", log_path=tmp_path / "log"
+    )
     server.wait_until_ready(120)
     assert server.exit_reason() is None
     patient = RetryPolicy(pause_seconds=60, max_pause_seconds=60, max_attempts=1000)
@@ -684,7 +688,7 @@ def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_wo
 
 def test_a_server_of_our_own_that_was_stopped_says_so_and_leaves_no_log() -> None:
     port = free_port()
-    server = ServerProcess([sys.executable, "-c", SERVE, str(port)], port)
+    server = ServerProcess([sys.executable, "-c", SERVE, str(port)], f"http://127.0.0.1:{port}")
     server.wait_until_ready(120)
     server.stop()
     assert server.exit_reason() == "the server that was started here was stopped"
@@ -694,7 +698,7 @@ def test_a_server_of_our_own_that_was_stopped_says_so_and_leaves_no_log() -> Non
 def test_a_server_that_does_not_heed_the_first_signal_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("midthought.engines.servers.process.TERMINATE_SECONDS", 0.2)
     stubborn = f"import signal; signal.signal({int(signal.SIGTERM)}, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
-    server = ServerProcess([sys.executable, "-c", stubborn], free_port())
+    server = ServerProcess([sys.executable, "-c", stubborn], f"http://127.0.0.1:{free_port()}")
     asyncio.run(until(lambda: "deaf" in server.log_path.read_text()))
     server.stop()
     assert not server.is_running

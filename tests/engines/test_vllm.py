@@ -315,7 +315,6 @@ def test_a_server_is_started_with_the_right_flags_and_ended(
     assert words[:4] == ["started", "with", "-m", "vllm.entrypoints.openai.api_server"]
     for flag, value in [
         ("--model", str(tmp_path)),
-        ("--host", "127.0.0.1"),
         ("--dtype", "float32"),
         ("--max-num-seqs", "3"),
         ("--logprobs-mode", "processed_logprobs"),

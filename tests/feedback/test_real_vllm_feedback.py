@@ -13,7 +13,7 @@ import pytest
 
 from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.launch import start_server
-from midthought.engines.servers.process import ServerProcess
+from midthought.engines.servers.process import ServerProcess, free_port
 from midthought.engines.servers.vllm import VLLMDialect
 from midthought.feedback.check import SAMPLE, Found, check_feedback, run_check
 from midthought.feedback.critics.settings import FeedbackSettings
@@ -62,6 +62,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     save_model(policy, tokenizer, folder / "model")
     options = ServerOptions(
         served_model_name="critic",
+        port=free_port(),
         dtype="float32",
         max_seq_len=8192,
         max_num_seqs=8,

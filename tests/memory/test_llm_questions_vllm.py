@@ -12,6 +12,7 @@ import pytest
 
 from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.launch import start_server
+from midthought.engines.servers.process import free_port
 from midthought.engines.servers.vllm import VLLMDialect
 from midthought.errors import NoReplyError
 from midthought.http_json import ChatEndpoint, EndpointSettings
@@ -42,7 +43,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     tokenizer = make_tokenizer(CORPUS, 400)
     policy = make_policy(tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=8192, seed=0)
     save_model(policy, tokenizer, folder / "model")
-    options = ServerOptions(served_model_name="scholar", dtype="float32", max_seq_len=8192, max_num_seqs=8)
+    options = ServerOptions(
+        served_model_name="scholar", port=free_port(), dtype="float32", max_seq_len=8192, max_num_seqs=8
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
         server = start_server(VLLMDialect(), folder / "model", options, python=PYTHON, log_path=folder / "log")

@@ -6,15 +6,20 @@ import dataclasses
 import os
 import shlex
 import signal
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+from midthought.engines.servers.access import private_socket, write_key_file
 from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.launch import plan_launch
 from midthought.engines.servers.process import start_guarded
 from midthought.engines.servers.training import SERVER_ENGINES
 from midthought.errors import ModelPathError, SettingsError, near_names
+from midthought.network import read_key
+
+_PROTECTION = {"vllm": "--uds SOCKET", "sglang": "--api-key-env NAME"}
 
 
 def serve(
@@ -22,6 +27,7 @@ def serve(
     backend: str,
     options: ServerOptions,
     *,
+    api_key_env: str | None = None,
     untie_into: Path | None = None,
     python: str | None = None,
     dry_run: bool = False,
@@ -32,6 +38,8 @@ def serve(
     If the server accepts weights and the model's embeddings are tied, the server starts on an untied copy of the model, because
     some servers reload tied embeddings incompletely. The copy is written if it does not exist yet.
 
+    `api_key_env`: environment variable with the key that requests must have, for servers whose key protects all routes.
+
     Raises `SettingsError` for an unknown backend or a server that would accept weights from the network, `ModelPathError` if
     the model does not exist, `NoServerPackageError` (see `plan_launch`), `EngineError` if `python` cannot be run.
     """
@@ -39,11 +47,20 @@ def serve(
         raise SettingsError(f"no servers of {backend!r}. {near_names(backend, SERVER_ENGINES)}")
     options = dataclasses.replace(options, served_model_name=options.served_model_name or model)
     path = _untied_copy(model, untie_into, tell, only_named=dry_run) if options.accepts_weights else model
-    launch = plan_launch(SERVER_ENGINES[backend].dialect, path, options, python=python)
-    set_here = {name: value for name, value in launch.environment.items() if name not in os.environ}
-    assignments = [f"{name}={shlex.quote(value)}" for name, value in set_here.items()]
-    tell(" ".join([*assignments, shlex.join(launch.words)]))
-    return 0 if dry_run else run_in_foreground(launch.words, {**os.environ, **set_here})
+    if options.uds:
+        uds = Path(options.uds).absolute() if dry_run else private_socket(Path(options.uds))
+        options = dataclasses.replace(options, uds=str(uds))
+    elif options.accepts_updates and not api_key_env:
+        tell(f"# every user of this machine can replace the model; to prevent that, add {_PROTECTION[backend]}")
+    with tempfile.TemporaryDirectory(prefix="midthought-server-") as folder:  # with mode 0700
+        if api_key_env:
+            key_file = write_key_file(Path(folder), read_key(api_key_env))
+            options = dataclasses.replace(options, key_file=str(key_file))
+        launch = plan_launch(SERVER_ENGINES[backend].dialect, path, options, python=python)
+        set_here = {name: value for name, value in launch.environment.items() if name not in os.environ}
+        assignments = [f"{name}={shlex.quote(value)}" for name, value in set_here.items()]
+        tell(" ".join([*assignments, shlex.join(launch.words)]))
+        return 0 if dry_run else run_in_foreground(launch.words, {**os.environ, **set_here})
 
 
 def run_in_foreground(words: Sequence[str], environment: Mapping[str, str]) -> int:

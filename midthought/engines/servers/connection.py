@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from midthought.engines.servers.endpoints import Endpoint
 from midthought.engines.servers.streams import RetryableError, response_error, words
 from midthought.errors import EngineError, MissingExtraError, SettingsError
-from midthought.network import is_local, read_key
+from midthought.network import is_local, read_key, socket_path
 
 if TYPE_CHECKING:
     import httpx
@@ -47,9 +47,10 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Client and locks of one event loop."""
+    """Clients and locks of one event loop."""
 
-    client: httpx.AsyncClient
+    clients: dict[Endpoint, httpx.AsyncClient]
+    """Each sends requests to paths below its server's address."""
     slots: dict[Endpoint, asyncio.Semaphore]
     """Limits the requests to each server."""
     locks: dict[Endpoint, asyncio.Lock]
@@ -62,39 +63,50 @@ class Connections:
     Args:
         max_num_seqs: maximum number of concurrent requests to each server.
         api_key_env: environment variable with the servers' API key.
+        own_key: key of a server that this process started, used instead.
     """
 
     def __init__(
-        self, endpoints: Sequence[Endpoint], retry_policy: RetryPolicy, *, max_num_seqs: int, api_key_env: str | None
+        self,
+        endpoints: Sequence[Endpoint],
+        retry_policy: RetryPolicy,
+        *,
+        max_num_seqs: int,
+        api_key_env: str | None,
+        own_key: str = "",
     ) -> None:
         self._endpoints = endpoints
         self._retry_policy = retry_policy
         self._max_num_seqs = max_num_seqs
-        self._key = read_key(api_key_env, *(endpoint.url for endpoint in endpoints))
+        self._key = own_key or read_key(api_key_env, *(endpoint.url for endpoint in endpoints))
         self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
 
     def session(self) -> Session:
         """Returns the session of the running event loop."""
-        import httpx
-
         loop = asyncio.get_running_loop()
         if loop not in self._sessions:
             self._sessions = {each: session for each, session in self._sessions.items() if not each.is_closed()}
-            client = httpx.AsyncClient(
-                headers={"Accept-Encoding": "identity"}
-                | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
-                timeout=httpx.Timeout(None, connect=self._retry_policy.connect_timeout_seconds),
-                # No idle connections: nothing would close them when the loop ends.
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
-                # A proxy cannot reach this machine's own ports.
-                trust_env=not all(is_local(endpoint.url) for endpoint in self._endpoints),
-            )
             self._sessions[loop] = Session(
-                client,
+                {endpoint: self._client(endpoint.url) for endpoint in self._endpoints},
                 slots={endpoint: asyncio.Semaphore(self._max_num_seqs) for endpoint in self._endpoints},
                 locks={endpoint: asyncio.Lock() for endpoint in self._endpoints},
             )
         return self._sessions[loop]
+
+    def _client(self, url: str) -> httpx.AsyncClient:
+        import httpx
+
+        # No idle connections: nothing would close them when the loop ends.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        path = socket_path(url)
+        return httpx.AsyncClient(
+            base_url=url if path is None else "http://localhost",
+            transport=None if path is None else httpx.AsyncHTTPTransport(uds=str(path), limits=limits),
+            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
+            timeout=httpx.Timeout(None, connect=self._retry_policy.connect_timeout_seconds),
+            limits=limits,
+            trust_env=not is_local(url),  # a proxy cannot reach this machine's own ports
+        )
 
     async def ask(
         self, endpoint: Endpoint, method: str, path: str, body: Any, *, seconds: float | None = None
@@ -105,7 +117,7 @@ class Connections:
         seconds = self._retry_policy.next_token_timeout_seconds if seconds is None else seconds
         try:
             async with asyncio.timeout(seconds):
-                return await self.session().client.request(method, endpoint.url + path, json=body)
+                return await self.session().clients[endpoint].request(method, path, json=body)
         except TimeoutError:
             raise RetryableError(f"no response for {seconds:g} s") from None
         except httpx.HTTPError as error:

@@ -56,6 +56,10 @@ class ServerOptions:
     host: str = "127.0.0.1"
     port: int = 0
     """0: a free port."""
+    uds: str = ""
+    """Path of the Unix socket to listen on instead, for servers with `Dialect.has_socket`."""
+    key_file: str = ""
+    """File with the key that requests must have, for servers without sockets (`access.write_key_file`)."""
     dtype: str = "auto"
     max_seq_len: int | None = None
     """Maximum tokens of a sequence; the model's own limit by default."""
@@ -74,6 +78,11 @@ class ServerOptions:
     """Share of the GPU's memory that it takes; its own default if None."""
     flags: Sequence[str] = ()
     """Further command-line arguments; they override the others, except address, keys and code (`launch.py`)."""
+
+    @property
+    def accepts_updates(self) -> bool:
+        """Whether requests can change its weights, adapters or memory."""
+        return self.accepts_weights or self.can_sleep or self.max_lora_rank > 0
 
 
 def common_sampling_fields(sampling: Sampling, stop_token_ids: Sequence[int]) -> dict[str, Any]:
@@ -102,6 +111,8 @@ class Dialect(Protocol):
     """Tokens of the context that prompt and completion must leave unused."""
     penalizes_prompt: bool
     """Whether `repetition_penalty` applies to the whole sequence, as in our engine."""
+    has_socket: bool
+    """Whether it can listen on a Unix socket. If not, a key protects all its routes that change something."""
     announces_transport: bool
     """Whether a server that can receive tensors was started for that and says so."""
     senders: Mapping[str, Callable[[], WeightSender]]

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from midthought.engines.engine import Sampling
 from midthought.engines.weight_sync.publication import Publication
 from midthought.errors import SettingsError
+from midthought.network import socket_path
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class Endpoints:
     ) -> None:
         self.all = tuple(Endpoint(url) for url in dict.fromkeys(map(_clean, urls)))
         if not self.all:
-            raise SettingsError("base_url is empty; write http://HOST:PORT, or a list of them")
+            raise SettingsError("base_url is empty; write http://HOST:PORT or unix:/PATH, or a list of them")
         self._pause_seconds = pause_seconds
         self._max_pause_seconds = max_pause_seconds
         self._max_outage_seconds = max_outage_seconds
@@ -159,6 +160,8 @@ class Endpoints:
 
 def _clean(url: str) -> str:
     """Returns the address without `/v1`, which users often add."""
+    if isinstance(url, str) and socket_path(url) is not None:
+        return url
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -166,7 +169,7 @@ def _clean(url: str) -> str:
     except (ValueError, AttributeError, TypeError):
         is_address = False
     if not is_address:
-        raise SettingsError(f"base_url={url!r} is not an address; write http://HOST:PORT")
+        raise SettingsError(f"base_url={url!r} is not an address; write http://HOST:PORT or unix:/PATH")
     if parts.username or parts.password:
         raise SettingsError(
             f"the base_url of {parts.hostname} contains a password; store it in a variable and set api_key_env"

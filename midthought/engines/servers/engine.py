@@ -45,13 +45,14 @@ class ServerEngine:
     With `training_temperature`, such a server is refused instead.
 
     Args:
-        base_url: `http://HOST:PORT` of the server, or several of the same model.
+        base_url: `http://HOST:PORT` of the server, or `unix:/PATH` of its socket, or several of the same model.
         model: its name on the server, or the path that it was loaded from.
         eos_token_ids: the tokens that end a sequence; the server's own ones are ignored.
         probe: a text and its ids in our tokenizer, to compare with the servers' tokenizers.
         max_seq_len: maximum tokens of a sequence, including the prompt; the server's own limit if that is smaller.
         max_num_seqs: maximum concurrent requests to each server; further ones wait here.
         api_key_env: environment variable with the servers' API key.
+        own_key: key of a server started by this process, used instead.
         training_temperature: temperature of training rollouts; a server that does not return the log-probabilities of that
             distribution is refused with `SettingsError` at its first check.
         max_outage_seconds: how long to wait for unreachable servers while none returns a token; then samples fail.
@@ -75,6 +76,7 @@ class ServerEngine:
         max_seq_len: int | None = None,
         max_num_seqs: int = 128,
         api_key_env: str | None = None,
+        own_key: str = "",
         retry_policy: RetryPolicy | None = None,
         training_temperature: float | None = None,
         max_outage_seconds: float | None = None,
@@ -99,7 +101,11 @@ class ServerEngine:
         )
         self._max_outage_seconds = max_outage_seconds
         self._connections = Connections(
-            self._endpoints.all, self.retry_policy, max_num_seqs=max_num_seqs, api_key_env=api_key_env
+            self._endpoints.all,
+            self.retry_policy,
+            max_num_seqs=max_num_seqs,
+            api_key_env=api_key_env,
+            own_key=own_key,
         )
         self._requests = CompletionRequests(self.dialect, model, self._endpoints, self._connections, self.retry_policy)
         self._updates = WeightUpdates(self.dialect, self._requests, self._connections, transport=transport.name)

@@ -27,7 +27,8 @@ class ServerInferenceEngine(BaseInferenceEngine):
 
     Args:
         model_path: folder or Hugging Face name; the server uses the same unless `served_model_name` differs.
-        base_url: `http://HOST:PORT` of a server, or several of the same model; None or empty to start one.
+        base_url: `http://HOST:PORT` of a server, or `unix:/PATH` of its socket, or several of the same model; None or empty to
+            start one that only this user can reach.
         served_model_name: the model's name on the server.
         tokenizer: the model's fast tokenizer; that of `model_path` by default.
         api_key_env: environment variable with the servers' API key.
@@ -108,6 +109,7 @@ class ServerInferenceEngine(BaseInferenceEngine):
                 max_seq_len=max_seq_len,
                 max_num_seqs=max_num_seqs,
                 api_key_env=api_key_env,
+                own_key="" if self._server is None else self._server.key,
                 retry_policy=retry_policy,
                 exit_reason=None if self._server is None else self._server.exit_reason,
             )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from midthought.engines.servers.access import new_key, private_socket, write_key_file
 from midthought.engines.servers.dialect import Dialect, ServerOptions
 from midthought.engines.servers.process import ServerProcess, free_port, interpreter_with
 from midthought.errors import SettingsError
@@ -15,9 +19,9 @@ from midthought.network import is_loopback
 _OURS = {
     "--host": "the server's address; `midthought engine serve --host` starts one without weight updates for other machines",
     "--port": "the server's address; `midthought engine serve --port`",
-    "--uds": "the server's address",
-    "--api-key": "a key on the command line is visible to all users; set VLLM_API_KEY for vLLM, or use a proxy",
-    "--admin-api-key": "a key on the command line is visible to all users; use a proxy",
+    "--uds": "the server's address; `midthought engine serve --uds`",
+    "--api-key": "a key on the command line is visible to all users; `midthought engine serve --api-key-env` for SGLang",
+    "--admin-api-key": "a key on the command line is visible to all users",
     "--config": "a file that could change the address; give its lines as flags",
     "--middleware": "code that the server would import",
     "--trust-remote-code": "code from model folders, which is never run",
@@ -32,7 +36,7 @@ class Launch:
     words: Sequence[str]
     environment: Mapping[str, str]
     """Environment variables, used if they are not set already."""
-    port: int
+    url: str
 
 
 def plan_launch(
@@ -41,20 +45,28 @@ def plan_launch(
     """Returns the start command. `python`: the interpreter that has the server's package; this one by default.
 
     Raises `NoServerPackageError` if the package is not installed, `SettingsError` if the server would accept weights from the
-    network, or if `options.flags` would change its address, its key or whose code it runs.
+    network, if it has no sockets or its key does not protect them, or if `options.flags` would change its address, its key or
+    whose code it runs.
     """
     _require_harmless(options.flags)
-    accepts_updates = options.accepts_weights or options.can_sleep or options.max_lora_rank > 0
-    if accepts_updates and not is_loopback(options.host):
+    if options.uds and not dialect.has_socket:
+        raise SettingsError(f"{dialect.name} does not listen on Unix sockets; protect it with a key (--api-key-env)")
+    if options.key_file and dialect.has_socket:
+        raise SettingsError(
+            f"the key of {dialect.name} does not protect the routes that change its weights; use a Unix socket (--uds)"
+        )
+    if options.accepts_updates and not is_loopback(options.host):
         raise SettingsError(
             f"host={options.host!r}: anyone who reaches a server that accepts weights or adapters can replace its model; bind "
             "it to 127.0.0.1 and use a tunnel from other machines (ssh -L), or start it with --no-weights"
         )
-    options = dataclasses.replace(options, port=options.port or free_port())
+    if not options.uds:
+        options = dataclasses.replace(options, port=options.port or free_port())
     words, environment = dialect.command(str(model_path), options)
     if Path(model_path).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"
-    return Launch([interpreter_with(dialect.name, python), *words, *options.flags], environment, options.port)
+    url = f"unix:{options.uds}" if options.uds else f"http://127.0.0.1:{options.port}"
+    return Launch([interpreter_with(dialect.name, python), *words, *options.flags], environment, url)
 
 
 def start_server(
@@ -66,12 +78,27 @@ def start_server(
     log_path: str | Path | None = None,
     timeout_seconds: float = 900.0,
 ) -> ServerProcess:
-    """Starts a server on this machine and waits until it is ready.
+    """Starts a server on this machine that only this user can reach, and waits until it is ready.
+
+    It listens on a Unix socket in a folder with mode 0700, or, if it has no sockets, on a free port and with a random key. With
+    `options.port` it listens on that port and without a key.
 
     Raises what `plan_launch` raises, and `EngineError` with the end of the server's log if it does not become ready.
     """
-    launch = plan_launch(dialect, model_path, options or ServerOptions(), python=python)
-    server = ServerProcess(launch.words, launch.port, environment=launch.environment, log_path=log_path)
+    options, key = options or ServerOptions(), ""
+    with contextlib.ExitStack() as undo:
+        folder = Path(tempfile.mkdtemp(prefix="midthought-server-"))
+        undo.callback(shutil.rmtree, folder, ignore_errors=True)
+        if not options.port and dialect.has_socket:
+            options = dataclasses.replace(options, uds=str(private_socket(folder / "http.sock")))
+        elif not options.port:
+            key = new_key()
+            options = dataclasses.replace(options, key_file=str(write_key_file(folder, key)))
+        launch = plan_launch(dialect, model_path, options, python=python)
+        server = ServerProcess(
+            launch.words, launch.url, environment=launch.environment, log_path=log_path, key=key, folder=folder
+        )
+        undo.pop_all()
     server.wait_until_ready(timeout_seconds)
     return server
 

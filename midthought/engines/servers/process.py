@@ -17,9 +17,11 @@ import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from midthought.engines.servers.guard import guarded
 from midthought.errors import EngineError, MissingExtraError
+from midthought.network import socket_path
 
 TERMINATE_SECONDS = 10.0
 """Time for a server to terminate by itself before it is killed."""
@@ -54,27 +56,31 @@ class ServerProcess:
     """A running server. It ends with `stop`, when this object is garbage-collected, or when this process ends in any way.
 
     Args:
-        command: command line of the server, which listens on `port` of 127.0.0.1.
+        command: command line of the server.
+        url: its address, `http://127.0.0.1:PORT` or `unix:/PATH`.
         environment: variables, used if they are not set in this process.
-        log_path: file for its output; a temporary file by default, removed by `stop`.
+        log_path: file for its output, which only this user may read; a temporary file by default, removed by `stop`.
+        key: the key that its requests must have.
+        folder: folder with its socket or key, removed when it ends.
     """
 
     def __init__(
         self,
         command: Sequence[str],
-        port: int,
+        url: str,
         *,
         environment: Mapping[str, str] | None = None,
         log_path: str | Path | None = None,
+        key: str = "",
+        folder: Path | None = None,
     ) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-        self._port = port
+        self.url, self.key = url, key
         if log_path is None:
-            handle, name = tempfile.mkstemp(prefix=f"midthought-server-{port}-", suffix=".log")
+            handle, name = tempfile.mkstemp(prefix="midthought-server-", suffix=".log")
             os.close(handle)
         self.log_path = Path(name if log_path is None else log_path)
         self._is_own_log = log_path is None
-        with self.log_path.open("wb") as log:
+        with open(os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as log:
             self._process = start_guarded(
                 command,
                 env={**(environment or {}), **os.environ},
@@ -82,7 +88,7 @@ class ServerProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        self._end = weakref.finalize(self, _end_group, self._process)
+        self._end = weakref.finalize(self, _end_server, self._process, folder)
 
     @property
     def is_running(self) -> bool:
@@ -118,7 +124,7 @@ class ServerProcess:
             self.log_path.unlink(missing_ok=True)
 
     def _answers(self, path: str) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
+        connection = _Connection(self.url)
         try:
             connection.request("GET", path)
             return connection.getresponse().status == 200 and self.is_running
@@ -130,7 +136,8 @@ class ServerProcess:
     def _with_log_tail(self, what: str) -> str:
         """Appends the end of the log to `what`. The log file is then kept."""
         self._is_own_log = False
-        lines = self.log_path.read_text("utf-8", errors="replace").splitlines()
+        text = self.log_path.read_text("utf-8", errors="replace")
+        lines = (text.replace(self.key, "…") if self.key else text).splitlines()
         last = " | ".join([line.strip()[:200] for line in lines if line.strip()][-6:]) or "nothing"
         return f"{what}; its log {self.log_path} ends in: {last}"
 
@@ -145,11 +152,29 @@ def start_guarded(command: Sequence[str], **options: Any) -> subprocess.Popen[by
     return subprocess.Popen(guarded(command), start_new_session=True, **options)
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Terminates the server, then kills the rest of its process group."""
+class _Connection(http.client.HTTPConnection):
+    """To a URL, which may name a Unix socket."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(urlsplit(url).netloc or "localhost", timeout=5)
+        self._path = socket_path(url)
+
+    def connect(self) -> None:
+        if self._path is None:
+            super().connect()
+            return
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+def _end_server(process: subprocess.Popen[bytes], folder: Path | None) -> None:
+    """Terminates the server, kills the rest of its process group, and removes its folder."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(TERMINATE_SECONDS)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)

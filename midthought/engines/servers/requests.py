@@ -53,9 +53,7 @@ class CompletionRequests:
         try:
             async with (
                 asyncio.timeout(seconds) as deadline,
-                self._connections.session().client.stream(
-                    "POST", endpoint.url + self._dialect.path, json=body
-                ) as response,
+                self._connections.session().clients[endpoint].stream("POST", self._dialect.path, json=body) as response,
                 contextlib.aclosing(response.aiter_bytes()) as pieces,  # type: ignore[type-var]
             ):
                 if response.status_code != 200:

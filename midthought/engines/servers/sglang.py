@@ -39,6 +39,7 @@ class SGLangDialect:
     path = "/generate"
     num_reserved_tokens = 1
     penalizes_prompt = False
+    has_socket = False
     announces_transport = False
     senders: Mapping[str, Callable[[], WeightSender]] = MappingProxyType(
         {"ipc": SGLangIpcSender, "nccl": SGLangNcclSender}
@@ -49,6 +50,7 @@ class SGLangDialect:
         words = ["-m", "sglang.launch_server"]
         words += ["--model-path", model_path, "--served-model-name", options.served_model_name or model_path]
         words += ["--host", options.host, "--port", str(options.port), "--dtype", options.dtype]
+        words += ["--config", options.key_file] if options.key_file else []
         words += ["--max-running-requests", str(options.max_num_seqs)]
         words += ["--context-length", str(options.max_seq_len)] if options.max_seq_len is not None else []
         words += ["--tp-size", str(options.num_gpus)] if options.num_gpus > 1 else []

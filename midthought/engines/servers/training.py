@@ -68,6 +68,7 @@ def serve_policy(
             max_seq_len=max_seq_len,
             max_num_seqs=settled(inference.max_num_seqs),
             api_key_env=inference.api_key_env,
+            own_key="" if process is None else process.key,
             training_temperature=inference.temperature,
             max_outage_seconds=inference.server_wait_seconds,
             exit_reason=None if process is None else process.exit_reason,

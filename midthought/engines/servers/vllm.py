@@ -38,6 +38,7 @@ class VLLMDialect:
     path = "/v1/completions"
     num_reserved_tokens = 0
     penalizes_prompt = True
+    has_socket = True
     announces_transport = True
     senders: Mapping[str, Callable[[], WeightSender]] = MappingProxyType({"ipc": VLLMIpcSender, "nccl": VLLMNcclSender})
 
@@ -50,7 +51,8 @@ class VLLMDialect:
         """
         words = ["-m", "vllm.entrypoints.openai.api_server"]
         words += ["--model", model_path, "--served-model-name", options.served_model_name or model_path]
-        words += ["--host", options.host, "--port", str(options.port), "--dtype", options.dtype]
+        words += ["--uds", options.uds] if options.uds else ["--host", options.host, "--port", str(options.port)]
+        words += ["--dtype", options.dtype]
         words += ["--max-num-seqs", str(options.max_num_seqs), "--logprobs-mode", "processed_logprobs"]
         words += ["--max-model-len", str(options.max_seq_len)] if options.max_seq_len is not None else []
         words += ["--tensor-parallel-size", str(options.num_gpus)] if options.num_gpus > 1 else []

@@ -1,0 +1,193 @@
+"""Servers that we start answer this user only: through a Unix socket in a private folder, or with a random key."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import socket
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_server import FakeServer, hashed
+from typer.testing import CliRunner
+
+from midthought.cli import app
+from midthought.engines.engine import Sampling
+from midthought.engines.servers.access import private_socket
+from midthought.engines.servers.connection import RetryPolicy
+from midthought.engines.servers.dialect import ServerOptions
+from midthought.engines.servers.launch import start_server
+from midthought.engines.servers.process import ServerProcess
+from midthought.engines.servers.sglang import SGLangEngine
+from midthought.engines.servers.vllm import VLLMEngine
+from midthought.errors import EngineError, SettingsError
+from midthought.network import is_local, socket_path
+
+httpx = pytest.importorskip("httpx")
+
+IMPATIENT = RetryPolicy(pause_seconds=0.01, max_pause_seconds=0.05, max_attempts=2)
+PROMPT = [3, 1, 2]
+KINDS: dict[str, Any] = {"vllm": VLLMEngine, "sglang": SGLangEngine}
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> str:
+    """An interpreter that has a vLLM and an SGLang of our own."""
+    path = tmp_path / "python"
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).with_name("fake_server.py")}" "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose paths are short enough for sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def started(kind: str, python: str, log: Path) -> ServerProcess:
+    options = ServerOptions(served_model_name="tiny", accepts_weights=True)
+    return start_server(KINDS[kind].dialect, "tiny", options, python=python, log_path=log, timeout_seconds=120)
+
+
+def tokens(engine: Any) -> list[int]:
+    return list(asyncio.run(engine.sample(0, PROMPT, Sampling(max_tokens=4))).token_ids)
+
+
+def expected(num_tokens: int = 4) -> list[int]:
+    context = list(PROMPT)
+    for _ in range(num_tokens):
+        context.append(hashed(context, 50))
+    return context[len(PROMPT) :]
+
+
+def permissions(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_vllm_that_we_start_listens_on_a_socket_in_a_private_folder(python: str, tmp_path: Path) -> None:
+    server = started("vllm", python, tmp_path / "log")
+    path = socket_path(server.url)
+    assert path is not None and path.is_socket() and permissions(path.parent) == 0o700
+    words = (tmp_path / "log").read_text().split()
+    assert words[words.index("--uds") + 1] == str(path)
+    assert "--host" not in words and "--port" not in words
+    assert is_local(server.url)
+    assert tokens(VLLMEngine(server.url, "tiny", eos_token_ids=[], retry_policy=IMPATIENT)) == expected()
+    server.stop()
+    assert not path.parent.exists()
+
+
+def test_an_sglang_that_we_start_answers_only_requests_with_its_random_key(python: str, tmp_path: Path) -> None:
+    server, other = started("sglang", python, tmp_path / "log"), started("sglang", python, tmp_path / "other")
+    try:
+        assert len(server.key) >= 32 and server.key != other.key
+        words = (tmp_path / "log").read_text().partition("its key is")[0].split()
+        key_file = Path(words[words.index("--config") + 1])
+        assert server.key not in " ".join(words)  # every user of the machine can read command lines
+        assert permissions(key_file) == 0o600 and permissions(key_file.parent) == 0o700
+        assert words[words.index("--host") + 1] == "127.0.0.1"
+        assert permissions(tmp_path / "log") == 0o600  # the server may print its settings
+        refused = httpx.post(
+            f"{server.url}/update_weights_from_disk", json={"model_path": "/tmp/evil"}, trust_env=False
+        )
+        assert refused.status_code == 401
+        keyless = SGLangEngine(server.url, "tiny", eos_token_ids=[], retry_policy=IMPATIENT)
+        with pytest.raises(EngineError, match="401"):
+            tokens(keyless)
+        ours = SGLangEngine(server.url, "tiny", eos_token_ids=[], retry_policy=IMPATIENT, own_key=server.key)
+        assert tokens(ours) == expected()
+    finally:
+        server.stop()
+        other.stop()
+    assert not key_file.parent.exists()
+
+
+def test_a_server_that_prints_its_key_and_ends_does_not_show_it_in_the_error(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\nwhile [ "$1" != --config ]; do shift; done\ncat "$2"\nexit 3\n')
+    python.chmod(0o755)
+    with pytest.raises(EngineError, match=r'ended with code 3.*"api-key": "…"') as error:
+        started("sglang", str(python), tmp_path / "log")
+    key = json.loads((tmp_path / "log").read_text())["api-key"]
+    assert len(key) >= 32 and key not in str(error.value)
+
+
+def test_a_server_that_nobody_holds_any_more_leaves_no_folder(python: str, tmp_path: Path) -> None:
+    server = started("vllm", python, tmp_path / "log")
+    path = socket_path(server.url)
+    assert path is not None
+    del server
+    gc.collect()
+    assert not path.parent.exists()
+
+
+def test_a_socket_is_an_address_like_any_other(short_folder: Path) -> None:
+    with FakeServer(uds=str(short_folder / "a.sock")) as first, FakeServer() as second:
+        assert first.url == f"unix:{short_folder}/a.sock"
+        engine = VLLMEngine([first.url, second.url], "tiny", eos_token_ids=[], retry_policy=IMPATIENT)
+
+        async def sample_all() -> list[list[int]]:
+            await engine.check()
+            found = [engine.sample(number, PROMPT, Sampling(max_tokens=4)) for number in range(4)]
+            return [list(completion.token_ids) for completion in await asyncio.gather(*found)]
+
+        assert asyncio.run(sample_all()) == [expected()] * 4
+        assert first.requests and second.requests
+    gone = VLLMEngine(f"unix:{short_folder}/gone.sock", "tiny", eos_token_ids=[], retry_policy=IMPATIENT)
+    with pytest.raises(EngineError, match=r"gone\.sock: ConnectError"):
+        asyncio.run(gone.check())
+
+
+def test_a_socket_where_others_could_reach_it_is_refused(short_folder: Path) -> None:
+    assert private_socket(short_folder / "new" / "s.sock") == short_folder / "new" / "s.sock"
+    assert permissions(short_folder / "new") == 0o700
+    (short_folder / "open").mkdir()
+    (short_folder / "open").chmod(0o711)
+    with pytest.raises(SettingsError, match=r"other users may enter .*open.*chmod 700"):
+        private_socket(short_folder / "open" / "s.sock")
+    with pytest.raises(SettingsError, match="too long for a Unix socket"):
+        private_socket(short_folder / ("x" * 100))
+    (short_folder / "file").write_text("precious")
+    with pytest.raises(SettingsError, match="is no socket"):
+        private_socket(short_folder / "file")
+
+
+def test_a_socket_that_a_dead_server_left_is_replaced_and_that_of_a_living_one_is_not(short_folder: Path) -> None:
+    path = short_folder / "s.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        with pytest.raises(SettingsError, match="a server listens at"):
+            private_socket(path)
+    assert path.exists()
+    private_socket(path)
+    assert not path.exists()
+
+
+def planned(*words: Any) -> str:
+    command = ["engine", "serve", "some/model", "--lora-rank", "8", "--python", "py", "--dry-run", *map(str, words)]
+    result = CliRunner().invoke(app, command)
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.output
+
+
+def test_engine_serve_protects_a_server_by_a_socket_or_a_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("OUR_KEY", "open-sesame-0123456789")
+    assert f"--uds {tmp_path}/s.sock" in planned("--uds", tmp_path / "s.sock")
+    output = planned("--backend", "sglang", "--api-key-env", "OUR_KEY")
+    assert "--config" in output and "open-sesame" not in output
+    assert "every user of this machine can replace the model; to prevent that, add --uds SOCKET" in planned()
+    assert "add --api-key-env NAME" in planned("--backend", "sglang")
+    with pytest.raises(SettingsError, match=r"sglang does not listen on Unix sockets.*--api-key-env"):
+        planned("--backend", "sglang", "--uds", "s.sock")
+    with pytest.raises(SettingsError, match=r"the key of vllm does not protect the routes.*--uds"):
+        planned("--api-key-env", "OUR_KEY")
