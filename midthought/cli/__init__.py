@@ -24,6 +24,7 @@ for command in (
     planning.settings,
     planning.plan,
     planning.report,
+    planning.compare,
     planning.guard,
 ):
     app.command()(command)

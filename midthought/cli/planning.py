@@ -1,4 +1,4 @@
-"""`midthought settings`, `plan`, `report` and `guard`: what a run would use, what it needs, what it wrote, what went wrong."""
+"""`midthought settings`, `plan`, `report`, `compare` and `guard`: what a run would use, needs, wrote, and what went wrong."""
 
 from __future__ import annotations
 
@@ -85,6 +85,35 @@ def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
     from midthought.report.html import write_report
 
     tell(write_report(run))
+
+
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN…", help="Two or more run folders; the first is the baseline.")
+    ],
+    arm: Annotated[
+        str | None,
+        typer.Option(help="Whose answers: after.sampled, after, validation, …; default: the first of these."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print an object.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a self-contained page.")] = None,
+) -> None:
+    """Compare runs: settings, curves, the same held-out questions, and a verdict by a paired test.
+
+    Runs that differ only in training.seed are seeds of one configuration.
+    """
+    from midthought.evaluation.comparison.comparison import compare
+    from midthought.evaluation.comparison.output import print_comparison, to_dict, write_page
+    from midthought.report.console import Console
+
+    comparison = compare(runs, arm=arm)
+    page = None if html is None else write_page(comparison, html)
+    if as_json:
+        tell(json.dumps(to_dict(comparison), indent=1, ensure_ascii=False))
+        return
+    print_comparison(comparison, Console())
+    if page is not None:
+        tell(page)
 
 
 def guard(

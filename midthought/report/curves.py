@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -17,11 +17,14 @@ from midthought.report.templates import macro
 
 Points = list[tuple[int, float]]
 """(step, value) in the order of writing."""
+Band = list[tuple[int, float, float]]
+"""(step, low, high) in the order of steps."""
 
 WIDTH, HEIGHT = 420, 192
 LEFT, RIGHT, TOP, BOTTOM = 50, 402, 10, 168
 MAX_POINTS = 500
 MAX_SERIES = 4
+MAX_OVERLAID = 8
 MIN_POINTS_TO_SMOOTH = 25
 
 SUBJECTS = (
@@ -53,10 +56,11 @@ STAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart: its title and its lines by label."""
+    """A chart: its title, its lines by label, and the bands of some lines."""
 
     title: str
     lines: Mapping[str, Points]
+    bands: Mapping[str, Band] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +79,28 @@ class Axis:
 
 def curves(metrics: Mapping[str, Mapping[str, Points]]) -> tuple[str, list[dict[str, Any]]]:
     """Returns all charts as HTML, by stage, and their points for the page's script, in the order of `data-chart`."""
+    return _stages({stage: plan_charts(series) for stage, series in metrics.items()})
+
+
+def overlaid_curves(stages: Mapping[str, Mapping[str, Chart]]) -> tuple[str, list[dict[str, Any]]]:
+    """Returns charts with one line per run, by stage and metric, as `curves` does. A chart has at most `MAX_OVERLAID` lines."""
+    planned = {}
+    for stage, charts in stages.items():
+        subjects = [key for _, patterns in SUBJECTS for key in charts if _belongs(key, patterns)]
+        main = [charts[key] for key in dict.fromkeys(subjects)]
+        rest = [charts[key] for key in sorted(charts.keys() - set(subjects))]
+        planned[stage] = (main, rest) if main else (rest, [])
+    return _stages(planned)
+
+
+def _stages(planned: Mapping[str, tuple[list[Chart], list[Chart]]]) -> tuple[str, list[dict[str, Any]]]:
     html: list[str] = []
     data: list[dict[str, Any]] = []
-    for stage, series in metrics.items():
-        parts = [[_chart(chart, data) for chart in part] for part in plan_charts(series)]
-        last_step = max((points[-1][0] for points in series.values()), default=0)
+    for stage, groups in planned.items():
+        last_step = max(
+            (line[-1][0] for group in groups for chart in group for line in chart.lines.values()), default=0
+        )
+        parts = [[_chart(chart, data) for chart in group] for group in groups]
         title = STAGES.get(stage) or stage.replace("arms.", "Control arm ", 1)
         html.append(macro("stage")(title, f"{last_step:,}", *parts))
     return Markup("").join(html), data
@@ -90,7 +111,7 @@ def plan_charts(series: Mapping[str, Points]) -> tuple[list[Chart], list[Chart]]
     left = {key: points for key, points in series.items() if points}
     main = []
     for title, patterns in SUBJECTS:
-        keys = [key for key in left if any(fnmatchcase(f"/{key}", f"*/{pattern}") for pattern in patterns)][:MAX_SERIES]
+        keys = [key for key in left if _belongs(key, patterns)][:MAX_SERIES]
         if keys:
             main.append(Chart(title, _labelled({key: left.pop(key) for key in keys})))
     rest = [Chart(key, {key: points}) for key, points in sorted(left.items())]
@@ -133,6 +154,10 @@ def nice_ticks(low: float, high: float, num_ticks: int, *, whole: bool = False) 
     return tuple(float(f"{index * step:.12g}") for index in range(first, last + 1))
 
 
+def _belongs(key: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(f"/{key}", f"*/{pattern}") for pattern in patterns)
+
+
 def _labelled(series: dict[str, Points]) -> dict[str, Points]:
     """Returns lines by the shortest distinct labels: the last part of the key, else the whole key."""
     short = [key.rsplit("/", 1)[-1].replace("_", " ") for key in series]
@@ -146,7 +171,9 @@ def _chart(chart: Chart, data: list[dict[str, Any]]) -> dict[str, Any]:
     shown = {label: smoothed(v) if len(v) >= MIN_POINTS_TO_SMOOTH else v for label, v in raw.items()}
     steps = [step for points in points_of.values() for step, _ in points]
     x = _step_axis(min(steps), max(steps))
-    y = _value_axis(chart, raw, shown)
+    bands = {label: _shown_band(band) for label, band in chart.bands.items() if band}
+    edges = {(label, end): [point[end] for point in band] for label, band in bands.items() for end in (1, 2)}
+    y = _value_axis(chart, raw, {**shown, **edges})
     lines = []
     for label, points in points_of.items():
         places = [x.place(step) for step, _ in points]
@@ -156,6 +183,7 @@ def _chart(chart: Chart, data: list[dict[str, Any]]) -> dict[str, Any]:
                 "label": label,
                 "raw": "" if shown[label] is raw[label] else _polyline(places, raw[label], y),
                 "points": _polyline(places, shown[label], y),
+                "band": _outline(bands.get(label, []), x, y),
                 "dots": [(f"{px:.1f}", f"{y.place(value):.1f}") for px, value in dots],
             }
         )
@@ -192,7 +220,7 @@ def _step_axis(low: int, high: int) -> Axis:
     return Axis(low, high, LEFT, RIGHT, nice_ticks(low, high, 6, whole=True))
 
 
-def _value_axis(chart: Chart, raw: Mapping[str, list[float]], shown: Mapping[str, list[float]]) -> Axis:
+def _value_axis(chart: Chart, raw: Mapping[str, list[float]], shown: Mapping[Any, list[float]]) -> Axis:
     """0 to 1 for shares; otherwise the range of the smoothed lines and the middle 96 % of the raw points, with a margin."""
     values = [value for line in shown.values() for value in line]
     for line in raw.values():
@@ -218,6 +246,22 @@ def _value_labels(y: Axis) -> list[str]:
 
 def _polyline(places: Sequence[float], values: Sequence[float], y: Axis) -> str:
     return " ".join(f"{px:.1f},{y.place(value):.1f}" for px, value in zip(places, values, strict=True))
+
+
+def _shown_band(band: Band) -> Band:
+    """Thins and smooths a band as its line is."""
+    ends = [thinned([(point[0], point[end]) for point in band]) for end in (1, 2)]
+    low, high = ([value for _, value in points] for points in ends)
+    if len(low) >= MIN_POINTS_TO_SMOOTH:
+        low, high = smoothed(low), smoothed(high)
+    return [(step, *pair) for (step, _), *pair in zip(ends[0], low, high, strict=True)]  # type: ignore[misc]
+
+
+def _outline(band: Band, x: Axis, y: Axis) -> str:
+    """Returns the points of a polygon around a band: along its upper edge, and back along the lower one."""
+    there = [f"{x.place(step):.1f},{y.place(high):.1f}" for step, _, high in band]
+    back = [f"{x.place(step):.1f},{y.place(low):.1f}" for step, low, _ in reversed(band)]
+    return " ".join([*there, *back])
 
 
 def _rounded(value: float) -> float:

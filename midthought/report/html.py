@@ -5,10 +5,7 @@ Texts of a run are untrusted: they enter the page escaped, or as JSON that the p
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
-from importlib import resources
 from pathlib import Path
 
 from midthought.report.control_arms import control_arms_table
@@ -36,14 +33,12 @@ def write_report(run_path: str | os.PathLike[str], *, max_trajectories: int = 20
 
 def render(run: RunRecord) -> str:
     """Returns the whole page as HTML."""
-    script = _asset("report.js")
     sentence, support = verdict(run.summary)
     charts, chart_points = curves(run.metrics)
     return render_page(
+        "report.html",
+        ("curves.js", "report.js"),
         name=run.name,
-        style=_asset("report.css"),
-        script=script,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         data={"charts": chart_points, "trajectories": [{**row, "right": is_right(row)} for row in run.trajectories]},
         verdict=sentence,
         support=support,
@@ -57,7 +52,3 @@ def render(run: RunRecord) -> str:
         num_trajectories=run.num_trajectories,
         config=run.config,
     )
-
-
-def _asset(name: str) -> str:
-    return resources.files("midthought.report").joinpath(name).read_text(encoding="utf-8")

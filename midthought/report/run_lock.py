@@ -55,6 +55,15 @@ class RunLock:
         lock._num_users += 1
         return lock
 
+    @classmethod
+    def is_held(cls, folder: Path) -> bool:
+        """Whether a process works in the folder; of another host, whether one did in the last `SILENCE_SECONDS`."""
+        lock = cls(folder)
+        holder = lock._read()
+        with contextlib.suppress(OSError):
+            return bool(holder) and lock._is_alive(holder)
+        return False  # the time on the file system cannot be read in a folder without the permission to write
+
     def release(self) -> None:
         """Releases the lock when the last user in this process is done."""
         self._num_users -= 1
