@@ -80,9 +80,8 @@ def difference_interval(num_both: int, num_lost: int, num_gained: int, num_neith
     low_2, high_2 = wilson_interval(second, num)
     product = num_both * num_neither - num_lost * num_gained
     margins = (num_both + num_gained) * (num_lost + num_neither) * (num_both + num_lost) * (num_gained + num_neither)
-    if product > 0:
-        product = max(product - num / 2, 0)
-    phi = product / math.sqrt(margins) if margins else 0.0
+    corrected = max(product - num / 2, 0.0) if product > 0 else float(product)
+    phi = corrected / math.sqrt(margins) if margins else 0.0
     down, up = (first - low_1, high_2 - second), (high_1 - first, second - low_2)
     widths = [math.sqrt(max(a * a - 2 * phi * a * b + b * b, 0.0)) for a, b in (down, up)]
     return max(first - second - widths[0], -1.0), min(first - second + widths[1], 1.0)
