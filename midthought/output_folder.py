@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import OutputPathError
+from midthought.manifest import FORMAT, MANIFEST, describe
 
 MARK = ".midthought.json"
 """File that marks a folder: `{"format": 1, "kind": "checkpoint", "files": ["state.json", …]}`."""
@@ -55,7 +56,7 @@ def require_ours(path: Path, kind: str, is_older: Callable[[Path], bool] = lambd
         if marked != kind:
             raise OutputPathError(f"{path} is a {marked} that midthought wrote, and would become a {kind}; {remedy}")
         listed = _read_mark(path).get("files")
-        if listed is not None and (added := sorted(_files(path) - set(listed))):
+        if isinstance(listed, list) and (added := sorted(_files(path) - set(map(str, listed)))):
             raise OutputPathError(
                 f"{path} holds {added[0]!r}, which midthought did not write, so the {kind} there is not replaced; move "
                 "that file, or give another path"
@@ -66,7 +67,8 @@ def require_ours(path: Path, kind: str, is_older: Callable[[Path], bool] = lambd
 
 @contextmanager
 def replaced(path: str | Path, kind: str, is_older: Callable[[Path], bool] = lambda path: False) -> Iterator[Path]:
-    """Yields an empty folder next to `path`; after the block the folder is flushed to disk and renamed to `path`.
+    """Yields an empty folder next to `path`; after the block the folder is flushed to disk and renamed to `path`, with a manifest
+    of its files (`manifest.json`).
 
     If the block raises, `path` is unchanged and the new folder is removed. Raises `OutputPathError` as `require_ours`, before
     anything is written. A killed process leaves the old folder or the new one. Between the two renames the old one has
@@ -82,6 +84,9 @@ def replaced(path: str | Path, kind: str, is_older: Callable[[Path], bool] = lam
     try:
         mark(new, kind)
         yield new
+        files = {name: describe(new / name) for name in sorted(_files(new))}
+        content = {"format": FORMAT, "files": files}
+        (new / MANIFEST).write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         mark(new, kind, lists_files=True)
         for entry in [*new.rglob("*"), new]:
             _flush(entry)
@@ -108,7 +113,12 @@ def _swap(new: Path, target: Path, kind: str) -> None:
         if kind_of(target) is None:
             mark(target, kind)
         target.rename(old)
-    new.rename(target)  # replaces an empty folder
+    try:
+        new.rename(target)  # replaces an empty folder
+    except OSError:
+        if old.exists():
+            old.rename(target)
+        raise
     _flush(target.parent)
     shutil.rmtree(old, ignore_errors=True)
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import ModelPathError, SettingsError
-from midthought.output_folder import replaced
+from midthought.manifest import MANIFEST, damage, manifest_of
+from midthought.output_folder import kind_of, replaced
 from midthought.peft_folders import ADAPTER_CONFIG, merged_from, save_merged
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
@@ -35,11 +36,12 @@ def load_model(path: str | Path, dtype: Any = "float32", attn_implementation: st
     """Loads a causal LM from a folder or a Hugging Face name. `attn_implementation`: transformers' name, or `auto`, its default.
 
     For a folder of adapters (a checkpoint with LoRA), loads their base model and merges the adapters. Raises `ModelPathError`,
-    with the path and the remedy, if there is no folder, no model, or an incomplete one.
+    with the path and the remedy, if there is no folder, no model, or an incomplete one, and as `require_intact`.
     """
     from transformers import AutoModelForCausalLM
 
     folder = Path(path).expanduser()
+    require_intact(folder)
     if (folder / ADAPTER_CONFIG).is_file():
         return merged_from(folder, lambda base: load_model(base, dtype, attn_implementation))
     if folder.is_dir():
@@ -70,6 +72,24 @@ def load_model(path: str | Path, dtype: Any = "float32", attn_implementation: st
             f"model path {str(path)!r} lacks {len(missing)} of the model's weights, first {missing[0]!r}; {remedy}"
         )
     return policy.eval()
+
+
+def require_intact(folder: Path) -> None:
+    """Raises `ModelPathError` if this library wrote a model folder, or the checkpoint that it is in, and a file is not as it was
+    written. Other folders are not looked at."""
+    for place, below in ((folder, ""), (folder.parent, f"{folder.name}/")):
+        if kind_of(place) is None:
+            continue
+        try:
+            manifest = manifest_of(place)
+            found = "" if manifest is None else damage(place, manifest["files"], below)
+        except ValueError as error:
+            found = f"is damaged: its manifest {error}"
+        if found:
+            raise ModelPathError(
+                f"model path {str(folder)!r} {found}; take a checkpoint of the run, or, if the file was changed on purpose, delete "
+                f"{place / MANIFEST}"
+            )
 
 
 def why_not_loaded(error: Exception) -> str:

@@ -9,7 +9,6 @@ Does not depend on a training loop: the caller defines what `state` means (curso
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import re
@@ -27,12 +26,11 @@ from midthought.errors import CheckpointError, ModelPathError, OutputPathError
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.adapters import has_adapters
 from midthought.learning.run_checks import require_finite
-from midthought.output_folder import MARK, recover, replaced
+from midthought.manifest import MANIFEST, damage, manifest_of
+from midthought.output_folder import recover, replaced
 from midthought.peft_folders import ADAPTER_FILE, load_adapters, save_adapters, set_adapter_tensors
 from midthought.pretrained import load_model, quiet_transformers
 
-FORMAT = 1
-MANIFEST = "manifest.json"
 _STEP_FOLDER = re.compile(r"step_(\d+)")
 
 
@@ -102,7 +100,6 @@ def save_checkpoint(
     try:
         with replaced(path, "checkpoint", is_older=_is_checkpoint) as folder:
             _write_parts(folder, learner, tokenizer, dict(state or {}))
-            _write_json(folder / MANIFEST, {"format": FORMAT, "files": _describe_files(folder)})
     except OutputPathError:
         raise
     except OSError as error:
@@ -119,24 +116,15 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     """
     path = Path(path)
     recover(path)
-    if not (path / MANIFEST).is_file():
-        raise CheckpointError(f"{path} is no checkpoint: it holds no {MANIFEST}; give a folder that `train` wrote")
-    remedy = "take an earlier checkpoint of the run"
-    manifest = _read_json(path / MANIFEST)
-    if manifest.get("format") != FORMAT:
-        raise CheckpointError(
-            f"checkpoint {path} has format {manifest.get('format')!r}, this version reads {FORMAT}; {remedy}"
-        )
-    for name, expected in manifest["files"].items():
-        file = path / name
-        if not file.is_file():
-            raise CheckpointError(f"checkpoint {path} is not whole: {name} is missing; {remedy}")
-        if (size := file.stat().st_size) != expected["size"]:
-            raise CheckpointError(
-                f"checkpoint {path} is not whole: {name} has {size} bytes, not {expected['size']}; {remedy}"
-            )
-        if _sha256(file) != expected["sha256"]:
-            raise CheckpointError(f"checkpoint {path} is damaged: {name} is not as it was written; {remedy}")
+    try:
+        manifest = manifest_of(path)
+        if manifest is None:
+            raise CheckpointError(f"{path} is no checkpoint: it holds no {MANIFEST}; give a folder that `train` wrote")
+        found = damage(path, manifest["files"])
+    except ValueError as error:
+        found = f"is damaged: {MANIFEST} {error}"
+    if found:
+        raise CheckpointError(f"checkpoint {path} {found}; take an earlier checkpoint of the run")
     return Checkpoint(path, _read_json(path / "state.json"))
 
 
@@ -150,12 +138,12 @@ def step_of(path: Path) -> int:
     return int(path.name.removeprefix("step_"))
 
 
-def step_paths(run_dir: str | Path) -> list[Path]:
-    """Returns the run's checkpoints, earliest first, without unfinished ones."""
+def step_paths(run_dir: str | Path, *, with_damaged: bool = False) -> list[Path]:
+    """Returns the run's checkpoints, earliest first; those without a manifest only `with_damaged`."""
     folder = Path(run_dir) / "checkpoints"
     entries = folder.iterdir() if folder.is_dir() else []
     found = [(int(match[1]), entry) for entry in entries if (match := _STEP_FOLDER.fullmatch(entry.name))]
-    return [entry for _, entry in sorted(found) if (entry / MANIFEST).is_file()]
+    return [entry for _, entry in sorted(found) if with_damaged or (entry / MANIFEST).is_file()]
 
 
 def latest(run_dir: str | Path) -> Path | None:
@@ -232,18 +220,6 @@ def _from_hex(text: str) -> torch.Tensor:
 
 
 # -- files -------------------------------------------------------------------------------------------------------
-
-
-def _describe_files(folder: Path) -> dict[str, dict[str, Any]]:
-    files = sorted(entry for entry in folder.rglob("*") if entry.is_file() and entry.name != MARK)
-    return {
-        file.relative_to(folder).as_posix(): {"size": file.stat().st_size, "sha256": _sha256(file)} for file in files
-    }
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _is_checkpoint(path: Path) -> bool:

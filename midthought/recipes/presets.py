@@ -15,6 +15,7 @@ from midthought.config.changes import BEFORE_THEY_WERE_SETTINGS
 from midthought.config.store import TINY
 from midthought.errors import CheckpointError, SettingsError, near_names
 from midthought.plan.choices import as_recorded
+from midthought.report.run_folder import require_intact
 
 STAGES = ("sft", "rl", "all", "evaluate")
 FOR_MADE_MODELS = "tiny"
@@ -50,6 +51,8 @@ def begin(
         raise SettingsError(f"unknown stage {stage!r}. {near_names(stage, STAGES)}")
     if resume and not (path / "config.yaml").is_file():
         raise CheckpointError(f"{path} holds no run to go on with; give its folder with --run")
+    if resume:
+        require_intact(path)
     assigned = parse_assignments(words)
     if stage == "evaluate" and from_path and not run_of(from_path):
         assigned = {"model": {"local_path": str(from_path)}, **assigned}
@@ -98,7 +101,13 @@ def _is_given(from_path: Path | None) -> bool:
     run = run_of(from_path)
     if run is None or _names_a_model(read_yaml(run / "config.yaml")):
         return True
-    earlier = json.loads((run / "progress.json").read_text("utf-8")).get("from_path")
+    file = run / "progress.json"
+    try:
+        earlier = json.loads(file.read_text("utf-8"))["from_path"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(
+            f"{file} cannot be read ({error}); give one of the run's policies, copied to another folder"
+        ) from None
     return earlier is not None and _is_given(Path(earlier))
 
 
@@ -115,7 +124,10 @@ def _names_a_model(values: Mapping[str, Any]) -> bool:
 def run_of(policy: Path) -> Path | None:
     """Returns the run folder to which a policy, a checkpoint or the folder itself belongs.
 
-    The policy that lies deepest is `RUN/checkpoints/STAGE/checkpoints/NAME/policy`.
+    The policy that lies deepest is `RUN/checkpoints/STAGE/checkpoints/NAME/policy`. Raises `CheckpointError` as `require_intact`.
     """
-    folders = [policy.resolve(), *policy.resolve().parents[:5]]
-    return next((folder for folder in folders if (folder / "progress.json").is_file()), None)
+    for folder in (policy.resolve(), *policy.resolve().parents[:5]):
+        require_intact(folder)
+        if (folder / "progress.json").is_file():
+            return folder
+    return None

@@ -12,7 +12,7 @@ from typing import Any
 from midthought.errors import CheckpointError, SettingsError
 from midthought.learning.phase_meter import process_peak_bytes
 from midthought.precision import Precision
-from midthought.report.run_folder import RunFolder, write_whole
+from midthought.report.run_folder import RunFolder
 
 FILE_NAME = "progress.json"
 _FIELDS = (
@@ -25,7 +25,7 @@ _FIELDS = (
     "num_metric_lines",
     "num_trajectory_lines",
 )
-_LATER_FIELDS = ("precision",)
+_LATER_FIELDS = ("precision", "log_digests")
 """Fields that earlier versions did not write."""
 _KEYS = {"metrics": "figures"}
 """Keys of the file that differ from the field's name: run folders have them."""
@@ -47,6 +47,8 @@ class RunProgress:
         """Peak resident memory of any process of the run."""
         self.num_metric_lines = 0
         self.num_trajectory_lines = 0
+        self.log_digests: dict[str, str] | None = None
+        """Position of the logs after the last finished stage (`RunFolder.log_position`)."""
         self.precision: Precision | None = None
         """Precision in which supervised steps were measured to be faster; a resumed run uses the same."""
 
@@ -79,7 +81,16 @@ class RunProgress:
     def save(self) -> None:
         self.peak_rss_mib = max(self.peak_rss_mib, process_peak_bytes() / 2**20)
         state = {_KEYS.get(name, name): getattr(self, name) for name in _FIELDS + _LATER_FIELDS}
-        write_whole(self._path, json.dumps(state, indent=1) + "\n")
+        self._run.write_file(FILE_NAME, json.dumps(state, indent=1) + "\n")
+
+    @property
+    def log_position(self) -> dict[str, Any]:
+        """Position of the logs after the last finished stage."""
+        return {
+            "num_metric_lines": self.num_metric_lines,
+            "num_trajectory_lines": self.num_trajectory_lines,
+            "log_digests": self.log_digests,
+        }
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -93,6 +104,7 @@ class RunProgress:
     def finish(self, stage: str, metrics: dict[str, Any] | None = None) -> None:
         """Marks the stage as done and records its metrics."""
         self.done.append(stage)
-        self.num_metric_lines, self.num_trajectory_lines = self._run.num_metric_lines, self._run.num_trajectory_lines
+        for name, value in self._run.log_position.items():
+            setattr(self, name, value)
         self.metrics |= metrics or {}
         self.save()

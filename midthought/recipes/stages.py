@@ -13,7 +13,7 @@ from typing import Any
 from midthought.config import CheckpointConfig, ModelConfig
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.adapters import has_adapters
-from midthought.learning.checkpoint import step_of
+from midthought.learning.checkpoint import latest, step_of
 from midthought.learning.run_checks import require_finite
 from midthought.learning.stopping import StopRequest
 from midthought.peft_folders import merge
@@ -37,9 +37,8 @@ class Stages:
         """Does a stage unless an earlier process finished it. Lines that an interrupted process wrote are dropped first."""
         if stage in self.progress.done:
             return
-        if self.checkpoints(stage).newest is None:  # else the checkpoint stores how many lines are its own
-            self.run.keep_metric_lines(self.progress.num_metric_lines)
-            self.run.keep_trajectory_lines(self.progress.num_trajectory_lines)
+        if not self.checkpoints(stage).has_any:  # else the checkpoint stores which lines are its own
+            self.run.forget_after(self.progress.log_position)
         try:
             with self.progress.timed(stage):
                 metrics = work()
@@ -56,14 +55,14 @@ class Stages:
     def newest_step(self, *stages: str) -> tuple[str, int]:
         """Returns stage and step of the newest checkpoint of the first of these stages that has one."""
         for stage in stages:
-            if newest := self.checkpoints(stage).newest:
-                return stage, step_of(newest)
+            if path := latest(self.run.checkpoints_path / stage):
+                return stage, step_of(path)
         return "beginning", 0
 
     def restore(self, learner: AnyLearner, stage: str) -> int:
-        """Loads the stage's newest checkpoint, if there is one, into the learner. Returns the number of steps done."""
+        """Loads the stage's newest intact checkpoint, if there is one, into the learner. Returns the number of steps done."""
         checkpoints = self.checkpoints(stage)
-        newest = checkpoints.newest if self.resume else None
+        newest = checkpoints.newest() if self.resume else None
         return int(checkpoints.restore(learner, newest)["step"]) if newest is not None else 0
 
     def export(self, name: str, policy: Any, tokenizer: Any, learner: AnyLearner | None = None) -> None:
@@ -72,6 +71,7 @@ class Stages:
         if learner is not None and has_adapters(learner.policy):
             merge(learner.policy)
         save_model(policy, tokenizer, self.run.path / name, in_run=True)
+        self.run.expect_folder(name)
         policy.name_or_path = str(self.run.path / name)  # the base model that adapters of the next stage name
 
 

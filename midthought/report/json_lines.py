@@ -5,6 +5,8 @@ Does not depend on the meaning of the lines.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import math
 import numbers
@@ -25,24 +27,58 @@ class JsonLines:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._num_lines: int | None = None
+        self._num_bytes = 0
+        self._digest = hashlib.sha256()
 
     @property
     def num_lines(self) -> int:
         """Number of complete lines; 0 without a file."""
         if self._num_lines is None:
-            self._num_lines = self._count_and_mend()
+            self._num_lines = self._count()
         return self._num_lines
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the complete lines."""
+        return self._digest.hexdigest() if self.num_lines else hashlib.sha256().hexdigest()
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Appends `rows` in one write. Non-finite numbers become null."""
         lines = [json.dumps(json_value(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows]
         if not lines:
             return
-        num_lines = self.num_lines
+        num_lines, written = self.num_lines, "".join(lines).encode("utf-8", errors="replace")  # lone surrogates become "?"
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab") as file:
-            file.write("".join(lines).encode("utf-8", errors="replace"))  # a lone surrogate cannot be encoded
+        try:
+            with self.path.open("ab") as file:
+                file.truncate(self._num_bytes)  # drops part of a line that a killed process wrote
+                file.write(written)
+        except OSError:  # a full disk: part of a line may have been written
+            with contextlib.suppress(OSError):
+                os.truncate(self.path, self._num_bytes)
+            raise
         self._num_lines = num_lines + len(lines)
+        self._num_bytes += len(written)
+        self._digest.update(written)
+
+    def flush(self) -> None:
+        """Flushes the file to disk, if there is one."""
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+
+    def require(self, num_lines: int, sha256: str) -> None:
+        """Raises CheckpointError unless the file begins with this many lines, which have this digest. Changes nothing."""
+        digest = hashlib.sha256()
+        if num_lines <= self.num_lines and num_lines:
+            with self.path.open("rb") as file:
+                for _ in range(num_lines):
+                    digest.update(file.readline())
+        if num_lines > self.num_lines or digest.hexdigest() != sha256:
+            raise CheckpointError(
+                f"the first {num_lines} lines of {self.path} are not as they were written; restore the file, or resume from an "
+                "earlier checkpoint"
+            )
 
     def keep(self, num_lines: int) -> None:
         """Drops all lines after the first `num_lines`. Raises CheckpointError if there are fewer."""
@@ -57,7 +93,7 @@ class JsonLines:
             for _ in range(num_lines):
                 file.readline()
             file.truncate(file.tell())
-        self._num_lines = num_lines
+        self._num_lines = None
 
     def read(self) -> Iterator[dict[str, Any]]:
         """Yields every complete line in order. Raises CheckpointError for a line that is not a JSON object. Changes nothing."""
@@ -77,16 +113,16 @@ class JsonLines:
                     raise CheckpointError(f"{self.path}, line {number}: not a JSON object; repair or delete it")
                 yield row
 
-    def _count_and_mend(self) -> int:
+    def _count(self) -> int:
+        self._digest, self._num_bytes, num_lines = hashlib.sha256(), 0, 0
         if not self.path.exists():
             return 0
-        num_lines, end = 0, 0
-        with self.path.open("r+b") as file:
+        with self.path.open("rb") as file:
             for line in file:
                 if not line.endswith(b"\n"):
-                    file.truncate(end)
                     break
-                num_lines, end = num_lines + 1, end + len(line)
+                num_lines, self._num_bytes = num_lines + 1, self._num_bytes + len(line)
+                self._digest.update(line)
         return num_lines
 
 

@@ -19,6 +19,7 @@ import yaml
 from midthought.atomic_files import atomic_path
 from midthought.config import Change, RecipeConfig, Section, changes_between, read_yaml
 from midthought.errors import CheckpointError, UserError
+from midthought.manifest import FORMAT, MANIFEST, damage, describe_text, manifest_of
 from midthought.output_folder import kind_of, mark, require_ours
 from midthought.report.json_lines import JsonLines, json_value
 from midthought.report.metric_loggers import TensorBoardLogger, WandbLogger
@@ -32,8 +33,8 @@ class RunFolder:
     """`runs/NAME/` with the files and folders that the attributes name.
 
     Nothing is created on disk before the first write, so a run with invalid settings leaves nothing behind. A
-    checkpoint stores `num_metric_lines` and `num_trajectory_lines`; a resumed run passes them to `keep_metric_lines`
-    and `keep_trajectory_lines` and continues as if it had never stopped.
+    checkpoint stores `log_position`; a resumed run passes it to `forget_after` and continues as if it had never stopped.
+    `manifest.json` has the digests of the files that a resumed run reads, besides checkpoints and models, which have their own.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, wandb_project: str = "") -> None:
@@ -99,6 +100,7 @@ class RunFolder:
             self.lock()
         try:
             self.require_usable(resume=resume)
+            require_intact(self.path)
         except UserError:
             self.unlock()
             raise
@@ -108,7 +110,8 @@ class RunFolder:
         """Creates, marks and locks the folder; raises as `begin`."""
         self.require_usable(resume=resume)
         self.path.mkdir(parents=True, exist_ok=True)
-        mark(self.path, "run")
+        if kind_of(self.path) != "run":
+            mark(self.path, "run")
         self.lock()
         return self
 
@@ -147,7 +150,35 @@ class RunFolder:
 
     def write_config(self, text: str) -> None:
         """Writes the run's settings (YAML) atomically."""
-        write_whole(self.config_path, text)
+        self.write_file(self.config_path.name, text)
+
+    def write_file(self, name: str, text: str) -> None:
+        """Writes a file that a resumed run reads, atomically. `require_intact` then compares it with its digest."""
+        if self._is_marked:
+            files = self._manifest["files"]
+            before = files.get(name, [])[-1:]  # a killed process leaves the file with either content
+            self._write_manifest(files={**files, name: [*before, describe_text(text)]})
+        write_whole(self.path / name, text)
+
+    def expect_folder(self, name: str) -> None:
+        """Notes that the run folder has a folder, without which the run cannot be resumed."""
+        if self._is_marked:
+            self._write_manifest(files={**self._manifest["files"], f"{name}/": []})
+
+    @property
+    def _is_marked(self) -> bool:
+        return kind_of(self.path) == "run"
+
+    @property
+    def _manifest(self) -> dict[str, Any]:
+        try:
+            return manifest_of(self.path) or {"format": FORMAT, "files": {}}
+        except ValueError as error:
+            raise CheckpointError(f"{self.path / MANIFEST} {error}; delete it: the files are then not compared") from None
+
+    def _write_manifest(self, **changes: Any) -> None:
+        content = {**self._manifest, **changes}
+        write_whole(self.path / MANIFEST, json.dumps(content, indent=1, sort_keys=True) + "\n")
 
     def settings_changes(self, settings: Section) -> list[Change]:
         """Returns the differences from the settings of the run's last start; empty if there was none."""
@@ -171,7 +202,7 @@ class RunFolder:
             "settings": settings.to_dict(),
         }
         text = yaml.safe_dump_all([*history, entry], sort_keys=False, allow_unicode=True)
-        write_whole(self.settings_history_path, text)
+        self.write_file(self.settings_history_path.name, text)
 
     @property
     def _settings_history(self) -> list[dict[str, Any]]:
@@ -199,6 +230,42 @@ class RunFolder:
     @property
     def num_trajectory_lines(self) -> int:
         return self.trajectories.num_lines
+
+    @property
+    def log_position(self) -> dict[str, Any]:
+        """The numbers of lines of both logs, and the digests of these lines. What was logged is then on the disk."""
+        self.metrics.flush()
+        self.trajectories.flush()
+        return {
+            "num_metric_lines": self.num_metric_lines,
+            "num_trajectory_lines": self.num_trajectory_lines,
+            "log_digests": {"metrics": self.metrics.sha256, "trajectories": self.trajectories.sha256},
+        }
+
+    def note_log_position(self) -> None:
+        """Keeps the position of the logs in the manifest, for a run that is resumed without a checkpoint."""
+        if self._is_marked:
+            self._write_manifest(logs=self.log_position)
+
+    @property
+    def noted_log_position(self) -> dict[str, Any] | None:
+        """What the last `note_log_position` kept; None if there was none."""
+        found: dict[str, Any] | None = self._manifest.get("logs")
+        return found
+
+    def require_logged(self, position: Mapping[str, Any]) -> None:
+        """Raises CheckpointError unless both logs begin with the lines that they had at this `log_position`. Positions of
+        earlier versions have no digests; then it does nothing."""
+        digests = position.get("log_digests")
+        if digests:
+            self.metrics.require(position["num_metric_lines"], digests["metrics"])
+            self.trajectories.require(position["num_trajectory_lines"], digests["trajectories"])
+
+    def forget_after(self, position: Mapping[str, Any]) -> None:
+        """Drops what was logged after this `log_position`. Raises as `require_logged`."""
+        self.require_logged(position)
+        self.keep_metric_lines(min(position["num_metric_lines"], self.num_metric_lines))
+        self.keep_trajectory_lines(min(position["num_trajectory_lines"], self.num_trajectory_lines))
 
     def keep_metric_lines(self, num_lines: int) -> None:
         """Drops what was logged after the first `num_lines` lines, in TensorBoard too."""
@@ -233,6 +300,29 @@ def flat_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+def require_intact(path: Path) -> None:
+    """Raises `CheckpointError`, with the file and the remedy, if a file of the run at `path` is not as it was written.
+
+    Checkpoints, models and logs are not looked at. A run of an earlier version, without a manifest, is not looked at."""
+    if kind_of(path) != "run":
+        return
+    manifest: dict[str, Any] | None = None
+    found = ""
+    for _ in range(3):  # another process may be writing
+        try:
+            before, manifest = manifest, manifest_of(path)
+            found = "" if manifest is None else damage(path, manifest["files"])
+        except ValueError as error:
+            found = f"is damaged: {MANIFEST} {error}"
+        if not found or manifest == before:
+            break
+    if found:
+        raise CheckpointError(
+            f"{path} {found}; restore the file from a copy, or, if it was changed on purpose, delete {path / MANIFEST}: "
+            "the files are then not compared"
+        )
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -13,6 +13,7 @@ from midthought.learning.run_checks import check_training
 from midthought.plan.choices import Choice, as_recorded
 from midthought.plan.engine_choice import before_choice
 from midthought.report.console import Console
+from midthought.report.run_folder import require_intact
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
@@ -77,10 +78,13 @@ def settle(
     """Returns the settings that a trainer runs with. `settings` and `arguments`: as in `merge_settings`.
 
     `needs_environment`: whether `config` must be a `ConfigStore`, which has the sections of an environment. Raises SettingsError
-    if a setting is unknown, if settings contradict each other, and for `resume` without a run folder.
+    if a setting is unknown, if settings contradict each other, and for `resume` without a run folder; CheckpointError if a file of
+    the run is damaged.
     """
     config, model = merge_settings(config, model=model, algorithm=algorithm, settings=settings, arguments=arguments)
     run_path = run_path or config.checkpoint.output_dir or None
+    if resume and isinstance(run_path, str | Path):
+        require_intact(Path(run_path))
     if resume and isinstance(run_path, str | Path) and (Path(run_path) / "config.yaml").is_file():
         config = as_recorded(config, Path(run_path) / "config.yaml")
     config, preset = (config, "") if isinstance(run_path, RunStage) else choose_preset(config, model)

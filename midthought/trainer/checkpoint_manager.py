@@ -1,46 +1,113 @@
-"""Saves the checkpoints of one stage of a run, and deletes old ones."""
+"""Saves the checkpoints of one stage of a run, deletes old ones, and finds the newest one that is intact."""
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from midthought.config import CheckpointConfig
+from midthought.errors import CheckpointError
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.checkpoint import (
+    Checkpoint,
     keep_last,
-    latest,
     load_checkpoint,
     save_checkpoint,
     step_of,
     step_path,
     step_paths,
 )
+from midthought.output_folder import recover
 from midthought.report.run_folder import RunFolder
+
+_log = logging.getLogger(__name__)
 
 
 class CheckpointManager:
     """Saves to `RUN/checkpoints/STAGE/checkpoints/step_000001`, …, and deletes what the settings do not keep.
 
-    A checkpoint also stores how many lines `metrics.jsonl` and `trajectories.jsonl` had, so that `forget_after` can drop
-    the lines that an interrupted process wrote after it.
+    A checkpoint also stores `RunFolder.log_position`: it can be resumed from if it is intact and the logs begin with the lines
+    that they had. A damaged one is set aside as `step_000001.damaged`.
     """
 
     def __init__(self, run: RunFolder, stage: str, settings: CheckpointConfig) -> None:
         self._run = run
         self._folder = run.checkpoints_path / stage
         self._settings = settings
+        self._checked: Checkpoint | None = None
 
     @property
+    def has_any(self) -> bool:
+        """Whether there is a checkpoint, intact or not."""
+        return bool(step_paths(self._folder, with_damaged=True))
+
     def newest(self) -> Path | None:
-        """The newest checkpoint. None: there is none yet."""
-        return latest(self._folder)
+        """Returns the newest checkpoint that can be resumed from, compared with its digests; None if there is none yet.
+
+        Damaged ones are set aside and named in a warning. Raises `CheckpointError` if there are checkpoints and none can be
+        used. Call it in a locked run folder.
+        """
+        for old in (self._folder / "checkpoints").glob(".step_*.old"):
+            recover(old.with_name(old.name.removeprefix(".").removesuffix(".old")))
+        paths = step_paths(self._folder, with_damaged=True)
+        return self._newest_of(paths)
 
     def before(self, step: int) -> Path | None:
-        """The newest checkpoint of an earlier step. None: there is none."""
-        return next((path for path in reversed(step_paths(self._folder)) if step_of(path) < step), None)
+        """Returns the newest checkpoint of an earlier step that can be used; None if there is none."""
+        return self._newest_of([path for path in step_paths(self._folder) if step_of(path) < step])
+
+    def _newest_of(self, paths: list[Path]) -> Path | None:
+        failures: list[tuple[Path, CheckpointError]] = []
+        for path in reversed(paths):
+            try:
+                self._checked = self._load(path)
+            except CheckpointError as error:
+                failures.append((path, error))
+                continue
+            for failed, error in failures:
+                reason = str(error).rpartition("; ")[0]
+                _log.warning("%s; the run continues from %s%s", reason, path.name, self._set_aside(failed))
+            return path
+        if failures:
+            raise CheckpointError(self._none_left(failures))
+        return None
+
+    def _set_aside(self, path: Path) -> str:
+        """Renames a checkpoint that is damaged. Returns what was done, for the message."""
+        try:
+            load_checkpoint(path)
+        except CheckpointError:
+            aside = path.with_name(f"{path.name}.damaged")
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
+            return f", and the damaged checkpoint is now {aside}"
+        return ""
+
+    def _none_left(self, failures: list[tuple[Path, CheckpointError]]) -> str:
+        reason = str(failures[0][1]).rpartition("; ")[0]
+        others = f" (and {len(failures) - 1} earlier ones cannot be used, either)" if len(failures) > 1 else ""
+        return (
+            f"{reason}{others}, so the run cannot be resumed; restore the file from a copy, start another run from a checkpoint "
+            f"(--from {failures[0][0]}), or delete {self._folder}, and this stage starts again"
+        )
+
+    def _load(self, path: Path) -> Checkpoint:
+        """Opens a checkpoint of this run. Raises `CheckpointError` if it is damaged, or if the logs lack its lines."""
+        checkpoint = load_checkpoint(path)
+        if checkpoint.state.get("step", step_of(path)) != step_of(path):
+            raise CheckpointError(
+                f"checkpoint {path} is of step {checkpoint.state['step']}; take another checkpoint of the run"
+            )
+        self._run.require_logged(checkpoint.state)
+        return checkpoint
+
+    def open(self, path: Path) -> Checkpoint:
+        """Opens a checkpoint of the run as `load_checkpoint` does; the one that `newest` found is not compared twice."""
+        checked, self._checked = self._checked, None
+        return checked if checked is not None and checked.path == path else load_checkpoint(path)
 
     def path(self, step: int) -> Path:
         """Path of the checkpoint of this step."""
@@ -61,31 +128,25 @@ class CheckpointManager:
         `path` None: writes to the run folder, then deletes checkpoints of later steps (left by a run that was resumed from an
         earlier step), and all but the last `checkpoint.keep_last_n` and step `best` (0: none).
         """
-        counts = {
-            "num_metric_lines": self._run.num_metric_lines,
-            "num_trajectory_lines": self._run.num_trajectory_lines,
-        }
         target = path or self.path(step)
-        save_checkpoint(target, learner, tokenizer=tokenizer, state={**state, "step": step, **counts})
+        content = {**state, "step": step, **self._run.log_position}
+        save_checkpoint(target, learner, tokenizer=tokenizer, state=content)
         if path is None:
             self._delete_old(step, best)
         return target
 
     def _delete_old(self, step: int, best: int) -> None:
-        for later in step_paths(self._folder):
-            if later.name > self.path(step).name:
-                shutil.rmtree(later)
+        for later in self._after(step):
+            shutil.rmtree(later)
         kept_best = self.path(best) if self._settings.keep_best and best else None
         keep_last(self._folder, self._settings.keep_last_n, kept_best)
 
+    def _after(self, step: int) -> Iterator[Path]:
+        return (path for path in step_paths(self._folder, with_damaged=True) if step_of(path) > step)
+
     def restore(self, learner: AnyLearner, path: Path) -> dict[str, Any]:
         """Takes the learner back to a checkpoint of this run, drops later lines, and returns the checkpoint's state."""
-        checkpoint = load_checkpoint(path)
+        checkpoint = self.open(path)
         checkpoint.restore(learner)
-        self.forget_after(checkpoint.state)
+        self._run.forget_after(checkpoint.state)
         return checkpoint.state
-
-    def forget_after(self, counts: Mapping[str, Any]) -> None:
-        """Drops the metrics and trajectories that were written after a checkpoint with these counts."""
-        self._run.keep_metric_lines(min(counts["num_metric_lines"], self._run.num_metric_lines))
-        self._run.keep_trajectory_lines(min(counts["num_trajectory_lines"], self._run.num_trajectory_lines))

@@ -7,12 +7,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from midthought.config import RecipeConfig, require_allowed
 from midthought.errors import SettingsError
 from midthought.learning.checkpoint import step_of
 from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.stopping import StopRequest
+from midthought.output_folder import recover
 from midthought.plan.choices import Choice
 from midthought.plan.phases import plan_record
 from midthought.report.console import Console
@@ -67,18 +69,29 @@ class RunWriter:
         self.checkpoints = CheckpointManager(
             self.run, place.name if isinstance(place, RunStage) else "ppo", config.checkpoint
         )
-        self.newest = self.checkpoints.newest if resume else None
+        self.newest = self.checkpoints.newest() if resume else None
         self.sft_checkpoints = CheckpointManager(self.run, "sft", config.checkpoint)
         """Checkpoints of the supervised steps."""
         self.sft_policy_path = self.run.path / "warmup"
         """Folder of the policy after the supervised steps."""
-        self.has_sft = self.is_owner and resume and (self.sft_policy_path / "config.json").is_file()
+        if self.is_owner and resume:
+            recover(self.sft_policy_path)
+        self.has_sft = self.is_owner and resume and self.sft_policy_path.is_dir()
         """Whether an earlier process finished the supervised steps."""
-        self.newest_sft = self.sft_checkpoints.newest if self.is_owner and resume and not self.has_sft else None
+        self.newest_sft = self.sft_checkpoints.newest() if self.is_owner and resume and not self.has_sft else None
         """The checkpoint that interrupted supervised steps continue from."""
         if self.is_owner and resume and self.newest is None and self.newest_sft is None:
-            num_rows = len(self.sft_rows()) if self.has_sft else 0
-            self.checkpoints.forget_after({"num_metric_lines": num_rows, "num_trajectory_lines": 0})
+            self.run.forget_after(self._start_of_fit())
+
+    def _start_of_fit(self) -> Mapping[str, Any]:
+        """Returns the position of the logs before the first iteration."""
+        noted = self.run.noted_log_position if self.has_sft else None
+        return noted or {"num_metric_lines": len(self.sft_rows()) if self.has_sft else 0, "num_trajectory_lines": 0}
+
+    def note_sft(self) -> None:
+        """Notes that the supervised steps are done and their policy is written."""
+        self.run.expect_folder(self.sft_policy_path.name)
+        self.run.note_log_position()
 
     def _open(self, *, resume: bool, allow_changes: bool) -> None:
         self.run.begin(resume=resume)

@@ -105,6 +105,7 @@ class SftStage:
         require_finite(policy, "the model after the supervised steps")
         if self._writer is not None:
             save_model(policy, self._tokenizer, self._writer.sft_policy_path, in_run=True)
+            self._writer.note_sft()
             policy.name_or_path = str(self._writer.sft_policy_path)  # the base model that new adapters name
         self.is_done = True
 

@@ -123,14 +123,16 @@ def restore_learner(
     If the checkpoint is in the run folder of `writer`, later metrics and trajectories are dropped there. Raises CheckpointError
     if it is damaged, was not written by a trainer, or has another model or tokenizer.
     """
-    checkpoint = load_checkpoint(path)
-    state = checkpoint.state
     own = writer if writer is not None and writer.holds(path) else None
+    checkpoint = own.checkpoints.open(Path(path)) if own is not None else load_checkpoint(path)
+    state = checkpoint.state
     if own is None or not _is_of_older_recipe(state):
         _require_same_tokenizer(state, tokenizer, path)
+    if own is not None and "num_metric_lines" in state:
+        own.run.require_logged(state)
     checkpoint.restore(learner)
     if own is not None and "num_metric_lines" in state:
-        own.checkpoints.forget_after(state)
+        own.run.forget_after(state)
     return state
 
 

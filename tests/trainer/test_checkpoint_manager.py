@@ -162,7 +162,7 @@ def test_checkpoints_and_models_do_not_replace_folders_of_the_user_or_each_other
 def test_a_run_of_an_earlier_version_whose_folders_carry_no_mark_is_resumed(talker, tmp_path):
     with RayPPOTrainer(four_iterations(), Colours, run_path=tmp_path, **talker) as trainer:
         trainer.fit()
-    for file in tmp_path.rglob(".midthought.json"):
+    for file in [*tmp_path.rglob(".midthought.json"), tmp_path / "manifest.json", tmp_path / "policy/manifest.json"]:
         file.unlink()
     config = four_iterations()
     config.training.num_train_iters = 5
@@ -433,5 +433,8 @@ def test_settings_that_were_changed_by_hand_in_the_run_folder_are_noticed(talker
     file = tmp_path / "config.yaml"
     file.write_text(file.read_text("utf-8").replace("gamma: 1.0", "gamma: 0.9"), encoding="utf-8")
     config = four_iterations().merged(yaml.safe_load(file.read_text("utf-8")))
+    with pytest.raises(CheckpointError, match=r"config\.yaml is not as it was written; .*changed on purpose, delete"):
+        RayPPOTrainer(config, Colours, run_path=tmp_path, resume=True, **talker)
+    (tmp_path / "manifest.json").unlink()
     with pytest.raises(SettingsError, match=r"training\.gamma: 1\.0 before, 0\.9 now"):
         RayPPOTrainer(config, Colours, run_path=tmp_path, resume=True, **talker)

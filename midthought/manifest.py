@@ -1,0 +1,74 @@
+"""`manifest.json`: sizes and SHA-256 of the files of a folder, written with them and compared when they are read again.
+
+Does not depend on what the files hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+
+def describe(file: Path) -> dict[str, Any]:
+    """Returns `{"size", "sha256"}` of a file."""
+    with file.open("rb") as stream:
+        return {"size": file.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+
+
+def describe_text(text: str) -> dict[str, Any]:
+    """Returns `describe` of a file with this text, in UTF-8."""
+    data = text.encode("utf-8", errors="replace")
+    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def manifest_of(folder: Path) -> dict[str, Any] | None:
+    """Returns the content of a folder's manifest; None if it has none. Raises `ValueError`, with the reason, if it cannot be
+    read."""
+    try:
+        content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if content.get("format") != FORMAT:
+            raise ValueError(f"has format {content.get('format')!r}, this version reads {FORMAT}")
+        if not isinstance(content["files"], Mapping):
+            raise ValueError("cannot be read (it lists no files)")
+    except FileNotFoundError:
+        return None
+    except (json.JSONDecodeError, UnicodeDecodeError, OSError, RecursionError, KeyError, AttributeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"cannot be read ({reason or type(error).__name__})") from None
+    found: dict[str, Any] = content
+    return found
+
+
+def damage(folder: Path, files: Mapping[str, Any], below: str = "") -> str:
+    """Returns what is wrong with the first of these files that is not as described; empty if all are.
+
+    `files`: by their names in `folder`, as `describe` returns them, or a list of such descriptions, one of which must fit. A name
+    that ends with `/` is a folder, which must exist. Only names that start with `below` are looked at.
+    """
+    for name, expected in files.items():
+        if name.startswith(below) and (found := _damage_of(folder, name, expected)):
+            return found
+    return ""
+
+
+def _damage_of(folder: Path, name: str, expected: Any) -> str:
+    path = folder / name
+    if name.endswith("/"):
+        return "" if path.is_dir() else f"is not whole: {name} is missing"
+    if not path.is_file():
+        return f"is not whole: {name} is missing"
+    options = [option for option in (expected if isinstance(expected, list) else [expected]) if isinstance(option, dict)]
+    sizes = [option.get("size") for option in options]
+    try:
+        size = path.stat().st_size
+        if size not in sizes:
+            return f"is not whole: {name} has {size} bytes, not {sizes[-1] if sizes else 'those of its manifest'}"
+        return "" if describe(path) in options else f"is damaged: {name} is not as it was written"
+    except OSError as error:
+        return f"is damaged: {name} cannot be read ({error.strerror})"

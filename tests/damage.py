@@ -1,0 +1,58 @@
+"""Random damage to the files of a folder, by seed: what disks, copies and mistakes do to a run."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+KINDS = ("flip", "truncate", "empty", "missing", "swap", "foreign")
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What was done, and to which files."""
+
+    kind: str
+    files: Sequence[Path]
+    """Relative to the folder. Two files that were exchanged, else one."""
+
+    def is_named_in(self, message: str) -> bool:
+        """Whether a message has the name of a damaged file, or the name of a checkpoint or model that it belongs to."""
+        return any(part in message for file in self.files for part in (file.name, *file.parts[:-1][-2:]))
+
+
+def damage(folder: Path, other: Path, seed: int) -> Damage:
+    """Damages one or two files of `folder`. `other`: another run, whose file of the same name takes the place of one (`foreign`)."""
+    draw = random.Random(f"damage-{seed}")
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
+    kind, file = KINDS[seed % len(KINDS)], draw.choice(files)
+    data = bytearray(file.read_bytes())
+    name = file.relative_to(folder)
+    if kind == "flip":
+        place = draw.randrange(len(data))
+        data[place] ^= 1 << draw.randrange(8)
+        file.write_bytes(data)
+    elif kind == "truncate":
+        file.write_bytes(data[: draw.randrange(len(data))])
+    elif kind == "empty":
+        file.write_bytes(b"")
+    elif kind == "missing":
+        file.unlink()
+    elif kind == "swap":
+        second = draw.choice([path for path in files if path.read_bytes() != data])
+        file.write_bytes(second.read_bytes())
+        second.write_bytes(data)
+        return Damage(kind, (name, second.relative_to(folder)))
+    else:
+        differing = [
+            path
+            for path in files
+            if (theirs := other / path.relative_to(folder)).is_file() and theirs.read_bytes() != path.read_bytes()
+        ]
+        file = draw.choice(differing)
+        name = file.relative_to(folder)
+        shutil.copyfile(other / name, file)
+    return Damage(kind, (name,))
