@@ -63,7 +63,9 @@ def _damage_of(folder: Path, name: str, expected: Any) -> str:
         return "" if path.is_dir() else f"is not whole: {name} is missing"
     if not path.is_file():
         return f"is not whole: {name} is missing"
-    options = [option for option in (expected if isinstance(expected, list) else [expected]) if isinstance(option, dict)]
+    options = [
+        option for option in (expected if isinstance(expected, list) else [expected]) if isinstance(option, dict)
+    ]
     sizes = [option.get("size") for option in options]
     try:
         size = path.stat().st_size

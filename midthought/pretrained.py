@@ -87,8 +87,8 @@ def require_intact(folder: Path) -> None:
             found = f"is damaged: its manifest {error}"
         if found:
             raise ModelPathError(
-                f"model path {str(folder)!r} {found}; take a checkpoint of the run, or, if the file was changed on purpose, delete "
-                f"{place / MANIFEST}"
+                f"model path {str(folder)!r} {found}; take a checkpoint of the run, or, if the file was changed on purpose, "
+                f"delete {place / MANIFEST}"
             )
 
 

@@ -25,7 +25,7 @@ class Damage:
 
 
 def damage(folder: Path, other: Path, seed: int) -> Damage:
-    """Damages one or two files of `folder`. `other`: another run, whose file of the same name takes the place of one (`foreign`)."""
+    """Damages one or two files of `folder`. `other`: another run, whose file of the same name replaces one (`foreign`)."""
     draw = random.Random(f"damage-{seed}")
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
     kind, file = KINDS[seed % len(KINDS)], draw.choice(files)

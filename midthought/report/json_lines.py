@@ -47,7 +47,10 @@ class JsonLines:
         lines = [json.dumps(json_value(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows]
         if not lines:
             return
-        num_lines, written = self.num_lines, "".join(lines).encode("utf-8", errors="replace")  # lone surrogates become "?"
+        num_lines, written = (
+            self.num_lines,
+            "".join(lines).encode("utf-8", errors="replace"),
+        )  # lone surrogates become "?"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with self.path.open("ab") as file:

@@ -174,7 +174,9 @@ class RunFolder:
         try:
             return manifest_of(self.path) or {"format": FORMAT, "files": {}}
         except ValueError as error:
-            raise CheckpointError(f"{self.path / MANIFEST} {error}; delete it: the files are then not compared") from None
+            raise CheckpointError(
+                f"{self.path / MANIFEST} {error}; delete it: the files are then not compared"
+            ) from None
 
     def _write_manifest(self, **changes: Any) -> None:
         content = {**self._manifest, **changes}
@@ -311,8 +313,9 @@ def require_intact(path: Path) -> None:
     manifest: dict[str, Any] | None = None
     found = ""
     for _ in range(3):  # another process may be writing
+        before = manifest
         try:
-            before, manifest = manifest, manifest_of(path)
+            manifest = manifest_of(path)
             found = "" if manifest is None else damage(path, manifest["files"])
         except ValueError as error:
             found = f"is damaged: {MANIFEST} {error}"

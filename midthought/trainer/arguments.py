@@ -78,8 +78,8 @@ def settle(
     """Returns the settings that a trainer runs with. `settings` and `arguments`: as in `merge_settings`.
 
     `needs_environment`: whether `config` must be a `ConfigStore`, which has the sections of an environment. Raises SettingsError
-    if a setting is unknown, if settings contradict each other, and for `resume` without a run folder; CheckpointError if a file of
-    the run is damaged.
+    if a setting is unknown, if settings contradict each other, and for `resume` without a run folder; CheckpointError if a file
+    of the run is damaged.
     """
     config, model = merge_settings(config, model=model, algorithm=algorithm, settings=settings, arguments=arguments)
     run_path = run_path or config.checkpoint.output_dir or None

@@ -77,21 +77,21 @@ class CheckpointManager:
 
     def _set_aside(self, path: Path) -> str:
         """Renames a checkpoint that is damaged. Returns what was done, for the message."""
-        try:
-            load_checkpoint(path)
-        except CheckpointError:
-            aside = path.with_name(f"{path.name}.damaged")
-            shutil.rmtree(aside, ignore_errors=True)
-            path.rename(aside)
-            return f", and the damaged checkpoint is now {aside}"
-        return ""
+        if _is_intact(path):
+            return ""
+        aside = path.with_name(f"{path.name}.damaged")
+        shutil.rmtree(aside, ignore_errors=True)
+        path.rename(aside)
+        return f", and the damaged checkpoint is now {aside}"
 
     def _none_left(self, failures: list[tuple[Path, CheckpointError]]) -> str:
-        reason = str(failures[0][1]).rpartition("; ")[0]
+        path, error = failures[0]
+        reason = str(error).rpartition("; ")[0]
         others = f" (and {len(failures) - 1} earlier ones cannot be used, either)" if len(failures) > 1 else ""
+        use = f"start another run from a checkpoint (--from {path}), " if _is_intact(path) else ""
         return (
-            f"{reason}{others}, so the run cannot be resumed; restore the file from a copy, start another run from a checkpoint "
-            f"(--from {failures[0][0]}), or delete {self._folder}, and this stage starts again"
+            f"{reason}{others}, so the run cannot be resumed; restore the file from a copy, {use}or delete {self._folder}, and "
+            "this stage starts again"
         )
 
     def _load(self, path: Path) -> Checkpoint:
@@ -150,3 +150,11 @@ class CheckpointManager:
         checkpoint.restore(learner)
         self._run.forget_after(checkpoint.state)
         return checkpoint.state
+
+
+def _is_intact(path: Path) -> bool:
+    try:
+        load_checkpoint(path)
+    except CheckpointError:
+        return False
+    return True

@@ -48,6 +48,7 @@ def test_a_warmed_up_policy_with_a_nan_is_refused_before_anything_is_written(mon
     weights = load_file(file)
     next(iter(weights.values())).view(-1)[0] = float("nan")
     save_file(weights, file, metadata={"format": "pt"})
+    (file.parent / "manifest.json").unlink()
     words = ["--stage", "rl", "--from", str(tmp_path / "first")]
     assert train(monkeypatch, "feedback", tmp_path / "second", *words) == 2
     assert "the model that the run starts from: 1 of" in capsys.readouterr().err

@@ -231,6 +231,7 @@ def test_steps_that_were_interrupted_go_on_with_the_same_settings_before_fit(mak
     trainer.sft(shown, **{**STEPS, "num_steps": 11})
     trainer.cleanup()
     shutil.rmtree(tmp_path / "warmup")
+    (tmp_path / "manifest.json").unlink()  # it names the folder
     resumed = make(run_path=tmp_path, resume=True, checkpoint={"save_interval": 1})
     with pytest.raises(SettingsError, match=r"interrupted in its supervised steps; call sft"):
         resumed.fit()
