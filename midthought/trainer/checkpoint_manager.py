@@ -67,8 +67,8 @@ class CheckpointManager:
             except CheckpointError as error:
                 failures.append((path, error))
                 continue
-            for failed, error in failures:
-                reason = str(error).rpartition("; ")[0]
+            for failed, why in failures:
+                reason = str(why).rpartition("; ")[0]
                 _log.warning("%s; the run continues from %s%s", reason, path.name, self._set_aside(failed))
             return path
         if failures:
