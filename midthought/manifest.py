@@ -70,7 +70,7 @@ def _damage_of(folder: Path, name: str, expected: Any) -> str:
     try:
         size = path.stat().st_size
         if size not in sizes:
-            return f"is not whole: {name} has {size} bytes, not {sizes[-1] if sizes else 'those of its manifest'}"
+            return f"is not whole: {name} has {size} bytes, not {sizes[-1] if sizes else 'as many as written'}"
         return "" if describe(path) in options else f"is damaged: {name} is not as it was written"
     except OSError as error:
         return f"is damaged: {name} cannot be read ({error.strerror})"
