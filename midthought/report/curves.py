@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any
 
 from markupsafe import Markup
@@ -77,9 +78,14 @@ class Axis:
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
-def curves(metrics: Mapping[str, Mapping[str, Points]]) -> tuple[str, list[dict[str, Any]]]:
-    """Returns all charts as HTML, by stage, and their points for the page's script, in the order of `data-chart`."""
-    return _stages({stage: plan_charts(series) for stage, series in metrics.items()})
+def curves(
+    metrics: Mapping[str, Mapping[str, Points]], marks: Mapping[str, Mapping[int, str]] = MappingProxyType({})
+) -> tuple[str, list[dict[str, Any]]]:
+    """Returns all charts as HTML, by stage, and their points for the page's script, in the order of `data-chart`.
+
+    `marks`: by stage, labels of steps; each is a vertical line in the stage's charts.
+    """
+    return _stages({stage: plan_charts(series) for stage, series in metrics.items()}, marks)
 
 
 def overlaid_curves(stages: Mapping[str, Mapping[str, Chart]]) -> tuple[str, list[dict[str, Any]]]:
@@ -90,17 +96,20 @@ def overlaid_curves(stages: Mapping[str, Mapping[str, Chart]]) -> tuple[str, lis
         main = [charts[key] for key in dict.fromkeys(subjects)]
         rest = [charts[key] for key in sorted(charts.keys() - set(subjects))]
         planned[stage] = (main, rest) if main else (rest, [])
-    return _stages(planned)
+    return _stages(planned, {})
 
 
-def _stages(planned: Mapping[str, tuple[list[Chart], list[Chart]]]) -> tuple[str, list[dict[str, Any]]]:
+def _stages(
+    planned: Mapping[str, tuple[list[Chart], list[Chart]]], marks: Mapping[str, Mapping[int, str]]
+) -> tuple[str, list[dict[str, Any]]]:
     html: list[str] = []
     data: list[dict[str, Any]] = []
     for stage, groups in planned.items():
         last_step = max(
             (line[-1][0] for group in groups for chart in group for line in chart.lines.values()), default=0
         )
-        parts = [[_chart(chart, data) for chart in group] for group in groups]
+        labels = marks.get(stage, {})
+        parts = [[_chart(chart, labels, data) for chart in group] for group in groups]
         title = STAGES.get(stage) or stage.replace("arms.", "Control arm ", 1)
         html.append(macro("stage")(title, f"{last_step:,}", *parts))
     return Markup("").join(html), data
@@ -164,7 +173,7 @@ def _labelled(series: dict[str, Points]) -> dict[str, Points]:
     return dict(zip(short, series.values(), strict=True)) if len(set(short)) == len(short) else series
 
 
-def _chart(chart: Chart, data: list[dict[str, Any]]) -> dict[str, Any]:
+def _chart(chart: Chart, labels: Mapping[int, str], data: list[dict[str, Any]]) -> dict[str, Any]:
     """Returns the values of the template's macro `chart`, and appends the points for the page's script to `data`."""
     points_of = {label: thinned(points) for label, points in chart.lines.items()}
     raw = {label: [value for _, value in points] for label, points in points_of.items()}
@@ -209,6 +218,7 @@ def _chart(chart: Chart, data: list[dict[str, Any]]) -> dict[str, Any]:
         "steps": (min(steps), max(steps)),
         "description": "; ".join(f"{label} from {_short(v[0])} to {_short(v[-1])}" for label, v in shown.items()),
         "lines": lines,
+        "marks": [(f"{x.place(step):.1f}", step, label) for step, label in labels.items() if x.low <= step <= x.high],
         "x_ticks": [(f"{x.place(tick):.1f}", f"{tick:.0f}") for tick in x.ticks],
         "y_ticks": list(zip([f"{y.place(tick):.1f}" for tick in y.ticks], _value_labels(y), strict=True)),
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from midthought.report.control_arms import control_arms_table
 from midthought.report.curves import curves
+from midthought.report.findings import STAGES, findings_list, marks, shown_findings
 from midthought.report.results import arms_table, cards, more_metrics, verdict
 from midthought.report.run_folder import RunFolder, write_whole
 from midthought.report.run_record import RunRecord, is_right, read_run
@@ -34,7 +35,8 @@ def write_report(run_path: str | os.PathLike[str], *, max_trajectories: int = 20
 def render(run: RunRecord) -> str:
     """Returns the whole page as HTML."""
     sentence, support = verdict(run.summary)
-    charts, chart_points = curves(run.metrics)
+    findings = shown_findings(run.findings)
+    charts, chart_points = curves(run.metrics, dict.fromkeys(STAGES, marks(findings)))
     return render_page(
         "report.html",
         ("curves.js", "report.js"),
@@ -47,6 +49,7 @@ def render(run: RunRecord) -> str:
         control_arms=control_arms_table(run.summary, run.arm_reports),
         has_reward="reward/mean" in run.summary,
         more_metrics=more_metrics(run.summary),
+        findings=findings_list(findings),
         curves=charts,
         num_shown=len(run.trajectories),
         num_trajectories=run.num_trajectories,

@@ -51,6 +51,7 @@ class RunFolder:
         self.report_path = self.path / "report.html"
         self.metrics = JsonLines(self.metrics_path)
         self.trajectories = JsonLines(self.trajectories_path)
+        self.findings = JsonLines(self.path / "guards.jsonl")
         self._lock: RunLock | None = None
         self._loggers: list[TensorBoardLogger | WandbLogger] = [TensorBoardLogger(self.tensorboard_path)]
         if wandb_project:

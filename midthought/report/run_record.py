@@ -31,6 +31,8 @@ class RunRecord:
     trajectories: list[dict[str, Any]] = field(default_factory=list)
     num_trajectories: int = 0
     """Total number; `trajectories` may be a selection."""
+    findings: Sequence[Mapping[str, Any]] = ()
+    """What the guards reported, and the rollbacks, in the order of writing."""
     arm_reports: Sequence[str] = ()
     """Names of the control arms that have a report of their own."""
 
@@ -52,6 +54,7 @@ def read_run(path: str | os.PathLike[str], *, max_trajectories: int = 200) -> Ru
         metrics=_read_metrics(folder),
         trajectories=trajectories,
         num_trajectories=num_trajectories,
+        findings=[json_value(row) for row in folder.findings.read()],
         arm_reports=sorted(report.parent.name for report in folder.path.glob("arms/*/report.html")),
     )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from midthought.config import RecipeConfig
+from midthought.errors import TrainingStoppedError
 from midthought.learning.checkpoint import step_of
 from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.stopping import StopRequest
@@ -72,7 +73,8 @@ class FitLoop:
     def run(self, console: Console, stage: RunStage | None) -> Path | None:
         """Runs the iterations that are left. Then saves the policy and writes the report, unless the owner of a larger run does.
 
-        Returns the folder of the policy. A requested stop takes effect after an iteration and its checkpoint.
+        Returns the folder of the policy. A requested stop takes effect after an iteration and its checkpoint. If a guard stops
+        the run, the report is written, too.
         """
         if self._state.iteration >= self.num_iters:
             _log.warning(
@@ -83,8 +85,13 @@ class FitLoop:
         stop = stage.stop if stage is not None else StopRequest()
         path = self._writer.policy_path if self._writer is not None else None
         with stop, console.stage(title, total=self.num_iters, unit="iterations") as bar:
-            self._run_iterations(bar, stop)
-            self._guards.after_run()
+            try:
+                self._run_iterations(bar, stop)
+                self._guards.after_run()
+            except TrainingStoppedError:
+                if self._writer is not None:
+                    self._writer.report()
+                raise
             if self._writer is not None and path is not None:
                 self._parts.save_model(path, self._trainer.meter, in_run=True)
                 self._writer.finish(self._state.metrics_history)

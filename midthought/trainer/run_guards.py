@@ -15,7 +15,7 @@ from midthought.guards.finding import Finding
 from midthought.guards.history import ITERATION, VALIDATION
 from midthought.guards.monitor import Monitor
 from midthought.guards.registry import GUARDS
-from midthought.report.json_lines import JsonLines
+from midthought.report.run_folder import RunFolder
 from midthought.rollout.trajectory_json import save_trajectories
 from midthought.trainer.run_writer import RunWriter
 from midthought.types import StopReason, Trajectory
@@ -28,8 +28,6 @@ SEED_STEP = 7_919
 
 FOLDER = "guards"
 """Folder in a run folder with the episodes of iterations whose gradient was not finite."""
-FINDINGS = "guards.jsonl"
-"""File in a run folder with the findings, as they were reported."""
 
 
 class RollbackRequest(TrainingStoppedError):
@@ -134,11 +132,11 @@ class RunGuards:
             changes,
         )
         if self._path is not None:
-            JsonLines(self._path / FINDINGS).append([{"rollback": asdict(rollback)}])
+            RunFolder(self._path).findings.append([{"rollback": asdict(rollback)}])
 
     def _tell(self, findings: Sequence[Finding]) -> None:
         if self._path is not None:
-            JsonLines(self._path / FINDINGS).append(finding.to_dict() for finding in findings)
+            RunFolder(self._path).findings.append(finding.to_dict() for finding in findings)
         for finding in findings:
             if finding.policy == "warn":
                 _log.warning("%s: %s", finding.guard, finding)

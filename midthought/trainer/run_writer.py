@@ -175,6 +175,10 @@ class RunWriter:
         self.write_measurements()
         self.run.write_summary({**summary, **(metrics_history[-1] if metrics_history else {}), **last})
         self.run.close()
+        self.report()
+
+    def report(self) -> None:
+        """Writes `report.html` from what the folder holds now."""
         write_report(self.run.path)
 
     def close(self) -> None:

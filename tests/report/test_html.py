@@ -55,6 +55,9 @@ def hostile_run(path: Path, run_path: Path) -> Path:
         run.write_config(HOSTILE)
         run.write_summary({HOSTILE: HOSTILE, "after.exact_match": 0.5})
         run.metrics.append([{"stage": HOSTILE, "step": 1, HOSTILE: 1.0}])
+        texts = dict.fromkeys(("guard", "subject", "policy", "observation", "action"), HOSTILE)
+        run.findings.append([{**texts, "causes": [HOSTILE], "start_step": 1, "step": 1}])
+        run.findings.append([{"rollback": {"guard": HOSTILE, "seed": HOSTILE, "settings": {HOSTILE: HOSTILE}}}])
     return path
 
 
@@ -90,6 +93,64 @@ def test_the_page_shows_the_run(run_path: Path) -> None:
     assert len(data["trajectories"]) == 36 and data["trajectories"][0]["arm"] == "before"
     assert len(data["charts"]) == html.count("<figure")
     assert {row["right"] for row in data["trajectories"]} == {True, False}
+
+
+FINDINGS = [
+    {
+        "guard": "tool_fails",
+        "policy": "warn",
+        "observation": "60 % of the calls of 'memory' fail",
+        "start_step": 12,
+        "step": 14,
+        "last_step": 20,
+        "causes": ["the tool raises for these arguments", "the policy writes wrong arguments"],
+        "action": "read the errors in trajectories.jsonl",
+        "subject": "memory",
+    },
+    {"guard": "spike", "policy": "rollback", "observation": "KL 9", "start_step": 30, "step": 30, "subject": ""},
+]
+ROLLBACK = {
+    "guard": "spike",
+    "start_step": 30,
+    "to_step": 25,
+    "seed": 7919,
+    "settings": {"training.learning_rate": 5e-7},
+}
+
+
+def test_the_page_shows_what_the_guards_reported(run_path: Path) -> None:
+    assert "No guard reported anything" in write_report(run_path).read_text()
+    RunFolder(run_path).findings.append([*FINDINGS, {"rollback": ROLLBACK}, FINDINGS[0]])
+    html = write_report(run_path).read_text()
+    section = html[html.index('id="findings"') : html.index('id="curves"')]
+    texts = [
+        "1. tool_fails: memory",
+        "since iteration 12, reported after iteration 14, policy warn",
+        "60 % of the calls of &#39;memory&#39; fail.",
+        "the tool raises for these arguments",
+        "the policy writes wrong arguments",
+        "read the errors in trajectories.jsonl.",
+        "2. spike",
+        "3. rollback because of spike",
+        "iteration 25, with sampling seed 7919, training.learning_rate=5e-07",
+    ]
+    places = [section.index(text) for text in texts]
+    assert places == sorted(places)
+    assert section.count("tool_fails") == 1  # a resumed run reported it again
+
+
+def test_curves_of_iterations_mark_where_a_finding_starts(run_path: Path) -> None:
+    RunFolder(run_path).findings.append([*FINDINGS, {**FINDINGS[1], "guard": "truncated"}])
+    html = write_report(run_path).read_text()
+    figures = html.split("<figure")[1:]
+    reward, warm_up = (next(each for each in figures if f"<b>{title}</b>" in each) for title in ("Reward", "Loss"))
+    assert re.findall(r'<text class="mark"[^>]*>([^<]*)<title>([^<]*)', reward) == [
+        ("1", "Finding 1 starts in iteration 12"),
+        ("2, 3", "Finding 2, 3 starts in iteration 30"),
+    ]
+    (x,) = re.findall(r'<line class="mark" x1="([0-9.]+)"[^>]*/><text[^>]*>1<', reward)
+    assert float(x) == pytest.approx(50 + (12 - 1) / (40 - 1) * (402 - 50), abs=0.06)  # steps 1 to 40, pixels 50 to 402
+    assert 'class="mark"' not in warm_up
 
 
 def test_foreign_text_stays_text(run_path: Path, tmp_path: Path) -> None:
@@ -150,6 +211,7 @@ def test_whether_an_answer_was_right_is_said_or_read_from_the_reward_or_unknown(
 
 
 def test_in_a_browser_the_script_shows_rows_filters_and_reads_curves(run_path: Path, tmp_path: Path) -> None:
+    RunFolder(run_path).findings.append(FINDINGS)
     page = write_report(run_path)
     probe = """<script>{
       const said = [], count = document.getElementById("count");
@@ -162,6 +224,9 @@ def test_in_a_browser_the_script_shows_rows_filters_and_reads_curves(run_path: P
       filter("", ""); filter("gained", ""); filter("", "runs 7 minutes"); said.push(detail.textContent);
       document.querySelector(".chart svg").dispatchEvent(new KeyboardEvent("keydown", { key: "Home" }));
       said.push(document.querySelector(".chart output").textContent);
+      const item = document.querySelector("#finding-1"), mark = document.querySelector("text.mark");
+      const visible = (element) => element.getBoundingClientRect().width > 0;
+      said.push([visible(item), visible(mark), getComputedStyle(item).borderLeftWidth, mark.firstChild.textContent]);
       document.body.append(make("pre", { id: "probe" }, JSON.stringify(said)));
     }</script></body>"""
     html = re.sub(r"<meta http-equiv[^>]*>", "", page.read_text()).replace("</body>", probe)
@@ -169,7 +234,8 @@ def test_in_a_browser_the_script_shows_rows_filters_and_reads_curves(run_path: P
     probed.write_text(html)
     shown = dom(probed, tmp_path)
     (said,) = re.findall(r'<pre id="probe">(.*?)</pre>', shown)
-    everything, gained, searched, detail, read_out = json.loads(said)
+    everything, gained, searched, detail, read_out, finding = json.loads(said)
+    assert finding == [True, True, "3px", "1"]
     rows = json.loads(Page(html).scripts[0])["trajectories"]
     right = {(row["task_id"], row["arm"]): row["right"] for row in rows}
     num_gained = sum(right[task, "after"] and not right[task, "before"] for task, arm in right if arm == "after")

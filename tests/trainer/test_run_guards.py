@@ -236,6 +236,8 @@ def test_the_episodes_of_a_gradient_that_is_not_finite_are_saved_and_the_command
     (reported,) = map(json.loads, (tmp_path / "guards.jsonl").read_text().splitlines())
     judged = finding.to_dict() | {"observation": reported["observation"]}  # the file has null for inf
     assert reported == json.loads(json.dumps(judged))
+    page = (tmp_path / "report.html").read_text()  # a run that a guard stopped has a report, too
+    assert "1. not_finite" in page and "Likely cause" in page and "rewards of this size" in page
 
 
 def test_the_metrics_that_stop_a_run_before_the_update_are_logged(talker, tmp_path):
@@ -298,6 +300,8 @@ def test_a_rollback_continues_from_the_checkpoint_before_with_another_seed_and_h
     assert (rollback["start_step"], rollback["to_step"]) == (8, 6)
     assert rollback["settings"]["training.learning_rate"] == pytest.approx(5e-4)
     assert judge(tmp_path / "run") == []
+    page = (tmp_path / "run/report.html").read_text()
+    assert "1. spike" in page and "checkpoint of iteration 6, with sampling seed" in page
     with gamed_from(99, talker, tmp_path / "run", resume=True) as resumed:
         resumed.fit(num_iters_per_epoch=11)
     assert resumed.metrics_history[-1]["learning_rate"] == pytest.approx(5e-4)
