@@ -1,4 +1,4 @@
-"""Findings of the guards: how the report lists them, and where it marks them in the curves. Does not depend on the guards."""
+"""Findings of the guards: how the report lists and marks them. Does not depend on the guards."""
 
 from __future__ import annotations
 
