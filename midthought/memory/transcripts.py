@@ -101,14 +101,14 @@ def read_transcript(path: str | Path) -> Transcript:
     text = without_unusable_characters(decoded.text.replace("\r\n", "\n").replace("\r", "\n"))
     form = format_of(text, path.suffix)
     try:
-        title, segments = form.read(text)
+        reading = form.read(text)
     except ValueError as error:
         raise TranscriptError(f"{path}: {error}; {form.remedy}") from None
-    segments, num_repeats = without_repetitions(segments)
+    segments, num_repeats = without_repetitions(reading.segments)
     turns = turns_of(segments)
     if not turns:
         raise TranscriptError(f"{path}: no speaker turn found; {form.remedy}")
-    episode = " ".join((title or "").split()) or title_of(path.stem)
+    episode = " ".join((reading.title or "").split()) or title_of(path.stem)
     return Transcript(episode, path.stem, tuple(turns), path, form.name, decoded.encoding, num_repeats)
 
 

@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from midthought.memory.formats.reading import Reading, head_of, name_of, untimed_headers
+from midthought.memory.formats.layouts import Layout, Row, share_in_order, speakers_of
+from midthought.memory.formats.reading import Reading, Skipped, head_of, name_of
 from midthought.memory.formats.registry import transcript_format
 from midthought.memory.markup import unescape
 from midthought.memory.turns import CLOCK_PATTERN, Segment, clock_time
@@ -18,6 +19,7 @@ _CUE_TIME = re.compile(rf"^[^\S\n]{{0,9}}{CLOCK_PATTERN}[^\S\n]{{0,9}}-->[^\S\n]
 _REMEDY = "give it cues with '{} --> {}' and words"
 _VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s+(?P<name>[^<>]*)>")
 _TAG = re.compile(r"</?(?:b|c|font|i|lang|rt|ruby|u)(?:[.\s][^<>]*)?>|</v>|<\d[\d:.]*>", re.IGNORECASE)
+_FILE_FIELD = re.compile(r"(Kind|Language|Title|Region):\s*(.*)")
 _DASH = re.compile(r"^\s*(?:>>+|[-–—])\s+")
 
 
@@ -39,22 +41,37 @@ def _has_cues(text: str, suffix: str) -> bool:
 @transcript_format("SRT", suffixes=(".srt",), remedy=_REMEDY.format("HH:MM:SS,mmm", "HH:MM:SS,mmm"), shown_by=_has_cues)
 def read_captions(text: str) -> Reading:
     """Ignores notes, styles, numbers and headers between cues. Lines repeated by roll-up captions are read once."""
-    cues = _unrolled(_cues(text))
-    spoken = [" ".join(cue.lines) for cue in cues]
+    cues, lines = _cues(text)
+    header, skipped = _outside(lines, text.startswith("WEBVTT"))
+    cues = [cue for cue in _unrolled(cues) if cue.lines]
+    rows = [Row(number, line, place == 0) for number, cue in enumerate(cues) for place, line in enumerate(cue.lines)]
+    has_voices = any("<v" in row.text for row in rows)
+    layout = Layout(confidence=0.95) if has_voices else speakers_of(rows)
     segments: list[Segment] = []
-    for cue, words, prefix in zip(cues, spoken, untimed_headers(spoken), strict=True):
-        voices = _VOICE.split(words)  # words before the first voice, then name and words alternately
-        named = [(unescape(name), said) for name, said in zip(voices[1::2], voices[2::2], strict=True)]
-        if prefix and not named:
-            named, voices[0] = [(prefix["name"], prefix["rest"] or "")], ""
+    for place, row in enumerate(rows):
+        time = cues[row.number].time if row.after_blank else None
+        if head := layout.heads.get(place):
+            segments.append(Segment(name_of(head.name or "") or None, unescape(head.rest), time))
+            continue
+        voices = _VOICE.split(row.text)  # words before the first voice, then name and words alternately
         if voices[0].strip():
-            segments.append(Segment(None, unescape(voices[0]), cue.time))
-        segments += [Segment(name_of(name) or None, unescape(said), cue.time) for name, said in named]
-    return Reading(None, segments)
+            segments.append(Segment(None, unescape(voices[0]), time))
+        named = zip(voices[1::2], voices[2::2], strict=True)
+        segments += [Segment(name_of(unescape(name)) or None, unescape(said), time) for name, said in named]
+    _judge_times(layout, [cue.time for cue in cues if cue.time])
+    return Reading(None, segments, header, skipped, layout.confidence, tuple(layout.doubts))
 
 
-def _cues(text: str) -> list[_Cue]:
+def _judge_times(layout: Layout, times: Sequence[str]) -> None:
+    order = share_in_order(times)
+    if order < 0.95:
+        layout.doubt(f"{1 - order:.0%} of the times go back", min(0.4, 2 * (1 - order)))
+
+
+def _cues(text: str) -> tuple[list[_Cue], list[str]]:
+    """Returns the cues, and the lines outside of them that are no numbers."""
     cues: list[_Cue] = []
+    outside: list[str] = []
     is_vtt = text.startswith("WEBVTT")
     inside = False
     for line in text.split("\n"):
@@ -67,10 +84,27 @@ def _cues(text: str) -> list[_Cue]:
             inside = False
         elif inside:
             cues[-1].lines.append(_TAG.sub("", _DASH.sub("", line)).strip())
-    return [_Cue(cue.time, [line for line in cue.lines if line]) for cue in cues]
+        elif line.strip() and not line.strip().isdigit():
+            outside.append(line.strip())
+    return [_Cue(cue.time, [line for line in cue.lines if line]) for cue in cues], outside
 
 
-def _unrolled(cues: Sequence[_Cue]) -> Sequence[_Cue]:
+def _outside(lines: Sequence[str], is_vtt: bool) -> tuple[tuple[tuple[str, str], ...], tuple[Skipped, ...]]:
+    """Returns the header's fields and the skipped blocks: notes, styles, names of cues."""
+    fields: list[tuple[str, str]] = []
+    skipped: list[Skipped] = []
+    for number, line in enumerate(lines):
+        if is_vtt and number == 0:
+            if rest := line.removeprefix("WEBVTT").strip(" -"):
+                fields.append(("", rest))
+        elif (field := _FILE_FIELD.fullmatch(line)) and len(skipped) == 0:
+            fields.append((field[1], field[2]))
+        else:
+            skipped.append(Skipped(line, "not part of a cue"))
+    return tuple(fields), tuple(skipped)
+
+
+def _unrolled(cues: list[_Cue]) -> list[_Cue]:
     """Removes the repeated line from cues of roll-up captions, as YouTube writes them."""
     spoken = [cue for cue in cues if cue.lines]
     rolled = [bool(after.lines[0] == before.lines[-1]) for before, after in itertools.pairwise(spoken)]

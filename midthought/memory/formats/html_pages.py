@@ -46,7 +46,7 @@ def read_html(text: str) -> Reading:
     if any(tag == "cite" for _, tag, _ in pieces):
         return Reading(title, _cited(pieces))
     reading = read_plain_text(_lines(pieces))
-    return Reading(title or reading.title, reading.segments)
+    return reading._replace(title=title or reading.title)
 
 
 def _spoken(text: str) -> str:

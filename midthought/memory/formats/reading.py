@@ -1,33 +1,40 @@
-"""The result of every reader, and the recognition of speaker names. Readers raise ValueError with the reason; they do
-not access files."""
+"""The result of every reader: what was understood, how surely, and what was not. Readers raise ValueError with the reason;
+they do not access files."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from midthought.memory.turns import CLOCK_PATTERN, Segment
+from midthought.memory.turns import Segment
 
-BRACKETED_TIME = rf"[(\[]{CLOCK_PATTERN}[)\]]"
-MAX_NAME_LETTERS = 80
 _HEAD_LETTERS = 20_000
 _HEAD_LINES = 8
 
-_NAME_ONLY = re.compile(r"^(?P<name>[^:\[\]]{1,60}?|\[[^:\[\]]{1,60}\]):(?:\s+(?P<rest>.*))?$", re.DOTALL)
-_NAME_WORD = re.compile(
-    r"[^\W\d_a-z][\w.'’\-]*,?|\d+|&|(?:de|da|del|der|den|di|du|la|le|van|von|bin|al|and|of|y|e)|\([^()]{1,40}\)"
-)
-_SENTENCE_END = re.compile(r"(?:[.!?…:—–-][\"'”’)\]]*|[)\]])$")
+DOUBTFUL_BELOW = 0.7
+"""A reading of less confidence is reported as doubtful."""
+
+
+class Skipped(NamedTuple):
+    """Text that is neither speech nor a header field."""
+
+    text: str
+    reason: str
 
 
 class Reading(NamedTuple):
-    """The episode's title, None if the source has none, and its segments."""
+    """How a reader understands a text."""
 
     title: str | None
+    """None if the source has none."""
     segments: list[Segment]
+    header: tuple[tuple[str, str], ...] = ()
+    """Fields (key, value) before the first turn; the key is empty for other text there."""
+    skipped: tuple[Skipped, ...] = ()
+    confidence: float = 1.0
+    """From 0 to 1: the share of the text that the chosen interpretation explains, lowered by each doubt."""
+    doubts: tuple[str, ...] = ()
+    """What may have been misunderstood, one sentence each."""
 
 
 def head_of(text: str) -> str:
@@ -36,32 +43,9 @@ def head_of(text: str) -> str:
     return "\n".join(islice((line for line in text[:_HEAD_LETTERS].split("\n") if line.strip()), _HEAD_LINES))
 
 
-def looks_like_name(text: str) -> bool:
-    """True for one to six capitalized words, except particles such as `van`: `Mireille B. Reece, Psy.D`."""
-    words = text.split() if len(text) <= MAX_NAME_LETTERS else []
-    return 1 <= len(words) <= 6 and words[0][0].isupper() and all(_NAME_WORD.fullmatch(word) for word in words)
-
-
-def untimed_headers(lines: Sequence[str]) -> list[re.Match[str] | None]:
-    """Returns the lines that start with a speaker's name and a colon, as opposed to sentences with a colon.
-
-    A name's words are capitalized, and it either occurs more than once or follows the end of a sentence.
-    """
-    candidates = [
-        match if (match := _NAME_ONLY.match(line)) and looks_like_name(match["name"].strip("[]")) else None
-        for line in lines
-    ]
-    counts = Counter(match["name"] for match in candidates if match)
-    for number, match in enumerate(candidates):
-        before = lines[number - 1][-20:].rstrip() if number else ""
-        follows_sentence = not before or _SENTENCE_END.search(before)
-        if match and (
-            (counts[match["name"]] < 2 and not follows_sentence) or (number == 0 and match["name"] == "Title")
-        ):
-            candidates[number] = None
-    return candidates
-
-
 def name_of(written: str) -> str:
-    """Returns a speaker's name without surrounding brackets, dashes and colons."""
-    return " ".join(written.strip(" \t[]:–—-").split())
+    """Returns a speaker's name without surrounding brackets, dashes, colons and marks of the writing direction."""
+    return " ".join(written.translate(_DIRECTION_MARKS).strip(" \t[]:：–—-*_").split())
+
+
+_DIRECTION_MARKS = dict.fromkeys([0x200B, 0x200E, 0x200F, 0x061C, 0x2060, *range(0x202A, 0x202F), *range(0x2066, 0x206A)])

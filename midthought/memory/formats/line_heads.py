@@ -1,0 +1,104 @@
+"""The start of a line read in every way that it allows: a name, a time, both, in brackets, bold or alone on the line."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import regex
+
+from midthought.memory.formats.scripts import folded, is_role, looks_like_name
+from midthought.memory.turns import CLOCK, clock_time
+
+_MAX_HEAD_LETTERS = 200
+
+_CLOCK = rf"(?P<time>{CLOCK})(?:[:;]\d\d(?!\d))?(?![\d:])"
+_SPAN = rf"{_CLOCK}(?:\s{{0,9}}(?:-->|[-–—~→]|to|bis|à)\s{{0,9}}{CLOCK})?"
+_BRACKETED = rf"[(\[<]\s{{0,3}}{_SPAN}\s{{0,3}}[)\]>]"
+_TIME = rf"(?:{_BRACKETED}|{_SPAN})"
+_NAME = r"(?P<name>[^\s:()\[\]|<>\\](?:[^:()\[\]|<>]|\([^():\d][^():]{0,38}\)){0,79}?)"
+_IN_BRACKETS = r"\[(?P<name>[^:\[\]]{1,80})\]"
+_REST = r"(?P<rest>.*)$"
+_BREAK = r"(?:\s+|$)"
+
+_STYLES = {
+    "name (time)": rf"{_NAME}:?\s{{0,9}}[,–—-]?\s{{0,3}}{_BRACKETED}\s{{0,9}}[:–—-]?\s{{0,9}}{_REST}",
+    "name time": rf"{_NAME}(?:\s{{0,9}}[,|–—•-]\s{{0,9}}|:\s{{1,9}}|\s{{1,9}}){_SPAN}\s{{0,9}}:?$(?P<rest>)",
+    "name time text": rf"{_NAME}(?:\s{{0,9}}[|]\s{{0,9}}|:?\s{{1,9}}){_SPAN}\s{{0,9}}[|:–—-]?\s{_REST}",
+    "time name:": rf"{_TIME}\s{{0,9}}[-–—|•]?\s{{0,9}}(?:{_NAME}|{_IN_BRACKETS})\s{{0,3}}:{_BREAK}{_REST}",
+    "time [name]": rf"{_TIME}\s{{0,9}}[-–—|]?\s{{0,9}}{_IN_BRACKETS}{_BREAK}{_REST}",
+    "time name": rf"{_TIME}\s{{0,9}}[-–—|•]?\s{{0,9}}{_NAME}\s{{0,9}}$(?P<rest>)",
+    "time | name |": rf"{_TIME}\s{{0,9}}[|]\s{{0,9}}{_NAME}\s{{0,9}}[|]\s{{0,9}}{_REST}",
+    "[name] time": rf"{_IN_BRACKETS}:?\s{{0,9}}[-–—|]?\s{{0,9}}{_TIME}\s{{0,9}}(?:[:–—|-]{_BREAK}|$|\s){_REST}",
+    "[name]:": rf"{_IN_BRACKETS}\s{{0,3}}:{_BREAK}{_REST}",
+    "[name]": rf"{_IN_BRACKETS}{_BREAK}{_REST}",
+    "name |": rf"{_NAME}\s{{0,9}}[|]\s{{0,9}}(?=[^|]*\|?\s*$){_REST}",
+    "name:": rf"{_NAME}\s{{0,3}}:{_BREAK}{_REST}",
+}
+_PATTERNS = {style: regex.compile(pattern, regex.DOTALL) for style, pattern in _STYLES.items()}
+_TIME_FIRST = regex.compile(rf"{_TIME}(?:\s{{0,9}}[:–—-])?{_BREAK}{_REST}", regex.DOTALL)
+_ALONE = regex.compile(r"\[?(?P<name>[^:\[\]|<>]{1,80}?)\]?$")
+_WIDE_COLON = regex.compile(rf"{_NAME}\s{{0,3}}:{_REST}", regex.DOTALL)
+_ANY = regex.compile(rf"(?P<name>[^\s:()\[\]|<>\\,.!?]{{1,20}}(?:\s[^\s:()\[\]|<>\\,.!?]{{1,20}})?):{_BREAK}{_REST}", regex.DOTALL)
+"""A label of any shape: accepted only if nearly all lines have one."""
+_MARK = regex.compile(r"(?:>>+|[-–—•])\s{0,3}(?=\S)")
+
+TIMED_STYLES = frozenset(style for style in _STYLES if "time" in style)
+
+
+class Head(NamedTuple):
+    """One reading of a line's start."""
+
+    style: str
+    name: str | None
+    """As written; None for a time alone."""
+    time: str | None
+    """`HH:MM:SS`."""
+    rest: str
+    """The line after it."""
+
+
+def heads_of(line: str, *, any_name: bool = False) -> list[Head]:
+    """Returns every reading of the line's start as name, or name and time. Takes time linear in the line's length.
+
+    With `any_name`, a name may have any shape.
+    """
+    plain = folded(line[:_MAX_HEAD_LETTERS])
+    offset = len(plain) - len(plain.lstrip())
+    if mark := _MARK.match(plain, offset):
+        offset = mark.end()
+    found = [
+        _head(style, match, line)
+        for style, pattern in _PATTERNS.items()
+        if (match := pattern.match(plain, offset)) and (any_name or is_label(match["name"]))
+    ]
+    if not found and (match := _WIDE_COLON.match(plain, offset)) and (any_name or is_label(match["name"])):
+        colon = match.start("rest") - 1
+        if line[colon] != ":" or not match["rest"][:1].isascii():  # no blank after a wide colon, or before another script
+            found.append(_head("name:", match, line))
+    if not found and (match := _ANY.match(plain, offset)):
+        found.append(_head("any:", match, line))
+    return found
+
+
+def time_head(line: str) -> Head | None:
+    """Returns the line's start as a time without a name."""
+    plain = folded(line[:_MAX_HEAD_LETTERS])
+    match = _TIME_FIRST.match(plain, len(plain) - len(plain.lstrip()))
+    return Head("time", None, clock_time(match["time"]), line[match.start("rest") :]) if match else None
+
+
+def name_alone(line: str) -> str | None:
+    """Returns the line if it may be a name and nothing else."""
+    match = _ALONE.match(folded(line).strip()) if len(line) <= 90 else None
+    return match["name"] if match and is_label(match["name"]) and line.strip()[-1] not in ".,;!?…。！？؟" else None
+
+
+def is_label(name: str) -> bool:
+    """Whether the text has the shape of a name or of a label such as `speaker 1`."""
+    name = name.strip(" \t*_-–—")
+    return bool(name) and (looks_like_name(name) or is_role(name))
+
+
+def _head(style: str, match: regex.Match[str], line: str) -> Head:
+    time = clock_time(match["time"]) if "time" in match.groupdict() else None
+    return Head(style, line[match.start("name") : match.end("name")], time, line[match.start("rest") :])

@@ -1,0 +1,150 @@
+"""Reads lines of text: header fields, turns in the style that the file supports, or prose. For every format made of lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from midthought.memory.formats.header_fields import (
+    Header,
+    field_of,
+    fields_end,
+    header_of,
+    is_rule,
+    service_lines,
+)
+from midthought.memory.formats.layouts import Layout, Row, choose_layout
+from midthought.memory.formats.line_heads import heads_of
+from midthought.memory.formats.reading import Reading, Skipped, name_of
+from midthought.memory.formats.scripts import ends_sentence, is_unspaced
+from midthought.memory.turns import Segment
+
+MIN_PROSE_WORDS = 50
+"""Text without names and timestamps is a transcript only from this length on; shorter, it is probably a note."""
+_MAX_TITLE_WORDS = 15
+_UNSPACED_LETTERS_PER_WORD = 2
+
+
+def read_rows(
+    rows: Sequence[Row], keep: Callable[[str], str], *, start: Callable[[Row], Row] = lambda row: row
+) -> Reading:
+    """Returns the turns, or the prose, of a text.
+
+    `keep` turns lines into words without markup, with time marks. `start` rewrites a row so that names and times at its
+    start can be recognized.
+    """
+    extra = service_lines([row.text for row in rows])
+    skipped = list(extra.values())
+    rows = [row for place, row in enumerate(rows) if place not in extra]
+    shown = [start(row) for row in rows]
+    num_fields = _num_header_rows(shown)
+    body = shown[num_fields:]
+    layout = choose_layout(body)
+    if not layout.heads:
+        return _prose(shown[:num_fields], rows[num_fields:], layout, keep, skipped)
+    first = min(layout.heads)
+    preface = body[:first]
+    header = header_of([row.text for row in shown[:num_fields]], keep)
+    segments: list[Segment] = []
+    if _is_speech(preface, body):
+        words = keep("\n".join(row.text for row in preface if row.mark != "#"))
+        segments.append(Segment(None, words))
+        layout.doubt(f"{len(words.split())} words before the first speaker have none", 0.3)
+        preface = [row for row in preface if row.mark == "#"]
+    if preface:
+        more = header_of(_with_blanks(preface), keep)
+        header = Header(header.title or more.title, header.fields + more.fields)
+    segments += _segments(rows[num_fields:], body, layout, keep, skipped)
+    return Reading(header.title, segments, header.fields, tuple(skipped), layout.confidence, tuple(layout.doubts))
+
+
+def rows_of(text: str, mark: Callable[[str], str] = lambda line: "") -> list[Row]:
+    """Returns the lines that are not empty."""
+    rows: list[Row] = []
+    after_blank = True
+    for number, line in enumerate(text.split("\n")):
+        if line := line.strip():
+            rows.append(Row(number, line, after_blank, mark(line)))
+        after_blank = not line
+    return rows
+
+
+def _with_blanks(rows: Sequence[Row]) -> list[str]:
+    return [line for row in rows for line in (["", row.text] if row.after_blank else [row.text])]
+
+
+def _num_header_rows(rows: Sequence[Row]) -> int:
+    counts = Counter(field[0].casefold() for row in rows if (field := field_of(row.text)))
+    lines = _with_blanks(rows[:80])
+    end = fields_end(lines, lambda key: counts[key.casefold()])
+    return sum(map(bool, lines[:end]))
+
+
+def _is_speech(preface: Sequence[Row], rows: Sequence[Row]) -> bool:
+    """Whether text before the first named turn is so long that it is no description."""
+    spoken = sum(num_words(row.text) for row in preface if row.mark != "#")
+    return spoken > 400 or spoken > max(60, 0.2 * sum(num_words(row.text) for row in rows))
+
+
+def _segments(
+    rows: Sequence[Row], body: Sequence[Row], layout: Layout, keep: Callable[[str], str], skipped: list[Skipped]
+) -> list[Segment]:
+    segments: list[Segment] = []
+    running: list[str] = []
+    name: str | None = None
+    time: str | None = None
+    begins = False
+
+    def end() -> None:
+        words = keep("\n".join(running))
+        if words or name or time:
+            segments.append(Segment(name, words, time, begins_turn=begins))
+
+    for place in range(min(layout.heads), len(rows)):
+        row = rows[place]
+        if head := layout.heads.get(place):
+            end()
+            name = name_of(keep(head.name)) or None if head.name is not None else None
+            time, begins, running = head.time, head.name is not None, [head.rest]
+        elif row.mark == "#":
+            skipped.append(Skipped(keep(row.text.lstrip("# ")), "heading"))
+        elif place not in layout.used and not is_rule(row.text):
+            running.append(row.text)
+    end()
+    return segments
+
+
+def _prose(
+    top: Sequence[Row], rows: Sequence[Row], layout: Layout, keep: Callable[[str], str], skipped: list[Skipped]
+) -> Reading:
+    """Paragraphs without a speaker, as in Whisper's `.txt`."""
+    header = header_of([row.text for row in top], keep)
+    while rows and rows[0].mark == "#":
+        more = header_of([rows[0].text.lstrip("# ")], keep)
+        header = Header(header.title or more.title, header.fields + more.fields)
+        rows = rows[1:]
+    if header.title is None and _is_title(rows):
+        header = Header(keep(rows[0].text), (*header.fields, ("", keep(rows[0].text))))
+        rows = rows[1:]
+    skipped += [Skipped(keep(row.text.lstrip("# ")), "heading") for row in rows if row.mark == "#"]
+    rows = [row for row in rows if row.mark != "#" and not is_rule(row.text)]
+    if sum(num_words(row.text) for row in rows) < MIN_PROSE_WORDS:
+        return Reading(None, [])
+    is_lines = len(rows) > 1 and not any(row.after_blank for row in rows[1:])  # as Whisper writes them
+    parts = [row.text for row in rows] if is_lines else ["\n".join(row.text for row in rows)]
+    segments = [Segment(None, keep(part)) for part in parts]
+    return Reading(header.title, segments, header.fields, tuple(skipped), layout.confidence, tuple(layout.doubts))
+
+
+def _is_title(rows: Sequence[Row]) -> bool:
+    if len(rows) < 2 or not rows[1].after_blank or heads_of(rows[0].text):
+        return False
+    text = rows[0].text
+    return len(text.split()) <= _MAX_TITLE_WORDS and len(text) < 120 and not ends_sentence(text)
+
+
+def num_words(text: str) -> int:
+    """Returns the number of words; two letters of a script without blanks between words count as one."""
+    if text.isascii():
+        return len(text.split())
+    return len(text.split()) + sum(map(is_unspaced, text)) // _UNSPACED_LETTERS_PER_WORD

@@ -1,0 +1,93 @@
+"""Signs of all scripts by their Unicode properties: colons, digits, brackets, shapes of names, ends of sentences."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import regex
+
+MAX_NAME_LETTERS = 80
+_MAX_NAME_WORDS = 6
+_COLONS = ":：﹕︰꞉∶፦፥"
+_OPENING, _CLOSING = "【〔［〖", "】〕］〗"
+
+_NAME_WORD = regex.compile(
+    r"""["'“”‘’«»]?[\p{Lu}\p{Lt}\p{Lo}][\p{L}\p{M}\p{N}.'’_·・\-/]*["'“”‘’«»]?[,、]?|[#№]?\p{N}+|[&+/]"""
+    r"|(?:de|da|del|der|den|di|du|la|le|van|von|bin|ibn|al|and|und|et|y|e|of|from|the|in|at|with|to)|\([^()]{1,40}\),?"
+)
+_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+_MAX_UNSPACED_LETTERS = 14
+_LABEL = regex.compile(
+    r"(?i)(?:speaker|spk|spkr|sprecher(?:in)?|locuteur|hablante|orador|parlante|participant|person|voice|channel|guest|host|"
+    r"caller|interviewer|interviewee|moderator|unknown|unidentified|audience|male|female|man|woman|"
+    r"说话人|發言人|发言人|講者|话者|話者|スピーカー|화자|참석자|спикер|דובר|متحدث|المتحدث|वक्ता)"
+    r"(?:[ _#\-]?(?:speaker|voice|member))?[ _#\-]?(?:\d{1,3}|[a-z])?"
+)
+_DIARIZED = regex.compile(
+    r"(?i)(?:speaker|spk|spkr|sprecher|locuteur|hablante|orador|parlante|participant|person|voice|channel|s|"
+    r"说话人|發言人|发言人|講者|話者|话者|スピーカー|화자|참석자|спикер|דובר|متحدث|المتحدث|वक्ता)[ _#\-]*(?:\d{1,3}|[a-z])"
+)
+_SENTENCE_END = regex.compile(r"(?:[\p{Sentence_Terminal}…:–—\-][\p{Pf}\p{Pe}\"'’”]*|[\p{Pe}\p{Pf}])\s*$")
+_LETTER = regex.compile(r"\p{L}")
+
+
+def folded(text: str) -> str:
+    """Returns the text, of the same length, with ASCII signs for digits, colons, brackets and blanks of other scripts.
+
+    Marks of the writing direction become blanks.
+    """
+    return text if text.isascii() else text.translate(_table("".join(set(text))))
+
+
+def _table(signs: str) -> dict[int, str]:
+    return {ord(sign): _folded_sign(sign) for sign in signs if not sign.isascii()}
+
+
+def _folded_sign(sign: str) -> str:
+    if sign in _COLONS:
+        return ":"
+    if sign in _OPENING or sign in _CLOSING:
+        return "[" if sign in _OPENING else "]"
+    category = unicodedata.category(sign)
+    if category == "Nd":
+        return str(unicodedata.decimal(sign))
+    if category == "Zs" or unicodedata.bidirectional(sign) in _DIRECTIONS or sign in "\u200e\u200f\u061c\u200b\u2060":
+        return " "
+    return chr(ord(sign) - 0xFEE0) if "\uff01" <= sign <= "\uff5e" and not sign.isalpha() else sign
+
+
+_DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+
+
+def looks_like_name(text: str) -> bool:
+    """True for one to six words that are capitalized or of a script without case, except particles such as `van`:
+    `Mireille B. Reece, Psy.D`."""
+    words = text.split() if len(text) <= MAX_NAME_LETTERS else []
+    if not 1 <= len(words) <= _MAX_NAME_WORDS or not _LETTER.search(text):
+        return False
+    first = words[0].lstrip("\"'“”‘’«»([#")
+    if not first or first[0].islower() or not (first[0].isalpha() or first[0].isdigit()):
+        return False
+    if len(_UNSPACED.findall(text)) > _MAX_UNSPACED_LETTERS:
+        return False
+    return all(_NAME_WORD.fullmatch(word) for word in words)
+
+
+def is_role(text: str) -> bool:
+    """True for labels such as `Speaker 1`, `SPEAKER_00`, `interviewer`."""
+    return bool(_LABEL.fullmatch(text.strip()) or _DIARIZED.fullmatch(text.strip()))
+
+
+def is_diarization_label(text: str) -> bool:
+    """True for labels that stand for a voice, not a name: `SPEAKER_00`, `spk_1`, `Speaker A`, `S2`."""
+    return bool(_DIARIZED.fullmatch(text.strip())) or (len(text) == 1 and text.isupper())
+
+
+def ends_sentence(text: str) -> bool:
+    """True if the text is empty or ends as a sentence does, in any script."""
+    return not text.strip() or bool(_SENTENCE_END.search(text[-20:]))
+
+
+def is_unspaced(sign: str) -> bool:
+    """True for a character of a script that writes no blanks between words."""
+    return bool(_UNSPACED.match(sign))

@@ -1,0 +1,129 @@
+"""One conversation in the layouts of many programs and services, to be read back. Written after their published layouts."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+
+class Said(NamedTuple):
+    speaker: str
+    words: str
+    seconds: int
+
+
+def clock(seconds: int) -> str:
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+def short(seconds: int) -> str:
+    return clock(seconds) if seconds >= 3600 else f"{seconds // 60:02d}:{seconds % 60:02d}"
+
+
+def each(pattern: str) -> Callable[[Sequence[Said]], str]:
+    """Renders every turn with a pattern of {name}, {text}, {clock}, {short}, {end}."""
+
+    def render(turns: Sequence[Said]) -> str:
+        return "".join(
+            pattern.format(
+                name=turn.speaker,
+                text=turn.words,
+                clock=clock(turn.seconds),
+                short=short(turn.seconds),
+                end=clock(turn.seconds + 4),
+                upper=turn.speaker.upper(),
+            )
+            for turn in turns
+        )
+
+    return render
+
+
+def with_top(top: str, pattern: str, bottom: str = "") -> Callable[[Sequence[Said]], str]:
+    return lambda turns: top + each(pattern)(turns) + bottom
+
+
+def srt(turns: Sequence[Said]) -> str:
+    return "".join(
+        f"{number}\n{clock(turn.seconds)},250 --> {clock(turn.seconds + 4)},000\n{turn.speaker}: {turn.words}\n\n"
+        for number, turn in enumerate(turns, 1)
+    )
+
+
+def html_page(turns: Sequence[Said]) -> str:
+    rows = "".join(
+        f"<p><strong>{html.escape(turn.speaker)}</strong> <span>({short(turn.seconds)})</span><br>{html.escape(turn.words)}</p>\n"
+        for turn in turns
+    )
+    return f"<!doctype html><html><head><title>The Bell</title></head><body><nav>Home</nav>{rows}</body></html>"
+
+
+OTTER_TOP = (
+    "The Bell\nThu, Jul 22, 2021 1:54PM • 55:21\n\nSUMMARY KEYWORDS\nbell, clock, tide, harbor\n\nSPEAKERS\nAnn Lee, Bob\n\n"
+)
+FIELDS = (
+    "Title: The Bell\nHost: Ann Lee\nGuest: Bob Reece\nDate: 2021-07-22\nSummary: A talk about a bell, and a clock.\n"
+    "License: CC BY 4.0\nURL: https://example.org/episodes/7\n\n"
+)
+
+UNTIMED: dict[str, tuple[str, Callable[[Sequence[Said]], str]]] = {
+    "name: text": ("a.txt", each("{name}: {text}\n")),
+    "name: text, paragraphs": ("a.txt", each("{name}: {text}\n\n")),
+    "name: text in Markdown": ("a.md", with_top("# The Bell\n\n", "{name}: {text}\n\n")),
+    "name: text after fields": ("a.txt", with_top(FIELDS, "{name}: {text}\n\n")),
+    "bold name": ("a.md", each("**{name}:** {text}\n\n")),
+    "bold name, colon outside": ("a.md", each("**{name}**: {text}\n\n")),
+    "bold name on its line": ("a.md", each("**{name}**\n\n{text}\n\n")),
+    "name on its line": ("a.txt", each("{name}\n{text}\n\n")),
+    "name: on its line": ("a.txt", each("{name}:\n{text}\n\n")),
+    "[name] text": ("a.txt", each("[{name}] {text}\n")),
+    "[name]: text": ("a.txt", each("[{name}]: {text}\n")),
+    ">> NAME:": ("a.txt", each(">> {name}: {text}\n\n")),
+    "wide colon": ("a.txt", each("{name}：{text}\n")),
+    "Rev's old layout": ("a.txt", each("{name}:\t{text}\n\n")),
+    "heading": ("a.md", each("### {name}\n\n{text}\n\n")),
+}
+TIMED: dict[str, tuple[str, Callable[[Sequence[Said]], str]]] = {
+    "name (time)": ("a.txt", each("{name} ({clock})\n{text}\n\n")),
+    "name (time): text": ("a.txt", each("{name} ({clock}): {text}\n")),
+    "name [time] text": ("a.txt", each("{name} [{short}] {text}\n")),
+    "name time": ("a.txt", each("{name} {short}\n{text}\n\n")),
+    "name time text": ("a.txt", each("{name} {short} {text}\n\n")),
+    "[name] [time]": ("a.txt", each("[{name}] [{clock}]\n{text}\n\n")),
+    "[name] [time] text": ("a.txt", each("[{name}] [{clock}] {text}\n")),
+    "[time] [name] text": ("a.txt", each("[{clock}] [{name}] {text}\n")),
+    "[time] name: text": ("a.txt", each("[{clock}] {name}: {text}\n")),
+    "time name: text": ("a.txt", each("{clock} {name}: {text}\n\n")),
+    "time - name: text": ("a.txt", each("{clock} - {name}: {text}\n\n")),
+    "name, time on separate lines": ("a.txt", each("{name}\n{clock}\n{text}\n\n")),
+    "time, name on separate lines": ("a.txt", each("{clock}\n{name}\n{text}\n\n")),
+    "all on separate paragraphs": ("a.txt", each("{name}\n\n{clock}\n\n{text}\n\n")),
+    "name | time": ("a.txt", each("{name} | {short}\n{text}\n\n")),
+    "time | name | text": ("a.txt", each("{clock} | {name} | {text}\n")),
+    "name - time": ("a.txt", each("{name} - {short}\n{text}\n\n")),
+    "Rev": ("a.txt", with_top("", "{name} ({short}):\n{text}\n\n", "\nThis transcript was exported on Feb 10, 2021 - view latest version here.\n")),
+    "Rev, colon first": ("a.txt", each("{name}: ({short})\n{text}\n\n")),
+    "Otter": ("a.txt", with_top(OTTER_TOP, "{name}  {short}  \n{text}\n\n", "Transcribed by https://otter.ai\n")),
+    "HappyScribe": ("a.txt", each("[{clock}.120] - {name}\n{text}\n\n")),
+    "Descript": ("a.txt", with_top("The Bell\n\n", "[{clock}] {name}: {text}\n\n")),
+    "Descript, Markdown": ("a.md", with_top("# The Bell\n\n", "**{name}:** [{clock}] {text}\n\n")),
+    "Descript, time first": ("a.md", each("[{clock}] **{name}:** {text}\n\n")),
+    "Riverside": ("a.txt", each("{name} ({short}.123)\n{text}\n\n")),
+    "Sonix": ("a.txt", with_top("The Bell.mp3\n\n", "{name}: [{clock}] {text}\n\n")),
+    "Trint": ("a.txt", each("{name} [{clock}]\n{text}\n\n")),
+    "bold name (time)": ("a.md", each("**{name}** ({clock}): {text}\n\n")),
+    "time in the bold name": ("a.md", each("**{name} ({clock}):** {text}\n\n")),
+    "time before the bold name": ("a.md", each("**[{clock}] {name}:** {text}\n\n")),
+    "bold name [time] on its line": ("a.md", each("**{name}** [{clock}]\n\n{text}\n\n")),
+    "escaped time in Markdown": ("a.md", each("**{name}:** \\[{clock}.06\\] {text}\n\n")),
+    "heading with time": ("a.md", each("## {name} ({clock})\n\n{text}\n\n")),
+    "wide signs": ("a.txt", each("{name}（{short}）：{text}\n")),
+    "range of times": ("a.txt", each("[{clock} - {end}] {name}: {text}\n")),
+    "SRT": ("a.srt", srt),
+    "VTT": ("a.vtt", lambda turns: "WEBVTT\n\n" + each("{clock}.000 --> {end}.000 align:start position:0%\n<v {name}>{text}</v>\n\n")(turns)),
+    "VTT, Zoom": ("a.vtt", lambda turns: "WEBVTT\n\n" + each("{clock}.000 --> {end}.000\n{name}: {text}\n\n")(turns)),
+    "VTT in .txt, karaoke": ("a.txt", lambda turns: "WEBVTT\n\n" + each("{clock}.000 --> {end}.000\n<v {name}><{clock}.000><c>{text}</c>\n\n")(turns)),
+    "podcast-namespace HTML": ("a.html", each("<cite>{name}:</cite>\n<time>{short}</time>\n<p>{text}</p>\n")),
+    "page": ("a.html", html_page),
+}  # fmt: skip
