@@ -25,7 +25,7 @@ LOCKED    := $(BIN)/python -m pip install --quiet --no-compile --no-deps --only-
 OURSELVES := $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 # pip compiles in one process. Packages contain some files that do not compile.
 COMPILED  := { $(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true; }
-EXTRAS    := memory serve mcp data math judge vllm sglang lora ray wandb gym openenv dev
+EXTRAS    := memory documents serve mcp data math judge vllm sglang lora ray wandb gym openenv dev
 PINNED    := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 empty     :=
 comma     := ,

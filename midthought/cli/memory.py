@@ -66,6 +66,23 @@ def build(
 
 
 @app.command()
+def inspect(
+    transcripts: Transcripts,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: for each file, how it was understood.")] = False,
+) -> None:
+    """Show how each file would be understood: format, confidence, speakers, header, first lines, what is skipped and why."""
+    from midthought.memory.inspection import inspection_json, inspection_lines
+    from midthought.memory.transcripts import read_transcripts
+
+    folder = read_transcripts(transcripts)
+    if as_json:
+        tell(json.dumps(inspection_json(folder), indent=1, ensure_ascii=False))
+        return
+    for line in inspection_lines(folder):
+        tell(line)
+
+
+@app.command()
 def search(
     query: Annotated[str, typer.Argument(help="Text to search for.")],
     path: MemoryPath = "memory",

@@ -12,6 +12,7 @@ from midthought.memory.embedding import Embedder, Progress, embed_texts, load_em
 from midthought.memory.rows import rows_of
 from midthought.memory.splitting import Chunking
 from midthought.memory.store import BuildReport, MemoryStore
+from midthought.memory.summary import doubt_lines
 from midthought.memory.transcripts import Transcript, TranscriptFolder, read_transcripts
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def build_memory(
         transcripts = read_transcripts(transcripts)
         for _, reason in transcripts.failures:
             _log.warning("skipped: %s", reason)
+        for line in doubt_lines(transcripts):
+            _log.warning(line)
     return MemoryStore.open(uri, table, embedder).build(
         chunk_all(transcripts.transcripts, chunking), progress, replace=replace
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from midthought.memory.chunks import Chunk
@@ -38,17 +37,27 @@ def _counts(group: Sequence[Transcript], num_chunks: Counter[str]) -> tuple[int,
 
 
 def notices(folder: TranscriptFolder) -> list[str]:
-    """Returns a line for each file that could not be read, with the reason; one for skipped files; one for each group
-    of duplicates."""
+    """Returns a line for each file that could not be read, or was understood poorly, with the reason; one for skipped
+    files; one for each group of duplicates."""
     lines = [f"not read: {reason}" for _, reason in folder.failures]
+    lines += doubt_lines(folder)
     if folder.left_out:
-        lines.append(f"left out by name: {_some([str(_relative(path, folder)) for path in folder.left_out])}")
+        lines.append(f"left out by name: {_some([folder.name_of(path) for path in folder.left_out])}")
     taken = {transcript.path for transcript in folder.transcripts}
     for group in folder.copies:
-        names = [str(_relative(path, folder)) for path in group]
+        names = [folder.name_of(path) for path in group]
         what = "are all taken (--each-once: the first)" if taken.issuperset(group) else "are taken once, from the first"
         lines.append(f"the same words {what}: {_some(names)}")
     return lines
+
+
+def doubt_lines(folder: TranscriptFolder) -> list[str]:
+    """Returns a line for each file that was understood poorly, with the doubts and where to look."""
+    return [
+        f"doubtful: {folder.name_of(each.path)}: confidence {each.confidence:.2f}: {'; '.join(each.doubts)}"
+        f" (look at it with 'midthought memory inspect')"
+        for each in folder.doubtful
+    ]
 
 
 def _some(names: Sequence[str]) -> str:
@@ -62,11 +71,12 @@ def summary_json(folder: TranscriptFolder, chunks: Sequence[Chunk]) -> dict[str,
         "num_files": len(folder.transcripts) + len(folder.failures),
         "num_read": len(folder.transcripts),
         "num_failed": len(folder.failures),
+        "num_doubtful": len(folder.doubtful),
         "num_chunks": len(chunks),
         "num_repeats_dropped": sum(each.num_repeats for each in folder.transcripts),
         "files": [
             {
-                "path": str(_relative(each.path, folder)),
+                "path": folder.name_of(each.path),
                 "episode": each.episode,
                 "stem": each.stem,
                 "format": each.format,
@@ -77,14 +87,12 @@ def summary_json(folder: TranscriptFolder, chunks: Sequence[Chunk]) -> dict[str,
                 "num_words": each.num_words,
                 "num_repeats_dropped": each.num_repeats,
                 "num_chunks": num_chunks[each.stem],
+                "confidence": each.confidence,
+                "doubts": list(each.doubts),
             }
             for each in folder.transcripts
         ],
-        "failed": [{"path": str(_relative(path, folder)), "reason": reason} for path, reason in folder.failures],
-        "copies": [[str(_relative(path, folder)) for path in group] for group in folder.copies],
-        "left_out": [str(_relative(path, folder)) for path in folder.left_out],
+        "failed": [{"path": folder.name_of(path), "reason": reason} for path, reason in folder.failures],
+        "copies": [[folder.name_of(path) for path in group] for group in folder.copies],
+        "left_out": [folder.name_of(path) for path in folder.left_out],
     }
-
-
-def _relative(path: Path, folder: TranscriptFolder) -> Path:
-    return path.relative_to(folder.path) if path.is_relative_to(folder.path) and path != folder.path else path

@@ -11,8 +11,10 @@ from pathlib import Path
 from midthought.errors import TranscriptError
 from midthought.memory.asr_repetitions import without_repetitions
 from midthought.memory.duplicates import duplicate_groups
-from midthought.memory.formats import format_of, suffixes
+from midthought.memory.formats import Format, Reading, binary_format_of, format_of, suffixes
 from midthought.memory.formats.decoding import decode
+from midthought.memory.formats.reading import DOUBTFUL_BELOW, Skipped
+from midthought.memory.speaker_names import FILE_NAME, SpeakerNames, with_names
 from midthought.memory.turns import UNKNOWN_SPEAKER, Turn, turns_of, without_unusable_characters
 
 __all__ = ["Transcript", "TranscriptFolder", "Turn", "read_transcript", "read_transcripts"]
@@ -44,11 +46,24 @@ class Transcript:
     encoding: str = "utf-8"
     num_repeats: int = 0
     """Number of hallucinated repetitions of a speech recogniser that were dropped."""
+    header: tuple[tuple[str, str], ...] = ()
+    """Fields (key, value) before the first turn; the key is empty for other text there."""
+    skipped: tuple[Skipped, ...] = ()
+    """Text that is neither speech nor a header field, with the reason."""
+    confidence: float = 1.0
+    """From 0 to 1: how surely the file was understood."""
+    doubts: tuple[str, ...] = ()
+    """What may have been misunderstood."""
 
     @property
     def speakers(self) -> tuple[str, ...]:
         """Named speakers, in the order of their first words. Empty if the source names none."""
         return tuple(dict.fromkeys(turn.speaker for turn in self.turns if turn.speaker != UNKNOWN_SPEAKER))
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the file was understood so poorly that somebody should look at it."""
+        return self.confidence < DOUBTFUL_BELOW
 
     @property
     def has_times(self) -> bool:
@@ -74,6 +89,15 @@ class TranscriptFolder:
     """Groups of files with the same words, such as an episode's SRT and JSON; the one with most information on speakers
     and times is first. With `each_once`, only that one is among the transcripts."""
 
+    def name_of(self, path: Path) -> str:
+        """Returns the path relative to the folder."""
+        return str(path.relative_to(self.path) if path.is_relative_to(self.path) and path != self.path else path)
+
+    @property
+    def doubtful(self) -> tuple[Transcript, ...]:
+        """Transcripts that were understood poorly, the least sure first."""
+        return tuple(sorted((each for each in self.transcripts if each.is_doubtful), key=lambda each: each.confidence))
+
     def require_all(self) -> tuple[Transcript, ...]:
         """Returns the transcripts; raises TranscriptError if any file could not be read."""
         if self.failures:
@@ -81,8 +105,11 @@ class TranscriptFolder:
         return self.transcripts
 
 
-def read_transcript(path: str | Path) -> Transcript:
-    """Reads one file, in the format that its content shows. Raises TranscriptError with the file, the reason and the remedy."""
+def read_transcript(path: str | Path, names: SpeakerNames | None = None) -> Transcript:
+    """Reads one file, in the format that its content shows. Raises TranscriptError with the file, the reason and the remedy.
+
+    `names` has the names of labels. None: the `speakers.yaml` in its folder is used.
+    """
     path = Path(path)
     if not path.is_file():
         raise TranscriptError(f"{path}: there is no such file; give the path of a transcript or of a folder of them")
@@ -94,22 +121,44 @@ def read_transcript(path: str | Path) -> Transcript:
         raise TranscriptError(
             f"{path}: cannot be read ({error.strerror}); check the file and its permissions"
         ) from None
-    try:
-        decoded = decode(content)
-    except ValueError as error:
-        raise TranscriptError(f"{path}: {error}") from None
-    text = without_unusable_characters(decoded.text.replace("\r\n", "\n").replace("\r", "\n"))
-    form = format_of(text, path.suffix)
-    try:
-        reading = form.read(text)
-    except ValueError as error:
-        raise TranscriptError(f"{path}: {error}; {form.remedy}") from None
-    segments, num_repeats = without_repetitions(reading.segments)
+    form, encoding, reading = _understood(path, content)
+    names_of_labels = (names or SpeakerNames(path.parent)).of(path)
+    segments, num_repeats = without_repetitions(with_names(reading.segments, names_of_labels))
     turns = turns_of(segments)
     if not turns:
         raise TranscriptError(f"{path}: no speaker turn found; {form.remedy}")
     episode = " ".join((reading.title or "").split()) or title_of(path.stem)
-    return Transcript(episode, path.stem, tuple(turns), path, form.name, decoded.encoding, num_repeats)
+    return Transcript(
+        episode,
+        path.stem,
+        tuple(turns),
+        path,
+        form.name,
+        encoding,
+        num_repeats,
+        reading.header,
+        reading.skipped,
+        reading.confidence,
+        reading.doubts,
+    )
+
+
+def _understood(path: Path, content: bytes) -> tuple[Format, str, Reading]:
+    """Returns the format, the encoding and the reading. Raises TranscriptError."""
+    form = binary_format_of(content)
+    try:
+        if form is not None and form.read_bytes is not None:
+            return form, "binary", form.read_bytes(content)
+        decoded = decode(content)
+        text = without_unusable_characters(decoded.text.replace("\r\n", "\n").replace("\r", "\n"))
+    except ValueError as error:
+        remedy = f"; {form.remedy}" if form else ""
+        raise TranscriptError(f"{path}: {error}{remedy}") from None
+    form = format_of(text, path.suffix)
+    try:
+        return form, decoded.encoding, form.read(text)
+    except ValueError as error:
+        raise TranscriptError(f"{path}: {error}; {form.remedy}") from None
 
 
 def read_transcripts(folder: str | Path, *, each_once: bool = False) -> TranscriptFolder:
@@ -126,12 +175,15 @@ def read_transcripts(folder: str | Path, *, each_once: bool = False) -> Transcri
     transcripts: list[Transcript] = []
     failures: list[tuple[Path, str]] = []
     left_out: list[Path] = []
+    names = SpeakerNames(folder)
     for path in _files(folder):
+        if path.name == FILE_NAME:
+            continue
         if path.stem.lower() in _IGNORED_STEMS or path.name in _SUMMARY_NAMES or not _has_known_suffix(path):
             left_out.append(path)
             continue
         try:
-            transcripts.append(read_transcript(path))
+            transcripts.append(read_transcript(path, names))
         except TranscriptError as error:
             failures.append((path, str(error)))
     if not transcripts and failures:

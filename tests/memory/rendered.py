@@ -60,8 +60,11 @@ def html_page(turns: Sequence[Said]) -> str:
 
 
 OTTER_TOP = (
-    "The Bell\nThu, Jul 22, 2021 1:54PM • 55:21\n\nSUMMARY KEYWORDS\nbell, clock, tide, harbor\n\nSPEAKERS\nAnn Lee, Bob\n\n"
+    "The Bell\nThu, Jul 22, 2021 1:54PM • 55:21\n\nSUMMARY KEYWORDS\n"
+    "bell, clock, tide, harbor\n\nSPEAKERS\nAnn Lee, Bob\n\n"
 )
+VTT = "WEBVTT\n\n"
+REV_END = "\nThis transcript was exported on Feb 10, 2021 - view latest version here.\n"
 FIELDS = (
     "Title: The Bell\nHost: Ann Lee\nGuest: Bob Reece\nDate: 2021-07-22\nSummary: A talk about a bell, and a clock.\n"
     "License: CC BY 4.0\nURL: https://example.org/episodes/7\n\n"
@@ -102,7 +105,7 @@ TIMED: dict[str, tuple[str, Callable[[Sequence[Said]], str]]] = {
     "name | time": ("a.txt", each("{name} | {short}\n{text}\n\n")),
     "time | name | text": ("a.txt", each("{clock} | {name} | {text}\n")),
     "name - time": ("a.txt", each("{name} - {short}\n{text}\n\n")),
-    "Rev": ("a.txt", with_top("", "{name} ({short}):\n{text}\n\n", "\nThis transcript was exported on Feb 10, 2021 - view latest version here.\n")),
+    "Rev": ("a.txt", with_top("", "{name} ({short}):\n{text}\n\n", REV_END)),
     "Rev, colon first": ("a.txt", each("{name}: ({short})\n{text}\n\n")),
     "Otter": ("a.txt", with_top(OTTER_TOP, "{name}  {short}  \n{text}\n\n", "Transcribed by https://otter.ai\n")),
     "HappyScribe": ("a.txt", each("[{clock}.120] - {name}\n{text}\n\n")),
@@ -121,9 +124,9 @@ TIMED: dict[str, tuple[str, Callable[[Sequence[Said]], str]]] = {
     "wide signs": ("a.txt", each("{name}（{short}）：{text}\n")),
     "range of times": ("a.txt", each("[{clock} - {end}] {name}: {text}\n")),
     "SRT": ("a.srt", srt),
-    "VTT": ("a.vtt", lambda turns: "WEBVTT\n\n" + each("{clock}.000 --> {end}.000 align:start position:0%\n<v {name}>{text}</v>\n\n")(turns)),
-    "VTT, Zoom": ("a.vtt", lambda turns: "WEBVTT\n\n" + each("{clock}.000 --> {end}.000\n{name}: {text}\n\n")(turns)),
-    "VTT in .txt, karaoke": ("a.txt", lambda turns: "WEBVTT\n\n" + each("{clock}.000 --> {end}.000\n<v {name}><{clock}.000><c>{text}</c>\n\n")(turns)),
+    "VTT": ("a.vtt", with_top(VTT, "{clock}.000 --> {end}.000 align:start position:0%\n<v {name}>{text}</v>\n\n")),
+    "VTT, Zoom": ("a.vtt", with_top(VTT, "{clock}.000 --> {end}.000\n{name}: {text}\n\n")),
+    "VTT in .txt, karaoke": ("a.txt", with_top(VTT, "{clock}.000 --> {end}.000\n<v {name}><{clock}.000><c>{text}</c>\n\n")),
     "podcast-namespace HTML": ("a.html", each("<cite>{name}:</cite>\n<time>{short}</time>\n<p>{text}</p>\n")),
     "page": ("a.html", html_page),
 }  # fmt: skip

@@ -390,7 +390,7 @@ def test_what_people_say_twice_stays(read):
 def test_a_folder_is_read_in_the_order_of_paths_and_leaves_out_what_is_no_transcript(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / ".git").mkdir()
-    files = ["b/two.md", "a.md", "LICENSE", "README.md", "scraping_summary.json", "notes.pdf", ".git/x.md"]
+    files = ["b/two.md", "a.md", "LICENSE", "README.md", "scraping_summary.json", "notes.xlsx", ".git/x.md"]
     for name in files:
         (tmp_path / name).write_text("**Ann:** Hello.")
     (tmp_path / "c.json").write_text("{")
@@ -419,7 +419,10 @@ def test_files_of_one_name_get_stems_of_their_own(tmp_path):
         ("a.md", "**Анна:** Привет".encode("cp1251"), "not UTF-8 text (byte 2); save the file as UTF-8"),
         ("a.md", b"\xff\xfe*\0*\0\xd8", "not whole UTF-16-LE text"),
         ("a.txt", b"Ann: \0\0\1\2\0", "zero bytes"),
-        ("a.txt", b"%PDF-1.7 ...", "it is a PDF, not text; export its words"),
+        ("a.txt", b"%PDF-1.7 ...", "export its words as text, or as .docx"),
+        ("a.docx", b"PK\x03\x04...", "it is a damaged or encrypted Word file"),
+        ("a.doc", b"\xd0\xcf\x11\xe0..", "it is an old Office file, not text; export its words"),
+        ("a.rtf", b"{\\rtf1 Ann: Yes.}", "it is an RTF file, not text"),
         ("a.json", b'{"episode": ', "not valid JSON"),
         ("a.json", b"[1]", "the entries of the list are not all objects"),
         ("a.json", b'{"words": 1}', "neither a 'content' nor a 'segments' list"),

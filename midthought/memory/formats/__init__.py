@@ -11,7 +11,7 @@ from importlib import import_module
 from midthought.memory.formats.reading import Reading, head_of
 from midthought.memory.formats.registry import FORMATS, Format, transcript_format
 
-__all__ = ["FORMATS", "Format", "Reading", "format_of", "suffixes", "transcript_format"]
+__all__ = ["FORMATS", "Format", "Reading", "binary_format_of", "format_of", "suffixes", "transcript_format"]
 
 _FIRST = ("markdown", "plain_text", "html_pages", "captions", "json_documents")
 """The modules that are registered first. A text that shows several formats is of the last one registered."""
@@ -38,8 +38,14 @@ def format_of(text: str, suffix: str = "") -> Format:
     latest_first = list(reversed(FORMATS.values()))
     if shown := next((form for form in latest_first if form.shown_by(text, suffix)), None):
         return shown
-    promised = next((form for form in latest_first if suffix in form.suffixes), FORMATS["text"])
+    readers = [form for form in latest_first if form.read_bytes is None]
+    promised = next((form for form in readers if suffix in form.suffixes), FORMATS["text"])
     return FORMATS["text"] if _has_names(text) else promised
+
+
+def binary_format_of(content: bytes) -> Format | None:
+    """Returns the format of a file that is no text; None if its bytes show none."""
+    return next((form for form in FORMATS.values() if form.read_bytes and form.shown_by_bytes(content)), None)
 
 
 def _has_names(text: str) -> bool:

@@ -16,7 +16,12 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_BINARY = {b"%PDF": "a PDF", b"PK\x03\x04": "a ZIP or Office file", b"ID3": "an MP3", b"\x1f\x8b": "a gzip file"}
+_BINARY = {
+    b"ID3": "an MP3",
+    b"\x1f\x8b": "a gzip file",
+    b"\xd0\xcf\x11\xe0": "an old Office file",
+    b"{\\rtf": "an RTF file",
+}
 _UTF8_SIGN = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 _WESTERN = frozenset("ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜßàáâãäåæçèéêëìíîïñòóôõöøùúûüÿŒœ‘’‚“”„«»‹›–—…•·€£¥§©®™°´¿¡¼½¾ºª\xa0")
 _MAX_WESTERN_SHARE = 0.12  # accented letters are at most 8 % of French, a third or more of other scripts' bytes
@@ -34,7 +39,7 @@ def decode(content: bytes) -> Decoded:
     uncertain."""
     for magic, kind in _BINARY.items():
         if content.startswith(magic):
-            raise ValueError(f"it is {kind}, not text; export its words as text, SRT, VTT or JSON")
+            raise ValueError(f"it is {kind}, not text; export its words as text, .docx, SRT, VTT or JSON")
     for mark, encoding in _MARKS:
         if content.startswith(mark):
             try:

@@ -1,25 +1,54 @@
-"""JSON: the original's `content`, `segments` of the podcast namespace and of Whisper, lists of whisper.cpp and others."""
+"""JSON of recognisers, editors and podcast apps: of all lists in the document, the one that explains most is read."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
-from midthought.memory.formats.reading import Reading
+from midthought.memory.formats.json_entries import (
+    Entry,
+    Time,
+    end_of,
+    entry_lists,
+    folded_keys,
+    speaker_of,
+    spoken,
+    start_of,
+    text_of,
+    unit_of,
+    words_of,
+)
+from midthought.memory.formats.json_repair import repaired
+from midthought.memory.formats.layouts import share_in_order
+from midthought.memory.formats.reading import Reading, Skipped
 from midthought.memory.formats.registry import transcript_format
+from midthought.memory.formats.scripts import is_unspaced
 from midthought.memory.markup import mark_times
-from midthought.memory.turns import Segment, clock_time, without_unusable_characters
-
-Entry = dict[str, Any]
+from midthought.memory.turns import Segment, without_unusable_characters
 
 _START = re.compile(r"\s*(?:\{|\[\s*(?:[\[\]{\"]|-?\d+\s*[],]|null|true|false))")
 _STRONG_START = re.compile(r"\s*(?:\{\s*(?:\"|\})|\[\s*(?:\{|\]))")
 """A start that is JSON's in a file of any suffix; `[1]` and `[null` are not."""
-_LISTS = ("content", "segments", "transcription", "chunks", "utterances")
-_SPEAKER_KEYS = ("speaker", "speaker_name", "speaker_id")
+_KNOWN_LISTS = ("content", "segments", "transcription", "chunks", "utterances")
+_FULL_TEXTS = ("text", "transcript", "results")
+_MAX_FIELD_LETTERS = 300
+
+
+class _Candidate(NamedTuple):
+    path: tuple[str, ...]
+    segments: list[Segment]
+    num_words: int
+    num_entries: int
+    named: float
+    """Share of the segments with a speaker."""
+    timed: float
+
+    def rank(self) -> tuple[bool, bool, int]:
+        return self.named >= 0.5, self.timed >= 0.5, -self.num_entries
 
 
 def _is_json(text: str, suffix: str) -> bool:
@@ -33,35 +62,47 @@ def _is_json(text: str, suffix: str) -> bool:
     shown_by=_is_json,
 )
 def read_json(text: str) -> Reading:
-    """`{speakers, episode, content: [{speaker, transcript, time}]}`, or `{segments: [...]}`, or the list by itself.
+    """Reads the list with the most words, among these one with speakers and times, with the fewest entries.
 
-    Segments have the keys of podcast apps (`speaker, startTime, body`), of Whisper (`start, text` or `words`, optionally
-    `speaker`), of editors with a timestamp per word (`speaker_id, wdlist: [{word, start}]`), of whisper.cpp
-    (`timestamps`) or of transformers (`timestamp`). Also read: one such object per line, and `{text}` alone.
+    So it reads `{speakers, episode, content: [{speaker, transcript, time}]}`, segments of podcast apps, Whisper, WhisperX,
+    whisper.cpp, transformers and editors, and the results of AssemblyAI, Deepgram, AWS Transcribe, Google, Azure, Rev and
+    others; also one object per line, and `{text}` alone. The unit of time follows from keys, or from the time per word.
     """
-    document = _parsed(text)
-    if isinstance(document, list):
-        return Reading(None, list(_segments(_entries(document, "the list"))))
-    if isinstance(document, dict):
-        title = document.get("episode") or document.get("title")
-        title = without_unusable_characters(title) if isinstance(title, str) else None
-        for key in _LISTS:
-            if isinstance(entries := document.get(key), list):
-                read = _content if key == "content" else _segments
-                return Reading(title, list(read(_entries(entries, repr(key)))))
-        if text := _words(document, "text", "transcript"):
-            return Reading(title, [Segment(None, mark_times(text))])
-    raise ValueError("the JSON has neither a 'content' nor a 'segments' list")
+    document, doubts = _parsed(text)
+    candidates = _candidates(document)
+    title, header = _fields(document)
+    best = _best(candidates)
+    if best is None:
+        full = text_of(folded_keys(document)) if isinstance(document, dict) else ""
+        if not full:
+            raise ValueError(_refusal(document))
+        return Reading(title, [Segment(None, mark_times(full))], header, (), 0.8 - 0.3 * bool(doubts), doubts)
+    confidence = (
+        0.97 if best.named >= 0.5 and best.timed >= 0.5 else 0.9 if best.timed >= 0.5 or best.named >= 0.5 else 0.8
+    )
+    order = share_in_order([segment.time for segment in best.segments if segment.time])
+    if order < 0.95:
+        doubts = (*doubts, f"{1 - order:.0%} of the times go back")
+    others = [other for other in candidates if other.path[: len(best.path)] != best.path and other.num_words > 0]
+    skipped = tuple(
+        Skipped(f"{other.num_entries} entries of {'.'.join(other.path)!r}", "another list than the transcript")
+        for other in others
+        if best.path[: len(other.path)] != other.path
+    )
+    return Reading(title, best.segments, header, skipped, round(max(0.05, confidence - 0.3 * len(doubts)), 3), doubts)
 
 
-def _parsed(text: str) -> Any:
+def _parsed(text: str) -> tuple[Any, tuple[str, ...]]:
+    """Returns the document, and doubts if it is damaged."""
     try:
-        return json.loads(text)
+        return json.loads(text), ()
     except json.JSONDecodeError as error:
         lines = [line for line in text.split("\n") if line.strip()]
         if error.msg == "Extra data" and len(lines) > 1 and all(line.lstrip().startswith("{") for line in lines):
-            with contextlib.suppress(ValueError, RecursionError):
-                return [json.loads(line) for line in lines]
+            return _json_lines(lines)
+        if (document := repaired(text, error.pos)) is not None:
+            where = f"line {error.lineno} column {error.colno}"
+            return document, (f"the JSON is damaged at {where}; what is complete before it is read",)
         raise ValueError(f"it is not valid JSON ({error.msg}, line {error.lineno} column {error.colno})") from None
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
@@ -69,76 +110,225 @@ def _parsed(text: str) -> Any:
         raise ValueError("its JSON has a number that is too long") from None
 
 
-def _entries(entries: list[Any], where: str) -> list[Entry]:
-    if not all(isinstance(entry, dict) for entry in entries):
-        raise ValueError(f"the entries of {where} are not all objects")
-    return entries
+def _json_lines(lines: Sequence[str]) -> tuple[list[Any], tuple[str, ...]]:
+    found: list[Any] = []
+    for line in lines:
+        try:
+            found.append(json.loads(line))
+        except (ValueError, RecursionError):
+            continue
+    missing = len(lines) - len(found)
+    return found, (f"{missing} of {len(lines)} lines are no JSON and were left out",) if missing else ()
 
 
-def _content(entries: Sequence[Entry]) -> Iterator[Segment]:
-    """One turn per entry of the original transcript files."""
+def _refusal(document: object) -> str:
+    if isinstance(document, list):
+        return "the entries of the list are not all objects"
+    if isinstance(document, dict):
+        for key in _KNOWN_LISTS:
+            if isinstance(document.get(key), list) and document[key] and not isinstance(document[key][0], dict):
+                return f"the entries of {key!r} are not all objects"
+    return "the JSON has neither a 'content' nor a 'segments' list"
+
+
+def _fields(document: object) -> tuple[str | None, tuple[tuple[str, str], ...]]:
+    """Returns the title and the document's short values."""
+    if not isinstance(document, dict):
+        return None, ()
+    values = {
+        str(key): without_unusable_characters(value)
+        for key, value in document.items()
+        if isinstance(value, str) and 0 < len(value) <= _MAX_FIELD_LETTERS and key not in _FULL_TEXTS
+    }
+    title = values.get("episode") or values.get("title")
+    return title, tuple(values.items())
+
+
+def _candidates(document: object) -> list[_Candidate]:
+    names = _speaker_names(document)
+    lists = list(entry_lists(document))
+    spans = _speaker_spans(lists, names)
+    found: list[_Candidate] = []
+    for path, parts in lists:
+        entries = [[folded_keys(entry) for entry in part] for part in parts]
+        if (
+            path
+            and path[-1].lower() in ("speakers", "participants")
+            and not any(start_of(e) for p in entries for e in p)
+        ):
+            continue
+        segments = _segments(_merged(entries), names, spans, begins=path[-1:] == ("content",))
+        said = [segment for segment in segments if segment.text]
+        if said:
+            num_words = sum(any(map(str.isalnum, word)) for segment in said for word in segment.text.split())
+            named = sum(segment.speaker is not None for segment in said) / len(said)
+            timed = sum(segment.time is not None for segment in said) / len(said)
+            found.append(_Candidate(path, segments, num_words, sum(map(len, parts)), named, timed))
+    return found
+
+
+def _best(candidates: Sequence[_Candidate]) -> _Candidate | None:
+    most = max((each.num_words for each in candidates), default=0)
+    eligible = [each for each in candidates if each.num_words >= 0.8 * most]
+    return max(eligible, key=_Candidate.rank, default=None)
+
+
+def _speaker_names(document: object) -> dict[str, str]:
+    """Returns the names of numbered speakers, from `speakers: [{id, name}]`."""
+    listed = document.get("speakers") if isinstance(document, dict) else None
+    if not isinstance(listed, list):
+        return {}
+    return {
+        str(each["id"]): each["name"]
+        for each in listed
+        if isinstance(each, dict)
+        and isinstance(each.get("id"), (int, str))
+        and isinstance(each.get("name"), str)
+        and each["name"]
+    }
+
+
+def _speaker_spans(
+    lists: Sequence[tuple[tuple[str, ...], list[list[Entry]]]], names: Mapping[str, str]
+) -> list[tuple[float, str]]:
+    """Returns (start, speaker), sorted, of the list that has speakers and times but no words."""
+    best: list[tuple[float, str]] = []
+    for _, parts in lists:
+        entries = [folded_keys(entry) for part in parts for entry in part]
+        if any(text_of(entry) for entry in entries):
+            continue
+        spans = [
+            (start.value * (start.unit or 1), speaker)
+            for entry in entries
+            if (speaker := speaker_of(entry, names)) and (start := start_of(entry))
+        ]
+        best = max(best, sorted(spans), key=len)
+    return best
+
+
+def _merged(parts: Sequence[Sequence[Entry]]) -> list[Entry]:
+    """Returns the entries of several lists as one: of channels by time, and once if the last list repeats the others."""
+    if len(parts) < 2:
+        return [entry for part in parts for entry in part]
+    said = [[word for entry in part for word in text_of(entry).lower().split()] for part in parts]
+    if said[-1] and said[-1] == [word for words in said[:-1] for word in words]:
+        return list(parts[-1])
+    starts = [[time.value for entry in part if (time := start_of(entry))] for part in parts]
+    overlap = all(starts) and any(after[0] < before[-1] for before, after in pairwise(starts))
+    if not overlap:
+        return [entry for part in parts for entry in part]
+    channels = [{"speaker": f"Channel {number}", **entry} for number, part in enumerate(parts) for entry in part]
+    return sorted(channels, key=_start_value)
+
+
+def _start_value(entry: Entry) -> float:
+    time = start_of(entry)
+    return time.value if time else 0.0
+
+
+def _segments(
+    entries: Sequence[Entry], names: Mapping[str, str], spans: Sequence[tuple[float, str]], *, begins: bool
+) -> list[Segment]:
+    unit = _unit(entries)
+    if len(entries) > 1 and not any(words_of(entry) for entry in entries) and _are_words(entries):
+        return list(_timed_words(None, None, entries, names, spans, unit))
+    segments: list[Segment] = []
+    said: list[list[str]] = []
     for entry in entries:
-        words = mark_times(_words(entry, "transcript", "text"))
-        yield Segment(_speaker(entry), words, clock_time(entry.get("time")), begins_turn=True)
+        before = len(segments)
+        segments += _entry_segments(entry, names, spans, unit, begins=begins)
+        said.append([word.lower() for segment in segments[before:] for word in segment.text.split()])
+    if len(said) > 1 and len(said[-1]) > 3 and said[-1] == [word for words in said[:-1] for word in words]:
+        return list(
+            _entry_segments(entries[-1], names, spans, unit, begins=begins)
+        )  # Google repeats all words with speakers
+    return segments
 
 
-def _segments(entries: Sequence[Entry]) -> Iterator[Segment]:
-    for entry in entries:
-        speaker, start = _speaker(entry), _start(entry)
-        timed = [word for key in ("wdlist", "words") for word in _dicts(entry.get(key))]
-        words = _words(entry, "body", "text", "transcript")
-        if timed and (not words or (speaker is None and any(_speaker(word) for word in timed))):
-            yield from _timed_words(speaker, start, timed)
-        elif words.strip():
-            start = start if start is not None else next(iter(filter(None, map(_start, timed))), None)
-            yield Segment(speaker, mark_times(words), start)
+def _entry_segments(
+    entry: Entry, names: Mapping[str, str], spans: Sequence[tuple[float, str]], unit: float, *, begins: bool
+) -> Iterator[Segment]:
+    speaker, start = speaker_of(entry, names), start_of(entry)
+    timed, words = words_of(entry), text_of(entry)
+    has_speakers = speaker is None and (any(speaker_of(word, names) for word in timed) or bool(spans and timed))
+    if timed and (not words or has_speakers):
+        yield from _timed_words(speaker, start, timed, names, spans, unit)
+    elif words.strip() or begins:
+        start = start or next((time for word in timed if (time := start_of(word))), None)
+        yield Segment(speaker, mark_times(words), start.clock(unit) if start else None, begins_turn=begins)
 
 
-def _timed_words(speaker: str | None, start: str | None, timed: Sequence[Entry]) -> Iterator[Segment]:
+def _are_words(entries: Sequence[Entry]) -> bool:
+    texts = [text for entry in entries if (text := text_of(entry).strip())]
+    single = sum(" " not in text for text in texts)
+    return (
+        len(texts) > 2
+        and single >= 0.9 * len(texts)
+        and any("word" in e or "alternatives" in e or "type" in e for e in entries)
+    )
+
+
+def _unit(entries: Sequence[Entry]) -> float:
+    """Returns the unit of times whose key does not say it."""
+    items = [item for entry in entries for item in (entry, *words_of(entry))]
+    spans: list[tuple[float, float, int]] = []
+    starts: list[tuple[float, int]] = []
+    for item in items:
+        start, end, num_words = start_of(item), end_of(item), len(text_of(item).split())
+        if start and start.unit is None and num_words:
+            starts.append((start.value, num_words))
+            if end and end.unit is None:
+                spans.append((start.value, end.value, num_words))
+    if not spans and len(starts) > 1:
+        spans = [(starts[0][0], starts[-1][0], sum(num_words for _, num_words in starts[:-1]))]
+    return unit_of(spans)
+
+
+def _timed_words(
+    speaker: str | None,
+    start: Time | None,
+    timed: Sequence[Entry],
+    names: Mapping[str, str],
+    spans: Sequence[tuple[float, str]],
+    unit: float,
+) -> Iterator[Segment]:
     """Joins consecutive words of one speaker to a segment; words include their own blanks, or none at all."""
-    spoken = [(_speaker(word) or speaker, _words(word, "word", "text"), _start(word)) for word in timed]
-    glue = "" if any(words != words.strip() for _, words, _ in spoken) else " "
+    texts = [spoken(word) for word in timed]
+    has_blanks = any(text != text.strip() for text in texts)
     running: list[str] = []
-    who, when = spoken[0][0], start or spoken[0][2]
-    for name, words, time in spoken:
-        if name != who and running:
-            yield Segment(who, mark_times(glue.join(running)), when)
+    who: str | None = speaker
+    when = start
+    for word, text in zip(timed, texts, strict=True):
+        if not text:
+            continue
+        time = start_of(word)
+        glued = _is_punctuation(word)
+        name = speaker_of(word, names) or speaker or _speaker_at(time, spans, unit)
+        if running and name is not None and name != who:
+            yield Segment(who, _joined(running), when.clock(unit) if when else None)
             running, when = [], time
-        who = name
-        running.append(words)
+        who = name if name is not None else who
+        when = when or time
+        running.append(text if glued or has_blanks or not running or _touch(running[-1], text) else f" {text}")
     if "".join(running).strip():
-        yield Segment(who, mark_times(glue.join(running)), when)
+        yield Segment(who, _joined(running), when.clock(unit) if when else None)
 
 
-def _start(entry: Entry) -> str | None:
-    """Returns `HH:MM:SS` of an entry's start, under any of the known keys."""
-    for key in ("startTime", "start", "time"):
-        if (value := entry.get(key)) is not None:
-            return clock_time(value)
-    span, times = entry.get("timestamp"), entry.get("timestamps")
-    if isinstance(span, list) and span:
-        return clock_time(span[0])
-    return clock_time(times.get("from")) if isinstance(times, dict) else clock_time(span)
+def _joined(words: Sequence[str]) -> str:
+    return mark_times("".join(words))
 
 
-def _speaker(entry: Entry) -> str | None:
-    """Returns the name under the first key that has one; a number gives `Speaker 1`."""
-    for key in _SPEAKER_KEYS:
-        value = entry.get(key)
-        if isinstance(value, dict):
-            value = value.get("name")
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**9:
-            return f"Speaker {value}"
-        if isinstance(value, str) and (name := " ".join(without_unusable_characters(value).split())):
-            return name
-    return None
+def _is_punctuation(word: Entry) -> bool:
+    return str(word.get("type", "")).lower() in ("punctuation", "punct")
 
 
-def _words(entry: Entry, *keys: str) -> str:
-    """Returns the first non-empty string under these keys, else an empty string."""
-    found = (value for key in keys if isinstance(value := entry.get(key), str) and value.strip())
-    return without_unusable_characters(next(found, ""))
+def _touch(before: str, after: str) -> bool:
+    """Whether no blank stands between two words, as in Chinese and Japanese."""
+    return bool(before) and is_unspaced(before[-1]) and is_unspaced(after[0])
 
 
-def _dicts(value: object) -> list[Entry]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+def _speaker_at(time: Time | None, spans: Sequence[tuple[float, str]], unit: float) -> str | None:
+    if time is None or not spans:
+        return None
+    place = bisect_right(spans, (time.value * (time.unit or unit) + 1e-6, "\U0010ffff"))
+    return spans[max(0, place - 1)][1]

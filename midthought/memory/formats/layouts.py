@@ -16,18 +16,20 @@ from midthought.memory.formats.header_fields import is_known_key, is_role_key
 from midthought.memory.formats.line_heads import TIMED_STYLES, Head, heads_of, name_alone, time_head
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role, looks_like_name
+from midthought.memory.formats.word_lists import ANNOTATIONS
 
-_ANNOTATIONS = frozenset(
-    """note notes nb n.b. ps p.s. warning caution todo tip tips hint update correction edit disclaimer important example
-examples quote reminder definition step chapter part section figure table music sound sfx applause laughter silence remember
-also however therefore first second third finally question questions answer answers problem solution result results conclusion
-fact facts spoiler trigger re fyi aka anyway so but and because now here today why what how when where who http https
-hinweis anmerkung achtung beispiel remarque nota attention exemple ejemplo importante nota observação 注 注意 备注 備考 例 주 참고
-примечание внимание הערה ملاحظة""".split()
-)
 _WEIGHTS = {
-    "name / time": 1.6, "time / name": 1.6, "name:": 1.0, "[name]:": 1.0, "[name]": 0.9, "name": 0.4, "any:": 0.7, "name |": 0.8, "name time text": 1.1, "time name": 1.3,
-}  # fmt: skip
+    "name / time": 1.6,
+    "time / name": 1.6,
+    "time name": 1.3,
+    "name time text": 1.1,
+    "name:": 1.0,
+    "[name]:": 1.0,
+    "[name]": 0.9,
+    "name |": 0.8,
+    "any:": 0.7,
+    "name": 0.4,
+}
 _TIMED_WEIGHT = 1.5
 _BOLD_WEIGHT = 1.4
 _WEAK = frozenset({"name:", "name |", "[name]:", "[name]", "name", "name time text", "time name", "time [name]"})
@@ -94,7 +96,7 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
 
 
 def speakers_of(rows: Sequence[Row]) -> Layout:
-    """Returns where the lines of captions name a speaker, as `Name:` or `[NAME]:`."""
+    """Returns the lines of captions that name a speaker, as `Name:` or `[NAME]:`."""
     candidates = {style: found for style, found in _candidates(rows).items() if style in ("name:", "[name]:")}
     num_words = [len(row.text.split()) for row in rows]
     layout = Layout(confidence=0.9)
@@ -160,7 +162,7 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
     lowered = _lowercase_words(rows, [key for key in counts if " " not in key and key.isalpha()])
     total = sum(count for key, count in counts.items() if key not in rejected)
     for key, count in counts.items():
-        is_minor = count < 5 and count < 0.1 * total or counts.most_common(1)[0][1] < 2
+        is_minor = (count < 5 and count < 0.1 * total) or counts.most_common(1)[0][1] < 2
         if is_minor and lowered[key] >= count and not is_role(key):
             rejected.add(key)
     recurring = {key for key, count in counts.items() if count > 1 and key not in rejected}
@@ -173,7 +175,7 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
         key, row = keys[place], rows[place]
         if key in rejected:
             continue
-        starts = ends_sentence(rows[place - 1].text) if place else True
+        starts = place == 0 or rows[place - 1].mark == "#" or ends_sentence(rows[place - 1].text)
         if key not in recurring and not explains:
             is_odd = bool(shapes) and not is_role(key) and _shapes([head.name or ""]).isdisjoint(shapes)
             if is_odd or (needs_blank and not row.after_blank) or not (starts or row.after_blank):
@@ -187,9 +189,12 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
 def _is_annotation(key: str) -> bool:
     first = key.split()[0] if key else ""
     return (
-        key in _ANNOTATIONS
+        key in ANNOTATIONS
         or (is_known_key(key) and not is_role_key(key))
-        or (first in ("step", "chapter", "part", "section", "figure", "table", "act", "scene", "note", "question") and key != first)
+        or (
+            first in ("step", "chapter", "part", "section", "figure", "table", "act", "scene", "note", "question")
+            and key != first
+        )
     )
 
 
@@ -251,9 +256,8 @@ def _is_supported(
     if not recurs:
         paragraphs = sum(row.after_blank for row in rows[places[0] :]) or len(rows)
         return len(places) >= 0.4 * min(paragraphs, len(rows) - places[0])
-    if len(labels) == 1 and len(places) < 0.2 * len(rows) and (total - before) / len(places) > 200:
-        return False
-    return True
+    is_sparse = len(places) < 0.2 * len(rows) and (total - before) / len(places) > 200
+    return not (len(labels) == 1 and is_sparse)
 
 
 def _is_single_turn(rows: Sequence[Row], head: Head, place: int, total: int, strong: bool) -> bool:
@@ -310,19 +314,21 @@ def _add_times(layout: Layout, rows: Sequence[Row]) -> None:
         merged = sorted([*found.items(), *layout.heads.items()])
         if share_in_order([head.time for _, head in merged if head.time]) < 0.8:
             return
-    elif len(found) < 2 and len(rows) > 2:
-        return
-    elif len(found) > 3 and share_in_order([head.time or "" for _, head in sorted(found.items())]) < 0.7:
-        return
-    elif len(found) < 4 and len(found) < 0.2 * len(rows):
+    elif not _are_times(found, len(rows)):
         return
     if found and not named:
-        layout.style = "time"
-        layout.confidence = 0.85
+        layout.style, layout.confidence = "time", 0.85
         order = share_in_order([head.time or "" for _, head in sorted(found.items())])
         if order < 0.98:
             layout.doubt(f"{1 - order:.0%} of the times go back", 0.1 + (1 - order))
     layout.heads.update(found)
+
+
+def _are_times(found: dict[int, Head], num_rows: int) -> bool:
+    """Whether rows that start with a time are more than a few lines that happen to."""
+    if (len(found) < 2 and num_rows > 2) or (len(found) < 4 and len(found) < 0.2 * num_rows):
+        return False
+    return len(found) < 4 or share_in_order([head.time or "" for _, head in sorted(found.items())]) >= 0.7
 
 
 def _judge_named(
@@ -340,9 +346,7 @@ def _judge_named(
         layout.doubt("every speaker label occurs once", 0.3)
     elif len(labels) > 25 and len(labels) > len(places) / 3:
         layout.doubt(f"{len(labels)} speaker labels for {len(places)} turns", 0.3)
-    longest = max(
-        sum(num_words[start:end]) for start, end in pairwise([*places, len(rows)])
-    )
+    longest = max(sum(num_words[start:end]) for start, end in pairwise([*places, len(rows)]))
     if total > 400 and len(places) > 2 and longest > 0.6 * total:
         layout.doubt(f"one turn has {longest / total:.0%} of the words", 0.3)
     if len(places) == 1 and total > 200:
@@ -356,7 +360,9 @@ def _judge_named(
     if others:
         names = ", ".join(repr(name) for name in sorted(others)[:5])
         num = len(others)
-        layout.doubt(f"read as text, not as speakers: {names}{' and more' if num > 5 else ''}", min(0.3, 0.2 * num / len(places)))
+        layout.doubt(
+            f"read as text, not as speakers: {names}{' and more' if num > 5 else ''}", min(0.3, 0.2 * num / len(places))
+        )
 
 
 def _judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dict[int, Head]]) -> None:

@@ -38,7 +38,9 @@ _PATTERNS = {style: regex.compile(pattern, regex.DOTALL) for style, pattern in _
 _TIME_FIRST = regex.compile(rf"{_TIME}(?:\s{{0,9}}[:–—-])?{_BREAK}{_REST}", regex.DOTALL)
 _ALONE = regex.compile(r"\[?(?P<name>[^:\[\]|<>]{1,80}?)\]?$")
 _WIDE_COLON = regex.compile(rf"{_NAME}\s{{0,3}}:{_REST}", regex.DOTALL)
-_ANY = regex.compile(rf"(?P<name>[^\s:()\[\]|<>\\,.!?]{{1,20}}(?:\s[^\s:()\[\]|<>\\,.!?]{{1,20}})?):{_BREAK}{_REST}", regex.DOTALL)
+_ANY = regex.compile(
+    rf"(?P<name>[^\s:()\[\]|<>\\,.!?]{{1,20}}(?:\s[^\s:()\[\]|<>\\,.!?]{{1,20}})?):{_BREAK}{_REST}", regex.DOTALL
+)
 """A label of any shape: accepted only if nearly all lines have one."""
 _MARK = regex.compile(r"(?:>>+|[-–—•])\s{0,3}(?=\S)")
 
@@ -73,7 +75,9 @@ def heads_of(line: str, *, any_name: bool = False) -> list[Head]:
     ]
     if not found and (match := _WIDE_COLON.match(plain, offset)) and (any_name or is_label(match["name"])):
         colon = match.start("rest") - 1
-        if line[colon] != ":" or not match["rest"][:1].isascii():  # no blank after a wide colon, or before another script
+        if (
+            line[colon] != ":" or not match["rest"][:1].isascii()
+        ):  # no blank after a wide colon, or before another script
             found.append(_head("name:", match, line))
     if not found and (match := _ANY.match(plain, offset)):
         found.append(_head("any:", match, line))

@@ -21,7 +21,9 @@ _HEADING = re.compile(r"^\s{0,3}#{1,6}\s")
 _RULE = re.compile(r"^[\s\\]*(?:\|[\s|:\-]{3,}|(?:\*[\s\\]*){3,}|(?:-\s*){3,}|(?:_\s*){3,}|=+\s*|(?:```|~~~).*)$")
 _LINE_PREFIX = re.compile(r"^\s*(?:>\s?)*(?:[-*+]\s+)?(?:\|\s?)?")
 _TABLE_END = re.compile(r"\s*\|\s*$")
-_EMPHASIS = re.compile(rf"^(?P<before>(?:[(\[]?{CLOCK}[)\]]?\s{{0,3}}[-–—]?\s{{0,3}})?)(\*{{1,3}}|_{{1,3}})(?P<inner>[^*_\n][^*\n]{{0,99}}?)\2")
+_EMPHASIS = re.compile(
+    rf"^(?P<before>(?:[(\[]?{CLOCK}[)\]]?\s{{0,3}}[-–—]?\s{{0,3}})?)(\*{{1,3}}|_{{1,3}})(?P<inner>[^*_\n][^*\n]{{0,99}}?)\2"
+)
 _ESCAPED_TIME = re.compile(rf"\\([(\[])\s*({CLOCK})\s*\\([)\]])")
 _SHOWN = re.compile(r"^\s{0,3}(?:#{1,6}\s|\*\*\S|```)|\]\(\w|\*\*\w[^*\n]{0,80}\*\*|^\s{0,3}\|", re.MULTILINE)
 _FENCE = re.compile(r"^\s{0,3}(?:```|~~~)", re.MULTILINE)
@@ -40,7 +42,9 @@ def _is_markdown(text: str, suffix: str) -> bool:
 def read_markdown(text: str) -> Reading:
     """The title is in the front matter or the first heading; a turn's paragraphs, lists and quotes are its words."""
     title, fields, text = _front_matter(text)
-    lines = [_TABLE_END.sub("", _LINE_PREFIX.sub("", line)) if not _RULE.match(line) else "" for line in text.split("\n")]
+    lines = [
+        _TABLE_END.sub("", _LINE_PREFIX.sub("", line)) if not _RULE.match(line) else "" for line in text.split("\n")
+    ]
     rows = rows_of("\n".join(lines), lambda line: "#" if _HEADING.match(line) else "")
     reading = read_rows(rows, lambda words: plain_words(words), start=_start)
     if _FENCE.search(text) and not any(segment.speaker for segment in reading.segments):

@@ -48,4 +48,6 @@ def name_of(written: str) -> str:
     return " ".join(written.translate(_DIRECTION_MARKS).strip(" \t[]:：–—-*_").split())
 
 
-_DIRECTION_MARKS = dict.fromkeys([0x200B, 0x200E, 0x200F, 0x061C, 0x2060, *range(0x202A, 0x202F), *range(0x2066, 0x206A)])
+_DIRECTION_MARKS = dict.fromkeys(
+    [0x200B, 0x200E, 0x200F, 0x061C, 0x2060, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from midthought.errors import SettingsError
 from midthought.memory.formats.reading import Reading
 
 Read = Callable[[str], Reading]
+ReadBytes = Callable[[bytes], Reading]
 _OURS = "midthought.memory.formats."
 
 
@@ -25,6 +26,10 @@ class Format:
     """Suffixes of its files, in lower case. Files with these suffixes are read in a folder."""
     shown_by: Callable[[str, str], bool]
     """Whether a text, with the suffix of its file, shows this format."""
+    read_bytes: ReadBytes | None = None
+    """Reads the bytes of a file that is no text. Raises ValueError with the reason."""
+    shown_by_bytes: Callable[[bytes], bool] = lambda content: False
+    """Whether a file's bytes show this format."""
 
 
 FORMATS: dict[str, Format] = {}
@@ -58,3 +63,20 @@ def transcript_format(
         return read
 
     return register
+
+
+def binary_format(
+    name: str, *, suffixes: tuple[str, ...], remedy: str, shown_by: Callable[[bytes], bool]
+) -> Callable[[ReadBytes], ReadBytes]:
+    """Registers the decorated function `(bytes) -> Reading` as a format of files that are no text."""
+
+    def register(read: ReadBytes) -> ReadBytes:
+        transcript_format(name, suffixes=suffixes, remedy=remedy, shown_by=lambda text, suffix: False)(_no_text)
+        FORMATS[name] = replace(FORMATS[name], read_bytes=read, shown_by_bytes=shown_by)
+        return read
+
+    return register
+
+
+def _no_text(text: str) -> Reading:
+    raise ValueError("it is a text file with the suffix of another format")

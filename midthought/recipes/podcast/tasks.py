@@ -21,6 +21,7 @@ from midthought.memory.questions import QuestionPlan, make_questions, read_quest
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.splitting import Chunking
 from midthought.memory.store import BuildReport, MemoryStore
+from midthought.memory.summary import doubt_lines
 from midthought.memory.tool import MemoryRetrievalTool, format_hits
 from midthought.memory.transcripts import Transcript, read_transcripts
 from midthought.recipes.podcast.policy import instruction
@@ -109,6 +110,8 @@ def read_recipe_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:
     folder = read_transcripts(config.memory.transcripts or sample_transcripts())
     for _, reason in folder.failures:
         _log.warning("left out: %s", reason)
+    for line in doubt_lines(folder):
+        _log.warning(line)
     for group in folder.copies:
         names = ", ".join(str(path) for path in group)
         _log.warning("the same words are learned and asked about several times; keep one of these files: %s", names)

@@ -1,0 +1,192 @@
+"""Entries of JSON transcripts: speaker, text, start and end under the keys that programs use, and the unit of time."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from midthought.memory.turns import CLOCK, clock_time, without_unusable_characters
+
+Entry = dict[str, Any]
+
+_TEXT_KEYS = (
+    "body", "text", "transcript", "punctuatedword", "word", "content", "display", "displaytext", "value", "utf8", "line",
+    "sentence", "caption", "utterance", "message", "lexical",
+)  # fmt: skip
+_SPEAKER_KEYS = ("speakername", "voice", "speaker", "speakerid", "speakerlabel", "speakertag", "speakernumber", "who")
+_WORD_KEYS = ("wdlist", "words", "elements", "items", "tokens", "segs", "sentences")
+_FIRST_KEYS = ("alternatives", "nbest", "hypotheses")
+"""Lists of alternative readings, the best one first."""
+_START_KEYS: dict[str, float | None] = {
+    "starttime": None, "start": None, "time": None, "begin": None, "from": None, "ts": None, "starttimestamp": None,
+    "startoffset": None, "datastart": None, "startsec": 1, "startsecs": 1, "startseconds": 1, "starttimeseconds": 1,
+    "startms": 1e-3, "starttimems": 1e-3, "startmilliseconds": 1e-3, "tstartms": 1e-3, "offsetmilliseconds": 1e-3,
+    "timestampms": 1e-3, "startinms": 1e-3, "offsetinticks": 1e-7, "offset": None, "timestamp": None, "timestamps": None,
+    "toffsetms": 1e-3,
+}  # fmt: skip
+"""Keys and the length of their unit in seconds, None if the key does not say it."""
+_END_KEYS: dict[str, float | None] = {
+    "endtime": None, "end": None, "endts": None, "to": None, "stop": None, "endoffset": None, "dataend": None, "endsec": 1,
+    "endseconds": 1, "endms": 1e-3, "endtimems": 1e-3, "endmilliseconds": 1e-3,
+}  # fmt: skip
+_ISO = re.compile(r"PT(?:(\d{1,4})H)?(?:(\d{1,5})M)?(?:(\d{1,7}(?:\.\d{1,9})?)S)?")
+_SECONDS_PER_WORD = 0.4
+_MAX_SECONDS_PER_WORD = 20.0
+_UNITS = (1.0, 1e-3, 1e-7, 1e-9)
+
+
+class Time(NamedTuple):
+    """A number, and the length of its unit in seconds, None if it is unknown."""
+
+    value: float
+    unit: float | None
+
+    def clock(self, unit: float) -> str | None:
+        """Returns `HH:MM:SS`, with `unit` if the own one is unknown."""
+        seconds = self.value * (self.unit or unit)
+        return clock_time(seconds) if math.isfinite(seconds) else None
+
+
+def folded_keys(entry: Mapping[str, Any]) -> Entry:
+    """Returns the entry with keys in lower case and without `_` and `-`; the best of alternative readings is part of it."""
+    folded = {key.lower().replace("_", "").replace("-", ""): value for key, value in entry.items()}
+    for key in _FIRST_KEYS:
+        best = folded.get(key)
+        if isinstance(best, list) and best and isinstance(best[0], dict):
+            folded = {**{key: value for key, value in folded_keys(best[0]).items() if key not in folded}, **folded}
+    return folded
+
+
+def text_of(entry: Entry) -> str:
+    """Returns the first non-empty text of an entry with folded keys."""
+    found = (value for key in _TEXT_KEYS if isinstance(value := entry.get(key), str) and value.strip())
+    return without_unusable_characters(next(found, ""))
+
+
+def words_of(entry: Entry) -> list[Entry]:
+    """Returns the timed words, or sentences, within an entry, with folded keys."""
+    for key in _WORD_KEYS:
+        if isinstance(value := entry.get(key), list):
+            found = [folded_keys(each) for each in value if isinstance(each, dict)]
+            if any(text_of(each) or words_of(each) for each in found):
+                return found
+    if isinstance(value := entry.get("timestamps"), list):  # IBM: [[word, start, end], …]
+        return [
+            {"word": each[0], "start": each[1], "end": each[2]}
+            for each in value
+            if isinstance(each, list) and len(each) == 3 and isinstance(each[0], str)
+        ]
+    return []
+
+
+def spoken(word: Entry) -> str:
+    """Returns a word with its own blanks; of a word without text, its parts."""
+    found = [value for key in _TEXT_KEYS if isinstance(value := word.get(key), str)]
+    if text := next((value for value in found if value.strip()), next((value for value in found if value), "")):
+        return without_unusable_characters(text)
+    return " ".join(spoken(each) for each in words_of(word))
+
+
+def speaker_of(entry: Entry, names: Mapping[str, str] | None = None) -> str | None:
+    """Returns the name under the first key that has one; a number gives `Speaker 1`. `names` has the names of numbers."""
+    for key in _SPEAKER_KEYS:
+        value = entry.get(key)
+        if isinstance(value, dict):
+            value = next((value[each] for each in ("name", "label", "id") if value.get(each) not in (None, "")), None)
+        if isinstance(value, (int, str)) and not isinstance(value, bool) and names and (name := names.get(str(value))):
+            return name
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**9:
+            return f"Speaker {value}"
+        if isinstance(value, str) and (name := " ".join(without_unusable_characters(value).split())):
+            return name
+    return None
+
+
+def start_of(entry: Entry) -> Time | None:
+    """Returns the start under the first known key."""
+    for key, unit in _START_KEYS.items():
+        if (value := entry.get(key)) is not None:
+            if isinstance(value, list):
+                value = value[0] if value else None
+            elif isinstance(value, dict) and "from" in value:
+                value = value["from"]
+            if time := _time(value, unit):
+                return time
+    return None
+
+
+def end_of(entry: Entry) -> Time | None:
+    """Returns the end under the first known key."""
+    for key, unit in _END_KEYS.items():
+        if (value := entry.get(key)) is not None and (time := _time(value, unit)):
+            return time
+    span = entry.get("timestamp")
+    return _time(span[1], None) if isinstance(span, list) and len(span) == 2 else None
+
+
+def _time(value: object, unit: float | None) -> Time | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (int, float)):
+        try:
+            number = float(value)
+        except OverflowError:
+            return None
+        return Time(number, unit) if math.isfinite(number) and number >= 0 else None
+    if isinstance(value, dict):
+        seconds, nanos = value.get("seconds", 0), value.get("nanos", 0)
+        if value.keys() & {"seconds", "nanos"} and (whole := _time(seconds, 1.0)) and (part := _time(nanos, 1e-9)):
+            return Time(whole.value + part.value * 1e-9, 1.0)
+    return _written_time(value.strip(), unit) if isinstance(value, str) else None
+
+
+def _written_time(text: str, unit: float | None) -> Time | None:
+    if re.fullmatch(CLOCK, text):
+        hours, minutes, seconds = (clock_time(text) or "0:0:0").split(":")
+        fraction = re.search(r"[.,](\d{1,9})$", text)
+        return Time(
+            int(hours) * 3600 + int(minutes) * 60 + int(seconds) + float(f"0.{fraction[1]}" if fraction else 0), 1.0
+        )
+    if re.fullmatch(r"\d{1,15}(?:\.\d{1,20})?", text):
+        return Time(float(text), unit)
+    if re.fullmatch(r"\d{1,9}(?:\.\d{1,20})?s", text):
+        return Time(float(text[:-1]), 1.0)
+    if text.startswith("PT") and (match := _ISO.fullmatch(text)):
+        return Time(int(match[1] or 0) * 3600 + int(match[2] or 0) * 60 + float(match[3] or 0), 1.0)
+    return None
+
+
+def unit_of(spans: Sequence[tuple[float, float, int]]) -> float:
+    """Returns the length of the unit of time in seconds, from (start, end, number of words) of entries.
+
+    People say a word in about 0.4 seconds. Numbers that would make it more than 20 seconds are milliseconds or smaller.
+    """
+    per_word = [(end - start) / num_words for start, end, num_words in spans if end > start and num_words]
+    if not per_word or (middle := median(per_word)) <= _MAX_SECONDS_PER_WORD:
+        return 1.0
+    return min(_UNITS, key=lambda unit: abs(math.log(middle * unit / _SECONDS_PER_WORD)))
+
+
+def entry_lists(document: object) -> Iterator[tuple[tuple[str, ...], list[list[Entry]]]]:
+    """Yields every list of objects, by its path. Lists at the same path in several objects are yielded together."""
+    found: dict[tuple[str, ...], list[list[Entry]]] = {}
+    waiting: list[tuple[tuple[str, ...], object]] = [((), document)]
+    while waiting:
+        following: list[tuple[tuple[str, ...], object]] = []
+        for path, value in waiting:
+            if isinstance(value, dict):
+                following += [
+                    ((*path, str(key)), each) for key, each in value.items() if isinstance(each, (dict, list))
+                ]
+            elif isinstance(value, list):
+                entries = [each for each in value if isinstance(each, dict)]
+                if entries and 2 * len(entries) >= len(value):
+                    is_choice = bool(path) and path[-1].lower() in _FIRST_KEYS
+                    found.setdefault(path, []).append(entries[:1] if is_choice else entries)
+                    following += [(path, each) for each in (entries[:1] if is_choice else entries)]
+                following += [(path, each) for each in value if isinstance(each, list)] if len(path) < 12 else []
+        waiting = [item for item in following if len(item[0]) <= 12]
+    yield from found.items()

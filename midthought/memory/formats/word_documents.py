@@ -1,0 +1,164 @@
+"""Word (.docx) and OpenDocument (.odt) files: their paragraphs, line breaks, table rows, bold starts and headings as lines.
+
+The XML is scanned for its tags, in linear time, so that entities and nesting cost nothing. What is unpacked is limited.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+import zlib
+
+from midthought.memory.formats.layouts import Row
+from midthought.memory.formats.line_reading import read_rows
+from midthought.memory.formats.reading import Reading, Skipped
+from midthought.memory.formats.registry import binary_format
+from midthought.memory.markup import mark_times, unescape
+from midthought.memory.turns import without_unusable_characters
+
+_MAX_XML_BYTES = 64 * 2**20
+"""About 20 times the text of a day."""
+_MAIN_PARTS = ("word/document.xml", "content.xml")
+_TAG = re.compile(r"<(?P<close>/?)(?:[A-Za-z0-9]{1,20}:)?(?P<name>[A-Za-z][A-Za-z0-9\-]{0,30})(?P<rest>[^<>]*)>")
+_HEADING_STYLE = re.compile(r'val="(?:Heading|Title|Subtitle|berschrift|Titre|Titel)', re.IGNORECASE)
+_IS_OFF = re.compile(r'val="(?:0|false|none|off)"')
+_TITLE = re.compile(r"<dc:title>([^<]{1,300})</dc:title>")
+_SIDE_PARTS = re.compile(r"word/(?:header|footer|footnotes|endnotes)\d*\.xml")
+
+
+class _Lines:
+    """Collects lines while the tags of a document are scanned."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.empty_before = True
+        self.text: list[str] = []
+        self.num_bold = 0
+        self.all_bold = True
+        self.mark = ""
+
+    def add(self, words: str, *, is_bold: bool) -> None:
+        self.text.append(words)
+        if not words.strip():
+            return
+        if is_bold and self.all_bold:
+            self.num_bold = len("".join(self.text).strip())
+        elif not re.fullmatch(r"[\s()\[\]\d:.,\-–]*", words):  # a time may stand before the bold name
+            self.all_bold = False
+
+    def end_line(self, *, ends_paragraph: bool) -> None:
+        line = "".join(self.text).strip()
+        if line:
+            mark = self.mark or ("bold" if self.num_bold else "")
+            self.rows.append(Row(len(self.rows), line, self.empty_before, mark, 0 if self.mark else self.num_bold))
+        self.empty_before = not line if ends_paragraph else False
+        self.text, self.num_bold, self.all_bold = [], 0, True
+        if ends_paragraph:
+            self.mark = ""
+
+
+@binary_format(
+    "Word",
+    suffixes=(".docx", ".odt"),
+    remedy="save it again as .docx, or as text",
+    shown_by=lambda content: content.startswith(b"PK\x03\x04"),
+)
+def read_word(content: bytes) -> Reading:
+    """Reads paragraphs as lines of text; text of deleted changes, comments and side notes is no speech."""
+    parts = _parts(content)
+    rows = _rows(parts["main"])
+    skipped = [
+        Skipped(text, "header, footer or note")
+        for name, part in parts.items()
+        if name.startswith("word/") and (text := _plain(part))
+    ]
+    reading = read_rows(_spaced(rows), mark_times)
+    title = _TITLE.search(parts.get("docProps/core.xml", ""))
+    written = unescape(title[1]).strip() if title else ""
+    header = reading.header + ((("document title", written),) if written else ())
+    return reading._replace(title=reading.title or written or None, header=header, skipped=(*reading.skipped, *skipped))
+
+
+def _parts(content: bytes) -> dict[str, str]:
+    """Returns the document's XML as `main`, and its properties and side notes by their names."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            names = archive.namelist()
+            main = next((name for name in _MAIN_PARTS if name in names), None)
+            if main is None:
+                raise ValueError(
+                    "it is a ZIP file but no Word or OpenDocument file; unpack it, or export its words as text"
+                )
+            wanted = [name for name in names if _SIDE_PARTS.fullmatch(name)][:20]
+            found = {name: _unpacked(archive, name) for name in (*wanted, *({"docProps/core.xml"} & set(names)))}
+            return {"main": _unpacked(archive, main)} | found
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(f"it is a damaged or encrypted Word file ({' '.join(str(error).split())})") from None
+
+
+def _unpacked(archive: zipfile.ZipFile, name: str) -> str:
+    with archive.open(name) as file:
+        content = file.read(_MAX_XML_BYTES + 1)
+    if len(content) > _MAX_XML_BYTES:
+        raise ValueError(f"its part {name} has more than {_MAX_XML_BYTES >> 20} MiB; split it")
+    return without_unusable_characters(content.decode("utf-8", "replace"))
+
+
+def _rows(xml: str) -> list[Row]:
+    lines = _Lines()
+    skipping = ""
+    is_text = bold = in_cell = False
+    start = 0
+    for match in _TAG.finditer(xml):
+        name, closes, rest = match["name"], bool(match["close"]), match["rest"]
+        single = rest.endswith("/")
+        if is_text and not skipping and (words := xml[start : match.start()]):
+            lines.add(unescape(words), is_bold=bold)
+        start = match.end()
+        if skipping:
+            skipping = "" if closes and name == skipping else skipping
+        elif (
+            name in ("Fallback", "annotation", "tracked-changes", "instrText", "delText") and not closes and not single
+        ):
+            skipping = name
+        elif name in ("t", "h") or (name == "p" and "text:p" in match[0]):
+            is_text = not closes and not single
+            if name == "h" or (name == "p" and closes):
+                lines.mark = "#" if name == "h" else lines.mark
+                if closes and not in_cell:
+                    lines.end_line(ends_paragraph=True)
+        elif name == "b" and "w:b" in match[0]:
+            bold = not _IS_OFF.search(rest)
+        elif name == "r" and not closes:
+            bold = False
+        elif name == "pStyle":
+            lines.mark = "#" if _HEADING_STYLE.search(rest) else ""
+        elif name in ("br", "cr", "line-break") and not in_cell:
+            lines.end_line(ends_paragraph=False)
+        elif name in ("tab", "s") and single:
+            lines.add("  " if name == "tab" else " ", is_bold=bold)
+        elif name == "p" and (closes or single):
+            if in_cell:
+                lines.add(" ", is_bold=False)
+            else:
+                lines.end_line(ends_paragraph=True)
+        elif name in ("tc", "table-cell"):
+            in_cell = not closes and not single
+            if closes:
+                lines.add(" | ", is_bold=False)
+        elif name in ("tr", "table-row") and closes:
+            lines.text = ["".join(lines.text).strip().removesuffix("|")]
+            lines.end_line(ends_paragraph=True)
+    lines.end_line(ends_paragraph=True)
+    return lines.rows
+
+
+def _spaced(rows: list[Row]) -> list[Row]:
+    """Takes every paragraph for separated, if empty ones do not separate them."""
+    num_paragraphs = sum(row.after_blank for row in rows[1:])
+    return rows if num_paragraphs > 0.1 * len(rows) else [row._replace(after_blank=True) for row in rows]
+
+
+def _plain(xml: str) -> str:
+    return " ".join(unescape(_TAG.sub(" ", xml[xml.find("<w:p") :])).split()) if "<w:t" in xml else ""

@@ -1,0 +1,62 @@
+"""Words at the starts of lines: names of header fields, roles that are also speaker labels, and notes that are no speakers."""
+
+from __future__ import annotations
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+ROLES = _words(
+    """
+anfitrión attendees co-host co-hosts cohost convidado gast guest guests gäste host hosts interviewee
+interviewees interviewer interviewers invitada invitado invité invités moderation moderator moderators
+narrator ospite panelist panelists participant participants presentador presenter presenters speaker speakers
+ведущий гости гость אורח אורחת מנחה מראיין الضيف المضيف مقدم ゲスト 主持 主持人 主播 司会 嘉宾 嘉賓 来宾 게스트 진행
+"""
+)
+"""Fields that name people, and labels of speakers."""
+
+LONG_FIELDS = _words(
+    """
+about abstract beschreibung descripción description episode intro notes overview resumen resumo riassunto
+résumé samenvatting show summary synopsis zusammenfassung описание תקציר ملخص 摘要 概要 简介 説明 요약
+"""
+)
+"""Fields whose value may have several sentences."""
+
+FIELDS = _words(
+    """
+agenda aired artwork audio author authors autor autoren categories category chapters client company contact
+copyright created credits data date datum dauer duración durata duration durée editor editors email episodio
+fecha feed file filename folge format fuente guid homepage id idioma image job keywords language languages
+langue length licence licencia license lingua link links lizenz location media meeting modified music name
+network number order organization phone place podcast producer producers project published publisher puntata
+quelle rating recorded reference released runtime season sendung series source sources sponsor sponsors
+sprache status subject subtitle tags tema thema time timestamp titel title titolo titre topic topics
+transcribed transcriber transcript transcription type título updated url venue version video web website words
+émission épisode выпуск дата длительность источник лицензия название тема эпизод язык כותרת מקור משך נושא פרק
+קישור שפה תאריך التاريخ الحلقة الرابط العنوان اللغة المدة المصدر الموضوع رישיון タイトル 主题 來源 出典 収録日 日付 日時 日期 时长
+时间 時長 時間 来源 标题 標題 版权 番組 節目 节目 言語 語言 许可 语言 配信日 链接 题目 날짜 시간 언어 제목 출처
+"""
+)
+"""Other header fields of transcripts."""
+
+ANNOTATIONS = _words(
+    """
+achtung aka also and anmerkung answer answers anyway applause attention because beispiel but caution chapter
+conclusion correction definition disclaimer edit ejemplo example examples exemple fact facts figure finally
+first fyi here hint hinweis how however http https important importante laughter music n.b. nb nota note notes
+now observação p.s. part problem ps question questions quote re remarque remember reminder result results
+second section sfx silence so solution sound spoiler step table therefore third tip tips today todo trigger
+update warning what when where who why внимание примечание הערה ملاحظة 例 備考 备注 注 注意 주 참고
+"""
+)
+"""What stands before a colon in notes and ordinary sentences."""
+
+COLUMNS = _words(
+    """
+begin content duration end id line name speaker start stop text time timestamp transcript words
+"""
+)
+"""Names of a table's columns."""

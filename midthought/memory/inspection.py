@@ -1,0 +1,121 @@
+"""How each file of a folder was understood: format, confidence, speakers, header, first turns, skipped text. Prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from midthought.memory.formats.scripts import is_diarization_label
+from midthought.memory.transcripts import Transcript, TranscriptFolder
+
+_NUM_FIRST_TURNS = 3
+_MAX_LETTERS = 160
+_MAX_SKIPPED = 5
+
+
+def inspected(transcript: Transcript) -> dict[str, Any]:
+    """Returns how one file was understood, as JSON values."""
+    return {
+        "format": transcript.format,
+        "encoding": transcript.encoding,
+        "confidence": transcript.confidence,
+        "doubtful": transcript.is_doubtful,
+        "doubts": list(transcript.doubts),
+        "episode": transcript.episode,
+        "header": [list(pair) for pair in transcript.header],
+        "speakers": _speakers(transcript),
+        "num_turns": len(transcript.turns),
+        "num_words": transcript.num_words,
+        "has_times": transcript.has_times,
+        "num_repeats_dropped": transcript.num_repeats,
+        "first_turns": [
+            {"speaker": turn.speaker, "time": turn.time, "text": _cut(turn.text)}
+            for turn in transcript.turns[:_NUM_FIRST_TURNS]
+        ],
+        "skipped": [{"text": _cut(each.text), "reason": each.reason} for each in transcript.skipped],
+    }
+
+
+def inspection_json(folder: TranscriptFolder) -> dict[str, Any]:
+    """Returns every file by its path relative to the folder."""
+    return {
+        "files": [{"path": folder.name_of(each.path)} | inspected(each) for each in folder.transcripts],
+        "failed": [{"path": folder.name_of(path), "reason": reason} for path, reason in folder.failures],
+        "left_out": [folder.name_of(path) for path in folder.left_out],
+        "num_doubtful": len(folder.doubtful),
+    }
+
+
+def inspection_lines(folder: TranscriptFolder) -> Iterator[str]:
+    """Yields the same as lines to print, the least sure files first."""
+    for transcript in sorted(folder.transcripts, key=lambda each: each.confidence):
+        yield from _lines(folder.name_of(transcript.path), inspected(transcript))
+    for path, reason in folder.failures:
+        yield f"{folder.name_of(path)}: not read: {reason}"
+    for path in folder.left_out:
+        yield f"{folder.name_of(path)}: left out by its name"
+    yield f"{len(folder.transcripts)} files read, {len(folder.doubtful)} of them doubtful; {len(folder.failures)} not read"
+
+
+def _lines(name: str, seen: Mapping[str, Any]) -> Iterator[str]:
+    doubtful = ", DOUBTFUL" if seen["doubtful"] else ""
+    yield f"{name}: {seen['format']} ({seen['encoding']}), confidence {seen['confidence']:.2f}{doubtful}"
+    yield f"  episode: {seen['episode']}"
+    for doubt in seen["doubts"]:
+        yield f"  doubt: {doubt}"
+    for key, value in seen["header"]:
+        yield f"  header: {key + ': ' if key else ''}{_cut(value)}"
+    for speaker in seen["speakers"]:
+        minutes = "" if speaker["minutes"] is None else f", {speaker['minutes']:.1f} minutes"
+        label = " (a label; name it in speakers.yaml)" if speaker["is_label"] else ""
+        yield f"  speaker: {speaker['name']}{label}: {speaker['turns']} turns, {speaker['words']} words{minutes}"
+    for turn in seen["first_turns"]:
+        yield f"  > {turn['time'] or '--:--:--'} {turn['speaker']}: {turn['text']}"
+    for each in seen["skipped"][:_MAX_SKIPPED]:
+        yield f"  skipped, {each['reason']}: {each['text']}"
+    if (num := len(seen["skipped"]) - _MAX_SKIPPED) > 0:
+        yield f"  skipped: {num} more"
+    if seen["num_repeats_dropped"]:
+        yield f"  skipped: {seen['num_repeats_dropped']} repetitions of a speech recogniser"
+
+
+def _speakers(transcript: Transcript) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for turn, seconds in zip(transcript.turns, _durations(transcript), strict=True):
+        speaker = found.setdefault(
+            turn.speaker,
+            {
+                "name": turn.speaker,
+                "is_label": is_diarization_label(turn.speaker),
+                "turns": 0,
+                "words": 0,
+                "minutes": None,
+            },
+        )
+        speaker["turns"] += 1
+        speaker["words"] += turn.text.count(" ") + 1
+        if seconds is not None:
+            speaker["minutes"] = round((speaker["minutes"] or 0) + seconds / 60, 3)
+    return list(found.values())
+
+
+def _durations(transcript: Transcript) -> Sequence[int | None]:
+    """Returns the seconds of each turn up to the next turn's time; None if one of them is unknown."""
+    starts = [_seconds(turn.time) for turn in transcript.turns]
+    last = transcript.turns[-1]
+    end = _seconds(last.marks[-1][1]) if last.marks else None
+    return [
+        max(0, after - before) if before is not None and after is not None else None
+        for before, after in zip(starts, [*starts[1:], end], strict=True)
+    ]
+
+
+def _seconds(time: str | None) -> int | None:
+    if time is None:
+        return None
+    hours, minutes, seconds = map(int, time.split(":"))
+    return hours * 3600 + minutes * 60 + seconds
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_LETTERS else f"{text[:_MAX_LETTERS]}…"

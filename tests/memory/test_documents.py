@@ -1,0 +1,201 @@
+"""Word, OpenDocument and PDF files, written here part by part."""
+
+import io
+import zipfile
+from xml.sax.saxutils import escape
+
+import pytest
+from rendered import REV_END, Said, clock, short
+
+from midthought.errors import TranscriptError
+from midthought.memory.transcripts import read_transcript, read_transcripts
+
+W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+TURNS = [
+    Said("Ann Lee", "So the bell rang at three, & nobody was there.", 3),
+    Said("Bob", "I think that is right: the clock was fast.", 64),
+    Said("Ann Lee", "We had no idea. What did you do?", 3700),
+    Said("Bob", "Well, we went to the harbor.", 3720),
+]
+EXPECTED = [(turn.speaker, turn.words, clock(turn.seconds)) for turn in TURNS]
+
+
+def run(text: str, *, bold: bool = False) -> str:
+    return f'<w:r><w:rPr>{"<w:b/>" if bold else ""}</w:rPr><w:t xml:space="preserve">{escape(text)}</w:t></w:r>'
+
+
+def paragraph(*runs: str, style: str = "") -> str:
+    properties = f'<w:pPr><w:pStyle w:val="{style}"/></w:pPr>' if style else ""
+    return f'<w:p w:rsidR="00A">{properties}{"".join(runs)}</w:p>'
+
+
+def docx(body: str, **parts: str) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(
+            "word/document.xml", f"<?xml version='1.0'?><w:document {W}><w:body>{body}</w:body></w:document>"
+        )
+        for name, text in parts.items():
+            archive.writestr(f"word/{name}.xml", text)
+    return content.getvalue()
+
+
+def line_break() -> str:
+    return "<w:r><w:br/></w:r>"
+
+
+def cell(text: str) -> str:
+    return f"<w:tc>{paragraph(run(text))}</w:tc>"
+
+
+DOCUMENTS = {
+    "name (time) in one paragraph, words in the next": lambda t: (
+        paragraph(run(f"{t.speaker} ({clock(t.seconds)})")) + paragraph(run(t.words))
+    ),
+    "bold name, tab": lambda t: paragraph(run(f"{t.speaker}:", bold=True), run(f" [{clock(t.seconds)}] {t.words}")),
+    "Teams": lambda t: paragraph(run(t.speaker, bold=True), run(f"   {short(t.seconds)}"), line_break(), run(t.words)),
+    "Rev": lambda t: paragraph(run(f"{t.speaker} ({short(t.seconds)}):")) + paragraph(run(t.words)),
+    "HappyScribe": lambda t: paragraph(run(f"[{clock(t.seconds)}.120] - {t.speaker}")) + paragraph(run(t.words)),
+    "empty paragraphs": lambda t: (
+        paragraph(run(t.speaker, bold=True)) + paragraph(run(clock(t.seconds))) + paragraph(run(t.words)) + "<w:p/>"
+    ),
+    "table": lambda t: f"<w:tr>{cell(clock(t.seconds))}{cell(t.speaker)}{cell(t.words)}</w:tr>",
+    "split runs": lambda t: paragraph(
+        run(t.speaker[:2], bold=True),
+        run(f"{t.speaker[2:]} ", bold=True),
+        run(f"({short(t.seconds)}): "),
+        run(t.words[:9]),
+        run(t.words[9:]),
+    ),
+}
+
+
+def said(path):
+    transcript = read_transcript(path)
+    assert not transcript.is_doubtful
+    return [(turn.speaker, turn.text, turn.time) for turn in transcript.turns]
+
+
+@pytest.mark.parametrize("layout", DOCUMENTS)
+def test_word_documents_read_back_unchanged(tmp_path, layout):
+    path = tmp_path / "a.docx"
+    path.write_bytes(docx(paragraph(run("The Bell"), style="Title") + "".join(map(DOCUMENTS[layout], TURNS))))
+    assert said(path) == EXPECTED
+    assert read_transcript(path).episode == "The Bell" and read_transcript(path).format == "Word"
+
+
+def test_deleted_text_side_notes_and_headings_are_no_speech(tmp_path):
+    path = tmp_path / "a.docx"
+    deleted = "<w:del><w:r><w:delText>Never said.</w:delText></w:r></w:del>"
+    body = (
+        paragraph(run("Ann: Yes."), deleted) + paragraph(run("Part two"), style="Heading1") + paragraph(run("Bob: No."))
+    )
+    path.write_bytes(
+        docx(body + paragraph(run("Ann: Well.")), footer1=f"<w:ftr {W}>{paragraph(run('Page 1'))}</w:ftr>")
+    )
+    transcript = read_transcript(path)
+    assert [(turn.speaker, turn.text) for turn in transcript.turns] == [
+        ("Ann", "Yes."),
+        ("Bob", "No."),
+        ("Ann", "Well."),
+    ]
+    assert {(each.text, each.reason) for each in transcript.skipped} == {
+        ("Part two", "heading"),
+        ("Page 1", "header, footer or note"),
+    }
+
+
+def test_open_document_text(tmp_path):
+    content = io.BytesIO()
+    rows = "".join(
+        f'<text:p text:style-name="P1"><text:span>{t.speaker}</text:span> ({short(t.seconds)})<text:line-break/>'
+        f"{escape(t.words)}</text:p>"
+        for t in TURNS
+    )
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr(
+            "content.xml", f"<office:document-content><office:body>{rows}</office:body></office:document-content>"
+        )
+    (tmp_path / "a.odt").write_bytes(content.getvalue())
+    assert said(tmp_path / "a.odt") == EXPECTED
+
+
+def pdf(pages: list[list[str]]) -> bytes:
+    """A PDF with a line of Helvetica for each line."""
+    objects = ["<< /Type /Catalog /Pages 2 0 R >>", "", "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"]
+    kids = []
+    for lines in pages:
+        escaped = (line.replace("\\", "\\\\").replace("(", "\\(").replace(")", "\\)") for line in lines)
+        stream = "BT /F1 10 Tf 14 TL 50 750 Td " + " ".join(f"({line}) Tj T*" for line in escaped) + " ET"
+        objects.append(f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream")
+        kids.append(f"{len(objects) + 1} 0 R")
+        objects.append(
+            f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {len(objects)} 0 R "
+            "/Resources << /Font << /F1 3 0 R >> >> >>"
+        )
+    objects[1] = f"<< /Type /Pages /Kids [{' '.join(kids)}] /Count {len(kids)} >>"
+    out, offsets = "%PDF-1.4\n", []
+    for number, body in enumerate(objects, 1):
+        offsets.append(len(out))
+        out += f"{number} 0 obj\n{body}\nendobj\n"
+    table = "".join(f"{offset:010d} 00000 n \n" for offset in offsets)
+    size = len(objects) + 1
+    trailer = f"trailer << /Size {size} /Root 1 0 R >>\nstartxref\n{len(out)}\n%%EOF\n"
+    return f"{out}xref\n0 {size}\n0000000000 65535 f \n{table}{trailer}".encode()
+
+
+def pages_of(pattern: str) -> list[list[str]]:
+    pages = []
+    for number, turn in enumerate(TURNS, 1):
+        lines = pattern.format(
+            name=turn.speaker, short=short(turn.seconds), clock=clock(turn.seconds), text=turn.words
+        ).split("\n")
+        pages.append(["The Bell, a transcript", *lines, REV_END.strip(), f"Page {number} of {len(TURNS)}"])
+    return pages
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["{name} ({short}):\n{text}", "[{clock}] {name}: {text}", "{name}\n{clock}\n{text}", "{name}  {short}\n{text}"],
+)
+def test_pdf_files_read_back_unchanged(tmp_path, pattern):
+    pytest.importorskip("pypdf")
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf(pages_of(pattern)))
+    assert said(path) == EXPECTED
+    assert {each.reason for each in read_transcript(path).skipped} == {"repeated on pages"}
+
+
+def test_documents_that_cannot_be_read_are_reported_and_the_others_are_read(tmp_path):
+    pytest.importorskip("pypdf")
+    good = docx("".join(paragraph(run(f"{turn.speaker}: {turn.words}")) for turn in TURNS))
+    (tmp_path / "good.docx").write_bytes(good)
+    (tmp_path / "cut.docx").write_bytes(good[:-300])
+    (tmp_path / "bomb.docx").write_bytes(docx(" " * (65 * 2**20)))
+    (tmp_path / "cut.pdf").write_bytes(pdf(pages_of("{name}: {text}"))[:120])
+    (tmp_path / "scan.pdf").write_bytes(pdf([[]]))
+    with zipfile.ZipFile(tmp_path / "other.docx", "w") as archive:
+        archive.writestr("a.txt", "Ann: Yes.")
+    folder = read_transcripts(tmp_path)
+    assert [each.stem for each in folder.transcripts] == ["good"]
+    reasons = {path.name: reason for path, reason in folder.failures}
+    assert (
+        "damaged or encrypted Word file" in reasons["cut.docx"] and "more than 64 MiB; split it" in reasons["bomb.docx"]
+    )
+    assert "export its words as text, or as .docx" in reasons["cut.pdf"] and "(OCR)" in reasons["scan.pdf"]
+    assert "no Word or OpenDocument file" in reasons["other.docx"]
+
+
+def test_entities_of_a_hostile_document_stay_small(tmp_path):
+    laughs = (
+        "<!DOCTYPE x [<!ENTITY a 'ha ha ha'>"
+        + "".join(f"<!ENTITY a{n} '&a{n - 1};&a{n - 1};'>" for n in range(1, 60))
+        + "]>"
+    )
+    (tmp_path / "a.docx").write_bytes(
+        docx(laughs + paragraph(run("Ann: Yes.")) + paragraph("<w:r><w:t>Bob: &a59;</w:t></w:r>"))
+    )
+    try:
+        assert read_transcript(tmp_path / "a.docx").num_words < 20
+    except TranscriptError as error:
+        assert "no speaker turn" in str(error)

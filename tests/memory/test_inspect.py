@@ -1,0 +1,74 @@
+"""`midthought memory inspect` and `speakers.yaml`."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from midthought.cli.memory import app
+from midthought.errors import TranscriptError
+from midthought.memory.transcripts import read_transcript, read_transcripts
+
+TURNS = (
+    "Title: The Bell\nDate: 2021\n\n"
+    "SPEAKER_00 (00:00:00)\nOne two.\n\nSPEAKER_01 (00:01:00)\nThree.\n\nSPEAKER_00 (00:01:30)\nFour.\n"
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a.txt").write_text(TURNS)
+    (tmp_path / "b" / "c.txt").write_text(TURNS.replace("One", "Five six").replace("Four", "And seven"))
+    (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "days.txt").write_text("".join(f"Day {n}: we rang the bell {n} times.\n" for n in range(1, 12)))
+    return tmp_path
+
+
+def test_labels_stay_labels_until_a_file_names_them(folder):
+    assert read_transcript(folder / "a.txt").speakers == ("SPEAKER_00", "SPEAKER_01")
+    (folder / "speakers.yaml").write_text("SPEAKER_00: Ann Lee\nc:\n  SPEAKER_01: Bob\n")
+    (folder / "b" / "speakers.yaml").write_text("SPEAKER_00: Carl\n")
+    read = {each.stem: each for each in read_transcripts(folder).transcripts}
+    assert read["a"].speakers == ("Ann Lee", "SPEAKER_01") and read["c"].speakers == ("Carl", "Bob")
+    assert folder / "speakers.yaml" not in read_transcripts(folder).left_out
+
+
+@pytest.mark.parametrize("written", ["- Ann\n", "SPEAKER_00: [Ann]\n", "a:\n  SPEAKER_00: 3\n", "SPEAKER_00: ''\n"])
+def test_a_malformed_file_of_names_is_refused(folder, written):
+    (folder / "speakers.yaml").write_text(written)
+    with pytest.raises(TranscriptError, match=r"speakers\.yaml.*write lines such as 'SPEAKER_00: Ann Lee'"):
+        read_transcript(folder / "a.txt")
+
+
+def test_inspect_shows_how_each_file_was_understood(folder):
+    lines = CliRunner().invoke(app, ["inspect", str(folder)]).output
+    assert lines.index("days.txt") < lines.index("a.txt")  # the least sure file is first
+    for words in (
+        "a.txt: text (utf-8), confidence 0.98",
+        "days.txt: text (utf-8), confidence 0.63, DOUBTFUL",
+        "doubt: every speaker label occurs once",
+        "header: Title: The Bell",
+        "speaker: SPEAKER_00 (a label; name it in speakers.yaml): 2 turns, 3 words, 1.0 minutes",
+        "> 00:01:00 SPEAKER_01: Three.",
+        "bad.json: not read:",
+        "3 files read, 1 of them doubtful; 1 not read",
+    ):
+        assert words in lines
+
+
+def test_inspect_prints_json(folder):
+    found = json.loads(CliRunner().invoke(app, ["inspect", str(folder), "--json"]).output)
+    file = next(each for each in found["files"] if each["path"] == "a.txt")
+    assert file["header"] == [["Title", "The Bell"], ["Date", "2021"]] and file["confidence"] == 0.98
+    assert [(each["name"], each["turns"], each["minutes"]) for each in file["speakers"]] == [
+        ("SPEAKER_00", 2, 1.0), ("SPEAKER_01", 1, 0.5),
+    ]  # fmt: skip
+    assert found["num_doubtful"] == 1 and found["failed"][0]["path"] == "bad.json"
+
+
+def test_a_build_lists_doubtful_files(folder):
+    result = CliRunner().invoke(app, ["chunk", str(folder), str(folder / "out.jsonl"), "--json"])
+    assert json.loads(result.stdout)["num_doubtful"] == 1
+    shown = CliRunner().invoke(app, ["chunk", str(folder), str(folder / "out.jsonl")])
+    assert "doubtful: days.txt: confidence 0.63: every speaker label occurs once" in shown.output

@@ -1,0 +1,158 @@
+"""A line is a turn only if the whole file supports it; nothing of the text is lost; doubt is reported."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from midthought.errors import TranscriptError
+from midthought.memory.formats import FORMATS, format_of
+from midthought.memory.transcripts import read_transcript, read_transcripts
+
+PROSE = (
+    "So the bell rang at three and nobody was there to hear it, which was odd. The clock in the hall had stopped a week before, "
+    "and we had no other way to tell the time, except for the tide, which came in twice a day and left again. "
+    "My uncle said that a bell without a clock is like a boat without water, and I still think of it now and then."
+)
+MORE = (
+    "Then the winter came and the harbor was full of ice. Nobody went out for three weeks. When the first boat left, all of us "
+    "stood on the pier and waved, and somebody rang the bell again, as if nothing had happened in between."
+)
+FIELDS = (
+    "Title: The Bell\nHost: Ann Lee\nGuest: Bob Reece\nDate: 2021-03-04\nSummary: A show about bells and\nwhat they mean.\n"
+    "License: CC BY 4.0\nURL: https://x.org/a\n\n"
+)
+HEADER = (
+    ("Title", "The Bell"), ("Host", "Ann Lee"), ("Guest", "Bob Reece"), ("Date", "2021-03-04"),
+    ("Summary", "A show about bells and what they mean."), ("License", "CC BY 4.0"), ("URL", "https://x.org/a"),
+)  # fmt: skip
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read_text(text: str, name: str = "a.txt"):
+        (tmp_path / name).write_text(text, "utf-8")
+        return read_transcript(tmp_path / name)
+
+    return read_text
+
+
+def said(transcript) -> list[tuple[str, str]]:
+    return [(turn.speaker, turn.text) for turn in transcript.turns]
+
+
+@pytest.mark.parametrize(
+    "stray", ["NOTE: this was cut.", "NAME: a placeholder.", "Remember: it holds.", "Chicago: a city."]
+)
+@pytest.mark.parametrize("gap", ["\n", "\n\n"])
+def test_a_stray_label_in_prose_is_text_and_the_text_before_it_stays(read, stray, gap):
+    text = gap.join([PROSE, stray, MORE])
+    transcript = read(text)
+    assert transcript.speakers == ()
+    assert transcript.turns[0].text == " ".join(text.split())
+
+
+@pytest.mark.parametrize("turn", ["{}: {}\n\n", "{} (00:0{}:01)\n{}\n\n", "[00:0{2}:01] {0}: {1}\n"])
+def test_a_stray_label_between_turns_belongs_to_the_turn_and_is_reported(read, turn):
+    if "{} (" in turn:
+        lines = [turn.format(name, n, PROSE) for n, name in enumerate(["Ann", "Bob"] * 3)]
+    else:
+        lines = [turn.format(name, PROSE, n) for n, name in enumerate(["Ann", "Bob"] * 3)]
+    transcript = read("".join([*lines[:3], "NOTE: the tape ended.\n\n", *lines[3:]]))
+    assert transcript.speakers == ("Ann", "Bob") and len(transcript.turns) == 6
+    assert transcript.turns[2].text.endswith("now and then. NOTE: the tape ended.")
+    assert transcript.doubts == ("read as text, not as speakers: 'NOTE'",) and not transcript.is_doubtful
+
+
+def test_header_fields_are_no_speech(read):
+    turns = "Ann Lee: Welcome.\n\nBob Reece: Thank you: it is good.\n\nAnn Lee: So.\n"
+    transcript = read(FIELDS + turns)
+    assert transcript.episode == "The Bell" and transcript.header == HEADER
+    assert said(transcript) == [("Ann Lee", "Welcome."), ("Bob Reece", "Thank you: it is good."), ("Ann Lee", "So.")]
+    prose = read(FIELDS + PROSE, "b.txt")
+    assert prose.header == HEADER and said(prose) == [("Unknown Speaker", " ".join(PROSE.split()))]
+
+
+def test_a_field_that_is_also_a_speaker(read):
+    text = "Title: The Bell\nHost: Ann Lee\n\nHost: Welcome to the show.\nGuest: Thank you.\nHost: So.\nGuest: Well.\n"
+    transcript = read(text)
+    assert transcript.header == (("Title", "The Bell"), ("Host", "Ann Lee"))
+    assert [speaker for speaker, _ in said(transcript)] == ["Host", "Guest", "Host", "Guest"]
+
+
+def test_markdown_prose_and_pages_about_something(read):
+    prose = read(f"# The Bell\n\n{PROSE}\n\n## Part two\n\n{MORE}", "a.md")
+    assert prose.episode == "The Bell" and said(prose) == [("Unknown Speaker", f"{PROSE} {MORE}")]
+    assert [(each.text, each.reason) for each in prose.skipped] == [("Part two", "heading")]
+    with pytest.raises(TranscriptError, match="no speaker turn"):
+        read(f"# Formats\n\n{PROSE}\n\n{MORE}\n\n```\ncode\n```\n", "b.md")
+
+
+def test_a_caller_who_speaks_once_is_a_speaker(read):
+    text = "".join(f"Ann: Something {n}.\nBob: Yes indeed.\n" for n in range(6))
+    assert read(f"{text}Caroline: I have a question.\nAnn: Sure.\n").speakers == ("Ann", "Bob", "Caroline")
+
+
+def test_sounds_and_notes_in_captions_are_no_speakers(read):
+    cues = ["So the bell rang", "[Music]", "at three", "NOTE: unclear", "[Music]", "and nobody was there"] * 4
+    text = "".join(f"{n}\n00:00:{n:02d},000 --> 00:00:{n + 1:02d},000\n{cue}\n\n" for n, cue in enumerate(cues, 1))
+    assert read(text, "a.srt").speakers == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "doubt"),
+    [
+        (
+            "".join(f"Day {n}: we rang the bell and left it there.\n" for n in range(1, 12)),
+            "every speaker label occurs once",
+        ),
+        (f"{PROSE}\n\n{MORE}\n\n" * 2 + "Ann: Yes.\nBob: No.\n" * 9, "lines that start like turns were read as text"),
+        (
+            "".join(f"Ann (00:{m:02d}:00): Yes.\nBob (00:{90 - m:02d}:00): No.\n" for m in range(1, 40)),
+            "of the times go back",
+        ),
+    ],
+)
+def test_doubtful_files_are_reported(read, tmp_path, text, doubt):
+    transcript = read(text)
+    assert transcript.is_doubtful and any(doubt in each for each in transcript.doubts)
+    (tmp_path / "b.txt").write_text("Ann: Yes.\nBob: No.\nAnn: Well.\n")
+    assert [each.stem for each in read_transcripts(tmp_path).doubtful] == ["a"]
+
+
+LINES = [
+    "NOTE: this was cut.", "Ann: Well, it was so.", "Bob: I agree: it was.", "Title: The Bell", "Host: Ann Lee", "00:01:02",
+    "[00:02:03] Ann: Hello.", "Ann (00:03:04)", "Bob [00:04:05]: Yes.", "and nobody was there to hear it", "", "", "Ann",
+    "- Yes.",
+    "[Music]", "## Part two", "**Ann:** Bold words.", "**Note:** More.", "Transcribed by https://otter.ai", "Page 3 of 12",
+    "---",
+    "主持人：大家好。", "דנה: שלום", "So it was, in 10:30 or so, odd.", "| Ann | Yes |", "https://x.org/a",
+    "(00:05:06) and so on",
+    "[END]",
+    "SUMMARY KEYWORDS", "bell, clock", "Ann | 00:07:08", "00:08:09 Bob", "Q: Why?", "A: Because.", "ann: lower case",
+]  # fmt: skip
+
+
+def letters(words) -> list[str]:
+    return [
+        "".join(filter(str.isalpha, word))
+        for text in words
+        for word in text.replace("：", " ").replace("|", " ").split()
+    ]
+
+
+@settings(max_examples=150, deadline=None, database=None, derandomize=True)
+@given(
+    lines=st.lists(st.sampled_from(LINES), min_size=1, max_size=40), suffix=st.sampled_from([".txt", ".md", ".html"])
+)
+def test_no_word_is_lost(lines, suffix):
+    """Each word is speech, a speaker, part of the header, or listed as skipped."""
+    text = "\n".join([*lines, PROSE])
+    form = FORMATS["HTML"] if suffix == ".html" else format_of(text, suffix)
+    reading = form.read(text.replace("\n", "<br>") if suffix == ".html" else text)
+    shown = [f"{segment.speaker or ''} {segment.text}" for segment in reading.segments]
+    shown += [f"{key} {value}" for key, value in reading.header] + [each.text for each in reading.skipped]
+    missing = letters([text])
+    for word in letters(shown):
+        if word in missing:
+            missing.remove(word)
+    assert not [word for word in missing if word]
