@@ -245,5 +245,12 @@ class CheckpointConfig(Section):
     """Also keep the checkpoint with the best validation."""
     keep_episodes: Harmless[bool] = False
     """Write the complete records of all training episodes to `episodes/` in the run folder, to train on them again."""
+    record_episodes: Harmless[int] = Field(0, ge=0)
+    """Episodes of each iteration, validation and evaluation arm whose tokens are written to `recording/` in the run folder, with
+    log-probabilities, advantages, ratios, values and entropies (docs/recording.md). 0: nothing is recorded."""
+    record_every: Harmless[int] = Field(1, ge=1)
+    """Training iterations between two that are recorded."""
+    record_max_mib: Harmless[float] = Field(256.0, gt=0)
+    """Largest size of `recording/`. If it is reached, only every second iteration is kept, then every fourth, …"""
     wandb_project: Harmless[str] = ""
     """Also log to this Weights & Biases project (extra `wandb`). Empty: TensorBoard only."""

@@ -93,6 +93,10 @@ class ActorCriticLearner:
         together = {"loss": loss, SKIPPED: of_policy[SKIPPED] + of_critic[SKIPPED]}
         return {**of_critic, **of_policy, **together}
 
+    def pass_values(self) -> dict[str, Tensor]:
+        """See `Learner.pass_values`."""
+        return self._of_policy.pass_values()
+
     def sft_step(self, batch: TokenBatch) -> dict[str, float]:
         """See `Learner.sft_step`."""
         return self._of_policy.sft_step(batch)

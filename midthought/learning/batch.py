@@ -10,7 +10,7 @@ import bisect
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -80,6 +80,9 @@ class TokenBatch:
     loss_weights: Tensor | None = None  # [N] in an optimizer step's average; None: all equal
     selected: Tensor | None = None  # [N] bool: tokens that the policy loss treats differently (`clip_cov`, `kl_cov`)
     positive_weights: Tensor | None = None  # [N] weights of `-log π` in the loss on good episodes (VAPO)
+    slots: Tensor | None = (
+        None  # [N] int64: places of recorded tokens (`LearnedTokens`), 0 for others; None: nothing is recorded
+    )
 
     @classmethod
     def from_trajectories(
@@ -89,13 +92,15 @@ class TokenBatch:
         demonstrations: bool = False,
         baselines: Sequence[float] | None = None,
         policy_version: int | None = None,
+        slots: Mapping[tuple[int, int], int] | None = None,
     ) -> TokenBatch:
         """Builds one row per segment that has a policy token; other segments are left out.
 
         `demonstrations=True` (SFT) keeps every mask-True token although no log-probability was sampled. Otherwise tokens
         whose sampled log-probability is not finite are removed from the mask and counted in `num_unscored`. A missing reward
         counts as 0. `baselines` has one number per trajectory. `policy_version` is the version of the policy before the
-        update: tokens of earlier versions are stale. If a reward's own token was removed from the mask, the last policy
+        update: tokens of earlier versions are stale. `slots`: the slot of the first token of each recorded
+        (trajectory, segment). If a reward's own token was removed from the mask, the last policy
         token before it gets the reward, or else the first. Raises TrainingStoppedError if no sampled log-probability is
         finite, RecordError if no row is left, a reward is not finite, there are rewards for more turns or calls than the
         episode has, or a span is not in the record or has no policy token.
@@ -139,6 +144,7 @@ class TokenBatch:
             is_truncated=torch.tensor([_is_truncated(trajectories[row.episode]) for row in rows]),
             is_stale=stale,
             temperatures=_temperatures(segments),
+            slots=None if slots is None else torch.cat([_slots(row, slots) for row in rows]),
             num_unscored=num_unscored,
         )
 
@@ -317,6 +323,11 @@ def _is_truncated(trajectory: Trajectory) -> bool:
 def _row_seed(seed: int, number: int) -> int:
     """Returns a number below 2^63 for a segment of an episode."""
     return (seed * 1_000_003 + number) & (2**63 - 1)
+
+
+def _slots(row: _Row, first_slots: Mapping[tuple[int, int], int]) -> Tensor:
+    first, length = first_slots.get((row.episode, row.number)), len(row.mask)
+    return torch.zeros(length, dtype=torch.int64) if first is None else torch.arange(first, first + length)
 
 
 def _steps(step_ends: Sequence[tuple[int, int]], row: _Row) -> Tensor:

@@ -23,6 +23,7 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import correct_batch, credit_batch, entropy_controller
 from midthought.learning.distributed.process_group import ProcessGroup, SingleProcess
 from midthought.learning.forward import hidden_states
+from midthought.learning.learned_tokens import PassValues
 from midthought.learning.loss import entropy_coef, ppo_losses, prepare_step, value_losses
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule
 from midthought.learning.model import Critic
@@ -90,6 +91,7 @@ class Learner:
         }
         self._self_teacher = self._scoring.pop("teacher_logprobs") if self._average is not None else None
         self._num_common_tokens: int | None = None
+        self._pass_values: PassValues | None = None
         if teacher is not None:
             sizes = [each.config.get_text_config().vocab_size for each in (policy, teacher)]
             self._num_common_tokens = min(sizes)
@@ -217,6 +219,9 @@ class Learner:
             raise ValueError("the batch has no advantages: call `score` and `credit` before `update`")
         totals: dict[str, float] = defaultdict(float)
         steps = 0
+        self._pass_values = None
+        if batch.slots is not None and self.policy is not None and not critic_only:
+            self._pass_values = PassValues(int(batch.slots.max()), self.device)
         has_pairs = self.training.policy_loss in self.training.paired
         for _ in range(self.training.ppo_epochs):
             generator = torch.Generator().manual_seed(self.training.seed * 1_000_003 + self.num_steps)
@@ -229,6 +234,11 @@ class Learner:
         skipped = totals.pop("num_skipped_steps")
         means = {name: total / steps for name, total in totals.items()}
         return {**means, "num_optimizer_steps": steps, "num_skipped_steps": skipped, **self._passes.limit.metrics()}
+
+    def pass_values(self) -> dict[str, Tensor]:
+        """Returns the log-probabilities and entropies of the last update's latest pass over each recorded token, by slot, in main
+        memory (`PassValues.gathered`); empty if the policy did not learn, or nothing is recorded."""
+        return {} if self._pass_values is None else self._pass_values.gathered(self.process_group)
 
     def _ppo_step(self, batch: TokenBatch, *, critic_only: bool) -> dict[str, float]:
         """Takes one optimizer step. Computes the weights of its tokens before the batch is split into micro-batches."""
@@ -244,6 +254,8 @@ class Learner:
         if weights is not None:
             batch = batch.with_fields(loss_weights=weights)
         batch, metrics = prepare_step(batch, training)
+        if self._pass_values is not None and batch.slots is not None:
+            self._pass_values.forget(batch.slots)
         losses = functools.partial(self._ppo_losses, denominator=denominator)
         return {**metrics, **self._step(batch, losses, num_parts=training.accumulation_steps)}
 
@@ -297,7 +309,7 @@ class Learner:
         self.optimizer.zero_grad()
         with self._passes.context():
             for micro, is_own in self._passes.micro_batches(batch, num_parts):
-                terms = losses(micro, batch.num_policy_tokens)
+                terms = losses(micro if is_own else replace(micro, slots=None), batch.num_policy_tokens)
                 if not is_own:
                     terms = {name: 0.0 * value for name, value in terms.items()}
                 terms["loss"].backward()
@@ -316,6 +328,8 @@ class Learner:
         outputs = self._passes.forward(
             self.policy, micro, self.critic, entropy=True, learns_entropy=learns_entropy, request=request
         )
+        if self._pass_values is not None and micro.slots is not None:
+            self._pass_values.keep(micro.slots[micro.loss_mask], outputs)
         return ppo_losses(outputs, micro, self.training, num_tokens=num_tokens, denominator=denominator)
 
     def _request(self, micro: TokenBatch) -> VocabularyRequest:

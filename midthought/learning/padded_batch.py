@@ -51,6 +51,7 @@ class PPOBatch:
     loss_weights: Tensor | None = None  # [B, T]
     selected: Tensor | None = None  # [B, T] bool
     positive_weights: Tensor | None = None  # [B, T]
+    slots: Tensor | None = None  # [B, T] int64
 
     @classmethod
     def from_trajectories(

@@ -12,6 +12,7 @@ from midthought.config import RecipeConfig
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import select_episodes
+from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.phase_meter import Phase, PhaseMeter
 from midthought.learning.self_distillation import Hindsight, SelfTeacher
 from midthought.rollout.rollout_batch import RolloutBatch, RolloutSource
@@ -33,6 +34,7 @@ def learn(
     before_update: BeforeUpdate | None = None,
     meter: PhaseMeter | None = None,
     self_teacher: SelfTeacher | None = None,
+    learned: LearnedTokens | None = None,
 ) -> dict[str, float]:
     """Trains on an iteration's episodes and sends the new weights to the source, which sleeps meanwhile. Returns the metrics.
 
@@ -42,7 +44,7 @@ def learn(
     metrics = {**rollout_metrics(rollouts.data.trajectories), **rollouts.metrics}
     metrics["time/rollout_seconds"] = rollouts.data.seconds
     metrics["batch/num_episodes"] = len(rollouts.usable)
-    batch = _batch(rollouts, config) if rollouts.usable else None
+    batch = _batch(rollouts, config, learned) if rollouts.usable else None
     if batch is not None:
         metrics["batch/num_unscored_tokens"] = batch.num_unscored
         batch, selection = select_episodes(batch, config.training)
@@ -65,6 +67,7 @@ def learn(
             before_update=before_update,
             meter=meter,
             hindsight=hindsight,
+            learned=learned,
         )
         with meter.phase("weight_update"):
             source.update_weights()
@@ -73,12 +76,16 @@ def learn(
     return metrics
 
 
-def _batch(rollouts: RolloutBatch, config: RecipeConfig) -> TokenBatch:
+def _batch(rollouts: RolloutBatch, config: RecipeConfig, learned: LearnedTokens | None) -> TokenBatch:
     """Recorded episodes may be demonstrations, if the loss allows it; their sampled log-probabilities are not checked."""
     version = rollouts.data.policy_version if config.inference.partial_rollouts else None
     demonstrations = rollouts.is_recorded and config.training.policy_loss in config.training.supervised
     batch = TokenBatch.from_trajectories(
-        rollouts.usable, baselines=rollouts.baselines, policy_version=version, demonstrations=demonstrations
+        rollouts.usable,
+        baselines=rollouts.baselines,
+        policy_version=version,
+        demonstrations=demonstrations,
+        slots=None if learned is None else learned.slots(rollouts.usable),
     )
     return batch.with_fields(is_stale=batch.loss_mask) if rollouts.is_recorded else batch
 
@@ -92,12 +99,13 @@ def improve(
     before_update: BeforeUpdate | None = None,
     meter: PhaseMeter | None = None,
     hindsight: Hindsight | None = None,
+    learned: LearnedTokens | None = None,
 ) -> dict[str, float]:
     """Scores the batch, computes advantages, and updates the models. Returns the metrics.
 
     If every episode was masked (`mask_truncated_episodes`), there is no update. `trajectories`, from which the batch was made,
     get the critic's `values`: one per turn, NaN if no policy token of the turn is in the batch. `hindsight`: the rows that the
-    policy scores as its own teacher.
+    policy scores as its own teacher. `learned` gets the values of its tokens; the batch must have its `slots`.
     """
     meter = meter or PhaseMeter()
     with meter.phase("scoring"):
@@ -115,4 +123,6 @@ def improve(
         batch, credit = learner.credit(batch)
     with meter.phase("update"):
         updated = learner.update(batch, critic_only=critic_only) if len(batch) else {}
+        if learned is not None and len(batch):
+            learned.fill(batch, learner.pass_values())
     return {**health, **credit, **updated}

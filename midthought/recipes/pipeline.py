@@ -44,7 +44,7 @@ from midthought.tokenization import Renderer
 from midthought.trainer.checkup import examine_before_start
 from midthought.trainer.plan_record import PlanRecord
 from midthought.trainer.rollouts import check_source
-from midthought.trainer.run_writer import RunStage
+from midthought.trainer.run_writer import RunStage, record
 from midthought.trainer.supervised import Demonstrate, SupervisedStage, is_mixed, saving, supervised_learner
 from midthought.trainer.trainer import Trainer
 from midthought.types import Trajectory
@@ -361,9 +361,12 @@ class RecipeRun(ABC):
         return found
 
     def _add_trajectories(self, done: Sequence[Trajectory], arm: str) -> None:
-        decode, is_right = self.tasks.renderer.decode, self.tasks.is_right
+        renderer, is_right = self.tasks.renderer, self.tasks.is_right
+        record(self.run, self.config.checkpoint, done, renderer, arm=arm, step=0, is_right=is_right)
         shown = done[: self._evaluation.num_shown]
-        self.run.add_trajectories(trajectory_row(t, decode, step=0, arm=arm, exact_match=is_right(t)) for t in shown)
+        self.run.add_trajectories(
+            trajectory_row(t, renderer.decode, step=0, arm=arm, exact_match=is_right(t)) for t in shown
+        )
 
     def _export(self, name: str, learner: AnyLearner | None = None) -> None:
         self.stages.export(name, self.policy, self._tokenizer, learner)

@@ -25,7 +25,7 @@ _FIELDS = (
     "num_metric_lines",
     "num_trajectory_lines",
 )
-_LATER_FIELDS = ("precision", "log_digests")
+_LATER_FIELDS = ("precision", "log_digests", "num_recorded_files")
 """Fields that earlier versions did not write."""
 _KEYS = {"metrics": "figures"}
 """Keys of the file that differ from the field's name: run folders have them."""
@@ -47,6 +47,7 @@ class RunProgress:
         """Peak resident memory of any process of the run."""
         self.num_metric_lines = 0
         self.num_trajectory_lines = 0
+        self.num_recorded_files: int | None = None
         self.log_digests: dict[str, str] | None = None
         """Position of the logs after the last finished stage (`RunFolder.log_position`)."""
         self.precision: Precision | None = None
@@ -89,6 +90,7 @@ class RunProgress:
         return {
             "num_metric_lines": self.num_metric_lines,
             "num_trajectory_lines": self.num_trajectory_lines,
+            "num_recorded_files": self.num_recorded_files,
             "log_digests": self.log_digests,
         }
 

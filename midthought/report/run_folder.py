@@ -23,6 +23,8 @@ from midthought.manifest import FORMAT, MANIFEST, damage, describe_text, manifes
 from midthought.output_folder import kind_of, mark, require_ours
 from midthought.report.json_lines import JsonLines, json_value
 from midthought.report.metric_loggers import TensorBoardLogger, WandbLogger
+from midthought.report.recording import FOLDER as RECORDING_FOLDER
+from midthought.report.recording import Recording
 from midthought.report.run_lock import RunLock
 
 _OUR_SETTINGS = {"model:", "inference:", "training:", "checkpoint:"}
@@ -52,6 +54,7 @@ class RunFolder:
         self.metrics = JsonLines(self.metrics_path)
         self.trajectories = JsonLines(self.trajectories_path)
         self.findings = JsonLines(self.path / "guards.jsonl")
+        self.recording = Recording(self.path / RECORDING_FOLDER)
         self._lock: RunLock | None = None
         self._loggers: list[TensorBoardLogger | WandbLogger] = [TensorBoardLogger(self.tensorboard_path)]
         if wandb_project:
@@ -236,12 +239,14 @@ class RunFolder:
 
     @property
     def log_position(self) -> dict[str, Any]:
-        """The numbers of lines of both logs, and the digests of these lines. What was logged is then on the disk."""
+        """The numbers of lines of both logs and the digests of these lines, and the number of recorded files. What was logged is
+        then on the disk."""
         self.metrics.flush()
         self.trajectories.flush()
         return {
             "num_metric_lines": self.num_metric_lines,
             "num_trajectory_lines": self.num_trajectory_lines,
+            "num_recorded_files": self.recording.num_files,
             "log_digests": {"metrics": self.metrics.sha256, "trajectories": self.trajectories.sha256},
         }
 
@@ -269,6 +274,7 @@ class RunFolder:
         self.require_logged(position)
         self.keep_metric_lines(min(position["num_metric_lines"], self.num_metric_lines))
         self.keep_trajectory_lines(min(position["num_trajectory_lines"], self.num_trajectory_lines))
+        self.recording.keep(position.get("num_recorded_files") or 0)  # earlier versions recorded nothing
 
     def keep_metric_lines(self, num_lines: int) -> None:
         """Drops what was logged after the first `num_lines` lines, in TensorBoard too."""
@@ -285,7 +291,8 @@ class RunFolder:
         self.trajectories.keep(num_lines)
 
     def close(self) -> None:
-        """Flushes and closes TensorBoard and W&B. Everything else is already written."""
+        """Flushes and closes TensorBoard, W&B and the recording. Everything else is already written."""
+        self.recording.close()
         for logger in self._loggers:
             logger.close()
 

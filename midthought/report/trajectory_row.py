@@ -13,12 +13,29 @@ Decode = Callable[[list[int]], str]
 def trajectory_row(
     trajectory: Trajectory, decode: Decode, *, step: int, arm: str, exact_match: bool | None = None
 ) -> dict[str, Any]:
-    """Returns the row of one episode.
+    """Returns the row of one episode: `episode_row` with the texts of its spans and its tool events.
 
     `arm` is its origin (`before`, `after`, `after.tool_off`, `train`); rows of one `task_id` are shown side by side.
     `exact_match` is whether the answer was right, None if it was not judged. Spans are in order over all segments (a
     later prompt starts a new segment), each decoded separately.
     """
+    return {
+        **episode_row(trajectory, step=step, arm=arm, exact_match=exact_match),
+        "spans": [
+            {
+                "kind": span.kind,
+                "text": decode(segment.token_ids[span.start : span.end]),
+                "num_tokens": span.end - span.start,
+            }
+            for segment in trajectory.segments
+            for span in segment.spans
+        ],
+        "events": [event_row(event) for event in trajectory.tool_events],
+    }
+
+
+def episode_row(trajectory: Trajectory, *, step: int, arm: str, exact_match: bool | None) -> dict[str, Any]:
+    """Returns what a row has about the episode as a whole."""
     reward = trajectory.reward
     return {
         "step": step,
@@ -38,20 +55,11 @@ def trajectory_row(
         "num_calls": trajectory.num_calls,
         "time/tool_seconds": trajectory.tool_seconds,
         "time/engine_seconds": trajectory.engine_seconds,
-        "spans": [
-            {
-                "kind": span.kind,
-                "text": decode(segment.token_ids[span.start : span.end]),
-                "num_tokens": span.end - span.start,
-            }
-            for segment in trajectory.segments
-            for span in segment.spans
-        ],
-        "events": [_event_row(event) for event in trajectory.tool_events],
     }
 
 
-def _event_row(event: ToolEvent) -> dict[str, Any]:
+def event_row(event: ToolEvent) -> dict[str, Any]:
+    """Returns a tool event as a row has it."""
     return {
         "tool_name": event.call.tool_name,
         "parameters": dict(event.call.parameters),

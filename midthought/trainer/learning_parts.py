@@ -16,6 +16,7 @@ from midthought.doctor.setup import Setup
 from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.create import policy_engine
 from midthought.learning.adapters import has_adapters
+from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.ppo import BeforeUpdate, learn
@@ -98,10 +99,12 @@ class LearningParts:
         iteration: int,
         before_update: BeforeUpdate,
         meter: PhaseMeter,
+        learned: LearnedTokens | None = None,
     ) -> dict[str, float]:
         """Trains on the episodes of an iteration (`ppo.learn`). Returns the metrics, with the statistics of the tasks.
 
         `rolled_out`: the last rollout. `before_update` is called only if all episodes are from it and were sampled, not recorded.
+        `learned` gets the values of single tokens.
         """
         began = time.perf_counter()
         batch = sort_episodes(data, self.config.training, rolled_out)
@@ -115,6 +118,7 @@ class LearningParts:
             before_update if is_own and not batch.is_recorded else None,
             meter,
             self._self_teacher,
+            learned,
         )
         metrics |= self._tasks.statistics(data.trajectories)
         seconds = data.seconds + time.perf_counter() - began

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from midthought.config import RecipeConfig, require_allowed
+from midthought.config import CheckpointConfig, RecipeConfig, require_allowed
 from midthought.errors import SettingsError
 from midthought.learning.checkpoint import step_of
+from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.stopping import StopRequest
 from midthought.output_folder import recover
@@ -19,9 +20,11 @@ from midthought.plan.choices import Choice
 from midthought.plan.phases import plan_record
 from midthought.report.console import Console
 from midthought.report.html import write_report
+from midthought.report.recorded_episodes import recorded_row
 from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.rollout.trajectory_json import EPISODES_FOLDER, save_trajectories
+from midthought.tokenization import Renderer
 from midthought.trainer.checkpoint_manager import CheckpointManager
 from midthought.trainer.plan_record import PlanRecord
 from midthought.types import Trajectory
@@ -63,6 +66,7 @@ class RunWriter:
         self.run = place.folder if isinstance(place, RunStage) else RunFolder(place)
         self._config = config
         self._plan_record: PlanRecord | None = None
+        self._learned: LearnedTokens | None = None
         self._num_shown = min(NUM_SHOWN, place.num_shown) if isinstance(place, RunStage) else NUM_SHOWN
         if self.is_owner:
             self._open(resume=resume, allow_changes=allow_changes)
@@ -143,22 +147,33 @@ class RunWriter:
         rows = (row for row in self.run.metrics.read() if row["stage"] == "sft")
         return [{name: value for name, value in row.items() if name != "stage"} for row in rows]
 
+    def learned_tokens(self, trajectories: Sequence[Trajectory], iteration: int) -> LearnedTokens | None:
+        """Returns what collects the values of tokens that `add_trajectories` then records; None: nothing is recorded."""
+        settings = self._config.checkpoint
+        is_due = settings.record_episodes and iteration % settings.record_every == 0
+        self._learned = LearnedTokens(trajectories[: settings.record_episodes]) if is_due else None
+        return self._learned
+
     def add_trajectories(
         self,
         trajectories: Sequence[Trajectory],
-        decode: Callable[[Sequence[int]], str],
+        renderer: Renderer,
         *,
         arm: str,
         iteration: int,
         is_right: Callable[[Trajectory], bool | None],
     ) -> None:
-        """Appends the first few trajectories to `trajectories.jsonl`."""
+        """Appends the first few trajectories to `trajectories.jsonl`, and records as many as the settings say."""
+        learned, self._learned = self._learned, None
+        if arm != "train" or learned is not None:
+            where = (self.run, self._config.checkpoint)
+            record(*where, trajectories, renderer, arm=arm, step=iteration, is_right=is_right, learned=learned)
         if arm == "train" and self._plan_record is not None:
             self._plan_record.add_episodes(trajectories)
         if arm == "train" and self._config.checkpoint.keep_episodes:
             save_trajectories(self.run.path / EPISODES_FOLDER / f"{iteration:06}.jsonl", trajectories)
         self.run.add_trajectories(
-            trajectory_row(t, decode, step=iteration, arm=arm, exact_match=is_right(t))
+            trajectory_row(t, renderer.decode, step=iteration, arm=arm, exact_match=is_right(t))
             for t in trajectories[: self._num_shown]
         )
 
@@ -188,3 +203,24 @@ class RunWriter:
         if self.is_owner:
             self.run.close()
             self.run.unlock()
+
+
+def record(
+    run: RunFolder,
+    settings: CheckpointConfig,
+    trajectories: Sequence[Trajectory],
+    renderer: Renderer,
+    *,
+    arm: str,
+    step: int,
+    is_right: Callable[[Trajectory], bool | None],
+    learned: LearnedTokens | None = None,
+) -> None:
+    """Records the first `settings.record_episodes` trajectories with the values of their tokens, which `learned` has."""
+    rows = [
+        recorded_row(
+            each, renderer, step=step, arm=arm, exact_match=is_right(each), learned=learned.of(each) if learned else ()
+        )
+        for each in trajectories[: settings.record_episodes]
+    ]
+    run.recording.add(arm, step, rows, max_bytes=int(settings.record_max_mib * 2**20))

@@ -299,9 +299,11 @@ class Trainer:
                 raise SettingsError("there is nothing to learn from: call rollout() first, or give episodes")
             data = self._rollouts.data
         episodes = as_rollout(data)
-        before_update = functools.partial(self._guards.before_logged_update, self._writer, self.iteration + 1)
+        writer = self._writer
+        learned = writer.learned_tokens(episodes.trajectories, self.iteration + 1) if writer is not None else None
+        before_update = functools.partial(self._guards.before_logged_update, writer, self.iteration + 1)
         try:
-            metrics = self._parts.learn(episodes, self._rollouts, self.iteration, before_update, self.meter)
+            metrics = self._parts.learn(episodes, self._rollouts, self.iteration, before_update, self.meter, learned)
         except TrainingStoppedError:
             self._guards.save_episodes(self.iteration + 1, episodes.trajectories)
             raise
@@ -341,7 +343,7 @@ class Trainer:
         if self._writer is not None:
             self._writer.log(stage, self.iteration, metrics)
             self._writer.add_trajectories(
-                trajectories, self.renderer.decode, arm=arm, iteration=self.iteration, is_right=self._tasks.is_right
+                trajectories, self.renderer, arm=arm, iteration=self.iteration, is_right=self._tasks.is_right
             )
 
     # -- checkpoints -----------------------------------------------------------------------------------------------

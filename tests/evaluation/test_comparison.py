@@ -224,3 +224,20 @@ def test_the_command_prints_tables_or_json(tmp_path: Path) -> None:
     assert "Verdict: No difference shown." in shown.stdout and (tmp_path / "page.html").is_file()
     as_json = CliRunner().invoke(app, ["compare", *runs, "--json"])
     assert json.loads(as_json.stdout)["comparisons"][0]["answers"]["wrong_to_right"] == 4
+
+
+def test_a_recording_with_more_questions_is_used(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, [True, False]) for name in ("a", "b")]
+    for path in runs:
+        spans, texts = [["prompt", 1], ["policy", 2]], ["Q", "o", "k"]
+        rows = [
+            {"arm": "after", "step": 0, "task_id": f"r{number}", "question": "?", "exact_match": path.name == "b"}
+            | {"segments": [{"spans": spans, "texts": texts}]}
+            for number in range(7)
+        ]
+        with RunFolder(path).create(resume=True) as run:
+            run.recording.add("after", 0, rows, max_bytes=2**20)
+    pair = pair_of(compare(runs))
+    assert pair["num_questions"] == pair["answers"]["wrong_to_right"] == 7
+    assert pair["measures"]["policy_tokens"]["other"] == 2 and pair["verdict"]["difference_shown"]
+    assert pair["answers"]["examples"]["wrong_to_right"][0]["other"] == "ok"

@@ -18,9 +18,11 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.distributed.process_group import DistributedGroup
 from midthought.learning.distributed.remote_learner import RemoteLearner
+from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import NO_END
 from midthought.learning.model import Critic, Models, frozen_copy
+from midthought.learning.ppo import improve
 
 SETTINGS = training(
     learning_rate=1e-2,
@@ -277,3 +279,19 @@ def test_rows_that_cannot_be_evened_within_the_budget_stay_as_they_were_cut(numb
     for max_tokens in (60, 41, 100):
         for rows, _ in DistributedGroup("cpu").rows(uneven, max_tokens, packed=True):
             assert len(rows) == 1 or int(uneven.lengths[rows].sum()) <= max_tokens
+
+
+def test_ranks_record_the_same_values_of_tokens_as_one_process(ranks, make_policy, make_trajectory):
+    trajectories = [make_trajectory(seed, group=seed // 2, num_results=1 + 2 * seed) for seed in range(5)]
+    found = []
+    with both(ranks, make_policy, {"critic": None, "reference": False, "ppo_epochs": 2}) as learners:
+        for learner in learners:
+            learned = LearnedTokens(trajectories[1:])
+            improve(
+                learner, TokenBatch.from_trajectories(trajectories, slots=learned.slots(trajectories)), learned=learned
+            )
+            found.append([row for trajectory in trajectories[1:] for row in learned.of(trajectory)])
+    for alone, ranked in zip(*found, strict=True):
+        assert {"ratios", "entropies", "advantages"} <= alone.keys() == ranked.keys()
+        for name, values in alone.items():
+            assert ranked[name] == pytest.approx(values, abs=1e-5, nan_ok=True), name

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
 from midthought.config import read_yaml
 from midthought.errors import CheckpointError
+from midthought.report.recording import FOLDER as RECORDING_FOLDER
+from midthought.report.recording import arm_and_step, read_rows, recorded_files
 from midthought.report.run_folder import RunFolder, flat_keys
 from midthought.report.run_lock import RunLock
 from midthought.report.run_record import RunRecord, is_right, read_run
@@ -107,26 +108,57 @@ def differs(first: ComparedRun, second: ComparedRun) -> bool:
 
 
 def _read_answers(folder: RunFolder) -> dict[str, dict[int, AnswersByQuestion]]:
-    found: dict[str, dict[int, AnswersByQuestion]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    for row in folder.trajectories.read():
-        arm = str(row.get("arm"))
-        if arm != "train" and arm.split(".")[0] != "before":
+    """Reads `trajectories.jsonl`, and `recording/` for an arm of which it has more questions."""
+    found = _by_question(folder.trajectories.read())
+    paths = recorded_files(folder.path / RECORDING_FOLDER)
+    rows = (row for path in paths if _is_held_out(arm_and_step(path)[0]) for row in read_rows(path))
+    for arm, steps in _by_question(rows).items():
+        for step, answers in steps.items():
+            shown = found.setdefault(arm, {})
+            if len(answers) > len(shown.get(step, {})):
+                shown[step] = answers
+    return found
+
+
+def _by_question(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, AnswersByQuestion]]:
+    found: dict[str, dict[int, AnswersByQuestion]] = {}
+    for row in rows:
+        if _is_held_out(arm := str(row.get("arm"))):
             question = (str(row.get("task_id")), str(row.get("question")))
-            found[arm][int(row.get("step") or 0)][question].append(_answer(row))
-    return {arm: {step: dict(rows) for step, rows in steps.items()} for arm, steps in found.items()}
+            step = found.setdefault(arm, {}).setdefault(int(row.get("step") or 0), {})
+            step.setdefault(question, []).append(_answer(row))
+    return found
+
+
+def _is_held_out(arm: str) -> bool:
+    return arm != "train" and arm.split(".")[0] != "before"
 
 
 def _answer(row: Mapping[str, Any]) -> Answer:
-    spans = row.get("spans") or []
+    spans = list(_recorded_spans(row) if "segments" in row else _shown_spans(row))
     reward = (row.get("reward") or {}).get("total")
     return Answer(
         right=is_right(row),
         reward=float(reward) if reward is not None and math.isfinite(reward) else None,
         num_calls=row.get("num_calls"),
-        num_policy_tokens=sum(int(span.get("num_tokens") or 0) for span in spans if span.get("kind") == "policy"),
+        num_policy_tokens=sum(length for author, length, _ in spans if author == "policy"),
         expected=str(row.get("answer")),
-        text="".join(str(span.get("text")) for span in spans[1:]),
+        text="".join(text for _, _, text in spans[1:]),
     )
+
+
+def _shown_spans(row: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
+    """Yields author, number of tokens and text of each span of a row of `trajectories.jsonl`."""
+    for span in row.get("spans") or []:
+        yield str(span.get("kind")), int(span.get("num_tokens") or 0), str(span.get("text"))
+
+
+def _recorded_spans(row: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
+    """The same of a row of a recording."""
+    for segment in row["segments"]:
+        texts = iter(segment["texts"])
+        for author, length in segment["spans"]:
+            yield author, length, "".join(islice(texts, length))
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,5 +209,5 @@ def _notes(runs: Sequence[ComparedRun], found: Sequence[Configuration]) -> Itera
     if shown and shown < max(of_summary):
         yield (
             f"{shown} of {max(of_summary)} questions are recorded; tests by question use these. Record all of them with "
-            f"evaluation.num_shown={max(of_summary)}."
+            f"evaluation.num_shown={max(of_summary)} or checkpoint.record_episodes={max(of_summary)}."
         )

@@ -110,6 +110,11 @@ class RemoteLearner:
             raise ValueError("the batch has no advantages: call `score` and `credit` before `update`")
         return self._learned(*self._call("update", batch, critic_only))
 
+    def pass_values(self) -> dict[str, Tensor]:
+        """See `Learner.pass_values`."""
+        found: dict[str, Tensor] = self._call("pass_values")
+        return found
+
     def sft_step(self, batch: TokenBatch) -> dict[str, float]:
         """See `Learner.sft_step`. Uses this thread's autocast. Afterwards the policy in this process has the new weights."""
         return self._learned(*self._call("sft_step", batch, self._autocast()))

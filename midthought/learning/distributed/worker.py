@@ -89,6 +89,9 @@ class LearnerWorker:
         metrics = self.learner.update(batch, critic_only=critic_only)
         return metrics, (self.learner.num_steps, self.learner.num_policy_steps)
 
+    def pass_values(self) -> dict[str, Tensor]:
+        return self.learner.pass_values()
+
     def sft_step(self, batch: TokenBatch, autocast: torch.dtype | None) -> tuple[dict[str, float], tuple[int, int]]:
         """Returns the same. `autocast`: the type in which passes are computed; None: the weights' type."""
         with torch.autocast(self._device.type, dtype=autocast, enabled=autocast is not None):

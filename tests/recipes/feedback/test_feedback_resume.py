@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 from pathlib import Path
 
 import pytest
-from small_runs import FEEDBACK, finish, metrics, start, stop_at, trajectories, weights, whole
+from small_runs import FEEDBACK, finish, metrics, recorded, start, stop_at, trajectories, weights, whole
+
+from midthought.report.recorded_episodes import read_recording
 
 NUM_SFT, NUM_PPO = 24, 4
+RECORDED = "checkpoint.record_episodes=4"
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return whole("feedback", tmp_path_factory.mktemp("whole") / "run")
+    return whole("feedback", tmp_path_factory.mktemp("whole") / "run", RECORDED)
 
 
 def test_a_run_killed_in_both_stages_ends_with_the_same_figures_and_weights(
     uninterrupted: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    assert stop_at(start("feedback", run, *FEEDBACK), run, 13, signal.SIGKILL) == -signal.SIGKILL
+    assert stop_at(start("feedback", run, *FEEDBACK, RECORDED), run, 13, signal.SIGKILL) == -signal.SIGKILL
     assert 13 <= len(metrics(run)) < NUM_SFT
     assert stop_at(start("feedback", run, "--resume"), run, NUM_SFT + 2, signal.SIGKILL) == -signal.SIGKILL
     assert 0 < len(metrics(run, "ppo")) < NUM_PPO
     finish(start("feedback", run, "--resume"))
     assert metrics(run) == metrics(uninterrupted)
     assert trajectories(run) == trajectories(uninterrupted)
+    assert recorded(run) == recorded(uninterrupted)
     for name in ("warmup", "policy"):
         one, other = weights(run, name), weights(uninterrupted, name)
         assert one.keys() == other.keys()
@@ -35,6 +40,17 @@ def test_a_run_killed_in_both_stages_ends_with_the_same_figures_and_weights(
     one, other = (json.loads((each / "summary.json").read_text()) for each in (run, uninterrupted))
     timed = {key for key in one if key.startswith("seconds")} | {"peak_rss_mib", "train_seconds"}
     assert {key: one[key] for key in one.keys() - timed} == {key: other[key] for key in other.keys() - timed}
+
+
+def test_every_stage_is_recorded(uninterrupted: Path) -> None:
+    arms = [arm for arm, _, _ in recorded(uninterrupted)]
+    assert arms.count("train") == arms.count("validation") * 2 == NUM_PPO
+    assert {"before", "before.sampled", "after", "after.sampled", "after.none"} <= {*arms}
+    episodes = [*read_recording(uninterrupted, arms=["train"])]
+    assert len(episodes) == 4 * NUM_PPO and {episode.iteration for episode in episodes} == {1, 2, 3, 4}
+    trained = [token for episode in episodes for segment in episode.segments for token in segment if token.in_loss]
+    assert trained and all(math.isfinite(token.advantage) and token.ratio > 0 for token in trained)
+    assert all(abs(token.logprob - token.sampled_logprob) < 1e-3 for token in trained)
 
 
 def test_every_stage_left_its_lines_and_rl_moved_the_policy(uninterrupted: Path) -> None:

@@ -1,0 +1,193 @@
+"""`recording/` in a run folder: episodes with the values of every token, as numbered files of compressed JSON lines.
+
+Rows are compressed and written in a background thread. Does not depend on the learner: it gets arrays by name. Gzip and JSON
+because pyarrow (Parquet) is no base dependency; columns of numbers are base64 of little-endian arrays, so they are exact.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import gzip
+import json
+import logging
+import queue
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from midthought.atomic_files import atomic_path
+from midthought.errors import CheckpointError
+from midthought.report.json_lines import json_value
+
+FOLDER = "recording"
+TRAINING_ARM = "train"
+MAX_WAITING = 2
+"""Files that wait to be written at most; then `add` waits, so that the memory stays bounded."""
+_NAME = re.compile(r"(\d{6,})-([\w.-]*?)-(\d{6,})\.jsonl\.gz")
+_UNSAFE = re.compile(r"[^\w.-]")
+_HEADER = {"midthought_recording": 1}
+_log = logging.getLogger(__name__)
+Row = Mapping[str, Any]
+Array = np.ndarray[Any, Any]
+
+
+class Recording:
+    """The files of one run: `000012-train-000004.jsonl.gz` is the twelfth, with training episodes of iteration 4.
+
+    Nothing is created before the first `add`. The files never exceed `max_bytes` in total: if they would, training iterations
+    are thinned to every second, every fourth, … of them. If a file cannot be written, the run continues without recording.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.stride = 1
+        """Training iterations that are a multiple of this number are kept."""
+        self._num_files: int | None = None
+        self._sizes: dict[Path, int] = {}
+        self._queue: queue.Queue[tuple[Path, Sequence[Row], int] | None] = queue.Queue(MAX_WAITING)
+        self._thread: threading.Thread | None = None
+        self._is_broken = False
+
+    @property
+    def num_files(self) -> int:
+        """Number of files added so far, thinned ones included. Waits until all of them are written."""
+        self.flush()
+        if self._num_files is None:
+            self._num_files = max((number for number, _, _ in map(_parts, self._files())), default=0)
+        return self._num_files
+
+    def add(self, arm: str, step: int, rows: Sequence[Row], *, max_bytes: int) -> None:
+        """Adds a file of rows (`recorded_row`), which the thread writes. Waits if `MAX_WAITING` files wait already."""
+        if self._is_broken or not rows or (arm == TRAINING_ARM and step % self.stride):
+            return
+        if self._num_files is None:
+            self._num_files = self.num_files
+        self._num_files += 1
+        name = f"{self._num_files:06}-{_UNSAFE.sub('_', arm)}-{step:06}.jsonl.gz"
+        if self._thread is None:
+            self._sizes = {path: path.stat().st_size for path in self._files()}
+            self._thread = threading.Thread(target=self._write_all, name="recording", daemon=True)
+            self._thread.start()
+            atexit.register(self.close)
+        self._queue.put((self.path / name, rows, max_bytes))
+
+    def keep(self, num_files: int) -> None:
+        """Drops the files after the first `num_files`, and what a killed process left behind."""
+        self.close()
+        for path in self._files():
+            if _parts(path)[0] > num_files:
+                path.unlink()
+        for partial in self.path.glob(".*.partial"):
+            partial.unlink(missing_ok=True)
+        self._num_files = num_files
+
+    def flush(self) -> None:
+        """Waits until every file is written."""
+        self._queue.join()
+
+    def close(self) -> None:
+        """Writes every file and ends the thread. A later `add` starts another one."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+            atexit.unregister(self.close)
+
+    def _files(self) -> list[Path]:
+        return recorded_files(self.path)
+
+    # -- in the thread -----------------------------------------------------------------------------------------
+
+    def _write_all(self) -> None:
+        while True:
+            item = self._queue.get()
+            try:
+                if item is None:
+                    return
+                if not self._is_broken:
+                    self._write(*item)
+            except Exception as error:  # the thread must live: `add` and `flush` wait for it
+                self._is_broken = True
+                _log.warning(
+                    "%s cannot be written (%s). The run continues without recording; free space, and resume the run to record "
+                    "again",
+                    self.path,
+                    error,
+                )
+            finally:
+                self._queue.task_done()
+
+    def _write(self, path: Path, rows: Sequence[Row], max_bytes: int) -> None:
+        _, arm, step = _parts(path)
+        if arm == TRAINING_ARM and step % self.stride:
+            return
+        data = _compressed(rows)
+        with atomic_path(path) as partial:
+            partial.write_bytes(data)
+        self._sizes[path] = len(data)
+        self._thin(max_bytes)
+        if sum(self._sizes.values()) > max_bytes:
+            path.unlink()
+            self._sizes.pop(path)
+            _log.warning(
+                "%s was not kept: the recording would exceed checkpoint.record_max_mib=%g", path, max_bytes / 2**20
+            )
+
+    def _thin(self, max_bytes: int) -> None:
+        while sum(self._sizes.values()) > max_bytes:
+            steps = {path: step for path in self._sizes for _, arm, step in [_parts(path)] if arm == TRAINING_ARM}
+            if self.stride > max(steps.values(), default=0):
+                return
+            self.stride *= 2
+            for path, step in steps.items():
+                if step % self.stride:
+                    path.unlink(missing_ok=True)
+                    self._sizes.pop(path)
+
+
+def recorded_files(folder: Path) -> list[Path]:
+    """Returns the files of a recording in the order in which they were added."""
+    found = [path for path in folder.glob("*.jsonl.gz") if _NAME.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted(found, key=_parts)
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a file. Raises CheckpointError if it is damaged or of a later version."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            if json.loads(next(file)) != _HEADER:
+                raise ValueError("its first line is of another version")
+            yield from map(json.loads, file)
+    except (OSError, EOFError, ValueError, RecursionError, StopIteration) as error:
+        raise CheckpointError(f"{path} is no recording that can be read ({error!r:.200}); delete it") from None
+
+
+def arm_and_step(path: Path) -> tuple[str, int]:
+    """Returns arm and iteration in a file's name."""
+    return _parts(path)[1:]
+
+
+def _parts(path: Path) -> tuple[int, str, int]:
+    found = _NAME.fullmatch(path.name)
+    assert found is not None, path
+    return int(found[1]), found[2], int(found[3])
+
+
+def _compressed(rows: Iterable[Row]) -> bytes:
+    lines = [json.dumps(json_value(row), ensure_ascii=False, allow_nan=False) + "\n" for row in (_HEADER, *rows)]
+    return gzip.compress("".join(lines).encode("utf-8", errors="replace"), compresslevel=6, mtime=0)
+
+
+def packed(values: Any, dtype: str) -> str:
+    """Returns an array as base64 of its bytes; `dtype` as numpy names it, little-endian (`<f4`, `<i4`, `u1`)."""
+    return base64.b64encode(np.ascontiguousarray(values, dtype=dtype).tobytes()).decode("ascii")
+
+
+def unpacked(text: str, dtype: str) -> Array:
+    """The inverse of `packed`: [n]."""
+    return np.frombuffer(base64.b64decode(text), dtype=dtype)
