@@ -1,7 +1,11 @@
-"""Recorded episodes: writes a Trajectory with the values of its tokens as a row, and reads a run's recording as typed records."""
+"""Recorded episodes: writes a Trajectory with the values of its tokens as a row, and reads a run's recording as typed records.
+
+Columns of numbers are base64 of little-endian arrays, so they are exact and short.
+"""
 
 from __future__ import annotations
 
+import base64
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,20 +16,12 @@ from typing import Any
 import numpy as np
 
 from midthought.errors import CheckpointError
-from midthought.report.recording import (
-    FOLDER,
-    TRAINING_ARM,
-    Array,
-    arm_and_step,
-    packed,
-    read_rows,
-    recorded_files,
-    unpacked,
-)
+from midthought.report.recording import FOLDER, TRAINING_ARM, arm_and_step, read_rows, recorded_files
 from midthought.report.trajectory_row import episode_row, event_row
 from midthought.tokenization import Renderer
 from midthought.types import Segment, Trajectory
 
+Array = np.ndarray[Any, Any]
 COLUMNS = (
     "sampled_logprobs",
     "logprobs",
@@ -163,13 +159,13 @@ def _segment_row(segment: Segment, renderer: Renderer, columns: Mapping[str, Arr
     in_loss = found.pop("in_loss", np.full(len(own), np.nan))
     return {
         "spans": [[str(span.kind), span.end - span.start] for span in segment.spans],
-        "token_ids": packed(segment.token_ids, "<i4"),
+        "token_ids": _packed(segment.token_ids, "<i4"),
         "texts": [
             text for span in segment.spans for text in _texts(segment.token_ids[span.start : span.end], renderer)
         ],
-        "policy_versions": packed(np.array(segment.policy_versions)[own], "<i4"),
-        "in_loss": packed(in_loss[own] == 1, "u1"),
-        **{name: packed(values[own], "<f4") for name, values in found.items()},
+        "policy_versions": _packed(np.array(segment.policy_versions)[own], "<i4"),
+        "in_loss": _packed(in_loss[own] == 1, "u1"),
+        **{name: _packed(values[own], "<f4") for name, values in found.items()},
     }
 
 
@@ -221,14 +217,14 @@ def _episode(row: Mapping[str, Any]) -> RecordedEpisode:
 
 
 def _segment(row: Mapping[str, Any]) -> RecordedSegment:
-    token_ids = unpacked(row["token_ids"], "<i4")
+    token_ids = _unpacked(row["token_ids"], "<i4")
     authors = [author for author, length in row["spans"] for _ in range(length)]
     own = np.array([author == "policy" for author in authors], dtype=bool)
 
     def spread(name: str, dtype: str, missing: float) -> Array:
         column = np.full(len(token_ids), missing, dtype=dtype)
         if name in row:
-            column[own] = unpacked(row[name], dtype)
+            column[own] = _unpacked(row[name], dtype)
         return column
 
     return RecordedSegment(
@@ -239,3 +235,13 @@ def _segment(row: Mapping[str, Any]) -> RecordedSegment:
         policy_versions=spread("policy_versions", "<i4", -1),
         columns={name: spread(name, "<f4", math.nan) for name in COLUMNS},
     )
+
+
+def _packed(values: Any, dtype: str) -> str:
+    """Returns an array as base64 of its bytes; `dtype` as numpy names it (`<f4`, `<i4`, `u1`)."""
+    return base64.b64encode(np.ascontiguousarray(values, dtype=dtype).tobytes()).decode("ascii")
+
+
+def _unpacked(text: str, dtype: str) -> Array:
+    """The inverse of `_packed`: [n]."""
+    return np.frombuffer(base64.b64decode(text), dtype=dtype)

@@ -1,13 +1,12 @@
 """`recording/` in a run folder: episodes with the values of every token, as numbered files of compressed JSON lines.
 
-Rows are compressed and written in a background thread. Does not depend on the learner: it gets arrays by name. Gzip and JSON
-because pyarrow (Parquet) is no base dependency; columns of numbers are base64 of little-endian arrays, so they are exact.
+Rows are compressed and written in a background thread. Does not depend on the learner: it gets rows. Gzip and JSON because
+pyarrow (Parquet) is no base dependency.
 """
 
 from __future__ import annotations
 
 import atexit
-import base64
 import gzip
 import json
 import logging
@@ -17,8 +16,6 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from midthought.atomic_files import atomic_path
 from midthought.errors import CheckpointError
@@ -33,7 +30,6 @@ _UNSAFE = re.compile(r"[^\w.-]")
 _HEADER = {"midthought_recording": 1}
 _log = logging.getLogger(__name__)
 Row = Mapping[str, Any]
-Array = np.ndarray[Any, Any]
 
 
 class Recording:
@@ -181,13 +177,3 @@ def _parts(path: Path) -> tuple[int, str, int]:
 def _compressed(rows: Iterable[Row]) -> bytes:
     lines = [json.dumps(json_value(row), ensure_ascii=False, allow_nan=False) + "\n" for row in (_HEADER, *rows)]
     return gzip.compress("".join(lines).encode("utf-8", errors="replace"), compresslevel=6, mtime=0)
-
-
-def packed(values: Any, dtype: str) -> str:
-    """Returns an array as base64 of its bytes; `dtype` as numpy names it, little-endian (`<f4`, `<i4`, `u1`)."""
-    return base64.b64encode(np.ascontiguousarray(values, dtype=dtype).tobytes()).decode("ascii")
-
-
-def unpacked(text: str, dtype: str) -> Array:
-    """The inverse of `packed`: [n]."""
-    return np.frombuffer(base64.b64decode(text), dtype=dtype)

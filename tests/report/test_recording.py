@@ -112,7 +112,8 @@ def test_records_have_every_token_with_its_values(tmp_path: Path, make_episode: 
     ]
     recording = Recording(tmp_path / "recording")
     recording.add("train", 7, rows, max_bytes=MIB)
-    recording.add("after", 0, rows[1:], max_bytes=MIB)
+    after = recorded_row(plain, Letters(), step=0, arm="after")  # type: ignore[arg-type]
+    recording.add("after", 0, [after], max_bytes=MIB)
     recording.close()
     first, second = read_recording(tmp_path, iterations=[7])
     assert (first.stage, first.arm, first.iteration, first.group, first.right) == ("training", "train", 7, 0, True)
