@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,13 @@ COLUMNS = (*CHUNK_COLUMNS, "embedding_model", "embedding_dimension", "vector")
 
 
 _PRECISION = b"midthought.embedding_precision"
+_TEXT_COLUMNS = ("id", "episode", "speaker", "transcript", "time", "embedding_model")
+_BATCH_ROWS = 16_384
+_BATCH_BYTES = 2**27
+"""A batch of a file has vectors of at most this size, or one row."""
+_SPARE_BYTES = 2**26
+_MAX_EXPANSION = 64
+"""A file may need this many times its size in memory, and `_SPARE_BYTES`: vectors are not compressible, texts about 5 times."""
 
 
 def rows_of(
@@ -105,20 +112,69 @@ def write_rows(rows: pa.Table, path: str | Path) -> None:
 
 
 def read_rows(path: str | Path) -> pa.Table:
-    """Reads a file of `write_rows`. Raises MemoryStoreError if it is not such a file."""
+    """Reads a file of `write_rows` in batches. Raises MemoryStoreError if it is not such a file.
+
+    A file that repeats a long text or vector in every row is refused before it takes memory.
+    """
     pa = pyarrow()
     import pyarrow.parquet as parquet
 
     if not Path(path).is_file():
         raise MemoryStoreError(f"{path}: there is no such file; write it with 'midthought memory embed'")
     try:
-        rows = parquet.read_table(path)
+        with parquet.ParquetFile(path, read_dictionary=list(_TEXT_COLUMNS)) as file:
+            require_columns(file.schema_arrow.names, str(path))
+            rows = _read_batches(file, Path(path))
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise MemoryStoreError(f"{path}: not a file of embedded chunks ({reason}); write it again") from None
-    require_columns(rows.column_names, str(path))
     embedding_of(rows, str(path))
     return rows
+
+
+def _read_batches(file: Any, path: Path) -> pa.Table:
+    """Returns all rows. Texts are read as dictionaries, which hold a repeated text once, and are measured before they are
+    decoded."""
+    pa = pyarrow()
+    schema = file.schema_arrow
+    max_bytes = _SPARE_BYTES + _MAX_EXPANSION * path.stat().st_size
+    num_bytes = 4 * _num_vector_values(file.metadata)
+    row_bytes = num_bytes // max(1, file.metadata.num_rows)
+    batches = []
+    for batch in _batches(file, row_bytes) if num_bytes <= max_bytes else ():
+        num_bytes += sum(_num_bytes(batch.column(name)) for name in _TEXT_COLUMNS)
+        if num_bytes > max_bytes:
+            break
+        columns = [column.dictionary_decode() if hasattr(column, "dictionary") else column for column in batch]
+        batches.append(pa.record_batch(columns, names=list(COLUMNS)))
+    if num_bytes > max_bytes:
+        raise MemoryStoreError(
+            f"{path}: its rows need more than {max_bytes / 2**20:,.0f} MiB of memory, {_MAX_EXPANSION} times the file and more; "
+            "embedded chunks do not repeat so much: write it again with 'midthought memory embed'"
+        )
+    plain = [(name, pa.string() if name in _TEXT_COLUMNS else schema.field(name).type) for name in COLUMNS]
+    return pa.Table.from_batches(batches, pa.schema(plain, metadata=schema.metadata))
+
+
+def _num_vector_values(metadata: Any) -> int:
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    columns = [group.column(at) for group in groups for at in range(group.num_columns)]
+    return sum(column.num_values for column in columns if column.path_in_schema.partition(".")[0] == "vector")
+
+
+def _batches(file: Any, row_bytes: int) -> Iterator[pa.RecordBatch]:
+    num_rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, row_bytes)))
+    return iter(file.iter_batches(batch_size=num_rows, columns=list(COLUMNS)))
+
+
+def _num_bytes(column: pa.Array) -> int:
+    """Returns the size of a column of texts, each of which counts as often as it occurs."""
+    if not hasattr(column, "dictionary"):
+        return int(column.nbytes)
+    import pyarrow.compute as compute
+
+    lengths = compute.binary_length(column.dictionary)
+    return int(compute.sum(lengths.take(column.indices)).as_py() or 0)
 
 
 def pyarrow() -> Any:
