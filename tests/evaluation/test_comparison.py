@@ -241,3 +241,30 @@ def test_a_recording_with_more_questions_is_used(tmp_path: Path) -> None:
     assert pair["num_questions"] == pair["answers"]["wrong_to_right"] == 7
     assert pair["measures"]["policy_tokens"]["other"] == 2 and pair["verdict"]["difference_shown"]
     assert pair["answers"]["examples"]["wrong_to_right"][0]["other"] == "ok"
+
+
+def test_questions_need_to_be_the_same_within_a_seed_only(tmp_path: Path) -> None:
+    """Recipes choose their held-out questions by the seed."""
+    groups = [
+        [
+            write_run(
+                tmp_path / f"{name}-{seed}",
+                [True] * num + [False] * (8 - num),
+                seed=seed,
+                ids=f"s{seed}-",
+                settings=own,
+            )
+            for seed, num in shares.items()
+        ]
+        for name, own, shares in (("base", {}, {1: 2, 2: 3, 9: 8}), ("clip", {"clip_ratio": 0.3}, {1: 6, 2: 6}))
+    ]
+    comparison = compare([*groups[0], *groups[1]])
+    pair = pair_of(comparison)
+    test = pair["measures"]["exact_match"]["test"]  # differences 4/8 and 3/8: t = (7/16) / (1/16)
+    assert (test["num_pairs"], test["unit"]) == (2, "seed") and test["statistic"] == pytest.approx(7.0)
+    assert pair["num_questions"] == 16 and pair["answers"]["wrong_to_right"] == 7
+    assert any("without base-9" in note for note in comparison.notes)
+    one_shared = pair_of(compare([groups[0][0], groups[0][2], groups[1][0]]))
+    assert one_shared["num_questions"] == 8 and one_shared["measures"]["exact_match"]["test"]["unit"] == "question"
+    other_seeds = pair_of(compare([groups[0][2], groups[1][0]]))
+    assert other_seeds["arm"] is None and "choose questions by training.seed" in other_seeds["verdict"]["text"]

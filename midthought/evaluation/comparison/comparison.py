@@ -21,7 +21,7 @@ from midthought.evaluation.comparison.compared_run import (
     differs,
     read_compared_run,
 )
-from midthought.evaluation.comparison.measures import MeasureResult, answer_measures, shared_seeds, training_reward
+from midthought.evaluation.comparison.measures import MeasureResult, Pairing, answer_measures, training_reward
 from midthought.evaluation.comparison.verdict import Verdict, judge
 from midthought.evaluation.paired_tests import holm
 
@@ -60,7 +60,7 @@ class PairComparison:
     """None if there is no arm in which both answered the same questions."""
     step: int
     num_questions: int
-    """Questions that all runs of both answered, as far as they are recorded."""
+    """Questions that both answered, as far as they are recorded, summed over the pairs of seeds."""
     measures: tuple[MeasureResult, ...]
     changes: AnswerChanges | None
     verdict: Verdict
@@ -105,46 +105,44 @@ def _places(runs: Iterable[ComparedRun]) -> set[Any]:
 
 
 def _compare_two(baseline: Configuration, other: Configuration, wanted: str | None) -> PairComparison:
-    runs = (*baseline.runs, *other.runs)
-    arm, step, questions = _shared_questions(runs, wanted)
-    measures = [] if arm is None else answer_measures(baseline, other, arm, step, questions)
-    measures += training_reward(baseline, other)
-    changes = None if arm is None else _changes(baseline, other, arm, step, questions)
+    pairing = Pairing.of(baseline, other)
+    arm, step, questions = _shared_questions(pairing, wanted)
+    measures = [] if arm is None else answer_measures(pairing, arm, step, questions)
+    measures += training_reward(pairing)
+    changes = None if arm is None else _changes(pairing, arm, step, questions)
     return PairComparison(
         baseline=baseline,
         other=other,
         arm=arm,
         step=step,
-        num_questions=len(questions),
+        num_questions=sum(map(len, questions)),
         measures=tuple(measures),
         changes=changes,
         verdict=judge(measures, arm, step, baseline, other),
     )
 
 
-def _shared_questions(runs: Sequence[ComparedRun], wanted: str | None) -> tuple[str | None, int, list[Question]]:
-    """Returns the arm, its last step that all runs have, and the questions that all runs answered there."""
+def _shared_questions(pairing: Pairing, wanted: str | None) -> tuple[str | None, int, list[list[Question]]]:
+    """Returns the arm, its last step that all runs have, and the questions of each pair that all of its runs answered there."""
+    runs = pairing.runs
     arms = [arm for arm in runs[0].answers if all(arm in run.answers for run in runs)]
     order = [arm for arm in PREFERRED_ARMS if arm in arms] + [arm for arm in arms if arm not in PREFERRED_ARMS]
     for arm in order if wanted is None else [arm for arm in order if arm == wanted]:
         steps = set.intersection(*(set(run.answers[arm]) for run in runs))
         for step in sorted(steps, reverse=True):
-            first, *rest = (run.answers[arm][step] for run in runs)
-            if questions := [question for question in first if all(question in answers for answers in rest)]:
+            if all(questions := pairing.questions(arm, step)):
                 return arm, step, questions
     return None, 0, []
 
 
-def _changes(
-    baseline: Configuration, other: Configuration, arm: str, step: int, questions: Sequence[Question]
-) -> AnswerChanges | None:
-    seeds = shared_seeds(baseline, other)
-    runs = [(baseline.by_seed[s], other.by_seed[s]) for s in seeds] or [(baseline.runs[0], other.runs[0])]
+def _changes(pairing: Pairing, arm: str, step: int, questions: Sequence[Sequence[Question]]) -> AnswerChanges | None:
     pairs = [
         (question, first, second)
-        for one, two in runs
-        for question in questions
-        for first, second in zip(one.answers[arm][step][question], two.answers[arm][step][question], strict=False)
+        for (ones, others), shared in zip(pairing.pairs, questions, strict=True)
+        for question in shared
+        for first, second in zip(
+            ones[0].answers[arm][step][question], others[0].answers[arm][step][question], strict=False
+        )
         if first.right is not None and second.right is not None
     ]
     if not pairs:
@@ -203,6 +201,10 @@ def _notes(runs: Sequence[ComparedRun], found: Sequence[Configuration]) -> Itera
                 f"{first.name} and {second.name} have different sections of settings ({', '.join(sorted(only))}): they are "
                 "runs of different recipes. Only what both have is compared."
             )
+    for one in found[1:]:
+        used = Pairing.of(found[0], one).runs
+        if left_out := [run.name for run in (*found[0].runs, *one.runs) if run not in used]:
+            yield f"{one.name} against {found[0].name}: only seeds that both have are compared, without {', '.join(left_out)}."
     recorded = {arm: max(map(len, steps.values())) for run in runs for arm, steps in run.answers.items()}
     of_summary = [int(run.record.summary.get("num_questions") or 0) for run in runs]
     shown = max((recorded[arm] for arm in PREFERRED_ARMS if arm in recorded), default=0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from midthought.evaluation.comparison.compared_run import Answer, ComparedRun, Configuration, Question
 from midthought.evaluation.paired_tests import PairedTest, mcnemar, paired_bootstrap, paired_t
@@ -13,6 +12,8 @@ from midthought.evaluation.paired_tests import PairedTest, mcnemar, paired_boots
 LAST_SHARE = 0.1
 """The reward at the end of training is the mean of this share of the iterations that all runs have done."""
 
+Runs = tuple[ComparedRun, ...]
+Scores = dict[Question, float]
 Of = Callable[[Answer], float | None]
 OF_ANSWERS: dict[str, Of] = {
     "exact_match": lambda answer: None if answer.right is None else float(answer.right),
@@ -35,36 +36,87 @@ class MeasureResult:
     """None if there is too little to test."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """Runs that are compared with each other: one pair per shared seed, or all runs of both as one pair without shared seeds."""
+
+    pairs: tuple[tuple[Runs, Runs], ...]
+
+    @classmethod
+    def of(cls, baseline: Configuration, other: Configuration) -> Pairing:
+        seeds = [seed for seed in baseline.by_seed if seed is not None and seed in other.by_seed]
+        pairs = tuple(((baseline.by_seed[seed],), (other.by_seed[seed],)) for seed in seeds)
+        return cls(pairs or ((baseline.runs, other.runs),))
+
+    @property
+    def is_by_seed(self) -> bool:
+        """Whether a test has seeds as its pairs; else it has questions."""
+        return len(self.pairs) > 1
+
+    @property
+    def runs(self) -> list[ComparedRun]:
+        return [run for pair in self.pairs for side in pair for run in side]
+
+    def questions(self, arm: str, step: int) -> list[list[Question]]:
+        """Returns the questions of each pair that all of its runs answered. Recipes choose them by the seed, so pairs may have
+        different ones."""
+        found = []
+        for first_runs, second_runs in self.pairs:
+            first, *rest = (run.answers[arm][step] for run in (*first_runs, *second_runs))
+            found.append([question for question in first if all(question in answers for answers in rest)])
+        return found
+
+
 def answer_measures(
-    baseline: Configuration, other: Configuration, arm: str, step: int, questions: Sequence[Question]
+    pairing: Pairing, arm: str, step: int, questions: Sequence[Sequence[Question]]
 ) -> list[MeasureResult]:
-    """Returns every measure of `OF_ANSWERS` that both have, over the questions that all runs answered."""
+    """Returns every measure of `OF_ANSWERS` that both sides have, over the questions of each pair."""
     found = []
     for name, of in OF_ANSWERS.items():
-        scores = [_scores(one.runs, arm, step, questions, of) for one in (baseline, other)]
-        shared = [question for question in questions if question in scores[0] and question in scores[1]]
-        if not shared:
-            continue
-        first, second = ([score[question] for question in shared] for score in scores)
-        seeds = shared_seeds(baseline, other)
-        test: PairedTest | None
-        if len(seeds) >= 2:
-            values = [
-                [_of_run(c.by_seed[seed], arm, step, shared, name, of) for seed in seeds] for c in (baseline, other)
-            ]
-            first, second = values
-            test = paired_t([b - a for a, b in zip(first, second, strict=True)])
-        elif name == "exact_match" and {*first, *second} <= {0.0, 1.0}:
-            test = mcnemar([value == 1 for value in first], [value == 1 for value in second])
-        else:
-            test = paired_bootstrap([b - a for a, b in zip(first, second, strict=True)]) if len(shared) > 1 else None
-        found.append(MeasureResult(measure=name, baseline=fmean(first), other=fmean(second), test=test))
+        scores = [
+            [_scores(runs, arm, step, own, of) for runs in pair]
+            for pair, own in zip(pairing.pairs, questions, strict=True)
+        ]
+        if all(first.keys() & second.keys() for first, second in scores):
+            found.append(
+                _tested_by_seed(pairing, name, scores, arm, step) if pairing.is_by_seed else _tested(name, *scores[0])
+            )
     return found
 
 
-def _scores(
-    runs: Sequence[ComparedRun], arm: str, step: int, questions: Iterable[Question], of: Of
-) -> dict[Question, float]:
+def _tested(name: str, baseline: Scores, other: Scores) -> MeasureResult:
+    """Tests by question."""
+    first, second = zip(
+        *((baseline[question], other[question]) for question in baseline if question in other), strict=True
+    )
+    test: PairedTest | None
+    if name == "exact_match" and {*first, *second} <= {0.0, 1.0}:
+        test = mcnemar([value == 1 for value in first], [value == 1 for value in second])
+    else:
+        test = paired_bootstrap([b - a for a, b in zip(first, second, strict=True)]) if len(first) > 1 else None
+    return MeasureResult(measure=name, baseline=fmean(first), other=fmean(second), test=test)
+
+
+def _tested_by_seed(
+    pairing: Pairing, name: str, scores: Sequence[Sequence[Scores]], arm: str, step: int
+) -> MeasureResult:
+    """Tests by seed: a run's value is its logged exact match (over all of its questions), else its mean over shared questions."""
+    values = []
+    for pair, (baseline, other) in zip(pairing.pairs, scores, strict=True):
+        shared = baseline.keys() & other.keys()
+        means = [fmean(side[question] for question in shared) for side in (baseline, other)]
+        logged = [run.exact_match(arm, step) for (run,) in pair] if name == "exact_match" else [None]
+        values.append([value for value in logged if value is not None] if None not in logged else means)
+    first, second = zip(*values, strict=True)
+    return _by_seed(name, first, second)
+
+
+def _by_seed(name: str, first: Sequence[float], second: Sequence[float]) -> MeasureResult:
+    test = paired_t([b - a for a, b in zip(first, second, strict=True)])
+    return MeasureResult(measure=name, baseline=fmean(first), other=fmean(second), test=test)
+
+
+def _scores(runs: Runs, arm: str, step: int, questions: Iterable[Question], of: Of) -> Scores:
     """Returns the mean of a measure over runs and repetitions, by question; without questions that have no value in some run."""
     found = {}
     for question in questions:
@@ -74,28 +126,14 @@ def _scores(
     return found
 
 
-def _of_run(run: ComparedRun, arm: str, step: int, questions: Iterable[Question], name: str, of: Of) -> float:
-    """Returns a measure of one run: exact match over all of its questions, if it is logged, else over the shared ones."""
-    if name == "exact_match" and (logged := run.exact_match(arm, step)) is not None:
-        return logged
-    return fmean(_scores([run], arm, step, questions, of).values())
-
-
-def training_reward(baseline: Configuration, other: Configuration) -> list[MeasureResult]:
-    """Returns the reward at the end of training, tested by seed; without shared seeds it is not tested."""
-    curves = {id(run): run.learning_curve() for run in (*baseline.runs, *other.runs)}
+def training_reward(pairing: Pairing) -> list[MeasureResult]:
+    """Returns the reward at the end of training, tested by seed; without two shared seeds it is not tested."""
+    curves = {id(run): run.learning_curve() for run in pairing.runs}
     shared = sorted(set.intersection(*(set(curve) for curve in curves.values())))
     if not shared:
         return []
     last = shared[-max(round(len(shared) * LAST_SHARE), 1) :]
     means = {run: fmean(curve[step] for step in last) for run, curve in curves.items()}
-    seeds = shared_seeds(baseline, other)
-    pairs = [(baseline.by_seed[seed], other.by_seed[seed]) for seed in seeds]
-    test = paired_t([means[id(b)] - means[id(a)] for a, b in pairs])
-    first, second = (fmean(means[id(run)] for run in one.runs) for one in (baseline, other))
-    return [MeasureResult(measure="training_reward", baseline=first, other=second, test=test)]
-
-
-def shared_seeds(baseline: Configuration, other: Configuration) -> list[Any]:
-    """Returns the seeds that both have, in the order of the baseline."""
-    return [seed for seed in baseline.by_seed if seed is not None and seed in other.by_seed]
+    values = [[fmean(means[id(run)] for run in runs) for runs in pair] for pair in pairing.pairs]
+    first, second = zip(*values, strict=True)
+    return [_by_seed("training_reward", first, second)]

@@ -110,11 +110,12 @@ def _why_untested(chosen: MeasureResult | None) -> str:
     if chosen is None:
         return (
             "The runs share no held-out question and no training reward. Evaluate both in the same way: midthought evaluate RUN, "
-            "or training.validate_every=10 for a trainer."
+            "or training.validate_every=10 for a trainer. Recipes choose questions by training.seed: compare the same seeds."
         )
     return (
-        "A test needs two questions that both answered, or two seeds in both configurations whose differences are not all equal; "
-        "record held-out answers (evaluation.num_shown), or train with further values of training.seed."
+        "A test needs two questions that both answered, or two seeds in both configurations whose differences are not all equal. "
+        "Recipes choose questions by training.seed: compare runs of the same seeds, and record their answers "
+        "(evaluation.num_shown)."
     )
 
 
