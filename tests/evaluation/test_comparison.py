@@ -94,6 +94,7 @@ def test_two_runs_are_compared_by_question_with_mcnemar(tmp_path: Path) -> None:
     assert "p = 0.039" in text and "95 % interval" in text and "other seeds may differ" in text
     assert pair["measures"]["reward"]["test"]["name"] == "paired bootstrap"
     assert pair["measures"]["calls"]["test"]["p_value"] == 1.0 and pair["measures"]["policy_tokens"]["other"] == 10.5
+    assert pair["measures"]["logged_exact_match"] == {"baseline": 2 / 12, "other": 9 / 12, "test": None}
     assert pair["measures"]["training_reward"] == {"baseline": 0.2, "other": 0.2, "test": None}
 
 
@@ -102,7 +103,7 @@ def test_few_changed_answers_show_no_difference_and_the_verdict_says_what_is_nee
     verdict = pair_of(compare([first, write_run(tmp_path / "b", [True] * 4 + [False] * 5)]))["verdict"]
     assert not verdict["difference_shown"] and verdict["text"].startswith("No difference shown. ")
     assert verdict["p_value"] == pytest.approx(0.125)
-    assert "Only 4 answers changed; this test needs 6" in verdict["text"]
+    assert "Changed answers: 4; this test needs 6" in verdict["text"]
 
 
 def seeds(folder: Path, name: str, shares: Sequence[int], first_seed: int = 1, **settings: Any) -> list[Path]:

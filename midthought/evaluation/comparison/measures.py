@@ -29,7 +29,7 @@ class MeasureResult:
     """One measure of two configurations."""
 
     measure: str
-    """A key of `OF_ANSWERS`, or `training_reward`."""
+    """A key of `OF_ANSWERS`, `logged_exact_match` (over all questions of the arm) or `training_reward`."""
     baseline: float
     other: float
     test: PairedTest | None
@@ -81,7 +81,18 @@ def answer_measures(
             found.append(
                 _tested_by_seed(pairing, name, scores, arm, step) if pairing.is_by_seed else _tested(name, *scores[0])
             )
-    return found
+    return [*found, *_logged_exact_match(pairing, arm, step)]
+
+
+def _logged_exact_match(pairing: Pairing, arm: str, step: int) -> list[MeasureResult]:
+    """Returns the exact match over all questions, which is not tested because not every answer is recorded; by seed, it is in the
+    test."""
+    ((baseline, other), *more) = pairing.pairs
+    logged = [[run.exact_match(arm, step) for run in runs] for runs in (baseline, other)]
+    if more or any(None in values for values in logged):
+        return []
+    first, second = (fmean(value for value in values if value is not None) for values in logged)
+    return [MeasureResult(measure="logged_exact_match", baseline=first, other=second, test=None)]
 
 
 def _tested(name: str, baseline: Scores, other: Scores) -> MeasureResult:

@@ -11,6 +11,7 @@ from midthought.evaluation.comparison.measures import MeasureResult
 LEVEL = 0.05
 LABELS = {
     "exact_match": "exact match",
+    "logged_exact_match": "exact match, all questions",
     "reward": "reward",
     "calls": "calls",
     "policy_tokens": "policy tokens",
@@ -129,7 +130,7 @@ def _limits(chosen: MeasureResult, baseline: Configuration, other: Configuration
         num_changed = round(2 * test.statistic - test.difference * test.num_pairs)
         if num_changed < 6:
             limits = (
-                f"Only {num_changed} answers changed; this test needs 6 for p < 0.05. Record more questions "
+                f"Changed answers: {num_changed}; this test needs 6 for p < 0.05. Record more questions "
                 f"(evaluation.num_shown). {limits}"
             )
     return limits
