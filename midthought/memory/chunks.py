@@ -12,7 +12,7 @@ from pathlib import Path
 
 from midthought.atomic_files import atomic_path
 from midthought.errors import TranscriptError
-from midthought.memory.splitting import Chunking
+from midthought.memory.splitting import Chunking, words_of
 from midthought.memory.transcripts import Transcript
 from midthought.memory.turns import Turn
 
@@ -46,13 +46,13 @@ def chunk_transcript(transcript: Transcript, chunking: Chunking | int = 18) -> l
     chunks: list[Chunk] = []
     time = UNKNOWN_TIME
     for turn in transcript.turns:
-        words = turn.text.split()
-        times = _times(turn)
-        for start, end in chunking.ranges(words):
+        words = words_of(turn.text)
+        times = _times(turn, words)
+        for start, end in chunking.ranges([word.strip() for word in words]):
             while times and times[0][0] <= start:
                 time = times.pop(0)[1]
             number = len(chunks)
-            text = " ".join(words[start:end])
+            text = "".join(words[start:end]).strip()
             chunk_id = chunk_id_of(transcript.stem, number)
             chunks.append(Chunk(chunk_id, transcript.episode, transcript.stem, turn.speaker, text, time, number))
         time = times[-1][1] if times else time
@@ -71,8 +71,10 @@ def neighbour_ids(chunk: Chunk, reach: int = 1) -> list[str]:
     return [chunk_id_of(chunk.stem, number) for number in numbers if number != chunk.number]
 
 
-def _times(turn: Turn) -> list[tuple[int, str]]:
-    return [*([(0, turn.time)] if turn.time else []), *turn.marks]
+def _times(turn: Turn, words: list[str]) -> list[tuple[int, str]]:
+    """Returns the times by the number of words before them; `marks` count words that blanks separate."""
+    ends = [0, *(number for number, word in enumerate(words, 1) if word.endswith(" "))]
+    return [*([(0, turn.time)] if turn.time else []), *((ends[number], time) for number, time in turn.marks)]
 
 
 def write_chunks(chunks: Iterable[Chunk], path: str | Path) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import regex
+
 from midthought.errors import SettingsError, near_names
 from midthought.memory.minilm import packaged_path
 
@@ -25,9 +27,17 @@ MAX_SENTENCE_WORDS = 60
 _ABBREVIATIONS = {
     "mr.", "mrs.", "ms.", "dr.", "prof.", "st.", "vs.", "e.g.", "i.e.", "no.", "jr.", "sr.", "u.s.", "approx.",
 }  # fmt: skip
-_SENTENCE_END = re.compile(r"[.!?…][.!?…]*[\"'”’)\]]*$")
-_SENTENCE_START = re.compile(r"^[\"'“‘(\[]*[^\W_a-zß-ÿ]")
-_CLAUSE_END = re.compile(r"(?:[,;:—–)\]…]|--|\.\.\.)[\"'”’]?$")
+_SENTENCE_END = regex.compile(r"[\p{Sentence_Terminal}…]+[\"'\p{Pf}\p{Pe}]*$")
+_SENTENCE_START = regex.compile(r"^[¿¡\"'\p{Pi}\p{Ps}]*[\p{L}\p{N}--\p{Ll}]", regex.VERSION1)
+"""A capital letter, a digit, or a letter of a script without capitals, after opening signs."""
+_CLAUSE_END = regex.compile(r"(?:[,;:—–…،؛、，；：·]|\p{Pe}|--|\.\.\.)[\"'\p{Pf}]?$")
+_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+_PIECE = regex.compile(
+    r"[\p{Pi}\p{Ps}\"']*(?:[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*){1,2}[\p{P}--[\p{Pi}\p{Ps}]]*"
+    r"|[^\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]+",
+    regex.VERSION1,
+)
+"""About one word of a script without blanks, with the signs around it; or a run of other letters."""
 _DASH = re.compile(r"^[-–—]+$")
 
 _CLAUSE_CUT_COST = 1.5
@@ -111,6 +121,18 @@ def _windows(weights: Sequence[int], size: int, overlap: int) -> list[tuple[int,
         while start < end < len(weights) and sum(weights[start : end + 1]) > size:
             start += 1  # the next item is so heavy that less overlap fits
     return windows
+
+
+def words_of(text: str) -> list[str]:
+    """Returns the words of a text of single blanks, each with the blank after it, so that they join to the text.
+
+    Scripts without blanks between words are split after two letters, and after their signs.
+    """
+    words: list[str] = []
+    for token in text.split(" "):
+        pieces = _PIECE.findall(token) if _UNSPACED.search(token) else [token]
+        words += [*pieces[:-1], f"{pieces[-1]} "]
+    return words
 
 
 def sentence_ends(words: list[str]) -> list[int]:

@@ -15,7 +15,7 @@ STAGES = ("ppo", "validation")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShownFinding:
-    """One finding of `guards.jsonl`, or one rollback, as the page shows it."""
+    """One finding of `guards.jsonl`, one rollback or one doubtful transcript, as the page shows it."""
 
     title: str
     """Name of the guard, and what the finding is about."""
@@ -34,6 +34,8 @@ def shown_findings(rows: Iterable[Mapping[str, Any]]) -> list[ShownFinding]:
     for row in rows:
         if isinstance(rollback := row.get("rollback"), Mapping):
             found["rollback", len(found)] = _rollback(rollback)
+        elif isinstance(file := row.get("transcript"), Mapping):
+            found["transcript", str(file.get("path"))] = _transcript(file)
         else:
             finding = _finding(row)
             found[finding.title, finding.start_step] = finding
@@ -64,6 +66,15 @@ def _finding(row: Mapping[str, Any]) -> ShownFinding:
         causes=[str(cause) for cause in row.get("causes") or ()],
         action=str(row.get("action") or ""),
         start_step=start,
+    )
+
+
+def _transcript(row: Mapping[str, Any]) -> ShownFinding:
+    return ShownFinding(
+        title=f"doubtful transcript: {row.get('path')}",
+        when=f"before training, confidence {row.get('confidence')}",
+        observation="; ".join(str(doubt) for doubt in row.get("doubts") or ()),
+        action="look at it with 'midthought memory inspect'",
     )
 
 

@@ -163,3 +163,18 @@ def test_a_line_that_is_no_chunk_is_named(tmp_path):
         read_chunks(path)
     with pytest.raises(TranscriptError, match="there is no such file"):
         read_chunks(tmp_path / "none")
+
+
+def test_scripts_without_blanks_are_split_at_their_sentence_ends_and_join_to_the_text():
+    sentence = "大家好，欢迎收听GPT模型节目。今天（我们）聊聊钟！好吗？"
+    turn = Turn("主持人", f"{sentence * 3} 是的 hello there.", "00:00:01", ((1, "00:00:09"),))
+    chunks = chunk_transcript(transcript_of(turn))
+    assert "".join(chunk.transcript for chunk in chunks).replace(" ", "") == turn.text.replace(" ", "")
+    assert len(chunks) > 2 and all(len(chunk.transcript) <= 50 for chunk in chunks)
+    assert all(chunk.transcript[-1] in "。！？." for chunk in chunks)
+    assert chunks[0].time == "00:00:01" and chunks[-1].time in ("00:00:01", "00:00:09")
+
+
+@pytest.mark.parametrize("text", ["שלום לכולם. נכון מאוד.", "ما رأيك؟ نعم هذا.", "कैसे हो। ठीक हूँ।", "Где он? Там он."])
+def test_sentences_of_other_scripts_end_at_their_signs(text):
+    assert sentence_ends(text.split()) == [2, 4]

@@ -119,6 +119,41 @@ def test_doubtful_files_are_reported(read, tmp_path, text, doubt):
     assert [each.stem for each in read_transcripts(tmp_path).doubtful] == ["a"]
 
 
+def test_short_lines_with_times_are_no_names(read):
+    lines = [
+        "So the bell rang at three.",
+        "Yeah.",
+        "And nobody was there.",
+        "Exactly.",
+        "Yeah.",
+        "Right",
+        "Well, then it was odd.",
+    ]
+    transcript = read("\n\n".join(f"00:00:{n:02d} {line}" for n, line in enumerate(lines * 3)))
+    assert transcript.speakers == () and transcript.num_words == 3 * sum(len(line.split()) for line in lines)
+
+
+def test_voices_of_captions_in_lines_of_text(read):
+    transcript = read("00:00:01 <v Ann Lee>One two.\n\n00:00:05 <v Bob>Three.\n\n<v Ann Lee>Four.\n")
+    assert said(transcript) == [("Ann Lee", "One two."), ("Bob", "Three."), ("Ann Lee", "Four.")]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.md"])
+def test_front_matter_is_a_header(read, name):
+    text = (
+        "---\ntitle: 'The Bell'\nspeakers:\n  - Ann Lee\ndate: 2021\n---\nAnn Lee: Yes.\n\nBob: No.\n\nAnn Lee: Well.\n"
+    )
+    transcript = read(text, name)
+    assert transcript.header == (("title", "The Bell"), ("speakers", "Ann Lee"), ("date", "2021"))
+    assert transcript.episode == "The Bell" and transcript.speakers == ("Ann Lee", "Bob")
+
+
+def test_a_manual_with_bold_labels_is_doubtful(read):
+    text = "".join(f"## Step {n}\n\n**Status:** Done.\n\n**Files:** {n} of them are ready.\n\n" for n in range(6))
+    transcript = read(f"# The setup\n\n{text}", "a.md")
+    assert transcript.is_doubtful and "it may be a page about something" in transcript.doubts[-1]
+
+
 LINES = [
     "NOTE: this was cut.", "Ann: Well, it was so.", "Bob: I agree: it was.", "Title: The Bell", "Host: Ann Lee", "00:01:02",
     "[00:02:03] Ann: Hello.", "Ann (00:03:04)", "Bob [00:04:05]: Yes.", "and nobody was there to hear it", "", "", "Ann",
@@ -129,6 +164,7 @@ LINES = [
     "(00:05:06) and so on",
     "[END]",
     "SUMMARY KEYWORDS", "bell, clock", "Ann | 00:07:08", "00:08:09 Bob", "Q: Why?", "A: Because.", "ann: lower case",
+    "00:09:10 Yeah.", "Yeah.",
 ]  # fmt: skip
 
 

@@ -254,3 +254,10 @@ def test_in_a_browser_foreign_text_stays_text(run_path: Path, tmp_path: Path) ->
     assert page.count("script") == 2 and page.count("img") == 0
     assert '<div class="text">&lt;/script&gt;&lt;script&gt;document.title=' in shown
     assert "1 of 1 questions" in shown
+
+
+def test_doubtful_transcripts_are_listed_once(run_path):
+    row = {"transcript": {"path": "talks/a.txt", "confidence": 0.63, "doubts": ["every speaker label occurs once"]}}
+    RunFolder(run_path).findings.append([row, row])
+    page = write_report(run_path).read_text()
+    assert page.count("doubtful transcript: talks/a.txt") == 1 and "every speaker label occurs once" in page

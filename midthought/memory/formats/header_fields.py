@@ -202,3 +202,25 @@ def service_lines(lines: Sequence[str], last: int = 4) -> dict[int, Skipped]:
             if (number in edge or anywhere or "was exported" in text) and pattern.fullmatch(text):
                 found[number] = Skipped(text, reason)
     return found
+
+
+def front_matter(text: str) -> tuple[str | None, tuple[tuple[str, str], ...], str]:
+    """Returns the title and the fields in the front matter, and the text after it."""
+    end = text.find("\n---\n", 3) if text.startswith("---\n") else -1
+    if end < 0:
+        return None, (), text
+    fields: list[tuple[str, str]] = []
+    for line in text[4:end].split("\n"):
+        field = field_of(line)
+        if field:
+            fields.append((field[0], _unquoted(field[1])))
+        elif fields and line.strip():
+            fields[-1] = (fields[-1][0], f"{fields[-1][1]} {line.strip().removeprefix('- ')}".strip())
+        elif line.strip():
+            fields.append(("", line.strip()))
+    title = next((value for key, value in fields if key in ("title", "episode") and value), None)
+    return title, tuple(fields), text[end + 5 :]
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else value

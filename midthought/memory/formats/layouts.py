@@ -46,7 +46,7 @@ class Row(NamedTuple):
     text: str
     after_blank: bool
     mark: str = ""
-    """`bold` if the start of the line is, `#` for a heading."""
+    """`bold` if the start of the line is, `#` for a heading, `code` for a line that starts no turn."""
     num_bold: int = 0
     """Number of letters up to the end of the bold part."""
 
@@ -116,11 +116,16 @@ def _candidates(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
     found: dict[str, dict[int, Head]] = defaultdict(dict)
     num_blank = sum(row.after_blank for row in rows[1:])
     same_spacing = num_blank in (0, len(rows) - 1)  # blank lines separate nothing, or every line
-    alone = [name_alone(row.text) for row in rows]
-    times = [time_head(row.text) for row in rows]
+    alone = [name_alone(row.text) if row.mark != "code" else None for row in rows]
+    times = [time_head(row.text) if row.mark != "code" else None for row in rows]
     for place, row in enumerate(rows):
+        if row.mark == "code":
+            continue
         prefix = f"{row.mark} " if row.mark else ""
+        next_is_timed = place + 1 < len(rows) and times[place + 1] is not None
         for head in heads_of(row.text, any_name=row.num_bold > 0):
+            if head.style == "time name" and next_is_timed:
+                continue  # a line of few words, as the next one
             if _is_bold(row, head):
                 found[prefix + head.style][place] = head
         follower = rows[place + 1] if place + 1 < len(rows) else None
@@ -166,6 +171,8 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
         if is_minor and lowered[key] >= count and not is_role(key):
             rejected.add(key)
     recurring = {key for key, count in counts.items() if count > 1 and key not in rejected}
+    if style.startswith("# ") and not recurring:
+        return {}
     shapes = _shapes(found[place].name or "" for place, key in keys.items() if key in recurring)
     after_blank = [rows[place].after_blank for place, key in keys.items() if key in recurring]
     needs_blank = len(after_blank) > 3 and sum(after_blank) >= 0.95 * len(after_blank)
@@ -303,7 +310,10 @@ def _add_times(layout: Layout, rows: Sequence[Row]) -> None:
     found = {
         place: head
         for place, row in enumerate(rows)
-        if place not in layout.heads and place not in layout.used and (head := time_head(row.text))
+        if row.mark != "code"
+        and place not in layout.heads
+        and place not in layout.used
+        and (head := time_head(row.text))
     }
     if named:
         found = {

@@ -28,6 +28,7 @@ _STYLES = {
     "time [name]": rf"{_TIME}\s{{0,9}}[-–—|]?\s{{0,9}}{_IN_BRACKETS}{_BREAK}{_REST}",
     "time name": rf"{_TIME}\s{{0,9}}[-–—|•]?\s{{0,9}}{_NAME}\s{{0,9}}$(?P<rest>)",
     "time | name |": rf"{_TIME}\s{{0,9}}[|]\s{{0,9}}{_NAME}\s{{0,9}}[|]\s{{0,9}}{_REST}",
+    "time <v name>": rf"(?:{_TIME}\s{{0,9}})?<v(?:\.[^\s<>]{{0,40}})?\s{{1,9}}(?P<name>[^<>]{{1,80}})>\s{{0,9}}{_REST}",
     "[name] time": rf"{_IN_BRACKETS}:?\s{{0,9}}[-–—|]?\s{{0,9}}{_TIME}\s{{0,9}}(?:[:–—|-]{_BREAK}|$|\s){_REST}",
     "[name]:": rf"{_IN_BRACKETS}\s{{0,3}}:{_BREAK}{_REST}",
     "[name]": rf"{_IN_BRACKETS}{_BREAK}{_REST}",
@@ -94,13 +95,21 @@ def time_head(line: str) -> Head | None:
 def name_alone(line: str) -> str | None:
     """Returns the line if it may be a name and nothing else."""
     match = _ALONE.match(folded(line).strip()) if len(line) <= 90 else None
-    return match["name"] if match and is_label(match["name"]) and line.strip()[-1] not in ".,;!?…。！？؟" else None
+    return match["name"] if match and is_label(match["name"]) else None
 
 
 def is_label(name: str) -> bool:
     """Whether the text has the shape of a name or of a label such as `speaker 1`."""
     name = name.strip(" \t*_-–—")
-    return bool(name) and (looks_like_name(name) or is_role(name))
+    return bool(name) and (looks_like_name(name) or is_role(name)) and not is_exclamation(name)
+
+
+def is_exclamation(name: str) -> bool:
+    """Whether the text ends as a sentence, not as a name with an abbreviation: `Yeah.`, not `Martin Luther King Jr.`"""
+    last = name.split()[-1]
+    if last.endswith("."):
+        return len(last) > 5 or (" " not in name and len(last) > 3)
+    return last[-1] in ",;!?…。！？؟"
 
 
 def _head(style: str, match: regex.Match[str], line: str) -> Head:

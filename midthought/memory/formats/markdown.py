@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from midthought.memory.formats.header_fields import field_of
+from midthought.memory.formats.header_fields import front_matter
 from midthought.memory.formats.layouts import Row
 from midthought.memory.formats.line_reading import read_rows, rows_of
 from midthought.memory.formats.reading import Reading
@@ -30,7 +30,8 @@ _FENCE = re.compile(r"^\s{0,3}(?:```|~~~)", re.MULTILINE)
 
 
 def _is_markdown(text: str, suffix: str) -> bool:
-    return bool(SPEAKER.search(text) or (suffix in (".md", ".markdown") and _SHOWN.search(text)))
+    is_named = suffix in (".md", ".markdown")
+    return bool(SPEAKER.search(text) or (is_named and (text.startswith("---\n") or _SHOWN.search(text))))
 
 
 @transcript_format(
@@ -41,19 +42,38 @@ def _is_markdown(text: str, suffix: str) -> bool:
 )
 def read_markdown(text: str) -> Reading:
     """The title is in the front matter or the first heading; a turn's paragraphs, lists and quotes are its words."""
-    title, fields, text = _front_matter(text)
+    title, fields, text = front_matter(text)
     lines = [
         _TABLE_END.sub("", _LINE_PREFIX.sub("", line)) if not _RULE.match(line) else "" for line in text.split("\n")
     ]
     rows = rows_of("\n".join(lines), lambda line: "#" if _HEADING.match(line) else "")
+    fenced = _fenced(text.split("\n"))
+    rows = [row._replace(mark="code") if row.number in fenced else row for row in rows]
     reading = read_rows(rows, lambda words: plain_words(words), start=_start)
-    if _FENCE.search(text) and not any(segment.speaker for segment in reading.segments):
+    has_code = bool(_FENCE.search(text))
+    is_named = any(segment.speaker for segment in reading.segments)
+    if has_code and not is_named:
         return Reading(None, [])  # a page about something, with code
+    num_headings = sum(skip.reason == "heading" for skip in reading.skipped)
+    num_words = sum(len(segment.text.split()) for segment in reading.segments)
+    usual = 0.3 * len(reading.segments) if is_named else num_words / 150
+    if has_code or num_headings > max(4, usual):
+        what = "code" if has_code else f"{num_headings} headings in {num_words:,} words"
+        doubts = (*reading.doubts, f"it may be a page about something, not a transcript: it has {what}")
+        reading = reading._replace(confidence=round(max(0.05, reading.confidence - 0.4), 3), doubts=doubts)
     return reading._replace(title=title or reading.title or None, header=fields + reading.header)
+
+
+def _fenced(lines: list[str]) -> set[int]:
+    """Returns the numbers of the lines between two lines of ```."""
+    fences = [number for number, line in enumerate(lines) if _FENCE.match(line)]
+    return {number for begin, end in zip(fences[::2], fences[1::2], strict=False) for number in range(begin, end)}
 
 
 def _start(row: Row) -> Row:
     """Returns the row without emphasis, escapes and heading signs at its start."""
+    if row.mark == "code":
+        return row
     text = _ESCAPED_TIME.sub(r"[\2]", row.text[:200]) + row.text[200:]
     if row.mark == "#":
         text = text.lstrip("# ")
@@ -62,25 +82,3 @@ def _start(row: Row) -> Row:
         return row._replace(text=text)
     start = match["before"] + match["inner"]
     return row._replace(text=start + text[match.end() :], mark=row.mark or "bold", num_bold=len(start))
-
-
-def _front_matter(text: str) -> tuple[str | None, tuple[tuple[str, str], ...], str]:
-    """Returns the title and the fields in the front matter, and the text after it."""
-    end = text.find("\n---\n", 3) if text.startswith("---\n") else -1
-    if end < 0:
-        return None, (), text
-    fields: list[tuple[str, str]] = []
-    for line in text[4:end].split("\n"):
-        field = field_of(line)
-        if field:
-            fields.append((field[0], _unquoted(field[1])))
-        elif fields and line.strip():
-            fields[-1] = (fields[-1][0], f"{fields[-1][1]} {line.strip().removeprefix('- ')}".strip())
-        elif line.strip():
-            fields.append(("", line.strip()))
-    title = next((value for key, value in fields if key in ("title", "episode") and value), None)
-    return title, tuple(fields), text[end + 5 :]
-
-
-def _unquoted(value: str) -> str:
-    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else value

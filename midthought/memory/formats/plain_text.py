@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
+from midthought.memory.formats.header_fields import front_matter
 from midthought.memory.formats.line_reading import read_rows, rows_of
 from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.registry import transcript_format
 from midthought.memory.markup import mark_times
 
-_CUE_TAGS = re.compile(r"</?[cv](?:\.[^\s<>]{0,40})?(?:\s[^<>]{0,80})?>|<\d{1,3}:[\d:.]{2,12}>")
+_CUE_TAGS = re.compile(r"</?c(?:\.[^\s<>]{0,40})?>|</v>|<\d{1,3}:[\d:.]{2,12}>")
 
 
 @transcript_format(
@@ -20,7 +21,9 @@ _CUE_TAGS = re.compile(r"</?[cv](?:\.[^\s<>]{0,40})?(?:\s[^<>]{0,80})?>|<\d{1,3}
 )
 def read_plain_text(text: str) -> Reading:
     """The lines before the first turn are header fields; the notation is the one that the whole file supports."""
-    return read_rows(rows_of(text), _words)
+    title, fields, text = front_matter(text)
+    reading = read_rows(rows_of(text), _words)
+    return reading._replace(title=title or reading.title, header=fields + reading.header)
 
 
 def _words(line: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from midthought.env.rewards import correct
 from midthought.errors import SettingsError
+from midthought.memory.transcripts import Transcript
 from midthought.recipes.control_arms import RFT_ARMS, clean_arm
 from midthought.recipes.pipeline import RecipeRun, evaluation_title
 from midthought.recipes.podcast.demonstrations import CLEAN, Demonstrator, Habits
@@ -16,6 +17,7 @@ from midthought.recipes.podcast.evaluation import Arm, arms, run_arms, task_metr
 from midthought.recipes.podcast.policy import instruction, make_small_policy
 from midthought.recipes.podcast.settings import PodcastConfig, WarmupSection
 from midthought.recipes.podcast.tasks import PodcastData, PodcastTasks, prepare_data, read_recipe_transcripts
+from midthought.report.run_folder import RunFolder
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.trainer.supervised import Demonstrate
 from midthought.types import Trajectory
@@ -37,6 +39,7 @@ class PodcastRun(RecipeRun):
     """One run of the podcast recipe."""
 
     config: PodcastConfig
+    transcripts: tuple[Transcript, ...] = field(init=False)
     data: PodcastData = field(init=False)
     tasks: PodcastTasks = field(init=False)
 
@@ -51,7 +54,8 @@ class PodcastRun(RecipeRun):
     def _prepare(self) -> None:
         if self.stage == "rl" and self.from_path is None and not self.resume:
             raise SettingsError("--stage rl needs a finished warm-up: give --from with a run folder or a checkpoint")
-        self.data = prepare_data(self.config, read_recipe_transcripts(self.config), self.path)
+        self.transcripts = read_recipe_transcripts(self.config)
+        self.data = prepare_data(self.config, self.transcripts, self.path)
         if self.stage != "sft":
             self._arms_of_evaluation(
                 "after", lambda reason: self.console.note(f"  Left out of the evaluation: {reason}")
@@ -66,6 +70,11 @@ class PodcastRun(RecipeRun):
             self.console.stage("Memory and questions", unit="chunks embedded") as bar,
         ):
             report = self.data.build(self.path, bar.follow)
+        RunFolder(self.path).findings.append(
+            {"transcript": {"path": str(each.path), "confidence": each.confidence, "doubts": list(each.doubts)}}
+            for each in self.transcripts
+            if each.is_doubtful
+        )
         if report.precision:
             self.console.note(f"  Chunks are embedded in {report.precision}")
         tasks = self.data.tasks
