@@ -122,6 +122,8 @@ TIMED: dict[str, tuple[str, Callable[[Sequence[Said]], str]]] = {
     "escaped time in Markdown": ("a.md", each("**{name}:** \\[{clock}.06\\] {text}\n\n")),
     "heading with time": ("a.md", each("## {name} ({clock})\n\n{text}\n\n")),
     "wide signs": ("a.txt", each("{name}（{short}）：{text}\n")),
+    "Premiere": ("a.txt", each("{clock}:00 - {end}:12\n{name}\n{text}\n\n")),
+
     "range of times": ("a.txt", each("[{clock} - {end}] {name}: {text}\n")),
     "SRT": ("a.srt", srt),
     "VTT": ("a.vtt", with_top(VTT, "{clock}.000 --> {end}.000 align:start position:0%\n<v {name}>{text}</v>\n\n")),

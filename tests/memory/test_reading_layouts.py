@@ -80,6 +80,11 @@ def test_the_json_of_a_service_reads_back_unchanged(tmp_path, service, turns):
     assert read_back(tmp_path, "a.json", as_json(render(turns))) == expected
 
 
+def test_the_lines_of_a_json_text_are_read_as_lines(tmp_path):
+    text = "".join(f"{name}: Line {n} of it.\n" for n, name in enumerate(["Ann", "Bob"] * 3))
+    assert [name for name, _, _ in read_back(tmp_path, "a.json", json.dumps({"text": text}))] == ["Ann", "Bob"] * 3
+
+
 def test_a_cut_json_file_is_read_up_to_its_last_complete_entry_and_reported(tmp_path):
     turns = [Said(f"{'Ann' if n % 2 else 'Bob'}", f"Line {n} of it.", 5 * n) for n in range(20)]
     path = tmp_path / "a.json"

@@ -24,6 +24,7 @@ from midthought.memory.formats.json_entries import (
 )
 from midthought.memory.formats.json_repair import repaired
 from midthought.memory.formats.layouts import share_in_order
+from midthought.memory.formats.plain_text import read_plain_text
 from midthought.memory.formats.reading import Reading, Skipped
 from midthought.memory.formats.registry import transcript_format
 from midthought.memory.formats.scripts import is_unspaced
@@ -76,6 +77,10 @@ def read_json(text: str) -> Reading:
         full = text_of(folded_keys(document)) if isinstance(document, dict) else ""
         if not full:
             raise ValueError(_refusal(document))
+        if "\n" in full and (lines := read_plain_text(full)).segments:
+            return lines._replace(
+                title=title or lines.title, header=header + lines.header, doubts=doubts + lines.doubts
+            )
         return Reading(title, [Segment(None, mark_times(full))], header, (), 0.8 - 0.3 * bool(doubts), doubts)
     confidence = (
         0.97 if best.named >= 0.5 and best.timed >= 0.5 else 0.9 if best.timed >= 0.5 or best.named >= 0.5 else 0.8
@@ -200,10 +205,17 @@ def _speaker_spans(
         spans = [
             (start.value * (start.unit or 1), speaker)
             for entry in entries
-            if (speaker := speaker_of(entry, names)) and (start := start_of(entry))
+            if (speaker := speaker_of(entry, names)) and (start := _first_start(entry))
         ]
         best = max(best, sorted(spans), key=len)
     return best
+
+
+def _first_start(entry: Entry) -> Time | None:
+    """Returns the start of an entry, or of the first item in it."""
+    items = entry.get("items")
+    first = items[0] if isinstance(items, list) and items and isinstance(items[0], dict) else {}
+    return start_of(entry) or start_of(folded_keys(first))
 
 
 def _merged(parts: Sequence[Sequence[Entry]]) -> list[Entry]:

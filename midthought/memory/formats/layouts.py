@@ -387,5 +387,5 @@ def _judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, di
     labels = {name: count for name, count in counts.items() if not _is_annotation(name.casefold())}
     if num := sum(labels.values()):
         names = ", ".join(repr(name) for name, _ in Counter(labels).most_common(3))
-        cost = 0.3 if num >= 3 or any(count > 1 for count in labels.values()) else 0.05
+        cost = 0.3 if num >= max(2, 0.02 * len(rows)) else 0.05
         layout.doubt(f"lines that start like turns were read as text: {names}", cost)

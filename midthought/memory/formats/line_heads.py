@@ -11,8 +11,9 @@ from midthought.memory.turns import CLOCK, clock_time
 
 _MAX_HEAD_LETTERS = 200
 
-_CLOCK = rf"(?P<time>{CLOCK})(?:[:;]\d\d(?!\d))?(?![\d:])"
-_SPAN = rf"{_CLOCK}(?:\s{{0,9}}(?:-->|[-–—~→]|to|bis|à)\s{{0,9}}{CLOCK})?"
+_FRAMES = r"(?:[:;]\d\d(?!\d))?(?![\d:])"
+_CLOCK = rf"(?P<time>{CLOCK}){_FRAMES}"
+_SPAN = rf"{_CLOCK}(?:\s{{0,9}}(?:-->|[-–—~→,]|to|bis|à)\s{{0,9}}{CLOCK}{_FRAMES})?"
 _BRACKETED = rf"[(\[<]\s{{0,3}}{_SPAN}\s{{0,3}}[)\]>]"
 _TIME = rf"(?:{_BRACKETED}|{_SPAN})"
 _NAME = r"(?P<name>[^\s:()\[\]|<>\\](?:[^:()\[\]|<>]|\([^():\d][^():]{0,38}\)){0,79}?)"
