@@ -47,6 +47,16 @@ def test_a_settings_file_stays_small(tmp_path, read, text, problem):
         read(path)
 
 
+@pytest.mark.parametrize("key", ["words", "alternatives", "items", "x"])
+def test_a_transcript_of_nested_objects_is_read_or_refused(tmp_path, key):
+    path = tmp_path / "a.json"
+    path.write_text(f'{{"{key}": [' * 450 + '{"text": "Yes."}' + "]}" * 450)
+    try:
+        assert read_transcript(path).num_words == 1
+    except MidthoughtError as error:
+        assert "a.json" in str(error)
+
+
 def test_aliases_of_ordinary_settings_are_read(tmp_path):
     path = tmp_path / "settings.yaml"
     path.write_text("a: &a {x: 1, y: [1, 2]}\nb: *a\nc:\n  <<: *a\n  x: 2\n")

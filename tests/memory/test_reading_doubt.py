@@ -119,6 +119,15 @@ def test_doubtful_files_are_reported(read, tmp_path, text, doubt):
     assert [each.stem for each in read_transcripts(tmp_path).doubtful] == ["a"]
 
 
+def test_a_narrator_among_names_in_capitals_and_a_long_summary_after_fields(read):
+    turns = "ANN: Hello.\n\nBOB: Hi.\n\nANN: So.\n\nNARRATOR: They left.\n\nBOB: Bye.\n"
+    transcript = read(
+        f"Title: The Bell\nDate: May 3\n\nSummary: Of bells.\n\n{MORE}\n\nTranscript:\n\n{turns}{turns}{turns}{turns}"
+    )
+    assert transcript.speakers == ("ANN", "BOB", "NARRATOR") and transcript.episode == "The Bell"
+    assert ("", MORE) in transcript.header and transcript.doubts == ()
+
+
 def test_short_lines_with_times_are_no_names(read):
     lines = [
         "So the bell rang at three.",

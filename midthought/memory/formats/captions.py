@@ -59,7 +59,8 @@ def read_captions(text: str) -> Reading:
         named = zip(voices[1::2], voices[2::2], strict=True)
         segments += [Segment(name_of(unescape(name)) or None, unescape(said), time) for name, said in named]
     _judge_times(layout, [cue.time for cue in cues if cue.time])
-    return Reading(None, segments, header, skipped, layout.confidence, tuple(layout.doubts))
+    title = next((value for key, value in header if key.lower() == "title"), None)
+    return Reading(title, segments, header, skipped, layout.confidence, tuple(layout.doubts))
 
 
 def _judge_times(layout: Layout, times: Sequence[str]) -> None:

@@ -70,7 +70,10 @@ def read_json(text: str) -> Reading:
     others; also one object per line, and `{text}` alone. The unit of time follows from keys, or from the time per word.
     """
     document, doubts = _parsed(text)
-    candidates = _candidates(document)
+    try:
+        candidates = _candidates(document)
+    except RecursionError:
+        raise ValueError("its JSON is nested too deeply") from None
     title, header = _fields(document)
     best = _best(candidates)
     if best is None:

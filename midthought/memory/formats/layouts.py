@@ -206,7 +206,12 @@ def _is_annotation(key: str) -> bool:
 
 
 def _shapes(names: Iterable[str]) -> set[str]:
-    return {"upper" if name.isupper() and len(name) > 3 else "mixed" for name in names if not is_role(name)}
+    """Returns whether names are in capitals or not; short ones such as `DHH` and roles say nothing."""
+    return {
+        "upper" if name.isupper() else "mixed"
+        for name in names
+        if not is_role(name) and not (name.isupper() and len(name) < 5)
+    }
 
 
 def _explains(rows: Sequence[Row], found: dict[int, Head], style: str) -> bool:
@@ -365,7 +370,7 @@ def _judge_named(
         name_of(head.name or "")
         for style in (layout.style, "name:")
         for place, head in candidates.get(style, {}).items()
-        if place not in layout.heads
+        if place not in layout.heads and place > places[0]
     }
     if others:
         names = ", ".join(repr(name) for name in sorted(others)[:5])

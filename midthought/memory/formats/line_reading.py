@@ -46,7 +46,7 @@ def read_rows(
     preface = body[:first]
     header = header_of([row.text for row in shown[:num_fields]], keep)
     segments: list[Segment] = []
-    if _is_speech(preface, body):
+    if _is_speech(preface, body, has_fields=num_fields > 0):
         words = keep("\n".join(row.text for row in preface if row.mark != "#"))
         segments.append(Segment(None, words))
         layout.doubt(f"{len(words.split())} words before the first speaker have none", 0.3)
@@ -80,10 +80,11 @@ def _num_header_rows(rows: Sequence[Row]) -> int:
     return sum(map(bool, lines[:end]))
 
 
-def _is_speech(preface: Sequence[Row], rows: Sequence[Row]) -> bool:
-    """Whether text before the first named turn is so long that it is no description."""
+def _is_speech(preface: Sequence[Row], rows: Sequence[Row], *, has_fields: bool) -> bool:
+    """Whether text before the first named turn is so long that it is no description; longer ones follow header fields."""
     spoken = sum(num_words(row.text) for row in preface if row.mark != "#")
-    return spoken > 400 or spoken > max(60, 0.2 * sum(num_words(row.text) for row in rows))
+    share = 0.5 if has_fields else 0.2
+    return spoken > 400 or spoken > max(60, share * sum(num_words(row.text) for row in rows))
 
 
 def _segments(
