@@ -34,7 +34,7 @@ class MidthoughtError(Exception):
 
 
 class UserError(MidthoughtError):
-    """A mistake that the user can correct; shown without a traceback, exit code 2."""
+    """A mistake that the user can correct; shown without a traceback, exit code 2 (`TrainingStoppedError`: 3)."""
 
 
 class SettingsError(UserError, ValueError):

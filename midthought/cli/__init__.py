@@ -1,23 +1,33 @@
-"""The `midthought` command, one module per group of commands. A user's mistake prints one message and exits with code 2."""
+"""The `midthought` command, one module per group of commands.
+
+Exit codes: 0 done; 1 a command that judges (`doctor`, `guard`) has a finding; 2 a mistake of the user, which one line explains;
+3 training was stopped because it cannot learn; 70 an error of this library, with a traceback; 130 stopped by Ctrl-C.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import traceback
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
-from midthought.cli import doctor, feedback, memory, planning, servers, training
+from midthought.cli import doctor, feedback, init, memory, planning, servers, training
 from midthought.cli.output import make_logs_printable, tell
-from midthought.errors import UserError
+from midthought.errors import TrainingStoppedError, UserError
+
+MISTAKE, TRAINING_STOPPED, INTERNAL_ERROR = 2, 3, os.EX_SOFTWARE
 
 app = typer.Typer(
     help="Train language models to use tools while they reason.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
+    init.init,
     training.train,
     training.evaluate,
     doctor.doctor,
@@ -33,6 +43,20 @@ app.add_typer(servers.app, name="engine")
 app.add_typer(feedback.app, name="feedback")
 
 
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
+        tell(f"midthought {version('midthought')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    is_version_requested: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None: ...
+
+
 def main() -> None:
     """Entry point of the `midthought` command."""
     # Batches differ in shape: with oneDNN's default capacity its cache grows to gigabytes.
@@ -42,4 +66,11 @@ def main() -> None:
         app()
     except UserError as error:
         tell(f"midthought: {error}", err=True)
-        sys.exit(2)
+        sys.exit(TRAINING_STOPPED if isinstance(error, TrainingStoppedError) else MISTAKE)
+    except Exception as error:
+        tell(traceback.format_exc(), err=True)
+        tell(
+            f"midthought: this is an error of midthought or of your own code ({type(error).__name__}), see above",
+            err=True,
+        )
+        sys.exit(INTERNAL_ERROR)

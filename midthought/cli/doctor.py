@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from midthought.cli import completion
 from midthought.cli.output import tell
 from midthought.cli.training import RECIPE_NAMES
 from midthought.errors import SettingsError
@@ -17,10 +18,19 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    target: Annotated[str, typer.Argument(help=f"A recipe ({RECIPE_NAMES}), or a Python file that calls fit().")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            help=f"A recipe ({RECIPE_NAMES}), or a Python file that calls fit().", autocompletion=completion.recipes
+        ),
+    ],
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[WORDS]…", help="Settings KEY=VALUE of the recipe; after --, arguments of the file."),
+        typer.Argument(
+            metavar="[WORDS]…",
+            help="Settings KEY=VALUE of the recipe; after --, arguments of the file.",
+            autocompletion=completion.settings,
+        ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="YAML file of settings, or the name of one that is included.")

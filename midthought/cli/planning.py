@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from midthought.cli import completion
 from midthought.cli.output import tell
 from midthought.cli.training import RECIPE_NAMES, require_verl_options
 from midthought.errors import SettingsError
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
 
 def settings(
     recipe: Annotated[
-        str, typer.Argument(help=f"Whose settings: {RECIPE_NAMES}, or library (the Trainer).")
+        str,
+        typer.Argument(
+            help=f"Whose settings: {RECIPE_NAMES}, or library (the Trainer).",
+            autocompletion=completion.recipes_and_library,
+        ),
     ] = "library",
 ) -> None:
     """Print every setting with its default and meaning."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from midthought.cli import completion
 from midthought.cli.output import tell
 from midthought.errors import SettingsError, near_names
 from midthought.recipes import recipe_names
@@ -17,12 +18,17 @@ if TYPE_CHECKING:
 
 RECIPE_NAMES = f"{', '.join(recipe_names())}, or MODULE:NAME of your own"
 
-Assignments = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings, e.g. training.seed=1")]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]…", help="Settings, e.g. training.seed=1", autocompletion=completion.settings),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the final table.")]
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help=f"Name of the recipe: {RECIPE_NAMES}.")],
+    recipe: Annotated[
+        str, typer.Argument(help=f"Name of the recipe: {RECIPE_NAMES}.", autocompletion=completion.recipes)
+    ],
     settings: Assignments = None,
     config: Annotated[
         Path | None, typer.Option(help="YAML file of settings, or the name of one that is included.")
@@ -86,7 +92,9 @@ def train(
 def evaluate(
     model: Annotated[Path, typer.Argument(help="Run folder, checkpoint, or Hugging Face model folder.")],
     settings: Assignments = None,
-    recipe: Annotated[str, typer.Option(help=f"Recipe whose evaluation is run: {RECIPE_NAMES}.")] = "podcast",
+    recipe: Annotated[
+        str, typer.Option(help=f"Recipe whose evaluation is run: {RECIPE_NAMES}.", autocompletion=completion.recipes)
+    ] = "podcast",
     config: Annotated[
         Path | None, typer.Option(help="YAML file of settings; default: the settings of the model's run.")
     ] = None,

@@ -1,4 +1,4 @@
-"""`midthought train` exits with code 2 and the cause if a run cannot learn; nothing is exported then."""
+"""`midthought train` exits with code 3 and the cause if a run cannot learn; nothing is exported then."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def train(monkeypatch: pytest.MonkeyPatch, recipe: str, run: Path, *words: str) 
     ],
 )
 def test_a_run_that_cannot_learn_exits_with_the_cause(recipe, words, cause, monkeypatch, capsys, tmp_path):
-    assert train(monkeypatch, recipe, tmp_path / "run", *words) == 2
+    assert train(monkeypatch, recipe, tmp_path / "run", *words) == 3
     assert cause in capsys.readouterr().err
     assert not (tmp_path / "run" / "policy").exists()
 
@@ -50,7 +50,7 @@ def test_a_warmed_up_policy_with_a_nan_is_refused_before_anything_is_written(mon
     save_file(weights, file, metadata={"format": "pt"})
     (file.parent / "manifest.json").unlink()
     words = ["--stage", "rl", "--from", str(tmp_path / "first")]
-    assert train(monkeypatch, "feedback", tmp_path / "second", *words) == 2
+    assert train(monkeypatch, "feedback", tmp_path / "second", *words) == 3
     assert "the model that the run starts from: 1 of" in capsys.readouterr().err
     assert not (tmp_path / "second" / "warmup").exists()
 

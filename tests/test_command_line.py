@@ -1,0 +1,169 @@
+"""Conventions of the command line: version, help, completion in real shells, exit codes, and the project that `init` writes."""
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import typer
+
+from midthought import cli
+from midthought.cli import completion, main
+from midthought.errors import TrainingStoppedError
+
+PROJECT_MODULES = ("tools", "environment", "reward", "train", "test_project")
+
+
+@pytest.fixture
+def call(monkeypatch, capsys, tmp_path):
+    """Runs the command in an empty folder, as its entry point does: (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["midthought", *words])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return int(stop.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+def test_the_version_is_printed(call):
+    assert call("--version") == (0, f"midthought {version('midthought')}\n", "")
+
+
+@pytest.mark.parametrize("words", [(), ("train",), ("memory", "search"), ("engine", "serve"), ("init",)])
+def test_every_command_explains_itself(call, words):
+    code, text, _ = call(*words, "-h")
+    assert code == 0 and " ".join(("Usage: midthought", *words)) in text
+    assert text == call(*words, "--help")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [(("trian",), "'train'"), (("memory", "serach"), "'search'"), (("train", "--resum"), "--resume")],
+)
+def test_a_misspelled_command_or_option_names_the_nearest_one(call, words, nearest):
+    code, _, error = call(*words)
+    assert code == 2 and nearest in error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (TrainingStoppedError("the policy collapsed"), 3, "midthought: the policy collapsed"),
+        (KeyError("x"), 70, "Traceback"),
+    ],
+)
+def test_the_exit_code_says_what_ended_a_command(call, monkeypatch, error, code, said):
+    def fail() -> None:
+        raise error
+
+    application = typer.Typer()
+    application.command()(fail)
+    monkeypatch.setattr(cli, "app", application)
+    found, _, printed = call()
+    assert found == code and said in printed
+
+
+# -- completion ------------------------------------------------------------------------------------------------
+
+
+def in_shell(shell: str, script: str) -> list[str]:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    folder = Path(sys.executable).parent
+    if not (folder / "midthought").is_file():
+        pytest.skip("the command midthought is not beside this interpreter")
+    environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run([shell, "-c", script], capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_bash_completes_settings():
+    words = "COMP_WORDS=(midthought train podcast training.clip_ratio_h) COMP_CWORD=3"
+    script = f'source <(midthought --show-completion bash); {words}; _midthought_completion midthought; echo "${{COMPREPLY[@]}}"'
+    assert in_shell("bash", script) == ["training.clip_ratio_high="]
+
+
+def test_fish_completes_commands():
+    script = 'midthought --show-completion fish | source; complete -C "midthought ini"'
+    assert in_shell("fish", script)[0] == "init"
+
+
+def test_zsh_completes_the_values_of_a_setting():
+    shown = "compdef() { }; _arguments() { print -r -- $1 }; words=(midthought train podcast model.dtype=b); CURRENT=4"
+    script = f'{shown}; eval "$(midthought --show-completion zsh)"; _midthought_completion'
+    assert in_shell("zsh", script) == ["*:", ':(("model.dtype=bfloat16"))']
+
+
+@pytest.mark.parametrize(
+    ("params", "incomplete", "offered"),
+    [
+        ({"recipe": "podcast"}, "memory.chun", ["memory.chunking="]),
+        ({"target": "feedback"}, "checkpoint.keep_best=", ["checkpoint.keep_best=true", "checkpoint.keep_best=false"]),
+        ({"recipe": "podcast"}, "training.seed=", []),
+        ({"recipe": "podcast"}, "nothing.like=", []),
+        ({"recipe": "podcats"}, "training.se", []),
+    ],
+)
+def test_settings_are_those_of_the_named_recipe(params, incomplete, offered):
+    context = typer.Context(typer.main.get_command(cli.app))
+    context.params = params
+    assert completion.settings(context, incomplete) == offered
+
+
+# -- init ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def project(call, tmp_path) -> Path:
+    code, text, _ = call("init", "parcels")
+    assert code == 0 and "cd parcels && python train.py" in text
+    return tmp_path / "parcels"
+
+
+def test_the_written_project_passes_its_own_tests_and_trains(project, monkeypatch, tmp_path):
+    monkeypatch.chdir(project)
+    monkeypatch.syspath_prepend(str(project))
+    for name in PROJECT_MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    tests = {name: test for name, test in vars(import_module("test_project")).items() if name.startswith("test_")}
+    assert len(tests) == 4
+    for name, test in tests.items():
+        test(tmp_path) if name == "test_training_runs" else test()
+    for name in PROJECT_MODULES:
+        sys.modules.pop(name, None)
+
+
+def test_the_written_project_is_in_good_style(project):
+    files = {path.name for path in project.iterdir()}
+    assert files == {f"{name}.py" for name in PROJECT_MODULES} | {"config.yaml", "README.md"}
+    assert (project / "README.md").read_text("utf-8").startswith("# parcels\n")
+    ruff = [sys.executable, "-m", "ruff"]
+    options = [
+        "--config",
+        f"{Path(__file__).parents[1] / 'pyproject.toml'}",
+        "--config",
+        'lint.isort.known-first-party=["midthought"]',
+    ]
+    for command in (["check", "--ignore=S101", *options], ["format", "--check", *options]):
+        done = subprocess.run([*ruff, *command, str(project)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_init_overwrites_nothing(call, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "reward.py").write_text("mine")
+    code, _, error = call("init", "mine")
+    assert code == 2 and "reward.py" in error and "Give the name of a new folder" in error
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["reward.py"]
+    assert (tmp_path / "mine" / "reward.py").read_text() == "mine"
+    (tmp_path / "file").touch()
+    assert call("init", "file")[0] == 2
