@@ -106,7 +106,7 @@ def test_zsh_completes_the_values_of_a_setting():
 @pytest.mark.parametrize(
     ("params", "incomplete", "offered"),
     [
-        ({"recipe": "podcast"}, "memory.chun", ["memory.chunking="]),
+        ({"recipe": "podcast"}, "memory.chunki", ["memory.chunking="]),
         ({"target": "feedback"}, "checkpoint.keep_best=", ["checkpoint.keep_best=true", "checkpoint.keep_best=false"]),
         ({"recipe": "podcast"}, "training.seed=", []),
         ({"recipe": "podcast"}, "nothing.like=", []),

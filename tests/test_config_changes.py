@@ -28,7 +28,7 @@ def test_differences_are_listed_with_both_values():
     "sections",
     [
         {"training": {"num_train_iters": 50, "num_epochs": 9, "validate_every": 5, "micro_batch_tokens": 128}},
-        {"checkpoint": {"save_interval": 3, "keep_last_n": 9, "wandb_project": "mine"}},
+        {"checkpoint": {"save_interval": 3, "keep_last_n": 9, "tracker_project": "mine"}},
         {"ray": {"use_ray": True, "num_actors": 2, "address": "auto"}},
         {"inference": {"base_url": ["http://elsewhere:8000"], "max_num_seqs": 8}, "model": {"device": "cpu"}},
     ],

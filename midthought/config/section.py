@@ -45,7 +45,7 @@ class Section(BaseModel):
         protected_namespaces=(),
     )
     former_names: ClassVar[Mapping[str, FormerName]] = {}
-    """Settings of the setup package that have another name here. They are read and written with a warning."""
+    """Settings of the setup package and of earlier versions that have another name here. Reading and writing them warns."""
     _is_frozen: bool = PrivateAttr(False)
 
     def __init__(self, **values: Any) -> None:

@@ -235,6 +235,8 @@ class GuardsConfig(Section):
 class CheckpointConfig(Section):
     """Checkpoints and logs of a run."""
 
+    former_names: ClassVar = former_names.CHECKPOINT
+
     output_dir: Harmless[str] = ""
     """Run folder of a `Trainer` that has no `run_path`; a recipe has the folder of its command. Empty: no run folder."""
     save_interval: Harmless[int] = Field(10, ge=1)
@@ -252,5 +254,8 @@ class CheckpointConfig(Section):
     """Training iterations between two that are recorded."""
     record_max_mib: Harmless[float] = Field(256.0, gt=0)
     """Largest size of `recording/`. If it is reached, only every second iteration is kept, then every fourth, …"""
-    wandb_project: Harmless[str] = ""
-    """Also log to this Weights & Biases project (extra `wandb`). Empty: TensorBoard only."""
+    trackers: Harmless[list[str]] = Field(default_factory=lambda: ["tensorboard"])
+    """Programs that also get the metrics: `tensorboard`, `wandb`, `mlflow`, `trackio`, or your own as `module:name`
+    (docs/trackers.md)."""
+    tracker_project: Harmless[str] = Field("midthought", min_length=1)
+    """Project (W&B, trackio) or experiment (MLflow) of the run."""

@@ -37,7 +37,7 @@ from midthought.recipes.stages import Stages, find_policy, load_policy_and_token
 from midthought.recipes.tasks import RecipeTasks
 from midthought.report.console import Console
 from midthought.report.html import write_report
-from midthought.report.run_folder import RunFolder
+from midthought.report.run_folder import RunFolder, tracked_run_folder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.tokenization import Renderer
@@ -116,7 +116,7 @@ class RecipeRun(ABC):
 
     def train(self) -> dict[str, Any]:
         """Runs every stage that is not done. Returns the summary. Ctrl-C takes effect after everything is saved."""
-        self.run = RunFolder(self.path, wandb_project=self.config.checkpoint.wandb_project)
+        self.run = tracked_run_folder(self.path, self.config.checkpoint)
         with self.run:
             self._open()
             return self._go_through()

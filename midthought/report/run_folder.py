@@ -17,15 +17,15 @@ from typing import Any, Self
 import yaml
 
 from midthought.atomic_files import atomic_path
-from midthought.config import Change, RecipeConfig, Section, changes_between, read_yaml
+from midthought.config import Change, CheckpointConfig, RecipeConfig, Section, changes_between, read_yaml
 from midthought.errors import CheckpointError, UserError
 from midthought.manifest import FORMAT, MANIFEST, damage, describe_text, manifest_of
 from midthought.output_folder import kind_of, mark, require_ours
 from midthought.report.json_lines import JsonLines, json_value
-from midthought.report.metric_loggers import TensorBoardLogger, WandbLogger
 from midthought.report.recording import FOLDER as RECORDING_FOLDER
 from midthought.report.recording import Recording
 from midthought.report.run_lock import RunLock
+from midthought.report.trackers import TrackedRun, Trackers
 
 _OUR_SETTINGS = {"model:", "inference:", "training:", "checkpoint:"}
 """Lines of every `config.yaml` that a run has written."""
@@ -39,8 +39,10 @@ class RunFolder:
     `manifest.json` has the digests of the files that a resumed run reads, besides checkpoints and models, which have their own.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, wandb_project: str = "") -> None:
-        """`wandb_project`: log there as well; raises MissingExtraError if wandb is not installed."""
+    def __init__(
+        self, path: str | os.PathLike[str], *, trackers: Iterable[str] = ("tensorboard",), project: str = "midthought"
+    ) -> None:
+        """`trackers`: names of programs that also get the metrics; `project`: their project. Raises as `Trackers`."""
         self.path = Path(path)
         self.config_path = self.path / "config.yaml"
         self.settings_history_path = self.path / "settings_history.yaml"
@@ -56,9 +58,7 @@ class RunFolder:
         self.findings = JsonLines(self.path / "guards.jsonl")
         self.recording = Recording(self.path / RECORDING_FOLDER)
         self._lock: RunLock | None = None
-        self._loggers: list[TensorBoardLogger | WandbLogger] = [TensorBoardLogger(self.tensorboard_path)]
-        if wandb_project:
-            self._loggers.append(WandbLogger(self.path, wandb_project))
+        self._trackers = Trackers(trackers, TrackedRun(self.path, project))
 
     def __enter__(self) -> Self:
         return self
@@ -132,7 +132,7 @@ class RunFolder:
     # -- writing -----------------------------------------------------------------------------------------------
 
     def log(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Appends `{"stage", "step", **metrics}` to `metrics.jsonl` and to TensorBoard. NaN and infinities become null.
+        """Appends `{"stage", "step", **metrics}` to `metrics.jsonl` and to the trackers. NaN and infinities become null.
 
         Keys are paths (`reward/mean`, `loss/policy`); measured times have the prefix `time/`, so that two runs can be
         compared without them.
@@ -141,8 +141,7 @@ class RunFolder:
             raise ValueError(f"a metric cannot be named 'stage' or 'step': {sorted(metrics)}")
         values = {name: float(value) for name, value in metrics.items()}
         self.metrics.append([{"stage": stage, "step": step, **values}])
-        for logger in self._loggers:
-            logger.log(stage, step, values)
+        self._trackers.log(stage, step, values)
 
     def num_seconds(self, *stages: str) -> float:
         """Returns the sum of `time/seconds` in the rows of these stages in `metrics.jsonl`."""
@@ -277,24 +276,26 @@ class RunFolder:
         self.recording.keep(position.get("num_recorded_files") or 0)  # earlier versions recorded nothing
 
     def keep_metric_lines(self, num_lines: int) -> None:
-        """Drops what was logged after the first `num_lines` lines, in TensorBoard too."""
+        """Drops what was logged after the first `num_lines` lines, in the trackers too if they can."""
         self.metrics.keep(num_lines)
         next_steps: dict[str, int] = {}
         for row in self.metrics.read():
             next_steps[row["stage"]] = max(next_steps.get(row["stage"], 0), row["step"] + 1)
-        for logger in self._loggers:
-            if isinstance(logger, TensorBoardLogger):
-                logger.restart_from(next_steps)
+        self._trackers.restart_from(next_steps)
 
     def keep_trajectory_lines(self, num_lines: int) -> None:
         """Drops the trajectories after the first `num_lines`."""
         self.trajectories.keep(num_lines)
 
     def close(self) -> None:
-        """Flushes and closes TensorBoard, W&B and the recording. Everything else is already written."""
+        """Flushes and closes the trackers and the recording. Everything else is already written."""
         self.recording.close()
-        for logger in self._loggers:
-            logger.close()
+        self._trackers.close()
+
+
+def tracked_run_folder(path: str | os.PathLike[str], checkpoint: CheckpointConfig) -> RunFolder:
+    """Returns the folder of a run that writes its metrics to the trackers of its settings. Raises as `Trackers`."""
+    return RunFolder(path, trackers=checkpoint.trackers, project=checkpoint.tracker_project)
 
 
 def flat_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -21,7 +21,7 @@ from midthought.plan.phases import plan_record
 from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.recorded_episodes import recorded_row
-from midthought.report.run_folder import RunFolder
+from midthought.report.run_folder import RunFolder, tracked_run_folder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.rollout.trajectory_json import EPISODES_FOLDER, save_trajectories
 from midthought.tokenization import Renderer
@@ -63,7 +63,7 @@ class RunWriter:
         files, `SettingsError` if a run is resumed with settings that change what is learned and `allow_changes` is not set.
         """
         self.is_owner = not isinstance(place, RunStage)
-        self.run = place.folder if isinstance(place, RunStage) else RunFolder(place)
+        self.run = place.folder if isinstance(place, RunStage) else tracked_run_folder(place, config.checkpoint)
         self._config = config
         self._plan_record: PlanRecord | None = None
         self._learned: LearnedTokens | None = None

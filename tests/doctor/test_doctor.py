@@ -122,7 +122,7 @@ def test_the_command_examines_a_script_up_to_fit_without_a_supervised_step(tmp_p
     found = json.loads(good.stdout)
     assert good.exit_code == 0 and found["is_healthy"] and "gold_answer" in found["passed"]
     assert "supervised steps come first" in found["skipped"]["episodes"]
-    bad = doctor("bad.py", SCRIPT.format(settings={"wandb_project": "p", "max_seq_len": 8, "algoritm": "grpo"}))
+    bad = doctor("bad.py", SCRIPT.format(settings={"trackers": ["wandb"], "max_seq_len": 8, "algoritm": "grpo"}))
     (finding,) = json.loads(bad.stdout)["findings"]
     assert (
         bad.exit_code == 1 and finding["check"] == "setup" and "algorithm" in finding["observation"] + finding["action"]

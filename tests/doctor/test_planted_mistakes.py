@@ -314,7 +314,7 @@ def _(taught: Arguments, folder: Path) -> Arguments:
 
 @mistake("wandb without a login", "tracker", "no login of Weights & Biases")
 def _(taught: Arguments, folder: Path) -> Arguments:
-    return run(taught, wandb_project="colours")
+    return run(taught, trackers=["wandb"])
 
 
 def served(taught: Arguments, url: str, **changes: Any) -> Arguments:

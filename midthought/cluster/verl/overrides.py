@@ -210,9 +210,9 @@ TABLE: tuple[Row, ...] = (
         lambda derived: not _adapters(derived),
     ),
     _same("trainer.max_critic_ckpt_to_keep", "checkpoint.keep_last_n", _critic),
-    Row("trainer.project_name", "checkpoint.wandb_project, verl.project", lambda f: _project(f)),
+    Row("trainer.project_name", "checkpoint.tracker_project, verl.project", lambda f: _project(f)),
     Row("trainer.experiment_name", "the recipe", lambda derived: derived.recipe),
-    Row("trainer.logger", "verl.loggers, checkpoint.wandb_project", lambda f: list(_loggers(f))),
+    Row("trainer.logger", "verl.loggers, checkpoint.trackers", lambda f: list(_loggers(f))),
     Row("trainer.default_local_dir", "the bundle", lambda derived: BundlePath("checkpoints")),
 )
 
@@ -258,10 +258,12 @@ def _epochs(derived: DerivedValues) -> int:
 
 
 def _project(derived: DerivedValues) -> str:
-    return derived.config.checkpoint.wandb_project or derived.verl.project
+    checkpoint = derived.config.checkpoint
+    return checkpoint.tracker_project if "tracker_project" in checkpoint.model_fields_set else derived.verl.project
 
 
 def _loggers(derived: DerivedValues) -> Iterator[str]:
     yield from derived.verl.loggers
-    if derived.config.checkpoint.wandb_project and "wandb" not in derived.verl.loggers:
-        yield "wandb"
+    yield from (
+        name for name in derived.config.checkpoint.trackers if name not in derived.verl.loggers and ":" not in name
+    )

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import netrc
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from configparser import ConfigParser
-from configparser import Error as ConfigError
-from pathlib import Path
-from urllib.parse import urlsplit
+from collections.abc import Iterator
 
 from midthought.doctor.registry import check
 from midthought.doctor.setup import Setup, SkippedError
@@ -17,9 +12,7 @@ from midthought.guards.finding import Finding
 from midthought.plan.hardware import GIB
 from midthought.plan.memory import Memory
 from midthought.pretrained import is_on_this_machine
-
-_OFFLINE = ("offline", "disabled", "dryrun")
-_WANDB_HOST = "https://api.wandb.ai"
+from midthought.report.trackers import find_tracker
 
 
 @check("model")
@@ -86,43 +79,12 @@ def _checkpoint_bytes(plan: Memory) -> int:
 
 @check("tracker", is_fast=True)
 def tracker(setup: Setup) -> Iterator[Finding]:
-    """W&B can log in without a question, if the run uses it."""
-    project = setup.config.checkpoint.wandb_project
-    if project and not _is_wandb_offline() and not _has_wandb_key():
-        yield Finding(
-            observation=f"checkpoint.wandb_project={project!r}, and there is no login of Weights & Biases on this machine",
-            causes=("no `wandb login` for this user, and no WANDB_API_KEY in the environment",),
-            action="run `wandb login`, set WANDB_API_KEY, keep the data here with WANDB_MODE=offline, or set wandb_project to ''",
-            policy="stop",
-        )
-
-
-def _is_wandb_offline() -> bool:
-    if (mode := os.environ.get("WANDB_MODE", "")) or os.environ.get("WANDB_DISABLED"):
-        return mode in _OFFLINE or os.environ.get("WANDB_DISABLED", "").lower() in ("1", "true")
-    return _wandb_settings().get("mode", "") in _OFFLINE or _wandb_settings().get("disabled") == "true"
-
-
-def _wandb_settings() -> Mapping[str, str]:
-    """Returns what `wandb offline` has written in the working directory or for this user."""
-    parser = ConfigParser()
-    try:
-        parser.read([Path.home() / ".config" / "wandb" / "settings", Path("wandb") / "settings"])
-    except (ConfigError, UnicodeDecodeError):
-        return {}
-    return parser["default"] if parser.has_section("default") else {}
-
-
-def _has_wandb_key() -> bool:
-    """Whether a key of W&B's server is in the environment or in the file that `wandb login` writes. The key is not read."""
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    host = urlsplit(os.environ.get("WANDB_BASE_URL", _WANDB_HOST)).hostname or ""
-    given = os.environ.get("NETRC")
-    for file in [Path(given)] if given else [Path.home() / ".netrc", Path.home() / "_netrc"]:
-        try:
-            if file.is_file() and netrc.netrc(str(file)).authenticators(host):
-                return True
-        except (OSError, netrc.NetrcParseError):
-            continue
-    return False
+    """The trackers can log in without a question."""
+    for name in setup.config.checkpoint.trackers:
+        if (problem := find_tracker(name).login_problem()) is not None:
+            yield Finding(
+                observation=f"checkpoint.trackers has {name!r}, and {problem.observation}",
+                causes=problem.causes,
+                action=problem.action,
+                policy="stop",
+            )

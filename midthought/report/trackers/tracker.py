@@ -1,0 +1,104 @@
+"""`Tracker`: the interface of a program that gets a run's metrics. Trackers do not read metrics back."""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from midthought.errors import SettingsError, near_names
+from midthought.references import load
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedRun:
+    """What a tracker is told about its run."""
+
+    path: Path
+    """The run folder. It need not exist before the first metric."""
+    project: str
+    """Project (W&B, trackio) or experiment (MLflow)."""
+
+    @property
+    def name(self) -> str:
+        """The name of the run folder."""
+        return self.path.resolve().name
+
+    @property
+    def run_id(self) -> str:
+        """Identifies the run in all trackers; a resumed run has the same. Written to `tracker_run_id` in the run folder."""
+        file = self.path / "tracker_run_id"
+        if not file.is_file():
+            self.path.mkdir(parents=True, exist_ok=True)
+            file.write_text(uuid.uuid4().hex[:12] + "\n", encoding="utf-8")
+        return file.read_text(encoding="utf-8").strip()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the run, by section; empty if the run folder has none."""
+        file = self.path / "config.yaml"
+        return yaml.safe_load(file.read_text(encoding="utf-8")) or {} if file.is_file() else {}
+
+
+@dataclass(frozen=True, slots=True)
+class LoginProblem:
+    """Why a tracker cannot work on this machine."""
+
+    observation: str
+    causes: tuple[str, ...]
+    action: str
+
+
+class Tracker(ABC):
+    """Gets the metrics of one run. Register a subclass with `@tracker`.
+
+    The constructor imports the tracker's package, or raises `MissingExtraError`; it writes and sends nothing. After an exception
+    of a method the tracker gets no more metrics, and the run continues.
+    """
+
+    def __init__(self, run: TrackedRun) -> None:
+        self.run = run
+
+    @abstractmethod
+    def log(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Writes the metrics of a step of a stage, all finite. The name of a metric is `stage/name`."""
+
+    def restart_from(self, next_steps: Mapping[str, int]) -> None:  # noqa: B027
+        """Called if a run continues from a checkpoint: the next step of every stage. A stage without one restarts at 0."""
+
+    def close(self) -> None:  # noqa: B027
+        """Writes what is left."""
+
+    @classmethod
+    def login_problem(cls) -> LoginProblem | None:
+        """Returns what prevents the tracker from working, as far as it can be checked without the network."""
+        return None
+
+
+TRACKERS: dict[str, type[Tracker]] = {}
+"""All trackers, by name."""
+
+
+def tracker(name: str) -> Callable[[type[Tracker]], type[Tracker]]:
+    """Registers a tracker under a name for `checkpoint.trackers`."""
+
+    def register(kind: type[Tracker]) -> type[Tracker]:
+        TRACKERS[name] = kind
+        return kind
+
+    return register
+
+
+def find_tracker(name: str) -> type[Tracker]:
+    """Returns a tracker by its name, or your own as `module:name`. Raises `SettingsError` if there is none."""
+    found = load(name) if ":" in name else TRACKERS.get(name)
+    if found is None:
+        raise SettingsError(f"checkpoint.trackers: there is no tracker {name!r}. {near_names(name, TRACKERS)}")
+    if not (isinstance(found, type) and issubclass(found, Tracker)):
+        raise SettingsError(f"checkpoint.trackers: {name} is no subclass of midthought.report.trackers.Tracker")
+    return found
