@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
+import yaml
 
 from midthought import cli
 from midthought.cli import completion, main
@@ -129,17 +130,39 @@ def project(call, tmp_path) -> Path:
     return tmp_path / "parcels"
 
 
-def test_the_written_project_passes_its_own_tests_and_trains(project, monkeypatch, tmp_path):
+@pytest.fixture
+def import_project(project, monkeypatch):
+    """Imports a module of the project, as `python train.py` does in its folder."""
     monkeypatch.chdir(project)
     monkeypatch.syspath_prepend(str(project))
     for name in PROJECT_MODULES:
         monkeypatch.delitem(sys.modules, name, raising=False)
-    tests = {name: test for name, test in vars(import_module("test_project")).items() if name.startswith("test_")}
-    assert len(tests) == 4
-    for name, test in tests.items():
-        test(tmp_path) if name == "test_training_runs" else test()
+    yield import_module
     for name in PROJECT_MODULES:
         sys.modules.pop(name, None)
+
+
+def test_the_written_project_trains(project, import_project):
+    settings = yaml.safe_load((project / "config.yaml").read_text("utf-8"))
+    settings["training"] |= {"batch_size": 4, "mini_batch_size": 4, "group_size": 2}
+    settings |= {"inference": {"max_tokens": 16}, "model": {"hidden_size": 64, "num_layers": 2, "vocab_size": 400}}
+    (project / "config.yaml").write_text(yaml.safe_dump(settings), "utf-8")
+    (metrics,) = import_project("train").main(["--iterations", "1", "--warmup", "0"])
+    assert metrics["episode/count"] == 4 and "reward/right" in metrics and "reward/calls" in metrics
+    assert (project / "runs" / "train" / "report.html").is_file()
+
+
+def test_the_parts_of_the_written_project_pass_its_tests(import_project):
+    tests = {name: test for name, test in vars(import_project("test_project")).items() if name.startswith("test_")}
+    assert len(tests) == 4
+    for name, test in tests.items():
+        if name != "test_training_runs":
+            test()
+
+
+@pytest.mark.slow
+def test_the_written_project_passes_its_own_test_of_training(import_project, tmp_path):
+    import_project("test_project").test_training_runs(tmp_path)
 
 
 def test_the_written_project_is_in_good_style(project):

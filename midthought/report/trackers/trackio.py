@@ -45,4 +45,5 @@ class TrackioTracker(Tracker):
         if self._opened is not None:
             with redirect_stdout(io.StringIO()):
                 self._opened.finish()
+            self._trackio.context_vars.current_run.set(None)  # trackio would finish it again at exit, and print that
             self._opened = None
