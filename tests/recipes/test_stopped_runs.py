@@ -1,4 +1,4 @@
-"""`midthought train` exits with code 3 and the cause if a run cannot learn; nothing is exported then."""
+"""`midthought train` exits with code 2 or 3 and the cause if a run cannot learn; nothing is exported then."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def train(monkeypatch: pytest.MonkeyPatch, recipe: str, run: Path, *words: str) 
 
 
 @pytest.mark.parametrize(
-    ("recipe", "words", "cause"),
+    ("recipe", "words", "code", "cause"),
     [
-        ("feedback", ["training.learning_rate=1e30"], "training.learning_rate=1e+30: a step of AdamW"),
-        ("feedback", ["sft.learning_rate=1e30"], "sft.learning_rate=1e+30"),
-        ("podcast", ["warmup.learning_rate=5"], "warmup.learning_rate=5"),
-        ("feedback", DIVERGING, "the loss of supervised steps diverges"),
-        ("feedback", UNTAUGHT, "none of the 10 iterations so far had anything to learn"),
-        ("feedback", [*DEAD_SERVER, "inference.served_model_name=x"], "no server answers (http://127.0.0.1:9"),
+        ("feedback", ["training.learning_rate=1e30"], 2, "training.learning_rate=1e+30: a step of AdamW"),
+        ("feedback", ["sft.learning_rate=1e30"], 2, "sft.learning_rate=1e+30"),
+        ("podcast", ["warmup.learning_rate=5"], 2, "warmup.learning_rate=5"),
+        ("feedback", DIVERGING, 3, "the loss of supervised steps diverges"),
+        ("feedback", UNTAUGHT, 3, "none of the 10 iterations so far had anything to learn"),
+        ("feedback", [*DEAD_SERVER, "inference.served_model_name=x"], 2, "no server answers (http://127.0.0.1:9"),
     ],
 )
-def test_a_run_that_cannot_learn_exits_with_the_cause(recipe, words, cause, monkeypatch, capsys, tmp_path):
-    assert train(monkeypatch, recipe, tmp_path / "run", *words) == 3
+def test_a_run_that_cannot_learn_exits_with_the_cause(recipe, words, code, cause, monkeypatch, capsys, tmp_path):
+    assert train(monkeypatch, recipe, tmp_path / "run", *words) == code
     assert cause in capsys.readouterr().err
     assert not (tmp_path / "run" / "policy").exists()
 
