@@ -20,7 +20,7 @@ _MAX_PARAM_LENGTH = 500
 class MlflowTracker(Tracker):
     """One MLflow run per run folder, in the experiment `project`, started by the first metric.
 
-    MLflow's own settings decide where it is stored (`MLFLOW_TRACKING_URI`; without it in `mlflow.db` of the working directory). A
+    MLflow's own settings choose the storage (`MLFLOW_TRACKING_URI`; without it `mlflow.db` of the working directory). A
     character that MLflow does not allow in a name becomes `_`.
     """
 

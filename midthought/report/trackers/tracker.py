@@ -17,7 +17,7 @@ from midthought.references import load
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
-    """What a tracker is told about its run."""
+    """The run of a tracker."""
 
     path: Path
     """The run folder. It need not exist before the first metric."""

@@ -15,7 +15,7 @@ from midthought.report.trackers.tracker import TrackedRun, Tracker, tracker
 class TrackioTracker(Tracker):
     """One trackio run per run folder, started by the first metric, named after the folder and the run's id.
 
-    trackio's own settings decide where it is stored (`TRACKIO_DIR`, `TRACKIO_SPACE_ID`, `TRACKIO_SERVER_URL`). What it prints is
+    trackio's own settings choose the storage (`TRACKIO_DIR`, `TRACKIO_SPACE_ID`, `TRACKIO_SERVER_URL`). What it prints is
     dropped.
     """
 
