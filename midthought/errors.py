@@ -7,6 +7,7 @@ MidthoughtError
 │   ├── ModelPathError        a model that is missing or cannot be loaded      (also a FileNotFoundError)
 │   ├── CheckpointError       a run or checkpoint that is missing or incomplete (also a FileNotFoundError)
 │   ├── RunLockedError        a run folder in which another process works      (also a BlockingIOError)
+│   ├── StorageError          a disk that is full, read-only or gone          (also an OSError)
 │   ├── OutputPathError       a path whose existing content would be lost      (also a FileExistsError)
 │   ├── MemoryStoreError      a memory that is not built, or has other settings (also a ValueError)
 │   ├── DataError             a data set, or a row of it, that cannot be read  (also a ValueError)
@@ -55,6 +56,10 @@ class CheckpointError(UserError, FileNotFoundError):
 
 class RunLockedError(UserError, BlockingIOError):
     """A run folder in which another process works."""
+
+
+class StorageError(UserError, OSError):
+    """A disk or file system that is full, read-only, damaged or gone."""
 
 
 class OutputPathError(UserError, FileExistsError):

@@ -15,6 +15,7 @@ from typing import Any
 
 from midthought.errors import OutputPathError
 from midthought.manifest import FORMAT, MANIFEST, describe
+from midthought.storage_errors import storage_errors
 
 MARK = ".midthought.json"
 """File that marks a folder: `{"format": 1, "kind": "checkpoint", "files": ["state.json", …]}`."""
@@ -71,28 +72,33 @@ def replaced(path: str | Path, kind: str, is_older: Callable[[Path], bool] = lam
     of its files (`manifest.json`).
 
     If the block raises, `path` is unchanged and the new folder is removed. Raises `OutputPathError` as `require_ours`, before
-    anything is written. A killed process leaves the old folder or the new one. Between the two renames the old one has
-    another name, which `recover` finds.
+    anything is written, and `StorageError` if the disk is full, read-only or gone. A killed process leaves the old folder or the
+    new one. Between the two renames the old one has another name, which `recover` finds.
     """
     target = Path(os.path.realpath(path))  # a link is kept and points to the new folder
     require_ours(target, kind, is_older)
     recover(target)
     new = target.with_name(f".{target.name}.new")
-    if kind_of(new) == kind:
-        shutil.rmtree(new)
-    new.mkdir(parents=True)
     try:
-        mark(new, kind)
-        yield new
-        files = {name: describe(new / name) for name in sorted(_files(new))}
-        content = {"format": FORMAT, "files": files}
-        (new / MANIFEST).write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        mark(new, kind, lists_files=True)
-        for entry in [*new.rglob("*"), new]:
-            _flush(entry)
-        _swap(new, target, kind)
+        with storage_errors(target.parent):
+            if kind_of(new) == kind:
+                shutil.rmtree(new)
+            new.mkdir(parents=True)
+            mark(new, kind)
+            yield new
+            _complete(new, kind)
+            _swap(new, target, kind)
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def _complete(new: Path, kind: str) -> None:
+    """Adds the manifest and the list of files, and flushes everything to disk."""
+    content = {"format": FORMAT, "files": {name: describe(new / name) for name in sorted(_files(new))}}
+    (new / MANIFEST).write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    mark(new, kind, lists_files=True)
+    for entry in [*new.rglob("*"), new]:
+        _flush(entry)
 
 
 def recover(path: str | Path) -> None:

@@ -11,6 +11,7 @@ STANDARD = {
     "ModelPathError": FileNotFoundError,
     "CheckpointError": FileNotFoundError,
     "RunLockedError": BlockingIOError,
+    "StorageError": OSError,
     "OutputPathError": FileExistsError,
     "MemoryStoreError": ValueError,
     "MissingExtraError": ImportError,

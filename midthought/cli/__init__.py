@@ -17,6 +17,7 @@ import typer
 from midthought.cli import doctor, feedback, init, memory, planning, servers, training
 from midthought.cli.output import make_logs_printable, tell
 from midthought.errors import TrainingStoppedError, UserError
+from midthought.storage_errors import storage_error
 
 MISTAKE, TRAINING_STOPPED, INTERNAL_ERROR = 2, 3, os.EX_SOFTWARE
 
@@ -68,6 +69,9 @@ def main() -> None:
         tell(f"midthought: {error}", err=True)
         sys.exit(TRAINING_STOPPED if isinstance(error, TrainingStoppedError) else MISTAKE)
     except Exception as error:
+        if found := storage_error(error):
+            tell(f"midthought: {found}", err=True)
+            sys.exit(MISTAKE)
         tell(traceback.format_exc(), err=True)
         tell(
             f"midthought: this is an error of midthought or of your own code ({type(error).__name__}), see above",

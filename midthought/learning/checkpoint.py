@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from midthought.errors import CheckpointError, ModelPathError, OutputPathError
+from midthought.errors import CheckpointError, ModelPathError, UserError
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.adapters import has_adapters
 from midthought.learning.run_checks import require_finite
@@ -90,8 +90,8 @@ def save_checkpoint(
     """Writes a checkpoint to a folder next to `path`, flushes it to disk, and renames it; an older one is replaced.
 
     `state` has JSON values. Raises `TrainingStoppedError` if a weight is not finite, `OutputPathError` if something other than
-    a checkpoint is at `path`, `CheckpointError` if writing fails. In these cases no partial files remain, and `path` is
-    unchanged.
+    a checkpoint is at `path`, `StorageError` or `CheckpointError` if writing fails. In these cases no partial files remain, and
+    `path` is unchanged.
     """
     path = Path(path)
     for name, model in (("policy", learner.policy), ("critic", learner.critic)):
@@ -100,7 +100,7 @@ def save_checkpoint(
     try:
         with replaced(path, "checkpoint", is_older=_is_checkpoint) as folder:
             _write_parts(folder, learner, tokenizer, dict(state or {}))
-    except OutputPathError:
+    except UserError:
         raise
     except OSError as error:
         raise CheckpointError(

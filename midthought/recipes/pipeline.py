@@ -40,6 +40,7 @@ from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder, tracked_run_folder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.rollout.local_rollouts import Rollouts
+from midthought.storage_errors import THEN_RESUME, storage_errors
 from midthought.tokenization import Renderer
 from midthought.trainer.checkup import examine_before_start
 from midthought.trainer.plan_record import PlanRecord
@@ -117,7 +118,7 @@ class RecipeRun(ABC):
     def train(self) -> dict[str, Any]:
         """Runs every stage that is not done. Returns the summary. Ctrl-C takes effect after everything is saved."""
         self.run = tracked_run_folder(self.path, self.config.checkpoint)
-        with self.run:
+        with storage_errors(self.path, THEN_RESUME), self.run:
             self._open()
             return self._go_through()
 

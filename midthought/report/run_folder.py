@@ -18,7 +18,7 @@ import yaml
 
 from midthought.atomic_files import atomic_path
 from midthought.config import Change, CheckpointConfig, RecipeConfig, Section, changes_between, read_yaml
-from midthought.errors import CheckpointError, UserError
+from midthought.errors import CheckpointError, StorageError, UserError
 from midthought.manifest import FORMAT, MANIFEST, damage, describe_text, manifest_of
 from midthought.output_folder import kind_of, mark, require_ours
 from midthought.report.json_lines import JsonLines, json_value
@@ -58,6 +58,8 @@ class RunFolder:
         self.findings = JsonLines(self.path / "guards.jsonl")
         self.recording = Recording(self.path / RECORDING_FOLDER)
         self._lock: RunLock | None = None
+        self._identity: tuple[int, int] | None = None
+        """Device and inode of the folder that was locked."""
         self._trackers = Trackers(trackers, TrackedRun(self.path, project))
 
     def __enter__(self) -> Self:
@@ -122,12 +124,27 @@ class RunFolder:
     def lock(self) -> None:
         """Locks the folder. Raises `RunLockedError` if another process holds the lock."""
         self._lock = self._lock or RunLock.acquire(self.path)
+        self._identity = _identity_of(self.path)
 
     def unlock(self) -> None:
         """Releases the lock."""
         if self._lock is not None:
             self._lock.release()
-            self._lock = None
+            self._lock = self._identity = None
+
+    @property
+    def is_present(self) -> bool:
+        """Whether the folder is still the one that was locked; True without a lock."""
+        return self._identity is None or _identity_of(self.path) == self._identity
+
+    def require_present(self) -> None:
+        """Raises `StorageError` if the folder that was locked is gone: writing would create another one, for example in the mount
+        point of its disk."""
+        if not self.is_present:
+            raise StorageError(
+                f"{self.path} is not the folder that this run opened: it was moved, or its disk is gone; mount the disk again, "
+                "or move the folder back"
+            )
 
     # -- writing -----------------------------------------------------------------------------------------------
 
@@ -139,6 +156,7 @@ class RunFolder:
         """
         if not metrics.keys().isdisjoint(("stage", "step")):
             raise ValueError(f"a metric cannot be named 'stage' or 'step': {sorted(metrics)}")
+        self.require_present()
         values = {name: float(value) for name, value in metrics.items()}
         self.metrics.append([{"stage": stage, "step": step, **values}])
         self._trackers.log(stage, step, values)
@@ -149,6 +167,7 @@ class RunFolder:
 
     def add_trajectories(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Appends rows of `trajectory_row` to `trajectories.jsonl`."""
+        self.require_present()
         self.trajectories.append(rows)
 
     def write_config(self, text: str) -> None:
@@ -157,6 +176,7 @@ class RunFolder:
 
     def write_file(self, name: str, text: str) -> None:
         """Writes a file that a resumed run reads, atomically. `require_intact` then compares it with its digest."""
+        self.require_present()
         if self._is_marked:
             files = self._manifest["files"]
             before = files.get(name, [])[-1:]  # a killed process leaves the file with either content
@@ -240,6 +260,7 @@ class RunFolder:
     def log_position(self) -> dict[str, Any]:
         """The numbers of lines of both logs and the digests of these lines, and the number of recorded files. What was logged is
         then on the disk."""
+        self.require_present()
         self.metrics.flush()
         self.trajectories.flush()
         return {
@@ -311,6 +332,14 @@ def flat_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+def _identity_of(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def require_intact(path: Path) -> None:

@@ -40,11 +40,17 @@ class RunLock:
         self._num_users = 0
         self._is_over = threading.Event()
 
+    @property
+    def token(self) -> object:
+        """Identifies this lock among all that were ever acquired."""
+        return self._record.get("token")
+
     @classmethod
     def acquire(cls, folder: Path) -> RunLock:
         """Locks an existing folder. Raises `RunLockedError` if another process holds its lock.
 
-        The lock of a killed process is taken over at once on the same host, else after `SILENCE_SECONDS`.
+        The lock of a killed process is taken over at once on the same host, else after `SILENCE_SECONDS`, if then no heartbeat
+        comes for one and a half `HEARTBEAT_SECONDS`.
         """
         path = folder.resolve() / FILE_NAME
         lock = _held.get(path)
@@ -94,6 +100,8 @@ class RunLock:
         self._is_over.set()
         atexit.unregister(self._free_if_here)
         _held.pop(self.path, None)
+        if not self.path.exists():  # its disk is gone; a file in the mount point would be another one
+            return
         with contextlib.suppress(OSError), self._exclusively():  # the folder may be gone
             if self._read() == self._record:
                 self._write("")
@@ -141,8 +149,18 @@ class RunLock:
     def _is_alive(self, holder: dict[str, Any]) -> bool:
         if _is_here(holder):
             started = _start_of(holder["pid"])
-            return started is not None and started == holder.get("process_started")
-        return self._silence_seconds() < SILENCE_SECONDS
+            is_running = started is not None and started == holder.get("process_started")
+            return is_running and (holder["pid"] != os.getpid() or _holds(holder.get("token")))
+        return 0 <= self._silence_seconds() < SILENCE_SECONDS or self._is_heard()
+
+    def _is_heard(self) -> bool:
+        """Whether a heartbeat comes while this process waits: after a jump of the clock, a living holder seems silent."""
+        before, deadline = self.path.stat().st_mtime_ns, time.monotonic() + 1.5 * HEARTBEAT_SECONDS
+        while time.monotonic() < deadline:
+            time.sleep(HEARTBEAT_SECONDS / 10)
+            if self.path.stat().st_mtime_ns != before:
+                return True
+        return False
 
     def _silence_seconds(self) -> float:
         """Seconds since the last heartbeat, by the file system's clock."""
@@ -159,6 +177,11 @@ class RunLock:
                 f"{SILENCE_SECONDS:.0f} s after its last heartbeat, which was {self._silence_seconds():.0f} s ago)"
             )
         return f"{self.path.parent} is in use by {who}; {remedy}"
+
+
+def _holds(token: object) -> bool:
+    """Whether this process holds a lock with this token. It does not if it released the lock while the disk was gone."""
+    return any(lock.token == token for lock in _held.values())
 
 
 def _here() -> dict[str, str]:

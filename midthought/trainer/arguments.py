@@ -14,6 +14,7 @@ from midthought.plan.choices import Choice, as_recorded
 from midthought.plan.engine_choice import before_choice
 from midthought.report.console import Console
 from midthought.report.run_folder import require_intact
+from midthought.storage_errors import storage_errors
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
@@ -52,7 +53,9 @@ class TrainerSettings:
         """Opens the run folder as `RunWriter` does. Returns None without one."""
         if self.run_path is None:
             return None
-        return RunWriter(self.run_path, self.config, resume=resume, allow_changes=allow_changes)
+        place = self.run_path.folder.path if isinstance(self.run_path, RunStage) else self.run_path
+        with storage_errors(place):
+            return RunWriter(self.run_path, self.config, resume=resume, allow_changes=allow_changes)
 
     def console(self, *, progress: bool) -> Console:
         """Returns the console of the larger run, or a new one, which first shows what was chosen."""

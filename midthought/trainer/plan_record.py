@@ -46,7 +46,7 @@ class PlanRecord:
 
     def __init__(self, run: RunFolder, stage: str, planned: Mapping[str, Any], meter: PhaseMeter) -> None:
         """`planned`: what `plan.phases.plan_record` returns. `stage`: the rows of `metrics.jsonl` that belong to it."""
-        self._path = run.plan_path
+        self._run, self._path = run, run.plan_path
         self._stage = stage
         self._planned = json_value(dict(planned))
         self._meter = meter
@@ -65,6 +65,7 @@ class PlanRecord:
 
     def write(self) -> None:
         """Writes the file atomically."""
+        self._run.require_present()
         meter = self._meter
         measured = {
             "memory": "allocated" if meter.is_cuda else "resident",
@@ -91,7 +92,7 @@ class PlanRecord:
             self._episodes = EpisodeTokens(**record["measured"]["episodes"])
             shift = self._meter.base_bytes - record["measured"]["base_bytes"]
             return {phase: _shifted(Measured(**found), shift) for phase, found in record["measured"]["phases"].items()}
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return {}
 
 

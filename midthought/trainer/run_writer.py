@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from midthought.report.recorded_episodes import recorded_row
 from midthought.report.run_folder import RunFolder, tracked_run_folder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.rollout.trajectory_json import EPISODES_FOLDER, save_trajectories
+from midthought.storage_errors import THEN_RESUME, storage_errors
 from midthought.tokenization import Renderer
 from midthought.trainer.checkpoint_manager import CheckpointManager
 from midthought.trainer.plan_record import PlanRecord
@@ -199,7 +201,8 @@ class RunWriter:
     def close(self) -> None:
         """Writes the measurements, then closes and unlocks the folder, unless it belongs to a larger run."""
         if self._plan_record is not None and self._plan_record.has_measurements:
-            self._plan_record.write()
+            with suppress(OSError):  # what stopped the run was reported
+                self._plan_record.write()
         if self.is_owner:
             self.run.close()
             self.run.unlock()
@@ -224,3 +227,9 @@ def record(
         for each in trajectories[: settings.record_episodes]
     ]
     run.recording.add(arm, step, rows, max_bytes=int(settings.record_max_mib * 2**20))
+
+
+def disk_of(writer: RunWriter | None) -> AbstractContextManager[None]:
+    """Raises errors of the run folder's disk in the block as `StorageError`, with how to continue. Without a run folder it does
+    nothing."""
+    return nullcontext() if writer is None else storage_errors(writer.run.path, THEN_RESUME)

@@ -34,7 +34,7 @@ from midthought.trainer.learning_parts import LearningParts
 from midthought.trainer.result import SupervisedResult, TrainingResult
 from midthought.trainer.rollouts import AUTO_CALL_FORMAT
 from midthought.trainer.run_guards import RunGuards
-from midthought.trainer.run_writer import RunStage
+from midthought.trainer.run_writer import RunStage, disk_of
 from midthought.trainer.sft import SftStage
 from midthought.trainer.short_form import named_rewards, named_tasks
 from midthought.trainer.task_choice import make_tasks
@@ -174,7 +174,8 @@ class Trainer:
         if self._writer is not None and self._writer.newest is not None:
             self.load_checkpoint(self._writer.newest)
         if self._writer is not None:
-            self._writer.record_settings()
+            with disk_of(self._writer):
+                self._writer.record_settings()
             self._writer.record_plan(given.choice if self._stage is None else self._stage.choice, self.meter)
 
     def _open_learning(self) -> None:
@@ -243,7 +244,8 @@ class Trainer:
         self._parts.close()
         self._policy, self._rollouts = replace(self._policy, path=""), None
         try:
-            self._sft.run(self.model, section, demonstrate)
+            with disk_of(self._writer):
+                self._sft.run(self.model, section, demonstrate)
         finally:
             self._open_learning()
         return self._sft.result
@@ -263,7 +265,8 @@ class Trainer:
         many seconds instead (the sum of `time/seconds`: rollouts and updates, no validation): the number of iterations, and with
         it the learning rate's schedule, follows from the mean seconds of the iterations so far. Ctrl-C takes effect between two
         iterations, after a checkpoint if there is a run folder.
-        Raises TrainingStoppedError if the run cannot learn (docs/algorithms.md, "When a run is stopped").
+        Raises TrainingStoppedError if the run cannot learn (docs/algorithms.md, "When a run is stopped"), and StorageError if the
+        run folder's disk is full, read-only or gone; the run can then be resumed.
         """
         self._require_open()
         check_length(num_epochs, num_iters_per_epoch, max_seconds)
@@ -272,8 +275,9 @@ class Trainer:
             examine_before_start(self.setup)
         self._num_iters_per_epoch = num_iters_per_epoch
         loop = FitLoop(self, self._parts, self._state, self._guards, self._tasks, self._writer, max_seconds=max_seconds)
-        loop.start(self.num_iters(num_epochs))
-        policy_path = loop.run(self._console, self._stage)
+        with disk_of(self._writer):
+            loop.start(self.num_iters(num_epochs))
+            policy_path = loop.run(self._console, self._stage)
         return TrainingResult(self.metrics_history, policy_path)  # a rollback replaces the list
 
     def rollout(self) -> RolloutData:

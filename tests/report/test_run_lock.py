@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -86,7 +87,10 @@ def test_another_process_with_the_same_number_is_not_the_holder(tmp_path: Path) 
     lock.release()
 
 
-def test_the_lock_of_another_host_is_named_with_the_remedy_until_it_is_silent_for_long(tmp_path: Path) -> None:
+def test_the_lock_of_another_host_is_named_with_the_remedy_until_it_is_silent_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_lock, "HEARTBEAT_SECONDS", 0.1)
     lock = RunLock.acquire(tmp_path)
     record = json.loads((tmp_path / ".lock").read_text())
     lock.release()
@@ -96,6 +100,26 @@ def test_the_lock_of_another_host_is_named_with_the_remedy_until_it_is_silent_fo
     long_ago = time.time() - run_lock.SILENCE_SECONDS - 5
     os.utime(tmp_path / ".lock", (long_ago, long_ago))
     RunLock.acquire(tmp_path).release()
+
+
+@pytest.mark.parametrize("jump", [-1e6, 1e6])
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_jump_of_the_clock_does_not_end_the_lock_of_a_living_holder_on_another_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float, lives: bool
+) -> None:
+    monkeypatch.setattr(run_lock, "HEARTBEAT_SECONDS", 0.1)
+    file = tmp_path / ".lock"
+    file.write_text(json.dumps({"host": "node17", "machine": "m", "pid": 4711, "since": "now"}))
+    before = time.time() + jump
+    os.utime(file, (before, before))
+    heartbeat = threading.Timer(0.05, os.utime, [file])
+    if not lives:
+        RunLock.acquire(tmp_path).release()
+        return
+    heartbeat.start()
+    with pytest.raises(RunLockedError, match="process 4711 on host node17"):
+        RunLock.acquire(tmp_path)
+    heartbeat.join()
 
 
 def test_hosts_of_the_same_name_are_told_apart(tmp_path: Path) -> None:

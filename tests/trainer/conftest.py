@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
+from interrupted_runs import Runs, left
 from one_thread import one_thread  # noqa: F401
 from small_environments import COLOURS, QUESTIONS, make_caller, make_talker, twice
 
@@ -43,3 +46,29 @@ def talker(_talker: Any, tokenizer: Any) -> dict[str, Any]:
 def callers(renderer: Renderer) -> dict[str, Any]:
     """By call format: a model that calls `twice` in it and then answers. Copy it before training."""
     return {name: make_caller(renderer, name) for name in ("in_thought", "hermes")}
+
+
+@pytest.fixture(scope="session")
+def runs(_talker: Any, tokenizer: Any) -> Runs:
+    return Runs(_talker, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def stopped(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was interrupted in its last iteration. Copy it."""
+    return runs.stopped(tmp_path_factory.mktemp("stopped") / "run")
+
+
+@pytest.fixture(scope="session")
+def other(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with another seed."""
+    return runs.stopped(tmp_path_factory.mktemp("other") / "run", seed=1)
+
+
+@pytest.fixture(scope="session")
+def result(runs: Runs, stopped: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the run leaves if nothing is damaged."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    shutil.copytree(stopped, run)
+    runs.train(run)
+    return left(run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 import logging
@@ -14,102 +13,20 @@ from typing import Any
 import pytest
 import torch
 from damage import Damage, damage
+from interrupted_runs import Runs, left
 from safetensors.torch import load_file
-from small_environments import QUESTIONS, settings
 from typer.testing import CliRunner
 
-from midthought import Trainer, TrainerCallback
 from midthought.cli import app
 from midthought.errors import CheckpointError, ModelPathError, UserError
 from midthought.learning.checkpoint import step_paths
 from midthought.pretrained import load_model
-
-DEMONSTRATIONS = [
-    [{"role": "user", "content": row["question"]}, {"role": "assistant", "content": row["answer"]}] for row in QUESTIONS
-]
-
-
-class PowerCut(TrainerCallback):
-    def on_step(self, trainer: Trainer, metrics: Any) -> None:
-        if trainer.iteration == 4:
-            raise RuntimeError("power cut")
-
-
-class Runs:
-    """Runs of one small model: two supervised steps, then four iterations with a checkpoint after each."""
-
-    def __init__(self, model: Any, tokenizer: Any) -> None:
-        self._model, self._tokenizer = model, tokenizer
-
-    def trainer(self, run: Path, *, resume: bool = True, seed: int = 0, **options: Any) -> Trainer:
-        config = settings(num_train_iters=4, validate_every=2, kl_coef=0.05, seed=seed)
-        config.checkpoint.save_interval, config.checkpoint.keep_last_n = 1, 3
-        return Trainer(
-            config,
-            dataset=QUESTIONS,
-            validation=QUESTIONS,
-            model=copy.deepcopy(self._model),
-            tokenizer=self._tokenizer,
-            run_path=run,
-            resume=resume,
-            progress=False,
-            **options,
-        )
-
-    def train(self, run: Path, **options: Any) -> None:
-        with self.trainer(run, **options) as trainer:
-            trainer.sft(DEMONSTRATIONS, num_steps=2, batch_tokens=300, warmup_steps=0)
-            trainer.fit()
-
-    def stopped(self, run: Path, seed: int = 0) -> Path:
-        with pytest.raises(RuntimeError, match="power cut"):
-            self.train(run, resume=False, seed=seed, callbacks=[PowerCut()])
-        return run
-
-
-@pytest.fixture(scope="module")
-def runs(_talker: Any, tokenizer: Any) -> Runs:
-    return Runs(_talker, tokenizer)
-
-
-@pytest.fixture(scope="module")
-def stopped(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was interrupted in its last iteration. Copy it."""
-    return runs.stopped(tmp_path_factory.mktemp("stopped") / "run")
-
-
-@pytest.fixture(scope="module")
-def other(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with another seed."""
-    return runs.stopped(tmp_path_factory.mktemp("other") / "run", seed=1)
-
-
-@pytest.fixture(scope="module")
-def result(runs: Runs, stopped: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the run leaves if nothing is damaged."""
-    run = tmp_path_factory.mktemp("whole") / "run"
-    shutil.copytree(stopped, run)
-    runs.train(run)
-    return left(run)
 
 
 @pytest.fixture
 def run(stopped: Path, tmp_path: Path) -> Path:
     """A copy of the interrupted run."""
     return Path(shutil.copytree(stopped, tmp_path / "run"))
-
-
-def left(run: Path) -> dict[str, Any]:
-    """Metrics, shown episodes and weights of a finished run, without times."""
-
-    def rows(name: str) -> list[dict[str, Any]]:
-        found = [json.loads(line) for line in (run / name).read_text("utf-8").splitlines()]
-        return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in found]
-
-    tensors = load_file(run / "policy/model.safetensors")
-    weights = {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
-    episodes = [{**row, "events": []} for row in rows("trajectories.jsonl")]
-    return {"metrics": rows("metrics.jsonl"), "episodes": episodes, "weights": weights}
 
 
 @functools.cache

@@ -1,0 +1,69 @@
+"""Runs of a small model that are interrupted in their last iteration, to be damaged and resumed."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from small_environments import QUESTIONS, settings
+
+from midthought import Trainer, TrainerCallback
+
+DEMONSTRATIONS = [
+    [{"role": "user", "content": row["question"]}, {"role": "assistant", "content": row["answer"]}] for row in QUESTIONS
+]
+
+
+class PowerCut(TrainerCallback):
+    def on_step(self, trainer: Trainer, metrics: Any) -> None:
+        if trainer.iteration == 4:
+            raise RuntimeError("power cut")
+
+
+class Runs:
+    """Runs of one small model: two supervised steps, then four iterations with a checkpoint after each."""
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self._model, self._tokenizer = model, tokenizer
+
+    def trainer(self, run: Path, *, resume: bool = True, seed: int = 0, **options: Any) -> Trainer:
+        config = settings(num_train_iters=4, validate_every=2, kl_coef=0.05, seed=seed)
+        config.checkpoint.save_interval, config.checkpoint.keep_last_n = 1, 3
+        return Trainer(
+            config,
+            dataset=QUESTIONS,
+            validation=QUESTIONS,
+            model=copy.deepcopy(self._model),
+            tokenizer=self._tokenizer,
+            run_path=run,
+            resume=resume,
+            progress=False,
+            **options,
+        )
+
+    def train(self, run: Path, **options: Any) -> None:
+        with self.trainer(run, **options) as trainer:
+            trainer.sft(DEMONSTRATIONS, num_steps=2, batch_tokens=300, warmup_steps=0)
+            trainer.fit()
+
+    def stopped(self, run: Path, seed: int = 0) -> Path:
+        with pytest.raises(RuntimeError, match="power cut"):
+            self.train(run, resume=False, seed=seed, callbacks=[PowerCut()])
+        return run
+
+
+def left(run: Path) -> dict[str, Any]:
+    """Metrics, shown episodes and weights of a finished run, without times."""
+
+    def rows(name: str) -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in (run / name).read_text("utf-8").splitlines()]
+        return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in found]
+
+    tensors = load_file(run / "policy/model.safetensors")
+    weights = {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
+    episodes = [{**row, "events": []} for row in rows("trajectories.jsonl")]
+    return {"metrics": rows("metrics.jsonl"), "episodes": episodes, "weights": weights}

@@ -1,0 +1,137 @@
+"""Errors of the disk during a run: one sentence with the path and the remedy, nothing is damaged, and the run is resumed."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interrupted_runs import Runs, left
+
+from midthought import Trainer, TrainerCallback
+from midthought.cli import main
+from midthought.errors import StorageError
+from midthought.report.run_folder import RunFolder
+
+
+class OnStep(TrainerCallback):
+    """Does something after an iteration is logged, before it is validated and saved."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
+
+    def on_step(self, trainer: Trainer, metrics: Any) -> None:
+        self._act()
+
+
+def mounted(*words: str) -> None:
+    if os.geteuid() or subprocess.run(["mount", *words], capture_output=True, check=False).returncode:
+        pytest.skip("mounting needs root")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """An empty file system of 24 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted("-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder))
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def run(stopped: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(stopped, tmp_path / "run"))
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in (folder / "checkpoints").rglob("*"))
+
+
+def assert_resumes(runs: Runs, run: Path, result: dict[str, Any]) -> None:
+    runs.train(run)
+    assert left(run) == result
+
+
+def fill(folder: Path, num_left: int) -> None:
+    """Leaves about this many bytes free."""
+    with (folder / "filler").open("wb", buffering=0) as file:
+        try:
+            while file.write(b"x" * 65536):
+                pass
+        except OSError:
+            file.truncate(max(0, file.tell() - num_left))
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_others_and_the_run_is_resumed(runs, run, result):
+    before, (soft, hard) = names(run), resource.getrlimit(resource.RLIMIT_FSIZE)
+    limit = OnStep(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard)))
+    try:
+        with pytest.raises(
+            StorageError, match=r"larger than allowed here; raise the limit .*; then continue with --resume"
+        ):
+            runs.train(run, callbacks=[limit])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert names(run) == before
+    assert_resumes(runs, run, result)
+
+
+@pytest.mark.parametrize("num_left", [0, 40_000, 400_000])
+def test_on_a_full_disk_nothing_is_damaged_and_the_run_is_resumed(num_left, runs, stopped, disk, result):
+    run = Path(shutil.copytree(stopped, disk / "run"))
+    before = names(run)
+    with pytest.raises(StorageError, match=r"no space is left on the device; free .*; then continue with --resume"):
+        runs.train(run, callbacks=[OnStep(lambda: fill(disk, num_left))])
+    assert names(run) == before
+    (disk / "filler").unlink()
+    assert_resumes(runs, run, result)
+
+
+def test_a_full_disk_leaves_whole_lines(disk):
+    run = RunFolder(disk / "run").create()
+    run.metrics.append([{"step": 1}])
+    fill(disk, 0)
+    with pytest.raises(OSError, match="No space"):
+        run.metrics.append([{"step": 2, "text": "x" * 100_000}])
+    (disk / "filler").unlink()
+    run.metrics.append([{"step": 2}])
+    assert run.metrics_path.read_text() == '{"step": 1}\n{"step": 2}\n'
+    run.unlock()
+
+
+def test_a_read_only_folder_is_named_with_the_remedy(runs, stopped, disk, monkeypatch, capsys):
+    run = Path(shutil.copytree(stopped, disk / "run"))
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    with pytest.raises(StorageError, match=rf"{run}.*: the file system is read-only; make it writable"):
+        runs.trainer(run)
+    with pytest.raises(StorageError, match=rf"{disk}.*read-only"):
+        runs.trainer(disk / "new", resume=False)
+    monkeypatch.setattr(sys, "argv", ["midthought", "report", str(run)])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err.startswith(f"midthought: {run}/.report.html")
+
+
+def test_a_run_whose_disk_vanishes_writes_nothing_elsewhere_and_is_resumed(runs, run, result, tmp_path):
+    with pytest.raises(StorageError, match=rf"{run} is not the folder .*mount .*; then continue with --resume"):
+        runs.train(run, callbacks=[OnStep(lambda: run.rename(tmp_path / "away"))])
+    assert not run.exists()
+    (tmp_path / "away").rename(run)
+    assert_resumes(runs, run, result)
+
+
+def test_nothing_is_written_into_the_mount_point_of_a_vanished_disk(runs, run, result, tmp_path):
+    point = tmp_path / "point"
+    point.mkdir()
+    mounted("--bind", str(run), str(point))
+    with pytest.raises(StorageError, match=rf"{point} is not the folder that this run opened"):
+        runs.train(point, callbacks=[OnStep(lambda: subprocess.run(["umount", "-l", str(point)], check=True))])
+    assert os.listdir(point) == []
+    assert_resumes(runs, run, result)
