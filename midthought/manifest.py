@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from midthought.atomic_files import atomic_path
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -43,6 +45,22 @@ def manifest_of(folder: Path) -> dict[str, Any] | None:
         raise ValueError(f"cannot be read ({reason or type(error).__name__})") from None
     found: dict[str, Any] = content
     return found
+
+
+def write_manifest(folder: Path, names: Iterable[str]) -> None:
+    """Writes the manifest of these files of a folder."""
+    content = {"format": FORMAT, "files": {name: describe(folder / name) for name in sorted(names)}}
+    with atomic_path(folder / MANIFEST) as partial:
+        partial.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def damage_in(folder: Path, below: str = "") -> str:
+    """Returns `damage` of the files in a folder's manifest, or what is wrong with the manifest; empty without one."""
+    try:
+        manifest = manifest_of(folder)
+    except ValueError as error:
+        return f"is damaged: {MANIFEST} {error}"
+    return "" if manifest is None else damage(folder, manifest["files"], below)
 
 
 def damage(folder: Path, files: Mapping[str, Any], below: str = "") -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import OutputPathError
-from midthought.manifest import FORMAT, MANIFEST, describe
+from midthought.manifest import write_manifest
 from midthought.storage_errors import storage_errors
 
 MARK = ".midthought.json"
@@ -94,8 +94,7 @@ def replaced(path: str | Path, kind: str, is_older: Callable[[Path], bool] = lam
 
 def _complete(new: Path, kind: str) -> None:
     """Adds the manifest and the list of files, and flushes everything to disk."""
-    content = {"format": FORMAT, "files": {name: describe(new / name) for name in sorted(_files(new))}}
-    (new / MANIFEST).write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    write_manifest(new, _files(new))
     mark(new, kind, lists_files=True)
     for entry in [*new.rglob("*"), new]:
         _flush(entry)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import ModelPathError, SettingsError
-from midthought.manifest import MANIFEST, damage, manifest_of
+from midthought.manifest import MANIFEST, damage_in
 from midthought.output_folder import kind_of, replaced
 from midthought.peft_folders import ADAPTER_CONFIG, merged_from, save_merged
 
@@ -78,13 +78,7 @@ def require_intact(folder: Path) -> None:
     """Raises `ModelPathError` if this library wrote a model folder, or the checkpoint that it is in, and a file is not as it was
     written. Other folders are not looked at."""
     for place, below in ((folder, ""), (folder.parent, f"{folder.name}/")):
-        if kind_of(place) is None:
-            continue
-        try:
-            manifest = manifest_of(place)
-            found = "" if manifest is None else damage(place, manifest["files"], below)
-        except ValueError as error:
-            found = f"is damaged: its manifest {error}"
+        found = "" if kind_of(place) is None else damage_in(place, below)
         if found:
             raise ModelPathError(
                 f"model path {str(folder)!r} {found}; take a checkpoint of the run, or, if the file was changed on purpose, "

@@ -24,11 +24,11 @@ class Damage:
         return any(part in message for file in self.files for part in (file.name, *file.parts[:-1][-2:]))
 
 
-def damage(folder: Path, other: Path, seed: int) -> Damage:
+def damage(folder: Path, other: Path, seed: int, kinds: Sequence[str] = KINDS) -> Damage:
     """Damages one or two files of `folder`. `other`: another run, whose file of the same name replaces one (`foreign`)."""
     draw = random.Random(f"damage-{seed}")
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
-    kind, file = KINDS[seed % len(KINDS)], draw.choice(files)
+    kind, file = kinds[seed % len(kinds)], draw.choice(files)
     data = bytearray(file.read_bytes())
     name = file.relative_to(folder)
     if kind == "flip":

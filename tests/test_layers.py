@@ -48,6 +48,7 @@ BELOW_IN_THEIR_LAYER = {
     ("errors", "types"),
     ("network", "http_json"),
     ("http_json", "response_cache"),
+    ("atomic_files", "manifest"),
     ("manifest", "output_folder"),
     ("storage_errors", "output_folder"),
     ("manifest", "pretrained"),

@@ -26,7 +26,7 @@ from midthought.errors import CheckpointError, ModelPathError, UserError
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.adapters import has_adapters
 from midthought.learning.run_checks import require_finite
-from midthought.manifest import MANIFEST, damage, manifest_of
+from midthought.manifest import MANIFEST, damage_in
 from midthought.output_folder import recover, replaced
 from midthought.peft_folders import ADAPTER_FILE, load_adapters, save_adapters, set_adapter_tensors
 from midthought.pretrained import load_model, quiet_transformers
@@ -116,14 +116,9 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     """
     path = Path(path)
     recover(path)
-    try:
-        manifest = manifest_of(path)
-        if manifest is None:
-            raise CheckpointError(f"{path} is no checkpoint: it holds no {MANIFEST}; give a folder that `train` wrote")
-        found = damage(path, manifest["files"])
-    except ValueError as error:
-        found = f"is damaged: {MANIFEST} {error}"
-    if found:
+    if not (path / MANIFEST).is_file():
+        raise CheckpointError(f"{path} is no checkpoint: it holds no {MANIFEST}; give a folder that `train` wrote")
+    if found := damage_in(path):
         raise CheckpointError(f"checkpoint {path} {found}; take an earlier checkpoint of the run")
     return Checkpoint(path, _read_json(path / "state.json"))
 

@@ -36,6 +36,7 @@ from midthought.memory.table import (
     TableLocation,
     TableSnapshot,
     Version,
+    in_one_sentence,
     is_wholly_indexed,
     warm_vector_index,
 )
@@ -118,6 +119,7 @@ class MemoryStore:
 
     # -- building ----------------------------------------------------------------------------------------------
 
+    @in_one_sentence
     def require_kept(self, chunks: Sequence[Chunk]) -> None:
         """Raises `MemoryStoreError`, with the counts, if `build` would remove chunks of transcripts that are not among these."""
         if self.is_built:
@@ -181,6 +183,7 @@ class MemoryStore:
             replace,
         )
 
+    @in_one_sentence
     def _replace(
         self,
         wanted: Sequence[Chunk],
@@ -229,6 +232,7 @@ class MemoryStore:
 
     # -- versions ----------------------------------------------------------------------------------------------
 
+    @in_one_sentence
     def versions(self) -> list[Version]:
         """Returns the versions that can be opened (`open(…, version=)`) or restored, oldest first.
 
@@ -237,6 +241,7 @@ class MemoryStore:
         self._open_table()
         return self._location.versions()
 
+    @in_one_sentence
     def restore(self, version: int) -> None:
         """Restores that version of the memory. Raises MemoryStoreError if it does not exist."""
         with self._lock:
@@ -248,6 +253,7 @@ class MemoryStore:
         """Makes later calls see what other processes wrote after the memory was opened."""
         self._opened = None
 
+    @in_one_sentence
     def follow(self) -> bool:
         """Switches to the newest version once it is complete. Returns True if there was one.
 
@@ -281,6 +287,7 @@ class MemoryStore:
         """
         return self.search_batch([query], k, mode, episodes=episodes, speakers=speakers)[0]
 
+    @in_one_sentence
     def search_batch(
         self,
         queries: Sequence[str],
@@ -314,25 +321,30 @@ class MemoryStore:
         For a million MiniLM chunks that is 400 MB, which searches would load piece by piece. Raises MemoryStoreError if
         the memory is not built.
         """
-        warm_vector_index(self._open_table().table)
+        with self._location.errors():
+            warm_vector_index(self._open_table().table)
         self.search("A query that loads the model.", 1)
 
+    @in_one_sentence
     def chunks(self) -> list[Chunk]:
         """Returns all chunks, ordered by stem and number."""
         table = self._open_table().table
         return sorted(chunks_of(table.search().select(list(CHUNK_COLUMNS)).to_arrow()), key=chunk_order)
 
+    @in_one_sentence
     def get(self, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
         """Returns the chunks with these ids that exist, by id."""
         query = self._open_table().table.search().select(list(CHUNK_COLUMNS))
         return by_id(chunks_of(query.where(is_among("id", chunk_ids)).to_arrow())) if chunk_ids else {}
 
+    @in_one_sentence
     def __len__(self) -> int:
         return self._open_table().table.count_rows() if self.is_built else 0
 
     # -- the table ---------------------------------------------------------------------------------------------
 
     @property
+    @in_one_sentence
     def is_built(self) -> bool:
         """Whether the table exists."""
         return self._opened is not None or self._location.exists()
@@ -343,6 +355,7 @@ class MemoryStore:
         memory is not built."""
         return not self._open_table().is_large
 
+    @in_one_sentence
     def _open_table(self) -> TableSnapshot:
         """Returns the version of the table at the first call: later writes of other processes are not seen."""
         opened = self._opened

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from midthought.errors import MemoryStoreError, MissingExtraError
+from midthought.errors import MemoryStoreError, MidthoughtError, MissingExtraError
 from midthought.memory.rows import precision_of, require_columns
 from midthought.memory.search import is_among, quoted
 from midthought.precision import Precision
+from midthought.storage_errors import storage_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,7 +78,7 @@ class TableLocation:
         if self.is_local and not Path(self.uri).is_dir():
             return False  # connecting would create the folder
         database = self._connect()
-        with self._lance_errors():
+        with self.errors():
             if self.name not in database.list_tables().tables:
                 return False
         try:
@@ -101,7 +103,7 @@ class TableLocation:
 
         A deleted and rebuilt table may have the same version number; then the open files no longer exist.
         """
-        with self._lance_errors():
+        with self.errors():
             if self._connect().open_table(self.name).version != opened.table.version:
                 return False
         try:
@@ -185,17 +187,52 @@ class TableLocation:
             except ImportError:
                 raise MissingExtraError("lancedb", "memory") from None
             self.check()
-            with self._lance_errors():
+            with self.errors():
                 self._database = lancedb.connect(self.uri, storage_options=self.storage_options or None)
         return self._database
 
     @contextlib.contextmanager
-    def _lance_errors(self) -> Iterator[None]:
+    def errors(self) -> Iterator[None]:
+        """Raises errors of LanceDB, Arrow and the disk in the block as `MemoryStoreError` or `StorageError`, in one sentence."""
         try:
             yield
-        except (ValueError, RuntimeError, OSError) as error:
-            reason = " ".join(str(error).split())[:500]
-            raise MemoryStoreError(f"{self.uri}: LanceDB cannot reach it: {reason}") from None
+        except MidthoughtError:
+            raise
+        except BaseException as error:
+            if found := storage_error(error, self.uri if self.is_local else None):
+                raise found from error
+            if not _is_of_lance(error):
+                raise
+            reason = " ".join(str(error).split())[:300]
+            raise MemoryStoreError(
+                f"{self.uri}: LanceDB cannot read or write the memory ({reason}); if its files are damaged, delete it and "
+                f"{BUILD_REMEDY}"
+            ) from error
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def in_one_sentence(method: Method) -> Method:
+    """Makes a method of an object with a `_location` raise errors as `TableLocation.errors` does."""
+
+    @functools.wraps(method)
+    def wrapped(self: Any, *args: Any, **named: Any) -> Any:
+        with self._location.errors():
+            return method(self, *args, **named)
+
+    return cast(Method, wrapped)
+
+
+def _is_of_lance(error: BaseException) -> bool:
+    """Whether LanceDB or Arrow raised the error. A panic of Rust code is no `Exception`."""
+    kind = type(error)
+    is_arrow = any(base.__module__.startswith("pyarrow") for base in kind.__mro__)
+    return (
+        is_arrow
+        or kind.__name__ == "PanicException"
+        or (isinstance(error, Exception) and "lance" in str(error).lower())
+    )
 
 
 def _embedding_of(table: Any, where: str) -> tuple[str, int] | None:

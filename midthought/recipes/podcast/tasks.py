@@ -12,8 +12,9 @@ from pathlib import Path
 
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.rewards import correct
-from midthought.errors import SettingsError
+from midthought.errors import MemoryStoreError, SettingsError
 from midthought.evaluation.metrics import call_rate
+from midthought.manifest import MANIFEST, damage_in, write_manifest
 from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk
 from midthought.memory.connect import open_memory
@@ -51,14 +52,22 @@ class PodcastData:
     def build(self, run_path: Path, progress: Callable[[int, int], None] | None = None) -> BuildReport:
         """Embeds and stores new chunks, and writes the questions into the run folder.
 
-        Raises `MemoryStoreError` if the memory is a service that does not hold the chunks.
+        Raises `MemoryStoreError` if the memory is a service that does not hold the chunks, or if a file of the run's own memory
+        is not as it was written.
         """
+        own = run_path / "memory"
+        is_own = isinstance(self.store, MemoryStore) and Path(self.store.uri) == own
+        if is_own and (found := damage_in(own)):
+            raise MemoryStoreError(f"{own} {found}; delete this folder, and the run, resumed, builds it again")
         chunks = [chunk for part in self.chunks.values() for chunk in part]
         report = (
             _found(self.store, chunks)
             if isinstance(self.store, RemoteMemory)
             else self.store.build(chunks, progress, replace=self.replaces)
         )
+        if is_own and (report.changes or not (own / MANIFEST).is_file()):
+            names = (path.relative_to(own).as_posix() for path in own.rglob("*") if path.is_file())
+            write_manifest(own, [name for name in names if name != MANIFEST])
         write_questions((task for part in self.tasks.values() for task in part), run_path / "questions.jsonl")
         return report
 
