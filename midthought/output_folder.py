@@ -81,7 +81,7 @@ def replaced(path: str | Path, kind: str, is_older: Callable[[Path], bool] = lam
     new = target.with_name(f".{target.name}.new")
     try:
         with storage_errors(target.parent):
-            if kind_of(new) == kind:
+            if new.is_dir() and (kind_of(new) == kind or not _files(new)):  # left by a killed process
                 shutil.rmtree(new)
             new.mkdir(parents=True)
             mark(new, kind)

@@ -109,6 +109,12 @@ def test_a_process_killed_in_the_middle_of_a_replacement_loses_nothing(rename, t
     assert (tmp_path / "model/weights").read_text() == "third" and os.listdir(tmp_path) == ["model"]
 
 
+def test_an_empty_folder_that_a_killed_process_left_does_not_stop_the_next_one(tmp_path):
+    (tmp_path / ".model.new").mkdir()
+    write(tmp_path / "model", "first")
+    assert os.listdir(tmp_path) == ["model"]
+
+
 def test_the_mark_lists_the_files(tmp_path):
     write(tmp_path / "model", "first")
     assert '"weights"' in (tmp_path / "model" / MARK).read_text()

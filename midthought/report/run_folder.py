@@ -119,6 +119,8 @@ class RunFolder:
         if kind_of(self.path) != "run":
             mark(self.path, "run")
         self.lock()
+        for partial in self.path.glob(".*.partial"):  # left by a killed process
+            partial.unlink(missing_ok=True)
         return self
 
     def lock(self) -> None:

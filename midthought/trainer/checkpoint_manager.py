@@ -50,10 +50,12 @@ class CheckpointManager:
         Damaged ones are set aside and named in a warning. Raises `CheckpointError` if there are checkpoints and none can be
         used. Call it in a locked run folder.
         """
+        # what a killed process left
         for old in (self._folder / "checkpoints").glob(".step_*.old"):
             recover(old.with_name(old.name.removeprefix(".").removesuffix(".old")))
-        paths = step_paths(self._folder, with_damaged=True)
-        return self._newest_of(paths)
+        for partial in (self._folder / "checkpoints").glob(".step_*.new"):
+            shutil.rmtree(partial, ignore_errors=True)
+        return self._newest_of(step_paths(self._folder, with_damaged=True))
 
     def before(self, step: int) -> Path | None:
         """Returns the newest checkpoint of an earlier step that can be used; None if there is none."""
