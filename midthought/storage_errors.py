@@ -35,7 +35,8 @@ _WRITING: Mapping[int, tuple[str, str]] = {
     errno.ENOTCONN: _GONE,
 }
 """Cause and remedy by `errno`. Errors of writing often have no path."""
-_CAUSES = _WRITING | {
+_CAUSES: Mapping[int, tuple[str, str]] = {
+    **_WRITING,
     errno.EACCES: ("permission is denied", _PERMIT),
     errno.EPERM: ("permission is denied", _PERMIT),
     errno.ENOENT: ("there is no such file or folder", _MOUNT),
