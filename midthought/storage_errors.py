@@ -41,7 +41,7 @@ _CAUSES: Mapping[int, tuple[str, str]] = {
     errno.EPERM: ("permission is denied", _PERMIT),
     errno.ENOENT: ("there is no such file or folder", _MOUNT),
     errno.ENOTDIR: ("a part of the path is a file, not a folder", "move that file, or give another path"),
-    errno.EEXIST: ("a file is where a folder is needed", "move that file, or give another path"),
+    errno.EEXIST: ("there is a file instead of a folder", "move that file, or give another path"),
     errno.EISDIR: ("it is a folder, not a file", "move that folder, or give another path"),
     errno.ENAMETOOLONG: ("the name is too long", "give a shorter path"),
     errno.EMFILE: ("too many files are open", "raise the limit (ulimit -n)"),
