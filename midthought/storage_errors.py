@@ -56,7 +56,7 @@ def storage_error(error: BaseException, place: str | os.PathLike[str] | None = N
     no error of writing: it may come from a user's function.
     """
     number = _number_of(error)
-    if isinstance(error, MidthoughtError) or number not in _CAUSES:
+    if isinstance(error, MidthoughtError) or number is None or number not in _CAUSES:
         return None
     name = getattr(error, "filename", None)
     path = Path(os.fsdecode(name)) if isinstance(name, str | bytes) else None
