@@ -131,4 +131,6 @@ TIMED: dict[str, tuple[str, Callable[[Sequence[Said]], str]]] = {
     "VTT in .txt, karaoke": ("a.txt", with_top(VTT, "{clock}.000 --> {end}.000\n<v {name}><{clock}.000><c>{text}</c>\n\n")),
     "podcast-namespace HTML": ("a.html", each("<cite>{name}:</cite>\n<time>{short}</time>\n<p>{text}</p>\n")),
     "page": ("a.html", html_page),
+    "names within paragraphs": ("a.html", each("<p><cite>{name}:</cite> <time>{short}</time> {text}</p>\n")),
+    "columns": ("a.txt", each("{clock}\t{name}\t{text}\n")),
 }  # fmt: skip

@@ -85,6 +85,16 @@ def test_the_lines_of_a_json_text_are_read_as_lines(tmp_path):
     assert [name for name, _, _ in read_back(tmp_path, "a.json", json.dumps({"text": text}))] == ["Ann", "Bob"] * 3
 
 
+@pytest.mark.parametrize(("unit", "times"), [(1, ["00:00:00", "00:01:00"]), (1000, ["00:00:00", "00:01:00"])])
+def test_the_unit_of_times_follows_from_the_time_per_word(tmp_path, unit, times):
+    said = "It rang." if unit == 1 else "It rang at three and nobody was there to hear it at all."
+    segments = [
+        {"speaker": who, "start": 60 * n * unit, "end": 60 * n * unit + 50 * unit, "text": said}
+        for n, who in enumerate("AB")
+    ]
+    assert [time for _, _, time in read_back(tmp_path, "a.json", json.dumps({"utterances": segments}))] == times
+
+
 def test_a_cut_json_file_is_read_up_to_its_last_complete_entry_and_reported(tmp_path):
     turns = [Said(f"{'Ann' if n % 2 else 'Bob'}", f"Line {n} of it.", 5 * n) for n in range(20)]
     path = tmp_path / "a.json"

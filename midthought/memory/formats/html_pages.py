@@ -44,7 +44,11 @@ def read_html(text: str) -> Reading:
         (said for wanted in _TITLES for tag, said in _elements(pieces, _TITLES) if tag == wanted and said), None
     )
     if any(tag == "cite" for _, tag, _ in pieces):
-        return Reading(title, _cited(pieces))
+        segments = _cited(pieces)
+        if 2 * sum(len(segment.text.split()) for segment in segments) >= sum(
+            len(said.split()) for _, _, said in pieces
+        ):
+            return Reading(title, segments)
     reading = read_plain_text(_lines(pieces))
     return reading._replace(title=title or reading.title)
 

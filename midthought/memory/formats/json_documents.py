@@ -226,7 +226,8 @@ def _merged(parts: Sequence[Sequence[Entry]]) -> list[Entry]:
     if len(parts) < 2:
         return [entry for part in parts for entry in part]
     said = [[word for entry in part for word in text_of(entry).lower().split()] for part in parts]
-    if said[-1] and said[-1] == [word for words in said[:-1] for word in words]:
+    is_named = [any(speaker_of(entry) for entry in part) for part in parts]
+    if is_named[-1] and not any(is_named[:-1]) and said[-1] == [word for words in said[:-1] for word in words]:
         return list(parts[-1])
     starts = [[time.value for entry in part if (time := start_of(entry))] for part in parts]
     overlap = all(starts) and any(after[0] < before[-1] for before, after in pairwise(starts))
@@ -253,7 +254,8 @@ def _segments(
         before = len(segments)
         segments += _entry_segments(entry, names, spans, unit, begins=begins)
         said.append([word.lower() for segment in segments[before:] for word in segment.text.split()])
-    if len(said) > 1 and len(said[-1]) > 3 and said[-1] == [word for words in said[:-1] for word in words]:
+    is_named = len(segments) > 1 and segments[0].speaker is None and segments[-1].speaker is not None
+    if is_named and said[-1] == [word for words in said[:-1] for word in words]:
         return list(
             _entry_segments(entries[-1], names, spans, unit, begins=begins)
         )  # Google repeats all words with speakers

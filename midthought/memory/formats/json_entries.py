@@ -34,7 +34,7 @@ _END_KEYS: dict[str, float | None] = {
 }  # fmt: skip
 _ISO = re.compile(r"PT(?:(\d{1,4})H)?(?:(\d{1,5})M)?(?:(\d{1,7}(?:\.\d{1,9})?)S)?")
 _SECONDS_PER_WORD = 0.4
-_MAX_SECONDS_PER_WORD = 20.0
+_MAX_SECONDS_PER_WORD = 40.0
 _UNITS = (1.0, 1e-3, 1e-7, 1e-9)
 
 
@@ -162,7 +162,7 @@ def _written_time(text: str, unit: float | None) -> Time | None:
 def unit_of(spans: Sequence[tuple[float, float, int]]) -> float:
     """Returns the length of the unit of time in seconds, from (start, end, number of words) of entries.
 
-    People say a word in about 0.4 seconds. Numbers that would make it more than 20 seconds are milliseconds or smaller.
+    People say a word in about 0.4 seconds. Numbers that would make it more than 40 seconds are milliseconds or smaller.
     """
     per_word = [(end - start) / num_words for start, end, num_words in spans if end > start and num_words]
     if not per_word or (middle := median(per_word)) <= _MAX_SECONDS_PER_WORD:

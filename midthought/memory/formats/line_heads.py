@@ -21,6 +21,8 @@ _IN_BRACKETS = r"\[(?P<name>[^:\[\]]{1,80})\]"
 _REST = r"(?P<rest>.*)$"
 _BREAK = r"(?:\s+|$)"
 
+_COLUMN = r"(?:[ ]{0,9}[|\t]\s{0,9})"
+
 _STYLES = {
     "name (time)": rf"{_NAME}:?\s{{0,9}}[,–—-]?\s{{0,3}}{_BRACKETED}\s{{0,9}}[:–—-]?\s{{0,9}}{_REST}",
     "name time": rf"{_NAME}(?:\s{{0,9}}[,|–—•-]\s{{0,9}}|:\s{{1,9}}|\s{{1,9}}){_SPAN}\s{{0,9}}:?$(?P<rest>)",
@@ -28,7 +30,7 @@ _STYLES = {
     "time name:": rf"{_TIME}\s{{0,9}}[-–—|•]?\s{{0,9}}(?:{_NAME}|{_IN_BRACKETS})\s{{0,3}}:{_BREAK}{_REST}",
     "time [name]": rf"{_TIME}\s{{0,9}}[-–—|]?\s{{0,9}}{_IN_BRACKETS}{_BREAK}{_REST}",
     "time name": rf"{_TIME}\s{{0,9}}[-–—|•]?\s{{0,9}}{_NAME}\s{{0,9}}$(?P<rest>)",
-    "time | name |": rf"{_TIME}\s{{0,9}}[|]\s{{0,9}}{_NAME}\s{{0,9}}[|]\s{{0,9}}{_REST}",
+    "time | name |": rf"{_TIME}{_COLUMN}{_NAME}{_COLUMN}{_REST}",
     "time <v name>": rf"(?:{_TIME}\s{{0,9}})?<v(?:\.[^\s<>]{{0,40}})?\s{{1,9}}(?P<name>[^<>]{{1,80}})>\s{{0,9}}{_REST}",
     "[name] time": rf"{_IN_BRACKETS}:?\s{{0,9}}[-–—|]?\s{{0,9}}{_TIME}\s{{0,9}}(?:[:–—|-]{_BREAK}|$|\s){_REST}",
     "[name]:": rf"{_IN_BRACKETS}\s{{0,3}}:{_BREAK}{_REST}",
