@@ -75,6 +75,7 @@ def test_a_setting_without_end_or_without_characters_is_refused(word):
 
 JSON_READERS = {
     "rows.jsonl": lambda path: list(rows_of(path)),
+    "rows.json": lambda path: list(rows_of(path)),
     "chunks.jsonl": read_chunks,
     "questions.jsonl": read_questions,
     "talk.json": read_transcript,

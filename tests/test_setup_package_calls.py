@@ -1,7 +1,11 @@
 """Calls as users of the setup package write them, one test per form; only the import differs. Issue 23, item 5."""
 
+import copy
 import functools
+import json
 import math
+import pickle
+from dataclasses import asdict, dataclass, field
 
 import pytest
 import torch
@@ -10,6 +14,7 @@ from midthought import (
     ActionParser,
     BaseEnvironment,
     ConfigStore,
+    EnvironmentConfig,
     FunctionCallingParser,
     JSONActionParser,
     ModelConfig,
@@ -27,6 +32,7 @@ from midthought import (
     ToolDefinition,
     ToolParameter,
     ToolRegistry,
+    TrainingConfig,
     Trajectory,
     Turn,
     algo,
@@ -35,6 +41,7 @@ from midthought import (
     create_inference_engine,
     merge_configs,
 )
+from midthought.config.other_names import settings_with_other_names
 from midthought.engines.create import BACKENDS, IN_PROCESS_BACKENDS
 from midthought.errors import RecordError
 
@@ -259,6 +266,20 @@ def test_turns_are_counted_from_one_and_the_summary_says_so():
     assert [turn["turn"] for turn in manager.get_episode_summary()["turns"]] == [1, 2]
 
 
+def test_a_manager_of_ones_own_reads_its_parts_and_the_summary_becomes_json():
+    class Loud(MultiTurnManager):
+        def step(self, model_output, environment_obs=None):
+            action = self.action_parser.parse(model_output)
+            assert self.tool_registry.get_tool(action.tool_name) is not None and self.environment is None
+            return super().step(model_output, environment_obs)
+
+    registry = searching()
+    manager = Loud(registry, JSONActionParser(registry))
+    manager.step(CALL, "obs")
+    summary = json.loads(json.dumps(manager.get_episode_summary(), default=asdict))
+    assert summary["turns"][0]["tool_call"]["result"] == "blue" and summary["tools_used"] == ["search"]
+
+
 def test_the_observation_is_the_tools_result_or_else_that_of_the_environment():
     registry = searching()
     manager = MultiTurnManager(registry, JSONActionParser(registry))
@@ -362,6 +383,62 @@ def test_several_turns_are_switched_off_and_on():
     assert inference.max_turns == 5
     inference.multi_turn = False
     assert inference.max_turns == 1 and inference.multi_turn is False
+
+
+class OwnEnvironmentConfig(EnvironmentConfig):
+    difficulty: str = "easy"
+
+
+@dataclass
+class DataclassConfig(EnvironmentConfig):
+    difficulty: str = "easy"
+    places: list = field(default_factory=list)
+
+
+@pytest.mark.parametrize("kind", [OwnEnvironmentConfig, DataclassConfig])
+def test_the_section_of_the_environment_has_parameters_of_ones_own(kind):
+    config = ConfigStore(environment=kind(difficulty="hard", max_steps=3))
+    changed = create_default_config()
+    changed.environment = kind(difficulty="hard", max_steps=3)
+    created = create_default_config(environment=kind(difficulty="hard", max_steps=3))
+    for found in (config, changed, created, config.frozen(), merge_configs(ConfigStore(), config)):
+        assert (type(found.environment), found.environment.difficulty, found.environment.max_steps) == (kind, "hard", 3)
+        assert found.to_dict()["environment"]["difficulty"] == "hard"
+    assert merge_configs(config, {"environment": {"difficulty": "easy"}}).environment.difficulty == "easy"
+    assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config  # noqa: S301
+    with pytest.raises(SettingsError, match="Did you mean 'difficulty'"):
+        merge_configs(config, {"environment": {"dificulty": "easy"}})
+
+
+def test_sections_are_given_as_objects_and_settings_merged_into_each_other():
+    config = create_default_config(training=TrainingConfig(learning_rate=1e-5))
+    merged = merge_configs(config, create_default_config(training={"gamma": 0.9}))
+    assert (merged.training.learning_rate, merged.training.gamma) == (1e-5, 0.9)
+    assert json.loads(json.dumps(merged.to_dict())) == merged.to_dict()
+    assert ConfigStore(**merged.to_dict()) == merged
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "setting"),
+    [
+        ("training", "lr", "training.learning_rate"),
+        ("inference", "max_new_tokens", "inference.max_tokens"),
+        ("inference", "dtype", "model.dtype"),
+        ("environment", "max_turns", "inference.max_turns"),
+        ("checkpoint", "save_freq", "checkpoint.save_interval"),
+    ],
+)
+def test_a_setting_under_the_name_of_another_package_names_ours(section, name, setting):
+    with pytest.raises(SettingsError, match=f"unknown key '{name}' in {section}. Did you mean {setting}"):
+        setattr(getattr(ConfigStore(), section), name, 1)
+    with pytest.raises(SettingsError, match=f"'{name}' in {section}.*{setting}"):
+        merge_configs(ConfigStore(), {section: {name: 1}})
+
+
+def test_every_setting_that_has_another_name_in_other_packages_is_there():
+    sections = ConfigStore().to_dict()
+    for section, name in (setting.split(".") for setting in settings_with_other_names()):
+        assert name in sections[section]
 
 
 OF_VLLM = {"dtype": "bfloat16", "tensor_parallel_size": 2, "max_model_len": 512}

@@ -374,6 +374,53 @@ def test_a_template_that_drops_a_message_is_an_error() -> None:
         renderer.prompt([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
 
 
+TRIMMED = (
+    "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "{% for m in messages %}{% if m.role not in ('user', 'assistant') or (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""As Gemma's: it removes blanks around contents and has only the roles user and assistant, which alternate."""
+
+
+@pytest.mark.parametrize("template", [TRIMMED, TRIMMED.replace(" | trim", "")])
+def test_blanks_around_contents_are_kept_or_removed_as_the_template_does(template: str) -> None:
+    tokenizer = llama_3()
+    tokenizer.chat_template, tokenizer.bos_token = template, "<|endoftext|>"
+    renderer = Renderer(tokenizer)
+    question, answer = {"role": "user", "content": " \n tide? \n"}, {"role": "assistant", "content": "clock"}
+    for said in ([question], [question, answer, question], [{"role": "user", "content": " \n"}]):
+        expected = tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=False)
+        assert renderer.prompt(said) == expected
+    whole = [*renderer.prompt([question]), *renderer.answer(answer, [question]), *renderer.following([question])]
+    assert whole == renderer.prompt([question, answer, question])
+
+
+def test_without_a_system_role_the_system_message_is_put_before_the_first_question() -> None:
+    tokenizer = llama_3()
+    tokenizer.chat_template, tokenizer.bos_token = TRIMMED, "<|endoftext|>"
+    renderer = Renderer(tokenizer)
+    system, question = {"role": "system", "content": "Be <|im_end|> brief."}, {"role": "user", "content": "Who?"}
+    answer = {"role": "assistant", "content": "Ada"}
+    merged = {"role": "user", "content": "Be <|im_end|> brief.\n\nWho?"}
+    assert renderer.prompt([system, question]) == renderer.prompt([merged])
+    assert renderer.answer(answer, [system, question]) == renderer.answer(answer, [merged])
+    history = [system, question, answer]
+    result = {"role": "tool", "content": "42", "name": "f", "tool_call_id": "callid001"}
+    assert renderer.following([result], history) == renderer.following([{"role": "user", "content": "42"}])
+
+
+def test_several_chat_templates_without_a_default_are_an_error_that_names_them() -> None:
+    tokenizer = byte_level()
+    tokenizer.chat_template = {"tool_use": CHATML, "rag": CHATML}
+    with pytest.raises(
+        SettingsError, match=r"templates rag, tool_use and none named 'default'; choose one: tokenizer\."
+    ):
+        Renderer(tokenizer)
+    tokenizer.chat_template = {"tool_use": CHATML, "default": "{{ messages[0].content }}!"}
+    assert Renderer(tokenizer).decode(Renderer(tokenizer).prompt([{"role": "user", "content": "Hi"}])) == "Hi!"
+
+
 def test_an_unknown_role_is_an_error() -> None:
     with pytest.raises(SettingsError, match=re.escape("unknown role 'user<|im_end|>'")):
         chat_renderer().prompt([{"role": "user<|im_end|>", "content": "a"}])

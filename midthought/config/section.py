@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeV
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from midthought.config.former_names import FormerName, in_present_names, warn_of_former
+from midthought.config.other_names import setting_named
 from midthought.errors import SettingsError, near_names
 
 AUTO_BRANCH = "literal['auto']"
@@ -47,6 +48,14 @@ class Section(BaseModel):
     former_names: ClassVar[Mapping[str, FormerName]] = {}
     """Settings of the setup package and of earlier versions that have another name here. Reading and writing them warns."""
     _is_frozen: bool = PrivateAttr(False)
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        if "__dataclass_fields__" in cls.__dict__:
+            # a subclass with @dataclass, as in the setup package: pydantic has read its fields already
+            for name in ("__dataclass_fields__", "__init__", "__repr__", "__eq__"):
+                if name in cls.__dict__:
+                    delattr(cls, name)
+        return super().__new__(cls)
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -109,6 +118,8 @@ def unknown_key(section: type[Section], name: str) -> str:
     for owner in owners:
         if name in kinds[owner].model_fields:  # type: ignore[union-attr]
             return f"unknown key {name!r} in {where}. Did you mean {owner}.{name}?"
+    if (setting := setting_named(name)) is not None:
+        return f"unknown key {name!r} in {where}. Did you mean {setting}?"
     return f"unknown key {name!r} in {where}. {near_names(name, section.model_fields)}"
 
 

@@ -90,7 +90,7 @@ class RecipeConfig(Section):
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as nested plain values."""
-        return self.model_dump(mode="json")
+        return self.model_dump(mode="json", serialize_as_any=True)
 
     def to_yaml(self) -> str:
         """The settings as YAML that `merged` reads back to equal settings."""
@@ -102,11 +102,26 @@ class RecipeConfig(Section):
 
         Raises `SettingsError`, with similar names, for an unknown key or a wrong value.
         """
-        base = self.given()
-        training = changes.get("training") if isinstance(changes, Mapping) else None
+        if not isinstance(changes, Mapping):
+            return merge_configs(self, changes)
+        base, training = self.given(), changes.get("training")
+        training = training.given() if isinstance(training, Section) else training
         if isinstance(training, Mapping):
             base["training"] |= algorithm_values(training.get("algorithm"))
-        return type(self)(**merge_configs(base, changes, known=type(self)))
+        return self.rebuilt(base, changes)
+
+    def rebuilt(self, base: Mapping[str, Any], changes: Mapping[str, Any]) -> Self:
+        """Returns settings of this class from plain values, merged as by `merge_configs`. A section of a subclass, of this store
+        or in `changes`, keeps its class and its further settings. Raises `SettingsError`."""
+        fields, values = type(self).model_fields, dict(base)
+        classes = {name: type(value) for name, value in [*self, *changes.items()] if isinstance(value, Section)}
+        rest = {name: value.given() if isinstance(value, Section) else value for name, value in changes.items()}
+        own = {
+            name: kind(**_merge(values.pop(name, {}), rest.pop(name, {}), kind))
+            for name, kind in classes.items()
+            if name in fields and kind is not fields[name].annotation and isinstance(rest.get(name, {}), Mapping)
+        }
+        return type(self)(**merge_configs(values, rest, known=type(self)), **own)
 
 
 class ConfigStore(RecipeConfig):
@@ -139,8 +154,8 @@ def with_tiny(config: Store) -> Store:
     return config.merged(merge_configs(TINY, config.given()))
 
 
-def create_default_config(preset: str | None = None, **sections: Mapping[str, Any]) -> ConfigStore:
-    """Returns the default settings with changes: `create_default_config(training={"batch_size": 64})`.
+def create_default_config(preset: str | None = None, **sections: Mapping[str, Any] | Section) -> ConfigStore:
+    """Returns the default settings with changes: `create_default_config(training={"batch_size": 64})`, or sections as objects.
 
     `preset="tiny"`: the values for a small model with random weights instead (docs/algorithms.md). Raises `SettingsError`.
     """
@@ -165,19 +180,21 @@ def merge_configs(
 def merge_configs(base: Any, changes: Mapping[str, Any], known: type[Section] | None = None) -> Any:
     """Deep merge: values of `changes` (nested mappings) replace values of `base`, key by key. Returns an independent copy.
 
-    Settings give validated settings of the same class (`base.merged(changes)`); mappings give a mapping. Raises
-    `SettingsError` for an unknown key (of a mapping: only if `known` is given) and for arguments of another type.
+    Settings give validated settings of the same class (`base.merged(changes)`); mappings give a mapping. `changes` may be
+    settings, too, of which those that were set count. Raises `SettingsError` for an unknown key (of a mapping: only if `known`
+    is given) and for arguments of another type.
 
     >>> merge_configs(ConfigStore(), {"training": {"seed": 1}}).training.seed
     1
     """
     for name, value in (("base", base), ("changes", changes)):
-        if not isinstance(value, Mapping) and not (name == "base" and isinstance(value, RecipeConfig)):
+        if not isinstance(value, Mapping | RecipeConfig):
             raise SettingsError(
                 f"{name}={value!r:.80}: give nested mappings, for example {{'training': {{'seed': 1}}}}"
             )
     if isinstance(base, RecipeConfig):
-        return base.merged(changes)
+        return base.merged(dict(changes))
+    changes = changes.given() if isinstance(changes, RecipeConfig) else changes
     return _merge(copy.deepcopy(dict(base)), copy.deepcopy(dict(changes)), known)
 
 

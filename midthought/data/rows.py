@@ -1,4 +1,5 @@
-"""Reads rows of JSON lines, CSV, Parquet, a list, or a `datasets` object, one at a time, with constant memory.
+"""Reads rows of JSON lines, CSV, Parquet, a list, or a `datasets` object, one at a time, with constant memory; also of a JSON
+list or a table (pandas, Arrow, Polars), as a whole.
 
 Does not depend on tasks. An unreadable row is returned with its problem; an unreadable source is an error. CSV is read
 with the standard library: pyarrow converts types and does not report every bad row with its line number.
@@ -39,7 +40,7 @@ class Row(NamedTuple):
 
 
 def rows_of(source: Any) -> Iterator[Row]:
-    """Returns the rows of a file (a path that ends in .jsonl, .csv, .tsv or .parquet) or of any iterable.
+    """Returns the rows of a file (a path that ends in .jsonl, .json, .csv, .tsv or .parquet), a table, or any iterable.
 
     A `datasets.Dataset` in the format of pandas, Arrow or Polars is read as plain rows. Raises DataError if the source is
     invalid: at once if it is not a source, later if a file is truncated or a stream has more than `MAX_STREAMED_ROWS` rows.
@@ -52,12 +53,19 @@ def rows_of(source: Any) -> Iterator[Row]:
             f"give one of its splits, such as dataset[{next(iter(source), 'train')!r}], or put a single row into a list"
         )
     if hasattr(source, "columns"):
-        raise DataError(
-            f"the data set is a table ({type(source).__name__}); give its rows, for example table.to_dict('records')"
-        )
+        return _iterated(_table_rows(source))
     if not isinstance(source, Iterable) or isinstance(source, bytes):
         raise DataError(f"the data set is {type(source).__name__}; give a path, a list of rows, or a `datasets` object")
     return _iterated(source)
+
+
+def _table_rows(table: Any) -> Iterable[Any]:
+    """Returns the rows of a table of Arrow, Polars or pandas as mappings. Raises DataError for a table of another kind."""
+    for method, arguments in (("to_pylist", ()), ("to_dicts", ()), ("to_dict", ("records",))):
+        if callable(getattr(table, method, None)):
+            rows: list[Any] = getattr(table, method)(*arguments)
+            return rows
+    raise DataError(f"the data set is a table ({type(table).__name__}); give its rows as a list of mappings")
 
 
 def _iterated(source: Iterable[Any]) -> Iterator[Row]:
@@ -95,6 +103,19 @@ def _json_lines(path: Path) -> Iterator[Row]:
                 yield Row(path.name, "line", number, json.loads(line.decode()))
             except (ValueError, RecursionError) as error:
                 yield Row(path.name, "line", number, problem=f"it is not JSON ({error}); write one object per line")
+
+
+def _json_list(path: Path) -> Iterator[Row]:
+    try:
+        values = json.loads(path.read_bytes().removeprefix(codecs.BOM_UTF8).decode())
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: it is not JSON ({error}); JSON lines need the suffix .jsonl") from None
+    if not isinstance(values, list):
+        raise DataError(
+            f"{path}: it holds a {type(values).__name__}, not a list of rows; write [row, row, …] or JSON lines"
+        )
+    for number, value in enumerate(values, start=1):
+        yield Row(path.name, "row", number, value)
 
 
 def _separated(path: Path) -> Iterator[Row]:
@@ -162,6 +183,7 @@ def _batch_rows(path: Path, metadata: Any) -> int:
 _READERS: Mapping[str, Callable[[Path], Iterator[Row]]] = {
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,
+    ".json": _json_list,
     ".csv": _separated,
     ".tsv": _separated,
     ".parquet": _parquet,

@@ -18,9 +18,12 @@ from midthought.data.problems.prompts import ASKED
 from midthought.data.rows import DataError, Row, rows_of
 from midthought.types import Task
 
-PROMPT_KEYS = ("prompt", "question", "problem", "instruction", "query")
+PROMPT_KEYS = ("prompt", "question", "problem", "instruction", "query", "messages", "input")
 """Columns of the question, in order of preference, ignoring case."""
-ANSWER_KEYS = ("answer", "ground_truth", "reward_model.ground_truth", "target", "solution")
+ANSWER_KEYS = (
+    *("answer", "ground_truth", "reward_model.ground_truth", "target", "solution"),
+    *("final_answer", "expected_answer", "answers", "label"),
+)
 """Columns of the ground truth; a dot refers to a nested column (verl's rows)."""
 DATASET_LABEL = "dataset"
 """Label with the name of a task's data set, which selects the rules for its answers (`env.answers`)."""
@@ -60,8 +63,8 @@ def load_tasks(
     limit: int | None = None,
     strict: bool = True,
 ) -> LoadedTasks:
-    """Loads tasks from a path (.jsonl, .csv, .tsv, .parquet), a `datasets` object, or an iterable of mappings, strings
-    and Tasks.
+    """Loads tasks from a path (.jsonl, .json, .csv, .tsv, .parquet), a `datasets` object, a table (pandas, Arrow, Polars), or an
+    iterable of mappings, strings and Tasks.
 
     A string is a prompt without ground truth (`""`); so is a row without one if `needs_answer` is False. Columns are
     `prompt_key`, `answer_key` and `id_key`, or the first of `PROMPT_KEYS`, `ANSWER_KEYS` and `ID_KEYS` that the first
@@ -181,11 +184,14 @@ class _TaskReader:
         prompt = prompt or _first_of(PROMPT_KEYS, value)
         answer = answer or _first_of(ANSWER_KEYS, value)
         if prompt is None:
-            raise RowError(f"no column is known for the question; set prompt_key to one of: {_columns(value)}")
+            raise RowError(
+                f"no column is known for the question; set prompt_key to one of: {_columns(value)}; a trainer takes the tasks of "
+                "load_tasks(…, prompt_key='…')"
+            )
         if answer is None and self._needs_answer:
             raise RowError(
                 f"no column is known for the ground truth; set answer_key to one of: {_columns(value)}; "
-                "or needs_answer=False if the reward needs none"
+                "or needs_answer=False if the reward needs none; a trainer takes the tasks of load_tasks(…, answer_key='…')"
             )
         return _Keys(prompt, answer, task_id or _first_of(ID_KEYS, value))
 
@@ -245,11 +251,18 @@ def _conversation(value: Any) -> tuple[tuple[Mapping[str, str], ...], str]:
             f"the prompt has messages of the roles {', '.join(roles)}; it may start with a system message, continues with "
             "messages of user and assistant, and ends with a user message"
         )
-    for message in value:
-        if not isinstance(message.get("content"), str):
-            raise RowError(f"a message's content is {_short(message.get('content'))}; it must be a text")
-    *before, last = ({"role": str(message["role"]), "content": message["content"]} for message in value)
+    *before, last = ({"role": str(message["role"]), "content": _content(message.get("content"))} for message in value)
     return tuple(before), _text_prompt(last["content"])
+
+
+def _content(value: Any) -> str:
+    """Returns a message's text; OpenAI's form, a list of text parts, is joined."""
+    value = _plain(value)
+    if isinstance(value, Sequence) and not isinstance(value, str) and all(_has(part, "text") for part in value):
+        value = "".join(str(part["text"]) for part in value)
+    if not isinstance(value, str):
+        raise RowError(f"a message's content is {_short(value)}; it must be a text")
+    return value
 
 
 def _before(value: Mapping[str, Any], prompt: str) -> tuple[Mapping[str, str], ...]:

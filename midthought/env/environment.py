@@ -256,7 +256,7 @@ def _checked(name: str, outcome: Any) -> StepResult:
     observation, reward, done, info = outcome
     if not isinstance(observation, str):
         raise EpisodeError(f"{name}.step: the observation must be a str, got {_shown(observation)}; turn it into text")
-    if not isinstance(flag := _plain(done), bool):
+    if not isinstance(flag := plain_scalar(done), bool):
         raise EpisodeError(f"{name}.step: done must be True or False, got {_shown(done)}")
     if not isinstance(info, Mapping):
         raise EpisodeError(f"{name}.step: info must be a mapping, got {_shown(info)}; return {{}} for none")
@@ -265,7 +265,7 @@ def _checked(name: str, outcome: Any) -> StepResult:
 
 def finite_number(value: Any, what: str) -> float:
     """Returns `value`, which may be a scalar of NumPy or torch, as a float. Raises `EpisodeError` if it is not finite."""
-    plain = _plain(value)
+    plain = plain_scalar(value)
     try:
         number = float(plain) if isinstance(plain, int | float) else math.nan
     except OverflowError:
@@ -275,7 +275,7 @@ def finite_number(value: Any, what: str) -> float:
     return number
 
 
-def _plain(value: Any) -> Any:
+def plain_scalar(value: Any) -> Any:
     """Converts scalars of NumPy and torch to Python; returns other values unchanged."""
     if not callable(getattr(value, "item", None)):
         return value

@@ -13,10 +13,16 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from midthought.env.environment import plain_scalar
 from midthought.errors import MidthoughtError, RecordError, RewardError
 from midthought.types import Reward, Trajectory
 
 _SIGNATURES = "write it as f(trajectory) or f(trajectory, environment)"
+_OF_TEXTS = frozenset(
+    {"answer", "completion", "completions", "data_source", "ground_truth", "prompt", "prompts", "response", "responses"}
+    | {"solution_str", "text"}
+)
+"""Names of the first parameters of reward functions that other packages (TRL, verl) call with texts."""
 
 AnyRewardFunction = Callable[..., float | Reward | Awaitable[float | Reward]]
 """`f(trajectory)` or `f(trajectory, environment)`, plain or `async`. Returns a number or a `Reward`, for example with one
@@ -159,10 +165,12 @@ def checked_spans(spans: Sequence[Any], trajectory: Trajectory) -> list[tuple[in
 
 
 def _times(weight: float, value: Any, message: str) -> float:
-    """Returns the product. Raises `RewardError` with the message if it is not a finite number."""
+    """Returns the product; `value` may be a scalar of NumPy or torch. Raises `RewardError`, with the message, if it is not
+    finite."""
+    plain = plain_scalar(value)
     with contextlib.suppress(OverflowError):
-        if isinstance(value, numbers.Real) and math.isfinite(weight * float(value)):
-            return weight * float(value)
+        if isinstance(plain, numbers.Real) and math.isfinite(product := float(weight) * float(plain)):
+            return product
     raise RewardError(message)
 
 
@@ -186,7 +194,7 @@ def takes_environment(function: Callable[..., Any], name: str = "reward_fn") -> 
     """Whether a reward function takes the environment after the trajectory.
 
     It does if its second positional parameter has no default, or is named `environment` or `env`. Raises `RewardError` if the
-    function cannot be called either way.
+    function cannot be called either way, or if a parameter has a name under which other packages pass texts.
     """
     if not callable(function):
         raise RewardError(f"reward function {name!r} is {function!r:.80} and cannot be called; {_SIGNATURES}")
@@ -197,6 +205,13 @@ def takes_environment(function: Callable[..., Any], name: str = "reward_fn") -> 
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     positional = [each for each in signature.parameters.values() if each.kind in kinds]
     second = positional[1] if len(positional) > 1 else None
+    texts = [each.name for each in positional[:2] if each.name in _OF_TEXTS]
+    if texts:
+        raise RewardError(
+            f"reward function {name!r} takes {signature}, but it is called with the record of an episode, not with "
+            f"{' and '.join(texts)}; {_SIGNATURES}: trajectory.turns[-1].model_output is the text and trajectory.task.answer the "
+            "truth, or use matched(f) for f(answer, truth)"
+        )
     takes = second is not None and (second.default is second.empty or second.name in ("environment", "env"))
     try:
         signature.bind(*[None] * (1 + takes))

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from midthought.config import RecipeConfig, merge_configs, read_yaml
+from midthought.config import RecipeConfig, read_yaml
 from midthought.config.algorithms import algorithm_summary
 from midthought.config.changes import unset_values
 from midthought.config.store import TINY
@@ -186,7 +186,7 @@ def as_recorded(config: AnyConfig, file: Path) -> AnyConfig:
     """Returns the settings of a resumed run. The values in its `config.yaml` replace `auto`, which the run chose at its start,
     and those that are not set and change what is learned, whose defaults may have been others."""
     recorded = read_yaml(file)
-    config = type(config)(**merge_configs(config.given(), unset_values(config, recorded), type(config)))
+    config = config.rebuilt(config.given(), unset_values(config, recorded))
     changes: dict[str, dict[str, Any]] = {}
     for name, key in _open(config):
         if key in recorded.get(name, {}):

@@ -53,6 +53,13 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._arguments = dict(arguments)
         self._tools = [dict(tool) for tool in tools] or None
+        templates = tokenizer.chat_template
+        if isinstance(templates, Mapping) and "default" not in templates:
+            names = sorted(templates)
+            raise SettingsError(
+                f"the tokenizer has the chat templates {', '.join(names)} and none named 'default'; choose one: "
+                f"tokenizer.chat_template = tokenizer.chat_template[{names[0]!r}]"
+            )
         for name in arguments:
             if name not in self.argument_names:
                 known = near_names(name, self.argument_names) if self.argument_names else "It uses none."
@@ -102,9 +109,22 @@ class ChatTemplate:
         return str(self._tokenizer.get_chat_template(tools=self._tools))
 
     def text(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
-        """Returns the rendered conversation. Raises `SettingsError` if the template refuses it."""
+        """Returns the rendered conversation. If the template has no system role, the system message and an empty line are put
+        before the user's first message. Raises `SettingsError` if the template refuses the conversation."""
         as_text = any(message.get("tool_calls") for message in messages) and self._takes_arguments_as_text
-        return self._render([_plain(message, as_text) for message in messages], add_generation_prompt)
+        plain = [_plain(message, as_text) for message in messages]
+        if [message["role"] for message in plain[:2]] == ["system", "user"] and not self._takes_system:
+            plain[:2] = [{**plain[1], "content": f"{plain[0]['content']}\n\n{plain[1]['content']}"}]
+        return self._render(plain, add_generation_prompt)
+
+    @functools.cached_property
+    def _takes_system(self) -> bool:
+        """Whether the template writes system messages."""
+        try:
+            said = self._render([{"role": "system", "content": "probesystem"}, {"role": "user", "content": "a"}], True)
+        except SettingsError:
+            return False
+        return "probesystem" in said
 
     def _render(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
         from jinja2 import TemplateError
@@ -131,9 +151,10 @@ class ChatTemplate:
     def parts(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> list[str | Content]:
         """Returns the template's own text (str) and the contents, in order.
 
-        Contents are the messages' texts, and the keys and strings in the arguments of calls. Results and arguments are given
-        to the template, which may escape them; other contents are inserted unchanged. Raises `SettingsError` for an unknown
-        role, and if the template refuses the conversation or leaves a content out (other than text beside calls).
+        Contents are the messages' texts, without blanks around them except in answers, and the keys and strings in the
+        arguments of calls. Results and arguments are given to the template, which may escape them; other contents are inserted
+        unchanged. Raises `SettingsError` for an unknown role, and if the template refuses the conversation or leaves a content
+        out (other than text beside calls).
         """
         for message in messages:
             if message["role"] not in ROLES:
@@ -146,7 +167,8 @@ class ChatTemplate:
         head, *rest = re.split(rf"{mark}n(\d+)([bi])(.*?){mark}e", text, flags=re.DOTALL)
         parts: list[str | Content] = [head]
         for number, kind, inner, tail in zip(*(rest[start::4] for start in range(4)), strict=True):
-            parts += [Content(int(number), messages[int(number)]["content"] if kind == "b" else inner), tail]
+            said = inner if kind == "i" else _apart(messages[int(number)])[1]
+            parts += [Content(int(number), said), tail]
         found = {part.message for part in parts if isinstance(part, Content)}
         for number, message in enumerate(messages):
             if number not in found and not message.get("tool_calls"):
@@ -189,6 +211,17 @@ def _plain(message: Message, arguments_as_text: bool) -> dict[str, Any]:
     return {**message, "tool_calls": calls}
 
 
+def _apart(message: Message) -> tuple[str, Any, str]:
+    """Returns the blanks before a message's content, the content, and the blanks after it, which templates may remove; those of
+    an answer are part of its content."""
+    content = message["content"]
+    if not isinstance(content, str) or message["role"] == "assistant":
+        return "", content, ""
+    said = content.strip()
+    before, _, after = content.partition(said) if said else (content, "", "")
+    return before, said, after
+
+
 def _marked(message: Message, mark: str) -> dict[str, Any]:
     """Returns the message with marks around its contents."""
     end = mark.rpartition("n")[0] + "e"
@@ -201,10 +234,11 @@ def _marked(message: Message, mark: str) -> dict[str, Any]:
         return [inside(inner) for inner in value] if isinstance(value, list | tuple) else value
 
     marked = dict(message)
+    before, said, after = _apart(message)
     if message["role"] == "tool":
-        marked["content"] = inside(message["content"])
+        marked["content"] = f"{before}{inside(said)}{after}" if isinstance(said, str) else inside(said)
     elif message["content"] or not message.get("tool_calls"):
-        marked["content"] = f"{mark}b{end}"
+        marked["content"] = f"{before}{mark}b{end}{after}"
     if calls := message.get("tool_calls"):
         marked["tool_calls"] = []
         for call in calls:

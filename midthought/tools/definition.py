@@ -10,13 +10,19 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from midthought.errors import SettingsError
+
 if TYPE_CHECKING:
     from midthought.types import Task
 
 
+_OF_PYTHON = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+
+
 @dataclass(frozen=True, slots=True)
 class ToolParameter:
-    """One parameter of a tool. `type` is a JSON Schema type: string, integer, number, boolean, array or object.
+    """One parameter of a tool. `type` is a JSON Schema type: string, integer, number, boolean, array or object; or the Python
+    type of that.
 
     `default` is shown to the model and used if an optional argument is missing; None means no default. `schema` is the
     parameter's full JSON Schema if `type` is not enough (`items`, `properties`, `pattern`, …); it replaces `type`.
@@ -28,11 +34,15 @@ class ToolParameter:
 
     name: str
     type: str
-    description: str
+    description: str = ""
     required: bool = True
     enum: Sequence[Any] | None = None
     default: Any = None
     schema: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.type, type):  # `str` for "string"
+            object.__setattr__(self, "type", _OF_PYTHON.get(self.type, self.type.__name__))
 
     def json_schema(self) -> dict[str, Any]:
         """Returns this parameter's entry under `properties`."""
@@ -47,7 +57,8 @@ class ToolParameter:
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """A tool's name, its purpose, and its parameters, in order.
+    """A tool's name, its purpose, and its parameters, in order. `parameters` may also be the JSON Schema of the arguments object,
+    or a mapping of names to JSON Schemas (each may have `required`: true or false; missing: true).
 
     `schema` is the JSON Schema of the whole arguments object if it comes from elsewhere (an MCP server). Arguments are then
     checked against it, and `parameters` only describes them in prompts.
@@ -57,6 +68,25 @@ class ToolDefinition:
     description: str
     parameters: Sequence[ToolParameter] = ()
     schema: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        given: Any = self.parameters
+        if isinstance(given, Mapping) and isinstance(given.get("properties"), Mapping):
+            required = given.get("required", ())
+            found = [_from_schema(name, each, name in required) for name, each in given["properties"].items()]
+            object.__setattr__(self, "schema", given if self.schema is None else self.schema)
+        elif isinstance(given, Mapping):
+            found = [_from_schema(name, each, True) for name, each in given.items()]
+        else:
+            found = [ToolParameter(**each) if _is_parameter(each) else each for each in given]
+        for each in found:
+            if not isinstance(each, ToolParameter):
+                raise SettingsError(
+                    f"tool {self.name!r}: a parameter is {each!r:.80}; give ToolParameter(name, type, description), or its "
+                    "fields as a mapping"
+                )
+        if found != given:
+            object.__setattr__(self, "parameters", found)
 
     def parameters_schema(self) -> dict[str, Any]:
         """Returns the JSON Schema of the arguments object. Without a `schema`, unlisted arguments are refused."""
@@ -73,6 +103,30 @@ class ToolDefinition:
         """Returns the definition in the format of OpenAI's `tools`, which chat templates also use."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters_schema()}
         return {"type": "function", "function": function}
+
+
+def _is_parameter(given: Any) -> bool:
+    return isinstance(given, Mapping) and {"name", "type"} <= given.keys() <= set(ToolParameter.__slots__)
+
+
+def _from_schema(name: str, schema: Any, is_required: bool) -> Any:
+    """Returns the parameter of a property of a JSON Schema; anything that is not a schema unchanged."""
+    if not isinstance(schema, Mapping):
+        return schema
+    rest = {key: value for key, value in schema.items() if key not in ("description", "default", "required")}
+    needs = schema["required"] if isinstance(schema.get("required"), bool) else is_required
+    if "required" in schema and not isinstance(schema["required"], bool):
+        rest["required"] = schema["required"]
+    kind = rest.get("type", "string")
+    described, default = str(schema.get("description", "")), schema.get("default")
+    return ToolParameter(
+        name,
+        kind if isinstance(kind, str | type) else "string",
+        described,
+        required=needs,
+        default=default,
+        schema=None if rest.keys() <= {"type"} and isinstance(kind, str | type) else rest,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ here (`int | str`, `dict[int, ...]`), and it does not convert enum members by na
 from __future__ import annotations
 
 import collections.abc
+import dataclasses
 import enum
 import functools
 import inspect
@@ -17,6 +18,8 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Generic, Literal, NamedTuple, ParamSpec, TypeVar, Union, overload
+
+from pydantic import BaseModel
 
 from midthought.errors import SettingsError
 from midthought.tools.arguments import TYPES
@@ -44,10 +47,13 @@ class FunctionTool(Tool, Generic[P, R]):
         max_concurrency: int | None = None,
         retries: int | None = None,
     ) -> None:
-        if not (inspect.isfunction(function) or inspect.ismethod(function)):
+        original = _original(function)
+        if not (inspect.isfunction(original) or inspect.ismethod(original) or hasattr(original, "__wrapped__")):
             raise SettingsError(f"@tool takes a function, not {function!r}; for other objects extend Tool")
-        functools.update_wrapper(self, function)
-        name = function.__name__ if name is None else name
+        name = original.__name__ if name is None else name
+        if inspect.isgeneratorfunction(original) or inspect.isasyncgenfunction(original):
+            raise SettingsError(f"tool {name!r} yields its result in pieces; return one text")
+        functools.update_wrapper(self, original)
         kinds = _kinds(function, name)
         self.definition = _definition(function, name, description, kinds)
         self.pure = pure
@@ -96,12 +102,14 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Makes a tool from a typed function, plain or `async`; the result can still be called as the function.
 
     The model reads the function's name, the first paragraph of its docstring, and its parameters: `str`, `int`,
-    `float`, `bool`, `list[...]`, `dict[str, ...]`, `Literal`, an `Enum`, `... | None`. Their descriptions come from a
-    Google-style `Args:` section or `Annotated[int, "How many."]`. Enum members are shown and passed by value.
+    `float`, `bool`, `list[...]`, `dict[str, ...]`, `Literal`, an `Enum`, `... | None`, `set[...]`, `tuple[..., ...]`,
+    a dataclass, a `TypedDict`, a pydantic model. Their descriptions come from a Google-style `Args:` section or
+    `Annotated[int, "How many."]`.
+    Enum members are shown and passed by value. A `functools.partial` shows the parameters that it leaves open.
 
     Options: `name`, `description`, and `pure`, `timeout_seconds`, `max_concurrency`, `retries` as on `Tool`.
-    Raises `SettingsError` if the function has no docstring (and there is no `description`), or a parameter has no type or
-    a type that JSON Schema cannot express.
+    Raises `SettingsError` if the function has no docstring (and there is no `description`), if it yields, or if a parameter has
+    no type or a type that JSON Schema cannot express.
 
     >>> @tool
     ... def repeat(text: str, times: int = 2) -> str:
@@ -138,26 +146,40 @@ class _Kind(NamedTuple):
 
 def _kinds(function: Callable[..., Any], name: str) -> dict[str, _Kind]:
     try:
-        hints = typing.get_type_hints(function, include_extras=True)
+        hints = typing.get_type_hints(_original(function), include_extras=True)
     except Exception as error:
         raise SettingsError(
             f"tool {name!r}: its annotations cannot be read ({error}); use types that the function's module imports"
         ) from None
     kinds = {}
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in _parameters(function):
         where = f"tool {name!r}, parameter {parameter.name!r}"
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise SettingsError(f"{where}: {parameter} cannot be passed by name; list the parameters one by one")
         if parameter.name not in hints:
             raise SettingsError(f"{where} has no type; annotate it, for example {parameter.name}: str")
-        kind = _kind(hints[parameter.name])
+        try:
+            kind = _kind(hints[parameter.name])
+        except RecursionError:  # a class that contains itself
+            kind = None
         if kind is None or kind.schema == {}:
             raise SettingsError(
                 f"{where}: the type {inspect.formatannotation(hints[parameter.name])} is not supported; use str, "
-                "int, float, bool, list[...], dict[str, ...], Literal, Enum, ... | None"
+                "int, float, bool, list[...], dict[str, ...], Literal, Enum, ... | None, a dataclass, TypedDict or pydantic model"
             )
         kinds[parameter.name] = kind
     return kinds
+
+
+def _original(function: Callable[..., Any]) -> Any:
+    """Returns the function of a `partial`, which has the name, the docstring and the annotations."""
+    return function.func if isinstance(function, functools.partial) else function
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Returns the parameters that a call may set: without those that a `partial` has set."""
+    bound = function.keywords if isinstance(function, functools.partial) else {}
+    return [each for each in inspect.signature(function).parameters.values() if each.name not in bound]
 
 
 def _kind(annotation: Any) -> _Kind | None:
@@ -179,11 +201,13 @@ def _kind(annotation: Any) -> _Kind | None:
         return _member(annotation)
     if annotation is list or origin in (list, collections.abc.Sequence):
         return _list_of(parts)
+    if (origin or annotation) in (tuple, set, frozenset):
+        return _collection(origin or annotation, parts)
     if annotation is dict or origin in (dict, collections.abc.Mapping):
         return _mapping_to(parts)
     if origin in (Union, types.UnionType):
         return _union(parts)
-    return None
+    return _record(annotation) if isinstance(annotation, type) else None
 
 
 def _choice(choices: Mapping[Any, Any]) -> _Kind | None:
@@ -208,6 +232,40 @@ def _list_of(parts: tuple[Any, ...]) -> _Kind | None:
     schema = {"type": "array", "items": item.schema} if item.schema else {"type": "array"}
     convert = item.convert
     return _Kind(schema, convert and (lambda values: [convert(value) for value in values]))
+
+
+def _collection(make: type, parts: tuple[Any, ...]) -> _Kind | None:
+    """A list that the function gets as a set or as a tuple of any length."""
+    if make is tuple and parts[1:] not in ((), (Ellipsis,)):
+        return None
+    listed = _list_of(parts[:1])
+    convert = listed and listed.convert
+    return listed and listed._replace(convert=lambda values: make(convert(values) if convert else values))
+
+
+def _record(annotation: type) -> _Kind | None:
+    """An object with the fields of a dataclass, a TypedDict or a pydantic model; None for another class."""
+    if dataclasses.is_dataclass(annotation):
+        fields = [field for field in dataclasses.fields(annotation) if field.init]
+        missing = dataclasses.MISSING
+        needs = {each.name: each.default is missing and each.default_factory is missing for each in fields}
+    elif issubclass(annotation, BaseModel):
+        needs = {name: field.is_required() for name, field in annotation.model_fields.items()}
+    elif typing.is_typeddict(annotation):
+        needs = {name: name in annotation.__required_keys__ for name in annotation.__annotations__}
+    else:
+        return None
+    hints = typing.get_type_hints(annotation, include_extras=True)
+    kinds = {name: _kind(hints[name]) for name in needs}
+    properties, converters = {}, {}
+    for name, kind in kinds.items():
+        if kind is None:
+            return None
+        properties[name] = {**kind.schema, **({"description": kind.description} if kind.description else {})}
+        converters[name] = kind.convert or (lambda value: value)
+    required = [name for name, is_needed in needs.items() if is_needed]
+    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return _Kind(schema, lambda values: annotation(**{name: converters[name](value) for name, value in values.items()}))
 
 
 def _mapping_to(parts: tuple[Any, ...]) -> _Kind | None:
@@ -244,7 +302,7 @@ def _types(schema: Mapping[str, Any]) -> list[str]:
 def _definition(
     function: Callable[..., Any], name: str, description: str | None, kinds: Mapping[str, _Kind]
 ) -> ToolDefinition:
-    docstring = (inspect.getdoc(function) or "").splitlines()
+    docstring = (inspect.getdoc(_original(function)) or "").splitlines()
     if description is None:
         description = " ".join(
             itertools.takewhile(lambda line: line.strip() and not _ARGS_SECTION.fullmatch(line), docstring)
@@ -254,7 +312,7 @@ def _definition(
             f"tool {name!r}: the function has no docstring; write one (the model reads its first paragraph)"
         )
     documented = _documented(docstring)
-    parameters = inspect.signature(function).parameters
+    parameters = {parameter.name: parameter for parameter in _parameters(function)}
     return ToolDefinition(
         name,
         description,

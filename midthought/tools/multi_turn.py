@@ -63,6 +63,16 @@ class MultiTurnManager:
         self._tools: EpisodeTools | None = None
         self.reset()
 
+    @property
+    def tool_registry(self) -> ToolRegistry:
+        """The tools."""
+        return self.executor.registry
+
+    @property
+    def action_parser(self) -> ActionParser:
+        """`parser` under its name in the setup package."""
+        return self.parser
+
     def reset(self) -> None:
         """Starts a new conversation: removes the turns and closes stateful tools. The environment is not changed."""
         if self._tools is not None:

@@ -166,7 +166,10 @@ async def invoke(
 
 
 def as_output(result: Any) -> ToolOutput:
-    """Returns the result of `Tool.execute` as a ToolOutput; other types are converted with `str`."""
+    """Returns the result of `Tool.execute` as a ToolOutput; other types are converted with `str`, except that a generator raises
+    TypeError."""
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise TypeError("the tool yields its result in pieces; execute must return one text")
     if isinstance(result, ToolOutput):
         return result if isinstance(result.text, str) else dataclasses.replace(result, text=str(result.text))
     return ToolOutput(str(result))

@@ -107,16 +107,19 @@ def _checked(config: RecipeConfig, *, needs_environment: bool) -> RecipeConfig:
 
 
 def make_prompts(
-    tools: ToolRegistry | Iterable[Tool],
+    tools: ToolRegistry | Iterable[Tool] | None,
     call_format: str | ActionParser | ToolCallFormat,
     *,
     system_prompt: str,
     describe_tools: bool,
 ) -> PromptBuilder:
-    """Returns the builder of the episodes' prompts. Raises SettingsError for a tool outside a list or a wrong call format."""
+    """Returns the builder of the episodes' prompts; `tools` None: no tools. Raises SettingsError for a tool outside a list or a
+    wrong call format."""
     if isinstance(tools, Tool):
         raise SettingsError(f"tools={tools!r:.80}: give a list of them: tools=[{tools.definition.name}]")
-    registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
+    if isinstance(tools, str | Mapping) or not isinstance(tools, Iterable | None):
+        raise SettingsError(f"tools={tools!r:.80}: give a list of Tool objects; @tool makes one from a function")
+    registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools or ())
     return PromptBuilder(system_prompt, registry, as_call_format(call_format), describe_tools)
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import numbers
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from midthought.config import ConfigStore, RecipeConfig
+from midthought.config.other_names import setting_named
+from midthought.config.section import Section
 from midthought.data.problems.problem_sets import PROBLEM_SETS, SEED, load_problems
 from midthought.env.answer_matching import exact_match, fuzzy_match, numeric_match, option_match
-from midthought.env.reward_functions import AnyRewardFunction, RewardError, short
+from midthought.env.reward_functions import AnyRewardFunction, RewardError, bare_name, short
 from midthought.env.rewards import RewardPart, correct, matched, num_calls, num_failed_calls, used_tool, weighted
 from midthought.errors import SettingsError, near_names
 from midthought.types import Task
@@ -59,6 +63,7 @@ def by_section(
     found: dict[str, dict[str, Any]] = {}
     for name, value in settings.items():
         if name in sections:
+            value = value.given() if isinstance(value, Section) else value
             if not isinstance(value, Mapping):
                 raise SettingsError(f"{name}={value!r:.80}: it is a section; give a mapping of its settings")
             found.setdefault(name, {}).update(value)
@@ -67,6 +72,10 @@ def by_section(
         if len(owners) > 1:
             forms = " or ".join(f"{section}={{{name!r}: …}}" for section in owners)
             raise SettingsError(f"{name}={value!r:.80}: several sections have this setting; write {forms}")
+        if not owners and (setting := setting_named(name)) is not None:
+            raise SettingsError(
+                f"unknown argument or setting {name!r}. Did you mean {setting.partition('.')[2]!r} ({setting})?"
+            )
         if not owners:
             known = {*sections, *(each for names in sections.values() for each in names), *arguments}
             raise SettingsError(
@@ -94,24 +103,40 @@ NAMED_REWARDS: Mapping[str, AnyRewardFunction] = {
 
 def named_rewards(rewards: Any) -> list[Any]:
     """Returns the functions for `combine_rewards`. An item is a name of `NAMED_REWARDS`, a function, a pair (either, weight), or
-    what `combine_rewards` takes; a mapping gives weights by name. Raises RewardError."""
+    what `combine_rewards` takes. A mapping gives weights by name, or functions by names of your own. A lambda is named by its
+    place (`reward_1`). None: no rewards. Raises RewardError."""
+    if rewards is None:
+        return []
     if isinstance(rewards, Mapping):
-        rewards = list(rewards.items())
-    if isinstance(rewards, str) or callable(rewards):
+        rewards = [_of_name(*item) for item in rewards.items()]
+    if isinstance(rewards, str) or callable(rewards) or _is_pair(rewards):
         rewards = [rewards]
-    return [_reward(item) for item in rewards]
+    if not isinstance(rewards, Iterable):
+        raise RewardError(f"rewards={short(rewards)}: give a list of names, functions, or pairs (reward, weight)")
+    return [_reward(item, f"reward_{number}") for number, item in enumerate(rewards, start=1)]
 
 
-def _reward(item: Any) -> Any:
+def _is_pair(rewards: Any) -> bool:
+    return isinstance(rewards, tuple) and len(rewards) == 2 and isinstance(rewards[1], numbers.Real)
+
+
+def _of_name(name: Any, value: Any) -> Any:
+    """Returns an item of a mapping as one of a list: of `{"name": function}` and `{"name": (function, weight)}` the named
+    function, otherwise (reward, weight)."""
+    function, weight = value if isinstance(value, tuple) and len(value) == 2 else (value, 1.0)
+    return RewardPart(name, weight, function) if isinstance(name, str) and callable(function) else (name, value)
+
+
+def _reward(item: Any, place: str) -> Any:
     weight: Any = 1.0
     if isinstance(item, tuple) and len(item) == 2:
         item, weight = item
         if isinstance(weight, str) or callable(weight):
             raise RewardError(f"{short((item, weight))}: give (reward, weight), the weight is a number")
-    elif not isinstance(item, str):
+    elif not isinstance(item, str | FunctionType):
         return item
     if not isinstance(item, str):
-        return weighted(item, weight)
+        return weighted(item, weight, name=place if callable(item) and bare_name(item) == "<lambda>" else None)
     if item not in NAMED_REWARDS:
         raise RewardError(f"unknown reward {item!r}. {near_names(item, NAMED_REWARDS)} Or give a function.")
     return RewardPart(item, weight, NAMED_REWARDS[item])

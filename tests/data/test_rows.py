@@ -3,6 +3,7 @@
 import csv
 import json
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 
@@ -119,6 +120,37 @@ def test_a_table_is_asked_for_its_rows():
 
     with pytest.raises(DataError, match="a table \\(Frame\\); give its rows"):
         rows_of(Frame())
+
+
+@pytest.mark.parametrize("method", ["to_pylist", "to_dicts", "to_dict"])
+def test_a_table_of_arrow_polars_or_pandas_is_read_by_its_own_method(method):
+    rows = [{"question": "a?"}, {"question": "b?"}]
+    table = SimpleNamespace(columns=("question",), **{method: lambda *orient: rows})
+    assert [row.value for row in rows_of(table)] == rows
+
+
+def test_a_data_frame_is_read():
+    pandas = pytest.importorskip("pandas")
+    assert [row.value for row in rows_of(pandas.DataFrame({"question": ["a?"], "answer": [1]}))] == [
+        {"question": "a?", "answer": 1}
+    ]
+
+
+def test_a_json_file_is_a_list_of_rows(tmp_path):
+    file = tmp_path / "a.json"
+    file.write_text('\ufeff[{"question": "a?"},\n {"question": "b?"}]', "utf-8")
+    assert [(row.where, row.value["question"]) for row in rows_of(file)] == [
+        ("a.json, row 1", "a?"),
+        ("a.json, row 2", "b?"),
+    ]
+    for text, message in (
+        ('{"rows": []}', "a dict, not a list"),
+        ('{"a": 1}\n{"a": 2}', r"JSON lines.*\.jsonl"),
+        ("[", "not JSON"),
+    ):
+        file.write_text(text)
+        with pytest.raises(DataError, match=message):
+            list(rows_of(file))
 
 
 def test_no_more_is_read_than_is_asked_for():

@@ -76,6 +76,14 @@ def test_a_final_number_with_separators_is_also_accepted_as_it_is_written():
     assert all(task_is_right(task, said) for said in ("2125", "2,125"))
 
 
+def test_a_messages_text_may_be_a_list_of_text_parts():
+    parts = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
+    (task,) = load_tasks([{"messages": [{"role": "user", "content": parts}], "final_answer": "c"}])
+    assert as_tuples([task]) == [("row:1", "a b", "c")]
+    with pytest.raises(DataError, match=r"a message's content is .*image"):
+        load_tasks([{"messages": [{"role": "user", "content": [{"type": "image", "image": "x"}]}], "answer": "c"}])
+
+
 def test_other_columns_are_named_by_arguments_and_a_dot_leads_into_nested_ones():
     row = {"text": "q", "meta": {"truth": {"short": "a"}, "kind": "hard"}, "uid": 7, "a.b": "c"}
     (task,) = load_tasks(

@@ -9,7 +9,9 @@ import re
 from fractions import Fraction
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -265,10 +267,27 @@ def test_what_is_no_finite_number_names_the_function_and_the_task(value):
             asyncio.run(reward.score(DONE))
 
 
-@pytest.mark.parametrize("value", [True, 1, 1.0, Fraction(1, 1)])
+SCALARS = [np.float32(1), np.bool_(True), np.array(1.0), torch.tensor(1.0), torch.tensor(True)]
+
+
+@pytest.mark.parametrize("value", [True, 1, 1.0, Fraction(1, 1), *SCALARS])
 def test_every_real_number_will_do_and_is_recorded_as_a_float(value):
-    (part,) = combine_rewards([("mine", 0.5, lambda trajectory: value)])(DONE).parts.values()
+    (part,) = combine_rewards([("mine", np.float32(0.5), lambda trajectory: value)])(DONE).parts.values()
     assert part == 0.5 and type(part) is float
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda completions, **rest: [1.0],
+        lambda prompts, completions: [1.0],
+        lambda data_source, solution_str, ground_truth, extra_info=None: 1.0,
+        lambda response, answer: float(response == answer),
+    ],
+)
+def test_a_function_of_texts_names_what_it_is_called_with_instead(function):
+    with pytest.raises(RewardError, match=r"'mine' takes .*f\(trajectory\).*model_output.*task\.answer.*matched"):
+        combine_rewards([("mine", 1.0, function)])
 
 
 def two_turns() -> Trajectory:

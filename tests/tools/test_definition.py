@@ -7,6 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from midthought.errors import SettingsError
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 
 SEARCH = ToolDefinition(
@@ -39,6 +40,34 @@ def test_the_schema_has_openais_shape() -> None:
         },
     }
     jsonschema.Draft202012Validator.check_schema(SEARCH.parameters_schema())
+
+
+STRING = {"type": "string", "description": "What to find."}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        [ToolParameter("query", str, "What to find."), ToolParameter("k", int, required=False)],  # type: ignore[arg-type]
+        [{"name": "query", **STRING}, {"name": "k", "type": "integer", "required": False}],
+        {"query": STRING, "k": {"type": "integer", "required": False}},
+        {"type": "object", "properties": {"query": STRING, "k": {"type": "integer"}}, "required": ["query"]},
+    ],
+)
+def test_parameters_may_be_written_as_mappings_and_as_a_json_schema(parameters: Any) -> None:
+    definition = ToolDefinition("search", "Finds things.", parameters)
+    assert [(each.name, each.type, each.required) for each in definition.parameters] == [
+        ("query", "string", True),
+        ("k", "integer", False),
+    ]
+    schema = definition.parameters_schema()
+    assert schema["properties"]["query"] == STRING and schema["required"] == ["query"]
+
+
+@pytest.mark.parametrize("parameters", [["query"], {"query": 3}, [{"name": "query", "kind": "string"}]])
+def test_a_parameter_of_another_form_is_an_error_that_names_it(parameters: Any) -> None:
+    with pytest.raises(SettingsError, match=r"tool 'search': a parameter is .*give ToolParameter"):
+        ToolDefinition("search", "Finds things.", parameters)
 
 
 def test_a_parameters_own_schema_stands_in_place_of_its_type() -> None:

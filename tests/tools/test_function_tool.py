@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import enum
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Optional
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, NotRequired, Optional, TypedDict
 
 import pytest
+from pydantic import BaseModel
 
 from midthought.errors import SettingsError
 from midthought.tools.definition import ToolOutput, ToolParameter
@@ -197,6 +200,93 @@ def test_a_bound_method_is_a_tool_and_a_copy_has_its_own_object() -> None:
     ]
 
 
+@dataclasses.dataclass
+class Place:
+    x: int
+    color: Color = Color.RED
+
+
+class Query(BaseModel):
+    words: set[str]
+    near: Place | None = None
+
+
+class Options(TypedDict):
+    k: Annotated[int, "How many."]
+    exact: NotRequired[bool]
+
+
+def test_a_dataclass_a_typed_dict_and_a_pydantic_model_are_objects_with_their_fields() -> None:
+    @tool
+    def find(query: Query, options: Options, path: tuple[Place, ...] = ()) -> str:
+        """Finds."""
+        return repr((sorted(query.words), query.near, options, path))
+
+    schemas = parameters_of(find)
+    assert schemas["options"] == {
+        "type": "object",
+        "properties": {"k": {"type": "integer", "description": "How many."}, "exact": {"type": "boolean"}},
+        "required": ["k"],
+        "additionalProperties": False,
+        "description": "",
+    }
+    assert schemas["query"]["properties"]["near"]["required"] == ["x"]
+    found = run(
+        find, query={"words": ["b", "a"], "near": {"x": 1.0}}, options={"k": 2}, path=[{"x": 1, "color": "blue"}]
+    )
+    assert found == (True, repr((["a", "b"], Place(1), {"k": 2}, (Place(1, Color.BLUE),))))
+    assert run(find, query={"words": []}, options={"l": 2}) == (
+        False,
+        "argument 'options' is missing 'k'",
+    )
+
+
+class Knot(BaseModel):
+    inside: Knot | None = None
+
+
+def tied(knot: Knot) -> str:
+    """Tied."""
+    return ""
+
+
+def test_a_partial_and_a_cached_function_are_tools_with_the_open_parameters() -> None:
+    def look(text: str, times: int = 2, *, index: object = None) -> str:
+        """Looks."""
+        return f"{text}{times}{index}"
+
+    made = tool(functools.partial(look, index="i"))
+    assert (made.definition.name, list(parameters_of(functools.partial(look, "a", index=1)))) == ("look", ["times"])
+    assert run(made, text="a") == (True, "a2i")
+
+    @tool
+    @functools.lru_cache
+    def double(number: int) -> int:
+        """Doubles."""
+        return 2 * number
+
+    assert run(double, number=2) == (True, "4")
+
+
+def test_a_tool_that_yields_is_refused_or_fails() -> None:
+    def pieces(text: str) -> Iterator[str]:
+        """Pieces."""
+        yield text
+
+    with pytest.raises(SettingsError, match="tool 'pieces' yields"):
+        tool(pieces)
+
+    @tool
+    def hidden(text: str) -> object:
+        """Hidden."""
+        return pieces(text)
+
+    assert run(hidden, text="a") == (
+        False,
+        "Tool execution error: the tool yields its result in pieces; execute must return one text",
+    )
+
+
 def untyped(query, k: int = 1):
     """Untyped."""
 
@@ -237,6 +327,7 @@ def silent(value: str) -> None:
         (several, r"parameter 'value': the type int \| str is not supported"),
         (keyed, r"parameter 'value': the type dict\[int, str\] is not supported"),
         (unknown, "its annotations cannot be read .*'Nowhere' is not defined"),
+        (tied, "parameter 'knot': the type .*Knot is not supported"),
         (silent, "tool 'silent': the function has no docstring; write one"),
         (Color, "takes a function, not <enum 'Color'>"),
         (print, "takes a function, not <built-in function print>"),

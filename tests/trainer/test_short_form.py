@@ -13,7 +13,7 @@ from small_environments import QUESTIONS, Colours
 
 from midthought import RewardError, SettingsError, Trainer, create_default_config, tool
 from midthought.data.problems.problem_sets import PROBLEM_SETS
-from midthought.env.rewards import correct, used_tool
+from midthought.env.rewards import combine_rewards, correct, used_tool
 from midthought.errors import DataError, MissingExtraError
 from midthought.trainer.short_form import NAMED_REWARDS, TRAINING_SPLITS, by_section, named_rewards, named_tasks
 from midthought.trainer.tasks import DatasetTasks
@@ -79,6 +79,8 @@ def test_settings_by_name_replace_those_of_a_config_and_of_the_preset():
     ("arguments", "message"),
     [
         ({"learning_rat": 1}, "'learning_rat'.*Did you mean.*'learning_rate'"),
+        ({"lr": 1}, r"'lr'. Did you mean 'learning_rate' \(training.learning_rate\)"),
+        ({"num_generations": 8}, r"Did you mean 'group_size'"),
         ({"datset": []}, "'datset'.*Did you mean 'dataset'"),
         ({"training": 3}, "training=3: it is a section"),
         ({"training": {"batch_sise": 3}}, "batch_sise.*Did you mean 'batch_size'"),
@@ -109,6 +111,9 @@ def test_settings_are_sorted_by_section():
         (["correct", ("num_calls", -0.1)], [("correct", 1.0), ("num_calls", -0.1)]),
         ({"correct": 2, "numeric_match": 0.5}, [("correct", 2), ("numeric_match", 0.5)]),
         ((), []),
+        (None, []),
+        (("correct", 0.5), [("correct", 0.5)]),
+        (("correct", "num_calls"), [("correct", 1.0), ("num_calls", 1.0)]),
     ],
 )
 def test_rewards_by_name_have_a_weight(rewards, expected):
@@ -117,9 +122,32 @@ def test_rewards_by_name_have_a_weight(rewards, expected):
     assert all(part.function is NAMED_REWARDS[part.name] for part in found)
 
 
+def test_a_lambda_is_named_by_its_place_or_by_the_key_of_a_mapping():
+    def one(trajectory):
+        return 1.0
+
+    for rewards, names in (
+        (lambda trajectory: 1.0, {"reward_1": 1.0}),
+        (["correct", (lambda trajectory: 1.0, 0.5)], {"correct": 1.0, "reward_2": 0.5}),
+        ({"mine": lambda trajectory: 1.0, "his": (one, 2.0), "correct": 3}, {"mine": 1.0, "his": 2.0, "correct": 3}),
+    ):
+        parts = combine_rewards(named_rewards(rewards)).parts
+        assert {name: weight for name, (weight, _) in parts.items()} == names
+
+
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [("calculate", "tools='calculate': give a list"), ({"a": multiply}, "give a list"), (len, "@tool makes one")],
+)
+def test_tools_that_are_no_list_are_refused(tools, message):
+    with pytest.raises(SettingsError, match=message):
+        Trainer(dataset=QUESTIONS, tools=tools, **SMALL)
+
+
 @pytest.mark.parametrize(
     ("rewards", "message"),
     [
+        (3, "rewards=3: give a list of names"),
         (["corect"], "unknown reward 'corect'.*Did you mean 'correct'"),
         ([("correct", "0.5")], "the weight is a number"),
         ([("correct", None)], "correct"),
