@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 import pytest
 import torch
@@ -408,6 +409,12 @@ def test_the_section_of_the_environment_has_parameters_of_ones_own(kind):
     assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config  # noqa: S301
     with pytest.raises(SettingsError, match="Did you mean 'difficulty'"):
         merge_configs(config, {"environment": {"dificulty": "easy"}})
+
+
+def test_a_path_object_is_a_path():
+    config = create_default_config(model={"local_path": Path("m")}, checkpoint={"output_dir": Path("runs") / "one"})
+    config.model.local_path = Path("n")
+    assert (config.model.local_path, config.checkpoint.output_dir) == ("n", "runs/one")
 
 
 def test_sections_are_given_as_objects_and_settings_merged_into_each_other():

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from midthought.config import former_names
 from midthought.config.section import Auto, Harmless, Section, settled
+
+PathText = Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, PurePath) else given)]
+"""A path as text; a `Path` is accepted, too."""
 
 
 class ModelConfig(Section):
     """The policy, and its critic."""
 
     former_names: ClassVar = former_names.MODEL
-    local_path: str = ""
+    local_path: PathText = ""
     """Folder or hub name of a Hugging Face causal LM. Empty: a small, randomly initialized Qwen3 with its own tokenizer."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Data type of the weights. Log-probabilities are accurate to 1e-4 only in float32. `auto`: bfloat16 for a model from
@@ -237,7 +241,7 @@ class CheckpointConfig(Section):
 
     former_names: ClassVar = former_names.CHECKPOINT
 
-    output_dir: Harmless[str] = ""
+    output_dir: Harmless[PathText] = ""
     """Run folder of a `Trainer` that has no `run_path`; a recipe has the folder of its command. Empty: no run folder."""
     save_interval: Harmless[int] = Field(10, ge=1)
     """PPO iterations between checkpoints; the warm-up saves every `save_interval` × 10 steps."""

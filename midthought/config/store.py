@@ -168,7 +168,7 @@ def create_default_config(preset: str | None = None, **sections: Mapping[str, An
 
 
 @overload
-def merge_configs(base: Store, changes: Mapping[str, Any]) -> Store: ...
+def merge_configs(base: Store, changes: Mapping[str, Any] | RecipeConfig) -> Store: ...
 
 
 @overload
@@ -177,7 +177,7 @@ def merge_configs(
 ) -> dict[str, Any]: ...
 
 
-def merge_configs(base: Any, changes: Mapping[str, Any], known: type[Section] | None = None) -> Any:
+def merge_configs(base: Any, changes: Any, known: type[Section] | None = None) -> Any:
     """Deep merge: values of `changes` (nested mappings) replace values of `base`, key by key. Returns an independent copy.
 
     Settings give validated settings of the same class (`base.merged(changes)`); mappings give a mapping. `changes` may be

@@ -117,15 +117,16 @@ def _from_schema(name: str, schema: Any, is_required: bool) -> Any:
     needs = schema["required"] if isinstance(schema.get("required"), bool) else is_required
     if "required" in schema and not isinstance(schema["required"], bool):
         rest["required"] = schema["required"]
-    kind = rest.get("type", "string")
+    kind: Any = rest.get("type", "string")
+    is_named = isinstance(kind, str | type)
     described, default = str(schema.get("description", "")), schema.get("default")
     return ToolParameter(
         name,
-        kind if isinstance(kind, str | type) else "string",
+        kind if is_named else "string",
         described,
         required=needs,
         default=default,
-        schema=None if rest.keys() <= {"type"} and isinstance(kind, str | type) else rest,
+        schema=None if rest.keys() <= {"type"} and is_named else rest,
     )
 
 

@@ -60,7 +60,7 @@ class FunctionTool(Tool, Generic[P, R]):
         self.timeout_seconds = timeout_seconds
         self.max_concurrency = max_concurrency
         self.retries = retries
-        self._function = function
+        self._function: Callable[..., Any] = function
         self._converters = {parameter: kind.convert for parameter, kind in kinds.items() if kind.convert is not None}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -243,7 +243,7 @@ def _collection(make: type, parts: tuple[Any, ...]) -> _Kind | None:
     return listed and listed._replace(convert=lambda values: make(convert(values) if convert else values))
 
 
-def _record(annotation: type) -> _Kind | None:
+def _record(annotation: Any) -> _Kind | None:
     """An object with the fields of a dataclass, a TypedDict or a pydantic model; None for another class."""
     if dataclasses.is_dataclass(annotation):
         fields = [field for field in dataclasses.fields(annotation) if field.init]

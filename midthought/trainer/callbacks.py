@@ -27,7 +27,8 @@ class TrainerCallback:
 
 
 def checked_callbacks(callbacks: Any) -> list[TrainerCallback]:
-    """Returns one or several callbacks as a list. Raises `SettingsError` for anything else."""
+    """Returns one or several callbacks as a list; None: none. Raises `SettingsError` for anything else."""
+    callbacks = () if callbacks is None else callbacks
     given = [callbacks] if isinstance(callbacks, TrainerCallback) or not isinstance(callbacks, Iterable) else callbacks
     given = list(given)
     for callback in given:

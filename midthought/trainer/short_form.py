@@ -45,7 +45,7 @@ def merge_settings(
         raise SettingsError(f"config must be a ConfigStore (create_default_config()), got a {type(config).__name__}")
     changes = by_section(config, settings, [*inspect.signature(arguments).parameters])
     if algorithm is not None:
-        changes.setdefault("training", {}).setdefault("algorithm", algorithm)
+        _set(changes, "training", "algorithm", algorithm)
     if isinstance(model, str | Path):
         changes.setdefault("model", {})["local_path"] = str(model)
         model = None
@@ -66,7 +66,8 @@ def by_section(
             value = value.given() if isinstance(value, Section) else value
             if not isinstance(value, Mapping):
                 raise SettingsError(f"{name}={value!r:.80}: it is a section; give a mapping of its settings")
-            found.setdefault(name, {}).update(value)
+            for key, inner in value.items():
+                _set(found, name, key, inner)
             continue
         owners = [section for section, names in sections.items() if name in names]
         if len(owners) > 1:
@@ -81,8 +82,16 @@ def by_section(
             raise SettingsError(
                 f"unknown argument or setting {name!r}. {near_names(name, known - {'self', 'settings'})}"
             )
-        found.setdefault(owners[0], {})[name] = value
+        _set(found, owners[0], name, value)
     return found
+
+
+def _set(found: dict[str, dict[str, Any]], section: str, name: str, value: Any) -> None:
+    """Adds a setting. Raises SettingsError if it was given before with another value."""
+    values = found.setdefault(section, {})
+    if name in values and values[name] != value:
+        raise SettingsError(f"{section}.{name} is given as {values[name]!r:.40} and as {value!r:.40}; give it once")
+    values[name] = value
 
 
 # -- rewards ---------------------------------------------------------------------------------------------------

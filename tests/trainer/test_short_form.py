@@ -79,6 +79,8 @@ def test_settings_by_name_replace_those_of_a_config_and_of_the_preset():
     ("arguments", "message"),
     [
         ({"learning_rat": 1}, "'learning_rat'.*Did you mean.*'learning_rate'"),
+        ({"algorithm": "grpo", "training": {"algorithm": "ppo"}}, "training.algorithm is given as 'ppo' and as 'grpo'"),
+        ({"batch_size": 4, "training": {"batch_size": 8}}, "training.batch_size is given as 4 and as 8; give it once"),
         ({"lr": 1}, r"'lr'. Did you mean 'learning_rate' \(training.learning_rate\)"),
         ({"num_generations": 8}, r"Did you mean 'group_size'"),
         ({"datset": []}, "'datset'.*Did you mean 'dataset'"),
