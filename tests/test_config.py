@@ -332,7 +332,7 @@ def test_what_is_merged_shares_nothing_with_what_it_came_from():
     assert (base, changes) == ({"a": {"b": [1]}}, {"c": {"d": [2]}})
 
 
-@pytest.mark.parametrize(("base", "changes"), [(None, {}), ({}, None), (ConfigStore(), ConfigStore()), ({}, "a=1")])
+@pytest.mark.parametrize(("base", "changes"), [(None, {}), ({}, None), (ConfigStore(), 3), ({}, "a=1")])
 def test_merging_what_are_no_mappings_says_so(base, changes):
     with pytest.raises(SettingsError, match=r"(base|changes)=.*give nested mappings, for example"):
         merge_configs(base, changes)

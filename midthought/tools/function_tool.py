@@ -185,6 +185,8 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 def _kind(annotation: Any) -> _Kind | None:
     """Returns None if the annotation is not supported."""
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Required, typing.NotRequired):
+        return _kind(parts[0])
     if origin is Annotated:
         inner = _kind(parts[0])
         description = next((part for part in parts[1:] if isinstance(part, str)), None)
@@ -256,6 +258,8 @@ def _record(annotation: Any) -> _Kind | None:
     else:
         return None
     hints = typing.get_type_hints(annotation, include_extras=True)
+    # Python does not see NotRequired in annotations that are strings
+    needs |= {name: False for name in needs if typing.get_origin(hints[name]) is typing.NotRequired}
     kinds = {name: _kind(hints[name]) for name in needs}
     properties, converters = {}, {}
     for name, kind in kinds.items():
