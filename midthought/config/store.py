@@ -90,7 +90,8 @@ class RecipeConfig(Section):
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as nested plain values."""
-        return self.model_dump(mode="json", serialize_as_any=True)
+        sections = {name: value.model_dump(mode="json") for name, value in self if isinstance(value, Section)}
+        return {**self.model_dump(mode="json"), **sections}  # a section may be of a subclass, with further settings
 
     def to_yaml(self) -> str:
         """The settings as YAML that `merged` reads back to equal settings."""
