@@ -205,7 +205,7 @@ def takes_environment(function: Callable[..., Any], name: str = "reward_fn") -> 
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     positional = [each for each in signature.parameters.values() if each.kind in kinds]
     second = positional[1] if len(positional) > 1 else None
-    texts = [each.name for each in positional[:2] if each.name in _OF_TEXTS]
+    texts = [each.name for each in positional[:2] if each.name in _OF_TEXTS and each.default is each.empty]
     if texts:
         raise RewardError(
             f"reward function {name!r} takes {signature}, but it is called with the record of an episode, not with "

@@ -212,8 +212,8 @@ def _plain(message: Message, arguments_as_text: bool) -> dict[str, Any]:
 
 
 def _apart(message: Message) -> tuple[str, Any, str]:
-    """Returns the blanks before a message's content, the content, and the blanks after it, which templates may remove; those of
-    an answer are part of its content."""
+    """Returns the blanks before a message's content, the content, and the blanks after it. Templates may remove such blanks,
+    except around an answer: there they are part of the content."""
     content = message["content"]
     if not isinstance(content, str) or message["role"] == "assistant":
         return "", content, ""
