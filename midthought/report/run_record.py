@@ -49,7 +49,9 @@ def read_run(path: str | os.PathLike[str], *, max_trajectories: int = 200) -> Ru
     trajectories, num_trajectories = _read_trajectories(folder, max_trajectories)
     return RunRecord(
         name=folder.path.resolve().name,
-        config=folder.config_path.read_text(encoding="utf-8") if folder.config_path.exists() else None,
+        config=folder.config_path.read_text(encoding="utf-8", errors="replace")
+        if folder.config_path.exists()
+        else None,
         summary=_read_summary(folder.summary_path),
         metrics=_read_metrics(folder),
         trajectories=trajectories,
@@ -64,7 +66,7 @@ def read_plan(path: str | os.PathLike[str]) -> dict[str, Any]:
     folder = RunFolder(path)
     try:
         record = json.loads(folder.plan_path.read_text(encoding="utf-8"))
-        if not isinstance(record, dict) or record.keys() < {"planned", "measured"}:
+        if not isinstance(record, dict) or not {"stage", "planned", "measured"} <= record.keys():
             raise ValueError("it holds no plan")
     except FileNotFoundError:
         raise CheckpointError(

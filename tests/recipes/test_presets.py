@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from midthought.config import RecipeConfig
-from midthought.errors import SettingsError
+from midthought.errors import CheckpointError, SettingsError
 from midthought.plan.choices import choose
 from midthought.recipes import find_recipe
+from midthought.recipes.presets import begin
+from midthought.report.run_folder import RunFolder
 
 RATE = {"podcast": "warmup", "feedback": "sft"}
 RECIPES = list(RATE)
@@ -105,3 +107,20 @@ def test_a_resumed_run_keeps_its_choices_whatever_file_is_given(recipe, tmp_path
     for config in (None, Path("own")):
         again = started(recipe, "model.local_path=some/model", path=tmp_path, config=config, resume=True)
         assert again == chosen
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "progress.json"])
+@pytest.mark.parametrize("how", ["evaluate", "from", "resume"])
+def test_settings_and_progress_of_a_damaged_run_are_not_used(name, how, tmp_path):
+    run = RunFolder(tmp_path / "run").create()
+    run.write_config(RecipeConfig().to_yaml())
+    run.write_file("progress.json", '{"from_path": null}\n')
+    run.unlock()
+    (run.path / name).write_bytes((run.path / name).read_bytes()[:-9])
+    options = {
+        "evaluate": {"path": tmp_path / "e", "stage": "evaluate", "from_path": run.path, "resume": False},
+        "from": {"path": tmp_path / "n", "stage": "rl", "from_path": run.path / "policy", "resume": False},
+        "resume": {"path": run.path, "stage": "all", "from_path": None, "resume": True},
+    }
+    with pytest.raises(CheckpointError, match=f"is not whole: {name} has"):
+        begin(RecipeConfig, {}, words=[], config=None, **options[how])
