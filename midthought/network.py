@@ -14,6 +14,14 @@ PLAIN_HTTP_HOSTS = "MIDTHOUGHT_PLAIN_HTTP_HOSTS"
 """Environment variable: hosts, separated by commas, to which keys may go without encryption, for a network that you trust."""
 
 
+_keys_read: set[str] = set()
+
+
+def keys_read() -> frozenset[str]:
+    """Returns every key that `read_key` has returned in this process, so that it can be left out of what is written."""
+    return frozenset(_keys_read)
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host name or address, with or without brackets, is this machine's loopback interface.
 
@@ -61,4 +69,5 @@ def read_key(variable: str | None, *urls: str) -> str:
                 f"the key in {variable} would travel unencrypted to {host}: use https, or, in a network that you trust, "
                 f"set {PLAIN_HTTP_HOSTS}={host}"
             )
+    _keys_read.add(key)
     return key

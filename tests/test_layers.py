@@ -33,6 +33,7 @@ LAYERS = [
         "http_json",
         "response_cache",
         "references",
+        "cassette",
     ),
     ("tools", "algo", "data", "plan"),
     ("env", "memory", "report", "engines"),
@@ -53,6 +54,9 @@ BELOW_IN_THEIR_LAYER = {
     ("storage_errors", "output_folder"),
     ("manifest", "pretrained"),
     ("output_folder", "pretrained"),
+    ("config", "cassette"),
+    ("network", "cassette"),
+    ("output_folder", "cassette"),
     ("peft_weights", "peft_folders"),
     ("peft_folders", "pretrained"),
 }

@@ -10,6 +10,7 @@ import yaml
 from pydantic import Field, model_validator
 
 from midthought.config.algorithms import algorithm_values
+from midthought.config.cassette import CassetteConfig
 from midthought.config.former_names import in_present_names
 from midthought.config.section import Section, unknown_key
 from midthought.config.sections import (
@@ -35,6 +36,7 @@ class RecipeConfig(Section):
     reward: RewardConfig = Field(default_factory=lambda: RewardConfig())
     training: TrainingConfig = Field(default_factory=lambda: TrainingConfig())
     guards: GuardsConfig = Field(default_factory=lambda: GuardsConfig())
+    cassette: CassetteConfig = Field(default_factory=lambda: CassetteConfig())
     checkpoint: CheckpointConfig = Field(default_factory=lambda: CheckpointConfig())
     ray: RayConfig = Field(default_factory=lambda: RayConfig())
 
@@ -49,6 +51,15 @@ class RecipeConfig(Section):
             raise ValueError(
                 "inference.temperature=0 in training means no exploration; set inference.temperature above 0 (usually 1.0)"
             )
+        used = "replay" if self.cassette.replay else "record" if self.cassette.record else "faults"
+        for setting, is_set in (
+            ("inference.partial_rollouts", self.inference.partial_rollouts),
+            ("ray.use_ray", self.ray.use_ray),
+        ):
+            if is_set and self.cassette.is_used:
+                raise ValueError(
+                    f"cassette.{used} with {setting}=true is not supported: set {setting}=false, or leave cassette.{used} out"
+                )
         estimator = self.training.adv_estimator
         if self.inference.partial_rollouts and "baselines" in self.training.needs:
             raise ValueError(

@@ -18,9 +18,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from midthought.cassette.calls import recorded
+from midthought.cassette.entries import Codec
 from midthought.env.reasoning import last_answer
 from midthought.errors import SettingsError
-from midthought.http_json import ChatEndpoint, EndpointSettings, NoReplyError, as_data
+from midthought.http_json import ChatEndpoint, EndpointSettings, NoReplyError, Reply, as_data
 from midthought.response_cache import ReplyCache
 from midthought.types import Trajectory
 
@@ -40,6 +42,14 @@ _VERDICT = re.compile(r"verdict\s*:", re.IGNORECASE)
 _NUMBER = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{1,9})?")
 
 _log = logging.getLogger(__name__)
+
+
+_REPLY: Codec[Reply] = Codec(
+    encode=list,
+    decode=lambda row: Reply(*row),
+    error=functools.partial(NoReplyError, is_passing=True),
+    garbled=lambda reply, garble: Reply(garble(reply.text), reply.finish_reason),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +146,16 @@ class Judge:
     async def verdict(self, question: str, answer: str, references: Sequence[str] = ()) -> Verdict:
         """Returns the verdict: from the cache if the same request was sent before, else from the endpoint."""
         body = self._request(question, answer, references)
+        try:
+            reply = await recorded("judge", self.model, json.loads(body), functools.partial(self._reply, body), _REPLY)
+        except NoReplyError as error:
+            return self._without_verdict("failed", str(error), None)
+        value = None if reply.finish_reason == "length" else parse_verdict(reply.text, self.scale)
+        if value is None:
+            return self._without_verdict("unparsed", "the reply does not end with a verdict", reply.text)
+        return Verdict(value, reply.text)
+
+    async def _reply(self, body: bytes) -> Reply:
         key = hashlib.sha256(self._endpoint.url.encode() + b"\n" + body).hexdigest()
         # equal concurrent requests are sent once; a lock belongs to one event loop
         lock = self._asking.setdefault((id(asyncio.get_running_loop()), key), asyncio.Lock())
@@ -143,15 +163,9 @@ class Judge:
             reply = self._cache.get(key)
             self._num["misses" if reply is None else "hits"] += 1
             if reply is None:
-                try:
-                    reply = await self._endpoint.ask(body)
-                except NoReplyError as error:
-                    return self._without_verdict("failed", str(error), None)
+                reply = await self._endpoint.ask(body)
                 self._cache.put(key, reply)
-        value = None if reply.finish_reason == "length" else parse_verdict(reply.text, self.scale)
-        if value is None:
-            return self._without_verdict("unparsed", "the reply does not end with a verdict", reply.text)
-        return Verdict(value, reply.text)
+            return reply
 
     def _request(self, question: str, answer: str, references: Sequence[str]) -> bytes:
         material: dict[str, Any] = {"question": question}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import weakref
 from collections import OrderedDict
@@ -11,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+from midthought.cassette.calls import recorded
+from midthought.cassette.entries import Codec
 from midthought.data.tasks import DATASET_LABEL
 from midthought.env.answers import CHECKS, task_is_right
 from midthought.errors import EpisodeError, SettingsError, near_names
@@ -23,6 +26,10 @@ from midthought.types import Task
 
 IsRight = Callable[[Task, str], bool]
 """Whether an answer is right. It runs in a thread, because it may block."""
+
+_OUTPUT: Codec[ToolOutput] = Codec(
+    encode=lambda output: {"text": output.text, "metadata": output.metadata}, decode=lambda row: ToolOutput(**row)
+)
 
 SPARE_SECONDS = 30.0
 """Time for the answer check (some seconds for mathematics) and masking, in addition to the servers' time."""
@@ -113,14 +120,19 @@ class FeedbackTool(Tool):
             )
         if not current_answer.strip():
             raise ValueError("current_answer is empty")
-        key = self._key(self._task, current_answer, reasoning)
+        said = {"current_answer": current_answer, "reasoning": reasoning}
+        ask = functools.partial(self._once, self._task, current_answer, reasoning)
+        return await recorded("feedback", self._name, said, ask, _OUTPUT)
+
+    async def _once(self, task: Task, answer: str, reasoning: str) -> ToolOutput:
+        key = self._key(task, answer, reasoning)
         # equal questions wait for the first one; a lock belongs to one event loop
         lock = self._asking.setdefault((id(asyncio.get_running_loop()), key), asyncio.Lock())
         async with lock:
             if key in self._cache:
                 self._cache.move_to_end(key)
                 return self._cache[key]
-            output = await self._answered(self._task, current_answer, reasoning)
+            output = await self._answered(task, answer, reasoning)
             self._cache[key] = output
             if len(self._cache) > self._max_cached:
                 self._cache.popitem(last=False)

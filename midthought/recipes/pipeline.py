@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from midthought.cassette.cassette import require_new
 from midthought.config import RecipeConfig, SupervisedSection, require_allowed
 from midthought.errors import SettingsError
 from midthought.learning.actor_critic import AnyLearner
@@ -149,7 +150,8 @@ class RecipeRun(ABC):
             progress.require_same_beginning(self.stage, self.from_path)
             self.stage = progress.stage  # type: ignore[assignment]
             self.from_path = Path(progress.from_path) if progress.from_path else None
-        check_source(before_choice(self.config.inference), self.config.ray)
+        check_source(before_choice(self.config.inference), self.config.ray, self.config.cassette)
+        require_new(self.config.cassette, resume=self.resume)
         source = self._source
         self._choose(source)
         check_training(self.config.training)
@@ -323,7 +325,7 @@ class RecipeRun(ABC):
     def _rollouts(self, when: str) -> Rollouts:
         """Runs the episodes of an evaluation. Close it after use."""
         num_iters = self.config.training.num_iters(self.tasks.num_tasks)
-        return self.tasks.rollouts(self.policy, num_iters if when == "after" else 0)
+        return self.tasks.rollouts(self.policy, num_iters if when == "after" else 0, stage=when)
 
     # -- control arms --------------------------------------------------------------------------------------------
 
@@ -336,7 +338,7 @@ class RecipeRun(ABC):
 
     def _reinforce_arm(self, arm: ControlArm) -> dict[str, float]:
         """Trains a copy of the warmed-up policy in a run folder of its own."""
-        config, folder = arm.settings(self.config), self.path / arm.folder
+        config, folder = arm.with_own_cassette(arm.settings(self.config)), self.path / arm.folder
         self._load(str(self.path / "warmup"))
         with self._trainer(config, self._make_tasks(config), folder, resume=True) as trainer:
             trainer.fit(max_seconds=self.run.num_seconds("ppo") if arm.same_seconds else None)

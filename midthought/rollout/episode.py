@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from midthought.cassette.cassette import Part
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
 from midthought.env.reasoning import THINK_CLOSE
+from midthought.rollout.recorded_calls import recorded_environment, recorded_sample
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
 from midthought.tools.call_formats import ToolCallFormat
@@ -76,6 +78,8 @@ class RolloutParts:
     """Creates the environment of one episode; a stateless one may be the same every time."""
     inference: InferenceConfig = field(default_factory=InferenceConfig)
     """Limits of an episode, and its sampling options."""
+    cassette: Part | None = None
+    """Where the calls of these episodes are recorded or replayed, and which faults they get."""
 
 
 class TokenWatch:
@@ -141,12 +145,20 @@ async def run_episodes(
 async def run_episode(parts: RolloutParts, trajectory: Trajectory, number: int) -> None:
     """Runs one episode from its prompt to its reward. `number` identifies it in the engine. At the end it is closed there.
 
-    An exception inside ends the episode as FAILED with the error's text and without a reward; cancellation is raised.
+    An exception inside ends the episode as FAILED with the error's text and without a reward; cancellation is raised, and a
+    `CassetteError`.
     """
+    if parts.cassette is None:
+        return await _run_episode(parts, trajectory, number)
+    with parts.cassette.episode(number, task_id=trajectory.task.task_id, seed=trajectory.seed):
+        await _run_episode(parts, trajectory, number)
+
+
+async def _run_episode(parts: RolloutParts, trajectory: Trajectory, number: int) -> None:
     tools: EpisodeTools | None = None
     environment: EpisodeEnvironment | None = None
     try:
-        environment = parts.environment(trajectory.task)
+        environment = recorded_environment(parts.environment(trajectory.task))
         tools = open_tools(parts, trajectory, environment)
         trajectory.stop_reason = await Episode(parts, trajectory, number, tools).run(environment)
         parts.engine.close(number)
@@ -333,7 +345,9 @@ class Episode:
         trajectory = self.trajectory
         started = time.perf_counter()
         try:
-            return await self._parts.engine.sample(self._number, trajectory.token_ids, sampling, stopper=self._watch)
+            return await recorded_sample(
+                self._parts.engine, self._number, trajectory.token_ids, sampling, stopper=self._watch
+            )
         finally:
             trajectory.engine_seconds += time.perf_counter() - started
 

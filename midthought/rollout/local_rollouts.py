@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
 import dataclasses
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Self
 
+from midthought.cassette.cassette import Cassette
 from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.engine import TrainedEngine
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
@@ -27,13 +31,28 @@ class Rollouts(ABC):
     """
 
     def __init__(
-        self, parts: RolloutParts, engine: TrainedEngine, *, seed: int, stream: InFlightEpisodes | None = None
+        self,
+        parts: RolloutParts,
+        engine: TrainedEngine,
+        *,
+        seed: int,
+        stream: InFlightEpisodes | None = None,
+        cassette: Cassette | None = None,
     ) -> None:
-        """`engine` counts the policy versions. `stream`: episodes that may outlive an iteration (partial rollouts)."""
+        """`engine` counts the policy versions. `stream`: episodes that may outlive an iteration (partial rollouts). `cassette`:
+        where the calls of the episodes are recorded or replayed."""
         self.parts = parts
         self.stream = stream
         self._engine = engine
-        self._seed = seed
+        self._seed = self._first_seed = seed
+        self._cassette = cassette
+        self._num_evaluations: Counter[str] = Counter()
+
+    def without_cassette(self) -> Self:
+        """Returns the same source without recording, replaying and faults."""
+        found = copy.copy(self)
+        found._cassette = None
+        return found
 
     def reseed(self, seed: int) -> None:
         """Samples the episodes that are started from now on with another seed."""
@@ -57,7 +76,9 @@ class Rollouts(ABC):
         version = self.policy_version
         parts = _at_temperature(self.parts, 0.0) if greedy else self.parts
         purpose = f"train-{iteration}" + (f"-{attempt}" if attempt else "")
-        trajectories = self._run(parts, self._starts(purpose, tasks, group_size))
+        name = f"train-{iteration:06}" + (f"-{attempt}" if attempt else "") + ("-greedy" if greedy else "")
+        with self._recorded(parts, name) as parts:
+            trajectories = self._run(parts, self._starts(purpose, tasks, group_size))
         return RolloutData(trajectories=trajectories, seconds=time.perf_counter() - began, policy_version=version)
 
     def evaluate(
@@ -70,7 +91,10 @@ class Rollouts(ABC):
     ) -> list[Trajectory]:
         """Runs one episode per task, with another tool executor or temperature; temperature 0 is greedy."""
         parts = dataclasses.replace(_at_temperature(self.parts, temperature), executor=executor or self.parts.executor)
-        return self._run(parts, self._starts("evaluation", tasks, 1), on_finished)
+        name = f"evaluation-{self.policy_version:06}"
+        self._num_evaluations[name] += 1
+        with self._recorded(parts, f"{name}-{self._num_evaluations[name]}") as parts:
+            return self._run(parts, self._starts("evaluation", tasks, 1), on_finished)
 
     def sleep(self) -> None:
         """Releases the engine's memory for the learner; the next episode or update takes it again."""
@@ -89,6 +113,16 @@ class Rollouts(ABC):
         self, parts: RolloutParts, starts: Sequence[EpisodeStart], on_finished: OnFinished = None
     ) -> list[Trajectory]:
         """Returns the trajectories in the order of `starts`. `on_finished` is called when an episode ends."""
+
+    @contextlib.contextmanager
+    def _recorded(self, parts: RolloutParts, name: str) -> Iterator[RolloutParts]:
+        """Opens the part of the cassette with this name. After a rollback, which samples with another seed, it has another."""
+        if self._cassette is None:
+            yield parts
+            return
+        name = name if self._seed == self._first_seed else f"{name}-seed{self._seed}"
+        with self._cassette.part(name) as part:
+            yield dataclasses.replace(parts, cassette=part)
 
     def _starts(self, purpose: str, tasks: Sequence[Task], group_size: int) -> list[EpisodeStart]:
         return [
@@ -112,8 +146,9 @@ class LocalRollouts(Rollouts):
         seed: int,
         stream: InFlightEpisodes | None = None,
         loop: BackgroundLoop | None = None,
+        cassette: Cassette | None = None,
     ) -> None:
-        super().__init__(parts, engine, seed=seed, stream=stream)
+        super().__init__(parts, engine, seed=seed, stream=stream, cassette=cassette)
         self._loop = loop
 
     def close(self) -> None:

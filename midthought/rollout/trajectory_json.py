@@ -49,7 +49,7 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
         "num_cut": trajectory.num_cut,
         "tool_seconds": trajectory.tool_seconds,
         "engine_seconds": trajectory.engine_seconds,
-        "turns": [_turn_to_json(turn) for turn in trajectory.turns],
+        "turns": [turn_to_json(turn) for turn in trajectory.turns],
         "turn_ends": trajectory.turn_ends,
         "call_ends": trajectory.call_ends,
         "values": trajectory.values,
@@ -67,21 +67,29 @@ def trajectory_from_json(row: Mapping[str, Any]) -> Trajectory:
     trajectory.stop_reason = None if row["stop_reason"] is None else StopReason(row["stop_reason"])
     trajectory.error = row["error"]
     if row["reward"] is not None:
-        parts = {name: _number(value) for name, value in row["reward"]["parts"].items()}
-        turns, calls = (tuple(map(_number, row["reward"].get(name, ()))) for name in ("turns", "calls"))
-        spans = tuple((start, end, _number(value)) for start, end, value in row["reward"].get("spans", ()))
-        feedback = row["reward"].get("feedback", "")
-        trajectory.reward = Reward(parts=parts, turns=turns, calls=calls, spans=spans, feedback=feedback)
+        trajectory.reward = reward_from_json(row["reward"])
     trajectory.policy_versions = list(row["policy_versions"])
     trajectory.num_cut = row["num_cut"]
     trajectory.tool_seconds = row["tool_seconds"]
     trajectory.engine_seconds = row["engine_seconds"]
-    trajectory.turns = [_turn_from_json(turn) for turn in row["turns"]]
+    trajectory.turns = [turn_from_json(turn) for turn in row["turns"]]
     trajectory.turn_ends = [(segment, index) for segment, index in row["turn_ends"]]
     trajectory.call_ends = [(segment, index) for segment, index in row.get("call_ends", ())]  # older records have none
     trajectory.values = list(map(_number, row["values"]))
     trajectory.check()
     return trajectory
+
+
+def reward_from_json(row: Mapping[str, Any]) -> Reward:
+    """Returns the reward that `Reward.to_dict` wrote."""
+    turns, calls = (tuple(map(_number, row.get(name, ()))) for name in ("turns", "calls"))
+    return Reward(
+        parts={name: _number(value) for name, value in row["parts"].items()},
+        turns=turns,
+        calls=calls,
+        spans=tuple((start, end, _number(value)) for start, end, value in row.get("spans", ())),
+        feedback=row.get("feedback", ""),
+    )
 
 
 def save_trajectories(path: str | os.PathLike[str], trajectories: Iterable[Trajectory]) -> None:
@@ -144,14 +152,16 @@ def _event_from_json(row: Mapping[str, Any]) -> ToolEvent:
     return ToolEvent(**{**row, "call": ToolCall(**row["call"]), "outcome": ToolOutcome(row["outcome"])})
 
 
-def _turn_to_json(turn: Turn) -> dict[str, Any]:
+def turn_to_json(turn: Turn) -> dict[str, Any]:
+    """Returns a turn as JSON values, with the environment's `info` if it has one."""
     row = asdict(turn)
     if isinstance(turn, EnvironmentTurn):
         row["info"] = {str(name): _sayable(value) for name, value in turn.info.items()}
     return row
 
 
-def _turn_from_json(row: Mapping[str, Any]) -> Turn:
+def turn_from_json(row: Mapping[str, Any]) -> Turn:
+    """Returns the turn that `turn_to_json` wrote."""
     fields = {**row, "tool_call": ToolCall(**row["tool_call"]), "reward": _number(row["reward"])}
     if row["parsed_action"] is not None:
         fields["parsed_action"] = ParsedAction(**row["parsed_action"])
@@ -160,7 +170,8 @@ def _turn_from_json(row: Mapping[str, Any]) -> Turn:
 
 def _sayable(value: Any) -> Any:
     try:
-        return json_value(value)
+        is_scalar = getattr(value, "ndim", None) == 0  # of numpy, whose bool is not a number for Python
+        return json_value(value.item() if is_scalar else value)
     except TypeError:
         return str(value)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import functools
 import inspect
 import itertools
 import queue
@@ -73,9 +75,10 @@ class DaemonThreads:
         """Calls whose caller was cancelled (a deadline) while their thread continued."""
 
     async def run(self, function: Callable[[], T]) -> T:
-        """Awaits `function()`. Raises what it raises, or RuntimeError if that is not an Exception (SystemExit)."""
+        """Awaits `function()`, which sees the caller's context variables. Raises what it raises, or RuntimeError if that is not
+        an Exception (SystemExit)."""
         loop = asyncio.get_running_loop()
-        job = _Job(function, loop, loop.create_future())
+        job = _Job(functools.partial(contextvars.copy_context().run, function), loop, loop.create_future())
         self._inbox().put(job)
         try:
             value, error = await job.future
