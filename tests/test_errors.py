@@ -10,6 +10,7 @@ STANDARD = {
     "TranscriptError": ValueError,
     "ModelPathError": FileNotFoundError,
     "CheckpointError": FileNotFoundError,
+    "CassetteError": LookupError,
     "RunLockedError": BlockingIOError,
     "StorageError": OSError,
     "OutputPathError": FileExistsError,

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from midthought import errors
-from midthought.cassette.entries import Codec, RecordedCall, as_json, without_keys
+from midthought.cassette.entries import JSON_VALUES, Codec, RecordedCall, as_json, without_keys
 from midthought.cassette.faults import CallPosition, Fault, Faults
 from midthought.cassette.files import PartReader, PartWriter
 from midthought.errors import CassetteError
@@ -32,10 +32,13 @@ def current_calls() -> EpisodeCalls | None:
     return _current.get()
 
 
-async def recorded(kind: str, name: str, arguments: Any, run: Callable[[], Awaitable[T]], codec: Codec[T]) -> T:
+async def recorded(
+    kind: str, name: str, arguments: Any, run: Callable[[], Awaitable[T]], codec: Codec[T] = JSON_VALUES
+) -> T:
     """Returns `await run()`, recorded, replayed or with a fault, as the cassette of the running episode says.
 
-    Without one it only returns `await run()`. `arguments`: what determines the result, without keys; JSON values.
+    Without one it only returns `await run()`. `kind`: `judge` or `feedback` for your own functions. `arguments`: what was asked,
+    JSON values. The result must be JSON values, too, unless there is a `codec`.
     """
     calls = _current.get()
     if calls is None:

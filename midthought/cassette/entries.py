@@ -23,22 +23,29 @@ _MIN_SECRET_CHARS = 8
 """A shorter value of a variable is not treated as a key: it would occur in ordinary text."""
 
 
-def _unchanged(value: Any, garble: Callable[[str], str]) -> Any:
+def _same(value: Any) -> Any:
+    return value
+
+
+def _not_garbled(value: Any, garble: Callable[[str], str]) -> Any:
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[T]):
-    """How results of one kind of call are recorded."""
+    """How results of one kind of call are recorded; by default as the JSON values that they are."""
 
-    encode: Callable[[T], Any]
+    encode: Callable[[T], Any] = _same
     """Returns the result as JSON values."""
-    decode: Callable[[Any], T]
+    decode: Callable[[Any], T] = _same
     """Returns the result again; equal results while recording and replaying, because both come from here."""
     error: Callable[[str], Exception] = ConnectionError
     """Creates the exception of a failed call from its message."""
-    garbled: Callable[[T, Callable[[str], str]], T] = _unchanged
+    garbled: Callable[[T, Callable[[str], str]], T] = _not_garbled
     """Returns the result with a function applied to its texts."""
+
+
+JSON_VALUES: Codec[Any] = Codec()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -59,7 +59,7 @@ async def recorded_sample(
 # -- environments --------------------------------------------------------------------------------------------------
 
 _REWARD: Codec[Reward] = Codec(encode=Reward.to_dict, decode=reward_from_json, error=EpisodeError)
-_TEXT_AND_TURN: Codec[dict[str, Any]] = Codec(encode=lambda row: row, decode=lambda row: row, error=EpisodeError)
+_TEXT_AND_TURN: Codec[dict[str, Any]] = Codec(error=EpisodeError)
 
 
 def recorded_environment(environment: Any) -> Any:

@@ -229,7 +229,9 @@ class Rooms(BaseEnvironment):
 def test_replies_and_rewards_of_an_environment_are_replayed(tmp_path: Path) -> None:
     def playing(engine: Any) -> RolloutParts:
         def episode(task: Task) -> EnvironmentEpisode:
-            return EnvironmentEpisode(Rooms(EnvironmentConfig()))
+            rooms = Rooms(EnvironmentConfig())
+            rooms.reset()
+            return EnvironmentEpisode(rooms)
 
         return parts_of(engine, environment=episode)
 

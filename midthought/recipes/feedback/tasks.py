@@ -43,7 +43,7 @@ class FeedbackTasks(RecipeTasks):
 
     def make_environment(self) -> FeedbackEnvironment:
         is_read = self.config.training.self_teacher in ("feedback", "both")
-        tool = FeedbackTool.from_settings(self.config.feedback) if is_read else None
+        tool = _tool(self.config) if is_read else None
         return FeedbackEnvironment(self._reader, self.config.reward, tool)
 
     def rounds(self, done: Sequence[Trajectory]) -> list[list[Round]]:
@@ -66,5 +66,12 @@ class FeedbackTasks(RecipeTasks):
 
 
 def _registry(config: FeedbackRecipeConfig, critic: str | None = None) -> ToolRegistry:
-    settings = config.feedback if critic is None else config.feedback.model_copy(update={"critic": critic})
-    return ToolRegistry([FeedbackTool.from_settings(settings)])
+    return ToolRegistry([_tool(config, critic)])
+
+
+def _tool(config: FeedbackRecipeConfig, critic: str | None = None) -> FeedbackTool:
+    """Returns the tool with the critic of the settings, or another one. A replay needs no key."""
+    changes = {"critic": critic} if critic is not None else {}
+    if config.cassette.replay:
+        changes["api_key_env"] = None
+    return FeedbackTool.from_settings(config.feedback.model_copy(update=changes))

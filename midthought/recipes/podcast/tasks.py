@@ -48,6 +48,8 @@ class PodcastData:
     plan: QuestionPlan
     replaces: bool
     """Whether building removes chunks of other transcripts from the memory."""
+    is_replayed: bool = False
+    """Whether results come from a cassette, so that a service is not contacted."""
 
     def build(self, run_path: Path, progress: Callable[[int, int], None] | None = None) -> BuildReport:
         """Embeds and stores new chunks, and writes the questions into the run folder.
@@ -61,7 +63,7 @@ class PodcastData:
             raise MemoryStoreError(f"{own} {found}; delete this folder, and the run, resumed, builds it again")
         chunks = [chunk for part in self.chunks.values() for chunk in part]
         report = (
-            _found(self.store, chunks)
+            _found(self.store, chunks, is_replayed=self.is_replayed)
             if isinstance(self.store, RemoteMemory)
             else self.store.build(chunks, progress, replace=self.replaces)
         )
@@ -105,9 +107,10 @@ class PodcastTasks(RecipeTasks):
         return metrics | ({"call_rate_needless": call_rate(needless)} if needless else {})
 
 
-def _found(memory: RemoteMemory, chunks: Sequence[Chunk]) -> BuildReport:
+def _found(memory: RemoteMemory, chunks: Sequence[Chunk], *, is_replayed: bool) -> BuildReport:
     started = time.perf_counter()
-    memory.require(chunks)
+    if not is_replayed:
+        memory.require(chunks)
     return BuildReport(0, len(chunks), 0, 0, time.perf_counter() - started)
 
 
@@ -148,13 +151,16 @@ def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_p
     tasks = _tasks(config, chunks, parts, plan)
     where = memory.path or run_path / "memory"
     measures = not config.inference.deterministic  # times differ between runs
-    store = open_memory(where, memory.table, memory.embedding_model, memory.token_env, measures=measures)
+    is_replayed = bool(config.cassette.replay)
+    store = open_memory(
+        where, memory.table, memory.embedding_model, memory.token_env, measures=measures, is_replayed=is_replayed
+    )
     replaces = memory.replace or not memory.path  # a run's own memory holds nothing else
     if isinstance(store, MemoryStore) and not replaces:
         store.require_kept(chunks)
     registry = ToolRegistry()
     registry.register(MemoryRetrievalTool(store, k=memory.k, mode=memory.search))
-    return PodcastData(parts, tasks, store, registry, plan, replaces)
+    return PodcastData(parts, tasks, store, registry, plan, replaces, is_replayed)
 
 
 def _plan(config: PodcastConfig, num_questions: int, no_memory_share: float) -> QuestionPlan:

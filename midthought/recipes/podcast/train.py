@@ -7,6 +7,9 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from midthought.cassette.calls import recorded
+from midthought.cassette.cassette import Cassette
+from midthought.engines.background_loop import BackgroundLoop
 from midthought.env.rewards import correct
 from midthought.errors import SettingsError
 from midthought.memory.transcripts import Transcript
@@ -128,7 +131,23 @@ class PodcastRun(RecipeRun):
             metrics = run_arms(rollouts, todo, correct, on_arm, lambda _: bar.advance(1))
         found = {f"{when}.{name}": value for name, value in metrics.items()}
         is_first = when == "before" or self.stage == "evaluate"
-        return found | (task_metrics(self.data) if is_first else {})
+        return found | (self._task_metrics(when) if is_first else {})
+
+    def _task_metrics(self, when: str) -> dict[str, Any]:
+        """Returns the metrics of the questions. Their searches are in no episode: they are one call in the cassette."""
+        cassette = Cassette.from_config(self.config.cassette, within=when)
+        if cassette is None:
+            return task_metrics(self.data)
+
+        async def search() -> dict[str, Any]:
+            return task_metrics(self.data)
+
+        with (
+            closing(BackgroundLoop("midthought-recipe")) as loop,
+            cassette.part("retrieval") as part,
+            part.episode(0, task_id="retrieval", seed=0),
+        ):
+            return loop.run(recorded("tool", "task_metrics", {}, search))
 
     # -- the end ------------------------------------------------------------------------------------------------
 
