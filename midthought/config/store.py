@@ -79,6 +79,11 @@ class RecipeConfig(Section):
         buffer = self.training.overlong_buffer_tokens
         return round(buffer * self.inference.max_tokens if buffer < 1 else buffer)
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the run depends on no measurement: with `inference.deterministic`, and if calls are recorded or replayed."""
+        return self.inference.deterministic or bool(self.cassette.record or self.cassette.replay)
+
     def frozen(self) -> Self:
         """Returns a validated, frozen copy, with the values that follow from another section filled in.
 

@@ -171,8 +171,8 @@ class RecipeRun(ABC):
             progress.stage = self.stage
             progress.from_path = str(self.from_path.resolve()) if self.from_path else None
             progress.save()
-        if self.config.inference.deterministic:
-            torch.use_deterministic_algorithms(True)
+        if self.config.is_repeatable:
+            torch.use_deterministic_algorithms(True, warn_only=not self.config.inference.deterministic)
 
     def _choose(self, source: str) -> None:
         """Replaces `auto` in the settings, reports the choices, and rejects a run that does not fit in memory."""

@@ -108,8 +108,8 @@ def saving(
 def is_mixed(settings: SupervisedSection, config: RecipeConfig, chosen: str | None) -> bool | None:
     """Returns whether supervised steps run under bfloat16 autocast; None: the first step measures it.
 
-    `chosen`: the precision that an interrupted run measured to be faster. Deterministic runs depend on no measurement.
+    `chosen`: the precision that an interrupted run measured to be faster. Repeatable runs depend on no measurement.
     """
-    if settings.mixed_precision is None and config.inference.deterministic:
+    if settings.mixed_precision is None and config.is_repeatable:
         return False
     return chosen == "bfloat16" if settings.mixed_precision is None and chosen else settings.mixed_precision

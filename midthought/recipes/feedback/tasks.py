@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from midthought.env.answers import task_is_right
 from midthought.env.math_worker_pool import NUM_WORKERS
@@ -71,7 +72,7 @@ def _registry(config: FeedbackRecipeConfig, critic: str | None = None) -> ToolRe
 
 def _tool(config: FeedbackRecipeConfig, critic: str | None = None) -> FeedbackTool:
     """Returns the tool with the critic of the settings, or another one. A replay needs no key."""
-    changes = {"critic": critic} if critic is not None else {}
+    changes: dict[str, Any] = {"critic": critic} if critic is not None else {}
     if config.cassette.replay:
         changes["api_key_env"] = None
     return FeedbackTool.from_settings(config.feedback.model_copy(update=changes))

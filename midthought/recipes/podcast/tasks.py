@@ -150,7 +150,7 @@ def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_p
     plan = _plan(config, questions.num_train, questions.no_memory_share)
     tasks = _tasks(config, chunks, parts, plan)
     where = memory.path or run_path / "memory"
-    measures = not config.inference.deterministic  # times differ between runs
+    measures = not config.is_repeatable  # times differ between runs
     is_replayed = bool(config.cassette.replay)
     store = open_memory(
         where, memory.table, memory.embedding_model, memory.token_env, measures=measures, is_replayed=is_replayed
