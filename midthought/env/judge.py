@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from midthought.cassette.calls import recorded
 from midthought.cassette.entries import Codec
@@ -107,6 +107,8 @@ class Judge:
     """File of stored replies, by the hash of the whole request; None: in memory."""
     read: Callable[[Trajectory], str | None] = last_answer
     """Returns the answer in the record. An episode without an answer gets 0 without a request."""
+    records_itself: ClassVar[bool] = True
+    """A cassette records the model's reply, not the value."""
 
     def __post_init__(self) -> None:
         if not self.model:

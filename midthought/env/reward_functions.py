@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from midthought.cassette.calls import recorded
+from midthought.cassette.entries import Codec
 from midthought.env.environment import plain_scalar
 from midthought.errors import MidthoughtError, RecordError, RewardError
 from midthought.types import Reward, Trajectory
@@ -27,6 +29,19 @@ _OF_TEXTS = frozenset(
 AnyRewardFunction = Callable[..., float | Reward | Awaitable[float | Reward]]
 """`f(trajectory)` or `f(trajectory, environment)`, plain or `async`. Returns a number or a `Reward`, for example with one
 number per turn or per call."""
+
+
+def _value_to_json(value: Any) -> Any:
+    if isinstance(value, Reward):
+        return value.to_dict()
+    plain = plain_scalar(value)
+    return plain if plain is None or isinstance(plain, numbers.Real) else short(value)
+
+
+_VALUE: Codec[Any] = Codec(
+    encode=_value_to_json,
+    decode=lambda row: Reward.from_dict(row) if isinstance(row, dict) else row,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +88,13 @@ class WeightedReward:
         """Computes the reward; asynchronous parts run concurrently."""
         values: dict[str, Any] = {}
         running: dict[str, asyncio.Future[Any]] = {}
+        unawaited: list[Awaitable[Any]] = []
         try:
             for name in self.parts:
                 value = self._called(name, trajectory, environment)
                 if inspect.isawaitable(value):
-                    running[name] = asyncio.ensure_future(value)
+                    unawaited.append(value)
+                    running[name] = asyncio.ensure_future(self._recorded(name, value, trajectory))
                 else:
                     values[name] = value
             for name, future in running.items():
@@ -87,7 +104,20 @@ class WeightedReward:
             for future in running.values():
                 future.cancel()
             await asyncio.gather(*running.values(), return_exceptions=True)
+            for awaitable in unawaited:
+                _dispose(awaitable)
         return self._weighted(values, trajectory)
+
+    async def _recorded(self, name: str, value: Awaitable[Any], trajectory: Trajectory) -> Any:
+        """Awaits the value. A cassette records it as a judge's: asynchronous functions make requests."""
+
+        async def run() -> Any:
+            return await value
+
+        if getattr(self.parts[name][1], "records_itself", False):
+            return await run()
+        said = {"turns": [turn.model_output for turn in trajectory.turns]}
+        return await recorded("judge", name, said, run, _VALUE)
 
     def _called(self, name: str, trajectory: Trajectory, environment: Any) -> Any:
         _, function = self.parts[name]

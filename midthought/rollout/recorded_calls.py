@@ -14,7 +14,7 @@ from midthought.cassette.calls import current_calls, recorded
 from midthought.cassette.entries import Codec
 from midthought.engines.engine import Engine, Sampling, Stopper
 from midthought.errors import EngineError, EpisodeError
-from midthought.rollout.trajectory_json import reward_from_json, turn_from_json, turn_to_json
+from midthought.rollout.trajectory_json import turn_from_json, turn_to_json
 from midthought.types import Completion, Finish, Reward, Trajectory
 
 # -- completions ---------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ async def recorded_sample(
 
 # -- environments --------------------------------------------------------------------------------------------------
 
-_REWARD: Codec[Reward] = Codec(encode=Reward.to_dict, decode=reward_from_json, error=EpisodeError)
+_REWARD: Codec[Reward] = Codec(encode=Reward.to_dict, decode=Reward.from_dict, error=EpisodeError)
 _TEXT_AND_TURN: Codec[dict[str, Any]] = Codec(error=EpisodeError)
 
 

@@ -67,7 +67,7 @@ def trajectory_from_json(row: Mapping[str, Any]) -> Trajectory:
     trajectory.stop_reason = None if row["stop_reason"] is None else StopReason(row["stop_reason"])
     trajectory.error = row["error"]
     if row["reward"] is not None:
-        trajectory.reward = reward_from_json(row["reward"])
+        trajectory.reward = Reward.from_dict(row["reward"])
     trajectory.policy_versions = list(row["policy_versions"])
     trajectory.num_cut = row["num_cut"]
     trajectory.tool_seconds = row["tool_seconds"]
@@ -78,18 +78,6 @@ def trajectory_from_json(row: Mapping[str, Any]) -> Trajectory:
     trajectory.values = list(map(_number, row["values"]))
     trajectory.check()
     return trajectory
-
-
-def reward_from_json(row: Mapping[str, Any]) -> Reward:
-    """Returns the reward that `Reward.to_dict` wrote."""
-    turns, calls = (tuple(map(_number, row.get(name, ()))) for name in ("turns", "calls"))
-    return Reward(
-        parts={name: _number(value) for name, value in row["parts"].items()},
-        turns=turns,
-        calls=calls,
-        spans=tuple((start, end, _number(value)) for start, end, value in row.get("spans", ())),
-        feedback=row.get("feedback", ""),
-    )
 
 
 def save_trajectories(path: str | os.PathLike[str], trajectories: Iterable[Trajectory]) -> None:

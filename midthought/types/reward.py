@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from midthought.errors import RecordError
 
@@ -42,3 +42,19 @@ class Reward:
         return {"parts": dict(self.parts), "turns": self.turns, "calls": self.calls, "spans": self.spans} | (
             {"feedback": self.feedback} if self.feedback else {}
         )
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> Self:
+        """Returns the reward that `to_dict` gave, also after it was written as JSON, where NaN is null."""
+        turns, calls = (tuple(map(_number, row.get(name, ()))) for name in ("turns", "calls"))
+        return cls(
+            parts={name: _number(value) for name, value in row["parts"].items()},
+            turns=turns,
+            calls=calls,
+            spans=tuple((start, end, _number(value)) for start, end, value in row.get("spans", ())),
+            feedback=row.get("feedback", ""),
+        )
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
