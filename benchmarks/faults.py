@@ -39,7 +39,7 @@ class Look(Tool):
     """Answers after a moment."""
 
     definition = ToolDefinition("look", "Looks.", [ToolParameter("query", "string", "For what.")])
-    timeout_seconds = 0.2
+    timeout_seconds = 2.0
 
     async def execute(self, query: str) -> str:
         """Returns the query."""
@@ -81,7 +81,7 @@ def play(parts: RolloutParts, cassette: Cassette | None, batch: int, size: int) 
         done = asyncio.run(run_episodes(parts, starts))
     else:
         with cassette.part(f"train-{batch:06}") as part:
-            bound = {name: getattr(parts, name) for name in parts.__slots__} | {"cassette": part}
+            bound = {name: getattr(parts, name) for name in parts.__slots__} | {"cassette_part": part}
             done = asyncio.run(run_episodes(RolloutParts(**bound), starts))
     ended = Counter(str(t.stop_reason) if t.reward or t.stop_reason is StopReason.FAILED else "lost" for t in done)
     return ended, Counter(str(event.outcome) for t in done for event in t.tool_events)

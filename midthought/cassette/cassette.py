@@ -21,10 +21,9 @@ KIND = "cassette"
 class Part:
     """One batch of episodes of a cassette: where their calls are recorded or replayed. Open it with `Cassette.part`."""
 
-    def __init__(self, cassette: Cassette, name: str) -> None:
-        config, folder = cassette.config, cassette.folder
+    def __init__(self, config: CassetteConfig, folder: Path, name: str, faults: Faults) -> None:
         self.name = name
-        self.faults = cassette.faults
+        self.faults = faults
         self.has_completions = config.completions
         self.has_latency = config.latency
         self.writer = PartWriter(folder / f"{name}{SUFFIX}") if config.record else None
@@ -87,7 +86,7 @@ class Cassette:
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[Part]:
         """Opens a part. If the block raises, a recorded part stays incomplete; when it is opened again, it is replaced."""
-        part = Part(self, name)
+        part = Part(self.config, self.folder, name, self.faults)
         try:
             yield part
             if part.writer is not None:

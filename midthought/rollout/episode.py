@@ -78,7 +78,7 @@ class RolloutParts:
     """Creates the environment of one episode; a stateless one may be the same every time."""
     inference: InferenceConfig = field(default_factory=InferenceConfig)
     """Limits of an episode, and its sampling options."""
-    cassette: Part | None = None
+    cassette_part: Part | None = None
     """Where the calls of these episodes are recorded or replayed, and which faults they get."""
 
 
@@ -148,9 +148,9 @@ async def run_episode(parts: RolloutParts, trajectory: Trajectory, number: int) 
     An exception inside ends the episode as FAILED with the error's text and without a reward; cancellation is raised, and a
     `CassetteError`.
     """
-    if parts.cassette is None:
+    if parts.cassette_part is None:
         return await _run_episode(parts, trajectory, number)
-    with parts.cassette.episode(number, task_id=trajectory.task.task_id, seed=trajectory.seed):
+    with parts.cassette_part.episode(number, task_id=trajectory.task.task_id, seed=trajectory.seed):
         await _run_episode(parts, trajectory, number)
 
 

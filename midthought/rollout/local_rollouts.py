@@ -122,7 +122,7 @@ class Rollouts(ABC):
             return
         name = name if self._seed == self._first_seed else f"{name}-seed{self._seed}"
         with self._cassette.part(name) as part:
-            yield dataclasses.replace(parts, cassette=part)
+            yield dataclasses.replace(parts, cassette_part=part)
 
     def _starts(self, purpose: str, tasks: Sequence[Task], group_size: int) -> list[EpisodeStart]:
         return [

@@ -99,7 +99,7 @@ def play(
     parts: RolloutParts, config: CassetteConfig, num_episodes: int = 6, name: str = "train-000000"
 ) -> list[Trajectory]:
     with Cassette(config).part(name) as part:
-        bound = RolloutParts(**{n: getattr(parts, n) for n in parts.__slots__} | {"cassette": part})
+        bound = RolloutParts(**{n: getattr(parts, n) for n in parts.__slots__} | {"cassette_part": part})
         return asyncio.run(run_episodes(bound, starts(num_episodes)))
 
 
@@ -274,7 +274,7 @@ def test_a_part_that_is_recorded_again_holds_each_call_once(tmp_path: Path) -> N
 
     def record(fails: bool) -> None:
         with Cassette(CassetteConfig(record=str(tmp_path))).part("train-000000") as part:
-            parts = parts_of(ScriptedEngine(script, RENDERER), [Look()], cassette=part)
+            parts = parts_of(ScriptedEngine(script, RENDERER), [Look()], cassette_part=part)
             asyncio.run(run_episodes(parts, starts(3)))
             if fails:
                 raise Killed

@@ -63,7 +63,7 @@ def play(config: CassetteConfig, num_episodes: int = 2, engine: Any = None) -> l
     tasks = [Task(task_id=f"t{n}", prompt="Who?", answer="Ada") for n in range(num_episodes)]
     starts = [EpisodeStart(task=task, seed=n) for n, task in enumerate(tasks)]
     with Cassette(config).part("train-000002") as part:
-        return asyncio.run(run_episodes(RolloutParts(**parts, cassette=part), starts))
+        return asyncio.run(run_episodes(RolloutParts(**parts, cassette_part=part), starts))
 
 
 def events(trajectories: list[Trajectory]) -> list[list[tuple[str, str]]]:
