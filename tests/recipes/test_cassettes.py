@@ -10,7 +10,7 @@ import pytest
 from small_runs import FEEDBACK, finish, metrics, start, stop_at, trajectories, weights, whole
 from torch import equal
 
-TAUGHT = {"podcast": ["warmup.num_steps=150"], "feedback": ["sft.num_steps=60"]}
+TAUGHT = {"podcast": ["warmup.num_steps=150"], "feedback": ["sft.num_steps=250"]}
 """Enough steps for a policy that calls its tool."""
 DEAD_SERVER = [
     "inference.backend=vllm",
