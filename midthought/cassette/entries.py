@@ -100,6 +100,8 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, set | frozenset):
         return sorted(value)
+    if callable(getattr(value, "item", None)):  # a scalar of torch, or a bool of numpy
+        return value.item()
     raise TypeError(f"{value!r:.80} ({type(value).__name__}) is no JSON value")
 
 
