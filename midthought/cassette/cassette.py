@@ -30,7 +30,7 @@ class Part:
         self.reader = PartReader(folder, name) if config.replay else None
 
     def episode(self, number: int, *, task_id: str, seed: int) -> contextlib.AbstractContextManager[EpisodeCalls]:
-        """Records, replays or faults the calls that are made in the block: those of one episode of the part.
+        """Records, replays or faults the calls of one episode of the part, made in the block.
 
         Raises `CassetteError` at the end of the block if a call was not recorded, also if that error was caught.
         """

@@ -103,7 +103,7 @@ class PartReader:
         )
 
     def damaged(self, call: RecordedCall, error: Exception) -> CassetteError:
-        """Returns the error for an entry with values that are not those of its kind."""
+        """Returns the error for an entry with values that do not fit its kind."""
         return CassetteError(
             f"{self._path}: the result of {call} is damaged ({type(error).__name__}: {error}); record again"
         )

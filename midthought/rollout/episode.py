@@ -79,7 +79,7 @@ class RolloutParts:
     inference: InferenceConfig = field(default_factory=InferenceConfig)
     """Limits of an episode, and its sampling options."""
     cassette_part: Part | None = None
-    """Where the calls of these episodes are recorded or replayed, and which faults they get."""
+    """The files that the calls of these episodes are recorded in or replayed from, and their faults."""
 
 
 class TokenWatch:

@@ -40,7 +40,7 @@ class Rollouts(ABC):
         cassette: Cassette | None = None,
     ) -> None:
         """`engine` counts the policy versions. `stream`: episodes that may outlive an iteration (partial rollouts). `cassette`:
-        where the calls of the episodes are recorded or replayed."""
+        records or replays the calls of the episodes."""
         self.parts = parts
         self.stream = stream
         self._engine = engine
