@@ -1,7 +1,7 @@
 """The `midthought` command, one module per group of commands.
 
-Exit codes: 0 done; 1 a command that judges (`doctor`, `guard`) has a finding; 2 a mistake of the user, which one line explains;
-3 training was stopped because it cannot learn; 70 an error of this library, with a traceback; 130 stopped by Ctrl-C.
+Exit codes: 0 done; 1 a command that judges (`doctor`, `guard`, `watch`) has a finding; 2 a mistake of the user, which one line
+explains; 3 training was stopped because it cannot learn; 70 an error of this library, with a traceback; 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from midthought.cli import doctor, feedback, init, memory, planning, servers, training
+from midthought.cli import doctor, feedback, init, memory, planning, servers, training, watch
 from midthought.cli.output import make_logs_printable, tell
 from midthought.errors import TrainingStoppedError, UserError
 from midthought.storage_errors import storage_error
@@ -37,6 +37,7 @@ for command in (
     planning.report,
     planning.compare,
     planning.guard,
+    watch.watch,
 ):
     app.command()(command)
 app.add_typer(memory.app, name="memory")

@@ -18,6 +18,8 @@ from typing import Literal
 import torch
 from torch import nn
 
+from midthought.report.activity import ACTIVITY
+
 Phase = Literal["sampling", "scoring", "update", "weight_update", "validation", "saving"]
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_PEAK = "5"
@@ -71,7 +73,8 @@ class PhaseMeter:
         self._reset()
         began = time.perf_counter()
         try:
-            yield
+            with ACTIVITY.in_phase(name):
+                yield
         finally:
             if self.is_cuda:
                 torch.cuda.synchronize(self.device)

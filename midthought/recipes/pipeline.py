@@ -9,7 +9,7 @@ import functools
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -38,6 +38,7 @@ from midthought.recipes.stages import Stages, find_policy, load_policy_and_token
 from midthought.recipes.tasks import RecipeTasks
 from midthought.report.console import Console
 from midthought.report.html import write_report
+from midthought.report.live import LiveStatus
 from midthought.report.run_folder import RunFolder, tracked_run_folder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.rollout.local_rollouts import Rollouts
@@ -76,6 +77,8 @@ class RecipeRun(ABC):
     """Name of the reinforcement learning stage in the run folder."""
     rl_title: ClassVar[str]
     """Its name on the console."""
+    num_data_stages: ClassVar[int] = 0
+    """Number of stages on the console of `_build_data`."""
     control_arms: ClassVar[Sequence[ControlArm]] = RFT_ARMS
     """The arms that `evaluation.control_arms` may name."""
     results_title: ClassVar[str]
@@ -124,19 +127,29 @@ class RecipeRun(ABC):
             return self._go_through()
 
     def _go_through(self) -> dict[str, Any]:
+        plan = self._plan_stages()
+        num_left = sum(num_shown for name, _, num_shown in plan if name not in self.stages.progress.done)
+        self.console.num_stages = self.num_data_stages + num_left
+        self.console.live = LiveStatus(self.path)
         with self.stages.stop:
             self._find_policy()
-            if self.stage == "evaluate":
-                self.stages.once("after", lambda: self._evaluate("after"))
-                return self._report()
-            self.stages.once("warmup", self._take_over if self.stage == "rl" else self._warm_up)
-            if self.stage != "sft":
-                self.stages.once("before", lambda: self._evaluate("before"))
-                self.stages.once(self.rl_stage, self._reinforce)
-                self.stages.once("after", lambda: self._evaluate("after"))
-                for arm in self._arms:
-                    self.stages.once(arm.key, functools.partial(self._compare_with, arm))
+            for name, work, _ in plan:
+                self.stages.once(name, work)
             return self._report()
+
+    def _plan_stages(self) -> list[tuple[str, Callable[[], dict[str, Any]], int]]:
+        """Returns the stages of the run in their order: name, work, and number of stages on the console."""
+        evaluate = functools.partial(self._evaluate, "after")
+        if self.stage == "evaluate":
+            return [("after", evaluate, 1)]
+        takes_over = self.stage == "rl"
+        plan = [("warmup", self._take_over if takes_over else self._warm_up, int(not takes_over))]
+        if self.stage != "sft":
+            before = functools.partial(self._evaluate, "before")
+            plan += [("before", before, 1), (self.rl_stage, self._reinforce, 1), ("after", evaluate, 1)]
+            # an arm with rollouts is trained by a Trainer with a console and a run folder of its own
+            plan += [(arm.key, functools.partial(self._compare_with, arm), 1 + arm.is_supervised) for arm in self._arms]
+        return plan
 
     def _open(self) -> None:
         """Validates all input before anything is written."""

@@ -11,9 +11,10 @@ import sys
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import IO, TYPE_CHECKING, Any
 
+from midthought.report.live import LiveStatus
 from midthought.report.notebook import ShowText, notebook_line
 from midthought.report.progress import Progress
 from midthought.report.results import duration
@@ -54,6 +55,8 @@ class Console:
         self.quiet = quiet
         self.num_stages = num_stages
         """Number of stages, for `[2/6]`; None leaves the total out."""
+        self.live: LiveStatus | None = None
+        """Writes the state of a stage into a run folder."""
         self._out = out
         self._err = err
         self._clock = clock
@@ -74,16 +77,22 @@ class Console:
         self._stage += 1
         number = f"{self._stage}/{self.num_stages}" if self.num_stages else f"{self._stage}"
         label = f"[{number}] {printable(title)}"
-        if self.quiet:
-            yield Progress(label, total=total, unit=unit, clock=self._clock)
-            return
         progress = Progress(label, total=total, unit=unit, clock=self._clock)
+        with self.live.stage(progress) if self.live is not None else nullcontext(), self._shown(progress):
+            yield progress
+
+    @contextmanager
+    def _shown(self, progress: Progress) -> Iterator[None]:
+        """Shows a stage while it runs and its last line, unless the console is quiet."""
+        if self.quiet:
+            yield
+            return
         line = notebook_line(self._stream) if self.plain else None
         write = line or self._print
         watch = self._watch_live(progress) if not self.plain else self._watch_plain(progress, line)
         try:
             with watch:
-                yield progress
+                yield
         except BaseException as error:
             stopped = isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
             write(self._last_line("–" if stopped else "✗", progress), style="yellow" if stopped else "red")

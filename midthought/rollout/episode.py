@@ -17,6 +17,7 @@ from midthought.cassette.cassette import Part
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
 from midthought.env.reasoning import THINK_CLOSE
+from midthought.report.activity import ACTIVITY
 from midthought.rollout.recorded_calls import recorded_environment, recorded_sample
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
@@ -345,9 +346,11 @@ class Episode:
         trajectory = self.trajectory
         started = time.perf_counter()
         try:
-            return await recorded_sample(
+            done = await recorded_sample(
                 self._parts.engine, self._number, trajectory.token_ids, sampling, stopper=self._watch
             )
+            ACTIVITY.num_tokens += len(done.token_ids)
+            return done
         finally:
             trajectory.engine_seconds += time.perf_counter() - started
 
@@ -356,9 +359,10 @@ class Episode:
         calls_left = self._parts.inference.max_tool_calls_per_cot - num_run
         started = time.perf_counter()
         try:
-            events = await self._parts.executor.run(
-                calls, self.trajectory.task, calls_left=calls_left, tools=self._tools
-            )
+            with ACTIVITY.tools(len(calls)):
+                events = await self._parts.executor.run(
+                    calls, self.trajectory.task, calls_left=calls_left, tools=self._tools
+                )
         finally:
             self.trajectory.tool_seconds += time.perf_counter() - started
         return [_bounded(event, self._parts) for event in events]

@@ -15,6 +15,7 @@ from typing import Any, Self
 from midthought.cassette.cassette import Cassette
 from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.engine import TrainedEngine
+from midthought.report.activity import ACTIVITY
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.rollout.in_flight import InFlightEpisodes, seed_of
 from midthought.tools.executor import ToolExecutor
@@ -77,8 +78,8 @@ class Rollouts(ABC):
         parts = _at_temperature(self.parts, 0.0) if greedy else self.parts
         purpose = f"train-{iteration}" + (f"-{attempt}" if attempt else "")
         name = f"train-{iteration:06}" + (f"-{attempt}" if attempt else "") + ("-greedy" if greedy else "")
-        with self._recorded(parts, name) as parts:
-            trajectories = self._run(parts, self._starts(purpose, tasks, group_size))
+        with self._recorded(parts, name) as parts, ACTIVITY.episodes(len(tasks), None) as finished:
+            trajectories = self._run(parts, self._starts(purpose, tasks, group_size), finished)
         return RolloutData(trajectories=trajectories, seconds=time.perf_counter() - began, policy_version=version)
 
     def evaluate(
@@ -93,8 +94,11 @@ class Rollouts(ABC):
         parts = dataclasses.replace(_at_temperature(self.parts, temperature), executor=executor or self.parts.executor)
         name = f"evaluation-{self.policy_version:06}"
         self._num_evaluations[name] += 1
-        with self._recorded(parts, f"{name}-{self._num_evaluations[name]}") as parts:
-            return self._run(parts, self._starts("evaluation", tasks, 1), on_finished)
+        with (
+            self._recorded(parts, f"{name}-{self._num_evaluations[name]}") as parts,
+            ACTIVITY.episodes(len(tasks), on_finished) as finished,
+        ):
+            return self._run(parts, self._starts("evaluation", tasks, 1), finished)
 
     def sleep(self) -> None:
         """Releases the engine's memory for the learner; the next episode or update takes it again."""

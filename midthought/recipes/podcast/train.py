@@ -48,6 +48,7 @@ class PodcastRun(RecipeRun):
 
     rl_stage = "ppo"
     rl_title = "PPO"
+    num_data_stages = 1
     control_arms = (*RFT_ARMS, clean_arm("warmup", asdict(CLEAN)))
     results_title = "Held-out episodes"
     results = _RESULTS
