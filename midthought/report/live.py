@@ -70,6 +70,8 @@ class LiveStatus:
             },
             "activity": ACTIVITY.to_dict(),
         }
+        if not self._path.parent.is_dir():
+            return  # a folder that was moved is not created again
         try:
             with atomic_path(self._path) as partial:
                 partial.write_text(
