@@ -134,14 +134,14 @@ def status_lines(watched: Watched, width: int = 80, height: int = 24) -> list[st
     lines += _progress(watched.live, width)
     found = [f"! {finding}" for finding in watched.findings] or ["No guard has a finding."]
     metrics = _metrics(watched)
-    num_left = max(0, height - len(lines) - 3 - min(len(found), 4))
-    if metrics:
-        name_width = max(len(name) for name, _, _ in metrics[:num_left])
+    shown = metrics[: max(1, height - len(lines) - 3 - min(len(found), 4))]
+    if shown:
+        name_width = max(len(name) for name, _, _ in shown)
         lines += ["", f"{watched.stage} {watched.rows[-1]['step']}"]
-        lines += [f"  {name:{name_width}}  {value:>9}  {spark}" for name, value, spark in metrics[: num_left - 1]]
+        lines += [f"  {name:{name_width}}  {value:>9}  {spark}" for name, value, spark in shown]
     if watched.rows:
         lines += ["", *found[:4]]
-    cut = [printable(line).replace("\n", " ") for line in lines[:height]]
+    cut = [printable(line).replace("\n", " ").replace("\t", " ") for line in lines[:height]]
     return [line if len(line) <= width else f"{line[: width - 1]}…" for line in cut]
 
 
