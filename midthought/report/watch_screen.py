@@ -1,4 +1,4 @@
-"""Shows a run while it runs: in a terminal a view that is redrawn, elsewhere a line for every change."""
+"""Shows a run while it runs: a view that is redrawn in a terminal, otherwise a line for every change."""
 
 from __future__ import annotations
 
