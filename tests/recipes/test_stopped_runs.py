@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from small_runs import FEEDBACK, PODCAST
 
 from midthought.cli import main
+from midthought.report.watch import RunState, RunWatcher
 
 DEAD_SERVER = ["inference.deterministic=false", "inference.backend=vllm", "inference.base_url=[http://127.0.0.1:9]"]
 UNTAUGHT = ["sft.num_steps=0", "training.overlong_buffer_tokens=0", "training.num_train_iters=12"]
@@ -60,3 +61,7 @@ def test_a_healthy_run_reports_nothing(recipe, monkeypatch, caplog, tmp_path):
     assert train(monkeypatch, recipe, tmp_path / "run") == 0
     assert [record for record in caplog.records if record.name == "midthought.guards"] == []
     assert (tmp_path / "run" / "policy").is_dir()
+    watched = RunWatcher(tmp_path / "run").look()
+    num_stages = {"feedback": 4, "podcast": 5}[recipe]
+    assert watched.state is RunState.FINISHED
+    assert watched.live["stage"]["label"] == f"[{num_stages}/{num_stages}] Evaluation after"
