@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "midthought"
 
 LAYERS = [
-    ("types", "errors", "argument_names"),
+    ("types", "errors", "argument_names", "activity"),
     (
         "tokenization",
         "config",
@@ -191,6 +191,7 @@ def test_the_training_loop_knows_no_engine_no_tool_and_no_memory_by_name():
         "rollout",
         "algo",
         "types",
+        "activity",
         "errors",
         "tokenization",
         "config",

@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from midthought.report.activity import ACTIVITY
+from midthought.activity import ACTIVITY
 
 Phase = Literal["sampling", "scoring", "update", "weight_update", "validation", "saving"]
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from midthought.activity import ACTIVITY
 from midthought.atomic_files import atomic_path
-from midthought.report.activity import ACTIVITY
 from midthought.report.json_lines import json_value
 from midthought.report.progress import Progress
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from midthought.activity import ACTIVITY
 from midthought.cassette.cassette import Part
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
 from midthought.env.reasoning import THINK_CLOSE
-from midthought.report.activity import ACTIVITY
 from midthought.rollout.recorded_calls import recorded_environment, recorded_sample
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message

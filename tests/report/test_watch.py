@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from midthought.activity import ACTIVITY
 from midthought.cli import main
-from midthought.report.activity import ACTIVITY
 from midthought.report.console import Console
 from midthought.report.live import LiveStatus, read_live
 from midthought.report.run_folder import RunFolder
