@@ -188,7 +188,11 @@ class TableLocation:
                 raise MissingExtraError("lancedb", "memory") from None
             self.check()
             with self.errors():
-                self._database = lancedb.connect(self.uri, storage_options=self.storage_options or None)
+                try:
+                    self._database = lancedb.connect(self.uri, storage_options=self.storage_options or None)
+                except (ValueError, RuntimeError) as error:  # an unknown scheme or option
+                    reason = " ".join(str(error).split())[:500]
+                    raise MemoryStoreError(f"{self.uri}: LanceDB cannot reach it: {reason}") from None
         return self._database
 
     @contextlib.contextmanager
