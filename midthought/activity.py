@@ -16,9 +16,10 @@ class Activity:
     def __init__(self) -> None:
         self.phase = ""
         """`sampling`, `update`, …; empty between phases."""
-        self._reset()
+        self.reset()
 
-    def _reset(self) -> None:
+    def reset(self) -> None:
+        """Sets the counts to 0."""
         self.num_episodes = 0
         """Episodes that were started; 0 if they outlive an iteration (partial rollouts)."""
         self.num_done = 0
@@ -31,18 +32,18 @@ class Activity:
     def in_phase(self, name: str) -> Iterator[None]:
         """Counts anew inside."""
         before, self.phase = self.phase, name
-        self._reset()
+        self.reset()
         try:
             yield
         finally:
             self.phase = before
-            self._reset()
+            self.reset()
 
     @contextmanager
     def episodes(self, num_episodes: int, on_finished: OnFinished) -> Iterator[Callable[[Any], None]]:
         """Yields a function to call when an episode ends; it calls `on_finished`, too."""
         if not self.phase and self.num_done == self.num_episodes:
-            self._reset()
+            self.reset()
         self.num_episodes += num_episodes
 
         def finished(episode: Any) -> None:

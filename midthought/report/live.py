@@ -38,6 +38,7 @@ class LiveStatus:
             while not is_over.wait(INTERVAL_SECONDS):
                 self._write(progress, "running")
 
+        ACTIVITY.reset()
         self._write(progress, "running")
         thread = threading.Thread(target=follow, name="midthought-live", daemon=True)
         thread.start()
