@@ -130,7 +130,7 @@ class RecipeRun(ABC):
         plan = self._plan_stages()
         num_left = sum(num_shown for name, _, num_shown in plan if name not in self.stages.progress.done)
         self.console.num_stages = self.num_data_stages + num_left
-        self.console.live = LiveStatus(self.path)
+        self.console.live = LiveStatus(self.run)
         with self.stages.stop:
             self._find_policy()
             for name, work, _ in plan:

@@ -15,6 +15,7 @@ from midthought.activity import ACTIVITY
 from midthought.atomic_files import atomic_path
 from midthought.report.json_lines import json_value
 from midthought.report.progress import Progress
+from midthought.report.run_folder import RunFolder
 
 FILE_NAME = "live.json"
 INTERVAL_SECONDS = 1.0
@@ -26,8 +27,9 @@ class LiveStatus:
     A file system that refuses does not disturb the run.
     """
 
-    def __init__(self, run_path: Path) -> None:
-        self._path = run_path / FILE_NAME
+    def __init__(self, run: RunFolder) -> None:
+        self._run = run
+        self._path = run.path / FILE_NAME
 
     @contextmanager
     def stage(self, progress: Progress) -> Iterator[None]:
@@ -71,8 +73,8 @@ class LiveStatus:
             },
             "activity": ACTIVITY.to_dict(),
         }
-        if not self._path.parent.is_dir():
-            return  # a folder that was moved is not created again
+        if not (self._run.path.is_dir() and self._run.is_present):
+            return
         try:
             with atomic_path(self._path) as partial:
                 partial.write_text(

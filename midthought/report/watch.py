@@ -130,7 +130,8 @@ def status_line(watched: Watched) -> str:
 
 def status_lines(watched: Watched, width: int = 80, height: int = 24) -> list[str]:
     """Returns at most `height` lines of at most `width` characters."""
-    lines = [f"{watched.path}  {watched.state}" + (f": {watched.reason}" if watched.reason else "")]
+    state = f"{watched.state}: {watched.reason}" if watched.reason else watched.state
+    lines = [f"{state}  {watched.path}"]
     lines += _progress(watched.live, width)
     found = [f"! {finding}" for finding in watched.findings] or ["No guard has a finding."]
     metrics = _metrics(watched)

@@ -64,7 +64,7 @@ class TrainerSettings:
         if self.stage is not None:
             return self.stage.console
         console = Console(quiet=not progress)
-        console.live = None if writer is None else LiveStatus(writer.run.path)
+        console.live = None if writer is None else LiveStatus(writer.run)
         for note in filter(None, (self.preset, self.choice.algorithm)):
             console.note(note)
         return console

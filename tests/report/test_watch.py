@@ -31,7 +31,7 @@ def run(tmp_path):
 
 def console_of(run: RunFolder) -> Console:
     console = Console(quiet=True, num_stages=6)
-    console.live = LiveStatus(run.path)
+    console.live = LiveStatus(run)
     return console
 
 
