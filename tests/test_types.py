@@ -257,6 +257,100 @@ def test_a_spans_reward_counts_in_the_turn_in_which_it_ends():
     assert list(trajectory.rewards) == [4.5, -1.0]
 
 
+def test_turns_calls_and_spans_count_in_the_reward():
+    assert Reward(parts={"right": 1.0}, turns=(0.5,), calls=(0.25,), spans=((1, 2, -2.0), (3, 9, 4.0))).total == 3.75
+
+
+def two_segments() -> Trajectory:
+    """Positions: prompt 0 1, policy 2 3, result 4, policy 5; the second segment: prompt 6, policy 7."""
+    trajectory = Trajectory(TASK, [1, 2])
+    event = ToolEvent(call=ToolCall(tool_name="look"), outcome=ToolOutcome.OK)
+    trajectory.add_demonstrated([5, 6])
+    trajectory.add_results([event], [9])
+    trajectory.add_demonstrated([7])
+    trajectory.end_turn(Turn())
+    trajectory.begin_segment([1])
+    trajectory.add_demonstrated([8])
+    trajectory.end_turn(Turn())
+    return trajectory
+
+
+@pytest.mark.parametrize(
+    ("span", "place"),
+    [((0, 3), (0, 2)), ((2, 5), (0, 3)), ((3, 4), (0, 3)), ((4, 6), (0, 5)), ((0, 7), (0, 5)), ((6, 8), (1, 1))],
+)
+def test_a_span_ends_with_the_last_policy_token_in_it(span, place):
+    assert two_segments().span_end(*span) == place
+
+
+@pytest.mark.parametrize(
+    ("span", "message"),
+    [
+        ((2, 9), r"span 2:9 is not inside the record, which has 8 tokens; give 0 <= start < end <= 8"),
+        ((-1, 3), "span -1:3 is not inside"),
+        ((3, 3), "span 3:3 is not inside"),
+        ((4, 5), "span 4:5 has only tokens of prompts, tools and replies; choose one with a token that the policy wrote"),
+        ((0, 2.5), "span 0:2.5 has a position that is not a whole number"),
+    ],
+)
+def test_a_span_without_a_policy_token_or_outside_the_record_is_an_error(span, message):
+    with pytest.raises(RecordError, match=message):
+        two_segments().span_end(*span)
+
+
+def test_a_spans_reward_counts_in_the_turn_in_which_it_ends():
+    trajectory = two_segments()
+    trajectory.reward = Reward(parts={"right": 1.0}, turns=(0.5,), spans=((2, 3, 4.0), (5, 8, -2.0)))
+    assert list(trajectory.rewards) == [4.5, -1.0]
+
+
+def test_turns_calls_and_spans_count_in_the_reward():
+    assert Reward(parts={"right": 1.0}, turns=(0.5,), calls=(0.25,), spans=((1, 2, -2.0), (3, 9, 4.0))).total == 3.75
+
+
+def two_segments() -> Trajectory:
+    """Positions: prompt 0 1, policy 2 3, result 4, policy 5; the second segment: prompt 6, policy 7."""
+    trajectory = Trajectory(TASK, [1, 2])
+    event = ToolEvent(call=ToolCall(tool_name="look"), outcome=ToolOutcome.OK)
+    trajectory.add_demonstrated([5, 6])
+    trajectory.add_results([event], [9])
+    trajectory.add_demonstrated([7])
+    trajectory.end_turn(Turn())
+    trajectory.begin_segment([1])
+    trajectory.add_demonstrated([8])
+    trajectory.end_turn(Turn())
+    return trajectory
+
+
+@pytest.mark.parametrize(
+    ("span", "place"),
+    [((0, 3), (0, 2)), ((2, 5), (0, 3)), ((3, 4), (0, 3)), ((4, 6), (0, 5)), ((0, 7), (0, 5)), ((6, 8), (1, 1))],
+)
+def test_a_span_ends_with_the_last_policy_token_in_it(span, place):
+    assert two_segments().span_end(*span) == place
+
+
+@pytest.mark.parametrize(
+    ("span", "message"),
+    [
+        ((2, 9), r"span 2:9 is not inside the record, which has 8 tokens; give 0 <= start < end <= 8"),
+        ((-1, 3), "span -1:3 is not inside"),
+        ((3, 3), "span 3:3 is not inside"),
+        ((4, 5), "span 4:5 has only tokens of prompts, tools and replies; choose one with a token that the policy wrote"),
+        ((0, 2.5), "span 0:2.5 has a position that is not a whole number"),
+    ],
+)
+def test_a_span_without_a_policy_token_or_outside_the_record_is_an_error(span, message):
+    with pytest.raises(RecordError, match=message):
+        two_segments().span_end(*span)
+
+
+def test_a_spans_reward_counts_in_the_turn_in_which_it_ends():
+    trajectory = two_segments()
+    trajectory.reward = Reward(parts={"right": 1.0}, turns=(0.5,), spans=((2, 3, 4.0), (5, 8, -2.0)))
+    assert list(trajectory.rewards) == [4.5, -1.0]
+
+
 def test_only_an_answer_is_an_end_of_the_policys_own():
     assert [reason for reason in StopReason if not reason.is_truncated] == [StopReason.ANSWERED]
 
