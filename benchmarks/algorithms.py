@@ -34,7 +34,9 @@ METHODS: dict[str, list[str]] = {
     "rft": [],
     "online_dpo": [],
     "distillation": [f"training.teacher={TEACHER}"],
+    "gkd": [f"training.teacher={TEACHER}"],
     "sdpo": ["training.self_teacher_update_rate=0.05"],
+    "sdpo_topk": ["training.self_teacher_update_rate=0.05"],
 }
 """Names of `training.algorithm`, and what each needs besides."""
 CLEAN = ["warmup.ask_short=0", "warmup.give_up=0", "warmup.misread=0", "warmup.needless_ask=0"]
