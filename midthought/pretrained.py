@@ -32,16 +32,20 @@ def is_on_this_machine(source: str) -> bool:
         return False
 
 
-def load_model(path: str | Path, dtype: Any = "float32", attn_implementation: str = "auto") -> Any:
+def load_model(
+    path: str | Path, dtype: Any = "float32", attn_implementation: str = "auto", *, is_checked: bool = False
+) -> Any:
     """Loads a causal LM from a folder or a Hugging Face name. `attn_implementation`: transformers' name, or `auto`, its default.
 
     For a folder of adapters (a checkpoint with LoRA), loads their base model and merges the adapters. Raises `ModelPathError`,
-    with the path and the remedy, if there is no folder, no model, or an incomplete one, and as `require_intact`.
+    with the path and the remedy, if there is no folder, no model, or an incomplete one, and as `require_intact`, unless
+    the folder `is_checked` already.
     """
     from transformers import AutoModelForCausalLM
 
     folder = Path(path).expanduser()
-    require_intact(folder)
+    if not is_checked:
+        require_intact(folder)
     if (folder / ADAPTER_CONFIG).is_file():
         return merged_from(folder, lambda base: load_model(base, dtype, attn_implementation))
     if folder.is_dir():

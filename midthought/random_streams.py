@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,11 @@ def _mix(state: np.ndarray) -> np.ndarray:
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
+
+
+def number_of(parts: tuple[object, ...], num_bytes: int) -> int:
+    """Returns a number below 256 ** num_bytes that depends only on the `repr` of these values."""
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=num_bytes).digest())
 
 
 class RandomStreams:

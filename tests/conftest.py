@@ -9,6 +9,8 @@ with one at the end. (`--dist loadgroup` has no effect here: pytest 9.2 does not
 """
 
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,21 @@ def real_data() -> Path:
     if not PUBLIC_DATA.is_dir():
         pytest.skip(f"needs the data sets in {PUBLIC_DATA}")
     return PUBLIC_DATA
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command as its entry point does: (exit code, standard output, standard error)."""
+    from midthought.cli import main
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["midthought", *words])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return int(stop.value.code or 0), captured.out, captured.err
+
+    return run
 
 
 @pytest.hookimpl(optionalhook=True)

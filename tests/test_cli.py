@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from midthought import cli
-from midthought.cli import main
 from midthought.cli.output import tell
 
 ANN_AND_BOB = """# The Tide Clock
@@ -39,20 +38,6 @@ def here(tmp_path, monkeypatch) -> Path:
     (tmp_path / "bad" / "talk.md").write_bytes(b"**Ann:** caf\xe9 \xff")
     (tmp_path / "no_model").mkdir()
     return tmp_path
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """Run the command as its entry point does: (exit code, standard output, standard error)."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["midthought", *words])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capsys.readouterr()
-        return int(stop.value.code or 0), captured.out, captured.err
-
-    return run
 
 
 def files(folder: Path) -> list[str]:

@@ -13,25 +13,17 @@ import typer
 import yaml
 
 from midthought import cli
-from midthought.cli import completion, main
+from midthought.cli import completion
 from midthought.errors import TrainingStoppedError
 
 PROJECT_MODULES = ("tools", "environment", "reward", "train", "test_project")
 
 
 @pytest.fixture
-def call(monkeypatch, capsys, tmp_path):
-    """Runs the command in an empty folder, as its entry point does: (exit code, standard output, standard error)."""
+def call(call, monkeypatch, tmp_path):
+    """Runs the command in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["midthought", *words])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capsys.readouterr()
-        return int(stop.value.code or 0), captured.out, captured.err
-
-    return run
+    return call
 
 
 def test_the_version_is_printed(call):

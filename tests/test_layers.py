@@ -57,6 +57,7 @@ BELOW_IN_THEIR_LAYER = {
     ("config", "cassette"),
     ("network", "cassette"),
     ("output_folder", "cassette"),
+    ("random_streams", "cassette"),
     ("peft_weights", "peft_folders"),
     ("peft_folders", "pretrained"),
 }

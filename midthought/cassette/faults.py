@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
-import hashlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from midthought.config import FaultRule
+from midthought.random_streams import number_of
 
 T = TypeVar("T")
 
@@ -96,4 +96,4 @@ def _applies(rule: FaultRule, at: CallPosition) -> bool:
 
 def _seed(seed: int, rule: int, at: CallPosition) -> int:
     parts = (seed, rule, at.part, at.episode, at.kind, at.name, at.call)
-    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest())
+    return number_of(parts, 8)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import hashlib
 import inspect
 import logging
 import random
@@ -25,6 +24,7 @@ from midthought.env.episode import (
 )
 from midthought.env.reward_functions import takes_environment
 from midthought.errors import EpisodeError, MidthoughtError, SettingsError
+from midthought.random_streams import number_of
 from midthought.types import Task
 
 MAX_TRIES = 3
@@ -311,4 +311,4 @@ def _reset(environment: BaseEnvironment, seed: int) -> tuple[Callable[[], Any], 
 
 
 def _seed(*parts: object) -> int:
-    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=6).digest())
+    return number_of(parts, 6)

@@ -66,7 +66,7 @@ class Checkpoint:
             elif has_some:
                 load_adapters(learner.policy, self.policy_path)
             else:
-                saved = load_model(self.policy_path, next(learner.policy.parameters()).dtype)
+                saved = load_model(self.policy_path, next(learner.policy.parameters()).dtype, is_checked=True)
                 learner.policy.load_state_dict(saved.state_dict())
             critic_file = self.path / "critic.safetensors"
             if critic_file.exists() != (learner.critic is not None):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -17,6 +16,7 @@ from midthought.config import InferenceConfig
 from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.pausable_engine import PausableEngine
 from midthought.errors import EngineError
+from midthought.random_streams import number_of
 from midthought.rollout.episode import EpisodeEnvironment, RolloutParts, run_episode
 from midthought.rollout.replay import replayed
 from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
@@ -344,4 +344,4 @@ def _follows_from_record(parts: RolloutParts, record: Trajectory) -> bool:
 
 def seed_of(*parts: object) -> int:
     """Returns a seed that depends only on these values."""
-    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()) >> 1
+    return number_of(parts, 8) >> 1

@@ -110,9 +110,13 @@ def test_an_unknown_tracker_is_refused(tmp_path, name, remedy):
         RunFolder(tmp_path / "run", trackers=[name])
 
 
-def test_your_own_tracker_is_named_by_its_module(tmp_path):
-    with RunFolder(tmp_path / "run", trackers=[f"{__name__}:Broken"]) as folder:
+def test_your_own_tracker_is_named_by_its_module(tmp_path, caplog):
+    name = f"{__name__}:Broken"
+    with caplog.at_level(logging.WARNING), RunFolder(tmp_path / "run", trackers=[name]) as folder:
         folder.log("ppo", 1, RECORD)
+        assert not caplog.records
+        folder.log("ppo", 2, RECORD)
+    assert f"the tracker {name} failed" in caplog.text
 
 
 def test_the_former_setting_of_wandb_is_understood():
