@@ -38,14 +38,14 @@ def load_model(
     """Loads a causal LM from a folder or a Hugging Face name. `attn_implementation`: transformers' name, or `auto`, its default.
 
     For a folder of adapters (a checkpoint with LoRA), loads their base model and merges the adapters. Raises `ModelPathError`,
-    with the path and the remedy, if there is no folder, no model, or an incomplete one, and as `require_intact`, unless
+    with the path and the remedy, if there is no folder, no model, or an incomplete one, and as `require_intact_model`, unless
     the folder `is_checked` already.
     """
     from transformers import AutoModelForCausalLM
 
     folder = Path(path).expanduser()
     if not is_checked:
-        require_intact(folder)
+        require_intact_model(folder)
     if (folder / ADAPTER_CONFIG).is_file():
         return merged_from(folder, lambda base: load_model(base, dtype, attn_implementation))
     if folder.is_dir():
@@ -78,7 +78,7 @@ def load_model(
     return policy.eval()
 
 
-def require_intact(folder: Path) -> None:
+def require_intact_model(folder: Path) -> None:
     """Raises `ModelPathError` if this library wrote a model folder, or the checkpoint that it is in, and a file is not as it was
     written. Other folders are not looked at."""
     for place, below in ((folder, ""), (folder.parent, f"{folder.name}/")):

@@ -6,8 +6,6 @@ Does not depend on a particular task, tool or reward: a recipe defines its tasks
 from __future__ import annotations
 
 import functools
-import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,14 +18,12 @@ from midthought.cassette.cassette import require_new
 from midthought.config import RecipeConfig, SupervisedSection, require_allowed
 from midthought.errors import SettingsError
 from midthought.learning.actor_critic import AnyLearner
-from midthought.learning.learner import Learner
 from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.run_checks import check_training, require_finite
 from midthought.plan.choices import choose_and_plan, words_of_stage
 from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import find_hardware, require_device
 from midthought.plan.phases import plan_record
-from midthought.precision import PrecisionChoice
 from midthought.pretrained import placed
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, chosen_arms, effort
 from midthought.recipes.presets import is_given
@@ -35,6 +31,7 @@ from midthought.recipes.progress import RunProgress
 from midthought.recipes.recipe_evaluation import RecipeEvaluation
 from midthought.recipes.results_table import print_results
 from midthought.recipes.stages import Stages, find_policy, load_policy_and_tokenizer
+from midthought.recipes.supervised_steps import SupervisedSteps
 from midthought.recipes.tasks import RecipeTasks
 from midthought.report.console import Console
 from midthought.report.html import write_report
@@ -48,7 +45,7 @@ from midthought.trainer.checkup import examine_before_start
 from midthought.trainer.plan_record import PlanRecord
 from midthought.trainer.rollouts import check_source
 from midthought.trainer.run_writer import RunStage, record
-from midthought.trainer.supervised import Demonstrate, SupervisedStage, is_mixed, saving, supervised_learner
+from midthought.trainer.supervised import Demonstrate, supervised_learner
 from midthought.trainer.trainer import Trainer
 from midthought.types import Trajectory
 
@@ -249,7 +246,14 @@ class RecipeRun(ABC):
         record = PlanRecord(self.run, "sft", planned, meter) if self.stage == "sft" else None
         try:
             with meter.phase("update"):
-                self._supervise("Warm-up (SFT)", "warmup", "sft", learner, self._demonstrations(self.config), num_steps)
+                self._supervised_steps.take(
+                    learner,
+                    self._demonstrations(self.config),
+                    num_steps,
+                    title="Warm-up (SFT)",
+                    stage="warmup",
+                    log_as="sft",
+                )
             with meter.phase("saving"):
                 self._export("warmup", learner)
         finally:
@@ -257,45 +261,9 @@ class RecipeRun(ABC):
                 record.write()
         return {}
 
-    def _supervise(
-        self,
-        title: str,
-        stage: str,
-        log_as: str,
-        learner: Learner,
-        demonstrations: Demonstrate,
-        num_steps: int,
-        max_seconds: float = math.inf,
-    ) -> None:
-        """Takes the steps of a supervised stage that are left, logged as `log_as`, with checkpoints."""
-        start = self.stages.restore(learner, stage)
-        state = {"stage": stage}
-        interval = self.config.checkpoint.save_interval
-        supervised = SupervisedStage(
-            title=title,
-            console=self.console,
-            stop=self.stages.stop,
-            log=lambda step, metrics: self.run.log(log_as, step, metrics),
-            on_step=saving(
-                self.stages.checkpoints(stage), learner, self._tokenizer, self.stages.stop, lambda: state, interval
-            ),
-        )
-        supervised.run(
-            learner,
-            demonstrations,
-            start=start,
-            num_steps=num_steps,
-            mixed_precision=is_mixed(self._supervised, self.config, self.stages.progress.precision),
-            on_precision=self._note_precision,
-            deadline=time.monotonic() + max_seconds - self.run.num_seconds(log_as),
-        )
-
-    def _note_precision(self, choice: PrecisionChoice) -> None:
-        self.stages.progress.precision = choice.precision
-        if math.isfinite(choice.speedup):
-            self.stages.progress.metrics["warmup.bfloat16_speedup"] = choice.speedup
-        self.stages.progress.save()
-        self.console.note(f"  Supervised steps are computed in {choice}")
+    @property
+    def _supervised_steps(self) -> SupervisedSteps:
+        return SupervisedSteps(self.stages, self.config, self._supervised, self.console, self._tokenizer)
 
     def _take_over(self) -> dict[str, Any]:
         """Copies a given policy into the run folder, so that the run needs no files outside it."""
@@ -365,7 +333,9 @@ class RecipeRun(ABC):
         self._load(self._beginning)
         learner = supervised_learner(self.policy, self.config, self._supervised, num_steps)
         title = f"Supervised steps of {arm.name}"
-        self._supervise(title, arm.key, arm.key, learner, demonstrations, num_steps, max_seconds=seconds)
+        self._supervised_steps.take(
+            learner, demonstrations, num_steps, title=title, stage=arm.key, log_as=arm.key, max_seconds=seconds
+        )
         self._export(f"{arm.folder}/policy", learner)
         return effort(self.run, arm.key, "num_steps")
 

@@ -15,7 +15,7 @@ from midthought.config.changes import BEFORE_THEY_WERE_SETTINGS
 from midthought.config.store import TINY
 from midthought.errors import CheckpointError, SettingsError, near_names
 from midthought.plan.choices import as_recorded
-from midthought.report.run_folder import require_intact
+from midthought.report.run_folder import require_intact_run
 
 STAGES = ("sft", "rl", "all", "evaluate")
 FOR_MADE_MODELS = "tiny"
@@ -52,7 +52,7 @@ def begin(
     if resume and not (path / "config.yaml").is_file():
         raise CheckpointError(f"{path} holds no run to go on with; give its folder with --run")
     if resume:
-        require_intact(path)
+        require_intact_run(path)
     assigned = parse_assignments(words)
     if stage == "evaluate" and from_path and not run_of(from_path):
         assigned = {"model": {"local_path": str(from_path)}, **assigned}
@@ -124,10 +124,11 @@ def _names_a_model(values: Mapping[str, Any]) -> bool:
 def run_of(policy: Path) -> Path | None:
     """Returns the run folder to which a policy, a checkpoint or the folder itself belongs.
 
-    The policy that lies deepest is `RUN/checkpoints/STAGE/checkpoints/NAME/policy`. Raises `CheckpointError` as `require_intact`.
+    The policy that lies deepest is `RUN/checkpoints/STAGE/checkpoints/NAME/policy`. Raises `CheckpointError` as
+    `require_intact_run`.
     """
     for folder in (policy.resolve(), *policy.resolve().parents[:5]):
-        require_intact(folder)
+        require_intact_run(folder)
         if (folder / "progress.json").is_file():
             return folder
     return None

@@ -106,7 +106,7 @@ class RunFolder:
             self.lock()
         try:
             self.require_usable(resume=resume)
-            require_intact(self.path)
+            require_intact_run(self.path)
         except UserError:
             self.unlock()
             raise
@@ -177,7 +177,7 @@ class RunFolder:
         self.write_file(self.config_path.name, text)
 
     def write_file(self, name: str, text: str) -> None:
-        """Writes a file that a resumed run reads, atomically. `require_intact` then compares it with its digest."""
+        """Writes a file that a resumed run reads, atomically. `require_intact_run` then compares it with its digest."""
         self.require_present()
         if self._is_marked:
             files = self._manifest["files"]
@@ -344,7 +344,7 @@ def _identity_of(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def require_intact(path: Path) -> None:
+def require_intact_run(path: Path) -> None:
     """Raises `CheckpointError`, with the file and the remedy, if a file of the run at `path` is not as it was written.
 
     Checkpoints, models and logs are not looked at. A run of an earlier version, without a manifest, is not looked at."""

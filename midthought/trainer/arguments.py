@@ -15,7 +15,7 @@ from midthought.plan.choices import Choice, as_recorded
 from midthought.plan.engine_choice import before_choice
 from midthought.report.console import Console
 from midthought.report.live import LiveStatus
-from midthought.report.run_folder import require_intact
+from midthought.report.run_folder import require_intact_run
 from midthought.storage_errors import storage_errors
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool
@@ -90,7 +90,7 @@ def settle(
     config, model = merge_settings(config, model=model, algorithm=algorithm, settings=settings, arguments=arguments)
     run_path = run_path or config.checkpoint.output_dir or None
     if resume and isinstance(run_path, str | Path):
-        require_intact(Path(run_path))
+        require_intact_run(Path(run_path))
     if resume and isinstance(run_path, str | Path) and (Path(run_path) / "config.yaml").is_file():
         config = as_recorded(config, Path(run_path) / "config.yaml")
     config, preset = (config, "") if isinstance(run_path, RunStage) else choose_preset(config, model)

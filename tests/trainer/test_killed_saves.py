@@ -18,7 +18,7 @@ from saving_process import save_forever
 from midthought.config import CheckpointConfig
 from midthought.learning.checkpoint import step_of
 from midthought.pretrained import load_model
-from midthought.report.run_folder import RunFolder, require_intact
+from midthought.report.run_folder import RunFolder, require_intact_run
 from midthought.trainer.checkpoint_manager import CheckpointManager
 
 
@@ -42,7 +42,7 @@ def test_100_kills_of_a_process_while_it_saves_damage_nothing(tmp_path, caplog):
     run, draw, last = tmp_path / "run", random.Random(0), 0
     for _ in range(100):
         killed_after(run, draw.uniform(0, 0.5))
-        require_intact(run)
+        require_intact_run(run)
         folder = RunFolder(run)
         with caplog.at_level(logging.WARNING):
             newest = CheckpointManager(folder, "ppo", CheckpointConfig()).newest()
