@@ -34,7 +34,7 @@ comma     := ,
 ECOSYSTEMS := $(VENV)/ecosystems
 ECOSYSTEM_ENVIRONMENTS := $(patsubst tests/env/ecosystems/%.txt,$(ECOSYSTEMS)/%/.ready,$(wildcard tests/env/ecosystems/*.txt))
 
-.PHONY: demo test test-all fast-tests lint style types audit locks measure bench gpu-wheels clean
+.PHONY: demo test test-all fast-tests lint style types docs audit locks measure bench gpu-wheels clean
 
 demo: $(VENV)/.ready
 	$(BIN)/midthought train podcast --run $(RUN) $(if $(wildcard $(RUN)/progress.json),--resume)
@@ -46,14 +46,14 @@ test: $(VENV)/.ready-dev style
 fast-tests: $(VENV)/.ready-dev
 	$(TESTS) -m "not slow"
 
-test-all: $(VENV)/.ready-oracles $(ECOSYSTEM_ENVIRONMENTS) test
+test-all: $(VENV)/.ready-oracles $(ECOSYSTEM_ENVIRONMENTS) docs test
 	$(BIN)/pytest -m slow
 	$(ECOSYSTEMS)/openenv/bin/python -m pytest tests/env/test_openenv.py
 	$(ECOSYSTEMS)/textarena/bin/python -m pytest tests/env/test_textarena.py tests/examples/test_examples.py -k textarena
 	$(ECOSYSTEMS)/trackers/bin/python -m pytest tests/report/test_trackers.py
 	$(ECOSYSTEMS)/verifiers/bin/python -m pytest tests/env/test_verifiers_v1.py tests/examples/test_examples.py -k verifiers
 	$(ECOSYSTEMS)/verifiers-v0/bin/python -m pytest tests/env/test_verifiers.py tests/examples/test_examples.py -k verifiers
-	PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/algo/test_against_verl.py tests/algo/test_against_trl.py tests/feedback/test_loads_elsewhere.py tests/learning/test_optimizer.py tests/benchmarks
+	PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/algo/test_against_verl.py tests/algo/test_against_trl.py tests/feedback/test_loads_elsewhere.py tests/learning/test_optimizer.py tests/test_site.py tests/benchmarks
 
 lint: style types
 	$(BIN)/pytest -q tests/test_prose.py
@@ -65,6 +65,16 @@ style: $(VENV)/.ready-dev
 
 types: $(VENV)/.ready-dev
 	$(BIN)/mypy
+
+# make docs: builds the documentation site into site/ with Zensical (the successor of Material for MkDocs by its authors; reads
+# mkdocs.yml). A link to a page or heading that does not exist is an error.
+docs: $(VENV)/docs/.ready
+	$(VENV)/docs/bin/zensical build --strict
+
+$(VENV)/docs/.ready:
+	$(PYTHON) -m venv $(VENV)/docs
+	$(VENV)/docs/bin/python -m pip install --quiet zensical==0.0.73 mkdocstrings-python==2.0.11
+	touch $@
 
 # make audit: known vulnerabilities of the locked packages, from PyPI's advisories; needs the network. Fails if a package cannot
 # be looked up.
@@ -131,4 +141,4 @@ $(ECOSYSTEMS)/%/.ready: tests/env/ecosystems/%.txt $(VENV)/.ready-dev
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) runs build site .cache *.egg-info .pytest_cache .mypy_cache .ruff_cache

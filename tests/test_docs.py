@@ -12,14 +12,32 @@ import pytest
 from test_layers import LAYERS
 
 from midthought.engines.create import BACKENDS, ScriptedInferenceEngine
+from midthought.learning.small_model import make_policy, make_tokenizer
+from midthought.pretrained import save_model
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if "```python" in page.read_text("utf-8"))
 WORDS = ["Red?", '{"tool": "my_tool", "parameters": {"param": "blue"}}', "green", "blue"]
 
 
+SHORTER = {
+    "first_model.md": {
+        "num_train_iters=200": "num_train_iters=1",
+        "batch_size=64": "batch_size=8",
+        "max_tokens=1024": "max_tokens=64",
+        "num_steps=20": "num_steps=1",
+        "num_episodes=100": "num_episodes=2",
+    }
+}
+"""What is replaced before the blocks of a page run, so that they take seconds."""
+
+
 def blocks(page: Path) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
+    text = page.read_text("utf-8")
+    for number, smaller in SHORTER.get(page.name, {}).items():
+        assert number in text
+        text = text.replace(number, smaller)
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
 
 
 @pytest.fixture
@@ -33,16 +51,29 @@ def scripted_model(monkeypatch) -> None:
     monkeypatch.setitem(BACKENDS, "vllm", engine)
 
 
+@pytest.fixture
+def hub(monkeypatch, tmp_path) -> None:
+    """Replaces the model and the data set of the hub that a page names by a tiny model in that folder and eight rows."""
+    problems = [{"question": f"What is {n} plus 4?", "answer": f"{n} + 4 = {n + 4}\n#### {n + 4}"} for n in range(8)]
+    tokenizer = make_tokenizer([row["question"] for row in problems], 400)
+    policy = make_policy(tokenizer, hidden_size=64, num_layers=1, num_heads=1, max_length=1024, seed=0)
+    save_model(policy, tokenizer, tmp_path / "Qwen/Qwen3-0.6B")
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.Dataset.from_list(problems))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_blocks_of_a_page_run(page, scripted_model, tmp_path, monkeypatch):
+def test_the_blocks_of_a_page_run(page, scripted_model, tmp_path, monkeypatch, request):
     monkeypatch.chdir(tmp_path)
+    if page.name in SHORTER:
+        request.getfixturevalue("hub")
     names: dict[str, object] = {"__name__": "page"}
     for number, block in enumerate(blocks(page)):
         exec(compile(block, f"{page.name}, block {number + 1}", "exec", dont_inherit=True), names)
 
 
 def test_the_library_and_the_page_on_extending_are_among_them():
-    assert {"library.md", "extend.md"} <= {page.name for page in PAGES}
+    assert {"library.md", "extend.md", "first_model.md"} <= {page.name for page in PAGES}
 
 
 @pytest.mark.parametrize("page", ["architecture.md", "decisions.md"])

@@ -14,6 +14,7 @@ import pytest
 import midthought
 
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
+REFERENCE = PAGE.with_name("reference.md")
 DESIGNED = [
     "ConfigStore",
     "ModelConfig",
@@ -117,8 +118,25 @@ def page() -> str:
     return "\n".join(lines)
 
 
-def test_the_page_of_public_names_is_up_to_date():
-    assert PAGE.read_text("utf-8") == page(), "regenerate it: python tests/test_exports.py"
+def reference() -> str:
+    """docs/reference.md: for each public name the line that the documentation site replaces with signature and docstring."""
+    lines = ["# API", "", "The documentation site fills this page from the docstrings (`make docs`)."]
+    lines += ["Names by module: [api.md](api.md). Fields of the settings: [settings.md](settings.md).", ""]
+    package = ""
+    for name, module in modules().items():
+        if module.partition(".")[0] != package:
+            package = module.partition(".")[0]
+            lines += [f"## {package}", ""]
+        value = getattr(midthought, name)
+        is_defined = inspect.isclass(value) or inspect.isfunction(value)
+        lines.append(f"::: {value.__module__}.{value.__name__}" if is_defined else f"::: midthought.{module}.{name}")
+        lines += ["    options:", "      members: false"] * (package == "config") + [""]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(("path", "text"), [(PAGE, page), (REFERENCE, reference)], ids=["api.md", "reference.md"])
+def test_a_page_of_public_names_is_up_to_date(path, text):
+    assert path.read_text("utf-8") == text(), "regenerate it: python tests/test_exports.py"
 
 
 def test_importing_the_package_loads_no_torch():
@@ -135,3 +153,4 @@ def test_a_name_that_is_not_there_is_told_as_python_does():
 
 if __name__ == "__main__":
     PAGE.write_text(page(), "utf-8")
+    REFERENCE.write_text(reference(), "utf-8")

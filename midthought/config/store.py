@@ -144,9 +144,10 @@ class RecipeConfig(Section):
 class ConfigStore(RecipeConfig):
     """All settings of `RayPPOTrainer`.
 
-    >>> config = ConfigStore()
-    >>> config.training.group_size = 8
-    >>> config.training.adv_estimator = "grpo"
+    Examples:
+        >>> config = ConfigStore()
+        >>> config.training.group_size = 8
+        >>> config.training.adv_estimator = "grpo"
     """
 
     environment: EnvironmentConfig = Field(default_factory=lambda: EnvironmentConfig())
@@ -201,8 +202,9 @@ def merge_configs(base: Any, changes: Any, known: type[Section] | None = None) -
     settings, too, of which those that were set count. Raises `SettingsError` for an unknown key (of a mapping: only if `known`
     is given) and for arguments of another type.
 
-    >>> merge_configs(ConfigStore(), {"training": {"seed": 1}}).training.seed
-    1
+    Examples:
+        >>> merge_configs(ConfigStore(), {"training": {"seed": 1}}).training.seed
+        1
     """
     for name, value in (("base", base), ("changes", changes)):
         if not isinstance(value, Mapping | RecipeConfig):

@@ -80,8 +80,9 @@ def load_tasks(
     Reads at most `limit` tasks. Raises DataError for an unreadable source or row, for two rows with the same id, and if
     there is no task. With `strict=False` such rows are skipped, counted in the log and kept in `.skipped`.
 
-    >>> load_tasks([{"question": "1 + 1?", "answer": 2}])[0].answer
-    '2'
+    Examples:
+        >>> load_tasks([{"question": "1 + 1?", "answer": 2}])[0].answer
+        '2'
     """
     reader = _TaskReader(prompt_key, answer_key, id_key, tuple(label_keys), needs_answer)
     return read_tasks(rows_of(source), reader.read, limit=limit, strict=strict)

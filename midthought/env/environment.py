@@ -47,17 +47,18 @@ class BaseEnvironment(ABC):
 
     Groups of episodes with the same start need `copy.deepcopy` to return an independent environment in the same state.
 
-    >>> class Guess(BaseEnvironment):
-    ...     def reset(self) -> str:
-    ...         return "Guess a digit."
-    ...     def step(self, action: str) -> tuple[str, float, bool, dict]:
-    ...         is_right = action == "7"
-    ...         return ("Right." if is_right else "Wrong."), float(is_right), is_right, {"success": is_right}
-    >>> world = Guess()
-    >>> world.reset(), world.step("3")[0], world.step("7")[0]
-    ('Guess a digit.', 'Wrong.', 'Right.')
-    >>> world.is_done(), world.get_episode_reward(), world.get_step_count()
-    (True, 1.0, 2)
+    Examples:
+        >>> class Guess(BaseEnvironment):
+        ...     def reset(self) -> str:
+        ...         return "Guess a digit."
+        ...     def step(self, action: str) -> tuple[str, float, bool, dict]:
+        ...         is_right = action == "7"
+        ...         return ("Right." if is_right else "Wrong."), float(is_right), is_right, {"success": is_right}
+        >>> world = Guess()
+        >>> world.reset(), world.step("3")[0], world.step("7")[0]
+        ('Guess a digit.', 'Wrong.', 'Right.')
+        >>> world.is_done(), world.get_episode_reward(), world.get_step_count()
+        (True, 1.0, 2)
     """
 
     config: EnvironmentConfig

@@ -42,11 +42,12 @@ class SimpleGameEnvironment(BaseEnvironment):
     from the possible actions gets 0.27 of that, one that writes three random words of the game's vocabulary 0.08.
     `info`: `success` is True once completed; `possible` is False if the action was impossible.
 
-    >>> game = SimpleGameEnvironment()
-    >>> game.reset(seed=18)
-    'The key is south east.'
-    >>> game.step("First I move south.")[:3]
-    ('The key is east.', 0.04, False)
+    Examples:
+        >>> game = SimpleGameEnvironment()
+        >>> game.reset(seed=18)
+        'The key is south east.'
+        >>> game.step("First I move south.")[:3]
+        ('The key is east.', 0.04, False)
     """
 
     NEARER_REWARD = 0.04

@@ -63,10 +63,11 @@ def combine_rewards(
     their names, and their weights are multiplied. Raises `RewardError` for no function, equal names, a missing name, and as
     `WeightedReward` does.
 
-    >>> def is_short(trajectory): return float(trajectory.num_sampled < 100)
-    >>> reward = combine_rewards([is_short, weighted(num_calls, -0.1), ("asked", 0.5, used_tool)])
-    >>> {name: weight for name, (weight, _) in reward.parts.items()}
-    {'is_short': 1.0, 'num_calls': -0.1, 'asked': 0.5}
+    Examples:
+        >>> def is_short(trajectory): return float(trajectory.num_sampled < 100)
+        >>> reward = combine_rewards([is_short, weighted(num_calls, -0.1), ("asked", 0.5, used_tool)])
+        >>> {name: weight for name, (weight, _) in reward.parts.items()}
+        {'is_short': 1.0, 'num_calls': -0.1, 'asked': 0.5}
     """
     if callable(functions):
         raise RewardError(f"{short(functions)} is one function; give a list of them: [function]")

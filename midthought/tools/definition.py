@@ -27,9 +27,10 @@ class ToolParameter:
     `default` is shown to the model and used if an optional argument is missing; None means no default. `schema` is the
     parameter's full JSON Schema if `type` is not enough (`items`, `properties`, `pattern`, …); it replaces `type`.
 
-    >>> words = ToolParameter("words", "array", "What to count.", schema={"type": "array", "items": {"type": "string"}})
-    >>> words.json_schema()
-    {'type': 'array', 'items': {'type': 'string'}, 'description': 'What to count.'}
+    Examples:
+        >>> words = ToolParameter("words", "array", "What to count.", schema={"type": "array", "items": {"type": "string"}})
+        >>> words.json_schema()
+        {'type': 'array', 'items': {'type': 'string'}, 'description': 'What to count.'}
     """
 
     name: str
@@ -152,13 +153,14 @@ class ToolEpisode:
 class Tool(ABC):
     """A tool that the model can call. Extend it: set `definition`, write `execute`.
 
-    >>> class Shout(Tool):
-    ...     definition = ToolDefinition("shout", "Says it louder.", [ToolParameter("text", "string", "What to say.")])
-    ...     pure = True
-    ...     def execute(self, text: str) -> str:
-    ...         return text.upper()
-    >>> Shout().execute(text="hello")
-    'HELLO'
+    Examples:
+        >>> class Shout(Tool):
+        ...     definition = ToolDefinition("shout", "Says it louder.", [ToolParameter("text", "string", "What to say.")])
+        ...     pure = True
+        ...     def execute(self, text: str) -> str:
+        ...         return text.upper()
+        >>> Shout().execute(text="hello")
+        'HELLO'
     """
 
     definition: ToolDefinition

@@ -111,19 +111,20 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     Raises `SettingsError` if the function has no docstring (and there is no `description`), if it yields, or if a parameter has
     no type or a type that JSON Schema cannot express.
 
-    >>> @tool
-    ... def repeat(text: str, times: int = 2) -> str:
-    ...     '''Repeats a text.
-    ...
-    ...     Args:
-    ...         text: What to repeat.
-    ...         times: How often.
-    ...     '''
-    ...     return text * times
-    >>> repeat("ha"), repeat.execute(text="ho", times=3)
-    ('haha', 'hohoho')
-    >>> [parameter.description for parameter in repeat.definition.parameters]
-    ['What to repeat.', 'How often.']
+    Examples:
+        >>> @tool
+        ... def repeat(text: str, times: int = 2) -> str:
+        ...     '''Repeats a text.
+        ...
+        ...     Args:
+        ...         text: What to repeat.
+        ...         times: How often.
+        ...     '''
+        ...     return text * times
+        >>> repeat("ha"), repeat.execute(text="ho", times=3)
+        ('haha', 'hohoho')
+        >>> repeat.definition.parameters[0].description
+        'What to repeat.'
     """
     return _made(function, options) if function is not None else lambda function: _made(function, options)
 

@@ -24,12 +24,13 @@ _NOT_A_TOOL = (ToolOutcome.MALFORMED, ToolOutcome.UNKNOWN_TOOL)
 class MultiTurnManager:
     """Records the turns of a conversation and runs the calls in them. The caller samples the text.
 
-    >>> from midthought.tools.builtin.calculate import CalculateTool
-    >>> from midthought.tools.parsers import HermesParser
-    >>> manager = MultiTurnManager(ToolRegistry([CalculateTool()]), HermesParser())
-    >>> asked = '<tool_call>{"name": "calculate", "arguments": {"expression": "6 * 7"}}</tool_call>'
-    >>> manager.step(asked).tool_call.result, manager.step("It is 42.").tool_call.result
-    ('42', None)
+    Examples:
+        >>> from midthought.tools.builtin.calculate import CalculateTool
+        >>> from midthought.tools.parsers import HermesParser
+        >>> manager = MultiTurnManager(ToolRegistry([CalculateTool()]), HermesParser())
+        >>> asked = '<tool_call>{"name": "calculate", "arguments": {"expression": "6 * 7"}}</tool_call>'
+        >>> manager.step(asked).tool_call.result, manager.step("It is 42.").tool_call.result
+        ('42', None)
 
     Args:
         tool_registry: the tools, or a ToolExecutor with other deadlines and limits than the defaults.

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 class ActionParser:
     """Finds the calls in a model's output. Extend it: write `parse` or `parse_all`; the other one is derived from it.
 
-    >>> class ShoutParser(ActionParser):
-    ...     def parse_all(self, text: str) -> list[ParsedAction]:
-    ...         words = [word for word in text.split() if word.startswith("!")]
-    ...         return [ParsedAction(tool_name=word[1:], parameters={}, raw_text=word, success=True) for word in words]
-    >>> ShoutParser().parse("Now !look around").tool_name
-    'look'
+    Examples:
+        >>> class ShoutParser(ActionParser):
+        ...     def parse_all(self, text: str) -> list[ParsedAction]:
+        ...         words = [word for word in text.split() if word.startswith("!")]
+        ...         return [ParsedAction(tool_name=word[1:], parameters={}, raw_text=word, success=True) for word in words]
+        >>> ShoutParser().parse("Now !look around").tool_name
+        'look'
     """
 
     tool_registry: ToolRegistry | None = None

@@ -27,15 +27,16 @@ _THREADS = DaemonThreads("midthought-tool")
 class ToolRegistry:
     """Tools by name, in order of registration. Supports `name in registry` and `len`; iterating yields names.
 
-    >>> from midthought.tools.function_tool import tool
-    >>> registry = ToolRegistry()
-    >>> @registry.register
-    ... @tool
-    ... def double(number: int) -> int:
-    ...     '''Twice the number.'''
-    ...     return 2 * number
-    >>> registry.execute_tool("double", number=21), "double" in registry
-    ((True, '42'), True)
+    Examples:
+        >>> from midthought.tools.function_tool import tool
+        >>> registry = ToolRegistry()
+        >>> @registry.register
+        ... @tool
+        ... def double(number: int) -> int:
+        ...     '''Twice the number.'''
+        ...     return 2 * number
+        >>> registry.execute_tool("double", number=21), "double" in registry
+        ((True, '42'), True)
     """
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:

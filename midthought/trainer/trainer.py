@@ -49,10 +49,11 @@ _log = logging.getLogger(__name__)
 class Trainer:
     """Trains a model in an environment, or on tasks.
 
-    >>> trainer = Trainer(model="Qwen/Qwen3-0.6B", dataset="gsm8k", tools=[calculate], rewards=["correct"],
-    ...                   algorithm="grpo", learning_rate=1e-6)          # doctest: +SKIP
-    >>> trainer.fit()                                                    # doctest: +SKIP
-    >>> Trainer(config, env, reward_fn=my_reward).fit(num_epochs=3)      # doctest: +SKIP
+    Examples:
+        >>> trainer = Trainer(model="Qwen/Qwen3-0.6B", dataset="gsm8k", tools=[calculate], rewards=["correct"],
+        ...                   algorithm="grpo", learning_rate=1e-6)          # doctest: +SKIP
+        >>> trainer.fit()                                                    # doctest: +SKIP
+        >>> Trainer(config, env, reward_fn=my_reward).fit(num_epochs=3)      # doctest: +SKIP
 
     Everything runs in this process, except that with `ray.use_ray` Ray workers run the episodes, and with `ray.num_learners`
     Ray processes compute the updates (docs/cluster.md).

@@ -31,8 +31,9 @@ class Task:
     def messages(self, *system: str) -> list[Mapping[str, str]]:
         """Returns the messages before the policy's first answer; they start with `system`, without blank ones.
 
-        >>> Task(task_id="t", prompt="1 + 1?", answer="2").messages("Be short.")
-        [{'role': 'system', 'content': 'Be short.'}, {'role': 'user', 'content': '1 + 1?'}]
+        Examples:
+            >>> Task(task_id="t", prompt="1 + 1?", answer="2").messages("Be short.")
+            [{'role': 'system', 'content': 'Be short.'}, {'role': 'user', 'content': '1 + 1?'}]
         """
         before = list(self.before)
         said = [*system, before.pop(0)["content"]] if before and before[0]["role"] == "system" else system

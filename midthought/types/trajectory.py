@@ -55,13 +55,14 @@ class Trajectory:
     Only the method that appended a token determines whether it is trained on. The same record is used for SFT
     demonstrations (`add_demonstrated` appends tokens that were written for the policy).
 
-    >>> trajectory = Trajectory(Task(task_id="t", prompt="Who?", answer="Ada"), prompt_ids=[1, 2])
-    >>> trajectory.add_sampled(Completion(token_ids=(5, 6), sampled_logprobs=(-0.1, -0.2), finish=Finish.CALL))
-    >>> event = ToolEvent(call=ToolCall(tool_name="look", success=True, result="Ada"), outcome=ToolOutcome.OK)
-    >>> trajectory.add_results([event], token_ids=[7, 8, 9])
-    >>> trajectory.add_sampled(Completion(token_ids=(3,), sampled_logprobs=(-0.3,), finish=Finish.END))
-    >>> trajectory.token_ids, trajectory.loss_mask
-    ([1, 2, 5, 6, 7, 8, 9, 3], [False, False, True, True, False, False, False, True])
+    Examples:
+        >>> trajectory = Trajectory(Task(task_id="t", prompt="Who?", answer="Ada"), prompt_ids=[1, 2])
+        >>> trajectory.add_sampled(Completion(token_ids=(5, 6), sampled_logprobs=(-0.1, -0.2), finish=Finish.CALL))
+        >>> event = ToolEvent(call=ToolCall(tool_name="look", success=True, result="Ada"), outcome=ToolOutcome.OK)
+        >>> trajectory.add_results([event], token_ids=[7, 8, 9])
+        >>> trajectory.add_sampled(Completion(token_ids=(3,), sampled_logprobs=(-0.3,), finish=Finish.END))
+        >>> trajectory.token_ids, trajectory.loss_mask
+        ([1, 2, 5, 6, 7, 8, 9, 3], [False, False, True, True, False, False, False, True])
     """
 
     lists_by_hand: dict[str, list[Any]] | None = None

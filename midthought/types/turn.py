@@ -56,9 +56,10 @@ class ToolEvent:
 class Turn:
     """One answer of the policy, from one reply (or the prompt) to the next, including its thoughts and calls.
 
-    >>> turn = Turn(turn_number=1, model_output="Hello.")
-    >>> turn["model_output"], turn["turn"]
-    ('Hello.', 1)
+    Examples:
+        >>> turn = Turn(turn_number=1, model_output="Hello.")
+        >>> turn["model_output"], turn["turn"]
+        ('Hello.', 1)
     """
 
     turn_number: int = 1

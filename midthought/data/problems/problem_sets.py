@@ -82,8 +82,9 @@ def load_problems(
     Raises DataError for an unknown name, an unreadable source or row, two rows with one id, and if there is no problem;
     MissingExtraError if `datasets` or pyarrow is needed and not installed.
 
-    >>> load_problems("multiplication", limit=2, seed=0)[0].labels["question"]
-    'Calculate the following question: 14374 * 40839.'
+    Examples:
+        >>> load_problems("multiplication", limit=2, seed=0)[0].labels["question"]
+        'Calculate the following question: 14374 * 40839.'
     """
     if dataset not in PROBLEM_SETS:
         raise DataError(f"unknown data set {dataset!r}. {near_names(dataset, PROBLEM_SETS)}")

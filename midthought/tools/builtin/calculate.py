@@ -50,8 +50,9 @@ class CalculationError(ValueError):
 class CalculateTool(Tool):
     """`calculate(expression)`: the value of an arithmetic expression, exact if possible.
 
-    >>> CalculateTool().execute(expression="2**64 - 1"), CalculateTool().execute(expression="0.1 + 0.2")
-    ('18446744073709551615', '0.3')
+    Examples:
+        >>> CalculateTool().execute(expression="2**64 - 1"), CalculateTool().execute(expression="0.1 + 0.2")
+        ('18446744073709551615', '0.3')
     """
 
     definition = ToolDefinition(

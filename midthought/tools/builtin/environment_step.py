@@ -25,11 +25,12 @@ class EnvironmentStepTool(Tool):
     `metadata` contains `reward` (float) and `done` (bool) for rewards and metrics. Without an `environment`, the tool steps
     the environment of the calling episode. With one, all calls step that object: use it for a single episode only.
 
-    >>> class Guess:
-    ...     def step(self, action: str) -> tuple[str, float, bool, dict]:
-    ...         return ("Right.", 1.0, True, {}) if action == "7" else ("Wrong.", 0.0, False, {})
-    >>> EnvironmentStepTool(Guess()).execute(action="7")
-    ToolOutput(text='Right.\\nreward: 1; the episode has ended', metadata={'reward': 1.0, 'done': True})
+    Examples:
+        >>> class Guess:
+        ...     def step(self, action: str) -> tuple[str, float, bool, dict]:
+        ...         return ("Right.", 1.0, True, {}) if action == "7" else ("Wrong.", 0.0, False, {})
+        >>> EnvironmentStepTool(Guess()).execute(action="7")
+        ToolOutput(text='Right.\\nreward: 1; the episode has ended', metadata={'reward': 1.0, 'done': True})
     """
 
     def __init__(

@@ -25,9 +25,10 @@ class QueryTool(Tool):
 
     Raises `SettingsError` if there is no text, or `max_results` is less than 1.
 
-    >>> tool = QueryTool({"Ada": "Ada Lovelace wrote a program.", "Alan": "Alan Turing broke a cipher."})
-    >>> tool.execute(query="Who broke the cipher?")
-    ToolOutput(text='[1] Alan: Alan Turing broke a cipher.', metadata={'found': ['Alan']})
+    Examples:
+        >>> tool = QueryTool({"Ada": "Ada Lovelace wrote a program.", "Alan": "Alan Turing broke a cipher."})
+        >>> tool.execute(query="Who broke the cipher?")
+        ToolOutput(text='[1] Alan: Alan Turing broke a cipher.', metadata={'found': ['Alan']})
     """
 
     def __init__(

@@ -1,0 +1,76 @@
+"""The documentation site: its navigation, its links, and the tables that name other packages' settings. `make docs` builds it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from midthought.config import ConfigStore
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+def test_the_navigation_has_every_page_once():
+    sections = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]
+    listed = [page for section in sections for pages in section.values() for page in pages]
+    assert sorted(listed) == [page.name for page in PAGES]
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.name)
+def test_the_links_of_a_page_lead_to_files(page):
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL))
+    local = [target for target in targets if "://" not in target]
+    assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_of_the_site_links_only_to_the_site_and_the_web(page):
+    assert "](../" not in page.read_text("utf-8")
+
+
+def rows() -> list[list[str]]:
+    """The rows of the table of settings in coming_from.md."""
+    table = (ROOT / "docs/coming_from.md").read_text("utf-8").partition("\n## Settings\n")[2].partition("\n## ")[0]
+    found = [line.strip("|\n ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
+    assert len(found) > 20
+    return found
+
+
+def names(cell: str) -> list[str]:
+    """Settings in backticks, each with the section of the first: "`training.clip_ratio`, `clip_ratio_high`"."""
+    found = [name.partition("=")[0] for name in re.findall(r"`([\w.=]+)`", cell)]
+    section = found[0].rpartition(".")[0] if found else ""
+    return [name if "." in name or not section else f"{section}.{name}" for name in found]
+
+
+def test_the_settings_in_the_table_of_other_packages_exist():
+    for here, *_ in rows():
+        for name in names(here):
+            section, _, key = name.partition(".")
+            assert key in ConfigStore.model_fields[section].annotation.model_fields, name
+
+
+def test_trls_settings_exist():
+    trl = pytest.importorskip("trl")
+    fields = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
+    assert [name for _, cell, *_ in rows() for name in names(cell) if name not in fields] == []
+
+
+def test_verls_settings_exist():
+    found = importlib.util.find_spec("verl")
+    if found is None or found.origin is None:
+        pytest.skip("needs verl")
+    text = (Path(found.origin).parent / "trainer/config/_generated_ppo_trainer.yaml").read_text("utf-8")
+    settings = yaml.safe_load(text)
+    for *_, cell in rows():
+        for name in names(cell):
+            value = settings
+            for part in name.split("."):
+                assert part in value, name
+                value = value[part]
