@@ -1,6 +1,6 @@
 """Draws an episode of a recorded run, token by token: `python -m benchmarks.draw_record RUN docs/record.svg`.
 
-Takes the first training episode that has a call and a reward above 0.9. The prompt is cut to its last tokens.
+Takes the first training episode that has a call and a right answer. The prompt is cut to its last tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NUM_PROMPT_TOKENS = 24
 
 def main(run: str, target: str) -> None:
     episodes = read_recording(run, arms=["train"])
-    episode = next(each for each in episodes if each.tool_events and each.reward > 0.9)
+    episode = next(each for each in episodes if each.tool_events and each.right)
     tokens = list(episode.segments[-1])
     first = next(place for place, token in enumerate(tokens) if token.author != "prompt")
     shown = tokens[max(0, first - NUM_PROMPT_TOKENS) :]
@@ -38,18 +38,19 @@ def legend() -> Iterator[str]:
     for place, (author, text) in enumerate(words):
         x = 10 + 210 * place
         yield f'<rect x="{x}" y="10" width="14" height="14" rx="3" fill="{FILL[author]}"/><text x="{x + 20}" y="21">{text}</text>'
-    yield '<text x="640" y="21" fill="#475569">below a token: probability, advantage</text>'
+    yield '<text x="700" y="21" fill="#475569">below a token: probability, advantage</text>'
 
 
 def boxes(tokens: list[RecordedToken]) -> Iterator[tuple[float, int, float]]:
     """Left edge, line and width of each token's box."""
-    x, line = 10.0, 0
+    x, line, author = 10.0, 0, tokens[0].author
     for token in tokens:
         width = max(len(visible(token)) * PER_CHARACTER + 8, 42 if token.author == "policy" else 14)
-        if x + width > WIDTH - 10 or ("\n" in token.text and x > 10 and token.text.startswith("\n")):
+        is_new_line = token.author != author or (token.author == "policy" and token.text.startswith("\n"))
+        if x + width > WIDTH - 10 or (is_new_line and x > 10):
             x, line = 10.0, line + 1
         yield x, line, width
-        x += width + 3
+        x, author = x + width + 3, token.author
 
 
 def visible(token: RecordedToken) -> str:

@@ -56,9 +56,10 @@ class Trajectory:
     demonstrations (`add_demonstrated` appends tokens that were written for the policy).
 
     Examples:
+        >>> from midthought.types import Completion, Finish, Task, ToolCall, ToolEvent, ToolOutcome
         >>> trajectory = Trajectory(Task(task_id="t", prompt="Who?", answer="Ada"), prompt_ids=[1, 2])
         >>> trajectory.add_sampled(Completion(token_ids=(5, 6), sampled_logprobs=(-0.1, -0.2), finish=Finish.CALL))
-        >>> event = ToolEvent(call=ToolCall(tool_name="look", success=True, result="Ada"), outcome=ToolOutcome.OK)
+        >>> event = ToolEvent(call=ToolCall(tool_name="search", success=True, result="Ada"), outcome=ToolOutcome.OK)
         >>> trajectory.add_results([event], token_ids=[7, 8, 9])
         >>> trajectory.add_sampled(Completion(token_ids=(3,), sampled_logprobs=(-0.3,), finish=Finish.END))
         >>> trajectory.token_ids, trajectory.loss_mask
