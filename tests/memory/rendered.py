@@ -32,7 +32,7 @@ def each(pattern: str) -> Callable[[Sequence[Said]], str]:
                 clock=clock(turn.seconds),
                 short=short(turn.seconds),
                 end=clock(turn.seconds + 4),
-                upper=turn.speaker.upper(),
+                seconds=turn.seconds,
             )
             for turn in turns
         )
@@ -59,6 +59,29 @@ def html_page(turns: Sequence[Said]) -> str:
     return f"<!doctype html><html><head><title>The Bell</title></head><body><nav>Home</nav>{rows}</body></html>"
 
 
+def rtf(turns: Sequence[Said]) -> str:
+    lines = "".join(f"\\b {turn.speaker}:\\b0  {turn.words}\\par\n" for turn in turns)
+    text = "".join(letter if letter.isascii() else f"\\u{ord(letter)}?" for letter in lines)
+    return f"{{\\rtf1\\ansi\\uc1{{\\fonttbl{{\\f0 Arial;}}}}{{\\*\\generator A;}}\\pard {text}}}"
+
+
+def ttml(turns: Sequence[Said]) -> str:
+    names = list(dict.fromkeys(turn.speaker for turn in turns))
+    agents = "".join(
+        f'<ttm:agent xml:id="a{n}"><ttm:name>{html.escape(name)}</ttm:name></ttm:agent>' for n, name in enumerate(names)
+    )
+    cues = "".join(
+        f'<p begin="{clock(turn.seconds)}.5" ttm:agent="a{names.index(turn.speaker)}">{html.escape(turn.words)}</p>\n'
+        for turn in turns
+    )
+    return f"<tt xmlns='http://www.w3.org/ns/ttml'><head>{agents}</head><body><div>{cues}</div></body></tt>"
+
+
+ASS = (
+    "[Script Info]\nTitle: The Bell\n\n[Events]\n"
+    "Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text\n"
+)
+NOTES = "# The Bell\n\nHost: Ann Lee\n\nAn hour on bells: what they are, and why.\n\n## Transcript\n\n"
 OTTER_TOP = (
     "The Bell\nThu, Jul 22, 2021 1:54PM • 55:21\n\nSUMMARY KEYWORDS\n"
     "bell, clock, tide, harbor\n\nSPEAKERS\nAnn Lee, Bob\n\n"
@@ -86,6 +109,11 @@ UNTIMED: dict[str, tuple[str, Callable[[Sequence[Said]], str]]] = {
     "wide colon": ("a.txt", each("{name}：{text}\n")),
     "Rev's old layout": ("a.txt", each("{name}:\t{text}\n\n")),
     "heading": ("a.md", each("### {name}\n\n{text}\n\n")),
+    "<name> text": ("a.md", each("**\\<{name}>** {text}  \n")),
+    "Speaker: name": ("a.txt", each("SPEAKER: {name}\n{text}\n")),
+    "class of a page": ("a.html", each('<div><span class="speaker-name">{name}</span> <span>{text}</span></div>\n')),
+    "notes before and after": ("a.md", with_top(NOTES, "**{name}:** {text}\n\n", "## Links\n\n- A link\n")),
+    "RTF": ("a.rtf", rtf),
 }
 TIMED: dict[str, tuple[str, Callable[[Sequence[Said]], str]]] = {
     "name (time)": ("a.txt", each("{name} ({clock})\n{text}\n\n")),
@@ -133,4 +161,12 @@ TIMED: dict[str, tuple[str, Callable[[Sequence[Said]], str]]] = {
     "page": ("a.html", html_page),
     "names within paragraphs": ("a.html", each("<p><cite>{name}:</cite> <time>{short}</time> {text}</p>\n")),
     "columns": ("a.txt", each("{clock}\t{name}\t{text}\n")),
+    "name time: on its line": ("a.md", each("{name} {clock}:\n\n{text}\n\n")),
+    "VTT, names on their lines": ("a.vtt", with_top(VTT, "{clock}.000 --> {end}.000\n{name}\n{text}\n\n")),
+    "VTT in seconds": ("a.vtt", with_top(VTT, "{seconds}.120 --> {seconds}.900\n<v {name}>{text}\n\n")),
+    "SRT, arrows": ("a.srt", each("1\n{clock},000 --> {end},000\n>> {name}: {text}\n\n")),
+    "SBV": ("a.sbv", each("{clock}.120,{end}.000\n{name}: {text}\n\n")),
+    "TTML": ("a.ttml", ttml),
+    "SAMI": ("a.smi", with_top("<SAMI><BODY>\n", "<SYNC Start={seconds}000><P Class=EN>{name}: {text}\n")),
+    "SubStation Alpha": ("a.ass", with_top(ASS, "Dialogue: 0,{clock}.10,{end}.00,Default,{name},0,0,0,,{{\\i1}}{text}\n")),
 }  # fmt: skip

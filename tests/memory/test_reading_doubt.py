@@ -1,5 +1,7 @@
 """A line is a turn only if the whole file supports it; nothing of the text is lost; doubt is reported."""
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,7 +62,7 @@ def test_a_stray_label_between_turns_belongs_to_the_turn_and_is_reported(read, t
     transcript = read("".join([*lines[:3], "NOTE: the tape ended.\n\n", *lines[3:]]))
     assert transcript.speakers == ("Ann", "Bob") and len(transcript.turns) == 6
     assert transcript.turns[2].text.endswith("now and then. NOTE: the tape ended.")
-    assert transcript.doubts == ("read as text, not as speakers: 'NOTE'",) and not transcript.is_doubtful
+    assert transcript.doubts == ("read as text, not as speakers: 'NOTE'",) and transcript.is_doubtful
 
 
 def test_header_fields_are_no_speech(read):
@@ -201,3 +203,82 @@ def test_no_word_is_lost(lines, suffix):
         if word in missing:
             missing.remove(word)
     assert not [word for word in missing if word]
+
+
+def test_labels_without_the_shape_of_names_are_speakers_where_the_style_is_sure(read):
+    lines = [f"[00:0{n}] **{name}**: {PROSE}\n\n" for n, name in enumerate(["qx()", "kushti", "qx()", "Ann Lee"] * 2)]
+    assert read("".join(lines)).speakers == ("qx()", "kushti", "Ann Lee")
+
+
+def test_a_bold_line_between_bold_names_that_may_be_a_heading_is_reported(read):
+    lines = [f"**{name}**\n{PROSE}\n\n" for name in ["Ann", "Bob"] * 4]
+    transcript = read("".join([*lines[:3], "**lightclient in chat**\nYes.\n\n", *lines[3:]]), "a.md")
+    assert transcript.is_doubtful and "'lightclient in chat'" in transcript.doubts[0]
+
+
+def test_questions_and_answers_of_a_hearing(read):
+    text = "THE COURT: Go on.\nQ. Where were you?\nA. At the pier. I saw\nthe bell.\nQ. When?\nA. At three.\n" * 3
+    assert [turn.speaker for turn in read(text).turns] == ["THE COURT", "Q", "A", "Q", "A"] * 3
+
+
+def test_fields_after_headings_and_initials_that_are_words(read):
+    turns = "".join(f"{name}: Bell {n} rang. {MORE[n:]}\n\n" for n, name in enumerate(["JHD", "SYG", "JHD", "MLS"] * 3))
+    transcript = read(f"# Day 1\n\n{turns}## Next\n\nPresenter: Ann Lee (AL)\n\nIS: I have it, as it is.\n", "a.md")
+    assert transcript.speakers == ("JHD", "SYG", "MLS", "IS") and len(transcript.turns) == 13
+    assert ("Presenter: Ann Lee (AL)", "field after a heading") in [
+        (skip.text, skip.reason) for skip in transcript.skipped
+    ]
+
+
+def test_a_known_label_without_a_blank_after_it(read):
+    transcript = read("Ann: So it rang.\n\nBob: Yes.\n\nAnn:It did.\n\nBob: At 10:30.\n")
+    assert [turn.speaker for turn in transcript.turns] == ["Ann", "Bob", "Ann", "Bob"]
+
+
+def test_arrows_without_a_name_are_another_speaker(read):
+    cue = "00:00:0{}.000 --> 00:00:0{}.500\n{}\n\n"
+    said = [">> ANN: The clock.", "It ran fast.", ">> BOB: Did it?", ">> I think so.", ">> ANN: Yes."]
+    transcript = read("WEBVTT\n\n" + "".join(cue.format(n, n, text) for n, text in enumerate(said)), "a.vtt")
+    assert [turn.speaker for turn in transcript.turns] == ["ANN", "BOB", "Unknown Speaker", "ANN"]
+
+
+def test_a_transcript_within_a_fence_is_read_and_code_alone_is_refused(read):
+    turns = "".join(f"**[0{n}:00] SPEAKER_0{n % 2}:** {PROSE}\n\n" for n in range(4))
+    assert read(f"```\n{turns}```\n", "a.md").speakers == ("SPEAKER_00", "SPEAKER_01")
+    with pytest.raises(TranscriptError, match="no speaker turn found"):
+        read(f"# Bells\n\n```\n{PROSE}\n\n{MORE}\n```\n", "a.md")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        [
+            {
+                "speaker": {"name": "Ann"},
+                "text_blocks": [{"text": "It rang.", "start": 1}, {"text": "At three.", "start": 2}],
+            }
+        ]
+        * 2,
+        [{"ParticipantRole": "Ann", "Content": "It rang. At three."}] * 2,
+        [{"text": "It rang. At three.", "data": {"speaker": "Ann", "start": 1}}] * 2,
+    ],
+)
+def test_speakers_of_nested_entries(read, document):
+    entries = [dict(entry) for entry in document]
+    entries[1] |= {"speaker": {"name": "Bob"}} if "speaker" in entries[1] else {}
+    transcript = read(json.dumps({"turns": entries}), "a.json")
+    assert transcript.speakers[0] == "Ann" and transcript.turns[0].text.startswith("It rang. At three.")
+
+
+def test_words_with_spans_of_speakers_and_words_repeated_with_speakers(read):
+    words = [{"id": n, "start": n, "end": n + 0.5, "text": f"w{n}"} for n in range(60)]
+    spans = [{"start": 0, "end": 30, "speaker": "Ann"}, {"start": 30, "end": 60, "speaker": "Bob"}]
+    transcript = read(json.dumps({"words": words, "paragraphs": spans}), "a.json")
+    assert [(turn.speaker, len(turn.text.split())) for turn in transcript.turns] == [("Ann", 30), ("Bob", 30)]
+    parts = [
+        {"alternatives": [{"words": [{"word": f"w{n}", "startTime": f"{n}s"} for n in range(k, k + 20)]}]}
+        for k in (0, 20)
+    ]
+    tagged = [{"word": f"w{n}", "startTime": f"{n}s", "speakerTag": 1 + (n > 30)} for n in range(40)]
+    results = {"results": [*parts, {"alternatives": [{"words": tagged}]}]}
+    assert [turn.speaker for turn in read(json.dumps(results), "b.json").turns] == ["Speaker 1", "Speaker 2"]

@@ -422,7 +422,6 @@ def test_files_of_one_name_get_stems_of_their_own(tmp_path):
         ("a.txt", b"%PDF-1.7 ...", "export its words as text, or as .docx"),
         ("a.docx", b"PK\x03\x04...", "it is a damaged or encrypted Word file"),
         ("a.doc", b"\xd0\xcf\x11\xe0..", "it is an old Office file, not text; export its words"),
-        ("a.rtf", b"{\\rtf1 Ann: Yes.}", "it is an RTF file, not text"),
         ("a.json", b'{"episode": ', "not valid JSON"),
         ("a.json", b"[1]", "the entries of the list are not all objects"),
         ("a.json", b'{"words": 1}', "neither a 'content' nor a 'segments' list"),

@@ -7,29 +7,38 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from midthought.memory.formats.layouts import Layout, Row, share_in_order, speakers_of
+from midthought.memory.formats.layouts import Layout, share_in_order, speakers_of
+from midthought.memory.formats.line_candidates import Row
+from midthought.memory.formats.line_heads import Head, name_alone
 from midthought.memory.formats.reading import Reading, Skipped, head_of, name_of
 from midthought.memory.formats.registry import transcript_format
 from midthought.memory.markup import unescape
-from midthought.memory.turns import CLOCK_PATTERN, Segment, clock_time
+from midthought.memory.turns import CLOCK_PATTERN, UNKNOWN_SPEAKER, Segment, clock_time
 
-_CUE_TIME = re.compile(rf"^[^\S\n]{{0,9}}{CLOCK_PATTERN}[^\S\n]{{0,9}}-->[^\S\n]{{0,9}}[\d:.,]{{4,30}}", re.MULTILINE)
+_CUE_TIME = re.compile(
+    rf"^[^\S\n]{{0,9}}(?:{CLOCK_PATTERN}|(?P<seconds>\d{{1,6}}[.,]\d{{1,3}}))[^\S\n]{{0,9}}(?:-->[^\S\n]{{0,9}}|,(?=\d+:))"
+    r"[\d:.,]{4,30}",
+    re.MULTILINE,
+)
 """A line that starts a cue."""
 
 _REMEDY = "give it cues with '{} --> {}' and words"
 _VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s+(?P<name>[^<>]*)>")
 _TAG = re.compile(r"</?(?:b|c|font|i|lang|rt|ruby|u)(?:[.\s][^<>]*)?>|</v>|<\d[\d:.]*>", re.IGNORECASE)
 _FILE_FIELD = re.compile(r"(Kind|Language|Title|Region):\s*(.*)")
-_DASH = re.compile(r"^\s*(?:>>+|[-–—])\s+")
+_DASH = re.compile(r"^\s*(?P<change>>>+|[-–—])\s+")
+_BREAK = re.compile(r"\[br\]|<br\s?/?>", re.IGNORECASE)
 
 
-class _Cue(NamedTuple):
+class Cue(NamedTuple):
+    """Timed lines of captions."""
+
     time: str | None
     lines: list[str]
 
 
 def _has_cues(text: str, suffix: str) -> bool:
-    return bool(_CUE_TIME.search(text if suffix in (".srt", ".vtt") else head_of(text)))
+    return bool(_CUE_TIME.search(text if suffix in (".srt", ".vtt", ".sbv") else head_of(text)))
 
 
 @transcript_format(
@@ -38,20 +47,32 @@ def _has_cues(text: str, suffix: str) -> bool:
     remedy=_REMEDY.format("HH:MM:SS.mmm", "HH:MM:SS.mmm"),
     shown_by=lambda text, suffix: text.startswith("WEBVTT"),
 )
-@transcript_format("SRT", suffixes=(".srt",), remedy=_REMEDY.format("HH:MM:SS,mmm", "HH:MM:SS,mmm"), shown_by=_has_cues)
+@transcript_format(
+    "SRT", suffixes=(".srt", ".sbv"), remedy=_REMEDY.format("HH:MM:SS,mmm", "HH:MM:SS,mmm"), shown_by=_has_cues
+)
 def read_captions(text: str) -> Reading:
     """Ignores notes, styles, numbers and headers between cues. Lines repeated by roll-up captions are read once."""
     cues, lines = _cues(text)
     header, skipped = _outside(lines, text.startswith("WEBVTT"))
-    cues = [cue for cue in _unrolled(cues) if cue.lines]
-    rows = [Row(number, line, place == 0) for number, cue in enumerate(cues) for place, line in enumerate(cue.lines)]
+    return read_cues(cues)._replace(
+        title=next((value for key, value in header if key.lower() == "title"), None), header=header, skipped=skipped
+    )
+
+
+def read_cues(cues: list[Cue]) -> Reading:
+    """Returns the turns of cues: speakers as `<v Name>`, `Name:`, `[NAME]:` or on lines of their own."""
+    cues = [cue for cue in _unrolled(cues) if any(cue.lines)]
+    rows = [_row(number, line, place == 0) for number, cue in enumerate(cues) for place, line in enumerate(cue.lines)]
     has_voices = any("<v" in row.text for row in rows)
-    layout = Layout(confidence=0.95) if has_voices else speakers_of(rows)
+    layout = Layout(confidence=0.95) if has_voices else _names_alone(cues, rows) or speakers_of(rows)
     segments: list[Segment] = []
     for place, row in enumerate(rows):
         time = cues[row.number].time if row.after_blank else None
         if head := layout.heads.get(place):
             segments.append(Segment(name_of(head.name or "") or None, unescape(head.rest), time))
+            continue
+        if row.mark and layout.heads:  # another speaker, who is not named
+            segments.append(Segment(UNKNOWN_SPEAKER, unescape(row.text), time))
             continue
         voices = _VOICE.split(row.text)  # words before the first voice, then name and words alternately
         if voices[0].strip():
@@ -59,8 +80,26 @@ def read_captions(text: str) -> Reading:
         named = zip(voices[1::2], voices[2::2], strict=True)
         segments += [Segment(name_of(unescape(name)) or None, unescape(said), time) for name, said in named]
     _judge_times(layout, [cue.time for cue in cues if cue.time])
-    title = next((value for key, value in header if key.lower() == "title"), None)
-    return Reading(title, segments, header, skipped, layout.confidence, tuple(layout.doubts))
+    return Reading(None, segments, (), (), layout.confidence, tuple(layout.doubts))
+
+
+def _row(number: int, line: str, is_first: bool) -> Row:
+    """Returns a line without the dash or the arrows of another speaker; arrows are its mark."""
+    dash = _DASH.match(line)
+    mark = ">>" if dash and dash["change"].startswith(">") else ""
+    return Row(number, line[dash.end() :] if dash else line, is_first, mark)
+
+
+def _names_alone(cues: Sequence[Cue], rows: Sequence[Row]) -> Layout | None:
+    """Returns the first lines of cues if nearly all are names on lines of their own, as in exports of meetings."""
+    heads = {
+        place: Head("name", name, None, "")
+        for place, row in enumerate(rows)
+        if row.after_blank and len(cues[row.number].lines) > 1 and (name := name_alone(row.text))
+    }
+    labels = {name_of(head.name or "") for head in heads.values()}
+    is_layout = len(heads) >= 0.9 * len(cues) and len(labels) < len(heads) and len(labels) <= max(3, len(heads) / 3)
+    return Layout("name", heads, confidence=0.93) if is_layout else None
 
 
 def _judge_times(layout: Layout, times: Sequence[str]) -> None:
@@ -69,9 +108,9 @@ def _judge_times(layout: Layout, times: Sequence[str]) -> None:
         layout.doubt(f"{1 - order:.0%} of the times go back", min(0.4, 2 * (1 - order)))
 
 
-def _cues(text: str) -> tuple[list[_Cue], list[str]]:
+def _cues(text: str) -> tuple[list[Cue], list[str]]:
     """Returns the cues, and the lines outside of them that are no numbers."""
-    cues: list[_Cue] = []
+    cues: list[Cue] = []
     outside: list[str] = []
     is_vtt = text.startswith("WEBVTT")
     inside = False
@@ -79,15 +118,15 @@ def _cues(text: str) -> tuple[list[_Cue], list[str]]:
         if start := _CUE_TIME.match(line):
             if inside and (number := cues[-1].lines) and number[-1] == str(len(cues) + 1):
                 number.pop()  # number of a cue without a blank line before it
-            cues.append(_Cue(clock_time(start["time"]), []))
+            cues.append(Cue(clock_time(start["time"] or start["seconds"].replace(",", ".")), []))
             inside = True
         elif not line or not (is_vtt or line.strip()):  # a line of blanks does not end a VTT cue
             inside = False
         elif inside:
-            cues[-1].lines.append(_TAG.sub("", _DASH.sub("", line)).strip())
+            cues[-1].lines.append(_TAG.sub("", _BREAK.sub(" ", line)).strip())
         elif line.strip() and not line.strip().isdigit():
             outside.append(line.strip())
-    return [_Cue(cue.time, [line for line in cue.lines if line]) for cue in cues], outside
+    return [Cue(cue.time, [line for line in cue.lines if line]) for cue in cues], outside
 
 
 def _outside(lines: Sequence[str], is_vtt: bool) -> tuple[tuple[tuple[str, str], ...], tuple[Skipped, ...]]:
@@ -105,7 +144,7 @@ def _outside(lines: Sequence[str], is_vtt: bool) -> tuple[tuple[tuple[str, str],
     return tuple(fields), tuple(skipped)
 
 
-def _unrolled(cues: list[_Cue]) -> list[_Cue]:
+def _unrolled(cues: list[Cue]) -> list[Cue]:
     """Removes the repeated line from cues of roll-up captions, as YouTube writes them."""
     spoken = [cue for cue in cues if cue.lines]
     rolled = [bool(after.lines[0] == before.lines[-1]) for before, after in itertools.pairwise(spoken)]
@@ -113,5 +152,5 @@ def _unrolled(cues: list[_Cue]) -> list[_Cue]:
     if sum(rolled) * 2 <= len(rolled) or has_two * 4 < len(spoken):
         return cues
     return spoken[:1] + [
-        _Cue(cue.time, cue.lines[1:] if again else cue.lines) for cue, again in zip(spoken[1:], rolled, strict=True)
+        Cue(cue.time, cue.lines[1:] if again else cue.lines) for cue, again in zip(spoken[1:], rolled, strict=True)
     ]

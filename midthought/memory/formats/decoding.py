@@ -20,7 +20,6 @@ _BINARY = {
     b"ID3": "an MP3",
     b"\x1f\x8b": "a gzip file",
     b"\xd0\xcf\x11\xe0": "an old Office file",
-    b"{\\rtf": "an RTF file",
 }
 _UTF8_SIGN = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 _WESTERN = frozenset("ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜßàáâãäåæçèéêëìíîïñòóôõöøùúûüÿŒœ‘’‚“”„«»‹›–—…•·€£¥§©®™°´¿¡¼½¾ºª\xa0")

@@ -38,8 +38,18 @@ _FOOTERS = {
         r"(?:audio|recording|transcript) (?:ended|ends))\W{0,4}|\W{1,4}end\W{1,4}"
     ),
     "page number": regex.compile(r"(?i)\W{0,3}page\s+\d{1,4}(?:\s*(?:of|/)\s*\d{1,4})?\W{0,3}|-\s*\d{1,4}\s*-"),
+    "field of an archive": regex.compile(r"_[a-z]{2,20}\s?:.{0,200}"),
     "start of a recording": regex.compile(r"(?i).{1,60}(?:started|stopped) transcription"),
 }
+_TRANSCRIPT = regex.compile(
+    r"(?i)[\s#*_]*(?:(?:full|complete|edited|raw|verbatim|video|audio|episode|interview|podcast|machine|the)\s+){0,3}"
+    r"(?:transcript|transcription|interview|transkript|transcripción|trascrizione|transcrição|인터뷰|文字起こし|逐字稿|文字稿)"
+    r"[\s:*_]*"
+)
+_AFTER_TRANSCRIPT = regex.compile(
+    r"(?i)[\s#*_]*(?:show\s*notes|(?:relevant |useful |related |further |episode )?(?:links|resources|reading|references)|"
+    r"footnotes|further reading|credits|sponsors?|about (?:the|this|us)\b.{0,60}|action items|resources mentioned)[\s:*_]*"
+)
 _MAX_VALUE_WORDS = 30
 _MAX_TITLE_WORDS = 25
 _MIN_WRAPPED_LETTERS = 55
@@ -82,6 +92,16 @@ def is_role_key(key: str) -> bool:
 def is_long_key(key: str) -> bool:
     """Whether the field's value may have several sentences."""
     return key.strip().casefold() in LONG_FIELDS or key.strip().casefold() in _LONG_NAMES
+
+
+def starts_transcript(line: str) -> bool:
+    """Whether the line is a heading such as `Full transcript`."""
+    return len(line) < 60 and bool(_TRANSCRIPT.fullmatch(line))
+
+
+def ends_transcript(line: str) -> bool:
+    """Whether the line is a heading of what follows a transcript, such as `Links` or `Credits`."""
+    return len(line) < 100 and bool(_AFTER_TRANSCRIPT.fullmatch(line))
 
 
 def is_rule(line: str) -> bool:
@@ -198,7 +218,7 @@ def service_lines(lines: Sequence[str], last: int = 4) -> dict[int, Skipped]:
         if len(text) > 200:
             continue
         for reason, pattern in _FOOTERS.items():
-            anywhere = reason in ("page number", "start of a recording")
+            anywhere = reason in ("page number", "field of an archive", "start of a recording")
             if (number in edge or anywhere or "was exported" in text) and pattern.fullmatch(text):
                 found[number] = Skipped(text, reason)
     return found

@@ -20,6 +20,11 @@ _UNSPOKEN = re.compile(r"<(script|style|svg|template|noscript)\b", re.IGNORECASE
 _BLOCK = re.compile(
     "address|article|aside|blockquote|br|dd|div|dl|dt|figure|footer|h[1-6]|header|hr|li|main|nav|ol|p|pre|section|table|td|th|tr|ul"
 )
+_LABEL = re.compile(
+    r"""<(span|div|p|h[2-6]|strong|b|a)\b[^<>]{0,300}class=["'][^"'<>]{0,200}speaker[^"'<>]{0,200}["'][^<>]{0,300}>([^<>]{1,60})</\1>""",
+    re.IGNORECASE,
+)
+"""An element whose class says that it names the speaker."""
 _TITLES = ("h1", "title")
 _MAX_TAGS = 500_000
 """About one tag for every word of a day."""
@@ -49,8 +54,12 @@ def read_html(text: str) -> Reading:
             len(said.split()) for _, _, said in pieces
         ):
             return Reading(title, segments)
-    reading = read_plain_text(_lines(pieces))
+    reading = read_plain_text(_lines(_pieces(_spoken(without_comments(_LABEL.sub(_as_label, text))))))
     return reading._replace(title=title or reading.title)
+
+
+def _as_label(match: re.Match[str]) -> str:
+    return f"<p>{match[2].strip().rstrip(':')}:</p><p>" if match[2].strip() else ""
 
 
 def _spoken(text: str) -> str:

@@ -37,6 +37,7 @@ _STRONG_START = re.compile(r"\s*(?:\{\s*(?:\"|\})|\[\s*(?:\{|\]))")
 _KNOWN_LISTS = ("content", "segments", "transcription", "chunks", "utterances")
 _FULL_TEXTS = ("text", "transcript", "results")
 _MAX_FIELD_LETTERS = 300
+_MAX_CHANNELS = 8
 
 
 class _Candidate(NamedTuple):
@@ -227,14 +228,20 @@ def _merged(parts: Sequence[Sequence[Entry]]) -> list[Entry]:
         return [entry for part in parts for entry in part]
     said = [[word for entry in part for word in text_of(entry).lower().split()] for part in parts]
     is_named = [any(speaker_of(entry) for entry in part) for part in parts]
-    if is_named[-1] and not any(is_named[:-1]) and said[-1] == [word for words in said[:-1] for word in words]:
+    if is_named[-1] and not any(is_named[:-1]) and _repeats(said[-1], said[:-1]):
         return list(parts[-1])
     starts = [[time.value for entry in part if (time := start_of(entry))] for part in parts]
     overlap = all(starts) and any(after[0] < before[-1] for before, after in pairwise(starts))
-    if not overlap:
+    if not overlap or len(parts) > _MAX_CHANNELS:
         return [entry for part in parts for entry in part]
     channels = [{"speaker": f"Channel {number}", **entry} for number, part in enumerate(parts) for entry in part]
     return sorted(channels, key=_start_value)
+
+
+def _repeats(last: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
+    """Whether the last list has the words of all others again, but for a few, as Google's list with speakers."""
+    words = [word for part in others for word in part]
+    return abs(len(last) - len(words)) <= 0.02 * len(words) and last[:5] == words[:5]
 
 
 def _start_value(entry: Entry) -> float:
@@ -255,7 +262,7 @@ def _segments(
         segments += _entry_segments(entry, names, spans, unit, begins=begins)
         said.append([word.lower() for segment in segments[before:] for word in segment.text.split()])
     is_named = len(segments) > 1 and segments[0].speaker is None and segments[-1].speaker is not None
-    if is_named and said[-1] == [word for words in said[:-1] for word in words]:
+    if is_named and _repeats(said[-1], said[:-1]):
         return list(
             _entry_segments(entries[-1], names, spans, unit, begins=begins)
         )  # Google repeats all words with speakers
@@ -281,7 +288,7 @@ def _are_words(entries: Sequence[Entry]) -> bool:
     return (
         len(texts) > 2
         and single >= 0.9 * len(texts)
-        and any("word" in e or "alternatives" in e or "type" in e for e in entries)
+        and (len(texts) > 40 or any("word" in e or "alternatives" in e or "type" in e for e in entries))
     )
 
 

@@ -14,10 +14,20 @@ Entry = dict[str, Any]
 
 _TEXT_KEYS = (
     "body", "text", "transcript", "punctuatedword", "word", "content", "display", "displaytext", "value", "utf8", "line",
-    "sentence", "caption", "utterance", "message", "lexical",
+    "sentence", "caption", "utterance", "message", "lexical", "wordsstr",
 )  # fmt: skip
-_SPEAKER_KEYS = ("speakername", "voice", "speaker", "speakerid", "speakerlabel", "speakertag", "speakernumber", "who")
-_WORD_KEYS = ("wdlist", "words", "elements", "items", "tokens", "segs", "sentences")
+_SPEAKER_KEYS = (
+    "speakername",
+    "voice",
+    "speaker",
+    "speakerid",
+    "speakerlabel",
+    "speakertag",
+    "speakernumber",
+    "participantrole",
+    "who",
+)
+_WORD_KEYS = ("wdlist", "words", "elements", "items", "tokens", "segs", "sentences", "textblocks")
 _FIRST_KEYS = ("alternatives", "nbest", "hypotheses")
 """Lists of alternative readings, the best one first."""
 _START_KEYS: dict[str, float | None] = {
@@ -53,6 +63,8 @@ class Time(NamedTuple):
 def folded_keys(entry: Mapping[str, Any]) -> Entry:
     """Returns the entry with keys in lower case and without `_` and `-`; the best of alternative readings is part of it."""
     folded = {key.lower().replace("_", "").replace("-", ""): value for key, value in entry.items()}
+    if isinstance(data := folded.get("data"), dict):  # blocks of an editor: {text, data: {speaker, start}}
+        folded |= {key: data[key] for key in ("speaker", "start") if key in data and key not in folded}
     for key in _FIRST_KEYS:
         best = folded.get(key)
         if isinstance(best, list) and best and isinstance(best[0], dict):

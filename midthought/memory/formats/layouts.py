@@ -6,17 +6,18 @@ not go back; one style explains the text.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
 
 from midthought.memory.formats.header_fields import is_known_key, is_role_key
-from midthought.memory.formats.line_heads import TIMED_STYLES, Head, heads_of, name_alone, time_head
+from midthought.memory.formats.line_candidates import ODD, WEAK, Row, bare_style, candidates_of, key_of
+from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_label, time_head
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role, looks_like_name
-from midthought.memory.formats.word_lists import ANNOTATIONS
+from midthought.memory.formats.word_lists import ANNOTATIONS, NUMBERED
 
 _WEIGHTS = {
     "name / time": 1.6,
@@ -26,29 +27,21 @@ _WEIGHTS = {
     "name:": 1.0,
     "[name]:": 1.0,
     "[name]": 0.9,
+    "speaker: name": 1.5,
     "name |": 0.8,
     "any:": 0.7,
     "name": 0.4,
 }
 _TIMED_WEIGHT = 1.5
 _BOLD_WEIGHT = 1.4
-_WEAK = frozenset({"name:", "name |", "[name]:", "[name]", "name", "name time text", "time name", "time [name]"})
-"""Styles that ordinary sentences and notes have, too."""
 _MAX_PREFACE_WORDS = 150
 _MAX_PREFACE_SHARE = 0.15
 _MAX_WORDS_PER_TURN = 1500
-
-
-class Row(NamedTuple):
-    """A line that is not empty."""
-
-    number: int
-    text: str
-    after_blank: bool
-    mark: str = ""
-    """`bold` if the start of the line is, `#` for a heading, `code` for a line that starts no turn."""
-    num_bold: int = 0
-    """Number of letters up to the end of the bold part."""
+_NUMBER = re.compile(r"\d\.\d{1,3}$")
+"""End of labels such as `Decision 80.1`."""
+_MAX_LABEL_LETTERS = 60
+_MAX_OTHER_SHARE = 0.01
+"""Share of lines that start like turns and were read as text, of the turns, from which on a file is doubtful."""
 
 
 @dataclass
@@ -68,25 +61,20 @@ class Layout:
         self.confidence = max(0.05, round(self.confidence - cost, 3))
 
 
-def key_of(name: str) -> str:
-    """Returns a label for comparison."""
-    return name_of(name).casefold()
-
-
 def choose_layout(rows: Sequence[Row]) -> Layout:
     """Returns the style that most evidence supports, with the turns that it finds; without a style if none does."""
-    candidates = _candidates(rows)
+    candidates = candidates_of(rows)
     num_words = [len(row.text.split()) for row in rows]
     best, best_evidence = Layout(), 0.0
     for style, found in candidates.items():
-        accepted = accepted_heads(rows, found, style)
+        accepted = {} if style.startswith(ODD) else accepted_heads(rows, found, style)
         if not accepted or not _is_supported(rows, accepted, found, num_words, style):
             continue
         evidence = _evidence(style, accepted)
         if evidence > best_evidence:
             best, best_evidence = Layout(style, accepted), evidence
     if best.style:
-        _add_known_labels(best, candidates)
+        _add_known_labels(best, rows, candidates)
         best.used = {row + 1 for row, head in best.heads.items() if " / " in head.style}
         _judge_named(best, rows, candidates, num_words)
     _add_times(best, rows)
@@ -97,7 +85,9 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
 
 def speakers_of(rows: Sequence[Row]) -> Layout:
     """Returns the lines of captions that name a speaker, as `Name:` or `[NAME]:`."""
-    candidates = {style: found for style, found in _candidates(rows).items() if style in ("name:", "[name]:")}
+    candidates = {
+        style: found for style, found in candidates_of(rows).items() if bare_style(style) in ("name:", "[name]:")
+    }
     num_words = [len(row.text.split()) for row in rows]
     layout = Layout(confidence=0.9)
     for style, found in candidates.items():
@@ -111,66 +101,36 @@ def speakers_of(rows: Sequence[Row]) -> Layout:
     return layout
 
 
-def _candidates(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
-    """Returns by style the heads, by row."""
-    found: dict[str, dict[int, Head]] = defaultdict(dict)
-    num_blank = sum(row.after_blank for row in rows[1:])
-    same_spacing = num_blank in (0, len(rows) - 1)  # blank lines separate nothing, or every line
-    alone = [name_alone(row.text) if row.mark != "code" else None for row in rows]
-    times = [time_head(row.text) if row.mark != "code" else None for row in rows]
-    for place, row in enumerate(rows):
-        if row.mark == "code":
-            continue
-        prefix = f"{row.mark} " if row.mark else ""
-        next_is_timed = place + 1 < len(rows) and times[place + 1] is not None
-        for head in heads_of(row.text, any_name=row.num_bold > 0):
-            if head.style == "time name" and next_is_timed:
-                continue  # a line of few words, as the next one
-            if _is_bold(row, head):
-                found[prefix + head.style][place] = head
-        follower = rows[place + 1] if place + 1 < len(rows) else None
-        if alone[place] is None:
-            name, time = None, times[place]
-            if time and not time.rest.strip() and follower and (name := alone[place + 1]) and place + 2 < len(rows):
-                found["time / name"][place] = Head("time / name", name, time.time, "")
-            continue
-        name = alone[place]
-        if name is None or follower is None:
-            continue
-        time = times[place + 1]
-        if time and not time.rest.strip():
-            found["name / time"][place] = Head("name / time", name, time.time, "")
-        elif row.mark or same_spacing or (row.after_blank and not follower.after_blank):
-            found[prefix + "name"][place] = Head("name", name, None, "")
-    return found
-
-
-def _is_bold(row: Row, head: Head) -> bool:
-    """Whether a row without a bold start, or exactly the bold part of it, has the head."""
-    if not row.num_bold:
-        return True
-    ends = len(row.text) - len(head.rest) >= row.num_bold
-    return ends and (head.name or "").strip() in row.text[: row.num_bold]
-
-
 def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> dict[int, Head]:
     """Returns the heads whose labels the file supports."""
-    bare = style.removeprefix("bold ").removeprefix("# ")
+    bare = bare_style(style)
     keys = {place: key_of(head.name or "") for place, head in found.items()}
     counts = Counter(keys.values())
     if bare == "any:" and not (len(found) > 3 and 2 * len(counts) <= len(found) and _explains(rows, found, style)):
         return {}
-    is_weak = bare in _WEAK and not (style.startswith("bold ") and bare != "name")
+    is_weak = bare in WEAK and not (style.startswith("bold ") and bare != "name")
     rejected = {key for key in counts if _is_annotation(key) and not (bare in TIMED_STYLES and counts[key] > 1)}
     if not is_weak:
         return {place: head for place, head in found.items() if keys[place] not in rejected}
-    lowered = _lowercase_words(rows, [key for key in counts if " " not in key and key.isalpha()])
+    initials = {
+        keys[place] for place, head in found.items() if (head.name or "").isupper() and len(head.name or "") < 5
+    }
+    if 2 * sum(counts[key] for key in initials) < len(found):
+        initials = set()
+    values = Counter(keys[place] for place, head in found.items() if is_role_key(keys[place]) and _is_value(head.rest))
+    rejected |= {key for key, num in values.items() if num >= 0.8 * counts[key] and len(counts) > 2}
+    lowered = _lowercase_words(rows, [key for key in counts if key.isalpha() and key not in initials])
     total = sum(count for key, count in counts.items() if key not in rejected)
     for key, count in counts.items():
         is_minor = (count < 5 and count < 0.1 * total) or counts.most_common(1)[0][1] < 2
         if is_minor and lowered[key] >= count and not is_role(key):
             rejected.add(key)
     recurring = {key for key, count in counts.items() if count > 1 and key not in rejected}
+    if style == "bold name" and sum(counts[key] for key in recurring) >= 0.7 * len(found):
+        shaped = {
+            keys[place] for place, head in found.items() if is_label(head.name or "") and not lowered[keys[place]]
+        }
+        return {place: head for place, head in found.items() if keys[place] in recurring | (shaped - rejected)}
     if style.startswith("# ") and not recurring:
         return {}
     shapes = _shapes(found[place].name or "" for place, key in keys.items() if key in recurring)
@@ -184,8 +144,10 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
             continue
         starts = place == 0 or rows[place - 1].mark == "#" or ends_sentence(rows[place - 1].text)
         if key not in recurring and not explains:
-            is_odd = bool(shapes) and not is_role(key) and _shapes([head.name or ""]).isdisjoint(shapes)
-            if is_odd or (needs_blank and not row.after_blank) or not (starts or row.after_blank):
+            own = _shapes([head.name or ""])
+            is_odd = bool(own and shapes) and not is_role(key) and own.isdisjoint(shapes)
+            is_inside = needs_blank and not row.after_blank and rows[place - 1].mark != "#"
+            if is_odd or is_inside or not (starts or row.after_blank):
                 continue
             if not recurring and bare in ("name", "[name]", "time name", "name time text", "name |"):
                 continue
@@ -193,15 +155,20 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
     return accepted
 
 
+def _is_value(text: str) -> bool:
+    """Whether the text is a full name, as in `Presenter: Ann Lee (AL)`, not speech."""
+    names = [name.split("(")[0].strip() for name in re.split(r",| and |&", text)]
+    return all(looks_like_name(name) and not ends_sentence(name) for name in names) and " " in names[0]
+
+
 def _is_annotation(key: str) -> bool:
     first = key.split()[0] if key else ""
     return (
         key in ANNOTATIONS
+        or bool(_NUMBER.search(key))
+        or key.endswith((" by", " present"))
         or (is_known_key(key) and not is_role_key(key))
-        or (
-            first in ("step", "chapter", "part", "section", "figure", "table", "act", "scene", "note", "question")
-            and key != first
-        )
+        or (first in NUMBERED and key != first)
     )
 
 
@@ -216,7 +183,7 @@ def _shapes(names: Iterable[str]) -> set[str]:
 
 def _explains(rows: Sequence[Row], found: dict[int, Head], style: str) -> bool:
     """Whether nearly every unit of the text starts so: every paragraph, every bold line, every line with a time."""
-    bare = style.removeprefix("bold ").removeprefix("# ")
+    bare = bare_style(style)
     blanks = sum(row.after_blank for row in rows)
     if style != bare:
         units = sum(row.mark == rows[next(iter(found))].mark for row in rows)
@@ -242,7 +209,7 @@ def _is_supported(
     rows: Sequence[Row], accepted: dict[int, Head], found: dict[int, Head], num_words: Sequence[int], style: str
 ) -> bool:
     """Whether the style explains the file: where turns start, how many labels they have, how long they are."""
-    bare = style.removeprefix("bold ").removeprefix("# ")
+    bare = bare_style(style)
     places = sorted(accepted)
     labels = {key_of(head.name or "") for head in accepted.values()}
     total, before = sum(num_words), sum(num_words[: places[0]])
@@ -254,7 +221,7 @@ def _is_supported(
         all_roles = all(is_role(label) for label in labels)
         if not all_roles and not _explains(rows, found, style) and len(places) - len(labels) < 0.3 * len(places):
             return False
-    if bare in ("name", "[name]") and len(places) < 0.25 * sum(row.after_blank for row in rows):
+    if bare in ("name", "[name]") and len(places) < max(0.25 * sum(row.after_blank for row in rows), 0.05 * len(rows)):
         return False
     if bare in TIMED_STYLES or " / " in bare or strong:
         return True
@@ -281,7 +248,7 @@ def _is_single_turn(rows: Sequence[Row], head: Head, place: int, total: int, str
 
 
 def _evidence(style: str, accepted: dict[int, Head]) -> float:
-    bare = style.removeprefix("bold ").removeprefix("# ")
+    bare = bare_style(style)
     weight = _WEIGHTS.get(bare, _TIMED_WEIGHT if bare in TIMED_STYLES else 1.0)
     if style.startswith("bold "):
         weight = max(weight, _BOLD_WEIGHT)
@@ -297,16 +264,21 @@ def share_in_order(times: Sequence[str]) -> float:
     return sum(before <= after for before, after in pairs) / len(pairs) if pairs else 1.0
 
 
-def _add_known_labels(layout: Layout, candidates: dict[str, dict[int, Head]]) -> None:
-    """Adds lines of other styles that start with a label of the chosen one."""
+def _add_known_labels(layout: Layout, rows: Sequence[Row], candidates: dict[str, dict[int, Head]]) -> None:
+    """Adds lines of other styles, and lines without a blank after the colon, that start with a label of the chosen one."""
     labels = {key_of(head.name or "") for head in layout.heads.values()}
     for style, found in sorted(candidates.items(), key=lambda item: -_evidence(item[0], item[1])):
-        bare = style.removeprefix("bold ").removeprefix("# ")
-        if bare in ("name", "name time text") or " / " in bare:
+        bare = bare_style(style)
+        if bare in ("name", "name time text") or " / " in bare or style.startswith(ODD):
             continue
         for place, head in found.items():
             if place not in layout.heads and key_of(head.name or "") in labels:
                 layout.heads[place] = head
+    for place, row in enumerate(rows):
+        name, colon, rest = row.text[:_MAX_LABEL_LETTERS].partition(":")
+        is_typo = colon and rest and rest[0] not in "0123456789/" and key_of(name) in labels and row.mark != "code"
+        if is_typo and place not in layout.heads:
+            layout.heads[place] = Head("name:", name, None, row.text[len(name) + 1 :])
 
 
 def _add_times(layout: Layout, rows: Sequence[Row]) -> None:
@@ -365,18 +337,24 @@ def _judge_named(
     if total > 400 and len(places) > 2 and longest > 0.6 * total:
         layout.doubt(f"one turn has {longest / total:.0%} of the words", 0.3)
     if len(places) == 1 and total > 200:
-        layout.doubt("there is one turn only", 0.2)
+        layout.doubt("there is one turn only", 0.2 if len(layout.heads[places[0]].rest.split()) > 4 else 0.3)
+    alike = {*candidates.get(layout.style, ()), *candidates.get(ODD + layout.style, ())}
     others = {
-        name_of(head.name or "")
-        for style in (layout.style, "name:")
+        place: name_of(head.name or "")
+        for style in (layout.style, ODD + layout.style, "name:")
         for place, head in candidates.get(style, {}).items()
         if place not in layout.heads and place > places[0]
+        if not (is_role_key(key_of(head.name or "")) and _is_value(head.rest))
     }
     if others:
-        names = ", ".join(repr(name) for name in sorted(others)[:5])
-        num = len(others)
+        names = sorted(set(others.values()))
+        what = (
+            f"read as text, not as speakers: {', '.join(map(repr, names[:5]))}{' and more' if len(names) > 5 else ''}"
+        )
+        is_strict = layout.style == "bold name" or layout.style in TIMED_STYLES - WEAK
         layout.doubt(
-            f"read as text, not as speakers: {names}{' and more' if num > 5 else ''}", min(0.3, 0.2 * num / len(places))
+            what,
+            0.3 if (is_strict and alike & others.keys()) or len(others) >= _MAX_OTHER_SHARE * len(places) else 0.05,
         )
 
 
@@ -386,7 +364,7 @@ def _judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, di
     counts = Counter(
         name_of(head.name or "")
         for style, found in candidates.items()
-        if style not in ("name", "any:", "name |") and not style.startswith("# ") and style != "bold name"
+        if style not in ("name", "any:", "name |", ODD + "any:") and not style.startswith("# ") and style != "bold name"
         for head in found.values()
     )
     labels = {name: count for name, count in counts.items() if not _is_annotation(name.casefold())}

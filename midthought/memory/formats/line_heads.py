@@ -11,12 +11,12 @@ from midthought.memory.turns import CLOCK, clock_time
 
 _MAX_HEAD_LETTERS = 200
 
-_FRAMES = r"(?:[:;]\d\d(?!\d))?(?![\d:])"
+_FRAMES = r"(?:[:;]\d\d(?!\d))?(?!:?\d)"
 _CLOCK = rf"(?P<time>{CLOCK}){_FRAMES}"
 _SPAN = rf"{_CLOCK}(?:\s{{0,9}}(?:-->|[-–—~→,]|to|bis|à)\s{{0,9}}{CLOCK}{_FRAMES})?"
 _BRACKETED = rf"[(\[<]\s{{0,3}}{_SPAN}\s{{0,3}}[)\]>]"
 _TIME = rf"(?:{_BRACKETED}|{_SPAN})"
-_NAME = r"(?P<name>[^\s:()\[\]|<>\\](?:[^:()\[\]|<>]|\([^():\d][^():]{0,38}\)){0,79}?)"
+_NAME = r"(?P<name>[^\s:()\[\]|<>\\](?:[^:()\[\]|<>]|\((?:[^():\d][^():]{0,38})?\)){0,79}?)"
 _IN_BRACKETS = r"\[(?P<name>[^:\[\]]{1,80})\]"
 _REST = r"(?P<rest>.*)$"
 _BREAK = r"(?:\s+|$)"
@@ -35,8 +35,10 @@ _STYLES = {
     "[name] time": rf"{_IN_BRACKETS}:?\s{{0,9}}[-–—|]?\s{{0,9}}{_TIME}\s{{0,9}}(?:[:–—|-]{_BREAK}|$|\s){_REST}",
     "[name]:": rf"{_IN_BRACKETS}\s{{0,3}}:{_BREAK}{_REST}",
     "[name]": rf"{_IN_BRACKETS}{_BREAK}{_REST}",
+    "<name>": rf"(?:{_TIME}\s{{0,9}})?\\?<(?!/|(?:a|b|br|em|i|li|p|q|s|u)\s*>)(?P<name>[^\s<>=/][^<>=/]{{0,39}})>{_BREAK}{_REST}",
+    "speaker: name": rf"(?i:speaker)\s{{0,3}}:\s{{1,9}}{_NAME}$(?P<rest>)",
     "name |": rf"{_NAME}\s{{0,9}}[|]\s{{0,9}}(?=[^|]*\|?\s*$){_REST}",
-    "name:": rf"{_NAME}\s{{0,3}}:{_BREAK}{_REST}",
+    "name:": rf"(?:{_NAME}\s{{0,3}}:|(?P<name>[QA])\.(?=\s+\S)){_BREAK}{_REST}",
 }
 _PATTERNS = {style: regex.compile(pattern, regex.DOTALL) for style, pattern in _STYLES.items()}
 _TIME_FIRST = regex.compile(rf"{_TIME}(?:\s{{0,9}}[:–—-])?{_BREAK}{_REST}", regex.DOTALL)
@@ -95,8 +97,10 @@ def time_head(line: str) -> Head | None:
     return Head("time", None, clock_time(match["time"]), line[match.start("rest") :]) if match else None
 
 
-def name_alone(line: str) -> str | None:
-    """Returns the line if it may be a name and nothing else."""
+def name_alone(line: str, *, any_name: bool = False) -> str | None:
+    """Returns the line if it may be a name and nothing else; with `any_name`, also a short one without a name's shape."""
+    if any_name and len(line) <= 40 and not is_exclamation(line) and ":" not in line:
+        return line
     match = _ALONE.match(folded(line).strip()) if len(line) <= 90 else None
     return match["name"] if match and is_label(match["name"]) else None
 
@@ -104,6 +108,8 @@ def name_alone(line: str) -> str | None:
 def is_label(name: str) -> bool:
     """Whether the text has the shape of a name or of a label such as `speaker 1`."""
     name = name.strip(" \t*_-–—")
+    if name[:1] in ('"', "“", "«") and name[-1] not in ('"', "”", "»"):
+        return False  # the start of a quotation
     return bool(name) and (looks_like_name(name) or is_role(name)) and not is_exclamation(name)
 
 

@@ -7,13 +7,17 @@ from collections.abc import Callable, Sequence
 
 from midthought.memory.formats.header_fields import (
     Header,
+    ends_transcript,
     field_of,
     fields_end,
     header_of,
+    is_known_key,
     is_rule,
     service_lines,
+    starts_transcript,
 )
-from midthought.memory.formats.layouts import Layout, Row, choose_layout
+from midthought.memory.formats.layouts import Layout, choose_layout
+from midthought.memory.formats.line_candidates import Row
 from midthought.memory.formats.line_heads import heads_of
 from midthought.memory.formats.reading import Reading, Skipped, name_of
 from midthought.memory.formats.scripts import ends_sentence, is_unspaced
@@ -22,6 +26,7 @@ from midthought.memory.turns import Segment
 MIN_PROSE_WORDS = 50
 """Text without names and timestamps is a transcript only from this length on; shorter, it is probably a note."""
 _MAX_TITLE_WORDS = 15
+_MAX_TITLE_ROWS = 5
 _UNSPACED_LETTERS_PER_WORD = 2
 
 
@@ -37,7 +42,8 @@ def read_rows(
     skipped = list(extra.values())
     rows = [row for place, row in enumerate(rows) if place not in extra]
     shown = [start(row) for row in rows]
-    num_fields = _num_header_rows(shown)
+    num_notes = _num_rows_before_transcript(shown)
+    num_fields = num_notes + _num_header_rows(shown[num_notes:])
     body = shown[num_fields:]
     layout = choose_layout(body)
     if not layout.heads:
@@ -67,6 +73,15 @@ def rows_of(text: str, mark: Callable[[str], str] = lambda line: "") -> list[Row
             rows.append(Row(number, line, after_blank, mark(line)))
         after_blank = not line
     return rows
+
+
+def _num_rows_before_transcript(rows: Sequence[Row]) -> int:
+    """Returns the number of rows up to a heading such as `Transcript` that most of the text follows, with it; else 0."""
+    sizes = [num_words(row.text) for row in rows]
+    for place, row in enumerate(rows):
+        if starts_transcript(row.text) and (row.mark or row.after_blank) and sum(sizes[:place]) < 0.5 * sum(sizes):
+            return place + 1
+    return 0
 
 
 def _with_blanks(rows: Sequence[Row]) -> list[str]:
@@ -101,18 +116,32 @@ def _segments(
         if words or name or time:
             segments.append(Segment(name, words, time, begins_turn=begins))
 
+    last = max(layout.heads)
+    follows_heading = is_after = False
     for place in range(min(layout.heads), len(rows)):
         row = rows[place]
-        if head := layout.heads.get(place):
+        is_after = is_after or (place > last and row.mark in ("#", "bold") and ends_transcript(row.text))
+        follows_heading = (follows_heading or row.mark == "#") and (row.mark == "#" or _is_field(body[place].text))
+        if is_after:
+            skipped.append(Skipped(keep(row.text.lstrip("# ")), "after the transcript"))
+        elif head := layout.heads.get(place):
             end()
             name = name_of(keep(head.name)) or None if head.name is not None else None
             time, begins, running = head.time, head.name is not None, [head.rest]
-        elif row.mark == "#":
-            skipped.append(Skipped(keep(row.text.lstrip("# ")), "heading"))
+        elif row.mark == "#" or follows_heading:
+            skipped.append(
+                Skipped(keep(row.text.lstrip("# ")), "heading" if row.mark == "#" else "field after a heading")
+            )
         elif place not in layout.used and not is_rule(row.text):
             running.append(row.text)
     end()
     return segments
+
+
+def _is_field(line: str) -> bool:
+    """Whether the line is a short header field, such as `Presenter: Ann Lee`."""
+    field = field_of(line)
+    return field is not None and is_known_key(field[0]) and len(field[1].split()) < _MAX_TITLE_WORDS
 
 
 def _prose(
@@ -124,9 +153,9 @@ def _prose(
         more = header_of([rows[0].text.lstrip("# ")], keep)
         header = Header(header.title or more.title, header.fields + more.fields)
         rows = rows[1:]
-    if header.title is None and _is_title(rows):
-        header = Header(keep(rows[0].text), (*header.fields, ("", keep(rows[0].text))))
-        rows = rows[1:]
+    if header.title is None and (num := _num_title_rows(rows)):
+        header = Header(keep(rows[0].text), (*header.fields, *(("", keep(row.text)) for row in rows[:num])))
+        rows = rows[num:]
     skipped += [Skipped(keep(row.text.lstrip("# ")), "heading") for row in rows if row.mark == "#"]
     rows = [row for row in rows if row.mark != "#" and not is_rule(row.text)]
     if sum(num_words(row.text) for row in rows) < MIN_PROSE_WORDS:
@@ -137,11 +166,13 @@ def _prose(
     return Reading(header.title, segments, header.fields, tuple(skipped), layout.confidence, tuple(layout.doubts))
 
 
-def _is_title(rows: Sequence[Row]) -> bool:
-    if len(rows) < 2 or not rows[1].after_blank or heads_of(rows[0].text):
-        return False
-    text = rows[0].text
-    return len(text.split()) <= _MAX_TITLE_WORDS and len(text) < 120 and not ends_sentence(text)
+def _num_title_rows(rows: Sequence[Row]) -> int:
+    """Returns the number of short lines that are no sentences and stand before the first blank line."""
+    num = next((place for place, row in enumerate(rows) if place and row.after_blank), 0)
+    if num > _MAX_TITLE_ROWS or (num == 1 and heads_of(rows[0].text)):
+        return 0
+    are_short = all(len(row.text.split()) <= _MAX_TITLE_WORDS + 5 * bool(place) for place, row in enumerate(rows[:num]))
+    return num if are_short and not any(ends_sentence(row.text.rstrip(")]")) for row in rows[:num]) else 0
 
 
 def num_words(text: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from midthought.memory.formats.header_fields import front_matter
-from midthought.memory.formats.layouts import Row
+from midthought.memory.formats.line_candidates import Row
 from midthought.memory.formats.line_reading import read_rows, rows_of
 from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.registry import transcript_format
@@ -13,7 +13,8 @@ from midthought.memory.markup import plain_words
 from midthought.memory.turns import CLOCK
 
 SPEAKER = re.compile(
-    r"^\s{0,3}(\*\*|__)(?P<name>[^*\n]{1,100}?)(?:\s{0,9}[:：]\s{0,9}\1|\1\s{0,9}[:：])(?P<rest>.*)$", re.MULTILINE
+    r"^\s{0,3}(?:\[[\d:]{4,8}\]\s{1,3})?(\*\*|__)(?P<name>[^*\n]{1,100}?)(?:\s{0,9}[:：]\s{0,9}\1|\1\s{0,9}[:：])(?P<rest>.*)$",
+    re.MULTILINE,
 )
 """A line that starts a turn in the usual style."""
 
@@ -50,9 +51,9 @@ def read_markdown(text: str) -> Reading:
     fenced = _fenced(text.split("\n"))
     rows = [row._replace(mark="code") if row.number in fenced else row for row in rows]
     reading = read_rows(rows, lambda words: plain_words(words), start=_start)
-    has_code = bool(_FENCE.search(text))
+    has_code = bool(fenced)
     is_named = any(segment.speaker for segment in reading.segments)
-    if has_code and not is_named:
+    if not is_named and _FENCE.search(text) and (not fenced or 10 * len(fenced) > len(rows)):
         return Reading(None, [])  # a page about something, with code
     num_headings = sum(skip.reason == "heading" for skip in reading.skipped)
     num_words = sum(len(segment.text.split()) for segment in reading.segments)
@@ -67,7 +68,10 @@ def read_markdown(text: str) -> Reading:
 def _fenced(lines: list[str]) -> set[int]:
     """Returns the numbers of the lines between two lines of ```."""
     fences = [number for number, line in enumerate(lines) if _FENCE.match(line)]
-    return {number for begin, end in zip(fences[::2], fences[1::2], strict=False) for number in range(begin, end)}
+    pairs = list(zip(fences[::2], fences[1::2], strict=False))
+    if len(pairs) == 1 and 2 * (pairs[0][1] - pairs[0][0]) > len(lines):
+        return set()  # the whole text, as language models write it
+    return {number for begin, end in pairs for number in range(begin, end)}
 
 
 def _start(row: Row) -> Row:

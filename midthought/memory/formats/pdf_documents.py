@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from midthought.memory.formats.layouts import Row
+from midthought.memory.formats.line_candidates import Row
 from midthought.memory.formats.line_reading import read_rows
 from midthought.memory.formats.reading import Reading, Skipped
 from midthought.memory.formats.registry import binary_format

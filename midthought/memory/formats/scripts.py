@@ -15,6 +15,7 @@ _NAME_WORD = regex.compile(
     r"""["'“”‘’«»]?[\p{Lu}\p{Lt}\p{Lo}][\p{L}\p{M}\p{N}.'’_·・\-/]*["'“”‘’«»]?[,、]?|[#№]?\p{N}+|[&+/–—-]"""
     r"|(?:de|da|del|der|den|di|du|la|le|van|von|bin|ibn|al|and|und|et|y|e|of|from|the|in|at|with|to)|\([^()]{1,40}\),?"
 )
+_NOTE = regex.compile(r"(?<=\S)[(（][^()（）]{1,40}[)）]$")
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 _MAX_UNSPACED_LETTERS = 14
 _LABEL = regex.compile(
@@ -62,7 +63,7 @@ _DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 def looks_like_name(text: str) -> bool:
     """True for one to six words that are capitalized or of a script without case, except particles such as `van`:
     `Mireille B. Reece, Psy.D`."""
-    words = text.split() if len(text) <= MAX_NAME_LETTERS else []
+    words = _NOTE.sub("", text).split() if len(text) <= MAX_NAME_LETTERS else []
     if not 1 <= len(words) <= _MAX_NAME_WORDS or not _LETTER.search(text):
         return False
     first = words[0].lstrip("\"'“”‘’«»([#")

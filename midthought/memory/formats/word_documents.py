@@ -10,7 +10,7 @@ import re
 import zipfile
 import zlib
 
-from midthought.memory.formats.layouts import Row
+from midthought.memory.formats.line_candidates import Row
 from midthought.memory.formats.line_reading import read_rows
 from midthought.memory.formats.reading import Reading, Skipped
 from midthought.memory.formats.registry import binary_format

@@ -54,6 +54,13 @@ update warning what when where who why внимание примечание ה�
 )
 """What stands before a colon in notes and ordinary sentences."""
 
+NUMBERED = _words(
+    """
+act action chapter decision decisions figure item note part question scene section step table topic
+"""
+)
+"""First words of labels such as `Step 3`, which are no speakers."""
+
 COLUMNS = _words(
     """
 begin content duration end id line name speaker start stop text time timestamp transcript words

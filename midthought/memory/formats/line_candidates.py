@@ -1,0 +1,108 @@
+"""Every line read in every style that it allows: the candidates for the starts of turns, by style."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from midthought.memory.formats.line_heads import TIMED_STYLES, Head, heads_of, is_label, name_alone, time_head
+from midthought.memory.formats.reading import name_of
+
+WEAK = frozenset({"name:", "name |", "[name]:", "[name]", "name", "name time text", "time name", "time [name]"})
+"""Styles that ordinary sentences and notes have, too."""
+ODD = "odd "
+"""Mark of a style's recurring labels that do not have the shape of names."""
+_MAX_ODD_WORDS = 4
+
+
+class Row(NamedTuple):
+    """A line that is not empty."""
+
+    number: int
+    text: str
+    after_blank: bool
+    mark: str = ""
+    """`bold` if the start of the line is, `#` for a heading, `>>` for a change of speaker, `code` for a line that starts no
+    turn."""
+    num_bold: int = 0
+    """Number of letters up to the end of the bold part."""
+
+
+def key_of(name: str) -> str:
+    """Returns a label for comparison."""
+    return name_of(name).casefold()
+
+
+def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
+    """Returns by style the heads, by row."""
+    found: dict[str, dict[int, Head]] = defaultdict(dict)
+    odd: dict[str, dict[int, Head]] = defaultdict(dict)
+    num_blank = sum(row.after_blank for row in rows[1:])
+    same_spacing = num_blank in (0, len(rows) - 1)  # blank lines separate nothing, or every line
+    alone = [
+        name_alone(row.text, any_name=row.num_bold == len(row.text)) if row.mark != "code" else None for row in rows
+    ]
+    times = [time_head(row.text) if row.mark != "code" else None for row in rows]
+    for place, row in enumerate(rows):
+        if row.mark == "code":
+            continue
+        prefix = f"{row.mark} " if row.mark else ""
+        next_is_timed = place + 1 < len(rows) and times[place + 1] is not None
+        heads = [head for head in heads_of(row.text, any_name=True) if _is_bold(row, head)]
+        label, colon, rest = row.text.partition(":")
+        if colon and not heads and 0 < len(label) <= row.num_bold and rest[:1] in ("", " "):
+            heads = [Head("name:", label, None, rest)]  # a bold label of any shape
+        for head in heads:
+            if head.style == "time name" and next_is_timed:
+                continue  # a line of few words, as the next one
+            is_usual = head.style in ("any:", "<name>") or row.num_bold > 0 or is_label(head.name or "")
+            (found if is_usual else odd)[prefix + head.style][place] = head
+        follower = rows[place + 1] if place + 1 < len(rows) else None
+        name = alone[place]
+        if name is None:
+            time = times[place]
+            if time and not time.rest.strip() and follower and (name := alone[place + 1]) and place + 2 < len(rows):
+                found["time / name"][place] = Head("time / name", name, time.time, "")
+            continue
+        if follower is None:
+            continue
+        time = times[place + 1]
+        if time and not time.rest.strip():
+            found["name / time"][place] = Head("name / time", name, time.time, "")
+        elif row.mark or same_spacing or (row.after_blank and not follower.after_blank):
+            found[prefix + "name"][place] = Head("name", name, None, "")
+    for style, others in odd.items():
+        _add_recurring(found, style, others)
+        counts = Counter(key_of(head.name or "") for head in others.values())
+        found[ODD + style] = {
+            place: head
+            for place, head in others.items()
+            if counts[key_of(head.name or "")] > 1 and any(map(str.isalpha, head.name or ""))
+        }
+    return found
+
+
+def _add_recurring(found: dict[str, dict[int, Head]], style: str, odd: dict[int, Head]) -> None:
+    """Adds labels without the shape of a name, such as `qx()`, to a style with times or brackets if they recur."""
+    if bare_style(style) not in TIMED_STYLES - WEAK:
+        return
+    counts = Counter(key_of(head.name or "") for head in odd.values())
+    known = sum(counts.values()) + len(found[style])
+    for place, head in odd.items():
+        key = key_of(head.name or "")
+        if len(key.split()) <= _MAX_ODD_WORDS and (counts[key] > 1 or (known > 4 and len(key.split()) < 3)):
+            found[style][place] = head
+
+
+def bare_style(style: str) -> str:
+    """Returns the style without the mark of its rows."""
+    return style.removeprefix("bold ").removeprefix("# ").removeprefix(">> ")
+
+
+def _is_bold(row: Row, head: Head) -> bool:
+    """Whether a row without a bold start, or exactly the bold part of it, has the head."""
+    if not row.num_bold:
+        return True
+    ends = len(row.text) - len(head.rest) >= row.num_bold
+    return ends and (head.name or "").strip() in row.text[: row.num_bold]

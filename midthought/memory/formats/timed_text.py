@@ -1,0 +1,118 @@
+"""Subtitles with markup: TTML (DFXP), SAMI and SubStation Alpha. Their cues are read as SRT cues are.
+
+The markup is scanned for its tags, in linear time, so that entities and nesting cost nothing.
+"""
+
+from __future__ import annotations
+
+import re
+
+from midthought.memory.formats.captions import Cue, read_cues
+from midthought.memory.formats.reading import Reading, name_of
+from midthought.memory.formats.registry import transcript_format
+from midthought.memory.markup import unescape
+from midthought.memory.turns import clock_time
+
+_MAX_TAGS = 500_000
+_TAG = re.compile(r"<(?P<close>/?)(?:[A-Za-z0-9]{1,20}:)?(?P<name>[A-Za-z][A-Za-z0-9]{0,20})\b(?P<rest>[^<>]*)>")
+_ATTRIBUTE = re.compile(r"""(?:[A-Za-z]{1,20}:)?(\w{1,20})\s{0,5}=\s{0,5}["']?([^"'<>]*)["']?""")
+_TICKS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h)?")
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_EVENT = re.compile(r"^\s*Dialogue:\s*(?P<fields>.*)$", re.MULTILINE)
+_EVENT_COLUMNS = re.compile(r"^\s*Format:\s*(?P<names>.*Start.*Text.*)$", re.MULTILINE | re.IGNORECASE)
+_OVERRIDE = re.compile(r"\{[^{}]*\}")
+
+
+@transcript_format(
+    "TTML",
+    suffixes=(".ttml", ".dfxp"),
+    remedy="give it '<p begin=\"0:00:01\">text</p>'",
+    shown_by=lambda text, suffix: bool(re.match(r"\s*(?:<\?xml[^<>]*>\s*)?<(?:\w{1,10}:)?tt[\s>]", text[:2000])),
+)
+def read_ttml(text: str) -> Reading:
+    """Each `<p>` is a cue; `ttm:agent`, if `<ttm:name>` names it, is the speaker."""
+    names, agent = _agents(text), ""
+    cues: list[Cue] = []
+    for tag, attributes, words in _elements(text):
+        if tag == "p":
+            agent = names.get(attributes.get("agent", ""), "")
+            cues.append(Cue(_seconds(attributes.get("begin", "")), [f"<v {agent}>{words}" if agent else words]))
+        elif tag in ("br", "/span", "span") and cues:
+            cues[-1].lines.append(words)
+        elif tag == "/p" and cues:
+            cues[-1] = Cue(cues[-1].time, [" ".join(" ".join(cues[-1].lines).split())])
+    return read_cues(cues)
+
+
+@transcript_format(
+    "SAMI",
+    suffixes=(".smi", ".sami"),
+    remedy="give it '<SYNC Start=1000><P>text'",
+    shown_by=lambda text, suffix: text[:200].lstrip().lower().startswith("<sami"),
+)
+def read_sami(text: str) -> Reading:
+    """Each `<SYNC>` starts a cue."""
+    cues: list[Cue] = []
+    for tag, attributes, words in _elements(text[max(0, text.lower().find("<body")) :]):
+        if tag == "sync":
+            start = attributes.get("start", "")
+            cues.append(Cue(clock_time(int(start) / 1000) if start.isdigit() else None, [""]))
+        if cues and not tag.startswith("/body"):
+            cues[-1].lines.append(words)
+    return read_cues([Cue(cue.time, [" ".join(" ".join(cue.lines).split())]) for cue in cues])
+
+
+@transcript_format(
+    "SubStation Alpha",
+    suffixes=(".ass", ".ssa"),
+    remedy="give it lines 'Dialogue: 0,0:00:01.00,0:00:02.00,Default,Name,0,0,0,,text'",
+    shown_by=lambda text, suffix: text[:200].lstrip().lower().startswith("[script info]"),
+)
+def read_substation(text: str) -> Reading:
+    """Each `Dialogue:` line is a cue; the field `Name` (or `Actor`), if it has a value, is the speaker."""
+    columns = (
+        [name.strip().lower() for name in matched["names"].split(",")]
+        if (matched := _EVENT_COLUMNS.search(text))
+        else []
+    )
+    cues: list[Cue] = []
+    for event in _EVENT.finditer(text):
+        fields = dict(zip(columns, event["fields"].split(",", len(columns) - 1), strict=False))
+        words = _OVERRIDE.sub("", fields.get("text", "")).replace("\\N", " ").replace("\\n", " ").replace("\\h", " ")
+        speaker = name_of(fields.get("name", "") or fields.get("actor", ""))
+        cues.append(Cue(clock_time(fields.get("start", "")), [f"<v {speaker}>{words}" if speaker else words]))
+    return read_cues(cues)
+
+
+def _elements(text: str) -> list[tuple[str, dict[str, str], str]]:
+    """Returns (tag, attributes, text after it) of every tag, in lower case, closing ones with `/`."""
+    if (num_tags := text.count("<")) > _MAX_TAGS:
+        raise ValueError(f"it has {num_tags:,} tags, more than {_MAX_TAGS:,}; split it")
+    tags = list(_TAG.finditer(text))
+    ends = [tag.start() for tag in tags[1:]] + [len(text)]
+    return [
+        (
+            tag["close"] + tag["name"].lower(),
+            {key.lower(): value for key, value in _ATTRIBUTE.findall(tag["rest"])},
+            unescape(text[tag.end() : end]),
+        )
+        for tag, end in zip(tags, ends, strict=True)
+    ]
+
+
+def _agents(text: str) -> dict[str, str]:
+    """Returns the names of TTML's agents, by id."""
+    names: dict[str, str] = {}
+    running = ""
+    for tag, attributes, words in _elements(text[: max(0, text.find("<body"))]):
+        running = attributes.get("id", "") if tag == "agent" else running
+        if tag == "name" and running and words.strip():
+            names[running] = " ".join(words.split())
+    return names
+
+
+def _seconds(written: str) -> str | None:
+    """Returns the clock time of `00:00:01.5`, `00:00:01:12` (frames) or `1.5s`."""
+    if match := _TICKS.fullmatch(written):
+        return clock_time(float(match[1]) * _SECONDS[match[2]]) if match[2] else None
+    return clock_time(":".join(written.split(":")[:3]))
