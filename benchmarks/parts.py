@@ -25,6 +25,7 @@ from benchmarks import (
     vllm,
     worker_group,
 )
+from benchmarks.memory_scale import growth
 from benchmarks.options import Options, add_options, read_options
 from benchmarks.reciter import SIZES
 from benchmarks.table import Row, describe_machine, to_markdown, write_json
@@ -38,6 +39,7 @@ PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
         scaling,
         memory,
         memory_scale,
+        growth,
         trl,
         vllm,
         learner,

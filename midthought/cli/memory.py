@@ -66,6 +66,51 @@ def build(
 
 
 @app.command()
+def add(
+    transcripts: Transcripts,
+    path: MemoryPath = "memory",
+    chunking: ChunkingKind = "turns",
+    chunk_words: ChunkWords = 18,
+    chunk_size: ChunkSize = None,
+    chunk_overlap: ChunkOverlap = None,
+    embedding_model: EmbeddingModel = "minilm",
+    each_once: EachOnce = False,
+    strict: Strict = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace other transcripts of the same names.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Add transcripts to a memory; all others stay. Searches go on meanwhile. A corrected transcript replaces its old version."""
+    from dataclasses import asdict
+
+    from midthought.memory.embedding import load_embedder
+    from midthought.memory.store import MemoryStore
+    from midthought.report.console import Console
+
+    folder, chunks = _read_chunks(transcripts, chunking, chunk_words, chunk_size, chunk_overlap, each_once, strict)
+    store = MemoryStore.open(path, embedder=load_embedder(embedding_model))
+    with Console(quiet=as_json).stage("Memory", unit="chunks embedded") as bar:
+        report = store.add(chunks, bar.follow, replace=replace)
+    _print_summary(folder, chunks, as_json, memory=asdict(report))
+    if not as_json:
+        numbers = f"{report.num_added} added, {report.num_kept} known, {report.num_removed} removed"
+        tell(f"{path}: {numbers}; {len(store)} chunks in all")
+
+
+@app.command()
+def delete(
+    names: Annotated[list[str], typer.Argument(help="Names of transcripts: their files without suffix.")],
+    path: MemoryPath = "memory",
+) -> None:
+    """Delete transcripts with every trace: vectors, indices, old versions, caches, and questions made from them."""
+    from midthought.memory.store import MemoryStore
+
+    report = MemoryStore.open(path).delete(names)
+    tell(f"{path}: {report.num_chunks} chunks and {report.num_questions} questions deleted, with all older versions")
+    for file in report.remaining:
+        tell(f"{file}: it still has words of them; midthought did not write it: delete it yourself", err=True)
+
+
+@app.command()
 def inspect(
     transcripts: Transcripts,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: for each file, how it was understood.")] = False,
@@ -95,6 +140,49 @@ def search(
     from midthought.memory.tool import format_hits
 
     tell(format_hits(open_memory(path, token_env=token_env).search(query, k, mode)))  # type: ignore[arg-type]
+
+
+@app.command(name="eval")
+def evaluate(
+    path: Annotated[str, typer.Argument(metavar="MEMORY", help="Path or address of the memory.")],
+    questions: Annotated[
+        Path, typer.Argument(help="Own questions, or a file of LoCoMo, LongMemEval, BrowseComp-Plus.")
+    ],
+    at: Annotated[str, typer.Option("--at", help="Ranks at which the ranking is measured.")] = "1,3,10",
+    mode: Annotated[str, typer.Option(help="hybrid, vector or full_text.")] = "hybrid",
+    level: Annotated[
+        str, typer.Option(help="What is found in conversations of published sets: session or turn.")
+    ] = "session",
+    max_questions: Annotated[int | None, typer.Option(help="Use the first questions only.")] = None,
+    chunking: ChunkingKind = "turns",
+    chunk_words: ChunkWords = 18,
+    chunk_size: ChunkSize = None,
+    chunk_overlap: ChunkOverlap = None,
+    embedding_model: UsedEmbeddingModel = "minilm",
+    token_env: Annotated[str | None, typer.Option(help="Environment variable with the token of a service.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure what a memory finds: nDCG, recall, MRR, latency. A published set builds its memory if there is none."""
+    from midthought.memory.connect import open_memory
+    from midthought.memory.evaluation.evaluate import evaluate as evaluate_memory
+    from midthought.memory.evaluation.evaluate import require_searchable, summary_rows
+    from midthought.memory.evaluation.published_sets import read_question_set
+    from midthought.report.console import Console
+
+    ks = [int(part) if part.strip().isdecimal() else 0 for part in at.split(",")]
+    asked = read_question_set(questions, level, max_questions)  # type: ignore[arg-type]
+    memory, console = open_memory(path, embedding_model=embedding_model, token_env=token_env), Console(quiet=as_json)
+    with console.stage("Memory", unit="chunks embedded") as bar:
+        require_searchable(memory, asked, _chunking(chunking, chunk_words, chunk_size, chunk_overlap), bar.follow)
+    with console.stage("Questions", unit="questions") as bar:
+        found = evaluate_memory(memory, asked.questions, ks, mode, bar.follow)  # type: ignore[arg-type]
+    if as_json:
+        tell(json.dumps({"set": asked.name, "mode": mode} | found.to_json(), indent=1, ensure_ascii=False))
+        return
+    columns, rows = summary_rows(found)
+    console.table(f"{asked.name}: {mode} search", columns, rows)
+    for line in found.notes():
+        tell(line)
 
 
 @app.command()
@@ -279,14 +367,19 @@ def _read_chunks(
 ) -> Any:
     """Returns the transcripts of the folder and their chunks."""
     from midthought.memory.build import chunk_all
-    from midthought.memory.splitting import Chunking
     from midthought.memory.transcripts import read_transcripts
 
-    chunking = Chunking(kind, words if kind == "turns" and size is None else size, overlap)  # type: ignore[arg-type]
+    chunking = _chunking(kind, words, size, overlap)
     folder = read_transcripts(transcripts, each_once=each_once)
     if strict:
         folder.require_all()
     return folder, chunk_all(folder.transcripts, chunking)
+
+
+def _chunking(kind: str, words: int, size: int | None, overlap: int | None) -> Any:
+    from midthought.memory.splitting import Chunking
+
+    return Chunking(kind, words if kind == "turns" and size is None else size, overlap)  # type: ignore[arg-type]
 
 
 def _print_summary(folder: Any, chunks: Any, as_json: bool, **more: Any) -> None:

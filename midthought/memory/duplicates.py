@@ -7,10 +7,11 @@ of documents", 1997). The standard error at a similarity of 0.8 is 0.025. Writte
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import nsmallest
 
 _RUN_WORDS = 5
@@ -27,7 +28,7 @@ def duplicate_groups(texts: Sequence[str]) -> list[list[int]]:
     groups: dict[int, list[int]] = {}
     for number, text in enumerate(texts):
         sketch = _sketch(text)
-        near = sorted({group for value in sketch for group in holders.get(value, ())})
+        near = sorted({group for value in _rarest(sketch, holders) for group in holders.get(value, ())})
         group = next((group for group in near if _share(sketch, first[group]) >= _MIN_SHARE), number)
         groups.setdefault(group, []).append(number)
         if group == number:
@@ -35,6 +36,13 @@ def duplicate_groups(texts: Sequence[str]) -> list[list[int]]:
             for value in sketch:
                 holders[value].append(number)
     return [group for group in groups.values() if len(group) > 1]
+
+
+def _rarest(sketch: frozenset[int], holders: Mapping[int, Sequence[int]]) -> list[int]:
+    """Returns so many of the hashes that a text with the required share of common ones has at least one of them; the rarest,
+    because an advertisement's are in every episode of a show."""
+    num_others = len(sketch) - math.ceil(_MIN_SHARE * len(sketch))
+    return nsmallest(num_others + 1, sketch, key=lambda value: len(holders.get(value, ())))
 
 
 def _sketch(text: str) -> frozenset[int]:

@@ -222,6 +222,15 @@ def is_among(column: str, values: Sequence[str]) -> str:
     return f"{column} IN ({', '.join(map(quoted, storable))})" if storable else "false"
 
 
+def may_be_of(stems: Iterable[str]) -> str:
+    """Returns the condition that a chunk's id starts with one of the stems and `_`. The index of ids answers it.
+
+    It also holds for longer stems: for `a_b_0` if `a` is asked for.
+    """
+    ranges = (f"(id >= {quoted(f'{stem}_')} AND id < {quoted(f'{stem}`')})" for stem in stems)
+    return " OR ".join(ranges) or "false"
+
+
 def quoted(value: str) -> str:
     """Returns an SQL string literal."""
     return "'" + value.replace("'", "''") + "'"

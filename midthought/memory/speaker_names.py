@@ -14,6 +14,7 @@ from midthought.errors import SettingsError, TranscriptError
 from midthought.memory.turns import Segment
 
 FILE_NAME = "speakers.yaml"
+_MAX_BYTES = 4 * 2**20
 
 
 class SpeakerNames:
@@ -45,6 +46,8 @@ class SpeakerNames:
 
 
 def _read(path: Path) -> Mapping[str, object]:
+    if path.stat().st_size > _MAX_BYTES:
+        raise TranscriptError(f"{path}: larger than {_MAX_BYTES >> 20} MiB; write lines such as 'SPEAKER_00: Ann Lee'")
     try:
         written = read_yaml(path)
     except SettingsError as error:

@@ -6,23 +6,22 @@ memory.
 
 from __future__ import annotations
 
-import hashlib
-import os
+import dataclasses
 import platform
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from midthought.errors import MemoryStoreError
 from midthought.memory.chunks import Chunk
-from midthought.memory.embedding import Embedder, MeasuredEmbedder, Progress, embed_queries, in_order, load_embedder
+from midthought.memory.deletion import DeletionReport, delete_transcripts
+from midthought.memory.embedding import Embedder, Progress, embed_queries, load_embedder
 from midthought.memory.rows import (
-    CHUNK_COLUMNS,
     chunks_of,
     embedding_of,
     precision_of,
@@ -45,22 +44,24 @@ from midthought.memory.upsert import (
     Changes,
     KnownRows,
     NewVectors,
-    VectorSource,
+    all_chunks,
     batches_of,
     by_id,
     caches_of,
     chunk_order,
-    with_settled_precision,
+    compare,
+    embed_new,
 )
-from midthought.precision import Precision
+from midthought.memory.vector_cache import default_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BuildReport", "Hit", "MemoryStore", "SearchMode", "Version"]
+Result = TypeVar("Result")
+
+__all__ = ["BuildReport", "DeletionReport", "Hit", "MemoryStore", "SearchMode", "Version"]
 
 _VERSION_LIFETIME = timedelta(days=1)  # another process may still be reading an old version
-_EMBEDDINGS = "embeddings"
 
 
 class MemoryStore:
@@ -112,6 +113,11 @@ class MemoryStore:
         """The table's name."""
         return self._location.name
 
+    @property
+    def embedder(self) -> Embedder:
+        """The embedding model, loaded if necessary."""
+        return self._require_embedder()
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process opens the memory again at the same location."""
         cache = self._cache and self._cache.absolute()
@@ -132,39 +138,48 @@ class MemoryStore:
         The table is rewritten in one step, or updated in place if it is large and few rows change. Readers keep the
         version that they opened. After an interruption the next build resumes.
         """
+        return self._embed_and_replace(chunks, progress, replace, None)
+
+    def add(self, chunks: Sequence[Chunk], progress: Progress | None = None, *, replace: bool = True) -> BuildReport:
+        """Adds whole transcripts, or replaces those with the same names (stems); all others stay, and a large memory's are not
+        read. `num_kept` counts chunks of the given ones that the memory has already.
+
+        Without `replace`, raises MemoryStoreError if a transcript of the same name has no chunk in common with the new one.
+        """
+        report = self._embed_and_replace(chunks, progress, replace, {chunk.stem for chunk in chunks})
+        return dataclasses.replace(report, num_kept=len(by_id(chunks)) - report.num_added)
+
+    @in_one_sentence
+    def delete(self, names: Collection[str]) -> DeletionReport:
+        """Deletes the transcripts of these names (file names without suffix) with every trace in the memory's folder: also in old
+        versions, cached vectors and questions made from them (`deletion.delete_transcripts`).
+
+        Raises MemoryStoreError if the memory has no transcript of a name. Other processes that read an old version switch to
+        the newest one at their next search.
+        """
+        self._require_writable()
+        self._open_table()
+        with self._lock, self._location.only_writer():
+            try:
+                return delete_transcripts(self._location, names, self._cache_folder())
+            finally:
+                self.refresh()
+
+    def _embed_and_replace(
+        self, chunks: Sequence[Chunk], progress: Progress | None, replace: bool, stems: Collection[str] | None
+    ) -> BuildReport:
         embedder = self._require_embedder()
         with self._lock:
             self._location.check()
             caches = caches_of(embedder, self._cache_folder())
 
-            def prepare(known: KnownRows, changes: Changes) -> NewVectors:
-                opened, texts = self._opened, in_order({chunk.transcript for chunk in changes.new})
-                stored = self._known_precision(opened, embedder)
-                own, precision = with_settled_precision(embedder, stored, caches, texts)
-                vectors = VectorSource(opened and opened.table, known, caches[precision])
-                num_embedded = vectors.embed_missing(changes.new, own, progress)
-                return NewVectors(vectors, precision, num_embedded, getattr(own, "choice", None))
+            def prepare(opened: TableSnapshot | None, known: KnownRows, changes: Changes) -> NewVectors:
+                return embed_new(self.uri, opened, known, changes, embedder, caches, progress)
 
-            report = self._replace(chunks, (embedder.name, embedder.dimension), prepare, replace)
+            report = self._replace(chunks, (embedder.name, embedder.dimension), prepare, replace, stems)
             for cache in caches.values() if self._cache is None else ():
                 cache.clear()
             return report
-
-    def _known_precision(self, opened: TableSnapshot | None, embedder: Embedder) -> Precision | None:
-        """Returns the precision of the stored vectors. Raises `MemoryStoreError` if the embedder is set to another one."""
-        if opened is None or opened.embedding is None or not isinstance(embedder, MeasuredEmbedder):
-            return None
-        if embedder.dtype not in ("auto", opened.precision):
-            raise MemoryStoreError(
-                f"{self.uri}: its vectors were computed in {opened.precision}, not in {embedder.dtype}; remove "
-                f"?dtype={embedder.dtype}, or build in another folder"
-            )
-        return opened.precision
-
-    def add(self, chunks: Sequence[Chunk], progress: Progress | None = None) -> int:
-        """Adds chunks; a chunk with the same id is replaced if it differs. Returns the number of added chunks."""
-        known = by_id(self.chunks()) if self.is_built else {}
-        return self.build(list((known | by_id(chunks)).values()), progress).num_added
 
     def ingest(self, rows: pa.Table, *, replace: bool = True) -> BuildReport:
         """Makes the memory hold exactly these rows (`rows.rows_of`), which were embedded elsewhere. `replace` as in `build`."""
@@ -179,7 +194,7 @@ class MemoryStore:
         return self._replace(
             chunks,
             embedding or ("", vectors.shape[1]),
-            lambda known, changes: NewVectors(vectors_for, precision_of(rows.schema)),
+            lambda opened, known, changes: NewVectors(vectors_for, precision_of(rows.schema)),
             replace,
         )
 
@@ -188,30 +203,30 @@ class MemoryStore:
         self,
         wanted: Sequence[Chunk],
         embedding: tuple[str, int],
-        prepare: Callable[[KnownRows, Changes], NewVectors],
+        prepare: Callable[[TableSnapshot | None, KnownRows, Changes], NewVectors],
         replace: bool,
+        stems: Collection[str] | None = None,
     ) -> BuildReport:
-        """Makes the memory hold exactly the wanted chunks; writes nothing if it does already."""
-        if self._version is not None:
-            raise MemoryStoreError(
-                f"{self.uri}: it is opened read-only at version {self._version}; restore that version first"
-            )
+        """Makes the memory, or its transcripts with these stems, hold exactly the wanted chunks; writes nothing if it does so
+        already."""
+        self._require_writable()
         started = time.perf_counter()
-        with self._lock:
+        with self._lock, self._location.only_writer():
             self.refresh()
-            self._check_embedding(embedding)
-            opened = self._open_table() if self.is_built else None
-            known = KnownRows.read(opened.table) if opened else KnownRows()
-            changes, new = Changes.between(known, wanted), None
-            if not replace:
+            opened = self._location.open(even_incomplete=True) if self.is_built else None
+            self._require_same(opened.embedding if opened else None, embedding)
+            known, changes, can_update = compare(opened, wanted, stems)
+            if not replace and stems is None:
                 changes.require_kept(self.uri)
+            elif not replace:
+                changes.require_same_transcripts(self.uri)
+            new = None
             try:
                 if opened is None or changes.any:
-                    new = prepare(known, changes)
+                    new = prepare(opened, known, changes)
                     how = embedding[0], new.precision
                     schema = rows_of([], np.zeros((0, embedding[1]), np.float32), *how).schema
-                    can_update = opened is not None and opened.is_indexed and opened.is_large
-                    if can_update and changes.are_few and opened and new.precision == opened.precision:
+                    if can_update and opened and new.precision == opened.precision:
                         self._location.change(changes.removed, batches_of(changes.new, new.of, *how), schema)
                     else:
                         self._location.write(batches_of(changes.wanted, new.of, *how), schema)
@@ -222,13 +237,14 @@ class MemoryStore:
         seconds = time.perf_counter() - started
         return changes.report(new.num_embedded if new else 0, seconds, new.choice if new else None)
 
+    def _require_writable(self) -> None:
+        if self._version is not None:
+            raise MemoryStoreError(
+                f"{self.uri}: it is opened read-only at version {self._version}; restore that version first"
+            )
+
     def _cache_folder(self) -> Path:
-        if self._cache is not None:
-            return self._cache
-        if self._location.is_local:
-            return Path(self.uri) / _EMBEDDINGS
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return home / "midthought" / _EMBEDDINGS / hashlib.sha256(f"{self.uri} {self.table}".encode()).hexdigest()[:16]
+        return self._cache or default_folder(self.uri, self.table, self._location.is_local)
 
     # -- versions ----------------------------------------------------------------------------------------------
 
@@ -246,7 +262,8 @@ class MemoryStore:
         """Restores that version of the memory. Raises MemoryStoreError if it does not exist."""
         with self._lock:
             self._open_table()
-            self._location.restore(version)
+            with self._location.only_writer():
+                self._location.restore(version)
             self.refresh()
 
     def refresh(self) -> None:
@@ -305,14 +322,14 @@ class MemoryStore:
         check_search(k, mode)
         queries = [query.encode(errors="replace").decode() for query in queries]  # no lone surrogates
         filters = Filters.of(episodes, speakers)
-        opened = self._open_table()
-        if mode != "vector" and not opened.is_indexed:
+        if mode != "vector" and not self._open_table().is_indexed:
             raise MemoryStoreError(f"{self.uri}: the words of table {self.table!r} are not indexed; {BUILD_REMEDY}")
         if mode != "full_text" and vectors is None:
             embedder = self._require_embedder()
             self._check_embedding((embedder.name, embedder.dimension))
             vectors = list(embed_queries(queries, embedder))
-        return find_each(opened.table, queries, vectors or [], k, mode, filters, is_large=opened.is_large)
+        near = vectors or []
+        return self._read(lambda at: find_each(at.table, queries, near, k, mode, filters, is_large=at.is_large))
 
     def warm(self) -> None:
         """Loads the embedding model and the vector index into memory, so that the first search is as fast as later
@@ -328,14 +345,13 @@ class MemoryStore:
     @in_one_sentence
     def chunks(self) -> list[Chunk]:
         """Returns all chunks, ordered by stem and number."""
-        table = self._open_table().table
-        return sorted(chunks_of(table.search().select(list(CHUNK_COLUMNS)).to_arrow()), key=chunk_order)
+        return self._read(lambda opened: sorted(all_chunks(opened.table), key=chunk_order))
 
     @in_one_sentence
     def get(self, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
         """Returns the chunks with these ids that exist, by id."""
-        query = self._open_table().table.search().select(list(CHUNK_COLUMNS))
-        return by_id(chunks_of(query.where(is_among("id", chunk_ids)).to_arrow())) if chunk_ids else {}
+        where = is_among("id", chunk_ids)
+        return self._read(lambda opened: by_id(all_chunks(opened.table, where))) if chunk_ids else {}
 
     @in_one_sentence
     def __len__(self) -> int:
@@ -365,6 +381,17 @@ class MemoryStore:
             if self._opened is None:
                 self._opened = self._location.open(self._version)
             return self._opened
+
+    def _read(self, read: Callable[[TableSnapshot], Result]) -> Result:
+        """Calls `read` with the opened version; if that fails because `delete` removed the version, with the newest one."""
+        opened = self._open_table()
+        try:
+            return read(opened)
+        except (ValueError, RuntimeError, OSError):
+            if self._version is not None or self._location.is_newest(opened):
+                raise
+            self.refresh()
+            return read(self._open_table())
 
     def _require_embedder(self) -> Embedder:
         with self._lock:

@@ -10,6 +10,7 @@ from midthought.memory.chunks import Chunk
 from midthought.memory.transcripts import Transcript, TranscriptFolder
 
 COLUMNS = ("format", "files", "with speakers", "with times", "turns", "words", "repeats dropped", "chunks")
+_MAX_LINES = 20
 
 
 def summary_rows(folder: TranscriptFolder, chunks: Sequence[Chunk]) -> list[tuple[str | int, ...]]:
@@ -38,16 +39,18 @@ def _counts(group: Sequence[Transcript], num_chunks: Counter[str]) -> tuple[int,
 
 def notices(folder: TranscriptFolder) -> list[str]:
     """Returns a line for each file that could not be read, or was understood poorly, with the reason; one for skipped
-    files; one for each group of duplicates."""
-    lines = [f"not read: {reason}" for _, reason in folder.failures]
-    lines += doubt_lines(folder)
+    files; one for each group of duplicates. At most 20 of each."""
+    lines = _first([f"not read: {reason}" for _, reason in folder.failures], "cannot be read")
+    lines += _first(doubt_lines(folder), "are doubtful")
     if folder.left_out:
         lines.append(f"left out by name: {_some([folder.name_of(path) for path in folder.left_out])}")
     taken = {transcript.path for transcript in folder.transcripts}
+    copies = list[str]()
     for group in folder.copies:
         names = [folder.name_of(path) for path in group]
         what = "are all taken (--each-once: the first)" if taken.issuperset(group) else "are taken once, from the first"
-        lines.append(f"the same words {what}: {_some(names)}")
+        copies.append(f"the same words {what}: {_some(names)}")
+    lines += _first(copies, "are in groups of the same words")
     return lines
 
 
@@ -58,6 +61,12 @@ def doubt_lines(folder: TranscriptFolder) -> list[str]:
         f" (look at it with 'midthought memory inspect')"
         for each in folder.doubtful
     ]
+
+
+def _first(lines: list[str], what: str) -> list[str]:
+    """Returns the first lines, and how many there are more."""
+    num_left = len(lines) - _MAX_LINES
+    return lines if num_left <= 0 else [*lines[:_MAX_LINES], f"{num_left:,} more files {what} (--json lists all)"]
 
 
 def _some(names: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from midthought.errors import MemoryStoreError, MidthoughtError, MissingExtraError
 from midthought.memory.rows import precision_of, require_columns
 from midthought.memory.search import is_among, quoted
+from midthought.memory.write_lock import only_writer
 from midthought.precision import Precision
 from midthought.storage_errors import storage_error
 
@@ -20,12 +22,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BUILD_REMEDY = "build it with 'midthought memory build'"
-_IDS_PER_DELETION = 5_000
 WORD_INDEX: dict[str, Any] = {
     "with_position": True, "stem": False, "remove_stop_words": False, "ascii_folding": True, "lower_case": True,
 }  # fmt: skip
 MIN_ROWS_FOR_VECTOR_INDEX = 20_000  # with fewer rows every vector is compared
 ROWS_PER_PARTITION = 1_000
+MAX_UNINDEXED_ROWS = 2_000
+"""So many new rows of a large table are searched without the indices; with more, the indices are extended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class TableSnapshot:
     embedding: tuple[str, int] | None
     """Model and dimension, None if there are no rows."""
     is_indexed: bool
-    """Whether the full-text index covers every row; an interrupted build may have left it incomplete."""
+    """Whether full-text search works; an interrupted first build may have left the index incomplete."""
     is_large: bool
     """Whether the vectors are indexed: then a small change does not rewrite the table."""
     precision: Precision
@@ -87,24 +90,32 @@ class TableLocation:
             return False
         return True
 
-    def open(self, version: int | None = None) -> TableSnapshot:
-        """Opens the newest or the given version. Raises MemoryStoreError if there is no such table, or it is not a memory."""
+    def open(self, version: int | None = None, *, even_incomplete: bool = False) -> TableSnapshot:
+        """Opens the newest or the given version. Raises MemoryStoreError if there is no such table, or it is not a memory.
+
+        A newest version that a build is still indexing, or was when it was killed, is skipped if an older one is complete;
+        not with `even_incomplete`, for the next build.
+        """
         if not self.exists():
             raise MemoryStoreError(f"{self.uri}: there is no memory (table {self.name!r}); {BUILD_REMEDY}")
-        table, where = self._connect().open_table(self.name), f"{self.uri} (table {self.name!r})"
+        table, where = self.newest(), f"{self.uri} (table {self.name!r})"
         if version is not None:
             self._check_out(table, version)
+        elif not even_incomplete:
+            _skip_incomplete(table)
         require_columns(table.schema.names, where)
         embedding, precision = _embedding_of(table, where), precision_of(table.schema)
         return TableSnapshot(table, embedding, is_indexed(table), bool(vector_indices(table)), precision)
 
     def is_newest(self, opened: TableSnapshot) -> bool:
-        """Whether nothing was written since. Raises MemoryStoreError if the table was deleted.
+        """Whether no complete version was written since. Raises MemoryStoreError if the table was deleted.
 
         A deleted and rebuilt table may have the same version number; then the open files no longer exist.
         """
         with self.errors():
-            if self._connect().open_table(self.name).version != opened.table.version:
+            newest = self.newest()
+            _skip_incomplete(newest)
+            if newest.version != opened.table.version:
                 return False
         try:
             opened.table.search().limit(1).to_arrow()
@@ -122,26 +133,60 @@ class TableLocation:
             table = database.create_table(self.name, pa.RecordBatchReader.from_batches(schema, batches), mode=mode)
             index_table(table, self.keep_versions)
 
+    def overwrite(self, rows: pa.Table) -> None:
+        """Replaces the table by these rows, without indices."""
+        self._connect().create_table(self.name, rows, mode="overwrite")
+
     def change(self, removed: Sequence[str], batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
-        """Deletes the rows with these ids, inserts or replaces others by id, and updates the indices."""
+        """Inserts rows, replaces those with the same ids, and deletes those with the ids `removed`, in one commit.
+
+        Other processes see all of it or nothing. Then the indices are extended if many rows are not indexed.
+        """
         import pyarrow as pa
 
-        table = self._connect().open_table(self.name)
+        table, rows = self.newest(), pa.Table.from_batches(batches, schema)
         with self._rollback_on_failure():
-            for start in range(0, len(removed), _IDS_PER_DELETION):
-                table.delete(is_among("id", removed[start : start + _IDS_PER_DELETION]))
-            rows = pa.Table.from_batches(batches, schema)
             if len(rows):
-                table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(rows)
-            table.optimize(cleanup_older_than=self.keep_versions)  # extends the indices
+                merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+                (merge.when_not_matched_by_source_delete(is_among("id", removed)) if removed else merge).execute(rows)
+            elif removed:
+                table.delete(is_among("id", removed))
+            if _num_unindexed(table.list_indices()) > MAX_UNINDEXED_ROWS:
+                table.optimize(cleanup_older_than=self.keep_versions)
+
+    def newest(self) -> Any:
+        """Returns LanceDB's table, whether its indices are complete or not."""
+        return self._connect().open_table(self.name)
+
+    def each_version(self) -> Iterator[Any]:
+        """Yields LanceDB's table at each version that still exists, oldest first."""
+        table = self.newest()
+        for entry in table.list_versions():
+            table.checkout(entry["version"])
+            yield table
+
+    def purge(self) -> None:
+        """Removes every version but the newest, and files of killed builds. Who reads an old version must open the newest.
+
+        No other process may be writing.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", UserWarning
+            )  # that readers of old versions fail: `MemoryStore` opens the newest
+            self.newest().optimize(cleanup_older_than=timedelta(0), delete_unverified=True)
+
+    def only_writer(self) -> contextlib.AbstractContextManager[None]:
+        """Lets no other process write in the block. Raises MemoryStoreError if one is writing. Object stores have no lock."""
+        return only_writer(Path(self.uri), self.name) if self.is_local else contextlib.nullcontext()
 
     def index(self) -> None:
         """Indexes every row, for example after an interrupted build."""
-        index_table(self._connect().open_table(self.name), self.keep_versions)
+        index_table(self.newest(), self.keep_versions)
 
     def versions(self) -> list[Version]:
         """Returns the versions that can be opened or restored, oldest first, without intermediate states of builds."""
-        table, found = self._connect().open_table(self.name), []
+        table, found = self.newest(), []
         listed = table.list_versions()
         for entry, following in zip(listed, [*listed[1:], None], strict=True):
             if following is None or entry["metadata"] != following["metadata"]:  # a new index does not change the data
@@ -153,7 +198,7 @@ class TableLocation:
 
     def restore(self, version: int) -> None:
         """Restores a version. That creates a new version, so it can be undone."""
-        table = self._connect().open_table(self.name)
+        table = self.newest()
         self._check_out(table, version)
         table.restore()
 
@@ -271,17 +316,35 @@ def index_table(table: Any, keep_versions: timedelta) -> None:
 
 
 def is_indexed(table: Any) -> bool:
-    """Whether the full-text index covers every row with the options that searches need."""
+    """Whether the full-text index has the options that searches need and covers every row; in a large table, all rows but
+    `MAX_UNINDEXED_ROWS`, which LanceDB searches one by one."""
+    indices = table.list_indices()
+    limit = MAX_UNINDEXED_ROWS if any(index.columns == ["vector"] for index in indices) else 0
     return any(
         index.columns == ["transcript"]
-        and index.num_unindexed_rows == 0
+        and index.num_unindexed_rows <= limit
         and WORD_INDEX.items() <= (index.index_details or {}).items()
-        for index in table.list_indices()
+        for index in indices
     )
 
 
+def _num_unindexed(indices: Sequence[Any]) -> int:
+    return max((index.num_unindexed_rows for index in indices), default=0)
+
+
+def _skip_incomplete(table: Any) -> None:
+    """Checks out the newest complete version; the newest one if none is complete."""
+    if is_wholly_indexed(table):
+        return
+    for entry in reversed(table.list_versions()[:-1]):
+        table.checkout(entry["version"])
+        if is_wholly_indexed(table):
+            return
+    table.checkout_latest()
+
+
 def is_wholly_indexed(table: Any) -> bool:
-    """Whether `index_table` would have nothing left to index."""
+    """Whether every index that searches need exists."""
     return is_indexed(table) and bool(vector_indices(table) or table.count_rows() < MIN_ROWS_FOR_VECTOR_INDEX)
 
 

@@ -227,7 +227,7 @@ def _copies(transcripts: list[Transcript]) -> tuple[tuple[Path, ...], ...]:
 
 
 def _with_unique_stems(transcripts: list[Transcript], folder: Path) -> list[Transcript]:
-    """Prefixes equal file names with their folders' names, and adds the suffix if that is not enough."""
+    """Prefixes equal file names with their folders' names; adds the suffix if that is not enough, then a number."""
 
     def make_unique(name_of: str) -> None:
         counts = Counter(transcript.stem for transcript in transcripts)
@@ -239,6 +239,12 @@ def _with_unique_stems(transcripts: list[Transcript], folder: Path) -> list[Tran
 
     make_unique("folders")
     make_unique("path")
+    taken: set[str] = set()
+    for number, transcript in enumerate(transcripts):
+        stems = (transcript.stem, *(f"{transcript.stem}-{copy}" for copy in range(2, len(transcripts) + 2)))
+        stem = next(stem for stem in stems if stem not in taken)
+        transcripts[number] = transcript if stem == transcript.stem else replace(transcript, stem=stem)
+        taken.add(stem)
     return transcripts
 
 

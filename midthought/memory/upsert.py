@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,14 @@ from midthought.errors import MemoryStoreError
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder, MeasuredEmbedder, Progress, embed_in_parts, in_order
 from midthought.memory.rows import CHUNK_COLUMNS, chunks_of, rows_of, vectors_of
+from midthought.memory.search import may_be_of
 from midthought.memory.vector_cache import VectorCache, digest_of
 from midthought.precision import Precision, PrecisionChoice
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from midthought.memory.table import TableSnapshot
 
 VectorsOf = Callable[[Sequence[Chunk]], np.ndarray]
 """Returns vectors of chunks, float32 [N, D]."""
@@ -36,7 +39,9 @@ class NewVectors:
 
 
 _ROWS_PER_BATCH = 16_384
+_STEMS_PER_QUERY = 50
 _MAX_CHANGED_SHARE = 0.2
+_MAX_REMOVED_AT_ONCE = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +73,22 @@ class KnownRows:
     """Row id of one chunk with this text, by the text's digest."""
 
     @classmethod
-    def read(cls, table: Any) -> KnownRows:
-        known = cls()
-        query = table.search().select(list(CHUNK_COLUMNS)).with_row_id(True)
-        for batch in query.to_batches(batch_size=_ROWS_PER_BATCH):
-            for chunk, row_id in zip(chunks_of(batch), batch.column("_rowid").to_pylist(), strict=True):
-                known.chunks[chunk.chunk_id] = chunk_digest(chunk)
-                known.rows[digest_of(chunk.transcript)] = row_id
+    def read(cls, table: Any, stems: Collection[str] | None = None) -> KnownRows:
+        """Reads every row, or only the rows of the transcripts with these stems."""
+        known, ordered = cls(), sorted(stems or ())
+        parts = (ordered[start : start + _STEMS_PER_QUERY] for start in range(0, len(ordered), _STEMS_PER_QUERY))
+        for where in [None] if stems is None else [may_be_of(part) for part in parts]:
+            query = table.search().select(list(CHUNK_COLUMNS)).with_row_id(True)
+            known._add((query.where(where) if where else query).to_batches(batch_size=_ROWS_PER_BATCH), stems)
         return known
+
+    def _add(self, batches: Iterable[pa.RecordBatch], stems: Collection[str] | None) -> None:
+        for batch in batches:
+            for chunk, row_id in zip(chunks_of(batch), batch.column("_rowid").to_pylist(), strict=True):
+                if stems is not None and chunk.stem not in stems:
+                    continue
+                self.chunks[chunk.chunk_id] = chunk_digest(chunk)
+                self.rows[digest_of(chunk.transcript)] = row_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +101,8 @@ class Changes:
     """Wanted chunks that the table lacks or has with other contents."""
     removed: list[str]
     """Ids that are in the table and not wanted."""
+    replaced: list[str]
+    """Ids that the table has with other contents."""
     num_known: int
 
     @classmethod
@@ -97,7 +112,8 @@ class Changes:
         ordered = sorted(chunks.values(), key=chunk_order)
         new = [chunk for chunk in ordered if known.chunks.get(chunk.chunk_id) != chunk_digest(chunk)]
         removed = [chunk_id for chunk_id in known.chunks if chunk_id not in chunks]
-        return cls(ordered, new, removed, len(known.chunks))
+        replaced = [chunk.chunk_id for chunk in new if chunk.chunk_id in known.chunks]
+        return cls(ordered, new, removed, replaced, len(known.chunks))
 
     def require_kept(self, uri: str) -> None:
         """Raises `MemoryStoreError` if chunks would be removed of transcripts that have no wanted chunk."""
@@ -118,14 +134,53 @@ class Changes:
     def any(self) -> bool:
         return bool(self.new or self.removed)
 
-    @property
-    def are_few(self) -> bool:
-        """Whether updating the table in place is cheaper than rewriting it."""
-        return len(self.new) + len(self.removed) <= _MAX_CHANGED_SHARE * self.num_known
+    def are_few(self, num_rows: int) -> bool:
+        """Whether updating a table of so many rows in place is cheaper than rewriting it."""
+        num_changed = len(self.new) + len(self.removed)
+        return num_changed <= _MAX_CHANGED_SHARE * num_rows and len(self.removed) <= _MAX_REMOVED_AT_ONCE
+
+    def require_same_transcripts(self, uri: str) -> None:
+        """Raises `MemoryStoreError` if a transcript would be replaced with which the new one has no chunk in common."""
+        new = {chunk.chunk_id for chunk in self.new}
+        kept = {chunk.stem for chunk in self.wanted if chunk.chunk_id not in new}
+        known = {chunk_id.rpartition("_")[0] for chunk_id in (*self.removed, *self.replaced)}
+        if others := sorted(known - kept):
+            raise MemoryStoreError(
+                f"{uri}: another transcript in the memory is named {others[0]!r}; rename the file, or replace that transcript: "
+                "--replace, replace=True"
+            )
 
     def report(self, num_embedded: int, seconds: float, choice: PrecisionChoice | None) -> BuildReport:
         num_kept, words = len(self.wanted) - len(self.new), str(choice) if choice else None
         return BuildReport(len(self.new), num_kept, self.num_known - num_kept, num_embedded, seconds, words)
+
+
+def compare(
+    opened: TableSnapshot | None, wanted: Sequence[Chunk], stems: Collection[str] | None
+) -> tuple[KnownRows, Changes, bool]:
+    """Returns the existing rows, the changes, and whether to update the table in place.
+
+    With `stems`, only those transcripts change: a large table's other rows are not read, a small one's are wanted, too.
+    """
+    if opened is None:
+        return KnownRows(), Changes.between(KnownRows(), wanted), False
+    can_update, num_rows = opened.is_indexed and opened.is_large, opened.table.count_rows()
+    if stems is not None and can_update:
+        known = KnownRows.read(opened.table, stems)
+        changes = Changes.between(known, wanted)
+        if changes.are_few(num_rows):
+            return known, changes, True
+    if stems is not None:
+        wanted = [*(chunk for chunk in all_chunks(opened.table) if chunk.stem not in stems), *wanted]
+    known = KnownRows.read(opened.table)
+    changes = Changes.between(known, wanted)
+    return known, changes, can_update and changes.are_few(num_rows)
+
+
+def all_chunks(table: Any, where: str | None = None) -> list[Chunk]:
+    """Returns the chunks of a table that satisfy an SQL condition, unordered."""
+    query = table.search().select(list(CHUNK_COLUMNS))
+    return chunks_of((query.where(where) if where else query).to_arrow())
 
 
 class VectorSource:
@@ -182,6 +237,32 @@ def with_settled_precision(
         precision = max(nums_kept.items(), key=lambda item: item[1])[0]
     own = embedder.in_precision(precision)
     return own, own.settle(texts)
+
+
+def embed_new(
+    uri: str,
+    opened: TableSnapshot | None,
+    known: KnownRows,
+    changes: Changes,
+    embedder: Embedder,
+    caches: Mapping[Precision, VectorCache],
+    progress: Progress | None,
+) -> NewVectors:
+    """Embeds the texts that have no vector yet. Raises `MemoryStoreError` if the embedder is set to another precision than the
+    stored vectors have."""
+    stored = None
+    if opened is not None and opened.embedding is not None and isinstance(embedder, MeasuredEmbedder):
+        stored = opened.precision
+        if embedder.dtype not in ("auto", stored):
+            raise MemoryStoreError(
+                f"{uri}: its vectors were computed in {stored}, not in {embedder.dtype}; remove ?dtype={embedder.dtype}, or "
+                "build in another folder"
+            )
+    texts = in_order({chunk.transcript for chunk in changes.new})
+    own, precision = with_settled_precision(embedder, stored, caches, texts)
+    vectors = VectorSource(opened and opened.table, known, caches[precision])
+    num_embedded = vectors.embed_missing(changes.new, own, progress)
+    return NewVectors(vectors, precision, num_embedded, getattr(own, "choice", None))
 
 
 def batches_of(

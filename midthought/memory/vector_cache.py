@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from midthought.atomic_files import atomic_path
+from midthought.storage_errors import storage_errors
 
 _DIGEST_BYTES = 16
 _MAX_ROWS_PER_FILE = 2**24
@@ -48,8 +50,8 @@ class VectorCache:
         records["digest"] = np.frombuffer(b"".join(map(digest_of, texts)), dtype=f"V{_DIGEST_BYTES}")
         records["vector"] = vectors
         path = self._folder / f"{uuid.uuid4().hex}.npy"
-        with atomic_path(path) as partial, partial.open("wb") as file:
-            np.save(file, records, allow_pickle=False)
+        with storage_errors(self._folder), atomic_path(path) as partial, partial.open("wb") as file:
+            file.write(_npy(records))  # an error of `np.save` lacks its number
             file.flush()
             os.fsync(file.fileno())
         self._note(path, records)
@@ -86,6 +88,38 @@ class VectorCache:
         whole = np.ascontiguousarray(records["digest"]).tobytes()
         digests = [whole[start : start + _DIGEST_BYTES] for start in range(0, len(whole), _DIGEST_BYTES)]
         self._place.update(zip(digests, range(first, first + len(digests)), strict=True))
+
+
+def default_folder(uri: str, table: str, is_local: bool) -> Path:
+    """Returns the folder in which a memory's vectors are cached until its table has them."""
+    if is_local:
+        return Path(uri) / "embeddings"
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "midthought" / "embeddings" / hashlib.sha256(f"{uri} {table}".encode()).hexdigest()[:16]
+
+
+def forget(folder: Path, texts: Collection[str]) -> None:
+    """Removes the vectors of these texts from the caches of every model in the folder."""
+    digests = set(map(digest_of, texts))
+    for path in folder.glob("*/*.npy"):
+        try:
+            records = np.load(path, allow_pickle=False)
+        except (ValueError, OSError, EOFError):
+            continue
+        if records.dtype.names != ("digest", "vector"):
+            continue
+        kept = records[[digest.tobytes() not in digests for digest in records["digest"]]]
+        if len(kept) == 0:
+            path.unlink()
+        elif len(kept) < len(records):
+            with storage_errors(folder), atomic_path(path) as partial:
+                partial.write_bytes(_npy(kept))
+
+
+def _npy(records: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, records, allow_pickle=False)
+    return buffer.getvalue()
 
 
 def digest_of(text: str) -> bytes:

@@ -1,6 +1,7 @@
 import pytest
 from word_embedder import WordEmbedder
 
+from midthought.cli import main
 from midthought.memory.chunks import Chunk
 from midthought.memory.store import MemoryStore
 
@@ -37,3 +38,16 @@ def store(tmp_path, embedder, chunks) -> MemoryStore:
     store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
     store.build(chunks)
     return store
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Runs `midthought WORDS…` in this process; returns the exit code and what it printed."""
+
+    def run(*words: object):
+        monkeypatch.setattr("sys.argv", ["midthought", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return stop.value.code or 0, capsys.readouterr()
+
+    return run

@@ -1,0 +1,147 @@
+"""Deletes transcripts from a memory with every trace in its folder: rows, vectors, indices, old versions, cached vectors,
+and questions made from them. Does not depend on an embedding model."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from midthought.atomic_files import atomic_path
+from midthought.errors import MemoryStoreError, near_names
+from midthought.memory.chunks import Chunk
+from midthought.memory.search import may_be_of, quoted
+from midthought.memory.table import TableLocation
+from midthought.memory.upsert import all_chunks
+from midthought.memory.vector_cache import forget
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ROWS_PER_BATCH = 16_384
+_STEMS_PER_QUERY = 50
+_QUESTIONS = "questions"
+_NUM_PROBES, _MIN_PROBE_LETTERS = 8, 24
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionReport:
+    """What was deleted."""
+
+    num_chunks: int
+    """Chunks of the newest version. 0 if only older versions had the transcripts."""
+    num_questions: int
+    remaining: tuple[Path, ...]
+    """Other files in the memory's folder that still hold words of the transcripts. This library did not write them."""
+    seconds: float
+
+
+def delete_transcripts(location: TableLocation, stems: Collection[str], cache_folder: Path) -> DeletionReport:
+    """Deletes the transcripts with these stems. Raises MemoryStoreError, and changes nothing, if one is in no version.
+
+    The other rows are written to new files and indexed, then all old versions are removed. If that is interrupted, the
+    memory is as before, or without the transcripts; deleting again removes what is left of them.
+    """
+    started = time.perf_counter()
+    opened = location.open(even_incomplete=True)
+    present = transcripts_in(opened.table, stems)
+    everywhere = {*present, *(chunk for table in location.each_version() for chunk in transcripts_in(table, stems))}
+    if missing := set(stems) - {chunk.stem for chunk in everywhere}:
+        raise MemoryStoreError(_unknown(location, opened.table, sorted(missing)))
+    if present or not opened.is_indexed:
+        location.write(_without(opened.table, stems), opened.table.schema)
+    location.purge()
+    texts = {chunk.transcript for chunk in everywhere}
+    forget(cache_folder, texts)
+    num_questions = _delete_questions(location, stems)
+    remaining: tuple[Path, ...] = ()
+    if location.is_local:
+        num_questions += sum(_delete_lines(path, stems) for path in sorted(Path(location.uri).glob("*.jsonl")))
+        for path in Path(location.uri).glob("*.replies.sqlite*"):  # a cache of replies about whole episodes
+            path.unlink()
+        remaining = _files_with(location, texts)
+    return DeletionReport(len(present), num_questions, remaining, time.perf_counter() - started)
+
+
+def transcripts_in(table: Any, stems: Collection[str]) -> list[Chunk]:
+    """Returns the chunks of these transcripts in the table."""
+    ordered, found = sorted(stems), list[Chunk]()
+    for start in range(0, len(ordered), _STEMS_PER_QUERY):
+        where = may_be_of(ordered[start : start + _STEMS_PER_QUERY])
+        found += [chunk for chunk in all_chunks(table, where) if chunk.stem in stems]
+    return found
+
+
+def _unknown(location: TableLocation, table: Any, missing: list[str]) -> str:
+    known = sorted({chunk.stem for chunk in all_chunks(table, "chunk_id = 0")})
+    return f"{location.uri}: no transcript is named {missing[0]!r}, as its file without suffix. {near_names(missing[0], known)}"
+
+
+def _without(table: Any, stems: Collection[str]) -> Iterator[pa.RecordBatch]:
+    """Yields the other rows in batches."""
+    import pyarrow as pa
+
+    for batch in table.search().to_batches(batch_size=_ROWS_PER_BATCH):
+        rows = zip(batch.column("id").to_pylist(), batch.column("chunk_id").to_pylist(), strict=True)
+        keep = [chunk_id.removesuffix(f"_{number}") not in stems for chunk_id, number in rows]
+        yield batch.select(table.schema.names).filter(pa.array(keep, pa.bool_()))
+
+
+def _delete_questions(location: TableLocation, stems: Collection[str]) -> int:
+    """Deletes the transcripts' questions from the memory's table of questions; returns their number."""
+    questions = TableLocation(location.uri, _QUESTIONS, location.storage_options, location.keep_versions)
+    if not questions.exists():
+        return 0
+    table = questions.newest()
+    if not {"episode_file", "evidence", "type"} <= set(table.schema.names):
+        return 0
+    rows = table.to_arrow()
+    kept = [not _is_about(row, stems) for row in rows.select(["episode_file", "evidence"]).to_pylist()]
+    if all(kept) and len(table.list_versions()) == 1:
+        return 0
+    asked = [kind == "qa_question" for kind in rows["type"].to_pylist()]
+    questions.overwrite(rows.filter(kept))
+    questions.purge()
+    return sum(question and not keep for question, keep in zip(asked, kept, strict=True))
+
+
+def _is_about(row: Any, stems: Collection[str]) -> bool:
+    """Whether a question or a chunk, as a JSON object, comes from one of these transcripts."""
+    if not isinstance(row, dict):
+        return False
+    labels, evidence = row.get("labels"), row.get("evidence")
+    named = [row.get("stem"), row.get("episode_file"), labels.get("episode") if isinstance(labels, dict) else None]
+    named += [str(chunk_id).rpartition("_")[0] for chunk_id in (evidence if isinstance(evidence, list) else ())]
+    return any(name in stems for name in named if isinstance(name, str))
+
+
+def _delete_lines(path: Path, stems: Collection[str]) -> int:
+    """Deletes questions and chunks of the transcripts from a file of JSON lines; returns the number of questions."""
+    kept, num_questions = list[str](), 0
+    try:
+        lines = path.read_text("utf-8").split("\n")
+        for line in lines:
+            row = json.loads(line) if line.strip() else None
+            if row is not None and _is_about(row, stems):
+                num_questions += "stem" not in row
+            else:
+                kept.append(line)
+    except (ValueError, RecursionError):  # not ours
+        return 0
+    if len(kept) < len(lines):
+        with atomic_path(path) as partial:
+            partial.write_text("\n".join(kept), "utf-8")
+    return num_questions
+
+
+def _files_with(location: TableLocation, texts: Collection[str]) -> tuple[Path, ...]:
+    """Returns files outside the tables that hold one of the longest texts, if no remaining row has it."""
+    longest = sorted((text for text in texts if len(text) >= _MIN_PROBE_LETTERS), key=len)[-_NUM_PROBES:]
+    table = location.newest()
+    probes = [text.encode() for text in longest if not table.count_rows(f"transcript = {quoted(text)}")]
+    files = (path for path in sorted(Path(location.uri).rglob("*")) if path.is_file())
+    others = (path for path in files if not any(parent.suffix == ".lance" for parent in path.parents))
+    return tuple(path for path in others if any(probe in path.read_bytes() for probe in probes))

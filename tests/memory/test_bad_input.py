@@ -1,0 +1,209 @@
+"""Bad input and full disks: one clear message, bounded memory, nothing half built."""
+
+import os
+import resource
+import subprocess
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("lancedb", reason="the memory extra is not installed")
+
+from midthought.errors import MidthoughtError, StorageError, TranscriptError
+from midthought.memory.build import build_memory, chunk_all
+from midthought.memory.store import MemoryStore
+from midthought.memory.summary import notices
+from midthought.memory.transcripts import read_transcript, read_transcripts
+
+MODES = ("full_text", "vector", "hybrid")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "episodes"
+    folder.mkdir()
+    return folder
+
+
+def sparse(path: Path) -> Path:
+    """A file of 2 GiB that takes no space on the disk."""
+    with path.open("wb") as file:
+        file.truncate(2**31)
+    return path
+
+
+def test_a_file_of_two_gigabytes_is_refused_unread_and_the_others_are_built(folder, tmp_path, embedder):
+    for name in ("long.txt", "long.json", "long.pdf", "long"):
+        sparse(folder / name)
+    with pytest.raises(TranscriptError, match=r"long: larger than 256 MiB; split it by episode \(and 3 more files"):
+        build_memory(folder, tmp_path / "memory", embedder=embedder)
+    assert not (tmp_path / "memory").exists()
+    (folder / "tide.txt").write_text("Ann (00:01): A clock.\n")
+    tracemalloc.start()
+    try:
+        assert build_memory(folder, tmp_path / "memory", embedder=embedder).num_added == 1
+        sparse(folder / "speakers.yaml")
+        with pytest.raises(TranscriptError, match=r"speakers\.yaml: larger than 4 MiB; write lines such as"):
+            read_transcript(folder / "tide.txt")
+        assert tracemalloc.get_traced_memory()[1] < 2**25
+    finally:
+        tracemalloc.stop()
+
+
+BINARY = {
+    "picture.txt": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256)) * 8,
+    "sound.md": b"ID3\x04\0\0\0" + bytes(range(256)) * 8,
+    "packed.json": b"\x1f\x8b\x08\0" + bytes(range(256)) * 8,
+    "program": b"\x7fELF\x02\x01\x01\0" + bytes(range(256)) * 8,
+    "noise.srt": bytes((number * 7919) % 256 for number in range(4_000)),
+    "zeros.vtt": bytes(4_000),
+    "archive.docx": b"PK\x03\x04" + bytes(range(256)) * 8,
+    "page.pdf": b"%PDF-1.7\n" + bytes(range(256)) * 8,
+    "empty.txt": b"",
+}
+
+
+def test_binary_files_are_named_one_by_one_and_nothing_is_built(folder, tmp_path, embedder):
+    for name, content in BINARY.items():
+        (folder / name).write_bytes(content)
+    with pytest.raises(TranscriptError, match=r"and 8 more files that cannot be read"):
+        build_memory(folder, tmp_path / "memory", embedder=embedder)
+    assert not (tmp_path / "memory").exists() and embedder.embedded == []
+    (folder / "tide.txt").write_text("Ann (00:01): A clock.\n")
+    found = read_transcripts(folder)
+    assert sorted(path.name for path, _ in found.failures) == sorted(BINARY)
+    assert all("\n" not in reason and ";" in reason for _, reason in found.failures)
+    assert [each.stem for each in found.transcripts] == ["tide"]
+
+
+def test_of_many_bad_files_the_first_are_named_and_the_rest_counted(folder):
+    for number in range(30):
+        (folder / f"{number:02}.json").write_text("{")
+    (folder / "tide.txt").write_text("Ann (00:01): A clock.\n")
+    lines = notices(read_transcripts(folder))
+    assert len([line for line in lines if line.startswith("not read: ")]) == 20
+    assert "10 more files cannot be read (--json lists all)" in lines
+
+
+def test_a_folder_without_files_is_an_error_that_names_the_suffixes(folder, tmp_path, embedder):
+    with pytest.raises(
+        TranscriptError, match=r"episodes: no transcript in this folder; add files with the suffixes \."
+    ):
+        build_memory(folder, tmp_path / "memory", embedder=embedder)
+    os.mkfifo(folder / "pipe.txt")  # opening it would block
+    with pytest.raises(TranscriptError, match="no transcript in this folder"):
+        build_memory(folder, tmp_path / "memory", embedder=embedder)
+    assert not (tmp_path / "memory").exists()
+
+
+names = st.lists(
+    st.tuples(st.sampled_from(["", "a/", "a-b/", "a/b/"]), st.sampled_from(["x", "a-x", "x_1", "a-b-x"]),
+              st.sampled_from([".txt", ".md", "", ".txt.md"])).map("".join),
+    min_size=1, max_size=12, unique=True,
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(names)
+def test_whatever_the_files_are_named_every_chunk_has_an_id_of_its_own(tmp_path_factory, paths):
+    folder = tmp_path_factory.mktemp("named")
+    for path in paths:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(f"Ann (00:01): The words of {path}.\nBob (00:02): Yes.\n")
+    found = read_transcripts(folder).transcripts
+    chunk_ids = [chunk.chunk_id for chunk in chunk_all(found)]
+    assert len(chunk_ids) == len(set(chunk_ids)) == 2 * len(found)
+
+
+# -- full disks ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def more_of(chunks, num_chunks: int):
+    texts = (f"{number} {number**7 + 11:o} {number**9 + 5:x}" for number in range(num_chunks))
+    return [replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=text) for n, text in enumerate(texts)]
+
+
+def test_a_full_disk_leaves_the_memory_as_it_was_and_a_new_one_unbuilt(small_disk, chunks, new_embedder):
+    store = MemoryStore.open(small_disk / "memory", embedder=new_embedder())
+    store.build(chunks)
+    new = MemoryStore.open(small_disk / "new", embedder=new_embedder())
+    for act in (store.add, new.build):
+        with pytest.raises(StorageError, match=r"no space is left on the device; free some space there"):
+            act(more_of(chunks, 5_000))
+    again = MemoryStore.open(small_disk / "memory", embedder=new_embedder())
+    assert again.chunks() == chunks and not new.is_built
+    assert [again.search("herring scales", 1, mode)[0].chunk_id for mode in MODES] == ["tide_3"] * 3
+    assert again.add(more_of(chunks, 20)).num_added == 20 and again.delete(["tide"]).num_chunks == 6
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_write_that_fails_anywhere_leaves_the_memory_as_it_was(tmp_path, chunks, new_embedder, monkeypatch, is_large):
+    """The limit on the size of files stops the build at another file each time."""
+    monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", 300 if is_large else 10_000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    first, cache = more_of(chunks, 400), tmp_path / "cache"
+    added = [replace(one, chunk_id=f"y_{one.number}", stem="y", transcript=f"y {one.transcript}") for one in first[:50]]
+    MemoryStore.open(tmp_path / "memory", embedder=new_embedder()).build(first)
+    MemoryStore.open(tmp_path / "other", embedder=new_embedder(), embedding_cache=cache).build([*first, *added])
+    num_failed = 0
+    for max_bytes in (0, 700, 2_000, 5_000, 20_000, 60_000):
+        store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder(), embedding_cache=cache)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, hard))
+        try:
+            is_added = store.add(added).changes
+        except MidthoughtError as error:
+            is_added, num_failed = False, num_failed + 1
+            assert isinstance(error, StorageError) and "larger than allowed" in str(error), error
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        reader = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
+        assert len(reader) == (450 if is_added else 400), max_bytes
+        assert [reader.search(first[7].transcript, 1, mode)[0].chunk_id for mode in MODES] == ["x_7"] * 3
+        reader.build(first)
+    assert num_failed >= 3
+
+
+def test_a_cache_on_a_full_disk_is_named(tmp_path, chunks, new_embedder):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder(), embedding_cache=tmp_path / "cache")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(StorageError, match=r"cache.*: the file would be larger than allowed here"):
+            store.build(chunks)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not store.is_built and not (tmp_path / "memory").exists()
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_small_files_take_bounded_memory(folder, tmp_path, embedder):
+    opening = "Welcome to the show that everyone in the whole town listens to on every single rainy day. "
+    for number in range(100_000):
+        path = folder / f"{number // 1000}" / f"{number % 1000}.txt"
+        path.parent.mkdir(exist_ok=True)
+        words = " ".join(f"{number * step % 9973:x}" for step in range(1, 40))
+        path.write_text(f"Ann (00:01): {opening if number % 2 else ''}{words}.\n")
+    tracemalloc.start()
+    try:
+        found = read_transcripts(folder)
+        assert len(found.transcripts) == 100_000 and not found.failures
+        assert len({each.stem for each in found.transcripts}) == 100_000
+        assert tracemalloc.get_traced_memory()[1] < 2**31
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,237 @@
+"""Adding to and deleting from a memory: no trace is left, other processes go on searching, a killed process damages nothing."""
+
+import contextlib
+import json
+import random
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_process import FORKS
+
+lancedb = pytest.importorskip("lancedb", reason="the memory extra is not installed")
+
+from word_embedder import WordEmbedder  # noqa: E402
+
+from midthought.errors import MemoryStoreError  # noqa: E402
+from midthought.memory.chunks import Chunk, write_chunks  # noqa: E402
+from midthought.memory.llm_questions.records import question_rows, store_questions  # noqa: E402
+from midthought.memory.questions import write_questions  # noqa: E402
+from midthought.memory.store import MemoryStore  # noqa: E402
+from midthought.types import Task  # noqa: E402
+
+SECRET = "Xylotheque keepers whisper about quarzbruch lanterns every leap winter."
+
+
+def episode(stem: str, num_chunks: int) -> list[Chunk]:
+    return [
+        Chunk(
+            f"{stem}_{n}", f"Title {stem}", stem, f"Voice of {stem}", f"Line {n} of the episode {stem}.", "00:00:00", n
+        )
+        for n in range(num_chunks)
+    ]
+
+
+def secret_episode() -> list[Chunk]:
+    return [replace(one, transcript=SECRET) if one.number == 3 else one for one in episode("zephyrine", 12)]
+
+
+def files_with(folder: Path, words: bytes) -> list[str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(str(path.relative_to(folder)) for path in files if words in path.read_bytes())
+
+
+TRACES = [SECRET.encode(), b"zephyrine", b"Xylotheque", b"xylotheque", b"quarzbruch"]
+
+
+def traces(folder: Path) -> list[str]:
+    vector = WordEmbedder().embed([SECRET])[0].astype("<f4").tobytes()
+    return [name for words in [*TRACES, vector] for name in files_with(folder, words)]
+
+
+@pytest.fixture(params=[False, True], ids=["small", "large"])
+def memory(tmp_path, monkeypatch, request):
+    """A memory of 60 chunks in five episodes, one of them added later; large memories have more indices."""
+    if request.param:
+        monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", 20)
+    store = MemoryStore.open(tmp_path / "memory", embedder=WordEmbedder())
+    store.build([chunk for stem in ("a", "b", "zephyrin", "zephyrin_e") for chunk in episode(stem, 12)])
+    store.add(secret_episode())
+    return store
+
+
+def test_deleting_leaves_no_trace_in_any_file(memory, command):
+    folder = Path(memory.uri)
+    task = Task(task_id="zephyrine:asked:0", prompt="Who whispers?", answer="keepers", evidence=("zephyrine_3",), labels={
+        "kind": "asked", "episode": "zephyrine", "title": "Title zephyrine", "difficulty": "hard", "requires_synthesis": True,
+        "asked_by": "m", "verdict": {"accepted": True}})  # fmt: skip
+    other = replace(
+        task, task_id="a:asked:0", evidence=("a_1",), labels=task.labels | {"episode": "a", "title": "Title a"}
+    )
+    store_questions(question_rows([task, other], WordEmbedder()), memory.uri)
+    write_questions([task, other], folder / "questions.jsonl")
+    (folder / "questions.replies.sqlite").write_bytes(b"a cached reply: " + SECRET.encode())
+    write_chunks([*secret_episode(), *episode("a", 2)], folder / "chunks.jsonl")
+    (folder / "notes.txt").write_text(f"My notes: {SECRET}")
+    memory.add(secret_episode()[:5])  # an older version has more of it
+    reader = MemoryStore.open(memory.uri, embedder=WordEmbedder())
+    assert reader.search(SECRET, 1)[0].chunk_id == "zephyrine_3"
+    kept_before = [chunk for chunk in memory.chunks() if chunk.stem != "zephyrine"]
+    assert len(traces(folder)) > 10
+    code, said = command("memory", "delete", "zephyrine", "--path", folder)
+    assert code == 0 and "5 chunks and 2 questions deleted" in said.out
+    assert "notes.txt: it still has words of them" in said.err
+    (folder / "notes.txt").unlink()
+    assert traces(folder) == []
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "chunks.jsonl", "questions.jsonl", "questions.lance", "transcripts.lance",
+    ]  # fmt: skip
+    left = lancedb.connect(folder).open_table("questions").to_arrow()["episode_file"].to_pylist()
+    assert left == ["a", "a"] and len((folder / "questions.jsonl").read_text().splitlines()) == 1
+    for mode in ("full_text", "vector", "hybrid"):  # the reader's version was removed under it
+        assert all(hit.chunk_id.startswith(("a_", "b_", "zephyrin_")) for hit in reader.search(SECRET, 60, mode))
+    assert reader.chunks() == kept_before == MemoryStore.open(folder).chunks()
+    assert len(MemoryStore.open(folder).versions()) == 1
+
+
+def test_what_an_old_version_or_cache_still_has_is_deleted_later(tmp_path, memory):
+    cache = tmp_path / "cache"
+    again = MemoryStore.open(memory.uri, embedder=WordEmbedder(), embedding_cache=cache)
+    again.build(episode("a", 12))
+    again.build([*secret_episode(), *episode("a", 12)])
+    again.build(episode("a", 12))
+    assert traces(Path(memory.uri)) and files_with(cache, WordEmbedder().embed([SECRET])[0].tobytes())
+    assert again.delete(["zephyrine"]).num_chunks == 0
+    assert traces(Path(memory.uri)) == [] and again.chunks() == episode("a", 12)
+    assert files_with(cache, WordEmbedder().embed([SECRET])[0].tobytes()) == []
+    assert again.build(episode("a", 12)).num_embedded == 0
+
+
+def test_a_name_that_is_not_there_changes_nothing(memory):
+    num_versions = len(memory.versions())
+    with pytest.raises(MemoryStoreError, match=r"no transcript is named 'zephirine'.* Did you mean 'zephyrin"):
+        memory.delete(["a", "zephirine"])
+    assert len(memory.versions()) == num_versions and len(memory) == 60
+    with pytest.raises(MemoryStoreError, match="opened read-only at version"):
+        MemoryStore.open(memory.uri, version=memory.versions()[0].number).delete(["a"])
+    assert memory.delete(["a", "b"]).num_chunks == 24 and len(memory) == 36
+    assert memory.delete(["zephyrin", "zephyrin_e", "zephyrine"]).num_chunks == 36
+    assert memory.search("line", mode="full_text") == [] and memory.add(episode("a", 3)).num_added == 3
+
+
+def test_a_second_writer_is_refused_while_one_writes(memory):
+    class Adding(WordEmbedder):
+        def embed(self, texts):
+            with pytest.raises(MemoryStoreError, match="another process is writing this memory"):
+                MemoryStore.open(memory.uri).delete(["a"])
+            return super().embed(texts)
+
+    assert MemoryStore.open(memory.uri, embedder=Adding()).add(episode("y", 2)).num_added == 2
+    assert MemoryStore.open(memory.uri).delete(["a"]).num_chunks == 12
+    assert not list(Path(memory.uri).glob("*.lock"))
+
+
+def test_the_command_adds_a_file_and_refuses_another_one_of_its_name(tmp_path, monkeypatch, command):
+    monkeypatch.setattr("midthought.memory.embedding.load_embedder", lambda name: WordEmbedder())
+    for name, words in (("a/tide.txt", "A clock."), ("b/mill.txt", "A wheel."), ("c/tide.txt", "A moon.")):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(f"Ann (00:01): {words}\n")
+    path = "--path", tmp_path / "memory"
+    assert command("memory", "add", tmp_path / "a", *path)[0] == 0
+    code, said = command("memory", "add", tmp_path / "b/mill.txt", *path)
+    assert code == 0 and "1 added, 0 known, 0 removed; 2 chunks in all" in said.out
+    code, said = command("memory", "add", tmp_path / "c", *path)
+    assert code == 2 and "another transcript in the memory is named 'tide'" in said.err
+    code, said = command("memory", "add", tmp_path / "c", *path, "--replace", "--json")
+    assert code == 0 and json.loads(said.out)["memory"]["num_removed"] == 1
+
+
+# -- other processes -------------------------------------------------------------------------------------------
+
+
+def keep_searching(uri: str, started, stop, found) -> None:
+    """Searches and follows the memory until `stop`; reports the errors and whether the last added episode was found."""
+    store, errors, num_searches = MemoryStore.open(uri, embedder=WordEmbedder()), [], 0
+    started.set()
+    while not stop.is_set():
+        try:
+            hits = store.search("Line 1 of the episode a.", 1, ("hybrid", "vector", "full_text")[num_searches % 3])
+            if not hits or hits[0].chunk_id != "a_1":
+                errors.append(f"found {hits}")
+            store.follow()
+        except Exception as error:
+            errors.append(repr(error))
+        num_searches += 1
+    found.put((errors, num_searches, store.follow(), len(store)))
+
+
+def test_another_process_searches_without_errors_while_episodes_are_added_and_deleted(memory):
+    started, stop, found = FORKS.Event(), FORKS.Event(), FORKS.Queue()
+    process = FORKS.Process(target=keep_searching, args=(memory.uri, started, stop, found))
+    process.start()
+    assert started.wait(60)
+    for number in range(4):
+        memory.add(episode(f"new{number}", 5))
+        assert memory.search(f"Line 4 of the episode new{number}.", 1, "full_text")[0].chunk_id == f"new{number}_4"
+    memory.delete(["new0", "new1"])
+    time.sleep(0.2)
+    stop.set()
+    errors, num_searches, _, num_chunks = found.get(timeout=60)
+    process.join()
+    assert errors == [] and num_searches > 5 and num_chunks == 70
+
+
+def change(uri: str, min_rows: int, what: str, started) -> None:
+    from midthought.memory import table
+
+    table.MIN_ROWS_FOR_VECTOR_INDEX = min_rows
+    store = MemoryStore.open(uri, embedder=WordEmbedder())
+    started.set()
+    if what == "add":
+        store.add([*episode("new", 40), *episode("b", 3)])
+    else:
+        store.delete(["zephyrine"])
+
+
+@pytest.mark.parametrize("num_kills", [3, pytest.param(25, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("what", ["add", "delete"])
+@pytest.mark.parametrize("min_rows", [20, 1_000], ids=["large", "small"])
+def test_a_process_killed_while_it_adds_or_deletes_leaves_the_memory_as_before_or_after(
+    tmp_path, monkeypatch, min_rows, what, num_kills
+):
+    monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", min_rows)
+    rng, uri = random.Random(3), str(tmp_path / "memory")
+    first = [chunk for stem in ("a", "b") for chunk in episode(stem, 12)] + secret_episode()
+    after = [*first[:12], *episode("b", 3), *episode("new", 40), *secret_episode()] if what == "add" else first[:24]
+    seconds = 0.5
+    for number in range(num_kills + 1):
+        store = MemoryStore.open(uri, embedder=WordEmbedder())
+        store.build(first)
+        started = FORKS.Event()
+        process = FORKS.Process(target=change, args=(uri, min_rows, what, started))
+        process.start()
+        assert started.wait(60)
+        began = time.monotonic()
+        process.join(rng.uniform(0, seconds) if number else None)
+        process.kill()
+        process.join()
+        seconds = seconds if number else time.monotonic() - began
+        again = MemoryStore.open(uri, embedder=WordEmbedder())
+        chunks = again.chunks()
+        assert chunks in (first, after), f"{len(chunks)} chunks"
+        for mode in ("hybrid", "vector", "full_text"):
+            assert again.search("Line 1 of the episode a.", 1, mode)[0].chunk_id == "a_1"
+            is_there = "zephyrine_3" in [hit.chunk_id for hit in again.search(SECRET, 1, mode)]
+            assert is_there == (chunks == first or what == "add")
+        if what == "delete":
+            with contextlib.suppress(MemoryStoreError):  # if the killed process had finished
+                again.delete(["zephyrine"])
+            assert traces(Path(uri)) == [] and again.chunks() == after
+
+
+def test_vectors_of_added_texts_are_those_of_the_embedder(memory):
+    table = lancedb.connect(memory.uri).open_table("transcripts")
+    rows = table.search().where("id = 'zephyrine_3'").select(["vector"]).to_list()
+    np.testing.assert_array_equal(np.asarray(rows[0]["vector"], np.float32), WordEmbedder().embed([SECRET])[0])
