@@ -90,7 +90,7 @@ class _Conversation:
         self.trace: Any = None
         self._source = source
         self._task = task
-        self._messages: asyncio.Queue[str] = asyncio.Queue()
+        self._messages: asyncio.Queue[str] = asyncio.Queue()  # at most one each: every message waits for its answer
         self._answers: asyncio.Queue[str | None] = asyncio.Queue()
         self._running = asyncio.ensure_future(self._run())
 

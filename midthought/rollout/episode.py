@@ -112,7 +112,8 @@ async def run_episodes(
     *,
     on_finished: Callable[[Trajectory], None] | None = None,
 ) -> list[Trajectory]:
-    """Runs all episodes concurrently; hundreds are possible, because the engine batches all waiting requests.
+    """Runs all episodes concurrently; hundreds are possible, because the engine batches all waiting requests. The caller limits
+    their number: it is that of one batch.
 
     Returns the trajectories in the order of `starts`. `on_finished` is called when an episode ends. A prompt that cannot be
     rendered, or an `on_finished` that raises, ends all episodes; an error inside one episode ends only that one.

@@ -12,7 +12,8 @@ import queue
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from midthought.tools.definition import Tool
 
@@ -49,15 +50,23 @@ class ConcurrencyLimits:
             if name not in self._by_tool:
                 self._by_tool[name] = asyncio.Semaphore(tool.max_concurrency)
             needed.append(self._by_tool[name])
-        if not inspect.iscoroutinefunction(tool.execute):
+        if needs_thread(tool):
             needed.append(self._threads)
         return [*needed, self._all]
 
 
-class _Job(NamedTuple):
+def needs_thread(tool: Tool) -> bool:
+    """Whether its calls block a thread."""
+    return not inspect.iscoroutinefunction(tool.execute)
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
     function: Callable[[], Any]
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
+    has_ended: bool = False
+    is_abandoned: bool = False
 
 
 class DaemonThreads:
@@ -73,6 +82,9 @@ class DaemonThreads:
         self._idle: deque[queue.SimpleQueue[_Job]] = deque()
         self.num_abandoned = 0
         """Calls whose caller was cancelled (a deadline) while their thread continued."""
+        self.num_lingering = 0
+        """Those of them whose thread has not ended yet."""
+        self._lock = threading.Lock()
 
     async def run(self, function: Callable[[], T]) -> T:
         """Awaits `function()`, which sees the caller's context variables. Raises what it raises, or RuntimeError if that is not
@@ -83,7 +95,10 @@ class DaemonThreads:
         try:
             value, error = await job.future
         except asyncio.CancelledError:
-            self.num_abandoned += 1
+            with self._lock:
+                self.num_abandoned += 1
+                job.is_abandoned = not job.has_ended
+                self.num_lingering += job.is_abandoned
             raise
         if error is not None:
             raise error
@@ -115,6 +130,9 @@ class DaemonThreads:
                 error = raised
             except BaseException as raised:
                 error = RuntimeError(f"{type(raised).__name__}: {raised}")
+            with self._lock:
+                job.has_ended = True
+                self.num_lingering -= job.is_abandoned
             self._idle.append(inbox)
             with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
                 job.loop.call_soon_threadsafe(_settle, job.future, (value, error))

@@ -24,7 +24,7 @@ from midthought.cassette.faults import Fault
 from midthought.errors import SettingsError
 from midthought.tools.arguments import ArgumentsError
 from midthought.tools.circuit_breaker import CircuitBreaker, RefusedError
-from midthought.tools.concurrency import ConcurrencyLimits, DaemonThreads
+from midthought.tools.concurrency import ConcurrencyLimits, DaemonThreads, needs_thread
 from midthought.tools.deadline import TooLateError, within
 from midthought.tools.definition import Tool, ToolEpisode, ToolOutput
 from midthought.tools.episode_tools import EpisodeTools
@@ -35,6 +35,8 @@ from midthought.types import ParsedAction, Task, ToolCall, ToolEvent, ToolOutcom
 _MAX_ERROR_CHARS = 100
 _CUT = " …[cut]"
 """The rollout loop marks results that exceed `inference.max_result_tokens` in the same way."""
+_MAX_LINGERING = 4
+"""Threads of calls that missed their deadline, per thread of `max_threads`: each keeps its memory until its call returns."""
 _RETRY_SECONDS = 0.1
 """Mean pause before the first retry; doubled for each further retry."""
 _jitter = random.Random()
@@ -107,7 +109,8 @@ class ToolExecutor:
     Limits: `timeout_seconds` per call, from the start of its execution, or the tool's own. At most `max_concurrency` calls
     run at once over all episodes, at most `max_threads` of them in threads (tools with a plain `execute`): a thread needs
     memory, and threads that compute slow down everything, while a waiting coroutine costs almost nothing. A tool's own
-    `max_concurrency` is an additional limit.
+    `max_concurrency` is an additional limit. While four times `max_threads` calls that missed their deadline still run, further
+    calls that need a thread fail at once (UNAVAILABLE).
 
     Retries: a call that raised is run again after a short pause and before its deadline, `tool.retries` times, or `retries`
     times if the tool is `pure`. Then `metadata["num_attempts"]` of the event is the number of runs.
@@ -332,6 +335,11 @@ class ToolExecutor:
             if circuit_breaker is not None and circuit_breaker.refuses():
                 raise RefusedError
             async with self._loop_state().limits.acquire(tool):
+                if needs_thread(tool) and self._threads.num_lingering >= _MAX_LINGERING * self.max_threads:
+                    message = (
+                        f"{self._threads.num_lingering} earlier calls still run after their deadline; go on without it"
+                    )
+                    raise _CallFailure(ToolOutcome.UNAVAILABLE, message)
                 with circuit_breaker.call() if circuit_breaker is not None else contextlib.nullcontext():
                     return await self._before_deadline(action, task, tool, progress)
         except RefusedError:

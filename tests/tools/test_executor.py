@@ -40,9 +40,10 @@ class Wait(Tool):
 
 class AsyncWait(Tool):
     definition = ToolDefinition("async_wait", "Waits.", Wait.definition.parameters)
-    was_cancelled = False
+    has_started = was_cancelled = False
 
     async def execute(self, seconds: float) -> ToolOutput:
+        self.has_started = True
         try:
             await asyncio.sleep(seconds)
         except asyncio.CancelledError:
@@ -197,18 +198,20 @@ def test_a_coroutine_that_will_not_be_cancelled_holds_nobody_up_and_is_counted()
 
 def test_a_cancelled_run_cancels_its_calls() -> None:
     box = executor()
+    tool = box.registry.get("async_wait")
+    assert isinstance(tool, AsyncWait)
 
     async def episode() -> None:
-        running = asyncio.create_task(box.run([call("async_wait", seconds=5)], TASK))
-        await asyncio.sleep(0.02)
+        running = asyncio.create_task(box.run([call("async_wait", seconds=60)], TASK))
+        while not tool.has_started:  # a call that is cancelled before never runs
+            await asyncio.sleep(0.005)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        await asyncio.sleep(0)
+        while not tool.was_cancelled:
+            await asyncio.sleep(0.005)
 
-    asyncio.run(episode())
-    tool = box.registry.get("async_wait")
-    assert isinstance(tool, AsyncWait) and tool.was_cancelled
+    asyncio.run(asyncio.wait_for(episode(), 30))
 
 
 def test_a_hung_tool_does_not_keep_the_interpreter_from_ending() -> None:

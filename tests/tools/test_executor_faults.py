@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -80,6 +81,21 @@ def test_threads_that_hang_hold_no_place_and_are_counted() -> None:
     assert [event.outcome for event in events] == [ToolOutcome.TIMED_OUT] * 5 + [ToolOutcome.OK]
     assert box.num_abandoned == 5
     hang.over.set()
+
+
+def test_calls_that_never_return_do_not_take_more_and_more_threads() -> None:
+    hang = Hang()
+    box = ToolExecutor(ToolRegistry([hang, Quick()]), timeout_seconds=0.05, max_threads=1, max_failures=None)
+    num_threads = threading.active_count()
+    events = run(box, *[call("hang")] * 10, call("quick"))
+    outcomes = Counter(event.outcome for event in events)
+    assert outcomes == {ToolOutcome.TIMED_OUT: 4, ToolOutcome.UNAVAILABLE: 7}
+    assert "4 earlier calls still run after their deadline" in events[-1].call.result
+    assert threading.active_count() <= num_threads + 4
+    hang.over.set()
+    deadline = time.monotonic() + 30
+    while run(box, call("quick"))[0].outcome is not ToolOutcome.OK:
+        assert time.monotonic() < deadline
 
 
 def test_a_thread_that_returns_after_its_deadline_is_used_again_and_its_result_goes_nowhere() -> None:

@@ -126,7 +126,7 @@ class RolloutWorker:
         cores slow down every forward pass.
         """
         assert self._engine is not None
-        outbox: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()
+        outbox: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()  # at most the episodes of one job
         parts = RolloutParts(engine=self._engine, **self._deserialize_parts(payload, job.shared_objects))
         self._engine.policy_version = job.policy_version
         self._numerics.apply()

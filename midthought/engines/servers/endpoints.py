@@ -65,6 +65,8 @@ class Endpoint:
     """End of the pause after a failure; a token from the server ends it earlier."""
     busy_until: float = 0.0
     """End of the pause that the server requested itself."""
+    slow_until: float = 0.0
+    """Until then other servers with room are preferred (`SlowServers`)."""
     last_error: str = ""
 
     @property
@@ -73,10 +75,12 @@ class Endpoint:
 
 
 class Endpoints:
-    """The servers of one engine. An episode stays on its server, whose prefix cache contains it, while that server works.
+    """The servers of one engine. A new episode goes to the server with the fewest requests. It stays on that server, whose
+    prefix cache contains it, while the server works and is not slow.
 
     After a failure a server pauses for `pause_seconds`; each further consecutive failure doubles the pause, up to
-    `max_pause_seconds`, with jitter.
+    `max_pause_seconds`, with jitter. After the pause one request at a time tests it, until it returns a token (a half-open
+    circuit breaker).
 
     If no server returns a token for `max_outage_seconds` after a failure, requests fail without waiting (`is_given_up`), until
     a server returns a token.
@@ -88,6 +92,7 @@ class Endpoints:
         *,
         pause_seconds: float,
         max_pause_seconds: float,
+        max_num_seqs: int = 128,
         max_outage_seconds: float = math.inf,
     ) -> None:
         self.all = tuple(Endpoint(url) for url in dict.fromkeys(map(_clean, urls)))
@@ -95,6 +100,7 @@ class Endpoints:
             raise SettingsError("base_url is empty; write http://HOST:PORT or unix:/PATH, or a list of them")
         self._pause_seconds = pause_seconds
         self._max_pause_seconds = max_pause_seconds
+        self._max_num_seqs = max_num_seqs
         self._max_outage_seconds = max_outage_seconds
         self._outage_since = math.inf
         """Start time of the first failed request since the last token of any server."""
@@ -115,15 +121,31 @@ class Endpoints:
 
     async def take(self, episode: int) -> Endpoint:
         """Returns the server for this episode's next request. Waits while all servers pause."""
-        while not (free := [endpoint for endpoint in self.all if self.is_free(endpoint)]):
+        while not (free := self._free()):
             rest = min(endpoint.free_at for endpoint in self.all) - time.monotonic()
             rest = max(0.0, rest) + random.uniform(0.0, self._pause_seconds)
             await asyncio.sleep(max(0.0, min(rest, self._outage_seconds_left)))
         endpoint = self._home.get(episode)
-        if endpoint not in free:
-            endpoint = min(free, key=lambda candidate: candidate.num_taken)
+        if endpoint not in free or self.is_slow(endpoint):
+            candidates = [each for each in free if not self.is_slow(each)] or free
+            endpoint = min(candidates, key=lambda candidate: candidate.num_taken)
             self._home[episode] = endpoint
         return endpoint
+
+    def _free(self) -> list[Endpoint]:
+        free = [endpoint for endpoint in self.all if self.is_free(endpoint)]
+        return [endpoint for endpoint in free if not (endpoint.num_failures and endpoint.num_taken)] or free
+
+    def is_slow(self, endpoint: Endpoint) -> bool:
+        """Whether the server was found to be slow and another one has room for its requests."""
+        now = time.monotonic()
+        return endpoint.slow_until > now and any(
+            other.slow_until <= now
+            and other.num_taken < self._max_num_seqs
+            and not other.num_failures
+            and self.is_free(other)
+            for other in self.all
+        )
 
     def forget(self, episode: int) -> None:
         """Releases the episode's server: the episode has ended, or a new one starts."""

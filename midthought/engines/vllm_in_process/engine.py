@@ -271,7 +271,7 @@ class VLLMInProcessEngine:
             draft.finish = Finish.LENGTH
             return
         here = asyncio.get_running_loop()
-        arrived: asyncio.Queue[News] = asyncio.Queue()
+        arrived: asyncio.Queue[News] = asyncio.Queue()  # at most `room` tokens
 
         def hand_over(news: News) -> None:
             with contextlib.suppress(RuntimeError):  # the caller's loop may have been closed meanwhile
