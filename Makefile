@@ -34,7 +34,7 @@ comma     := ,
 ECOSYSTEMS := $(VENV)/ecosystems
 ECOSYSTEM_ENVIRONMENTS := $(patsubst tests/env/ecosystems/%.txt,$(ECOSYSTEMS)/%/.ready,$(wildcard tests/env/ecosystems/*.txt))
 
-.PHONY: demo test test-all fast-tests lint style types docs audit locks measure bench gpu-wheels clean
+.PHONY: demo axe test test-all fast-tests lint style types docs audit locks measure bench gpu-wheels clean
 
 demo: $(VENV)/.ready
 	$(BIN)/midthought train podcast --run $(RUN) $(if $(wildcard $(RUN)/progress.json),--resume)
@@ -46,8 +46,9 @@ test: $(VENV)/.ready-dev style
 fast-tests: $(VENV)/.ready-dev
 	$(TESTS) -m "not slow"
 
-test-all: $(VENV)/.ready-oracles $(ECOSYSTEM_ENVIRONMENTS) docs test
+test-all: $(VENV)/.ready-oracles $(ECOSYSTEM_ENVIRONMENTS) axe docs test
 	$(BIN)/pytest -m slow
+	$(BIN)/pytest tests/report/test_page.py -k axe
 	$(ECOSYSTEMS)/openenv/bin/python -m pytest tests/env/test_openenv.py
 	$(ECOSYSTEMS)/textarena/bin/python -m pytest tests/env/test_textarena.py tests/examples/test_examples.py -k textarena
 	$(ECOSYSTEMS)/trackers/bin/python -m pytest tests/report/test_trackers.py
@@ -139,6 +140,13 @@ $(ECOSYSTEMS)/%/.ready: tests/env/ecosystems/%.txt $(VENV)/.ready-dev
 	  > $$($(ECOSYSTEMS)/$*/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/main.pth
 	$(ECOSYSTEMS)/$*/bin/python -m pip install --quiet --requirement $<
 	touch $@
+
+# The accessibility rules that tests/report/test_page.py checks; needs npm.
+axe: $(VENV)/axe/package/axe.min.js
+
+$(VENV)/axe/package/axe.min.js:
+	mkdir -p $(VENV)/axe
+	cd $(VENV)/axe && npm pack --silent axe-core@4.14.1 && tar xzf axe-core-4.14.1.tgz
 
 clean:
 	rm -rf $(VENV) runs build site .cache *.egg-info .pytest_cache .mypy_cache .ruff_cache

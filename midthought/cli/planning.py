@@ -85,11 +85,25 @@ def plan(
     tell(json.dumps(to_dict(memory), indent=1) if as_json else "\n".join(to_lines(memory)))
 
 
-def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
+def report(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    seeds: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUN]…", help="Runs that differ only in training.seed: the curves get means and bands."
+        ),
+    ] = None,
+    max_mib: Annotated[float, typer.Option(min=0.0, help="Size of the episodes in the page, at most.")] = 20.0,
+) -> None:
     """Write RUN/report.html again from the run's files."""
     from midthought.report.html import write_report
 
-    tell(write_report(run))
+    curves = None
+    if seeds:
+        from midthought.evaluation.comparison.overlays import seed_curves
+
+        curves = seed_curves([run, *seeds])
+    tell(write_report(run, max_mib=max_mib, seed_curves=curves))
 
 
 def compare(

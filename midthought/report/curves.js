@@ -49,7 +49,10 @@ function readOut(figure, chart) {
   });
   svg.addEventListener("pointerleave", () => move(null));
   svg.addEventListener("blur", () => move(null));
+  const pick = () => { if (at !== null) figure.dispatchEvent(new CustomEvent("pick", { detail: steps[at] })); };
+  svg.addEventListener("click", pick);
   svg.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") return pick();
     const last = steps.length - 1;
     const stride = Math.max(1, Math.round(steps.length / 50));
     const from = at === null ? last : at;

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
 from markupsafe import Markup
 
+from midthought.report.subjects import belongs, subjects
 from midthought.report.templates import macro
 
 Points = list[tuple[int, float]]
@@ -24,32 +25,15 @@ Band = list[tuple[int, float, float]]
 WIDTH, HEIGHT = 420, 192
 LEFT, RIGHT, TOP, BOTTOM = 50, 402, 10, 168
 MAX_POINTS = 500
-MAX_SERIES = 4
+MAX_SERIES = 8
 MAX_OVERLAID = 8
 MIN_POINTS_TO_SMOOTH = 25
+MAX_WITHOUT_TOPICS = 4
+"""Charts of a stage that are not divided into topics, at most."""
 
-SUBJECTS = (
-    ("Reward", ("reward", "reward/mean", "reward/total", "reward_mean")),
-    ("Return", ("env/return_mean",)),
-    ("Success", ("env/success_share",)),
-    ("Exact match", ("*exact_match*",)),
-    (
-        "Calls per episode",
-        ("episode/calls", "calls", "calls/mean", "calls/per_question", "calls_per_question", "num_calls*"),
-    ),
-    ("Call rate", ("*call_rate*", "calls/need*")),
-    ("KL to the reference model", ("kl", "kl/mean", "kl/reference", "kl_reference")),
-    ("Entropy", ("entropy", "entropy/mean")),
-    ("Policy loss", ("policy_loss", "loss/policy")),
-    ("Value loss", ("value_loss", "loss/value")),
-    ("Loss", ("loss", "loss/sft", "loss/mean", "loss/total", "loss/train", "loss/validation")),
-)
-"""Title and patterns of the keys that belong to it; a key may also have a prefix (`learner/entropy`)."""
 STAGES = {
     "sft": "Warm-up (SFT)",
-    "ppo": "Reinforcement learning (PPO)",
-    "grpo": "Reinforcement learning (GRPO)",
-    "rl": "Reinforcement learning",
+    "ppo": "Reinforcement learning",
     "validation": "Validation",
     "control": "Control arm",
 }
@@ -62,6 +46,16 @@ class Chart:
     title: str
     lines: Mapping[str, Points]
     bands: Mapping[str, Band] = field(default_factory=dict)
+    topic: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeedCurves:
+    """Curves of several runs that differ only in the seed: by stage and metric, the mean over the runs, and its interval."""
+
+    seeds: Sequence[Any]
+    metrics: Mapping[str, Mapping[str, Points]]
+    bands: Mapping[str, Mapping[str, Band]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +73,26 @@ class Axis:
 
 
 def curves(
-    metrics: Mapping[str, Mapping[str, Points]], marks: Mapping[str, Mapping[int, str]] = MappingProxyType({})
+    metrics: Mapping[str, Mapping[str, Points]],
+    marks: Mapping[str, Mapping[int, str]] = MappingProxyType({}),
+    bands: Mapping[str, Mapping[str, Band]] = MappingProxyType({}),
 ) -> tuple[str, list[dict[str, Any]]]:
     """Returns all charts as HTML, by stage, and their points for the page's script, in the order of `data-chart`.
 
-    `marks`: by stage, labels of steps; each is a vertical line in the stage's charts.
+    `marks`: by stage, labels of steps; each is a vertical line in the stage's charts. `bands`: by stage and metric.
     """
-    return _stages({stage: plan_charts(series) for stage, series in metrics.items()}, marks)
+    return _stages({stage: plan_charts(series, bands.get(stage, {})) for stage, series in metrics.items()}, marks)
 
 
 def overlaid_curves(stages: Mapping[str, Mapping[str, Chart]]) -> tuple[str, list[dict[str, Any]]]:
     """Returns charts with one line per run, by stage and metric, as `curves` does. A chart has at most `MAX_OVERLAID` lines."""
     planned = {}
     for stage, charts in stages.items():
-        subjects = [key for _, patterns in SUBJECTS for key in charts if _belongs(key, patterns)]
-        main = [charts[key] for key in dict.fromkeys(subjects)]
-        rest = [charts[key] for key in sorted(charts.keys() - set(subjects))]
+        topics: dict[str, str] = {}
+        for topic, _, patterns in subjects():
+            topics |= {key: topic for key in charts if key not in topics and belongs(key, patterns)}
+        main = [replace(charts[key], topic=topic) for key, topic in topics.items()]
+        rest = [charts[key] for key in sorted(charts.keys() - topics.keys())]
         planned[stage] = (main, rest) if main else (rest, [])
     return _stages(planned, {})
 
@@ -109,21 +107,33 @@ def _stages(
             (line[-1][0] for group in groups for chart in group for line in chart.lines.values()), default=0
         )
         labels = marks.get(stage, {})
-        parts = [[_chart(chart, labels, data) for chart in group] for group in groups]
+        main, rest = groups
+        topics = [(topic, [_chart(chart, labels, data) for chart in charts]) for topic, charts in _by_topic(main)]
+        parts = (topics, [_chart(chart, labels, data) for chart in rest])
         title = STAGES.get(stage) or stage.replace("arms.", "Control arm ", 1)
         html.append(macro("stage")(title, f"{last_step:,}", *parts))
     return Markup("").join(html), data
 
 
-def plan_charts(series: Mapping[str, Points]) -> tuple[list[Chart], list[Chart]]:
-    """Returns the charts of one stage with a subject, in the order of SUBJECTS, and the charts of all other keys."""
+def _by_topic(charts: list[Chart]) -> list[tuple[str, list[Chart]]]:
+    if len(charts) <= MAX_WITHOUT_TOPICS:
+        return [("", charts)] if charts else []
+    return [(topic, list(group)) for topic, group in groupby(charts, lambda each: each.topic)]
+
+
+def plan_charts(
+    series: Mapping[str, Points], bands: Mapping[str, Band] = MappingProxyType({})
+) -> tuple[list[Chart], list[Chart]]:
+    """Returns the charts of one stage with a subject, in the order of `subjects`, and the charts of all other keys."""
     left = {key: points for key, points in series.items() if points}
     main = []
-    for title, patterns in SUBJECTS:
-        keys = [key for key in left if _belongs(key, patterns)][:MAX_SERIES]
+    for topic, title, patterns in subjects():
+        keys = [key for key in left if belongs(key, patterns)][:MAX_SERIES]
         if keys:
-            main.append(Chart(title, _labelled({key: left.pop(key) for key in keys})))
-    rest = [Chart(key, {key: points}) for key, points in sorted(left.items())]
+            lines = _labelled({key: left.pop(key) for key in keys})
+            shown = {label: bands[key] for label, key in zip(lines, keys, strict=True) if key in bands}
+            main.append(Chart(title, lines, shown, topic))
+    rest = [Chart(key, {key: points}, _only(bands, key)) for key, points in sorted(left.items())]
     return (main, rest) if main else (rest, [])
 
 
@@ -163,8 +173,8 @@ def nice_ticks(low: float, high: float, num_ticks: int, *, whole: bool = False) 
     return tuple(float(f"{index * step:.12g}") for index in range(first, last + 1))
 
 
-def _belongs(key: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(f"/{key}", f"*/{pattern}") for pattern in patterns)
+def _only(bands: Mapping[str, Band], key: str) -> dict[str, Band]:
+    return {key: bands[key]} if key in bands else {}
 
 
 def _labelled(series: dict[str, Points]) -> dict[str, Points]:
@@ -237,7 +247,7 @@ def _value_axis(chart: Chart, raw: Mapping[str, list[float]], shown: Mapping[Any
         line = sorted(line)
         values += [line[len(line) // 50], line[-1 - len(line) // 50]]
     low, high = min(values), max(values)
-    if chart.title in ("Exact match", "Call rate") and low >= 0 and high <= 1:
+    if low == high == 0 or (chart.title in ("Exact match", "Call rate") and low >= 0 and high <= 1):
         low, high = 0.0, 1.0
     else:
         if 0 < low < 0.35 * high:

@@ -6,24 +6,56 @@ Texts of a run are untrusted: they enter the page escaped, or as JSON that the p
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from midthought.report.control_arms import control_arms_table
-from midthought.report.curves import curves
+from midthought.report.curves import SeedCurves, curves
 from midthought.report.findings import STAGES, findings_list, marks, shown_findings
+from midthought.report.page_selection import RULE
+from midthought.report.quantities import token_quantities
 from midthought.report.results import arms_table, cards, more_metrics, verdict
 from midthought.report.run_folder import RunFolder, write_whole
-from midthought.report.run_record import RunRecord, is_right, read_run
+from midthought.report.run_record import read_run
 from midthought.report.templates import render_page
 
+if TYPE_CHECKING:
+    from midthought.report.page_data import PackedEpisodes
 
-def write_report(run_path: str | os.PathLike[str], *, max_trajectories: int = 200) -> Path:
+_PARTS = (
+    "store",
+    "quantities",
+    "tokens",
+    "filters",
+    "list",
+    "timeline",
+    "episode",
+    "samples",
+    "diff",
+    "address",
+    "browser",
+)
+MAX_TRAJECTORIES = 5_000
+MAX_MIB = 20.0
+"""Size of the episodes in the page at most."""
+SCRIPTS = ("curves.js", *(f"page/{name}.js" for name in _PARTS))
+
+
+def write_report(
+    run_path: str | os.PathLike[str],
+    *,
+    max_trajectories: int = MAX_TRAJECTORIES,
+    max_mib: float = MAX_MIB,
+    seed_curves: SeedCurves | None = None,
+) -> Path:
     """Writes `report.html` into the run folder from its present contents, and returns its path.
 
-    At most `max_trajectories` episodes are included. Raises `CheckpointError` if there is no run at `run_path`,
-    `OutputPathError` if there is a report and the folder is not a run that this library wrote.
+    At most `max_trajectories` episodes are included, with `max_mib` MiB at most. `seed_curves` replace the run's own.
+    Raises `CheckpointError` if there is no run at `run_path`, `OutputPathError` if there is a report and the folder
+    is not a run that this library wrote.
     """
-    page = render(read_run(run_path, max_trajectories=max_trajectories))
+    page = report_page(run_path, max_trajectories=max_trajectories, max_mib=max_mib, seed_curves=seed_curves)
     folder = RunFolder(run_path)
     path = folder.report_path
     if path.exists():
@@ -32,16 +64,41 @@ def write_report(run_path: str | os.PathLike[str], *, max_trajectories: int = 20
     return path
 
 
-def render(run: RunRecord) -> str:
-    """Returns the whole page as HTML."""
+def report_page(
+    run_path: str | os.PathLike[str],
+    *,
+    max_trajectories: int = MAX_TRAJECTORIES,
+    max_mib: float = MAX_MIB,
+    seed_curves: SeedCurves | None = None,
+) -> str:
+    """Returns the whole page as HTML. Arguments as of `write_report`.
+
+    Raises `CheckpointError` if there is no run at `run_path`, or a file of it is damaged.
+    """
+    from midthought.report.page_data import column_layout, pack_episodes  # numpy, which a run's first lines do not need
+    from midthought.report.page_episodes import read_page_episodes
+
+    run = read_run(run_path)
+    limits = {"max_episodes": max_trajectories, "max_bytes": int(max_mib * 2**20)}
+    found = read_page_episodes(run_path, **limits)
+    packed = pack_episodes(found, **limits)
     sentence, support = verdict(run.summary)
     findings = shown_findings(run.findings)
-    charts, chart_points = curves(run.metrics, dict.fromkeys(STAGES, marks(findings)))
+    metrics, bands = (seed_curves.metrics, seed_curves.bands) if seed_curves is not None else (run.metrics, {})
+    charts, chart_points = curves(metrics, dict.fromkeys(STAGES, marks(findings)), bands)
     return render_page(
         "report.html",
-        ("curves.js", "report.js"),
+        SCRIPTS,
         name=run.name,
-        data={"charts": chart_points, "trajectories": [{**row, "right": is_right(row)} for row in run.trajectories]},
+        data={
+            "charts": chart_points,
+            "quantities": [asdict(each) for each in token_quantities()],
+            "columns": column_layout(),
+            "num_blocks": len(packed.blocks),
+        },
+        index=packed.index,
+        blocks=packed.blocks,
+        episodes_sentence=_episodes_sentence(packed, len(found)),
         verdict=sentence,
         support=support,
         cards=cards(run.summary),
@@ -51,7 +108,20 @@ def render(run: RunRecord) -> str:
         more_metrics=more_metrics(run.summary),
         findings=findings_list(findings),
         curves=charts,
-        num_shown=len(run.trajectories),
-        num_trajectories=run.num_trajectories,
+        seeds=[] if seed_curves is None else seed_curves.seeds,
         config=run.config,
+        starts=run.starts,
     )
+
+
+def _episodes_sentence(packed: PackedEpisodes, num_found: int) -> str:
+    if not num_found:
+        return "No episode has been written yet."
+    number = (
+        f"{packed.num_episodes:,}" if packed.num_episodes == num_found else f"{packed.num_episodes:,} of {num_found:,}"
+    )
+    values = {
+        0: "None has the values of its tokens: checkpoint.record_episodes=16 records them.",
+        packed.num_episodes: "All have the values of their tokens.",
+    }.get(packed.num_recorded, f"{packed.num_recorded:,} have the values of their tokens.")
+    return f"{number} episodes. {values}{'' if packed.num_episodes == num_found else ' ' + RULE}"

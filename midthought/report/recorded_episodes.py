@@ -16,22 +16,15 @@ from typing import Any
 import numpy as np
 
 from midthought.errors import CheckpointError
+from midthought.report.quantities import recorded_columns
 from midthought.report.recording import FOLDER, TRAINING_ARM, arm_and_step, read_rows, recorded_files
 from midthought.report.trajectory_row import episode_row, event_row
 from midthought.tokenization import Renderer
 from midthought.types import Segment, Trajectory
 
 Array = np.ndarray[Any, Any]
-COLUMNS = (
-    "sampled_logprobs",
-    "logprobs",
-    "reference_logprobs",
-    "ratios",
-    "advantages",
-    "values",
-    "entropies",
-)
-"""Columns of float32 numbers. The file has them for the policy's tokens only."""
+COLUMNS = recorded_columns()
+"""Columns of float32 numbers, with the field of `RecordedToken`. The file has them for the policy's tokens only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,12 +71,6 @@ class RecordedSegment:
         return len(self.token_ids)
 
     def __iter__(self) -> Iterator[RecordedToken]:
-        singular = {
-            "sampled_logprobs": "sampled_logprob",
-            "logprobs": "logprob",
-            "reference_logprobs": "reference_logprob",
-        }
-        singular |= {"ratios": "ratio", "advantages": "advantage", "values": "value", "entropies": "entropy"}
         for index in range(len(self)):
             yield RecordedToken(
                 token_id=int(self.token_ids[index]),
@@ -91,7 +78,7 @@ class RecordedSegment:
                 author=self.authors[index],
                 in_loss=bool(self.in_loss[index]),
                 policy_version=int(self.policy_versions[index]),
-                **{name: float(self.columns[column][index]) for column, name in singular.items()},
+                **{name: float(self.columns[column][index]) for column, name in COLUMNS.items()},
             )
 
 
@@ -159,13 +146,13 @@ def _segment_row(segment: Segment, renderer: Renderer, columns: Mapping[str, Arr
     in_loss = found.pop("in_loss", np.full(len(own), np.nan))
     return {
         "spans": [[str(span.kind), span.end - span.start] for span in segment.spans],
-        "token_ids": _packed(segment.token_ids, "<i4"),
+        "token_ids": packed(segment.token_ids, "<i4"),
         "texts": [
             text for span in segment.spans for text in _texts(segment.token_ids[span.start : span.end], renderer)
         ],
-        "policy_versions": _packed(np.array(segment.policy_versions)[own], "<i4"),
-        "in_loss": _packed(in_loss[own] == 1, "u1"),
-        **{name: _packed(values[own], "<f4") for name, values in found.items()},
+        "policy_versions": packed(np.array(segment.policy_versions)[own], "<i4"),
+        "in_loss": packed(in_loss[own] == 1, "u1"),
+        **{name: packed(values[own], "<f4") for name, values in found.items()},
     }
 
 
@@ -217,14 +204,14 @@ def _episode(row: Mapping[str, Any]) -> RecordedEpisode:
 
 
 def _segment(row: Mapping[str, Any]) -> RecordedSegment:
-    token_ids = _unpacked(row["token_ids"], "<i4")
+    token_ids = unpacked(row["token_ids"], "<i4")
     authors = [author for author, length in row["spans"] for _ in range(length)]
     own = np.array([author == "policy" for author in authors], dtype=bool)
 
     def spread(name: str, dtype: str, missing: float) -> Array:
         column = np.full(len(token_ids), missing, dtype=dtype)
         if name in row:
-            column[own] = _unpacked(row[name], dtype)
+            column[own] = unpacked(row[name], dtype)
         return column
 
     return RecordedSegment(
@@ -237,11 +224,11 @@ def _segment(row: Mapping[str, Any]) -> RecordedSegment:
     )
 
 
-def _packed(values: Any, dtype: str) -> str:
+def packed(values: Any, dtype: str) -> str:
     """Returns an array as base64 of its bytes; `dtype` as numpy names it (`<f4`, `<i4`, `u1`)."""
     return base64.b64encode(np.ascontiguousarray(values, dtype=dtype).tobytes()).decode("ascii")
 
 
-def _unpacked(text: str, dtype: str) -> Array:
-    """The inverse of `_packed`: [n]."""
+def unpacked(text: str, dtype: str) -> Array:
+    """The inverse of `packed`: [n]."""
     return np.frombuffer(base64.b64decode(text), dtype=dtype)

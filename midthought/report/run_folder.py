@@ -22,6 +22,7 @@ from midthought.errors import CheckpointError, StorageError, UserError
 from midthought.manifest import FORMAT, MANIFEST, damage, describe_text, manifest_of
 from midthought.output_folder import kind_of, mark, require_ours
 from midthought.report.json_lines import JsonLines, json_value
+from midthought.report.origin import command, versions
 from midthought.report.recording import FOLDER as RECORDING_FOLDER
 from midthought.report.recording import Recording
 from midthought.report.run_lock import RunLock
@@ -209,22 +210,25 @@ class RunFolder:
 
     def settings_changes(self, settings: Section) -> list[Change]:
         """Returns the differences from the settings of the run's last start; empty if there was none."""
-        history = self._settings_history
+        history = self.settings_history
         recorded = (
             history[-1]["settings"] if history else read_yaml(self.config_path) if self.config_path.is_file() else {}
         )
         return changes_between(recorded, settings)
 
     def record_settings(self, settings: RecipeConfig, changes: Sequence[Change], stage: str, step: int) -> None:
-        """Writes the settings to `config.yaml`, and appends them with the changes and the step to `settings_history.yaml`."""
+        """Writes the settings to `config.yaml`, and appends them to `settings_history.yaml`, with the changes, the step, the
+        command and the versions of the packages."""
         self.write_config(settings.to_yaml())
-        history = self._settings_history
+        history = self.settings_history
         if history and not changes:
             return
         entry = {
             "stage": stage,
             "step": step,
             "time": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+            "command": command(),
+            "versions": versions(),
             "changes": {change.name: {"before": change.before, "now": change.now} for change in changes},
             "settings": settings.to_dict(),
         }
@@ -232,7 +236,8 @@ class RunFolder:
         self.write_file(self.settings_history_path.name, text)
 
     @property
-    def _settings_history(self) -> list[dict[str, Any]]:
+    def settings_history(self) -> list[dict[str, Any]]:
+        """One entry for each start that changed a setting, the first start included."""
         if not self.settings_history_path.is_file():
             return []
         try:

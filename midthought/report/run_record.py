@@ -24,21 +24,20 @@ class RunRecord:
     name: str
     config: str | None = None
     """Text of `config.yaml`."""
+    starts: Sequence[Mapping[str, Any]] = ()
+    """Entries of `settings_history.yaml`."""
     summary: Mapping[str, Any] = field(default_factory=dict)
     """Flat dotted keys; empty before the last evaluation."""
     metrics: Mapping[str, Mapping[str, list[tuple[int, float]]]] = field(default_factory=dict)
     """stage → key → (step, value) in the order of writing; null values are left out."""
-    trajectories: list[dict[str, Any]] = field(default_factory=list)
-    num_trajectories: int = 0
-    """Total number; `trajectories` may be a selection."""
     findings: Sequence[Mapping[str, Any]] = ()
     """What the guards reported, and the rollbacks, in the order of writing."""
     arm_reports: Sequence[str] = ()
     """Names of the control arms that have a report of their own."""
 
 
-def read_run(path: str | os.PathLike[str], *, max_trajectories: int = 200) -> RunRecord:
-    """Reads the run at `path`. Raises CheckpointError if there is none, or a file cannot be read."""
+def read_run(path: str | os.PathLike[str]) -> RunRecord:
+    """Reads the run at `path`, without its episodes. Raises CheckpointError if there is none, or a file cannot be read."""
     folder = RunFolder(path)
     known = (folder.config_path, folder.metrics_path, folder.trajectories_path, folder.summary_path)
     if not any(file.exists() for file in known):
@@ -46,16 +45,14 @@ def read_run(path: str | os.PathLike[str], *, max_trajectories: int = 200) -> Ru
             f"{folder.path} is not a run folder: none of {', '.join(file.name for file in known)} is there; "
             "give the folder that `midthought train` wrote"
         )
-    trajectories, num_trajectories = _read_trajectories(folder, max_trajectories)
     return RunRecord(
         name=folder.path.resolve().name,
         config=folder.config_path.read_text(encoding="utf-8", errors="replace")
         if folder.config_path.exists()
         else None,
+        starts=[entry for entry in folder.settings_history if isinstance(entry, dict)],
         summary=_read_summary(folder.summary_path),
         metrics=_read_metrics(folder),
-        trajectories=trajectories,
-        num_trajectories=num_trajectories,
         findings=[json_value(row) for row in folder.findings.read()],
         arm_reports=sorted(report.parent.name for report in folder.path.glob("arms/*/report.html")),
     )
@@ -87,43 +84,6 @@ def is_right(row: Mapping[str, Any]) -> bool | None:
         if parts.get(name) is not None:
             return parts[name] > 0
     return None
-
-
-def choose_lines(keys: list[tuple[str, str]], max_lines: int) -> list[int]:
-    """Selects at most `max_lines` lines, given each line's (task id, arm).
-
-    Whole tasks are selected, so that arms stay comparable: first tasks with episodes before and after training, then
-    others, evenly spaced in the order of the file.
-
-    >>> choose_lines([("a", "train"), ("b", "before"), ("c", "train"), ("b", "after")], 3)
-    [0, 1, 3]
-    """
-    lines: dict[str, list[int]] = {}
-    arms: dict[str, set[str]] = {}
-    for number, (task_id, arm) in enumerate(keys):
-        lines.setdefault(task_id, []).append(number)
-        arms.setdefault(task_id, set()).add(arm)
-    paired = [task_id for task_id in lines if {"before", "after"} <= arms[task_id]]
-    others = [task_id for task_id in lines if not {"before", "after"} <= arms[task_id]]
-    chosen: list[int] = []
-    for task_ids in (paired, others):
-        for task_id in _evenly(task_ids, max_lines - len(chosen), sum(len(lines[task]) for task in task_ids)):
-            chosen += lines[task_id][: max_lines - len(chosen)]
-    return sorted(chosen)
-
-
-def _evenly(items: list[str], max_lines: int, num_lines: int) -> list[str]:
-    if num_lines <= max_lines:
-        return items
-    num_items = min(len(items), -(-len(items) * max_lines // num_lines))
-    return [items[index * len(items) // num_items] for index in range(num_items)]
-
-
-def _read_trajectories(folder: RunFolder, max_trajectories: int) -> tuple[list[dict[str, Any]], int]:
-    keys = [(str(row.get("task_id")), str(row.get("arm"))) for row in folder.trajectories.read()]
-    chosen = set(choose_lines(keys, max_trajectories))
-    rows = [json_value(row) for number, row in enumerate(folder.trajectories.read()) if number in chosen]
-    return rows, len(keys)
 
 
 def _read_summary(path: Path) -> dict[str, Any]:

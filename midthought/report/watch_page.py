@@ -7,8 +7,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from midthought.errors import MidthoughtError
-from midthought.report.html import render
-from midthought.report.run_record import read_run
+from midthought.report.html import report_page
 from midthought.report.watch import RunWatcher, Watched, status_lines
 
 ADDRESS = "127.0.0.1"
@@ -45,7 +44,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.OK, _page(self.server.watcher.look()))
         elif self.path == "/report":
             try:
-                self._answer(HTTPStatus.OK, render(read_run(self.server.watcher.path)))
+                self._answer(HTTPStatus.OK, report_page(self.server.watcher.path))
             except MidthoughtError as error:
                 self._answer(HTTPStatus.NOT_FOUND, html.escape(str(error)))
         else:

@@ -269,3 +269,23 @@ def test_questions_need_to_be_the_same_within_a_seed_only(tmp_path: Path) -> Non
     assert one_shared["num_questions"] == 8 and one_shared["measures"]["exact_match"]["test"]["unit"] == "question"
     other_seeds = pair_of(compare([groups[0][2], groups[1][0]]))
     assert other_seeds["arm"] is None and "choose questions by training.seed" in other_seeds["verdict"]["text"]
+
+
+def test_the_report_of_a_run_has_bands_over_the_seeds_of_other_runs(tmp_path: Path) -> None:
+    runs = [
+        str(write_run(tmp_path / f"run-{seed}", [True], seed=seed, rewards=[0.1 * seed, 0.5 + 0.1 * seed]))
+        for seed in range(3)
+    ]
+    result = CliRunner().invoke(app, ["report", *runs])
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "run-0" / "report.html").read_text()
+    assert "Means of 3 runs that differ only in the seed (0, 1, 2)" in page
+    (reward,) = [figure for figure in page.split("<figure")[1:] if "<b>Reward</b>" in figure]
+    assert '<polygon class="band s0"' in reward and "mean from 0.1 to 0.6" in reward
+    other = write_run(tmp_path / "other", [True], seed=4, settings={"learning_rate": 3e-5})
+    for wrong, words in (
+        ([runs[0], str(other)], "differs from .* in more than the seed"),
+        ([runs[0]] * 2, "the seeds"),
+    ):
+        with pytest.raises(SettingsError, match=words):
+            CliRunner().invoke(app, ["report", *wrong], catch_exceptions=False)

@@ -6,9 +6,12 @@ import math
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from midthought.report.recorded_episodes import COLUMNS, recorded_row
 from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.types import Completion, Finish, Reward, StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
@@ -136,6 +139,43 @@ def fill_run(path: Path, *, num_steps: int = 40, num_tasks: int = 12) -> Path:
     return path
 
 
+class Letters:
+    """Renderer of tokens that are characters."""
+
+    def decode_stream(self) -> Letters:
+        return self
+
+    def step(self, token_id: int) -> str:
+        return chr(token_id)
+
+
+def record(run: RunFolder, arm: str, step: int, episodes: list[Trajectory], rights: list[bool], noise: Any) -> None:
+    """Records episodes as a run does; those of training have a random number in every column."""
+    rows = []
+    for episode, right in zip(episodes, rights, strict=True):
+        learned = []
+        for segment in episode.segments if arm == "train" else ():
+            own = np.array(segment.loss_mask)
+            numbers = {name: np.where(own, noise.normal(size=len(own)), np.nan).astype(np.float32) for name in COLUMNS}
+            learned.append({**numbers, "in_loss": np.where(own, 1.0, np.nan)})
+        rows.append(recorded_row(episode, Letters(), step=step, arm=arm, exact_match=right, learned=learned))  # type: ignore[arg-type]
+    run.recording.add(arm, step, rows, max_bytes=2**28)
+
+
+def fill_recorded_run(path: Path) -> Path:
+    """A run with a recording: 4 samples of each of 3 prompts in three iterations, a validation, and arms before and after."""
+    noise = np.random.default_rng(3)
+    with RunFolder(fill_run(path, num_steps=40)) as run:
+        for step in (1, 2, 3):
+            samples = [(number, sample % 2 == 0, sample < step) for number in range(3) for sample in range(4)]
+            episodes = [an_episode(number, calls=calls, right=right) for number, calls, right in samples]
+            record(run, "train", step, episodes, [right for _, _, right in samples], noise)
+        for arm, step, num_right in (("before.sampled", 0, 1), ("after.sampled", 0, 3), ("validation", 2, 2)):
+            episodes = [an_episode(number, calls=number < num_right, right=number < num_right) for number in range(4)]
+            record(run, arm, step, episodes, [number < num_right for number in range(4)], noise)
+    return path
+
+
 @pytest.fixture
 def make_run() -> Callable[..., Path]:
     return fill_run
@@ -144,6 +184,17 @@ def make_run() -> Callable[..., Path]:
 @pytest.fixture
 def make_episode() -> Callable[..., Trajectory]:
     return an_episode
+
+
+@pytest.fixture
+def letters() -> Letters:
+    return Letters()
+
+
+@pytest.fixture(scope="session")
+def recorded_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tests only read it."""
+    return fill_recorded_run(tmp_path_factory.mktemp("recorded") / "recorded-run")
 
 
 @pytest.fixture

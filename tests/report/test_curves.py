@@ -39,8 +39,15 @@ def test_every_metric_gets_exactly_one_place() -> None:
         "reward/correct",
     ]
     main, rest = plan_charts({key: [(1, 0.5)] for key in keys})
-    assert [chart.title for chart in main] == ["Reward", "KL to the reference model", "Entropy", "Policy loss"]
-    assert [chart.title for chart in rest] == ["grad_norm", "reward/correct", "time/seconds"]
+    assert [(chart.topic, chart.title, list(chart.lines)) for chart in main] == [
+        ("Reward", "Reward", ["mean"]),
+        ("Reward", "Reward by part", ["correct"]),
+        ("Policy", "KL to the reference model", ["kl reference"]),
+        ("Policy", "Entropy", ["entropy"]),
+        ("Loss", "Policy loss", ["policy"]),
+        ("Loss", "Gradient norm", ["grad norm"]),
+    ]
+    assert [chart.title for chart in rest] == ["time/seconds"]
 
 
 def test_curves_of_one_subject_share_a_chart() -> None:
@@ -63,7 +70,7 @@ def test_stages_are_told_apart_and_charts_numbered_through() -> None:
     html, data = curves({"sft": {"loss": [(1, 2.0), (2, 1.0)]}, "ppo": {"reward": [(1, 0.2)], "lr": [(1, 0.1)]}})
     assert re.findall(r"<h3>(.*?) <small>(.*?)</small>", html) == [
         ("Warm-up (SFT)", "up to step 2"),
-        ("Reinforcement learning (PPO)", "up to step 1"),
+        ("Reinforcement learning", "up to step 1"),
     ]
     assert re.findall(r'data-chart="(\d+)"', html) == ["0", "1", "2"] and len(data) == 3
     assert 'aria-label="Loss, steps 1 to 2: loss from 2 to 1"' in html

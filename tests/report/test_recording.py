@@ -20,16 +20,6 @@ from midthought.types import Trajectory
 MIB = 2**20
 
 
-class Letters:
-    """One token is one character."""
-
-    def decode_stream(self) -> Letters:
-        return self
-
-    def step(self, token_id: int) -> str:
-        return chr(token_id)
-
-
 def names(recording: Recording) -> list[str]:
     recording.flush()
     return [path.name for path in recorded_files(recording.path)]
@@ -100,19 +90,21 @@ def test_damaged_files_and_missing_recordings_are_named(tmp_path: Path) -> None:
         next(read_recording(tmp_path))
 
 
-def test_records_have_every_token_with_its_values(tmp_path: Path, make_episode: Callable[..., Trajectory]) -> None:
+def test_records_have_every_token_with_its_values(
+    tmp_path: Path, make_episode: Callable[..., Trajectory], letters: Any
+) -> None:
     called, plain = make_episode(1, calls=True, right=True), make_episode(2, calls=False, right=False)
     (segment,) = called.segments
     own = np.array(segment.loss_mask)
     noise = np.random.default_rng(1).normal(size=len(own)).astype(np.float32)
     learned = {"in_loss": np.where(own, 1.0, np.nan), "advantages": np.where(own, noise, np.nan)}
     rows: list[dict[str, Any]] = [
-        recorded_row(called, Letters(), step=7, arm="train", exact_match=True, learned=[learned]),  # type: ignore[arg-type]
-        recorded_row(plain, Letters(), step=7, arm="train"),  # type: ignore[arg-type]
+        recorded_row(called, letters, step=7, arm="train", exact_match=True, learned=[learned]),
+        recorded_row(plain, letters, step=7, arm="train"),
     ]
     recording = Recording(tmp_path / "recording")
     recording.add("train", 7, rows, max_bytes=MIB)
-    after = recorded_row(plain, Letters(), step=0, arm="after")  # type: ignore[arg-type]
+    after = recorded_row(plain, letters, step=0, arm="after")
     recording.add("after", 0, [after], max_bytes=MIB)
     recording.close()
     first, second = read_recording(tmp_path, iterations=[7])

@@ -85,7 +85,7 @@ def read_compared_run(path: str | os.PathLike[str]) -> ComparedRun:
     folder = RunFolder(path)
     if not folder.path.is_dir():
         raise CheckpointError(f"{folder.path} is not a folder; give the run folder that `midthought train` wrote")
-    record = read_run(path, max_trajectories=0)
+    record = read_run(path)
     settings = flat_keys(read_yaml(folder.config_path)) if folder.config_path.is_file() else {}
     is_held = RunLock.is_held(folder.path)
     return ComparedRun(

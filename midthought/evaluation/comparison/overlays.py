@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from midthought.evaluation.comparison.compared_run import ComparedRun, Configuration
+from midthought.errors import SettingsError
+from midthought.evaluation.comparison.compared_run import (
+    SEED,
+    ComparedRun,
+    Configuration,
+    differs,
+    read_compared_run,
+)
 from midthought.evaluation.metrics import wilson_interval
 from midthought.evaluation.paired_tests import mean_interval
-from midthought.report.curves import MAX_OVERLAID, Band, Chart, Points
+from midthought.report.curves import MAX_OVERLAID, Band, Chart, Points, SeedCurves
 
 
 def overlays(found: Sequence[Configuration]) -> dict[str, dict[str, Chart]]:
@@ -32,6 +40,33 @@ def overlays(found: Sequence[Configuration]) -> dict[str, dict[str, Chart]]:
                 key, {name: points for name, (points, _) in lines.items()}, {n: b for n, (_, b) in lines.items()}
             )
     return stages
+
+
+def seed_curves(paths: Sequence[str | os.PathLike[str]]) -> SeedCurves:
+    """Returns the curves of runs that differ only in `training.seed`, as means with t intervals, for the report of the first.
+
+    Raises `SettingsError` if two of them have the same seed or differ in another setting, `CheckpointError` if one cannot be
+    read.
+    """
+    runs = [read_compared_run(path) for path in paths]
+    for run in runs[1:]:
+        if differs(runs[0], run):
+            raise SettingsError(
+                f"{run.path} differs from {runs[0].path} in more than the seed; compare them: midthought compare"
+            )
+    seeds = [run.seed for run in runs]
+    if len(set(seeds)) < len(seeds):
+        raise SettingsError(f"the runs have the seeds {seeds}; give runs with different values of {SEED}")
+    one = Configuration(runs[0].name, tuple(runs))
+    lines = {
+        stage: {key: line for key in series if (line := _line(one, stage, key))[0]}
+        for stage, series in runs[0].record.metrics.items()
+    }
+    return SeedCurves(
+        seeds=seeds,
+        metrics={stage: {key: points for key, (points, _) in found.items()} for stage, found in lines.items()},
+        bands={stage: {key: band for key, (_, band) in found.items()} for stage, found in lines.items()},
+    )
 
 
 def _line(one: Configuration, stage: str, key: str) -> tuple[Points, Band]:

@@ -1,0 +1,136 @@
+"""Which episodes the page has, and that they survive packing."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from midthought.report.page_data import column_layout, pack_episodes
+from midthought.report.page_episodes import PageEpisode, read_page_episodes, with_counterparts
+from midthought.report.page_selection import in_order_of_choice
+from midthought.report.recorded_episodes import read_recording
+from midthought.report.run_folder import RunFolder
+
+ALL = {"max_episodes": 5_000, "max_bytes": 2**24}
+
+
+def an_entry(arm: str, step: int = 0, task_id: str = "a", question: str = "?") -> PageEpisode:
+    facts = {"arm": arm, "step": step, "task_id": task_id, "question": question}
+    return PageEpisode(facts=facts, right=True, spans=[("policy", "x" * 100, 100)], tokens=None)
+
+
+def test_an_episode_of_both_files_is_taken_from_the_recording(recorded_run: Path) -> None:
+    found = read_page_episodes(recorded_run, **ALL)
+    assert sum(each.tokens is not None for each in found) == 36 + 12
+    assert len(found) == 48 + 36  # trajectories.jsonl has other episodes: before, after, after.tool_off
+    (run,) = [recorded_run]
+    rows = [row for row in RunFolder(run).trajectories.read() if row["arm"] == "after"]
+    assert sum(each.arm == "after" for each in found) == len(rows) == 12
+
+
+def test_an_episode_that_was_shown_and_recorded_is_there_once(
+    tmp_path: Path, recorded_run: Path, make_episode: Callable[..., Any]
+) -> None:
+    from midthought.report.recording import read_rows, recorded_files
+
+    with RunFolder(tmp_path / "run") as run:
+        (path,) = [path for path in recorded_files(recorded_run / "recording") if "-validation-" in path.name]
+        rows = list(read_rows(path))
+        run.recording.add("validation", 2, rows, max_bytes=2**24)
+        shown = {key: value for key, value in rows[0].items() if key not in ("segments", "group")}
+        run.add_trajectories([{**shown, "spans": []}, {**shown, "spans": [], "time/engine_seconds": 9.0}])
+    found = read_page_episodes(tmp_path / "run", **ALL)
+    assert [each.tokens is not None for each in found] == [True] * 4 + [False]
+
+
+def test_answers_are_compared_like_for_like() -> None:
+    arms = ["before", "before.sampled", "before.oracle", "after", "after.sampled", "after.tool_off"]
+    episodes = [an_entry(arm) for arm in arms]
+    episodes += [an_entry("after.sampled"), an_entry("after", question="another"), an_entry("validation", 10)]
+    episodes += [an_entry("validation", 20), an_entry("train", 1), an_entry("train", 2)]
+    compared = [
+        None if each.before is None else (episodes[each.before].arm, episodes[each.before].step)
+        for each in with_counterparts(episodes)
+    ]
+    greedy, sampled = ("before", 0), ("before.sampled", 0)
+    assert compared == [None] * 3 + [greedy, sampled, None, None, None, None, ("validation", 10), None, None]
+
+
+def test_held_out_questions_and_training_groups_are_chosen_in_turn_and_evenly_spread() -> None:
+    keys = [("q1", False)] * 2 + [("q2", False)] * 2 + [(step, True) for step in range(1, 9)]
+    order = in_order_of_choice(keys)
+    assert order[:5] == [[2, 3], [11], [7], [0, 1], [9]]  # q2; iterations 8 and 4; q1; iteration 6
+    assert sorted(place for unit in order for place in unit) == list(range(12))
+    assert in_order_of_choice([]) == []
+
+
+def test_a_page_has_as_many_episodes_as_its_limits_allow() -> None:
+    noise = np.random.default_rng(0)
+    episodes = [
+        PageEpisode(
+            facts={"arm": "train", "step": step, "task_id": str(step)},
+            right=None,
+            spans=[("policy", noise.bytes(6_000).hex(), 15_000)],
+            tokens=None,
+        )
+        for step in range(1, 9)
+    ]
+    few = pack_episodes(episodes, max_episodes=3, max_bytes=2**20)
+    assert (few.num_episodes, len(few.blocks)) == (3, 3)
+    small = pack_episodes(episodes, max_episodes=5_000, max_bytes=20_000)
+    assert small.num_episodes == 2 and sum(len(text) for block in small.blocks for text in block) <= 20_000
+    index = json.loads(gzip.decompress(base64.b64decode(small.index)))
+    assert index["columns"]["step"] == [4, 8] and index["columns"]["block"] == [1, 0]
+    assert pack_episodes(episodes, max_episodes=5_000, max_bytes=10).num_episodes == 0
+
+
+def test_packed_columns_have_the_bits_that_were_recorded(recorded_run: Path) -> None:
+    packed = pack_episodes([each for each in read_page_episodes(recorded_run, **ALL) if each.arm == "train"], **ALL)
+    (numbers,) = [gzip.decompress(base64.b64decode(block[1])) for block in packed.blocks]
+    rows = [row for block in packed.blocks for row in json.loads(gzip.decompress(base64.b64decode(block[0])))]
+    counts = {"token": 0, "policy": 0}
+    for author, _, length in (span for row in rows for span in row["spans"]):
+        counts["token"] += length
+        counts["policy"] += length if author == "policy" else 0
+    columns, start = {}, 0
+    for name, kind, is_float in column_layout():
+        length = counts[kind]
+        planes = np.frombuffer(numbers[start : start + 4 * length], dtype=np.uint8).reshape(4, length)
+        columns[name] = np.ascontiguousarray(planes.T).view("<f4" if is_float else "<i4").ravel()
+        start += 4 * length
+    assert start == len(numbers)
+    by_place = {
+        (one.iteration, one.task_id, one.right, len(one.segments[0])): one
+        for one in read_recording(recorded_run, arms=["train"])
+    }
+    row, length = rows[0], sum(span[2] for span in rows[0]["spans"])
+    first = by_place[row["step"], row["task_id"], row["right"], length]
+    assert columns["token_ids"][:length].tolist() == first.segments[0].token_ids.tolist()
+    own = first.segments[0].in_loss
+    assert columns["in_loss"][: own.sum()].all()
+
+
+@pytest.mark.parametrize("text", ["a\U0001f600b", "plain"])
+def test_lengths_count_the_units_of_javascript_strings(tmp_path: Path, text: str) -> None:
+    numbers = base64.b64encode(np.arange(len(text), dtype="<i4").tobytes()).decode()
+    empty = {"in_loss": "", "policy_versions": ""}
+    row = {
+        **dict.fromkeys(("reward", "question"), None),
+        "arm": "validation",
+        "step": 1,
+        "task_id": "a",
+        "events": [],
+        "segments": [{"spans": [["tool", len(text)]], "token_ids": numbers, "texts": list(text), **empty}],
+    }
+    with RunFolder(tmp_path / "run") as run:
+        run.recording.add("validation", 1, [row], max_bytes=2**20)
+    (found,) = read_page_episodes(tmp_path / "run", **ALL)
+    assert found.tokens is not None
+    assert found.tokens.text_lengths.tolist() == [len(letter.encode("utf-16-le")) // 2 for letter in text]
