@@ -3,6 +3,7 @@
 For each seed, a warm-up on demonstrations of mixed habits is run once, then each algorithm trains that policy with the same
 settings besides its own preset (`training.algorithm`). `TEACHER` is the policy of the control arm: the same model after clean
 demonstrations. Finished runs are not repeated, so the command continues after a stop. `--table` only prints what was measured.
+`--recipe feedback ppo grpo sdpo sdpo_topk` compares on the feedback recipe, which gives SDPO its feedback.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 TEACHER = "TEACHER"
@@ -35,90 +37,117 @@ METHODS: dict[str, list[str]] = {
     "online_dpo": [],
     "distillation": [f"training.teacher={TEACHER}"],
     "gkd": [f"training.teacher={TEACHER}"],
-    "sdpo": ["training.self_teacher_update_rate=0.05"],
-    "sdpo_topk": ["training.self_teacher_update_rate=0.05"],
+    "sdpo": [],
+    "sdpo_topk": [],
 }
 """Names of `training.algorithm`, and what each needs besides."""
-CLEAN = ["warmup.ask_short=0", "warmup.give_up=0", "warmup.misread=0", "warmup.needless_ask=0"]
-COLUMNS = (
-    ("sampled", "after.sampled_exact_match"),
+CLEAN = {
+    "podcast": ["warmup.ask_short=0", "warmup.give_up=0", "warmup.misread=0", "warmup.needless_ask=0"],
+    "feedback": ["sft.ask_hard=1", "sft.ask_easy=0", "sft.ask_again=1", "sft.practice_share=0"],
+}
+"""Settings of the clean demonstrations, by recipe."""
+_SHARED_COLUMNS = (
     ("greedy", "after.exact_match"),
     ("calls if needed", "after.call_rate_needed"),
     ("calls if not", "after.call_rate_needless"),
     ("entropy", "entropy"),
-    ("seconds", "seconds.ppo"),
 )
+COLUMNS = {
+    "podcast": (("sampled", "after.sampled_exact_match"), *_SHARED_COLUMNS, ("seconds", "seconds.ppo")),
+    "feedback": (("sampled", "after.sampled.exact_match"), *_SHARED_COLUMNS, ("seconds", "seconds.rl")),
+}
+"""Titles and metrics of the table, by recipe; calls of the feedback recipe are needed if the first answer is wrong."""
 
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("methods", nargs="*", help=f"any of {', '.join(METHODS)}; all by default")
+    parser.add_argument("--recipe", choices=sorted(COLUMNS), default="podcast")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
-    parser.add_argument("--out", type=Path, default=Path("runs/algorithms"))
+    parser.add_argument("--out", type=Path, help="default: runs/algorithms-RECIPE")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings of all runs")
     parser.add_argument("--table", action="store_true", help="print what has been measured, run nothing")
     arguments = parser.parse_args(words)
     methods = arguments.methods or list(METHODS)
     if unknown := sorted(set(methods) - METHODS.keys()):
         parser.error(f"unknown method {unknown[0]!r}; there is: {', '.join(METHODS)}")
+    comparison = Comparison(
+        arguments.recipe, arguments.out or Path(f"runs/algorithms-{arguments.recipe}"), methods, arguments.set
+    )
     if not arguments.table:
         with ThreadPoolExecutor(arguments.jobs) as pool:
-            for seed in arguments.seeds:
-                list(pool.map(lambda job: run(*job), warmups(arguments.out, seed, arguments.set)))
-            jobs = [
-                reinforcement(arguments.out, method, seed, arguments.set)
-                for seed in arguments.seeds
-                for method in methods
-            ]
-            for failed in filter(None, pool.map(lambda job: run(*job), jobs)):
-                print(failed, file=sys.stderr)
-    print(table(arguments.out, methods, arguments.seeds))
+            for jobs in (comparison.warmups, comparison.runs):
+                todo = [job for seed in arguments.seeds for job in jobs(seed)]
+                for failed in filter(None, pool.map(lambda job: comparison.run(*job), todo)):
+                    print(failed, file=sys.stderr)
+    print(comparison.table(arguments.seeds))
 
 
 Job = tuple[Path, list[str]]
-"""A run folder and the words after `midthought train podcast --run FOLDER`."""
+"""A run folder and the words after `midthought train RECIPE --run FOLDER`."""
 
 
-def warmups(out: Path, seed: int, settings: Sequence[str]) -> list[Job]:
-    common = ["--stage", "sft", f"training.seed={seed}", *settings]
-    return [(out / f"warmup-{seed}", common), (out / f"teacher-{seed}", [*common, *CLEAN])]
+@dataclass(frozen=True)
+class Comparison:
+    """Methods on one recipe. `settings` are of all runs, which are in folders below `out`."""
 
+    recipe: str
+    out: Path
+    methods: Sequence[str]
+    settings: Sequence[str] = ()
 
-def reinforcement(out: Path, method: str, seed: int, settings: Sequence[str]) -> Job:
-    own = [word.replace(TEACHER, str(out / f"teacher-{seed}")) for word in METHODS[method]]
-    words = ["--stage", "rl", "--from", str(out / f"warmup-{seed}"), f"training.seed={seed}"]
-    return out / f"{method}-{seed}", [*words, f"training.algorithm={method}", *settings, *own]
+    def warmups(self, seed: int) -> list[Job]:
+        """Returns the warm-up that all methods start from, and the teacher's if a method has one."""
+        common = ["--stage", "sft", f"training.seed={seed}", *self.settings]
+        jobs = [(self.out / f"warmup-{seed}", common)]
+        if any(TEACHER in word for method in self.methods for word in METHODS[method]):
+            jobs.append((self.out / f"teacher-{seed}", [*common, *CLEAN[self.recipe]]))
+        return jobs
 
+    def runs(self, seed: int) -> list[Job]:
+        """Returns the run of every method."""
+        start = ["--stage", "rl", "--from", str(self.out / f"warmup-{seed}"), f"training.seed={seed}"]
+        teacher = str(self.out / f"teacher-{seed}")
+        jobs = []
+        for method in self.methods:
+            own = [word.replace(TEACHER, teacher) for word in METHODS[method]]
+            words = [*start, f"training.algorithm={method}", *self.settings, *own]
+            jobs.append((self.out / f"{method}-{seed}", words))
+        return jobs
 
-def run(folder: Path, words: list[str]) -> str | None:
-    """Runs or resumes a run whose summary is not there. Returns the message of a run that failed."""
-    if (folder / "summary.json").exists():
-        return None
-    command = [sys.executable, "-m", "midthought.cli", "train", "podcast", "--run", str(folder)]
-    command += ["--resume"] if (folder / "progress.json").exists() else words
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    log = folder.with_suffix(".log")
-    with log.open("a") as lines:
-        done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=lines, stderr=lines)
-    return f"{folder.name} ended with exit code {done.returncode}; its output is in {log}" if done.returncode else None
+    def run(self, folder: Path, words: list[str]) -> str | None:
+        """Runs or resumes a run whose summary is not there. Returns the message of a run that failed."""
+        if (folder / "summary.json").exists():
+            return None
+        command = [sys.executable, "-m", "midthought.cli", "train", self.recipe, "--run", str(folder)]
+        command += ["--resume"] if (folder / "progress.json").exists() else words
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        log = folder.with_suffix(".log")
+        with log.open("a") as lines:
+            done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=lines, stderr=lines)
+        failed = f"{folder.name} ended with exit code {done.returncode}; its output is in {log}"
+        return failed if done.returncode else None
 
-
-def table(out: Path, methods: Sequence[str], seeds: Sequence[int]) -> str:
-    """Markdown: the mean of each metric over the seeds that are done, for sampled exact match every seed as well."""
-    headings = ["", *(title for title, _ in COLUMNS), "sampled, by seed"]
-    lines = [f"| {' | '.join(headings)} |", "| --- " * len(headings) + "|"]
-    key = f"before.{COLUMNS[0][1].removeprefix('after.')}"
-    before = [row[key] for row in (metrics(out / f"{methods[0]}-{seed}") for seed in seeds) if key in row]
-    if before:
-        lines.append(f"| after the warm-up | {mean(before)} |" + " |" * (len(headings) - 3) + f" {numbers(before)} |")
-    for method in methods:
-        rows = [row for row in (metrics(out / f"{method}-{seed}") for seed in seeds) if row]
-        if rows:
-            means = [mean([row.get(key) for row in rows]) for _, key in COLUMNS]
-            sampled = [row[COLUMNS[0][1]] for row in rows]
-            lines.append(f"| `{method}` | {' | '.join(means)} | {numbers(sampled)} |")
-    return "\n".join(lines)
+    def table(self, seeds: Sequence[int]) -> str:
+        """Markdown: the mean of each metric over the seeds that are done, for sampled exact match every seed as well."""
+        columns = COLUMNS[self.recipe]
+        headings = ["", *(title for title, _ in columns), "sampled, by seed"]
+        lines = [f"| {' | '.join(headings)} |", "| --- " * len(headings) + "|"]
+        key = f"before.{columns[0][1].removeprefix('after.')}"
+        first = self.methods[0]
+        before = [row[key] for row in (metrics(self.out / f"{first}-{seed}") for seed in seeds) if key in row]
+        if before:
+            lines.append(
+                f"| after the warm-up | {mean(before)} |" + " |" * (len(headings) - 3) + f" {numbers(before)} |"
+            )
+        for method in self.methods:
+            rows = [row for row in (metrics(self.out / f"{method}-{seed}") for seed in seeds) if row]
+            if rows:
+                means = [mean([row.get(key) for row in rows]) for _, key in columns]
+                sampled = [row[columns[0][1]] for row in rows]
+                lines.append(f"| `{method}` | {' | '.join(means)} | {numbers(sampled)} |")
+        return "\n".join(lines)
 
 
 def metrics(folder: Path) -> dict[str, float]:

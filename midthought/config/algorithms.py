@@ -62,6 +62,7 @@ COMMON: Mapping[str, Any] = {
     "overlong_penalty": 1.0,
     "mask_truncated_episodes": False,
     "self_teacher": "none",
+    "self_teacher_update_rate": 1.0,
     "distillation_mode": "sampled_token",
     "distillation_alpha": 0.5,
     "distillation_topk": 100,
@@ -69,6 +70,7 @@ COMMON: Mapping[str, Any] = {
 """Values of every preset that does not set them itself, so that changing the preset leaves nothing of the former one."""
 KEYS = frozenset(COMMON)
 
+_SELF_TEACHER = {"adv_estimator": "zero", "self_teacher": "both", "self_teacher_update_rate": 0.05}
 _BY_EPISODE = {"loss_agg": "seq-mean-token-mean"}
 _BY_CONSTANT = {"adv_estimator": "dr_grpo", "loss_agg": "seq-mean-token-sum-norm"}
 _WITH_CRITIC = {"adv_estimator": "gae", "lam": 0.95}
@@ -175,8 +177,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "sdpo": Algorithm(
         "2601.20802, at the sampled tokens; largest weight 2 of the authors' code",
         {
-            "adv_estimator": "zero",
-            "self_teacher": "both",
+            **_SELF_TEACHER,
             "policy_loss": "cispo",
             "clip_ratio_low": 1.0,
             "clip_ratio_high": 1.0,
@@ -185,8 +186,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "sdpo_topk": Algorithm(
         "2601.20802; divergence, number of tokens and largest weight of the authors' code",
         {
-            "adv_estimator": "zero",
-            "self_teacher": "both",
+            **_SELF_TEACHER,
             "distillation_mode": "topk_logits",
             "distillation_alpha": 0.5,
             "distillation_topk": 100,

@@ -96,9 +96,9 @@ class TrainingConfig(AlgorithmSection):
     self_teacher: Literal["none", "feedback", "sibling", "both"] = "none"
     """SDPO: the policy is its own teacher. It scores each episode again after a prompt that also has the episode's feedback
     (`Reward.feedback`), a successful episode of the same task (`sibling`), or `both`, as far as they exist."""
-    self_teacher_update_rate: float = Field(1.0, gt=0, le=1)
-    """Weights of the self-teacher: an exponential moving average of the policy's, updated at this rate after every optimizer
-    step (the paper: 0.05), in a copy of the model. 1: the policy's current weights, without a copy."""
+    self_teacher_update_rate: float = Field(1.0, ge=0, le=1)
+    """Weights of the self-teacher: an exponential moving average of the policy's, updated at this rate after every batch (the
+    authors: 0.05), in a copy of the model. 0: the initial policy. 1: the policy's current weights, without a copy."""
     self_teacher_tokens: int = Field(2048, ge=16)
     """The self-teacher reads at most this many tokens of the feedback, and of the successful episode."""
     success_reward_threshold: float = Field(0.5, allow_inf_nan=False)

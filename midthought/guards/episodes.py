@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from midthought.guards.finding import Finding, by_evidence
-from midthought.guards.history import History, Row, fell, last_names, mean_of, step_of, value
+from midthought.guards.history import History, Row, broke_down, last_names, mean_of, step_of, value
 from midthought.guards.registry import LOWER_LEARNING_RATE, guard
 
 MAX_FAILED_ITERS = 3
@@ -111,10 +111,7 @@ def length_drift(history: History) -> Iterator[Finding]:
         start_step=step_of(rows[0]),
         causes=by_evidence(
             (follows, f"the reward pays for {direction} episodes: reward/{part} changed with the length"),
-            (
-                fell(history, rows),
-                "the policy broke down, see the reward: steps that are too large (training.learning_rate)",
-            ),
+            broke_down(history, rows),
             (
                 None,
                 "wrong long answers cost less per token than short ones (training.loss_agg: token-mean, or a constant)",
@@ -144,10 +141,7 @@ def empty_thoughts(history: History) -> Iterator[Finding]:
                 bool(part) and sign < 0,
                 f"the reward pays for short episodes: reward/{part} rose while they became shorter",
             ),
-            (
-                fell(history, rows),
-                "the policy broke down, see the reward: steps that are too large (training.learning_rate)",
-            ),
+            broke_down(history, rows),
             (None, "the tasks can be answered without a thought"),
         ),
         action="Lower the weight of the length, reward a thought (well_formed), or give tasks that need one",
@@ -170,10 +164,7 @@ def repetitive_text(history: History) -> Iterator[Finding]:
         start_step=step_of(rows[0]),
         causes=by_evidence(
             (bool(part) and sign > 0, f"the reward pays for repetition: reward/{part} rose as episodes became longer"),
-            (
-                fell(history, rows),
-                "the policy broke down, see the reward: steps that are too large (training.learning_rate)",
-            ),
+            broke_down(history, rows),
             (None, "entropy that is too low (metric entropy)"),
         ),
         action="Take what can be repeated out of the reward; lower training.learning_rate",

@@ -95,3 +95,11 @@ def fell(history: History, rows: Sequence[Row]) -> bool:
         return True
     is_equal = mean_of(rows, "reward/std") < 1e-9
     return fall > (1e-9 if is_equal else 0.5 * mean_of(before, "reward/std"))
+
+
+def broke_down(history: History, rows: Sequence[Row]) -> tuple[bool, str]:
+    """Returns whether the reward `fell` in the last iterations `rows`, and the likely cause if it did."""
+    cause = "steps that are too large (training.learning_rate)"
+    if history.setting("training.self_teacher", "none") != "none":
+        cause = "the self-teacher's context misleads it, or it follows the policy (training.self_teacher_update_rate)"
+    return fell(history, rows), f"the policy broke down, see the reward: {cause}"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from midthought.guards.finding import Finding, by_evidence
-from midthought.guards.history import History, Row, fell, last_names, mean_of, step_of, value
+from midthought.guards.history import History, Row, broke_down, last_names, mean_of, step_of, value
 from midthought.guards.registry import LOWER_LEARNING_RATE, guard
 
 NUM_ITERS = 3
@@ -38,10 +38,7 @@ def tool_unused(history: History) -> Iterator[Finding]:
                 "calls did not pay because they name no tool or cannot be parsed (call_format)",
             ),
             (bool(costs), f"a call costs more than it earns: {', '.join(costs)} was negative and is now 0"),
-            (
-                fell(history, rows),
-                "the policy broke down, see the reward: steps that are too large (training.learning_rate)",
-            ),
+            broke_down(history, rows),
             (None, "the tasks can be answered without the tool"),
         ),
         action="Lower the cost of a call (reward.call_cost), see that the tool's results help, and continue "

@@ -176,7 +176,7 @@ class Learner:
         """Returns the log-probabilities of the self-teacher at policy tokens, 0 elsewhere: [N], on every rank. With
         `teacher_top_ids` [N, 1 + k]: of the policy token and of these tokens.
 
-        The self-teacher is a moving average of the policy (`self_teacher_update_rate`), or the policy as it is.
+        The self-teacher is the initial policy, a moving average (`self_teacher_update_rate`), or the policy as it is.
         """
         if self._self_teacher is None:
             return self._logprobs(self.policy, batch)
@@ -232,6 +232,8 @@ class Learner:
                     totals[name] += value
                 steps += 1
         skipped = totals.pop("num_skipped_steps")
+        if self._average is not None and not critic_only and skipped < steps:
+            self._average.update()
         means = {name: total / steps for name, total in totals.items()}
         return {**means, "num_optimizer_steps": steps, "num_skipped_steps": skipped, **self._passes.limit.metrics()}
 
@@ -299,8 +301,6 @@ class Learner:
         taken = self.optimizer.step({name: numbers[name] for name in modules})
         self.num_steps += 1
         self.num_policy_steps += "policy" in modules
-        if self._average is not None and "policy" in modules and not taken["num_skipped_steps"]:
-            self._average.update()
         return {**{name: float(value) for name, value in sums.items()}, **taken}
 
     def _gradients(self, batch: TokenBatch, losses: Losses, num_parts: int | None = None) -> dict[str, Tensor]:

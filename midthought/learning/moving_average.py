@@ -13,7 +13,8 @@ FIELD = "average"
 
 
 class MovingAverage:
-    """Updates a frozen copy of a policy: `average ← (1 - rate) average + rate weight`, for the parameters that learn.
+    """Updates a frozen copy of a policy: `average ← (1 - rate) average + rate weight`, for the parameters that learn. With a rate
+    of 0 it stays as it was.
 
     The average is kept in float32 if the weights are in half precision, because most steps are too small for it.
     """
@@ -31,7 +32,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Moves the average to the policy's current weights by `rate`. Call it after every optimizer step."""
+        """Moves the average to the policy's current weights by `rate`. Call it after all steps on a batch."""
         for name, weight in self._learned.items():
             average = self._averages[name]
             average.lerp_(weight.to(average), self._rate)

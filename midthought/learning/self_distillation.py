@@ -160,14 +160,20 @@ class SelfTeacher:
         return self.renderer.truncate(feedback, limit), self.renderer.truncate(demonstration, limit)
 
     def _demonstration(self, trajectory: Trajectory) -> str:
-        """Returns the text of an episode after its prompt, with calls and results, without the template's control tokens."""
+        """Returns what the policy wrote in an episode: thoughts, calls and answers.
+
+        Tool results are left out. The policy cannot know their words before it has called, but a teacher that reads them expects
+        them, for example as the continuation of a query.
+        """
         segment, renderer = trajectory.segments[-1], self.renderer
         texts = []
         for span in segment.spans[1:]:
-            left_out = renderer.eos_token_ids if span.kind is SpanKind.SAMPLED else renderer.control_token_ids
-            token_ids = [each for each in segment.token_ids[span.start : span.end] if each not in left_out]
-            texts.append(renderer.decode(token_ids))
-        return "".join(texts).strip()
+            if span.kind is SpanKind.SAMPLED:
+                token_ids = segment.token_ids[span.start : span.end]
+                texts.append(
+                    renderer.decode([each for each in token_ids if each not in renderer.eos_token_ids]).strip()
+                )
+        return "\n".join(texts)
 
     def _edit(self, task: Task, feedback: str, demonstration: str) -> PromptEdit | None:
         """Returns the change of the policy's prompt to the teacher's; None without any text."""

@@ -156,6 +156,12 @@ def test_a_failure_is_found_with_its_cause_first(name):
     assert expected in to_lines(found)[0] or len(found) > 1
 
 
+def test_a_self_teacher_is_the_likely_cause_of_a_breakdown():
+    settings = {"training": {"self_teacher": "both"}}
+    (finding,) = findings_of(*[{"episode/repetition": 0.9, "reward/mean": 0.1}] * 3, settings=settings)
+    assert finding.guard == "repetitive_text" and "the self-teacher's context" in finding.causes[0]
+
+
 def validation(step, exact_match):
     return {"stage": "validation", "step": step, "exact_match": exact_match}
 

@@ -23,6 +23,7 @@ SDPO = training(
     algorithm="sdpo",
     adv_estimator="zero",
     self_teacher="both",
+    self_teacher_update_rate=1.0,
     policy_loss="cispo",
     clip_ratio_low=1.0,
     clip_ratio_high=1.0,
@@ -102,7 +103,7 @@ def test_the_teacher_reads_the_policys_tokens_after_feedback_and_the_best_other_
     assert hindsight.places.tolist() == [0, 1, 2, 4]
     assert metrics == {"batch/num_with_feedback": 2, "batch/num_with_sibling": 3, "batch/num_untaught": 1}
     texts = [renderer.decode(row.tolist()) for row in hindsight.rows.token_ids.split(hindsight.rows.lengths.tolist())]
-    shown = "A correct solution:\n\n<think>#look\nresult: the clock\n</think>{}\n\n"
+    shown = "A correct solution:\n\n<think>#look\n</think>{}\n\n"
     assert shown.format("high tide") in texts[0], "not its own answer"
     assert shown.format("high") in texts[1] and f"Feedback on your earlier attempt:\n\n{FORGED}\n\nNow" in texts[1]
     assert "A correct solution" not in texts[2] and "Too late." in texts[2]
@@ -269,10 +270,12 @@ def test_without_any_teacher_the_advantages_of_rewards_remain(teacher, policy, r
         improve(learner, batch)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_the_moving_average_is_the_teacher_and_part_of_the_state(teacher, policy, episodes, dtype):
+@pytest.mark.parametrize(("dtype", "rate"), [(torch.float64, 0.25), (torch.bfloat16, 0.25), (torch.float64, 0.0)])
+def test_the_moving_average_is_the_teacher_and_part_of_the_state(teacher, policy, episodes, dtype, rate):
+    """It moves once per batch, here after two optimizer steps; at a rate of 0 it is the initial policy."""
     policy = policy.to(dtype)
-    settings = SDPO.model_copy(update={"self_teacher_update_rate": 0.25, "learning_rate": 1e-3})
+    changes = {"self_teacher_update_rate": rate, "learning_rate": 1e-3, "mini_batch_size": 2}
+    settings = SDPO.model_copy(update=changes)
     made = [frozen_copy(policy) for _ in range(2)]
     copied = frozen_copy(policy)
     learner = Learner(policy, None, None, settings, teacher=copied)
@@ -280,7 +283,7 @@ def test_the_moving_average_is_the_teacher_and_part_of_the_state(teacher, policy
     for _ in range(2):
         step(learner, teacher, episodes)
         averages = [
-            0.75 * old.float() + 0.25 * new.float() for old, new in zip(before, policy.parameters(), strict=True)
+            (1 - rate) * old.float() + rate * new.float() for old, new in zip(before, policy.parameters(), strict=True)
         ]
         before = averages
     for average, weight in zip(averages, copied.parameters(), strict=True):
