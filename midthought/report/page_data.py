@@ -10,7 +10,7 @@ import base64
 import gzip
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,10 +41,6 @@ class PackedEpisodes:
     num_recorded: int
     """Episodes with the values of their tokens."""
 
-    @property
-    def num_bytes(self) -> int:
-        return len(self.index) + sum(len(texts) + len(numbers) for texts, numbers in self.blocks)
-
 
 def column_layout() -> list[tuple[str, str, bool]]:
     """Returns the columns of a block in their order: name, whose tokens (`token`: all, `policy`), whether it has floats."""
@@ -53,21 +49,23 @@ def column_layout() -> list[tuple[str, str, bool]]:
 
 
 def pack_episodes(episodes: Sequence[PageEpisode], *, max_episodes: int, max_bytes: int) -> PackedEpisodes:
-    """Packs as many episodes as the limits allow, chosen by `in_order_of_choice`. `max_bytes` limits the blocks."""
+    """Packs as many episodes as the limits allow, chosen by `in_order_of_choice`. `max_bytes` limits the blocks.
+
+    If not all fit, a quarter of the space is for episodes without the values of their tokens.
+    """
     units = in_order_of_choice([_unit(each) for each in episodes])
     chosen = [place for unit in units for place in unit][:max_episodes]
-    blocks: list[tuple[str, str]] = []
-    places: dict[int, tuple[int, int]] = {}
-    size = 0
-    for members in _cut(chosen, episodes):
-        block = _block([episodes[place] for place in members])
-        if size + len(block[0]) + len(block[1]) > max_bytes:
-            if blocks:
-                break
-            continue  # one giant episode
-        size += len(block[0]) + len(block[1])
-        places |= {place: (len(blocks), at) for at, place in enumerate(members)}
-        blocks.append(block)
+    members, blocks = _blocks(chosen, episodes, max_bytes)
+    if sum(map(len, members)) < len(chosen):
+        while members and _size(blocks) > max_bytes * 3 // 4:
+            members.pop()
+            blocks.pop()
+        whole = {place for block in members for place in block}
+        episodes = [each if place in whole else replace(each, tokens=None) for place, each in enumerate(episodes)]
+        rest = [place for place in chosen if place not in whole]
+        more = _blocks(rest, episodes, max_bytes - _size(blocks))
+        members, blocks = [*members, *more[0]], [*blocks, *more[1]]
+    places = {place: (number, at) for number, block in enumerate(members) for at, place in enumerate(block)}
     kept = {place: number for number, place in enumerate(sorted(places))}
     shown = [(episodes[place], places[place], kept.get(_before(episodes[place]))) for place in kept]
     return PackedEpisodes(
@@ -76,6 +74,27 @@ def pack_episodes(episodes: Sequence[PageEpisode], *, max_episodes: int, max_byt
         num_episodes=len(kept),
         num_recorded=sum(episodes[place].tokens is not None for place in kept),
     )
+
+
+def _blocks(
+    chosen: Sequence[int], episodes: Sequence[PageEpisode], max_bytes: int
+) -> tuple[list[list[int]], list[tuple[str, str]]]:
+    """Returns the places of the episodes in each block, and the blocks: as many as fit. An episode that is too large is left
+    out if no other is before it."""
+    members: list[list[int]] = []
+    blocks: list[tuple[str, str]] = []
+    for places in _cut(chosen, episodes):
+        block = _block([episodes[place] for place in places])
+        if _size([*blocks, block]) <= max_bytes:
+            members.append(places)
+            blocks.append(block)
+        elif blocks:
+            break
+    return members, blocks
+
+
+def _size(blocks: Sequence[tuple[str, str]]) -> int:
+    return sum(len(texts) + len(numbers) for texts, numbers in blocks)
 
 
 def _before(episode: PageEpisode) -> int:

@@ -76,7 +76,7 @@ def read_page_episodes(run_path: str | os.PathLike[str], *, max_episodes: int, m
     """Returns the episodes of a run, in the order of arms and iterations. Nothing is an error but a damaged file
     (`CheckpointError`).
 
-    Reads at most about `max_bytes` of the recording's training files and `max_episodes` rows of training in
+    Reads at most about twice `max_bytes` of the recording's training files and `max_episodes` rows of training in
     `trajectories.jsonl`, both evenly spread over the run.
     """
     folder = RunFolder(run_path)
@@ -127,7 +127,7 @@ def _chosen_files(folder: Path, max_bytes: int) -> list[Path]:
     training = [path for path in files if arm_and_step(path)[0] == TRAINING_ARM]
     chosen, size = set(files) - set(training), 0
     for path in spread(training):
-        if size > max_bytes:
+        if size > 2 * max_bytes:
             break
         chosen.add(path)
         size += path.stat().st_size

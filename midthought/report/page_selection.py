@@ -8,7 +8,7 @@ from typing import TypeVar
 Item = TypeVar("Item")
 RULE = (
     "Held-out questions with all their arms and training groups were chosen in turn, each evenly spread over the run, "
-    "until the page was full."
+    "until the page was full. The last ones have texts only."
 )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from midthought.report.page_data import column_layout, pack_episodes
-from midthought.report.page_episodes import PageEpisode, read_page_episodes, with_counterparts
+from midthought.report.page_episodes import PageEpisode, PageTokens, read_page_episodes, with_counterparts
 from midthought.report.page_selection import in_order_of_choice
 from midthought.report.recorded_episodes import read_recording
 from midthought.report.run_folder import RunFolder
@@ -134,3 +134,31 @@ def test_lengths_count_the_units_of_javascript_strings(tmp_path: Path, text: str
     (found,) = read_page_episodes(tmp_path / "run", **ALL)
     assert found.tokens is not None
     assert found.tokens.text_lengths.tolist() == [len(letter.encode("utf-16-le")) // 2 for letter in text]
+
+
+def test_what_does_not_fit_with_its_numbers_is_there_as_text() -> None:
+    noise, length = np.random.default_rng(0), 6_000
+    ones = np.ones(length, dtype=np.int32)
+    episodes = [
+        PageEpisode(
+            facts={"arm": "train", "step": step, "task_id": str(step)},
+            right=None,
+            spans=[("policy", "x" * length, length)],
+            tokens=PageTokens(
+                segment_lengths=[length],
+                text_lengths=ones,
+                token_ids=ones,
+                in_loss=ones,
+                policy_versions=ones,
+                columns={"advantages": noise.normal(size=length).astype(np.float32)},
+            ),
+        )
+        for step in range(1, 9)
+    ]
+    part = pack_episodes(episodes, max_episodes=5_000, max_bytes=150_000)  # about 28,000 bytes each, three in a block
+    assert (part.num_episodes, part.num_recorded) == (8, 3)
+    assert sum(len(text) for block in part.blocks for text in block) <= 150_000
+    index = json.loads(gzip.decompress(base64.b64decode(part.index)))["columns"]
+    texts = [json.loads(gzip.decompress(base64.b64decode(block[0]))) for block in part.blocks]
+    for recorded, block, at in zip(index["recorded"], index["block"], index["at"], strict=True):
+        assert (texts[block][at]["segment_lengths"] is not None) == recorded

@@ -36,7 +36,7 @@ function facts(row, { isShort = false } = {}) {
 
 const errorBox = (row) => (row.error ? make("p", { className: "error" }, visible(row.error).slice(0, MAX_LETTERS)) : null);
 const feedbackBox = (row) => (row.reward?.feedback ? make("p", { className: "support" }, visible(String(row.reward.feedback)).slice(0, MAX_LETTERS)) : null);
-const noTokens = "This episode was written without the values of its tokens. checkpoint.record_episodes=16 records them.";
+const noTokens = "The page has no values of its tokens: the run did not record them (checkpoint.record_episodes=16 does), or the page was full.";
 
 const tokensBox = (children) => make("div", { className: "tokens", tabIndex: 0, attributes: { role: "group", "aria-label": "Tokens. Left and right arrow keys move from token to token and show the values of each." } }, ...children);
 
