@@ -5,7 +5,8 @@ Safetensors only; code from the folder is never run. A loading error names the p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -147,10 +148,18 @@ def load_tokenizer(path: str | Path) -> Any:
     return tokenizer
 
 
-def save_model(model: Any, tokenizer: Any, path: str | Path, *, in_run: bool = False) -> None:
+def save_model(
+    model: Any,
+    tokenizer: Any,
+    path: str | Path,
+    *,
+    in_run: bool = False,
+    generation: Mapping[str, Any] | None = None,
+) -> None:
     """Writes a folder that `load_model` and any Hugging Face tool can load, completely or not at all.
 
-    Adapters are merged into the written weights (`peft_folders.save_merged`); the model is not changed. Raises
+    Adapters are merged into the written weights (`peft_folders.save_merged`); the model is not changed. `generation`: values of
+    `generation_config.json` besides the model's own. Raises
     `OutputPathError` if `path` contains anything but a model that was saved here, except with `in_run` (models of a run folder).
     """
     with replaced(path, "model", is_older=lambda _: in_run) as folder, quiet_transformers():
@@ -159,6 +168,17 @@ def save_model(model: Any, tokenizer: Any, path: str | Path, *, in_run: bool = F
         else:
             model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+        if generation:
+            _write_generation_config(model, folder, generation)
+
+
+def _write_generation_config(model: Any, folder: Path, values: Mapping[str, Any]) -> None:
+    from transformers import GenerationConfig
+
+    own = getattr(model, "generation_config", None)
+    config = copy.deepcopy(own) if own is not None else GenerationConfig()
+    config.update(**values)
+    config.save_pretrained(folder)
 
 
 @contextmanager

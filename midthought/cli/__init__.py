@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from midthought.cli import doctor, feedback, init, memory, planning, servers, training, watch
+from midthought.cli import doctor, feedback, init, memory, planning, servers, talking, training, watch
 from midthought.cli.output import make_logs_printable, tell
 from midthought.errors import TrainingStoppedError, UserError
 from midthought.storage_errors import storage_error
@@ -38,6 +38,9 @@ for command in (
     planning.compare,
     planning.guard,
     watch.watch,
+    talking.chat,
+    talking.serve,
+    talking.push,
 ):
     app.command()(command)
 app.add_typer(memory.app, name="memory")

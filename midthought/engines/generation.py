@@ -6,6 +6,7 @@ Each wraps one asynchronous engine (`engine.py`), which the rollout loop uses di
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
@@ -162,6 +163,13 @@ class BaseInferenceEngine(ABC):
             coroutine.close()
             raise self._shut_down_error()
         return self._loop.run(coroutine)
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Starts a coroutine on this engine's event loop without waiting for it. Raises `EngineError` after `shutdown`."""
+        if self._is_shut_down:
+            coroutine.close()
+            raise self._shut_down_error()
+        return self._loop.start(coroutine)
 
     def next_episode(self) -> int:
         """Returns a new sequence number for `core`. Raises `EngineError` after `shutdown`."""

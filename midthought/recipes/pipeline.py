@@ -43,9 +43,11 @@ from midthought.storage_errors import THEN_RESUME, storage_errors
 from midthought.tokenization import Renderer
 from midthought.trainer.checkup import examine_before_start
 from midthought.trainer.plan_record import PlanRecord
+from midthought.trainer.prompt_record import PromptRecord
 from midthought.trainer.rollouts import check_source
 from midthought.trainer.run_writer import RunStage, record
 from midthought.trainer.supervised import Demonstrate, supervised_learner
+from midthought.trainer.trained_policy import generation_values
 from midthought.trainer.trainer import Trainer
 from midthought.types import Trajectory
 
@@ -64,6 +66,8 @@ class RecipeRun(ABC):
     resume: bool = False
     allow_changes: bool = False
     """Permits resuming with settings that change what is learned."""
+    recipe: str = field(init=False, default="")
+    """Name of the recipe, or `module:name`."""
     run: RunFolder = field(init=False)
     stages: Stages = field(init=False)
     policy: Any = field(init=False)
@@ -231,6 +235,7 @@ class RecipeRun(ABC):
         require_finite(policy, "the model that the run starts from", "Give a model whose weights are finite")
         self.policy, self._loaded = placed(policy, self._device), None
         self.tasks.open(Renderer(tokenizer, self.config.model.chat_template_kwargs))
+        PromptRecord.of(self.tasks.prompts, self.recipe).write(self.run)
         if self.stage != "evaluate" and not self.resume:
             examine_before_start(self.tasks.setup(self.policy, self._choice, self.path))
 
@@ -355,7 +360,8 @@ class RecipeRun(ABC):
         )
 
     def _export(self, name: str, learner: AnyLearner | None = None) -> None:
-        self.stages.export(name, self.policy, self._tokenizer, learner)
+        generation = generation_values(self.tasks.renderer, self.config.inference)
+        self.stages.export(name, self.policy, self._tokenizer, learner, generation=generation)
 
     def _metrics(self) -> dict[str, Any]:
         """Returns the metrics of all stages so far, for the summary."""

@@ -27,6 +27,9 @@ class Recipe:
     """Subclass of `RecipeRun`, or `module:name` of one, which is imported after the settings are validated."""
     presets: Presets = field(default_factory=dict)
     """Values of the settings, or a YAML file of them, by name. `own` is the default for a given model, `tiny` without one."""
+    tools: str = ""
+    """`module:name` of a function of the settings and the run folder that returns the tools (`ToolRegistry`) of a finished run,
+    for `midthought chat` and `serve`."""
 
     @property
     def name(self) -> str:
@@ -81,7 +84,10 @@ class Recipe:
             path, words=words, config=config, stage=stage, from_path=from_path, resume=resume
         )
         run_class = load(self.run_class) if isinstance(self.run_class, str) else self.run_class
-        summary: dict[str, Any] = run_class(chosen, path, console, stage, begin_with, resume, allow_changes).train()
+        run = run_class(chosen, path, console, stage, begin_with, resume, allow_changes)
+        if hasattr(run, "recipe"):
+            run.recipe = self.name if self.module.startswith(f"{__package__}.") else f"{self.module}:recipe"
+        summary: dict[str, Any] = run.train()
         return summary
 
     def for_verl(self) -> Any:

@@ -5,7 +5,7 @@ Does not depend on a particular task, tool or reward: a recipe defines what its 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,12 +65,21 @@ class Stages:
         newest = checkpoints.newest() if self.resume else None
         return int(checkpoints.restore(learner, newest)["step"]) if newest is not None else 0
 
-    def export(self, name: str, policy: Any, tokenizer: Any, learner: AnyLearner | None = None) -> None:
-        """Writes the policy as a Hugging Face folder in the run folder. Adapters that a stage learned are merged into it."""
+    def export(
+        self,
+        name: str,
+        policy: Any,
+        tokenizer: Any,
+        learner: AnyLearner | None = None,
+        *,
+        generation: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Writes the policy as a Hugging Face folder in the run folder. Adapters that a stage learned are merged into it.
+        `generation`: values of `generation_config.json`."""
         require_finite(policy, f"{self.run.path / name}")
         if learner is not None and has_adapters(learner.policy):
             merge(learner.policy)
-        save_model(policy, tokenizer, self.run.path / name, in_run=True)
+        save_model(policy, tokenizer, self.run.path / name, in_run=True, generation=generation)
         self.run.expect_folder(name)
         policy.name_or_path = str(self.run.path / name)  # the base model that adapters of the next stage name
 

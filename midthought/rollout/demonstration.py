@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from midthought.errors import DataError
 from midthought.rollout.demonstrated_text import demonstrated_text
@@ -36,7 +36,7 @@ def demonstration(
 def _in_own_format(
     task: Task, messages: Sequence[Message], first: int, renderer: Renderer, call_format: NativeCallFormat
 ) -> Trajectory:
-    said = _with_our_ids(messages, call_format)
+    said = with_our_ids(messages, call_format.syntax.make_id)
     answers = [number for number, message in enumerate(said) if message["role"] == "assistant"]
     trajectory = Trajectory(task, renderer.prompt(said[:first]))
     for answer, after in zip(answers, [*answers[1:], None], strict=True):
@@ -52,8 +52,9 @@ def _in_own_format(
     return trajectory
 
 
-def _with_our_ids(messages: Sequence[Message], call_format: NativeCallFormat) -> list[Message]:
-    """Returns the messages with our ids, and the names of tools beside results."""
+def with_our_ids(messages: Sequence[Message], make_id: Callable[[str, int], str]) -> list[Message]:
+    """Returns the messages with the ids of `make_id(name of the tool, number of the call)`, and the names of tools beside
+    results."""
     said: list[Message] = []
     known: dict[str, tuple[str, str]] = {}
     waiting: list[tuple[str, str]] = []
@@ -63,7 +64,7 @@ def _with_our_ids(messages: Sequence[Message], call_format: NativeCallFormat) ->
             waiting, renamed = [], []
             for call in calls:
                 name = call["function"]["name"]
-                ours = call_format.syntax.make_id(name, num_calls)
+                ours = make_id(name, num_calls)
                 num_calls += 1
                 waiting.append((ours, name))
                 known[call.get("id") or ours] = (ours, name)

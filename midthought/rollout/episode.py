@@ -192,8 +192,16 @@ class Episode:
     With other formats, a turn with calls ends, and `calls` contains them.
     """
 
-    def __init__(self, parts: RolloutParts, trajectory: Trajectory, number: int, tools: EpisodeTools) -> None:
-        """The caller closes `tools`."""
+    def __init__(
+        self,
+        parts: RolloutParts,
+        trajectory: Trajectory,
+        number: int,
+        tools: EpisodeTools,
+        *,
+        in_thought: bool | None = None,
+    ) -> None:
+        """The caller closes `tools`. `in_thought`: whether the prompt ends within a thought; None: read from its last token."""
         self.trajectory = trajectory
         self.calls: list[ParsedAction] = []
         """Calls of the latest turn that were not run yet."""
@@ -201,12 +209,12 @@ class Episode:
         self._number = number
         self._tools = tools
         self._num_calls_before_reply = 0
-        self._num_answered_calls = 0
+        self._num_answered_calls = sum(len(m.get("tool_calls") or ()) for m in parts.messages(trajectory.task))
         self._answers: list[Message] = []
         """Conversation after the initial messages, without thoughts: a later segment starts with it."""
         self._first_action: ParsedAction | None = None
         self._first_call = ToolCall()
-        self._begin_turn()
+        self._begin_turn(in_thought)
 
     async def run(self, environment: EpisodeEnvironment) -> StopReason:
         """Runs turns until the episode ends. Returns the stop reason."""
@@ -297,8 +305,10 @@ class Episode:
             return StopReason.MAX_TURNS
         return None if self.reply(words) else StopReason.LENGTH
 
-    def _begin_turn(self) -> None:
-        self._in_thought = self._parts.renderer.opens_thought(self.trajectory.token_ids)
+    def _begin_turn(self, in_thought: bool | None = None) -> None:
+        if in_thought is None:
+            in_thought = self._parts.renderer.opens_thought(self.trajectory.token_ids)
+        self._in_thought = in_thought
         self._watch = TokenWatch(self._parts.renderer, self._parts.call_format, in_thought=self._in_thought)
         self._first_action, self._first_call = None, ToolCall()
         self._begun_at = len(self.trajectory.token_ids)
@@ -324,13 +334,20 @@ class Episode:
             )
         )
 
-    def _remember(self, turn: Turn, messages: Sequence[Message], calls: Sequence[ParsedAction] = ()) -> None:
+    def conversation(self, calls: Sequence[ParsedAction] = ()) -> list[Message]:
+        """Returns the messages up to the latest turn, which made `calls`, without thoughts, as the chat template takes them."""
+        before = [*self._parts.messages(self.trajectory.task), *self._answers]
+        return [*before, self._said(self.trajectory.turns[-1], calls)]
+
+    def _said(self, turn: Turn, calls: Sequence[ParsedAction]) -> Message:
         answer = turn.model_output.rpartition(THINK_CLOSE)[2].strip() if turn.answer is None else turn.answer
-        said: Message = {"role": "assistant", "content": answer}
         if calls and isinstance(self._parts.call_format, NativeCallFormat):
-            said = self._parts.call_format.answer_message(answer, calls, self._num_answered_calls)
-            self._num_answered_calls += len(calls)
-        self._answers += [said, *messages]
+            return self._parts.call_format.answer_message(answer, calls, self._num_answered_calls)
+        return {"role": "assistant", "content": answer}
+
+    def _remember(self, turn: Turn, messages: Sequence[Message], calls: Sequence[ParsedAction] = ()) -> None:
+        self._answers += [self._said(turn, calls), *messages]
+        self._num_answered_calls += len(calls)
 
     async def _run_in_text(self, calls: Sequence[ParsedAction]) -> bool:
         """Runs calls within a turn and inserts the results into its text. Returns False if they do not fit."""
@@ -366,7 +383,7 @@ class Episode:
                 )
         finally:
             self.trajectory.tool_seconds += time.perf_counter() - started
-        return [_bounded(event, self._parts) for event in events]
+        return [bounded(event, self._parts.renderer, self._parts.inference.max_result_tokens) for event in events]
 
     def _fits(self, token_ids: Sequence[int]) -> bool:
         """Whether these tokens fit into the episode's budget."""
@@ -386,8 +403,9 @@ def _segment_seed(trajectory: Trajectory) -> int:
     return (trajectory.seed ^ number * 0x9E3779B97F4A7C15) & (2**63 - 1) if number else trajectory.seed
 
 
-def _bounded(event: ToolEvent, parts: RolloutParts) -> ToolEvent:
-    words = parts.renderer.truncate(event.call.result or "", parts.inference.max_result_tokens)
+def bounded(event: ToolEvent, renderer: Renderer, max_tokens: int) -> ToolEvent:
+    """Returns the event with a result of at most `max_tokens` tokens."""
+    words = renderer.truncate(event.call.result or "", max_tokens)
     if words == event.call.result:
         return event
     return dataclasses.replace(event, call=dataclasses.replace(event.call, result=words))

@@ -19,7 +19,7 @@ def first_answer(messages: Sequence[Message]) -> int:
     or if two answers follow each other.
     """
     for number, message in enumerate(messages):
-        _check(number, message)
+        check_message(number, message)
     roles = [message["role"] for message in messages]
     if "assistant" not in roles[1:] or roles[0] == "assistant" or roles[-1] != "assistant":
         raise DataError(f"the roles {roles} do not begin with a question and end with an answer")
@@ -55,7 +55,7 @@ def events_of(answer: Message, results: Sequence[str]) -> list[ToolEvent]:
     ]
 
 
-def _check(number: int, message: Any) -> None:
+def check_message(number: int, message: Any) -> None:
     """Raises `DataError` if this is no message."""
     if not isinstance(message, Mapping) or message.get("role") not in ROLES:
         raise DataError(

@@ -31,7 +31,7 @@ from midthought.trainer.learners import choose_learner
 from midthought.trainer.rollouts import longest_sequence, make_engine, make_source, make_worker_group
 from midthought.trainer.tasks import TrainingTasks
 from midthought.trainer.teacher import load_teacher, make_self_teacher
-from midthought.trainer.trained_policy import TrainedPolicy
+from midthought.trainer.trained_policy import TrainedPolicy, generation_values
 from midthought.types import RolloutData
 
 
@@ -148,7 +148,9 @@ class LearningParts:
         """Writes the policy and its tokenizer. Raises TrainingStoppedError if a weight is not finite, and as `save_model`."""
         require_finite(self.learner.policy, f"model {path}")
         with meter.phase("saving"):
-            save_model(self.learner.policy, self._policy.tokenizer, path, in_run=in_run)
+            generation = generation_values(self._policy.renderer, self.config.inference)
+            policy = self.learner.policy
+            save_model(policy, self._policy.tokenizer, path, in_run=in_run, generation=generation)
 
     def close(self) -> None:
         """Ends servers and workers, before another trainer of the same model takes their place.

@@ -29,6 +29,8 @@ from midthought.storage_errors import THEN_RESUME, storage_errors
 from midthought.tokenization import Renderer
 from midthought.trainer.checkpoint_manager import CheckpointManager
 from midthought.trainer.plan_record import PlanRecord
+from midthought.trainer.prompt_record import PromptRecord
+from midthought.trainer.rollouts import PromptBuilder
 from midthought.types import Trajectory
 
 _log = logging.getLogger(__name__)
@@ -121,12 +123,13 @@ class RunWriter:
             return (self.newest or self.newest_sft) / "policy"  # type: ignore[operator]
         return self.sft_policy_path if self.has_sft else None
 
-    def record_settings(self) -> None:
-        """Writes the settings. Call it after every check of them."""
+    def record_settings(self, prompts: PromptBuilder) -> None:
+        """Writes the settings, and how conversations are written. Call it after every check of them."""
         if not self.is_owner:
             return
         step = step_of(self.newest) if self.newest is not None else 0
         self.run.record_settings(self._config, self._changes, "ppo", step)
+        PromptRecord.of(prompts).write(self.run)
         for change in self._changes:
             _log.info("changed at iteration %d: %s", step, change)
 

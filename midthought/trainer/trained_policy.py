@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from midthought.config import InferenceConfig
 from midthought.errors import CheckpointError
 from midthought.float32_head import use_float32_head
 from midthought.learning.run_checks import require_finite
@@ -71,6 +72,18 @@ def open_policy(
     else:
         native = prompts
     return TrainedPolicy(model=model, tokenizer=tokenizer, renderer=renderer, prompts=native, path=path)
+
+
+def generation_values(renderer: Renderer, inference: InferenceConfig) -> dict[str, Any]:
+    """Returns values of `generation_config.json`: the tokens that end an answer, and the sampling options of training."""
+    pad_id = renderer.tokenizer.pad_token_id
+    return {
+        "eos_token_id": sorted(renderer.eos_token_ids),
+        **({} if pad_id is None else {"pad_token_id": pad_id}),
+        "max_new_tokens": inference.max_tokens,
+        "do_sample": inference.temperature > 0,
+        **({"temperature": inference.temperature, "top_p": inference.top_p} if inference.temperature > 0 else {}),
+    }
 
 
 def take_over(policy: Any, folder: Path) -> None:

@@ -176,7 +176,7 @@ class Trainer:
             self.load_checkpoint(self._writer.newest)
         if self._writer is not None:
             with disk_of(self._writer):
-                self._writer.record_settings()
+                self._writer.record_settings(self._policy.prompts)
             self._writer.record_plan(given.choice if self._stage is None else self._stage.choice, self.meter)
 
     def _open_learning(self) -> None:

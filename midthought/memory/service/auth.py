@@ -30,14 +30,22 @@ class AccessPolicy:
     token: str | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, host: str, token_env: str | None, environ: Mapping[str, str] | None = None) -> AccessPolicy:
-        """Raises SettingsError if the token is missing or too short, or if the address is not loopback and no token is set."""
+    def of(
+        cls,
+        host: str,
+        token_env: str | None,
+        environ: Mapping[str, str] | None = None,
+        *,
+        option: str = "--token-env",
+    ) -> AccessPolicy:
+        """Raises SettingsError if the token is missing or too short, or if the address is not loopback and no token is set.
+        `option`: the option of the command that names the environment variable."""
         environ = os.environ if environ is None else environ
         if token_env is None:
             if not is_loopback(host):
                 raise SettingsError(
                     f"--host {host} can be reached from other machines, so the service needs a token: put one into an "
-                    "environment variable and name it with --token-env; or use --host 127.0.0.1"
+                    f"environment variable and name it with {option}; or use --host 127.0.0.1"
                 )
             return cls(host=host)
         token = environ.get(token_env, "")

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from midthought.memory.service.auth import AccessPolicy, is_same_origin
@@ -46,7 +46,8 @@ class _Refused(Exception):
 
 
 class SecurityMiddleware:
-    """Calls `observe(route, method, status, seconds)` after every response; `route` is the application's path template."""
+    """Calls `observe(route, method, status, seconds)` after every response; `route` is the application's path template.
+    `error_body(status, detail)` returns the JSON of a refusal."""
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class SecurityMiddleware:
         body_seconds: float = 10.0,
         answer_seconds: float = 30.0,
         observe: Callable[[str, str, int, float], None] = lambda route, method, status, seconds: None,
+        error_body: Callable[[int, str], Mapping[str, Any]] = lambda status, detail: {"detail": detail},
     ) -> None:
         self._app = app
         self._access = access
@@ -64,6 +66,7 @@ class SecurityMiddleware:
         self._body_seconds = body_seconds
         self._answer_seconds = answer_seconds
         self._observe = observe
+        self._error_body = error_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -84,14 +87,14 @@ class SecurityMiddleware:
             async with asyncio.timeout(self._answer_seconds):
                 await self._app(scope, _replayed(body, receive), send_on)
         except _Refused as refused:
-            await _refuse(send_on, refused)
+            await self._refuse(send_on, refused)
         except TimeoutError:
             if status == 0:
-                await _refuse(send_on, _Refused(503, f"no answer within {self._answer_seconds:g} seconds"))
+                await self._refuse(send_on, _Refused(503, f"no answer within {self._answer_seconds:g} seconds"))
         except Exception:
             logger.exception("%s %s was not answered", scope["method"], scope["path"])
             if status == 0:
-                await _refuse(send_on, _Refused(500, "internal error; see the service's log"))
+                await self._refuse(send_on, _Refused(500, "internal error; see the service's log"))
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self._observe(route, scope["method"], status, time.perf_counter() - started)
@@ -143,6 +146,13 @@ class SecurityMiddleware:
             words = f"the body did not arrive within {self._body_seconds:g} seconds"
             raise _Refused(408, words, connection="close") from None
 
+    async def _refuse(self, send: Send, refused: _Refused) -> None:
+        body = json.dumps(self._error_body(refused.status, str(refused)), ensure_ascii=False).encode()
+        headers = {"content-type": "application/json", "content-length": str(len(body)), **refused.headers}
+        pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": refused.status, "headers": pairs})
+        await send({"type": "http.response.body", "body": body})
+
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
     is_given = False
@@ -155,11 +165,3 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replay
-
-
-async def _refuse(send: Send, refused: _Refused) -> None:
-    body = json.dumps({"detail": str(refused)}, ensure_ascii=False).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **refused.headers}
-    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": refused.status, "headers": pairs})
-    await send({"type": "http.response.body", "body": body})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from midthought.env.answers import task_is_right
@@ -64,6 +65,11 @@ class FeedbackTasks(RecipeTasks):
     def executor(self, critic: str | None = None) -> ToolExecutor:
         """Returns an executor of the tool with this critic instead of the one in the settings."""
         return ToolExecutor(_registry(self.config, critic), timeout_seconds=self.config.inference.tool_timeout_seconds)
+
+
+def tools_of_run(config: FeedbackRecipeConfig, run_path: Path) -> ToolRegistry:
+    """Returns the tool of a finished run."""
+    return _registry(config)
 
 
 def _registry(config: FeedbackRecipeConfig, critic: str | None = None) -> ToolRegistry:

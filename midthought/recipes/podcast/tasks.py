@@ -149,18 +149,43 @@ def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_p
     parts = split_episodes(chunks, num_test, num_validation, seed)
     plan = _plan(config, questions.num_train, questions.no_memory_share)
     tasks = _tasks(config, chunks, parts, plan)
-    where = memory.path or run_path / "memory"
-    measures = not config.is_repeatable  # times differ between runs
-    is_replayed = bool(config.cassette.replay)
-    store = open_memory(
-        where, memory.table, memory.embedding_model, memory.token_env, measures=measures, is_replayed=is_replayed
-    )
+    store = _open_memory(config, run_path)
     replaces = memory.replace or not memory.path  # a run's own memory holds nothing else
     if isinstance(store, MemoryStore) and not replaces:
         store.require_kept(chunks)
-    registry = ToolRegistry()
-    registry.register(MemoryRetrievalTool(store, k=memory.k, mode=memory.search))
-    return PodcastData(parts, tasks, store, registry, plan, replaces, is_replayed)
+    registry = _registry(config, store)
+    return PodcastData(parts, tasks, store, registry, plan, replaces, bool(config.cassette.replay))
+
+
+def tools_of_run(config: PodcastConfig, run_path: Path) -> ToolRegistry:
+    """Returns the tool over the memory of a finished run. Raises `MemoryStoreError` if it is gone or was changed."""
+    store = _open_memory(config, run_path)
+    own = run_path / "memory"
+    if isinstance(store, MemoryStore):
+        if not config.memory.path and (found := damage_in(own)):
+            raise MemoryStoreError(f"{own} {found}; restore it from a copy of the run")
+        if not store.is_built:
+            raise MemoryStoreError(
+                f"{store.uri} holds no memory; restore the folder, or leave the tool out with --no-tools"
+            )
+    return _registry(config, store)
+
+
+def _open_memory(config: PodcastConfig, run_path: Path) -> MemoryStore | RemoteMemory:
+    memory = config.memory
+    measures = not config.is_repeatable  # times differ between runs
+    return open_memory(
+        memory.path or run_path / "memory",
+        memory.table,
+        memory.embedding_model,
+        memory.token_env,
+        measures=measures,
+        is_replayed=bool(config.cassette.replay),
+    )
+
+
+def _registry(config: PodcastConfig, store: MemoryStore | RemoteMemory) -> ToolRegistry:
+    return ToolRegistry([MemoryRetrievalTool(store, k=config.memory.k, mode=config.memory.search)])
 
 
 def _plan(config: PodcastConfig, num_questions: int, no_memory_share: float) -> QuestionPlan:

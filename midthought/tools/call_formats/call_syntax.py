@@ -130,11 +130,15 @@ class CallSyntax:
         after = self.after_call if _marker(self.before_call) else self.after_call + self.after_calls
         return (after.strip().lstrip("]").split() or [""])[-1]
 
+    @property
+    def markers(self) -> list[str]:
+        """The texts with which the calls of a turn may begin; empty if the whole turn is the call."""
+        return [marker for marker in (_marker(self.before_calls), self.opening) if marker]
+
     def first_marker(self, text: str) -> int:
         """Returns the position at which the calls of a turn begin; the length of the text if there are none."""
-        markers = [marker for marker in (_marker(self.before_calls), self.opening) if marker]
-        places = [place for marker in markers if (place := text.find(marker)) >= 0]
-        is_call = not markers and self._begins_call(_LEADING_TAG.sub("", text))
+        places = [place for marker in self.markers if (place := text.find(marker)) >= 0]
+        is_call = not self.markers and self._begins_call(_LEADING_TAG.sub("", text))
         return min(places, default=0 if is_call else len(text))
 
     def answer(self, text: str) -> str | None:

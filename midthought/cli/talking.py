@@ -1,0 +1,126 @@
+"""`midthought serve`, `chat` and `push`: use and publish the policy of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from midthought.cli.output import tell
+from midthought.errors import SettingsError
+
+Run = Annotated[Path, typer.Argument(help="Run folder, checkpoint, or Hugging Face model folder.")]
+Recipe = Annotated[
+    str | None,
+    typer.Option(help="Recipe that makes the tools, if the run does not record one; MODULE:NAME for your own."),
+]
+Tools = Annotated[list[str] | None, typer.Option(help="MODULE:NAME of a tool instead of the run's; may be repeated.")]
+NoTools = Annotated[bool, typer.Option("--no-tools", help="Without the run's tools.")]
+System = Annotated[str | None, typer.Option(help="System prompt instead of the run's.")]
+CallFormat = Annotated[str | None, typer.Option(help="Name of the call format, if the run does not record one.")]
+Device = Annotated[str | None, typer.Option(help="Device: cpu, cuda, …; default: that of the run's settings.")]
+
+
+def serve(
+    run: Run,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 chooses a free one.")] = 8200,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(help="Environment variable with the API key that requests must have. Needed beyond loopback."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the model in requests; default: the run's name.")] = None,
+    recipe: Recipe = None,
+    tools: Tools = None,
+    no_tools: NoTools = False,
+    system: System = None,
+    call_format: CallFormat = None,
+    device: Device = None,
+    max_num_seqs: Annotated[int | None, typer.Option(min=1, help="Most answers sampled at the same time.")] = None,
+) -> None:
+    """Serve the policy of a run as an OpenAI-compatible chat endpoint. Its tools run here. Ctrl-C stops it."""
+    from midthought.memory.service.auth import AccessPolicy
+    from midthought.recipes.served_run import Overrides, open_run
+    from midthought.serve.command import require_extra
+    from midthought.serve.command import serve as serve_policy
+
+    access = AccessPolicy.of(host, api_key_env, option="--api-key-env")
+    require_extra()
+    opened = open_run(
+        run,
+        Overrides(
+            recipe=recipe,
+            tools=_tools(tools, no_tools),
+            system_prompt=system,
+            call_format=call_format,
+            device=device,
+            max_num_seqs=max_num_seqs,
+        ),
+    )
+    with opened.engine:
+        serve_policy(opened.engine, opened.policy, access, name=name or opened.name, port=port, tell=tell)
+
+
+def _tools(tools: list[str] | None, no_tools: bool) -> list[str] | None:
+    if tools and no_tools:
+        raise SettingsError(f"--tools {tools[0]} with --no-tools: leave one of them out")
+    return [] if no_tools else tools or None
+
+
+def chat(
+    run: Run,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, help="0 takes the most probable token; default: that of the run's settings.")
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of an answer, results included.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the first answer; default: random.")] = None,
+    recipe: Recipe = None,
+    tools: Tools = None,
+    no_tools: NoTools = False,
+    system: System = None,
+    call_format: CallFormat = None,
+    device: Device = None,
+) -> None:
+    """Talk to the policy of a run; its tools run here. Thoughts, calls and results are shown as they arrive.
+
+    Without a terminal, every line of the standard input is a question of its own, and every line of the output its answer.
+    """
+    import sys
+
+    from midthought.recipes.served_run import Overrides, open_run
+    from midthought.serve.chat_session import ChatSession
+    from midthought.serve.chat_terminal import ChatTerminal, answer_lines
+
+    overrides = Overrides(
+        recipe=recipe,
+        tools=_tools(tools, no_tools),
+        system_prompt=system,
+        call_format=call_format,
+        device=device,
+        max_num_seqs=1,
+    )
+    opened = open_run(run, overrides)
+    with opened.engine:
+        session = ChatSession(opened.engine, opened.policy, temperature=temperature, max_tokens=max_tokens, seed=seed)
+        if sys.stdin.isatty():
+            ChatTerminal(session).run()
+        else:
+            answer_lines(session, sys.stdin)
+
+
+def push(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    repo: Annotated[str, typer.Argument(help="Repository on the Hugging Face hub: OWNER/NAME.")],
+    private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one.")] = False,
+    folder: Annotated[
+        Path | None, typer.Option(help="Write the files and the card into this folder, and upload nothing.")
+    ] = None,
+) -> None:
+    """Upload the policy of a run with a model card to the Hugging Face hub (`hf auth login` first)."""
+    from midthought.trainer.publication import push_to_hub, save_for_hub
+
+    if folder is not None:
+        tell(f"{save_for_hub(run, folder, name=repo)}: read README.md, and fill in the license")
+        return
+    tell(f"{push_to_hub(run, repo, private=private)}: read the model card there, and fill in the license")

@@ -1,0 +1,188 @@
+"""Opens the policy of a run, or a model folder, to talk to it: engine, tools, and how its conversations are written."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from midthought.config import InferenceConfig, ModelConfig, RecipeConfig, read_yaml
+from midthought.engines.create import LocalInferenceEngine
+from midthought.errors import SettingsError
+from midthought.float32_head import use_float32_head
+from midthought.pretrained import load_model, load_tokenizer, placed, policy_folder
+from midthought.recipes import find_recipe, recipe_names
+from midthought.references import load
+from midthought.report.run_folder import require_intact_run
+from midthought.rollout.chat_policy import ChatPolicy
+from midthought.tokenization import Renderer
+from midthought.tools.call_formats.detection import choose_call_format
+from midthought.tools.call_formats.registry import find_call_format
+from midthought.tools.definition import Tool
+from midthought.tools.executor import ToolExecutor
+from midthought.tools.registry import ToolRegistry
+from midthought.trainer.prompt_record import NATIVE, PromptRecord, run_folder_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overrides:
+    """What replaces the record of a run; None: as recorded."""
+
+    recipe: str | None = None
+    """Name, or `module:name`, of the recipe that makes the tools."""
+    tools: Sequence[str] | None = None
+    """`module:name` of tools, or of classes or functions without arguments that make one."""
+    system_prompt: str | None = None
+    call_format: str | None = None
+    device: str | None = None
+    max_num_seqs: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServedRun:
+    """An open policy. Shut the engine down after use."""
+
+    path: Path
+    """Folder of the model."""
+    name: str
+    engine: LocalInferenceEngine
+    policy: ChatPolicy
+
+
+def open_run(path: Path, overrides: Overrides | None = None) -> ServedRun:
+    """Opens the policy of a run folder or a checkpoint, or a model folder, after its files were compared with their manifests.
+
+    Raises `ModelPathError`, `CheckpointError` if a file is missing or not as it was written, `SettingsError` if the tools
+    of the run cannot be made.
+    """
+    given = overrides or Overrides()
+    folder, run = policy_folder(path), run_folder_of(path)
+    if run is not None:
+        require_intact_run(run)
+    config = _config(run)
+    record = PromptRecord.read(run) if run is not None else None
+    registry = _registry(run, record, given)
+    model_config = config.model
+    model = placed(load_model(folder, model_config.weights_dtype), given.device or model_config.device)
+    if model_config.float32_head:
+        use_float32_head(model)
+    tokenizer = load_tokenizer(folder)
+    renderer = Renderer(tokenizer, model_config.chat_template_kwargs)
+    record = record or PromptRecord()
+    call_format_name = given.call_format or record.call_format
+    if not call_format_name:
+        raise SettingsError(
+            f"{run} was trained with a call format of your own; register it in a module and name it with --call-format"
+        )
+    if call_format_name == NATIVE:
+        definitions = registry.definitions()
+        chosen = choose_call_format(renderer, definitions, describe_tools=record.describes_tools)
+        call_format, renderer = chosen.call_format, chosen.renderer
+    else:
+        call_format = find_call_format(call_format_name)
+    inference = config.inference
+    options = {} if inference.max_seq_len == "auto" else {"max_seq_len": inference.max_seq_len}
+    longest = getattr(model.config, "max_position_embeddings", None)
+    engine = LocalInferenceEngine(
+        model,
+        tokenizer,
+        max_num_seqs=given.max_num_seqs or (128 if inference.max_num_seqs == "auto" else inference.max_num_seqs),
+        **({"max_seq_len": longest} if longest else {}) | options,
+    )
+    policy = ChatPolicy(
+        engine=engine.core,
+        renderer=renderer,
+        call_format=call_format,
+        executor=ToolExecutor(registry, timeout_seconds=inference.tool_timeout_seconds),
+        max_seq_len=engine.core.max_seq_len,  # type: ignore[attr-defined]
+        system_prompt=record.system_prompt if given.system_prompt is None else given.system_prompt,
+        describes_tools=record.describes_tools,
+        inference=inference,
+    )
+    return ServedRun(path=folder, name=(run or folder).resolve().name, engine=engine, policy=policy)
+
+
+def _config(run: Path | None) -> RecipeConfig:
+    """Returns the sections `model` and `inference` of a run's settings."""
+    config = RecipeConfig()
+    if run is None or not (run / "config.yaml").is_file():
+        return config
+    values = read_yaml(run / "config.yaml")
+    sections: Mapping[str, Any] = {"model": ModelConfig, "inference": InferenceConfig}
+    return config.merged({name: values[name] for name in sections if isinstance(values.get(name), Mapping)})
+
+
+# -- tools ---------------------------------------------------------------------------------------------------------
+
+
+def _registry(run: Path | None, record: PromptRecord | None, given: Overrides) -> ToolRegistry:
+    if given.tools is not None:
+        return ToolRegistry([_tool(reference) for reference in given.tools])
+    recipe = given.recipe or (record.recipe if record is not None else "")
+    if record is None:
+        if run is not None and not recipe:
+            raise SettingsError(
+                f"{run} was written by an earlier version, which did not record the tools: add --recipe {recipe_names()[0]} (or "
+                "another recipe), or --tools MODULE:NAME for each tool, or --no-tools"
+            )
+        if not recipe:
+            return ToolRegistry()
+    if recipe:
+        return _tools_of_recipe(recipe, run, is_given=given.recipe is not None)
+    assert record is not None
+    return ToolRegistry([_recorded_tool(run, record, tool) for tool in record.tools])
+
+
+def _tools_of_recipe(name: str, run: Path | None, *, is_given: bool) -> ToolRegistry:
+    if name not in recipe_names() and not is_given:
+        raise SettingsError(
+            f"the tools of this run are made by the recipe {name}. A run folder does not start code by itself: if you trust "
+            f"it, add --recipe {name}"
+        )
+    recipe = find_recipe(name)
+    if run is None:
+        raise SettingsError(f"--recipe {name}: its tools need the folder of a run; give the run, not a model folder")
+    if not recipe.tools:
+        raise SettingsError(
+            f"the recipe {name} does not say how its tools are made (Recipe.tools); add --tools MODULE:NAME"
+        )
+    config, _ = recipe.begin(run, words=[], stage="evaluate", from_path=run)
+    found: ToolRegistry = load(recipe.tools)(config, run)
+    return found
+
+
+def _recorded_tool(run: Path | None, record: PromptRecord, tool: Mapping[str, Any]) -> Tool:
+    source = str(tool.get("source") or "")
+    if source.startswith("midthought."):
+        try:
+            return _tool(source)
+        except SettingsError:
+            source = ""
+    words = " ".join(f"--tools {each.get('source') or 'MODULE:NAME'}" for each in record.tools)
+    raise SettingsError(
+        f"{run} was trained with the tools {', '.join(record.tool_names)}. A run folder does not start code by itself: if you "
+        f"trust it, add {words}, or leave the tools out with --no-tools"
+    )
+
+
+def _tool(reference: str) -> Tool:
+    """Returns the tool that `module:name` names; the working directory is searched, too."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    found = load(reference)
+    if not isinstance(found, Tool) and callable(found):
+        try:
+            found = found()
+        except TypeError as error:
+            raise SettingsError(
+                f"--tools {reference}: it cannot be made without arguments ({error}); name a tool that is ready, or a function "
+                "that returns it"
+            ) from None
+    if not isinstance(found, Tool):
+        raise SettingsError(
+            f"--tools {reference} is no Tool but a {type(found).__name__}; @tool makes one from a function"
+        )
+    return found

@@ -1,0 +1,178 @@
+"""Turns the sampled tokens of one answer into pieces of text as they arrive: thoughts, calls, results, the answer.
+
+Does not depend on HTTP, engines or tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from midthought.tokenization import Renderer
+from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats.native import NativeCallFormat
+from midthought.tools.call_formats.tagged import TaggedCallFormat
+from midthought.tools.call_formats.thought_tags import THINK_CLOSE, THINK_OPEN
+
+
+class PieceKind(StrEnum):
+    """What a piece of an answer is."""
+
+    THOUGHT = "thought"
+    """Text between the tags of a thought, with the calls in it."""
+    ANSWER = "answer"
+    """Text outside of thoughts."""
+    CALL = "call"
+    """Calls outside of thoughts, as the policy wrote them."""
+    RESULT = "result"
+    """The result of a call, as the policy reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of an answer's text."""
+
+    kind: PieceKind
+    text: str
+    is_new: bool
+    """Whether a part of the answer begins with it; otherwise it continues the last piece."""
+
+
+class AnswerStream:
+    """Reads the tokens of one answer and passes pieces of its text to `emit`.
+
+    - Tags of thoughts are left out, and so are blanks at both ends of a thought or an answer.
+    - In formats whose calls are chat turns, text that is a call or may become one waits for the end of the turn (`end_turn`).
+    - `stop`: texts that end the answer before them (`is_stopped`); thoughts and calls are not searched for them.
+    """
+
+    def __init__(
+        self,
+        renderer: Renderer,
+        call_format: ToolCallFormat,
+        emit: Callable[[Piece], None],
+        *,
+        in_thought: bool,
+        stop: Sequence[str] = (),
+    ) -> None:
+        self.is_stopped = False
+        self._renderer, self._format, self._emit, self._stop = renderer, call_format, emit, tuple(stop)
+        self._tags: tuple[str, str] = getattr(call_format, "think_tags", (THINK_OPEN, THINK_CLOSE))
+        self._markers = _call_markers(call_format)
+        self.begin_turn(in_thought=in_thought)
+
+    def begin_turn(self, *, in_thought: bool) -> None:
+        """Starts a new turn; `in_thought` if its prompt opened the thought."""
+        self._decoder = self._renderer.decode_stream()
+        self._turn = ""
+        self._begin_part(in_thought=in_thought)
+
+    def _begin_part(self, *, in_thought: bool) -> None:
+        self.in_thought = in_thought
+        """Whether a thought is open."""
+        self._held = ""
+        """Text that was not passed on: blanks, what may be the beginning of a mark, or what waits for the end of the turn."""
+        self._waits = not in_thought and self._markers is None
+        self._has_begun = False
+
+    def feed(self, token_id: int) -> bool:
+        """Reads the next sampled token, without the one that ends the turn. Returns True if a stop text ended the answer."""
+        text = self._decoder.step(token_id)
+        if text and not self.is_stopped:
+            self._turn += text
+            self._held += text
+            while (found := self._next_mark()) is not None:
+                self._pass_mark(*found)
+            if not self._waits:
+                self._write(num_kept=self._num_undecided())
+        return self.is_stopped
+
+    def resume(self, results: str) -> None:
+        """Results were inserted into the running turn."""
+        self._write()
+        self._decoder = self._renderer.decode_stream()
+        self._begin_part(in_thought=self.in_thought)
+        self.add_result(results)
+
+    def end_turn(self, *, has_calls: bool) -> None:
+        """Passes on what was held: calls, or text that only looked like one."""
+        kind = self._kind
+        if self._waits and has_calls:
+            kind = PieceKind.CALL
+        elif self._waits and isinstance(self._format, NativeCallFormat):
+            answer = self._format.syntax.answer(self._turn)
+            if answer is not None:
+                self._held, kind = self._turn.rpartition(answer)[0], PieceKind.THOUGHT
+                self._write(kind)
+                self._begin_part(in_thought=False)
+                self._held, kind = answer, PieceKind.ANSWER
+        if kind is PieceKind.ANSWER and (
+            places := [self._held.find(stop) for stop in self._stop if stop in self._held]
+        ):
+            self._held, self.is_stopped = self._held[: min(places)], True
+        self._write(kind)
+
+    def add_result(self, text: str) -> None:
+        """The result of a call follows."""
+        if text.strip():
+            self._emit(Piece(PieceKind.RESULT, text.strip("\n"), True))
+
+    # -- parts of a turn ---------------------------------------------------------------------------------------
+
+    @property
+    def _kind(self) -> PieceKind:
+        return PieceKind.THOUGHT if self.in_thought else PieceKind.ANSWER
+
+    @property
+    def _marks(self) -> tuple[str, ...]:
+        """Texts that end the present part."""
+        return self._tags if self.in_thought or self._waits else (*self._tags, *self._stop, *(self._markers or ()))
+
+    def _next_mark(self) -> tuple[int, str] | None:
+        """Returns the first mark in the held text, with its position."""
+        if self.is_stopped:
+            return None
+        places = [(place, mark) for mark in self._marks if (place := self._held.find(mark)) >= 0]
+        return min(places, key=lambda found: found[0], default=None)
+
+    def _pass_mark(self, place: int, mark: str) -> None:
+        rest = self._held[place + len(mark) :]
+        if mark in self._tags:
+            self._held = self._held[:place]
+            self._write()
+            self._begin_part(in_thought=mark == self._tags[0])
+            self._held = rest
+        elif mark in self._stop:
+            self._held, self.is_stopped = self._held[:place], True
+            self._write()
+        else:
+            self._held = self._held[:place]
+            self._write()
+            self._held, self._waits, self._has_begun = mark + rest, True, False
+
+    def _num_undecided(self) -> int:
+        """Returns the length of the longest end of the held text with which a mark may begin."""
+        longest = max(map(len, self._marks)) - 1
+        lengths = range(min(longest, len(self._held)), 0, -1)
+        return next((n for n in lengths if any(mark.startswith(self._held[-n:]) for mark in self._marks)), 0)
+
+    def _write(self, kind: PieceKind | None = None, *, num_kept: int = 0) -> None:
+        """Passes on the held text, except its last `num_kept` characters and the blanks before them."""
+        decided = self._held[: len(self._held) - num_kept].rstrip()
+        self._held = self._held[len(decided) :]
+        text = decided if self._has_begun else decided.lstrip()
+        if text:
+            self._emit(Piece(kind or self._kind, text, not self._has_begun))
+            self._has_begun = True
+
+
+def _call_markers(call_format: ToolCallFormat) -> tuple[str, ...] | None:
+    """Returns the texts with which calls outside of thoughts begin. None: every text may become a call."""
+    if call_format.stops_at_call:  # a call is known at once, and its result follows it
+        return ()
+    if isinstance(call_format, TaggedCallFormat):
+        return call_format.tags[:1]
+    if isinstance(call_format, NativeCallFormat) and not call_format.syntax.around_answer[0]:
+        return tuple(call_format.syntax.markers) or None
+    return None

@@ -1,0 +1,219 @@
+"""A policy with all that writes and reads its conversations, and the prompts of conversations in OpenAI's form.
+
+A conversation that the policy has had is continued from its tokens, not rendered again. Does not depend on HTTP.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from array import array
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from midthought.config import InferenceConfig
+from midthought.engines.engine import Engine
+from midthought.errors import DataError, SettingsError
+from midthought.rollout.chat_messages import (
+    digest,
+    for_template,
+    last_answer_at,
+    result_event,
+    results_at_end,
+    with_system,
+)
+from midthought.tokenization import Renderer
+from midthought.tokenization.chat_template import Message
+from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats.native import NativeCallFormat
+from midthought.tools.definition import ToolDefinition
+from midthought.tools.executor import ToolExecutor
+from midthought.types import ParsedAction, ToolCall, ToolEvent
+
+MAX_KEPT_TOKENS = 8_000_000
+"""Tokens of conversations that are kept to be continued, 4 bytes each; the oldest are dropped."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatPolicy:
+    """What answers. The same fields as in the episodes that the policy was trained in (`PromptBuilder`)."""
+
+    engine: Engine
+    renderer: Renderer
+    """Its chat template describes the policy's tools if `describes_tools` and if the template can."""
+    call_format: ToolCallFormat
+    executor: ToolExecutor
+    """Runs the policy's own tools."""
+    max_seq_len: int
+    """Maximum tokens of a sequence, including the prompt."""
+    system_prompt: str = ""
+    describes_tools: bool = True
+    inference: InferenceConfig = field(default_factory=InferenceConfig)
+    """Limits and default sampling options of an answer."""
+
+    def with_client_tools(self, tools: Sequence[ToolDefinition]) -> ChatPolicy:
+        """Returns the policy whose prompts also describe the client's tools. Raises `SettingsError` if a description spells a
+        control token."""
+        if not tools or not isinstance(self.call_format, NativeCallFormat):
+            return self
+        others = self._own_tools(tools)
+        call_format = NativeCallFormat(
+            self.call_format.syntax,
+            describes_tools=self.call_format.describes_tools,
+            definitions=[*others, *tools],
+        )
+        described = [*(others if self.describes_tools else ()), *tools]
+        renderer = self.renderer
+        if call_format.describes_tools:
+            renderer = renderer.with_tools([tool.json_schema() for tool in described])
+        return dataclasses.replace(self, renderer=renderer, call_format=call_format)
+
+    def messages(self, said: Sequence[Message], tools: Sequence[ToolDefinition] = ()) -> list[Message]:
+        """Returns the conversation with the system prompt and the descriptions of tools."""
+        described = [*(self._own_tools(tools) if self.describes_tools else ()), *tools]
+        return with_system(said, self.system_prompt, self.call_format.instructions(described))
+
+    def _own_tools(self, tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
+        names = {tool.name for tool in tools}
+        return [tool for tool in self.executor.registry.definitions() if tool.name not in names]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatPrompt:
+    """The tokens that an answer continues."""
+
+    token_ids: Sequence[int]
+    messages: list[Message]
+    """The conversation as the chat template takes it."""
+    in_thought: bool | None = None
+    """Whether the tokens end within a thought; None: the last token says so."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldTurn:
+    """A turn that waits for results of the client's tools."""
+
+    prompt: ChatPrompt
+    """Up to the calls. `messages` hold the turn if its calls are a chat turn."""
+    before: bytes
+    """Digest of the client's messages before the turn."""
+    calls: Sequence[ParsedAction]
+    events: Sequence[ToolEvent | None]
+    """Results of the policy's own tools; None for a call of the client's."""
+    ids: Sequence[str]
+    """Ids of the client's calls, in order."""
+
+    def all_events(self, results: Mapping[str, str]) -> list[ToolEvent]:
+        """Returns the events of all calls, with the client's results."""
+        given = iter(results[each] for each in self.ids)
+        return [
+            result_event(ToolCall(tool_name=call.tool_name, parameters=call.parameters), next(given))
+            if event is None
+            else event
+            for call, event in zip(self.calls, self.events, strict=True)
+        ]
+
+
+class ChatHistory:
+    """Tokens of the newest conversations, so that they are continued exactly. Any number of requests may continue one."""
+
+    def __init__(self, max_tokens: int = MAX_KEPT_TOKENS) -> None:
+        self._max_tokens = max_tokens
+        self._kept: OrderedDict[bytes | tuple[str, ...], ChatPrompt | HeldTurn] = OrderedDict()
+        self._num_tokens = 0
+
+    def keep(self, key: bytes | tuple[str, ...], found: ChatPrompt | HeldTurn) -> None:
+        """Keeps the conversation up to an answer (by its digest), or a turn with calls (by the ids of the client's)."""
+        self._drop(key)
+        self._kept[key] = found
+        self._num_tokens += _num_tokens(found)
+        while self._num_tokens > self._max_tokens:
+            self._drop(next(iter(self._kept)))
+
+    def answered(self, key: bytes) -> ChatPrompt | None:
+        """Returns the conversation up to an answer."""
+        found = self._get(key)
+        return found if isinstance(found, ChatPrompt) else None
+
+    def held(self, ids: Sequence[str]) -> HeldTurn | None:
+        """Returns the turn that has these calls of the client."""
+        found = self._get(tuple(sorted(ids)))
+        return found if isinstance(found, HeldTurn) else None
+
+    def _get(self, key: bytes | tuple[str, ...]) -> ChatPrompt | HeldTurn | None:
+        if key in self._kept:
+            self._kept.move_to_end(key)
+        return self._kept.get(key)
+
+    def _drop(self, key: bytes | tuple[str, ...]) -> None:
+        if (dropped := self._kept.pop(key, None)) is not None:
+            self._num_tokens -= _num_tokens(dropped)
+
+
+def prompt_of(
+    policy: ChatPolicy, said: Sequence[Message], tools: Sequence[ToolDefinition], history: ChatHistory
+) -> ChatPrompt:
+    """Returns the prompt of the next answer: the tokens of the conversation so far if it was held here, else rendered.
+
+    Raises `SettingsError` if the chat template refuses the conversation, `DataError` if it fills the model's context.
+    """
+    prompt = _continued_turn(policy, said, history) or _continued_answer(policy, said, history)
+    prompt = prompt or _rendered(policy, said, tools)
+    if len(prompt.token_ids) >= policy.max_seq_len:
+        raise DataError(
+            f"the conversation has {len(prompt.token_ids)} tokens, and a sequence may have {policy.max_seq_len} with its answer; "
+            "shorten it"
+        )
+    return prompt
+
+
+def _rendered(policy: ChatPolicy, said: Sequence[Message], tools: Sequence[ToolDefinition]) -> ChatPrompt:
+    messages = for_template(policy.messages(said, tools), policy.call_format)
+    try:
+        return ChatPrompt(token_ids=policy.renderer.prompt(messages), messages=messages)
+    except SettingsError:
+        as_user = [{**message, "role": "user"} if message["role"] == "tool" else message for message in messages]
+        if as_user == messages:
+            raise
+        return ChatPrompt(token_ids=policy.renderer.prompt(as_user), messages=as_user)
+
+
+def _continued_answer(policy: ChatPolicy, said: Sequence[Message], history: ChatHistory) -> ChatPrompt | None:
+    place = last_answer_at(said)
+    if place is None or said[place].get("tool_calls") or not policy.inference.keep_thoughts:
+        return None
+    kept = history.answered(digest(said[: place + 1]))
+    return None if kept is None else _followed(policy, kept, list(said[place + 1 :]))
+
+
+def _continued_turn(policy: ChatPolicy, said: Sequence[Message], history: ChatHistory) -> ChatPrompt | None:
+    results = results_at_end(said)
+    held = history.held([*results]) if results else None
+    if held is None or held.before != digest(said[: -len(results) - 1]):
+        return None
+    events, call_format = held.all_events(results), policy.call_format
+    if call_format.stops_at_call:
+        token_ids = [*held.prompt.token_ids, *policy.renderer.foreign(call_format.render_results(events))]
+        return dataclasses.replace(held.prompt, token_ids=token_ids)
+    messages: list[Message] = [{"role": "tool", "content": call_format.render_results([event])} for event in events]
+    if isinstance(call_format, NativeCallFormat):
+        num_before = sum(len(message.get("tool_calls") or ()) for message in held.prompt.messages[:-1])
+        messages = call_format.result_messages(held.calls, events, num_before)
+    return _followed(policy, held.prompt, messages)
+
+
+def _followed(policy: ChatPolicy, prompt: ChatPrompt, messages: list[Message]) -> ChatPrompt:
+    """Returns the prompt after an answer that these messages follow."""
+    native = isinstance(policy.call_format, NativeCallFormat)
+    history = (prompt.messages,) if native else ()
+    token_ids = [*prompt.token_ids, *policy.renderer.following(messages, *history)]
+    return ChatPrompt(token_ids=token_ids, messages=[*prompt.messages, *messages])
+
+
+def packed(token_ids: Sequence[int]) -> Sequence[int]:
+    """Returns the token ids in 4 bytes each."""
+    return array("i", token_ids)
+
+
+def _num_tokens(kept: ChatPrompt | HeldTurn) -> int:
+    return len((kept.prompt if isinstance(kept, HeldTurn) else kept).token_ids)

@@ -1,0 +1,189 @@
+"""The model card of a run's policy, from its run folder: figures, data, how to run it with its tools."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from midthought.config import read_yaml
+from midthought.report.run_record import RunRecord, read_run
+from midthought.trainer.prompt_record import NATIVE, PromptRecord
+
+LICENSE = "unknown"
+"""Metadata of a card whose license nobody has filled in."""
+_SETTINGS = (
+    "training.algorithm", "training.adv_estimator", "training.learning_rate", "training.batch_size", "training.group_size",
+    "training.kl_coef", "training.seed", "inference.max_tokens", "inference.temperature", "inference.max_tool_calls_per_cot",
+)  # fmt: skip
+_WHEN = re.compile(r"(before|after|arms\.[^.]+)\.(.+)")
+_DATA = ("memory.transcripts", "questions.path", "problems.name", "problems.path", "environment.name")
+
+
+def model_card(run: Path, name: str) -> str:
+    """Returns the text of the card (`README.md`) with Hugging Face's metadata. `name`: of the model, such as `OWNER/NAME`.
+
+    Raises CheckpointError if the run cannot be read. Of a path in the settings only the last part is named.
+    """
+    from huggingface_hub import ModelCardData
+
+    record = read_run(run)
+    settings = read_yaml(run / "config.yaml") if record.config is not None else {}
+    prompts = PromptRecord.read(run) or PromptRecord()
+    base = str(_of(settings, "model.local_path") or "")
+    algorithm = str(_of(settings, "training.algorithm") or _of(settings, "training.adv_estimator") or "")
+    tags = ["midthought", "reinforcement-learning", "tool-use", *([algorithm] if algorithm else [])]
+    metadata: dict[str, Any] = {"license": LICENSE, "library_name": "transformers", "pipeline_tag": "text-generation"}
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", base) and not Path(base).exists():
+        metadata["base_model"] = base
+    head = ModelCardData(**metadata, tags=tags).to_yaml()
+    parts = [
+        f"---\n{head}\n---\n\n# {_line(name.rpartition('/')[2])}",
+        f"{_origin(base)} {_trained(record, settings, prompts, algorithm)}",
+        _with_tools(name, prompts),
+        _with_transformers(name, prompts),
+        "## Data\n\n" + _data(settings, record),
+        "## Figures\n\n" + _figures(record),
+        "## Settings\n\n" + _table(("setting", "value"), _settings(settings)),
+        "## License\n\nNot filled in: choose a license that the base model and the data permit, write it here, and set `license` "
+        "in the metadata above.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _origin(base: str) -> str:
+    if not base:
+        return "A small language model that was created with random weights."
+    return f"A language model that was trained from `{_line(Path(base).name if Path(base).is_absolute() else base)}`."
+
+
+def _trained(record: RunRecord, settings: Mapping[str, Any], prompts: PromptRecord, algorithm: str) -> str:
+    num_iters = len(record.metrics.get("ppo", {}).get("reward/mean", ()))
+    how = f"Reinforcement learning ({_line(algorithm)}, {num_iters} iterations)" if num_iters else "Training"
+    recipe = f", recipe `{_line(prompts.recipe)}`" if prompts.recipe else ""
+    return f"{how} with [midthought](https://github.com/midthought/midthought) {version('midthought')}{recipe}."
+
+
+def _with_tools(name: str, prompts: PromptRecord) -> str:
+    if not prompts.tools:
+        return "## Tools\n\nNone."
+    written = (
+        "the format of its chat template" if prompts.call_format == NATIVE else f"the format `{prompts.call_format}`"
+    )
+    lines = [
+        f"- `{_line(tool['name'])}`: {_line(tool.get('description', ''))}" for tool in map(_function, prompts.tools)
+    ]
+    sources = [
+        str(tool.get("source") or "MODULE:NAME") if not prompts.recipe else "MODULE:NAME" for tool in prompts.tools
+    ]
+    flags = " ".join(f"--tools {source}" for source in sources)
+    commands = [
+        "# from the run folder: in a terminal, or as an OpenAI-compatible endpoint",
+        "midthought chat RUN",
+        "midthought serve RUN",
+        "# from the published files, with your own tools of these names",
+        f"hf download {name} --local-dir MODEL",
+        f"midthought chat MODEL --call-format {prompts.call_format or 'NAME'} {flags}",
+    ]
+    if prompts.system_prompt:
+        commands[-1] += f" --system {shlex.quote(prompts.system_prompt)}"
+    return "\n\n".join(
+        [
+            "## Tools",
+            f"It calls these tools while it thinks, in {written}. The program that samples runs the calls and inserts the "
+            "results.",
+            "\n".join(lines),
+            "```sh\n" + "\n".join(commands) + "\n```",
+        ]
+    )
+
+
+def _with_transformers(name: str, prompts: PromptRecord) -> str:
+    system = (
+        f'    {{"role": "system", "content": {json.dumps(prompts.system_prompt)}}},\n' if prompts.system_prompt else ""
+    )
+    tools = ", tools=tools" if prompts.call_format == NATIVE and prompts.tools and prompts.describes_tools else ""
+    defined = f"tools = {json.dumps([tool['definition'] for tool in prompts.tools])}\n" if tools else ""
+    code = (
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+        f"name = {json.dumps(name)}\n"
+        "tokenizer, model = AutoTokenizer.from_pretrained(name), AutoModelForCausalLM.from_pretrained(name)\n"
+        f"{defined}messages = [\n{system}"
+        '    {"role": "user", "content": "…"},\n]\n'
+        f"inputs = tokenizer.apply_chat_template(messages{tools}, add_generation_prompt=True, return_dict=True, "
+        'return_tensors="pt")\n'
+        "print(tokenizer.decode(model.generate(**inputs)[0]))"
+    )
+    missing = " Calls are then only text: nothing runs them." if prompts.tools else ""
+    note = f"`generation_config.json` has the sampling options of training.{missing}"
+    return f"## Without tools\n\n```python\n{code}\n```\n\n{note}"
+
+
+def _data(settings: Mapping[str, Any], record: RunRecord) -> str:
+    found = [(name, value) for name in _DATA if (value := _of(settings, name))]
+    lines = [f"- `{name}`: {_line(Path(str(value)).name)}" for name, value in found]
+    if num_questions := record.summary.get("num_questions"):
+        lines.append(f"- {num_questions:,} questions for the figures below, about data that was not trained on")
+    return "\n".join(lines) or "Describe the data here: the run folder does not name a data set."
+
+
+def _figures(record: RunRecord) -> str:
+    """Returns the shares of right answers of every arm, before and after, else the last values of the summary."""
+    found: dict[str, dict[str, float]] = {}
+    for key, value in record.summary.items():
+        match = _WHEN.fullmatch(key)
+        if (
+            match
+            and isinstance(value, int | float)
+            and match[2].endswith(("exact_match", "call_rate_needed", "call_rate_needless"))
+        ):
+            found.setdefault(match[2], {})[match[1]] = value
+    if found:
+        columns = list(dict.fromkeys(when for row in found.values() for when in row))
+        rows = [[metric, *(_interval(record, when, metric, row) for when in columns)] for metric, row in found.items()]
+        note = "In brackets: 95 % Wilson interval. `before` and `after` reinforcement learning; `arms.…`: control runs."
+        return f"{_table(('measure', *columns), rows)}\n\n{note}"
+    shown = [(key, value) for key, value in record.summary.items() if _is_shown(key, value)]
+    return _table(("measure", "value"), [(key, f"{value:.4g}") for key, value in shown]) if shown else "None yet."
+
+
+def _interval(record: RunRecord, when: str, metric: str, row: Mapping[str, float]) -> str:
+    if when not in row:
+        return "–"
+    low, high = (record.summary.get(f"{when}.{metric}.{end}") for end in ("low", "high"))
+    return f"{row[when]:.3f}" + (f" ({low:.3f}–{high:.3f})" if low is not None and high is not None else "")
+
+
+def _is_shown(key: str, value: Any) -> bool:
+    return isinstance(value, int | float) and key.startswith(
+        ("reward/", "validation/reward/", "validation/exact_match", "tools/")
+    )
+
+
+def _settings(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, _line(value)) for name in _SETTINGS if (value := _of(settings, name)) is not None]
+
+
+def _of(settings: Mapping[str, Any], name: str) -> Any:
+    section, _, key = name.partition(".")
+    values = settings.get(section)
+    return values.get(key) if isinstance(values, Mapping) else None
+
+
+def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = tool["definition"]["function"]
+    return found
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(_line(cell) for cell in line)} |" for line in lines)
+
+
+def _line(text: object) -> str:
+    """Returns the text on one line, without a meaning in Markdown tables and HTML."""
+    return " ".join(str(text).split()).replace("|", r"\|").replace("<", "&lt;")

@@ -1,0 +1,110 @@
+"""`conversation.json` of a run folder: how the run's conversations are written, so that its policy can be talked to later.
+
+Tools are code: a file names them, and only tools of this library are made from it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from midthought.errors import CheckpointError, SettingsError
+from midthought.output_folder import kind_of
+from midthought.report.run_folder import RunFolder
+from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats.native import NativeCallFormat
+from midthought.tools.call_formats.registry import call_format_names, find_call_format
+from midthought.tools.definition import Tool
+from midthought.trainer.rollouts import PromptBuilder
+
+FILE = "conversation.json"
+NATIVE = "native"
+"""Name of the format that the model's own chat template has."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromptRecord:
+    """How the prompts of a run are written."""
+
+    system_prompt: str = ""
+    describes_tools: bool = True
+    call_format: str = NATIVE
+    """A name in the registry of call formats, or `native`; empty: a format of the user's."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """JSON Schema (`definition`) and `module:name` (`source`, may be empty) of each tool."""
+    recipe: str = ""
+    """The recipe that makes the tools; empty: none."""
+
+    @classmethod
+    def of(cls, prompts: PromptBuilder, recipe: str = "") -> Self:
+        tools = [prompts.registry.get(name) for name in prompts.registry.names()]
+        return cls(
+            system_prompt=prompts.system_prompt,
+            describes_tools=prompts.describes_tools,
+            call_format=_name_of(prompts.call_format),
+            tools=[{"definition": tool.definition.json_schema(), "source": source_of(tool)} for tool in tools if tool],
+            recipe=recipe,
+        )
+
+    def write(self, run: RunFolder) -> None:
+        """Writes the file, which the manifest of the run folder lists, unless it is there already."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        text = json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
+        file = run.path / FILE
+        if not file.is_file() or file.read_text(encoding="utf-8", errors="replace") != text:
+            run.write_file(FILE, text)
+
+    @classmethod
+    def read(cls, run: Path) -> Self | None:
+        """Returns the record of a run; None if an earlier version wrote the run. Raises `CheckpointError`."""
+        file = run / FILE
+        if not file.is_file():
+            return None
+        try:
+            return cls(**json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise CheckpointError(
+                f"{file} cannot be read ({reason}); restore it, or delete it and give --tools"
+            ) from None
+
+    @property
+    def tool_names(self) -> list[str]:
+        return [str(tool["definition"]["function"]["name"]) for tool in self.tools]
+
+
+def run_folder_of(path: Path) -> Path | None:
+    """Returns the run folder that a path is, or is in; None if there is none."""
+    for folder in (path.resolve(), *path.resolve().parents[:5]):
+        if kind_of(folder) == "run" or (folder / "progress.json").is_file():
+            return folder
+    return None
+
+
+def source_of(tool: Tool) -> str:
+    """Returns `module:name` of a tool, or of its class, if it is found there; else an empty text."""
+    function = getattr(tool, "__wrapped__", None)
+    module_name = str(getattr(function or type(tool), "__module__", ""))
+    module = sys.modules.get(module_name)
+    if module is None or module_name == "__main__":
+        return ""
+    names = [name for name, value in vars(module).items() if value is tool or value is type(tool)]
+    exact = [name for name in names if vars(module)[name] is tool]
+    return f"{module_name}:{(exact or names)[0]}" if names else ""
+
+
+def _name_of(call_format: ToolCallFormat) -> str:
+    if isinstance(call_format, NativeCallFormat):
+        return NATIVE
+    for name in call_format_names():
+        try:
+            found = find_call_format(name)
+        except SettingsError:
+            continue
+        if type(found) is type(call_format) and vars(found) == vars(call_format):
+            return name
+    return ""

@@ -1,0 +1,131 @@
+"""Opening the policy of a run to talk to it: its files are compared, its conversations are written as recorded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+
+import pytest
+
+from midthought.errors import CheckpointError, ModelPathError, SettingsError
+from midthought.manifest import MANIFEST
+from midthought.recipes.served_run import Overrides, open_run
+from midthought.tools.builtin.calculate import CalculateTool
+from midthought.tools.definition import Tool, ToolDefinition
+from midthought.trainer.prompt_record import FILE
+from midthought.trainer.trainer import Trainer
+from midthought.types import Task
+
+
+class Look(Tool):
+    definition = ToolDefinition("look", "Looks.")
+
+    def execute(self) -> str:
+        return "seen"
+
+
+def run_of(path, *tools, **options):
+    """A run folder with a policy that was not trained."""
+    with Trainer(
+        dataset=[Task(task_id=name, prompt="2 + 2?", answer="4") for name in "ab"],
+        tools=tools,
+        run_path=path,
+        progress=False,
+        hidden_size=64,
+        num_layers=1,
+        num_heads=2,
+        vocab_size=300,
+        **options,
+    ) as trainer:
+        trainer.save_model(path / "policy")
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return run_of(
+        tmp_path_factory.mktemp("served") / "run", CalculateTool(), system_prompt="Be brief.", call_format="react"
+    )
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A run whose tool is not of this library."""
+    return run_of(tmp_path_factory.mktemp("served") / "own", Look())
+
+
+def test_conversations_are_written_as_in_training(run):
+    with open_run(run).engine as engine:
+        assert engine.core.max_seq_len > 0
+    opened = open_run(run / "policy")
+    policy = opened.policy
+    assert (opened.name, policy.system_prompt, policy.call_format.name) == ("run", "Be brief.", "react")
+    assert policy.executor.registry.names() == ["calculate"]
+    (system, _) = policy.messages([{"role": "user", "content": "a"}])
+    assert system["content"].startswith("Be brief.\n\n") and "calculate" in system["content"]
+
+
+def test_a_run_folder_starts_no_code_by_itself(own):
+    reference = f"{__name__}:Look"
+    with pytest.raises(SettingsError, match=f"tools look.*--tools {reference}.*--no-tools"):
+        open_run(own)
+    assert open_run(own, Overrides(tools=[])).policy.executor.registry.names() == []
+    sys.modules.setdefault(__name__, sys.modules[Look.__module__])
+    assert open_run(own, Overrides(tools=[reference])).policy.executor.registry.names() == ["look"]
+    record = json.loads((own / FILE).read_text())
+    other = own.parent / "hostile"
+    shutil.copytree(own, other, dirs_exist_ok=True)
+    (other / MANIFEST).unlink()
+    for changes in ({"recipe": "os:system"}, {"tools": [{**record["tools"][0], "source": "os:getcwd"}]}):
+        (other / FILE).write_text(json.dumps({**record, **changes}))
+        with pytest.raises(SettingsError, match="if you trust it"):
+            open_run(other)
+
+
+@pytest.mark.parametrize(
+    ("reference", "told"),
+    [("os:getcwd", "no Tool"), ("no_such_module:x", "no module"), ("json:JSONDecodeError", "without")],
+)
+def test_what_is_no_tool_is_an_error_that_names_it(run, reference, told):
+    with pytest.raises(SettingsError, match=told):
+        open_run(run, Overrides(tools=[reference]))
+
+
+def test_changed_files_are_refused(run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    weights = copy / "policy" / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(ModelPathError, match=r"model\.safetensors is not as it was written"):
+        open_run(copy)
+    weights.write_bytes(content)
+    (copy / FILE).write_text("{}")
+    with pytest.raises(CheckpointError, match=FILE):
+        open_run(copy)
+
+
+def test_a_run_of_an_earlier_version_needs_its_tools_and_a_model_folder_has_none(run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    for name in (FILE, MANIFEST):
+        (copy / name).unlink()
+    with pytest.raises(SettingsError, match="--recipe"):
+        open_run(copy)
+    opened = open_run(copy, Overrides(tools=["midthought.tools.builtin.calculate:CalculateTool"], call_format="react"))
+    assert opened.policy.executor.registry.names() == ["calculate"]
+    shutil.copytree(run / "policy", tmp_path / "model")
+    assert open_run(tmp_path / "model").policy.executor.registry.names() == []
+
+
+def test_commands_name_the_mistake_in_one_line(run, call):
+    for words, told in (
+        (["serve", str(run), "--host", "0.0.0.0"], "--api-key-env"),
+        (["serve", str(run), "--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY holds no token"),
+        (["chat", str(run), "--tools", "a:b", "--no-tools"], "leave one of them out"),
+        (["chat", str(run.parent)], "holds no policy"),
+        (["push", str(run.parent), "a/b"], "holds no policy"),
+    ):
+        code, _, errors = call(*words)
+        assert code == 2 and told in errors and len(errors.splitlines()) == 1, errors

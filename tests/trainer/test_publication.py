@@ -1,0 +1,168 @@
+"""Published policies: the model card, files that work elsewhere, and the requests to the hub."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import yaml
+
+from midthought import push_to_hub, save_for_hub
+from midthought.errors import CheckpointError, ModelPathError, SettingsError
+from midthought.report.run_folder import RunFolder
+from midthought.tools.builtin.calculate import CalculateTool
+from midthought.trainer.trainer import Trainer
+from midthought.types import Task
+
+FIGURES = {
+    "before.exact_match": 0.25,
+    "before.exact_match.low": 0.2,
+    "before.exact_match.high": 0.3,
+    "after.exact_match": 0.5,
+    "arms.rft.exact_match": 0.375,
+    "num_questions": 440,
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("published") / "run"
+    with Trainer(
+        dataset=[Task(task_id=name, prompt="2 + 2?", answer="4") for name in "ab"],
+        tools=[CalculateTool()],
+        system_prompt="Be <b> brief.",
+        call_format="in_thought",
+        run_path=path,
+        progress=False,
+        hidden_size=64,
+        num_layers=1,
+        num_heads=2,
+        vocab_size=300,
+        inference={"max_tokens": 9},
+    ) as trainer:
+        trainer.save_model(path / "policy")
+    RunFolder(path).write_summary(FIGURES)
+    return path
+
+
+def test_the_folder_works_with_transformers_alone(run, tmp_path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = save_for_hub(run, tmp_path / "hub", name="me/policy")
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    inputs = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "2 + 2?"}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
+    )
+    written = model.generate(**inputs)[0, inputs["input_ids"].shape[1] :].tolist()
+    assert 1 <= len(written) <= 9  # inference.max_tokens
+    config = model.generation_config
+    assert tokenizer.eos_token_id in config.eos_token_id and config.do_sample and config.temperature == 1.0
+    assert config.pad_token_id == tokenizer.pad_token_id
+
+
+def test_the_card_has_metadata_figures_of_all_arms_tools_and_a_place_for_the_license(run, tmp_path):
+    text = (save_for_hub(run, tmp_path / "hub", name="me/policy") / "README.md").read_text("utf-8")
+    head = yaml.safe_load(text.split("---")[1])
+    assert head["library_name"] == "transformers" and head["pipeline_tag"] == "text-generation"
+    assert head["license"] == "unknown" and "midthought" in head["tags"]
+    assert "| exact_match | 0.250 (0.200–0.300) | 0.500 | 0.375 |" in text and "arms.rft" in text
+    assert "`calculate`" in text and "hf download me/policy" in text and "## License\n\nNot filled in" in text
+    assert "440 questions" in text and str(tmp_path) not in text and str(run) not in text
+
+
+def test_what_is_no_run_or_was_changed_is_refused(run, tmp_path):
+    with pytest.raises(ModelPathError, match="holds no policy"):
+        save_for_hub(tmp_path, tmp_path / "hub")
+    copied = tmp_path / "policy"
+    copied.mkdir()
+    (copied / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="not in a run folder"):
+        save_for_hub(copied, tmp_path / "hub")
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Answers as the hub does, and stores no file apart from the commit."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.server.requests.append((self.path, self.headers.get("Authorization"), body))  # type: ignore[attr-defined]
+        if self.headers.get("Authorization") != "Bearer hf_test":
+            return self._send(401, {"error": "Invalid credentials"})
+        if self.path == "/api/repos/create":
+            return self._send(200, {"url": f"{self.server.url}/me/policy", "name": "me/policy", "id": "me/policy"})  # type: ignore
+        if self.path == "/api/validate-yaml":
+            return self._send(200, {"errors": [], "warnings": []})
+        if self.path.endswith("/preupload/main"):
+            files = [{**each, "uploadMode": "regular", "shouldIgnore": False} for each in json.loads(body)["files"]]
+            return self._send(200, {"files": files})
+        if self.path.endswith("/commit/main"):
+            return self._send(
+                200, {"commitUrl": f"{self.server.url}/me/policy/commit/1", "commitOid": "1", "success": True}
+            )  # type: ignore
+        return self._send(404, {"error": "unknown"})
+
+    def do_HEAD(self) -> None:
+        self.send_response(404)
+        self.send_header("X-Error-Code", "EntryNotFound")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self._send(404, {"error": "unknown"})
+
+    def _send(self, status: int, body: object) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *words: object) -> None: ...
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    server.requests, server.url = [], f"http://127.0.0.1:{server.server_address[1]}"  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.url)
+    template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_all_files_and_the_card_are_one_commit(run, hub):
+    assert push_to_hub(run, "me/policy", private=True).endswith("/me/policy")
+    created = json.loads(next(body for path, _, body in hub.requests if path == "/api/repos/create"))
+    assert created["name"] == "policy" and (created.get("private") or created.get("visibility") == "private")
+    (commit,) = [body for path, _, body in hub.requests if path.endswith("/commit/main")]
+    rows = [json.loads(line)["value"] for line in commit.splitlines()]
+    files = {row["path"]: base64.b64decode(row["content"]) for row in rows if "path" in row}
+    assert {"README.md", "config.json", "model.safetensors", "generation_config.json", "tokenizer.json"} <= files.keys()
+    assert files["model.safetensors"] == (run / "policy" / "model.safetensors").read_bytes()
+    assert not any("midthought.json" in name or "manifest" in name for name in files)
+    assert files["README.md"].decode().startswith("---\n")
+
+
+def test_a_refused_token_and_an_unreachable_hub_are_one_sentence(run, hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    with pytest.raises(SettingsError, match=r"the hub refuses 'me/policy'.*hf auth login"):
+        push_to_hub(run, "me/policy")
+    with pytest.raises(SettingsError, match="OWNER/NAME"):
+        push_to_hub(run, "not a name//")
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(SettingsError, match="cannot be reached"):
+        push_to_hub(run, "me/policy")
