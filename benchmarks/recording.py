@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("words", nargs="*", help="further settings")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=16)
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     words = ["--from", str(arguments.warmup), *SETTINGS, *arguments.words]
     cpu: dict[int, list[float]] = {0: [], arguments.episodes: []}
     wall: dict[int, list[float]] = {0: [], arguments.episodes: []}

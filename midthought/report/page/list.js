@@ -18,7 +18,7 @@ function listItem(position) {
   } },
     make("span", { className: "what" }, visible(taskOf(number)[1]) || taskOf(number)[0]),
     make("span", { className: "marks" }, make("span", { className: kind, title: words }, words.slice(0, 1)), make("b", {}, visible(where)), ...facts.filter(Boolean)
-      .map((fact) => make("span", {}, fact)), EPISODES.recorded[number] ? null : make("span", {}, "text only")));
+      .map((fact) => make("span", {}, fact)), EPISODES.recorded[number] ? null : make("span", {}, "text")));
   item.style.top = `${position * ROW_HEIGHT}px`;
   item.dataset.number = number;
   return item;
