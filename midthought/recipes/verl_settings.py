@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from midthought.config import RecipeConfig, merge_configs, parse_assignments, read_yaml
 from midthought.errors import SettingsError, near_names
 from midthought.plan.choices import choose
+from midthought.pretrained import require_intact_model
 
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
 
@@ -24,7 +25,7 @@ def begin_with_verl(
     """Returns the settings of a run with verl. `from_path` is the initial model.
 
     `config` is a YAML file or the name of a profile, `cluster` by default: `NAME.yaml` in `folder`, and `profiles[NAME]` as the
-    section `verl`. Raises `SettingsError`.
+    section `verl`. Raises `SettingsError`, and `ModelPathError` as `require_intact_model`.
     """
     profile = str(config or "cluster")
     chosen = settings()
@@ -37,4 +38,7 @@ def begin_with_verl(
         raise SettingsError(f"--config {profile} is no file and no profile. {near_names(profile, profiles)}")
     if from_path is not None:
         chosen = chosen.merged({"model": {"local_path": str(from_path)}})
-    return choose(chosen.merged(parse_assignments(words)), on_gpu=True, by_verl=True)
+    chosen = chosen.merged(parse_assignments(words))
+    if chosen.model.local_path:
+        require_intact_model(Path(chosen.model.local_path).expanduser())
+    return choose(chosen, on_gpu=True, by_verl=True)

@@ -13,6 +13,8 @@ from small_runs import write_short_transcripts
 
 from midthought.cluster.verl import installed
 from midthought.cluster.verl.record import task_of
+from midthought.errors import ModelPathError
+from midthought.output_folder import replaced
 from midthought.recipes.podcast.verl import PROFILES, memory_tool, settings
 
 
@@ -76,6 +78,14 @@ def test_a_file_of_ones_own_may_hold_a_section_for_verl(tmp_path: Path) -> None:
     )
     chosen = settings(["verl.gpus_per_node=4"], tmp_path / "mine.yaml")
     assert (chosen.verl.num_nodes, chosen.verl.gpus_per_node, chosen.training.seed) == (2, 4, 3)
+
+
+def test_a_damaged_model_is_refused(tmp_path: Path) -> None:
+    with replaced(tmp_path / "policy", "model") as folder:
+        (folder / "model.safetensors").write_bytes(b"weights")
+    (tmp_path / "policy/model.safetensors").write_bytes(b"wEights")
+    with pytest.raises(ModelPathError, match=r"model\.safetensors is not as it was written; take a checkpoint"):
+        settings([], None, tmp_path / "policy")
 
 
 @pytest.mark.parametrize("profile", PROFILES)
