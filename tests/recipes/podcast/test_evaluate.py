@@ -13,7 +13,11 @@ from typer.testing import CliRunner
 from midthought.cli import app
 from midthought.errors import ModelPathError, SettingsError
 from midthought.recipes import find_recipe
+from midthought.recipes.served_run import open_run
 from midthought.report.console import Console
+from midthought.report.trajectory_row import trajectory_row
+from midthought.rollout.chat_answer import ChatAnswers, ChatRequest
+from midthought.rollout.chat_messages import checked_messages
 
 SHORT = [
     SHORT_TRANSCRIPTS,
@@ -55,6 +59,21 @@ def test_a_run_of_a_recipe_records_its_plan_and_what_it_took(trained, tmp_path):
     assert {"time/rollout_seconds", "time/scoring_seconds", "time/update_seconds"} <= iteration.keys()
     result = CliRunner().invoke(app, ["plan", "--against", str(trained)])
     assert result.exit_code == 0 and "weights to the engine" in result.output
+
+
+def test_a_served_answer_with_the_runs_tool_is_that_of_the_evaluation(trained):
+    rows = [json.loads(line) for line in (trained / "trajectories.jsonl").read_text("utf-8").splitlines()]
+    opened = open_run(trained)
+    assert opened.policy.executor.registry.names() == ["memory_retrieval"]
+    answers = ChatAnswers(opened.policy)
+    with opened.engine as engine:
+        for row in [row for row in rows if row["arm"] == "after"][:3]:
+            asked = checked_messages([{"role": "user", "content": row["question"]}])
+            answer = engine.run(answers.answer(ChatRequest(messages=asked, temperature=0)))
+            assert (
+                trajectory_row(answer.trajectory, opened.policy.renderer.decode, step=0, arm="")["spans"]
+                == row["spans"]
+            )
 
 
 def test_a_warm_up_alone_records_its_plan_too(tmp_path):
