@@ -266,10 +266,20 @@ def ingest(
 
 @app.command()
 def questions(
-    chunks: Annotated[Path, typer.Argument(help="A memory, or a JSON Lines file of chunks.")] = Path("memory"),
+    chunks: Annotated[
+        Path, typer.Argument(help="A memory, a folder of transcripts, or a JSON Lines file of chunks.")
+    ] = Path("memory"),
     out: Annotated[Path, typer.Argument(help="JSON Lines file of questions.")] = Path("questions.jsonl"),
     num_questions: Annotated[int, typer.Option(help="Number of questions made without a model.")] = 200,
-    no_memory_share: Annotated[float, typer.Option(help="Share of questions whose prompt holds the answer.")] = 0.0,
+    kinds: Annotated[
+        str, typer.Option(help="Kinds of question, with commas between (docs/memory.md); default: all.")
+    ] = "",
+    quotes: Annotated[
+        bool, typer.Option("--quotes", help="Ask about quotes of a few words, as the demo does.")
+    ] = False,
+    no_memory_share: Annotated[
+        float, typer.Option(help="With --quotes: share of questions whose prompt holds the answer.")
+    ] = 0.0,
     seed: Annotated[int, typer.Option(help="Random seed of the choice.")] = 0,
     from_model: Annotated[str, typer.Option(help="Let a model write them: its address, http://HOST:PORT/v1.")] = "",
     model: Annotated[str, typer.Option(help="Name of the model at that address.")] = "",
@@ -294,8 +304,10 @@ def questions(
             max_concurrency=8,
         )
         tasks = _questions_by_model(chunks, out, endpoint, model, num_pairs, episodes, max_episodes, embedding_model)
+    elif quotes:
+        tasks = _quote_questions(chunks, out, num_questions, no_memory_share, seed)
     else:
-        tasks = _questions_by_rules(chunks, out, num_questions, no_memory_share, seed)
+        tasks = _listener_questions(chunks, out, num_questions, kinds, seed)
     if parquet and tasks:
         from midthought.cluster.verl.rows import rows_of, write_parquet
 
@@ -305,13 +317,68 @@ def questions(
     tell(f"{out}: {len(tasks)} questions")
 
 
-def _questions_by_rules(chunks: Path, out: Path, num_questions: int, no_memory_share: float, seed: int) -> list[Task]:
+@app.command()
+def blind(
+    questions: Annotated[Path, typer.Argument(help="JSON Lines file of questions.")] = Path("questions.jsonl"),
+    as_json: AsJson = False,
+) -> None:
+    """Answer questions without the memory: how often constants, and guesses from other questions, are right."""
+    from dataclasses import asdict
+
+    from midthought.evaluation.blind_baseline import blind_scores
+    from midthought.memory.questions import read_questions
+    from midthought.report.console import Console
+
+    scores = blind_scores(read_questions(questions))
+    if as_json:
+        tell(json.dumps([asdict(score) | {"advantage": score.advantage} for score in scores], indent=1))
+        return
+    columns = ("kind", "questions", "best constant", "best guesser", "", "advantage")
+    rows = [
+        (
+            each.kind,
+            f"{each.num_questions}",
+            f"{each.constant:.3f}",
+            f"{each.best:.3f}",
+            each.guesser,
+            f"{each.advantage:+.3f}",
+        )
+        for each in scores
+    ]
+    Console().table("Right without the memory", columns, rows)
+
+
+def _chunks_of(path: Path) -> list[Any]:
+    """Returns the chunks of a memory, a folder of transcripts or a file of chunks."""
+    from midthought.memory.build import chunk_all
     from midthought.memory.chunks import read_chunks
-    from midthought.memory.questions import QuestionPlan, make_questions, write_questions
     from midthought.memory.store import MemoryStore
+    from midthought.memory.transcripts import read_transcripts
+
+    if not path.is_dir():
+        return read_chunks(path)
+    if any(path.glob("*.lance")):
+        return MemoryStore.open(path).chunks()
+    return chunk_all(read_transcripts(path, each_once=True).transcripts)
+
+
+def _listener_questions(chunks: Path, out: Path, num_questions: int, kinds: str, seed: int) -> list[Task]:
+    from midthought.memory.questions import write_questions
+    from midthought.memory.rule_questions.generate import ALL_KINDS, listener_questions
+
+    named = tuple(kind.strip() for kind in kinds.split(",")) if kinds else tuple(ALL_KINDS)
+    tasks = listener_questions(_chunks_of(chunks), num_questions, seed, kinds=named)
+    write_questions(tasks, out)
+    made = Counter(task.labels["kind"] for task in tasks)
+    tell("kinds: " + ", ".join(f"{kind} {made[kind]}" for kind in named))
+    return tasks
+
+
+def _quote_questions(chunks: Path, out: Path, num_questions: int, no_memory_share: float, seed: int) -> list[Task]:
+    from midthought.memory.questions import QuestionPlan, make_questions, write_questions
     from midthought.recipes.podcast.settings import QuestionsSection
 
-    read = MemoryStore.open(chunks).chunks() if chunks.is_dir() else read_chunks(chunks)
+    read = _chunks_of(chunks)
     defaults = QuestionsSection()
     plan = QuestionPlan(
         num_questions,

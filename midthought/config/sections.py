@@ -175,6 +175,10 @@ class RewardConfig(Section):
     """Reward of a well-formed thought: opened once, closed once, followed by an answer."""
     call_cost: float = Field(0.1, ge=0)
     """Penalty per tool call, whether it was needed or not."""
+    wrong_answer: float = Field(0.0, ge=0)
+    """Penalty of an answer that is neither correct nor says that there is none, so that guessing is worse than saying so. 1 gives
+    the reward of TruthRL (arXiv:2509.25760): 1 if correct, 0 if the policy abstains, -1 if wrong. If a question has no answer,
+    abstaining is correct."""
 
 
 class EnvironmentConfig(Section):

@@ -10,8 +10,8 @@ from typing import ClassVar
 from midthought.config import RewardConfig
 from midthought.env.episode import call
 from midthought.env.reasoning import Decode
-from midthought.env.reward_functions import AsyncReward, WeightedReward
-from midthought.env.rewards import correct, num_calls, well_formed_thought
+from midthought.env.reward_functions import AnyRewardFunction, AsyncReward, WeightedReward
+from midthought.env.rewards import correct, num_calls, well_formed_thought, wrong_answer
 from midthought.types import Reward, Trajectory
 
 
@@ -40,11 +40,12 @@ class QuestionEnvironment:
 
 
 def answer_reward(weights: RewardConfig, decode: Decode, end_tokens: Sequence[str] = ()) -> WeightedReward:
-    """Returns the reward of the `reward` settings: correct answer, well-formed thought, cost per call."""
-    return WeightedReward(
-        {
-            "correct": (weights.correct, correct),
-            "thought": (weights.thought, well_formed_thought(decode, end_tokens)),
-            "calls": (-weights.call_cost, num_calls),
-        }
-    )
+    """Returns the reward of the `reward` settings: correct answer, well-formed thought, cost per call, cost of a wrong answer."""
+    parts: dict[str, tuple[float, AnyRewardFunction]] = {
+        "correct": (weights.correct, correct),
+        "thought": (weights.thought, well_formed_thought(decode, end_tokens)),
+        "calls": (-weights.call_cost, num_calls),
+    }
+    if weights.wrong_answer:
+        parts["wrong_answer"] = (-weights.wrong_answer, wrong_answer)
+    return WeightedReward(parts)

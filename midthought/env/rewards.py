@@ -11,6 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+from midthought.data.abstention import abstains
 from midthought.env.answer_matching import mathematical_match
 from midthought.env.answers import task_is_right
 from midthought.env.math_worker_pool import require_math_verify
@@ -159,6 +160,12 @@ def correct(trajectory: Trajectory) -> float:
     """1 if the answer after the last thought is right by the rules of its task (`answers.task_is_right`), else 0."""
     answer = last_answer(trajectory)
     return float(answer is not None and task_is_right(trajectory.task, answer))
+
+
+def wrong_answer(trajectory: Trajectory) -> float:
+    """1 for an answer that is neither right nor says that there is none (`data.abstention`), else 0; 0 without an answer."""
+    answer = last_answer(trajectory)
+    return float(bool(answer) and not abstains(str(answer)) and not task_is_right(trajectory.task, str(answer)))
 
 
 # -- the form --------------------------------------------------------------------------------------------------

@@ -31,6 +31,19 @@ def constant_guess(tasks: Sequence[Task]) -> float:
     return Counter(task.answer for task in tasks).most_common(1)[0][1] / len(tasks)
 
 
+def balanced_accuracy(is_right: Sequence[float], is_answerable: Sequence[bool]) -> float:
+    """Mean of the accuracies on questions with and without an answer; NaN if one of the two is missing.
+
+    >>> balanced_accuracy([1, 1, 0, 1], [True, True, True, False])
+    0.8333333333333333
+    """
+    shares = []
+    for wanted in (True, False):
+        own = [right for right, answerable in zip(is_right, is_answerable, strict=True) if answerable is wanted]
+        shares.append(sum(own) / len(own) if own else math.nan)
+    return sum(shares) / 2
+
+
 def wilson_interval(share: float, num_trials: int, z: float = 1.96) -> tuple[float, float]:
     """Returns the confidence interval of a share (95 % at z = 1.96). Source: Wilson, JASA 22 (1927).
 

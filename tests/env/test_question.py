@@ -11,7 +11,7 @@ from midthought.env.reward_functions import RewardError
 from midthought.env.rewards import combine_rewards
 from midthought.types import StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory, Turn
 
-WORDS = {1: "<think>", 2: "hm", 3: "</think>", 4: "red", 5: "blue", 6: "<end>", 7: "#call"}
+WORDS = {1: "<think>", 2: "hm", 3: "</think>", 4: "red", 5: "blue", 6: "<end>", 7: "#call", 8: "I don't know."}
 
 
 def decode(token_ids):
@@ -46,6 +46,15 @@ def test_the_reward_of_the_settings_pays_answer_and_thought_and_takes_for_calls(
     reward = answer_reward(RewardConfig(), decode, ["<end>"])
     found = asyncio.run(QuestionEnvironment(reward).score(trajectory))
     assert dict(found.parts) == pytest.approx(parts)
+
+
+def test_a_wrong_answer_costs_what_the_settings_say_and_an_abstention_nothing():
+    reward = answer_reward(RewardConfig(wrong_answer=1.0), decode, ["<end>"])
+    right, wrong, abstained = (reward(episode(2, 3, token, 6)).parts for token in (4, 5, 8))
+    assert (right["correct"], right["wrong_answer"]) == (1.0, 0.0)
+    assert (wrong["correct"], wrong["wrong_answer"]) == (0.0, -1.0)
+    assert (abstained["correct"], abstained["wrong_answer"]) == (0.0, 0.0)
+    assert reward(episode(2, 2)).parts["wrong_answer"] == 0.0  # the thought was not closed: no answer
 
 
 @pytest.mark.parametrize("seconds", [None, 5.0])

@@ -16,7 +16,7 @@ from midthought.evaluation.metrics import (
     wilson_interval,
 )
 from midthought.memory.store import SearchMode
-from midthought.recipes.podcast.tasks import PodcastData
+from midthought.recipes.podcast.tasks import PodcastData, balance_metrics
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.tools.executor import ToolExecutor
 from midthought.types import Task, Trajectory
@@ -95,6 +95,7 @@ def arm_metrics(arm: Arm, done: Sequence[Trajectory], is_right: IsRight) -> dict
     if arm.name == "":
         metrics |= {"call_rate_needed": call_rate(done), "calls_per_question": calls_per_question(done)}
         metrics |= {f"factors.{name}": value for name, value in factors(done, is_right).items()}
+        metrics |= balance_metrics(done, is_right)
         for kind in sorted({str(t.task.labels["kind"]) for t in done if "kind" in t.task.labels}):
             of_kind = [t for t in done if t.task.labels.get("kind") == kind]
             metrics[f"exact_match_of.{kind}"] = exact_match(of_kind, is_right)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from midthought.data.abstention import NO_ANSWER
 from midthought.learning.small_model import make_tokenizer
 from midthought.memory.chunks import Chunk
 from midthought.memory.tool import TOOL_NAME
@@ -25,8 +26,13 @@ def make_small_policy(config: PodcastConfig, chunks: list[Chunk]) -> tuple[Any, 
     return make_policy_of(config.model, tokenizer, max_length=4096, seed=seed), tokenizer
 
 
-def instruction(config: PodcastConfig) -> str:
-    """Returns the system message: the user's, else one for models that the run did not create."""
+def instruction(config: PodcastConfig, *, may_abstain: bool = False) -> str:
+    """Returns the system message: the user's, else one for models that the run did not create.
+
+    `may_abstain`: it names the answer to a question that the memory does not answer.
+    """
     if config.questions.instruction is not None:
         return config.questions.instruction
-    return INSTRUCTION if config.model.local_path else ""
+    if not config.model.local_path:
+        return ""
+    return f"{INSTRUCTION} If the memory has no answer, answer: {NO_ANSWER}" if may_abstain else INSTRUCTION

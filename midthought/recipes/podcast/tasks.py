@@ -13,13 +13,14 @@ from pathlib import Path
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.rewards import correct
 from midthought.errors import MemoryStoreError, SettingsError
-from midthought.evaluation.metrics import call_rate
+from midthought.evaluation.metrics import IsRight, balanced_accuracy, call_rate
 from midthought.manifest import MANIFEST, damage_in, write_manifest
 from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk
 from midthought.memory.connect import open_memory
 from midthought.memory.questions import QuestionPlan, make_questions, read_questions, split_episodes, write_questions
 from midthought.memory.remote import RemoteMemory
+from midthought.memory.rule_questions.unanswerable import is_answerable
 from midthought.memory.splitting import Chunking
 from midthought.memory.store import BuildReport, MemoryStore
 from midthought.memory.summary import doubt_lines
@@ -77,6 +78,11 @@ class PodcastData:
         """Returns the tool's result that proves the task's answer."""
         return format_hits(self._by_id[chunk_id] for chunk_id in task.evidence)
 
+    @property
+    def may_abstain(self) -> bool:
+        """Whether a question has no answer in the memory."""
+        return any(not is_answerable(task) for tasks in self.tasks.values() for task in tasks)
+
     def can_prove(self, tasks: Sequence[Task]) -> bool:
         """Whether the evidence of each task is chunks of this memory."""
         return all(task.evidence and self._by_id.keys() >= set(task.evidence) for task in tasks)
@@ -90,7 +96,8 @@ class PodcastTasks(RecipeTasks):
     """Questions with the memory's tool, which is called inside the thought."""
 
     def __init__(self, config: PodcastConfig, data: PodcastData) -> None:
-        prompts = PromptBuilder(instruction(config), data.registry, InThoughtFormat(), describes_tools=False)
+        spoken = instruction(config, may_abstain=data.may_abstain)
+        prompts = PromptBuilder(spoken, data.registry, InThoughtFormat(), describes_tools=False)
         super().__init__(config, data.tasks, prompts)
 
     @property
@@ -104,7 +111,16 @@ class PodcastTasks(RecipeTasks):
         needed = [t for t in done if t.task.labels.get("needs_memory", True)]
         needless = [t for t in done if not t.task.labels.get("needs_memory", True)]
         metrics = {"exact_match": sum(map(correct, done)) / len(done), "call_rate_needed": call_rate(needed)}
+        metrics |= balance_metrics(done, correct)
         return metrics | ({"call_rate_needless": call_rate(needless)} if needless else {})
+
+
+def balance_metrics(done: Sequence[Trajectory], is_right: IsRight) -> dict[str, float]:
+    """Returns the balanced accuracy of questions with and without an answer; nothing if one of the two is missing."""
+    answerable = [is_answerable(trajectory.task) for trajectory in done]
+    if all(answerable) or not any(answerable):
+        return {}
+    return {"balanced_accuracy": balanced_accuracy(list(map(is_right, done)), answerable)}
 
 
 def _found(memory: RemoteMemory, chunks: Sequence[Chunk], *, is_replayed: bool) -> BuildReport:

@@ -107,7 +107,7 @@ class PodcastRun(RecipeRun):
             made_up_share=settings.made_up_share,
             random_text_share=settings.random_text_share,
             num_results=config.memory.k,
-            instruction=instruction(config),
+            instruction=instruction(config, may_abstain=self.data.may_abstain),
         )
         return lambda step: demonstrator.batch(config.training.seed, step, settings.batch_tokens)
 

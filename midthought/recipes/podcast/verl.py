@@ -79,7 +79,7 @@ def job(config: PodcastVerlConfig, folder: Path) -> VerlJob:
     """Returns the data of the bundle in `folder`. Reads transcripts and generates questions; writes nothing."""
     memory = config.memory
     data = prepare_data(config, read_recipe_transcripts(config), folder)
-    spoken = instruction(config)
+    spoken = instruction(config, may_abstain=data.may_abstain)
     tool = data.registry.get("memory_retrieval")
     assert tool is not None
     return VerlJob(

@@ -1,0 +1,129 @@
+"""Chooses questions of all kinds, balanced by kind, answer and episode, as tasks."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+from midthought.data.abstention import UNANSWERABLE
+from midthought.errors import SettingsError, near_names
+from midthought.memory.chunks import Chunk
+from midthought.memory.rule_questions.forms import KINDS, Draft, Listener
+from midthought.memory.rule_questions.speech import spoken_turns
+from midthought.memory.rule_questions.unanswerable import unanswerable_drafts
+from midthought.types import Task
+
+ALL_KINDS: dict[str, Callable[[Listener], Iterator[Draft]]] = {**KINDS, UNANSWERABLE: unanswerable_drafts}
+MAX_ANSWER_SHARE = 0.1
+"""Of the questions of a kind with names as answers, at most this share, or three, have the same answer."""
+
+
+def listener_questions(
+    chunks: Sequence[Chunk],
+    num_questions: int,
+    seed: int = 0,
+    *,
+    kinds: Sequence[str] = tuple(ALL_KINDS),
+    memory: Sequence[Chunk] | None = None,
+) -> list[Task]:
+    """Returns up to `num_questions` questions about `chunks`, equally many of each kind while they last.
+
+    Every answer is the only one in `memory` (default: `chunks`) as far as its words show. Needs English transcripts: other
+    episodes give no question. Raises SettingsError for an unknown kind.
+    """
+    for kind in kinds:
+        if kind not in ALL_KINDS:
+            raise SettingsError(f"unknown kind of question {kind!r}. {near_names(kind, ALL_KINDS)}")
+    asked = Listener(
+        spoken_turns(chunks), spoken_turns(chunks if memory is None else memory), random.Random(f"listener-{seed}")
+    )
+    wanted = -(-num_questions // len(kinds))
+    chosen = {kind: _chosen(list(KINDS[kind](asked)), wanted, asked.rng) for kind in kinds if kind != UNANSWERABLE}
+    if UNANSWERABLE in kinds:
+        likes = Counter(f"{draft.kind}/{draft.form}" for drafts in chosen.values() for draft in drafts)
+        chosen[UNANSWERABLE] = _like(list(unanswerable_drafts(asked)), likes, wanted, asked.rng)
+    longest = max(map(len, chosen.values()), default=0)
+    mixed = [drafts[place] for place in range(longest) for drafts in chosen.values() if place < len(drafts)]
+    return [_task(draft) for draft in mixed[:num_questions]]
+
+
+def _like(drafts: list[Draft], likes: Counter[str], wanted: int, rng: random.Random) -> list[Draft]:
+    """Returns drafts in the proportions of other questions' forms, so that a form does not show whether there is an answer."""
+    by_form: dict[str, list[Draft]] = defaultdict(list)
+    for draft in drafts:
+        by_form[draft.form].append(draft)
+    if not likes:
+        return _chosen(drafts, wanted, rng)
+    chosen = [
+        draft
+        for form, own in by_form.items()
+        for draft in _chosen(own, round(wanted * likes[form] / likes.total()), rng)
+    ]
+    rng.shuffle(chosen)
+    return chosen[:wanted]
+
+
+def _chosen(drafts: list[Draft], wanted: int, rng: random.Random) -> list[Draft]:
+    """Returns drafts with different subjects: forms and episodes in turn, no answer too often, informative ones first."""
+    piles: dict[str, dict[str, list[Draft]]] = defaultdict(lambda: defaultdict(list))
+    rng.shuffle(drafts)
+    for draft in sorted(drafts, key=lambda draft: draft.information):
+        piles[draft.form][draft.stem].append(draft)
+    balance = _Balance(max(3, round(wanted * MAX_ANSWER_SHARE)))
+    chosen: list[Draft] = []
+    while piles and len(chosen) < wanted:
+        for form in list(piles):
+            best = _next(piles[form])
+            if best is None:
+                del piles[form]
+            elif len(chosen) < wanted and balance.takes(best):
+                chosen.append(best)
+    return chosen
+
+
+class _Balance:
+    """Refuses a subject that was used, an answer that is frequent, and a comparison that one speaker wins too often."""
+
+    def __init__(self, max_equal_answers: int) -> None:
+        self._max_equal_answers = max_equal_answers
+        self._subjects: set[str] = set()
+        self._answers: Counter[str] = Counter()
+        self._wins: Counter[str] = Counter()
+
+    def takes(self, draft: Draft) -> bool:
+        """Whether the draft is taken; if so it is counted."""
+        loser = draft.labels.get("loser", "")
+        is_frequent = draft.kind != UNANSWERABLE and self._answers[draft.answer] >= self._max_equal_answers
+        is_one_sided = bool(loser) and (self._wins[draft.answer] > 0 or self._wins[loser] < 0)
+        if draft.subject in self._subjects or is_frequent or is_one_sided:
+            return False
+        self._subjects.add(draft.subject)
+        self._answers[draft.answer] += 1
+        if loser:
+            self._wins[draft.answer] += 1
+            self._wins[loser] -= 1
+        return True
+
+
+def _next(by_episode: dict[str, list[Draft]]) -> Draft | None:
+    """Takes the last draft of the first episode, which becomes the last episode; None if there are no more."""
+    for stem in list(by_episode):
+        drafts = by_episode.pop(stem)
+        if drafts:
+            by_episode[stem] = drafts
+            return drafts.pop()
+    return None
+
+
+def _task(draft: Draft) -> Task:
+    digest = hashlib.sha256(draft.question.encode()).hexdigest()[:10]
+    return Task(
+        task_id=f"{draft.stem}:{draft.kind}:{digest}",
+        prompt=draft.question,
+        answer=draft.answer,
+        aliases=tuple(alias for alias in draft.aliases if alias and alias != draft.answer),
+        labels={"needs_memory": True, "kind": draft.kind, "form": draft.form, "episode": draft.stem},
+        evidence=draft.chunk_ids,
+    )

@@ -1,0 +1,249 @@
+"""Chooses the sentences that a question can be about, and words them as reported speech.
+
+A statement is a complete English sentence that is understood without the sentences around it. "I put up 218 bells" becomes
+"they put up 218 bells".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from midthought.memory.rule_questions.english import (
+    ADDRESSED,
+    AUXILIARIES,
+    BE,
+    DISFLUENT,
+    FUNCTION_WORDS,
+    HEDGES,
+    OPENERS,
+    PREPOSITIONS,
+    PRONOUNS,
+    VAGUE,
+    VERBS,
+    is_english,
+    word_set,
+)
+from midthought.memory.rule_questions.speech import Sentence, SpokenTurn, plain_words
+from midthought.memory.rule_questions.vocabulary import Vocabulary, bare_token
+from midthought.memory.turns import UNKNOWN_SPEAKER
+
+MIN_WORDS, MAX_WORDS = 7, 26
+_SIGNS = re.compile(r"[\"“”\[\](){}*`_<>|…:;/\\]|--|—|–|\.\.\.| - |https?|\w@\w")
+_FILLERS = re.compile(
+    r"(?<!\ba )(?<!\bsame )(?<!\bthe )(?<!\bwhat )(?<!\bsome )(?<!\bof )\b(?:kind|sort) of "
+    r"|\b(?:actually|basically|literally) |,? actually$"
+)
+_CLAUSE_BREAK = re.compile(
+    r"\s*(?:\.\.\.|…|--|—|–|;|:|\s-\s)\s*"
+    r"|,? (?:and then|and so|and|but|so|because) (?=(?:I|we|I'[a-z]+|we'[a-z]+|there's|there|the|my|our) )"
+)
+_CONTRACTED = re.compile(r"(?:'(?:s|re|ve|m|d|ll)|n't)$")
+_FIRST_PERSON = {
+    "i": "they", "i'm": "they are", "i've": "they have", "i'd": "they would", "i'll": "they will", "me": "them", "my": "their",
+    "mine": "theirs", "myself": "themselves", "we": "they", "we're": "they are", "we've": "they have", "we'd": "they would",
+    "we'll": "they will", "us": "them", "our": "their", "ours": "theirs", "ourselves": "themselves",
+}  # fmt: skip
+FIRST_PERSON = frozenset(_FIRST_PERSON)
+_THIRD_PERSON = word_set("they them their theirs they're they've they'd themselves")
+_PERSONS = word_set("he him his she her he's she's he'd she'd himself herself hers")
+_DEICTIC = word_set(
+    "this these those here ones it's that's yesterday today tomorrow today's tonight earlier mentioned again coming"
+)
+_SUBJECT_STARTS = word_set(
+    "the a an my our most many some all every each no people there there's both in at for by with from on during after before "
+    "if when because while since as once two three four five ten half nobody everybody everyone nothing"
+)
+_INVERTIBLE = word_set("are is do does did can will would am was were")
+_ABBREVIATED = word_set("st. dr. mr. mrs. ms. vs. jr. sr. u.s. e.u. u.k.")
+_POINTED = word_set("do did does doing like of know see all is was at on in for with from about to than after before")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A sentence to ask about."""
+
+    stem: str
+    episode: str
+    speaker: str
+    text: str
+    """Without openers such as "Well," and without the final full stop."""
+    reported: str
+    """As a clause after "says that"."""
+    sentence: Sentence
+    information: float
+    """Sum of the three largest inverse document frequencies of its words."""
+
+
+def statements_of(turns: Sequence[SpokenTurn], vocabulary: Vocabulary, *, whole: bool = True) -> list[Statement]:
+    """Returns the statements of named speakers in English episodes, in order.
+
+    With `whole` false, the parts of all sentences, unchecked: a question about a clause of one may still be understood.
+    """
+    english = english_stems(turns)
+    found = []
+    for turn in turns:
+        if turn.stem not in english or turn.speaker == UNKNOWN_SPEAKER:
+            continue
+        for sentence in turn.sentences:
+            for clause in clauses_of(sentence.text) if whole else segments_of(sentence.text):
+                text = statement_text(clause, vocabulary) if whole else " ".join(without_openers(clause.split()))
+                reported = reported_speech(text, vocabulary) if text and whole else text
+                if text and reported:
+                    information = vocabulary.information(text)
+                    found.append(
+                        Statement(turn.stem, turn.episode, turn.speaker, text, reported, sentence, information)
+                    )
+    return found
+
+
+def clauses_of(text: str) -> list[str]:
+    """Returns the sentence, or its main clauses if it is long or broken; none of a question or an unfinished sentence."""
+    text = text.replace("’", "'").replace("‘", "'").strip()
+    if not text.endswith((".", "!")) or text.endswith("..."):
+        return []
+    if len(text.split()) <= MAX_WORDS // 2 + 2 and not _SIGNS.search(text):
+        return [text]
+    parts = [part.strip(" ,") for part in _CLAUSE_BREAK.split(text)]
+    return [part if part.endswith((".", "!")) else f"{part}." for part in parts if part]
+
+
+def english_stems(turns: Sequence[SpokenTurn]) -> set[str]:
+    """Returns the stems of the episodes in English."""
+    texts: dict[str, list[str]] = {}
+    for turn in turns:
+        texts.setdefault(turn.stem, []).extend(sentence.text for sentence in turn.sentences)
+    return {stem for stem, said in texts.items() if is_english(said)}
+
+
+def segments_of(text: str) -> list[str]:
+    """Returns the parts of a sentence between dashes, quotation marks and other breaks; none of a question."""
+    text = _FILLERS.sub("", text.replace("’", "'").replace("‘", "'"))
+    parts = [part.strip(" ,.!") for part in _SIGNS.split(text)] if not text.endswith("?") else []
+    return [part for part in parts if len(part.split()) >= MIN_WORDS - 2]
+
+
+def statement_text(text: str, vocabulary: Vocabulary) -> str | None:
+    """Returns the sentence without openers; None if it is incomplete, disfluent, or refers to something outside."""
+    if not text or text[-1] not in ".!" or _SIGNS.search(text):
+        return None
+    tokens = without_openers(_FILLERS.sub("", text.rstrip(".!")).split())
+    if not MIN_WORDS <= len(tokens) <= MAX_WORDS or not is_fluent(tokens) or not _has_subject(tokens, vocabulary):
+        return None
+    return " ".join(tokens) if stands_alone(tokens, vocabulary) else None
+
+
+def without_openers(tokens: list[str]) -> list[str]:
+    """Removes words such as "Well," and "I think" from the start of a sentence."""
+    while tokens:
+        word = bare_token(tokens[0]).lower()
+        start = " ".join(tokens[:6]).lower().replace(",", "")
+        hedge = next((hedge for hedge in HEDGES if start.startswith(f"{hedge} ")), None)
+        if hedge:
+            tokens = tokens[len(hedge.split()) :]
+        elif word in OPENERS and not (word == "like" and tokens[0].islower()):
+            tokens = tokens[1:]
+        else:
+            break
+    return [tokens[0][0].upper() + tokens[0][1:], *tokens[1:]] if tokens else []
+
+
+def is_fluent(tokens: Sequence[str]) -> bool:
+    """Whether no word is repeated, is a filler, or stands for something else."""
+    words = [bare_token(token).lower() for token in tokens]
+    repeats = any(first == second for first, second in pairwise(words))
+    tags = words[-1] in OPENERS | {"know", "that", "too", "though"} or words[-2:] == ["of", "course"]
+    fillers = any(
+        token.lower() in ("like,", "right,", "well,", "yeah,") for token in tokens
+    ) or " you know" in " ".join(words)
+    inverted = any(first in _INVERTIBLE and second in ("i", "we", "they", "it") for first, second in pairwise(words))
+    several = any(token.endswith((".", "?", "!")) and token.lower() not in _ABBREVIATED for token in tokens[:-1])
+    return not (
+        several or repeats or inverted or tags or fillers or DISFLUENT & set(words) or VAGUE & set(words) or "" in words
+    )
+
+
+def _has_subject(tokens: Sequence[str], vocabulary: Vocabulary) -> bool:
+    """Whether it starts as a statement, not as an order or a fragment, and has a verb."""
+    words = plain_words(" ".join(tokens))
+    first = words[0] if words else ""
+    if not any(is_verb(word) for word in words[1:]):
+        return False
+    if first in FIRST_PERSON or first in _SUBJECT_STARTS or first.endswith("ing"):
+        return True
+    return vocabulary.is_name(tokens[0]) or (first not in FUNCTION_WORDS | VERBS and words[1] in VERBS)
+
+
+def is_verb(word: str) -> bool:
+    """Whether a plain word is a common verb, a regular past form or contracted with an auxiliary."""
+    return word in VERBS or (word.endswith("ed") and len(word) > 4) or bool(_CONTRACTED.search(word))
+
+
+def stands_alone(tokens: Sequence[str], vocabulary: Vocabulary) -> bool:
+    """Whether no word refers to something that the sentence does not name before."""
+    words = [bare_token(token).lower() for token in tokens]
+    for place, word in enumerate(words):
+        following = words[place + 1] if place + 1 < len(words) else ""
+        before = words[place - 1] if place else ""
+        if word in ADDRESSED or word in _DEICTIC or word == "let's":
+            return False
+        if word in PRONOUNS and not _is_named(word, before, following, place, tokens, vocabulary):
+            return False
+    return True
+
+
+def _is_named(
+    word: str, before: str, following: str, place: int, tokens: Sequence[str], vocabulary: Vocabulary
+) -> bool:
+    if word == "that":
+        return (
+            place > 0
+            and bool(following)
+            and before not in _POINTED
+            and following not in ("one", "way", "kind", "point")
+        )
+    if word == "there":
+        return following in BE or following in ("'s", "has", "have")
+    if word == "there's":
+        return True
+    if word in ("which", "who"):
+        return place > 1 and before not in PREPOSITIONS
+    if word in ("then", "such", "other", "others", "another", "same", "both", "either", "neither", "one"):
+        return place > 0 and (word not in ("such", "others", "one") or following in ("as", "of"))
+    earlier = tokens[:place]
+    if word in _PERSONS:
+        return place >= 3 and any(vocabulary.is_name(token) for token in earlier)
+    names_a_thing = any(token.lower() in ("the", "a", "an", "my", "our") for token in earlier[:-1]) or any(
+        map(vocabulary.is_name, earlier)
+    )
+    return place >= 5 and names_a_thing
+
+
+def reported_speech(text: str, vocabulary: Vocabulary) -> str | None:
+    """Returns a sentence as a clause after "says that", in the third person; None if a pronoun would become ambiguous."""
+    tokens = text.split()
+    words = [bare_token(token).lower() for token in tokens]
+    if set(words) & FIRST_PERSON and set(words) & _THIRD_PERSON:
+        return None
+    said: list[str] = []
+    for place, (token, word) in enumerate(zip(tokens, words, strict=True)):
+        last = [words[place - back] for back in (1, 2) if place >= back]
+        if word in ("am", "was") and last and (last[0] == "i" or (last[-1] == "i" and last[0] not in AUXILIARIES)):
+            token = token.lower().replace(word, "are" if word == "am" else "were")
+        elif (
+            word in ("i'd", "we'd")
+            and place + 1 < len(words)
+            and (words[place + 1] in _PARTICIPLES or words[place + 1].endswith("ed"))
+        ):
+            token = "they had"
+        elif word in _FIRST_PERSON:
+            token = re.sub(re.escape(word), _FIRST_PERSON[word], token, flags=re.IGNORECASE)
+        elif place == 0 and vocabulary.starts_lower(token):
+            token = token[0].lower() + token[1:]
+        said.append(token)
+    return " ".join(said)
+
+
+_PARTICIPLES = word_set("been had never just already always lost gone seen done made")

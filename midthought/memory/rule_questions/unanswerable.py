@@ -1,0 +1,138 @@
+"""Questions whose premise is false, so that the memory has no answer: in the words of the other kinds, about another speaker,
+name or episode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from midthought.data.abstention import NO_ANSWER, OTHER_WORDINGS, UNANSWERABLE
+from midthought.memory.rule_questions import forms, wordings
+from midthought.memory.rule_questions.forms import Draft, Listener, names_in
+from midthought.memory.rule_questions.speech import plain_words
+from midthought.memory.rule_questions.statements import Statement
+from midthought.types import Task
+
+MAX_SIMILAR = 0.35
+"""The other speaker says nothing with more of the statement's information than this."""
+
+
+def is_answerable(task: Task) -> bool:
+    """Whether the memory has an answer to the question, by its label."""
+    return task.labels.get("kind") != UNANSWERABLE
+
+
+def unanswerable_drafts(asked: Listener) -> Iterator[Draft]:
+    """Yields questions that the memory does not answer. `form` names kind and form of the questions that it looks like;
+    `chunk_ids` has what is nearest to an answer."""
+    for gap in asked.gaps:
+        if (other := _other_speaker(asked, gap.statement)) is not None:
+            question = gap.question(other, asked.rng.choice(wordings.FRAMES))
+            yield _without_answer(forms.draft_of_gap(asked, gap), question)
+    for gap in asked.blanks:
+        if (other := _other_speaker(asked, gap.statement)) is not None:
+            question = asked.choose(wordings.BLANK, who=other, said=gap.clause, wh=gap.wh)
+            yield _without_answer(forms.draft_of(gap.kind, "blank", "", "", (), gap.statement), question)
+    for each in asked.statements:
+        if (other := _other_speaker(asked, each)) is not None:
+            question = asked.choose(wordings.WHEN, episode=each.episode, who=other, said=each.reported)
+            yield _without_answer(forms.draft_of("when", "time", "", "", (), each), question)
+            question = asked.choose(wordings.EPISODE, who=other, said=each.reported)
+            yield _without_answer(forms.draft_of("episode", "statement", "", "", (), each), question)
+    yield from _other_names(asked)
+    yield from _other_repliers(asked)
+    yield from _topics_of_others(asked)
+    yield from _other_bridges(asked)
+
+
+def _without_answer(draft: Draft, question: str) -> Draft:
+    form = f"{draft.kind}/{draft.form}"
+    return replace(
+        draft,
+        kind=UNANSWERABLE,
+        form=form,
+        question=question,
+        answer=NO_ANSWER,
+        aliases=OTHER_WORDINGS,
+        subject=question,
+    )
+
+
+def _other_bridges(asked: Listener) -> Iterator[Draft]:
+    """Somebody says that …; what does the same person say …, which another speaker of the episode says."""
+    for gap in asked.gaps:
+        other = _other_speaker(asked, gap.statement)
+        own = [each for each in asked.statements if each.stem == gap.statement.stem and each.speaker == other]
+        if own:
+            inner = gap.question("the same person", asked.rng.choice(wordings.FRAMES[:2]))
+            question = asked.choose(wordings.BRIDGE, said=asked.rng.choice(own).reported, gap=inner)
+            draft = replace(forms.draft_of_gap(asked, gap), kind="two", form="bridge")
+            yield _without_answer(draft, question)
+
+
+def _other_speaker(asked: Listener, each: Statement) -> str | None:
+    """Returns another speaker of the episode who says nothing of this kind; None if there is none."""
+    similar = {place.speaker for place in asked.index.similar(each.text, each.sentence, MAX_SIMILAR)}
+    names = set(plain_words(each.text))
+    others = [
+        name
+        for name in asked.speakers[each.stem]
+        if name != each.speaker and name not in similar and not names & set(plain_words(name))
+    ]
+    return asked.rng.choice(others) if others else None
+
+
+def _other_names(asked: Listener) -> Iterator[Draft]:
+    """Who says that …, with another name of the same episode in the statement."""
+    mentions = forms.mentions_of(asked)
+    for each in asked.statements:
+        names = [name for name in names_in(each.reported, asked.vocabulary) if name in mentions[each.stem]]
+        others = [name for name in mentions[each.stem] if name not in each.text]
+        if not names or not others:
+            continue
+        name = names[0]
+        alike = [each for each in others if _shape(each) == _shape(name)]
+        if not alike:
+            continue
+        other = asked.rng.choice(alike)
+        rest = each.reported.replace(name, " ")
+        similar = asked.index.similar(rest, each.sentence, MAX_SIMILAR)
+        if any(set(plain_words(other)) <= set(plain_words(place.sentence.text)) for place in similar):
+            continue
+        question = asked.choose(wordings.SPEAKER, said=each.reported.replace(name, other))
+        yield _without_answer(forms.draft_of("speaker", "statement", "", "", (), each), question)
+
+
+def _shape(name: str) -> tuple[int, bool]:
+    """Number of words, and whether it is an acronym."""
+    return len(name.split()), name.isupper()
+
+
+def _other_repliers(asked: Listener) -> Iterator[Draft]:
+    """What did … answer when … asked …, of a speaker who did not answer it."""
+    for draft in forms.next_drafts(asked):
+        first, second = draft.labels["first"], draft.labels["second"]
+        others = [name for name in asked.speakers[draft.stem] if name not in (first, second)]
+        if others:
+            other = asked.rng.choice(others)
+            question = asked.choose(wordings.NEXT, first=first, second=other, asked=draft.subject)
+            yield _without_answer(draft, question)
+
+
+def _topics_of_others(asked: Listener) -> Iterator[Draft]:
+    """Which episode mentions both …; who mentions … first: of names that do not occur in one episode."""
+    mentions = forms.mentions_of(asked)
+    stems = sorted(stem for stem in mentions if mentions[stem])
+    for stem in stems:
+        for other_stem in (each for each in stems if each != stem):
+            a, b = asked.rng.choice(sorted(mentions[stem])), asked.rng.choice(sorted(mentions[other_stem]))
+            holders = [{place.stem for place in asked.index.mentions(name)} for name in (a, b)]
+            turn, sentence = mentions[stem][a][0]
+            if holders[0] & holders[1] or a == b:
+                continue
+            nearest = Draft("two", "topics", "", "", (), sentence.chunk_ids, stem, "")
+            yield _without_answer(nearest, asked.choose(wordings.BOTH_TOPICS, a=a, b=b))
+            if len(asked.speakers[stem]) > 1 and stem not in holders[1]:
+                pair = asked.rng.sample(asked.speakers[stem], 2)
+                question = asked.choose(wordings.FIRST_TO_SAY, topic=b, episode=turn.episode, a=pair[0], b=pair[1])
+                yield _without_answer(replace(nearest, kind="compare", form="first"), question)

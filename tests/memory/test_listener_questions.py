@@ -1,0 +1,162 @@
+"""Questions by rules: forms on sentences worked by hand, and all questions of the sample episodes against their evidence."""
+
+from collections import Counter
+from importlib import resources
+
+import pytest
+
+from midthought.data.abstention import NO_ANSWER, abstains
+from midthought.errors import SettingsError
+from midthought.memory.build import chunk_all
+from midthought.memory.chunks import Chunk
+from midthought.memory.rule_questions.gaps import gaps_of
+from midthought.memory.rule_questions.generate import ALL_KINDS, listener_questions
+from midthought.memory.rule_questions.speech import Sentence, plain_words, spoken_turns
+from midthought.memory.rule_questions.statements import Statement, reported_speech, statement_text
+from midthought.memory.rule_questions.unanswerable import is_answerable
+from midthought.memory.rule_questions.vocabulary import Vocabulary
+from midthought.memory.rule_questions.wordings import FRAMES
+from midthought.memory.splitting import Chunking
+from midthought.memory.transcripts import read_transcripts
+from midthought.types import Task
+
+SAMPLE = str(resources.files("midthought.recipes.podcast") / "sample")
+
+
+@pytest.fixture(scope="module")
+def memory() -> list[Chunk]:
+    return chunk_all(read_transcripts(SAMPLE).require_all())
+
+
+@pytest.fixture(scope="module")
+def vocabulary(memory) -> Vocabulary:
+    return Vocabulary(spoken_turns(memory))
+
+
+@pytest.fixture(scope="module")
+def tasks(memory) -> list[Task]:
+    return listener_questions(memory, 180, seed=3)
+
+
+def of_kind(tasks: list[Task], kind: str) -> list[Task]:
+    return [task for task in tasks if task.labels["kind"] == kind]
+
+
+@pytest.mark.parametrize(
+    ("said", "reported"),
+    [
+        ("I've put up two hundred bells in my life.", "they have put up two hundred bells in their life"),
+        ("Well, I was a night nurse on the island for years.", "they were a night nurse on the island for years"),
+        ("So I think we lost eighty kilos of bronze in April.", "they lost eighty kilos of bronze in April"),
+        ("The bell is tuned to the pitch of the fridge.", "the bell is tuned to the pitch of the fridge"),
+    ],
+)
+def test_a_sentence_becomes_reported_speech(vocabulary, said, reported):
+    text = statement_text(said, vocabulary)
+    assert text is not None and reported_speech(text, vocabulary) == reported
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "It was delayed nineteen days by the eggs of the hen.",  # what is "it"?
+        "And that is why the bell was hung so low in the yard.",
+        "She wrote a letter to the foundry in the winter.",
+        "You put the clapper into the bell before the frost.",
+        "The bell, um, is tuned to the pitch of the fridge.",
+        "When the gap is filled with bronze at eleven hundred...",
+        "Put the clapper into the bell before the frost comes.",
+        "The bell rang.",
+    ],
+)
+def test_what_needs_the_sentences_around_it_or_is_no_whole_sentence_is_not_asked_about(vocabulary, said):
+    assert statement_text(said, vocabulary) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "question", "answer"),
+    [
+        (
+            "I have repaired pianos for twenty-six years",
+            "For how many years does Ann say they have repaired pianos?",
+            "twenty-six",
+        ),
+        ("We lost eighty kilos of bronze", "How many kilos does Ann say they lost?", None),
+        (
+            "We moved the whole foundry to Lisbon in 1911",
+            "In which year does Ann say they moved the whole foundry to Lisbon?",
+            "1911",
+        ),
+        (
+            "My brother raised $500 from the village",
+            "How much money does Ann say their brother raised from the village?",
+            "$500",
+        ),
+    ],
+)
+def test_a_stated_number_or_year_is_asked_for(vocabulary, said, question, answer):
+    statement = Statement("e", "E", "Ann", said, said, Sentence(said, ("e_0",), "00:00:00"), 20.0)
+    asked = {gap.question("Ann", FRAMES[0]): gap.answer for gap in gaps_of(statement, vocabulary)}
+    assert asked.get(question) == answer
+
+
+def test_equally_many_questions_of_each_kind_are_made_while_they_last(tasks):
+    counts = Counter(task.labels["kind"] for task in tasks)
+    assert counts.keys() == ALL_KINDS.keys()
+    plenty = {"speaker", "episode", "when", "number", "name", "two"}
+    assert {counts[kind] for kind in plenty} == {20} and counts["unanswerable"] >= 15
+    assert len({task.prompt for task in tasks}) == len(tasks) == len({task.task_id for task in tasks})
+
+
+def test_the_evidence_of_an_answer_is_in_the_memory_and_contains_it(memory, tasks):
+    by_id = {chunk.chunk_id: chunk for chunk in memory}
+    for task in tasks:
+        chunks = [by_id[chunk_id] for chunk_id in task.evidence]
+        assert chunks and {chunk.stem for chunk in chunks} == {task.labels["episode"]}
+        text = " ".join(f"{chunk.speaker} {chunk.episode} {chunk.time} {chunk.transcript}" for chunk in chunks)
+        if is_answerable(task):
+            assert set(plain_words(task.answer)) <= set(plain_words(text)), task
+
+
+def test_no_question_contains_its_answer_unless_it_offers_two(tasks):
+    for task in tasks:
+        if task.labels["kind"] == "compare":
+            assert task.answer in task.prompt
+        elif is_answerable(task) and task.labels["kind"] != "next":
+            assert f" {task.answer.lower()} " not in f" {' '.join(plain_words(task.prompt))} "
+
+
+def test_questions_of_two_chunks_name_two(tasks):
+    assert all(len(task.evidence) >= 2 for kind in ("two", "compare", "next") for task in of_kind(tasks, kind))
+
+
+def test_an_unanswerable_question_asks_a_speaker_about_what_another_one_said(memory, tasks):
+    by_id = {chunk.chunk_id: chunk for chunk in memory}
+    swapped = [task for task in of_kind(tasks, "unanswerable") if task.labels["form"] == "when/time"]
+    assert swapped
+    for task in swapped:
+        assert task.answer == NO_ANSWER and abstains("I don't know")
+        assert not any(by_id[chunk_id].speaker in task.prompt for chunk_id in task.evidence)
+
+
+def test_the_same_seed_gives_the_same_questions_and_another_seed_others(memory, tasks):
+    assert listener_questions(memory, 180, seed=3) == tasks
+    assert listener_questions(memory, 180, seed=4) != tasks
+
+
+def test_overlapping_chunks_give_the_same_sentences_as_whole_turns():
+    transcripts = read_transcripts(SAMPLE).require_all()[:1]
+    by_turns, by_windows = (
+        [sentence.text for turn in spoken_turns(chunk_all(transcripts, chunking)) for sentence in turn.sentences]
+        for chunking in (18, Chunking("sentences", 3, 1))
+    )
+    assert by_turns == by_windows
+
+
+def test_other_languages_and_unknown_speakers_give_no_question_and_an_unknown_kind_is_an_error():
+    text = "Die Glocke wiegt dreihundert Kilo und hängt seit dem Winter im Hof der alten Klinik am Hafen."
+    chunks = [Chunk(f"g_{n}", "G", "g", "Ann", text, "00:00:00", n) for n in range(20)]
+    assert listener_questions(chunks, 20) == []
+    assert listener_questions([], 20) == []
+    with pytest.raises(SettingsError, match="unknown kind of question 'speakr'"):
+        listener_questions(chunks, 20, kinds=("speakr",))
