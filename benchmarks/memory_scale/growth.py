@@ -87,18 +87,21 @@ def new_episode(words: list[str], number: int) -> list[Chunk]:
 def grow(path: Path, mixture: Mixture, words: list[str]) -> dict[str, Any]:
     """Adds episodes one by one, then deletes one; returns the seconds, when each began and ended, and the peak of memory."""
     spans: list[tuple[str, float, float]] = []
+    processor_seconds: list[float] = []
     for number in range(NUM_EPISODES):
         store = MemoryStore.open(path, embedder=DrawnEmbedder(mixture))  # as the command does
-        began = time.time()
-        store.add(new_episode(words, number), replace=False)
+        chunks, began, processor = new_episode(words, number), time.time(), time.process_time()
+        store.add(chunks, replace=False)
         spans.append(("add", began, time.time()))
+        processor_seconds.append(time.process_time() - processor)
         if store.search(f"added{number}", 1, "full_text")[0].episode != f"Added {number}":
             raise RuntimeError(f"episode {number} is not found at once")
     added_peak = peak_bytes()
-    began = time.time()
+    began, processor = time.time(), time.process_time()
     MemoryStore.open(path).delete(["added-0"])
     spans.append(("delete", began, time.time()))
-    return {"spans": spans, "add_peak": added_peak, "peak": peak_bytes()}
+    processor_seconds.append(time.process_time() - processor)
+    return {"spans": spans, "processor": processor_seconds, "add_peak": added_peak, "peak": peak_bytes()}
 
 
 def keep_searching(path: Path, mixture: Mixture, words: list[str], stop: Any, found: Any) -> None:
@@ -128,6 +131,9 @@ def rows_of(size: int, phases: dict[str, Any], searches: list[tuple[float, str, 
     at_most = MAX_SECONDS if size == NUM_CHUNKS else None
     yield Row(part=PART, setting=setting, figure="add an episode", value=Spread.of(added), at_most=at_most, unit="s")
     yield Row(part=PART, setting=setting, figure="delete an episode", value=Spread.of(deleted), unit="s")
+    *of_adds, of_delete = phases["processor"]
+    yield Row(part=PART, setting=setting, figure="add, of all threads", value=Spread.of(of_adds), unit="s")
+    yield Row(part=PART, setting=setting, figure="delete, of all threads", value=Spread.of([of_delete]), unit="s")
     for name, peak in (("add, peak of memory", phases["add_peak"]), ("delete, peak of memory", phases["peak"])):
         yield Row(part=PART, setting=setting, figure=name, value=Spread.of([peak / 2**20]), unit="MiB")
     began, ended = spans[0][1], spans[-1][2]

@@ -165,12 +165,13 @@ class MemoryStore:
             finally:
                 self.refresh()
 
+    @in_one_sentence
     def _embed_and_replace(
         self, chunks: Sequence[Chunk], progress: Progress | None, replace: bool, stems: Collection[str] | None
     ) -> BuildReport:
         embedder = self._require_embedder()
-        with self._lock:
-            self._location.check()
+        self._location.check()
+        with self._lock, self._location.only_writer():
             caches = caches_of(embedder, self._cache_folder())
 
             def prepare(opened: TableSnapshot | None, known: KnownRows, changes: Changes) -> NewVectors:
@@ -181,6 +182,7 @@ class MemoryStore:
                 cache.clear()
             return report
 
+    @in_one_sentence
     def ingest(self, rows: pa.Table, *, replace: bool = True) -> BuildReport:
         """Makes the memory hold exactly these rows (`rows.rows_of`), which were embedded elsewhere. `replace` as in `build`."""
         require_columns(rows.column_names, "the table of embedded chunks")
@@ -191,14 +193,10 @@ class MemoryStore:
         def vectors_for(part: Sequence[Chunk]) -> np.ndarray:
             return vectors[[row_of[chunk.chunk_id] for chunk in part]]
 
-        return self._replace(
-            chunks,
-            embedding or ("", vectors.shape[1]),
-            lambda opened, known, changes: NewVectors(vectors_for, precision_of(rows.schema)),
-            replace,
-        )
+        new = NewVectors(vectors_for, precision_of(rows.schema))
+        with self._lock, self._location.only_writer():
+            return self._replace(chunks, embedding or ("", vectors.shape[1]), lambda *_: new, replace)
 
-    @in_one_sentence
     def _replace(
         self,
         wanted: Sequence[Chunk],
@@ -208,32 +206,31 @@ class MemoryStore:
         stems: Collection[str] | None = None,
     ) -> BuildReport:
         """Makes the memory, or its transcripts with these stems, hold exactly the wanted chunks; writes nothing if it does so
-        already."""
+        already. The caller is the only writer."""
         self._require_writable()
         started = time.perf_counter()
-        with self._lock, self._location.only_writer():
+        self.refresh()
+        opened = self._location.open(even_incomplete=True) if self.is_built else None
+        self._require_same(opened.embedding if opened else None, embedding)
+        known, changes, can_update = compare(opened, wanted, stems)
+        if not replace and stems is None:
+            changes.require_kept(self.uri)
+        elif not replace:
+            changes.require_same_transcripts(self.uri)
+        new = None
+        try:
+            if opened is None or changes.any:
+                new = prepare(opened, known, changes)
+                how = embedding[0], new.precision
+                schema = rows_of([], np.zeros((0, embedding[1]), np.float32), *how).schema
+                if can_update and opened and new.precision == opened.precision:
+                    self._location.change(changes.removed, batches_of(changes.new, new.of, *how), schema)
+                else:
+                    self._location.write(batches_of(changes.wanted, new.of, *how), schema)
+            elif not opened.is_indexed:
+                self._location.index()
+        finally:
             self.refresh()
-            opened = self._location.open(even_incomplete=True) if self.is_built else None
-            self._require_same(opened.embedding if opened else None, embedding)
-            known, changes, can_update = compare(opened, wanted, stems)
-            if not replace and stems is None:
-                changes.require_kept(self.uri)
-            elif not replace:
-                changes.require_same_transcripts(self.uri)
-            new = None
-            try:
-                if opened is None or changes.any:
-                    new = prepare(opened, known, changes)
-                    how = embedding[0], new.precision
-                    schema = rows_of([], np.zeros((0, embedding[1]), np.float32), *how).schema
-                    if can_update and opened and new.precision == opened.precision:
-                        self._location.change(changes.removed, batches_of(changes.new, new.of, *how), schema)
-                    else:
-                        self._location.write(batches_of(changes.wanted, new.of, *how), schema)
-                elif not opened.is_indexed:
-                    self._location.index()
-            finally:
-                self.refresh()
         seconds = time.perf_counter() - started
         return changes.report(new.num_embedded if new else 0, seconds, new.choice if new else None)
 

@@ -173,11 +173,11 @@ class TableLocation:
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore", UserWarning
-            )  # that readers of old versions fail: `MemoryStore` opens the newest
+            )  # old readers would fail; `MemoryStore` opens the newest version
             self.newest().optimize(cleanup_older_than=timedelta(0), delete_unverified=True)
 
     def only_writer(self) -> contextlib.AbstractContextManager[None]:
-        """Lets no other process write in the block. Raises MemoryStoreError if one is writing. Object stores have no lock."""
+        """Lets no other process write in the block; waits for one that is writing. Object stores have no lock."""
         return only_writer(Path(self.uri), self.name) if self.is_local else contextlib.nullcontext()
 
     def index(self) -> None:
@@ -316,16 +316,16 @@ def index_table(table: Any, keep_versions: timedelta) -> None:
 
 
 def is_indexed(table: Any) -> bool:
-    """Whether the full-text index has the options that searches need and covers every row; in a large table, all rows but
-    `MAX_UNINDEXED_ROWS`, which LanceDB searches one by one."""
-    indices = table.list_indices()
-    limit = MAX_UNINDEXED_ROWS if any(index.columns == ["vector"] for index in indices) else 0
-    return any(
-        index.columns == ["transcript"]
-        and index.num_unindexed_rows <= limit
-        and WORD_INDEX.items() <= (index.index_details or {}).items()
-        for index in indices
-    )
+    """Whether the full-text index covers every row; in a large table, all rows but `MAX_UNINDEXED_ROWS`, which LanceDB searches
+    one by one."""
+    limit = MAX_UNINDEXED_ROWS if vector_indices(table) else 0
+    return any(index.num_unindexed_rows <= limit for index in word_indices(table))
+
+
+def word_indices(table: Any) -> list[Any]:
+    """Returns the full-text index with the options that searches need, whichever rows it covers; none if there is none."""
+    indices = (index for index in table.list_indices() if index.columns == ["transcript"])
+    return [index for index in indices if WORD_INDEX.items() <= (index.index_details or {}).items()]
 
 
 def _num_unindexed(indices: Sequence[Any]) -> int:

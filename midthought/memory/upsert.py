@@ -15,13 +15,12 @@ from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder, MeasuredEmbedder, Progress, embed_in_parts, in_order
 from midthought.memory.rows import CHUNK_COLUMNS, chunks_of, rows_of, vectors_of
 from midthought.memory.search import may_be_of
+from midthought.memory.table import TableSnapshot, word_indices
 from midthought.memory.vector_cache import VectorCache, digest_of
 from midthought.precision import Precision, PrecisionChoice
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from midthought.memory.table import TableSnapshot
 
 VectorsOf = Callable[[Sequence[Chunk]], np.ndarray]
 """Returns vectors of chunks, float32 [N, D]."""
@@ -164,7 +163,7 @@ def compare(
     """
     if opened is None:
         return KnownRows(), Changes.between(KnownRows(), wanted), False
-    can_update, num_rows = opened.is_indexed and opened.is_large, opened.table.count_rows()
+    can_update, num_rows = opened.is_large and bool(word_indices(opened.table)), opened.table.count_rows()
     if stems is not None and can_update:
         known = KnownRows.read(opened.table, stems)
         changes = Changes.between(known, wanted)

@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from midthought.errors import MemoryStoreError
+_log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
 def only_writer(folder: Path, name: str) -> Iterator[None]:
     """Holds the lock `NAME.lock` in the folder, which is created; at the end the file is removed, and the folder if it is empty.
 
-    Raises MemoryStoreError if another process holds it. Does nothing on systems without `flock`.
+    Waits, with a logged warning, while another process holds it. Does nothing on systems and file systems without `flock`, and
+    in a folder that cannot be written, which a build without changes does not need.
     """
-    try:
-        import fcntl
-    except ImportError:
+    path = folder / f"{name}.lock"
+    descriptor = _locked(path)
+    if descriptor is None:
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.lock"
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_current = path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino
-    except BlockingIOError:
-        is_current = False
-    except OSError:  # a file system without locks
-        is_current = True
-    if not is_current:
-        os.close(descriptor)
-        raise MemoryStoreError(
-            f"{folder}: another process is writing this memory (table {name!r}); wait until it has finished, then try again"
-        )
     try:
         yield
     finally:
@@ -43,3 +31,37 @@ def only_writer(folder: Path, name: str) -> Iterator[None]:
         os.close(descriptor)
         with contextlib.suppress(OSError):  # it holds the memory
             folder.rmdir()
+
+
+def _locked(path: Path) -> int | None:
+    """Returns the descriptor of the locked file; None in a read-only folder. A file that its last holder removed is opened
+    again."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+        except FileNotFoundError:  # the last holder removed the folder
+            continue
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and path.parent.is_dir():
+                return None
+            raise
+        _wait_for(descriptor, path)
+        with contextlib.suppress(FileNotFoundError):
+            if os.fstat(descriptor).st_ino == path.stat().st_ino:
+                return descriptor
+        os.close(descriptor)
+
+
+def _wait_for(descriptor: int, path: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _log.warning("%s: another process is writing this memory; waiting until it has finished", path.parent)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:  # a file system without locks
+        return

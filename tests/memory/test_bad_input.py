@@ -152,6 +152,17 @@ def test_a_full_disk_leaves_the_memory_as_it_was_and_a_new_one_unbuilt(small_dis
     assert again.add(more_of(chunks, 20)).num_added == 20 and again.delete(["tide"]).num_chunks == 6
 
 
+def test_a_memory_on_a_read_only_disk_is_searched_and_found_complete_but_not_changed(small_disk, chunks, new_embedder):
+    MemoryStore.open(small_disk / "memory", embedder=new_embedder()).build(chunks)
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    store = MemoryStore.open(small_disk / "memory", embedder=new_embedder())
+    assert not store.build(chunks).changes and store.search("herring", 1)[0].chunk_id == "tide_3"
+    for act in (lambda: store.add(more_of(chunks, 3)), lambda: store.delete(["tide"])):
+        with pytest.raises(StorageError, match="the file system is read-only"):
+            act()
+    assert store.chunks() == chunks
+
+
 @pytest.mark.parametrize("is_large", [False, True])
 def test_a_write_that_fails_anywhere_leaves_the_memory_as_it_was(tmp_path, chunks, new_embedder, monkeypatch, is_large):
     """The limit on the size of files stops the build at another file each time."""

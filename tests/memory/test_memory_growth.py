@@ -3,7 +3,9 @@
 import contextlib
 import json
 import random
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,16 +123,26 @@ def test_a_name_that_is_not_there_changes_nothing(memory):
     assert memory.search("line", mode="full_text") == [] and memory.add(episode("a", 3)).num_added == 3
 
 
-def test_a_second_writer_is_refused_while_one_writes(memory):
-    class Adding(WordEmbedder):
+def test_a_second_writer_waits_until_the_first_has_finished(memory, caplog):
+    inside, proceed = threading.Event(), threading.Event()
+
+    class Waiting(WordEmbedder):
         def embed(self, texts):
-            with pytest.raises(MemoryStoreError, match="another process is writing this memory"):
-                MemoryStore.open(memory.uri).delete(["a"])
+            inside.set()
+            assert proceed.wait(60)
             return super().embed(texts)
 
-    assert MemoryStore.open(memory.uri, embedder=Adding()).add(episode("y", 2)).num_added == 2
-    assert MemoryStore.open(memory.uri).delete(["a"]).num_chunks == 12
-    assert not list(Path(memory.uri).glob("*.lock"))
+    slow = MemoryStore.open(memory.uri, embedder=Waiting())
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(slow.add, episode("y", 2))
+        assert inside.wait(60)
+        second = pool.submit(MemoryStore.open(memory.uri, embedder=WordEmbedder()).add, episode("z", 3))
+        while "another process is writing this memory; waiting" not in caplog.text:
+            assert not second.done()
+            time.sleep(0.01)
+        proceed.set()
+        assert (first.result().num_added, second.result().num_added) == (2, 3)
+    assert len(MemoryStore.open(memory.uri)) == 65 and not list(Path(memory.uri).glob("*.lock"))
 
 
 def test_the_command_adds_a_file_and_refuses_another_one_of_its_name(tmp_path, monkeypatch, command):
