@@ -114,6 +114,8 @@ UNTIMED: dict[str, tuple[str, Callable[[Sequence[Said]], str]]] = {
     "class of a page": ("a.html", each('<div><span class="speaker-name">{name}</span> <span>{text}</span></div>\n')),
     "notes before and after": ("a.md", with_top(NOTES, "**{name}:** {text}\n\n", "## Links\n\n- A link\n")),
     "RTF": ("a.rtf", rtf),
+    "name — text": ("a.txt", each("{name} — {text}\n\n")),
+    "terms of a page": ("a.html", with_top("<dl>", "<dt>{name}</dt><dd>{text}</dd>\n", "</dl>")),
 }
 TIMED: dict[str, tuple[str, Callable[[Sequence[Said]], str]]] = {
     "name (time)": ("a.txt", each("{name} ({clock})\n{text}\n\n")),
@@ -165,6 +167,12 @@ TIMED: dict[str, tuple[str, Callable[[Sequence[Said]], str]]] = {
     "VTT, names on their lines": ("a.vtt", with_top(VTT, "{clock}.000 --> {end}.000\n{name}\n{text}\n\n")),
     "VTT in seconds": ("a.vtt", with_top(VTT, "{seconds}.120 --> {seconds}.900\n<v {name}>{text}\n\n")),
     "SRT, arrows": ("a.srt", each("1\n{clock},000 --> {end},000\n>> {name}: {text}\n\n")),
+    "time in italics": ("a.md", each("**{name}** - *{short}*\n\n{text}\n\n")),
+    "time with a link": ("a.txt", each("{name} [({clock})](https://example.org/?t={seconds}) {text}\n\n")),
+    "chat": ("a.txt", each("{clock}\t From {name} to Everyone : {text}\n")),
+    "chat with dates": ("a.txt", each("[12/03/2021, {clock}] {name}: {text}\n")),
+    "CSV": ("a.csv", with_top("Speaker,Start,Text\n", '{name},{clock},"{text}"\n')),
+    "TSV": ("a.tsv", with_top("start\tspeaker\ttext\n", "{clock}\t{name}\t{text}\n")),
     "SBV": ("a.sbv", each("{clock}.120,{end}.000\n{name}: {text}\n\n")),
     "TTML": ("a.ttml", ttml),
     "SAMI": ("a.smi", with_top("<SAMI><BODY>\n", "<SYNC Start={seconds}000><P Class=EN>{name}: {text}\n")),

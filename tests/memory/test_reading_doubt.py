@@ -282,3 +282,40 @@ def test_words_with_spans_of_speakers_and_words_repeated_with_speakers(read):
     tagged = [{"word": f"w{n}", "startTime": f"{n}s", "speakerTag": 1 + (n > 30)} for n in range(40)]
     results = {"results": [*parts, {"alternatives": [{"words": tagged}]}]}
     assert [turn.speaker for turn in read(json.dumps(results), "b.json").turns] == ["Speaker 1", "Speaker 2"]
+
+
+@pytest.mark.parametrize("line", ["({}) {}\n\n", "{} ~ {}\n\n"])
+def test_many_lines_that_start_alike_are_reported(read, line):
+    said = [f"We rang it {n} times, and nobody was there to hear it." for n in range(12)]
+    transcript = read("".join(line.format(("Ann Lee", "Bob Reece")[n % 2], text) for n, text in enumerate(said)))
+    assert transcript.is_doubtful and "many lines start alike" in " ".join(transcript.doubts)
+
+
+def test_the_numbers_of_lines_are_no_words(read):
+    lines = [
+        "Q. Where were you?",
+        "A. At the pier, when the",
+        "bell rang.",
+        "Q. And then?",
+        "A. Then I left.",
+        "Q. When?",
+    ]
+    transcript = read("".join(f"{n:2}        {line}\n" for n, line in enumerate(lines, 1)))
+    assert said(transcript)[:2] == [("Q", "Where were you?"), ("A", "At the pier, when the bell rang.")]
+
+
+def test_a_known_name_before_a_note_in_brackets_starts_a_turn(read):
+    transcript = read(f"Ann: {PROSE}\n\nBob [crosstalk 00:00:12] {MORE}\n\nAnn: Yes.\n\nBob: No.\n")
+    assert [turn.speaker for turn in transcript.turns] == ["Ann", "Bob", "Ann", "Bob"]
+    assert transcript.turns[1].text.startswith("[crosstalk] Then the winter")
+
+
+def test_a_list_of_names_and_a_link_are_no_turns(read):
+    turns = "".join(f"{name}: Bell {n} rang. {MORE[n:]}\n\n" for n, name in enumerate(["Ann", "Bob"] * 4))
+    transcript = read(f"Remote: Cid Moore (CM), Dan Reece (DR), Eve Lee (EL)\n\n{turns}PR: https://x.org/1\n\n{turns}")
+    assert transcript.speakers == ("Ann", "Bob")
+
+
+def test_a_sound_that_recurs_is_no_speaker(read):
+    transcript = read(f"{PROSE}\n(Laughter)\n{MORE}\n(Laughter)\nIt was odd.\n(Applause)\n")
+    assert transcript.speakers == ()

@@ -39,6 +39,7 @@ _FOOTERS = {
     ),
     "page number": regex.compile(r"(?i)\W{0,3}page\s+\d{1,4}(?:\s*(?:of|/)\s*\d{1,4})?\W{0,3}|-\s*\d{1,4}\s*-"),
     "field of an archive": regex.compile(r"_[a-z]{2,20}\s?:.{0,200}"),
+    "field of lyrics": regex.compile(r"\[(?:ti|ar|al|au|by|la|re|ve|offset|length):[^\[\]]{0,200}\]"),
     "start of a recording": regex.compile(r"(?i).{1,60}(?:started|stopped) transcription"),
 }
 _TRANSCRIPT = regex.compile(
@@ -50,6 +51,7 @@ _AFTER_TRANSCRIPT = regex.compile(
     r"(?i)[\s#*_]*(?:show\s*notes|(?:relevant |useful |related |further |episode )?(?:links|resources|reading|references)|"
     r"footnotes|further reading|credits|sponsors?|about (?:the|this|us)\b.{0,60}|action items|resources mentioned)[\s:*_]*"
 )
+_QUESTION = regex.compile(r"[QA]\.\s+\S")
 _MAX_VALUE_WORDS = 30
 _MAX_TITLE_WORDS = 25
 _MIN_WRAPPED_LETTERS = 55
@@ -122,6 +124,8 @@ def fields_end(lines: Sequence[str], counts: Callable[[str], int]) -> int:
         if not text or is_rule(text):
             open_field = open_field and not text
             continue
+        if _QUESTION.match(text):
+            break
         field = field_of(line)
         if field and _is_field(field, counts, known):
             known += is_known_key(field[0])
@@ -218,7 +222,7 @@ def service_lines(lines: Sequence[str], last: int = 4) -> dict[int, Skipped]:
         if len(text) > 200:
             continue
         for reason, pattern in _FOOTERS.items():
-            anywhere = reason in ("page number", "field of an archive", "start of a recording")
+            anywhere = reason in ("page number", "field of an archive", "field of lyrics", "start of a recording")
             if (number in edge or anywhere or "was exported" in text) and pattern.fullmatch(text):
                 found[number] = Skipped(text, reason)
     return found

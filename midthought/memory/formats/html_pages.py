@@ -25,6 +25,7 @@ _LABEL = re.compile(
     re.IGNORECASE,
 )
 """An element whose class says that it names the speaker."""
+_TERM = re.compile(r"(<dt)\b[^<>]{0,300}>([^<>]{1,60})</dt>", re.IGNORECASE)
 _TITLES = ("h1", "title")
 _MAX_TAGS = 500_000
 """About one tag for every word of a day."""
@@ -54,7 +55,9 @@ def read_html(text: str) -> Reading:
             len(said.split()) for _, _, said in pieces
         ):
             return Reading(title, segments)
-    reading = read_plain_text(_lines(_pieces(_spoken(without_comments(_LABEL.sub(_as_label, text))))))
+    reading = read_plain_text(
+        _lines(_pieces(_spoken(without_comments(_TERM.sub(_as_label, _LABEL.sub(_as_label, text))))))
+    )
     return reading._replace(title=title or reading.title)
 
 

@@ -70,7 +70,11 @@ def read_json(text: str) -> Reading:
     whisper.cpp, transformers and editors, and the results of AssemblyAI, Deepgram, AWS Transcribe, Google, Azure, Rev and
     others; also one object per line, and `{text}` alone. The unit of time follows from keys, or from the time per word.
     """
-    document, doubts = _parsed(text)
+    return read_document(*_parsed(text))
+
+
+def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
+    """Reads a parsed document, as `read_json` does."""
     try:
         candidates = _candidates(document)
     except RecursionError:

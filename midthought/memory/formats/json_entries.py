@@ -26,6 +26,10 @@ _SPEAKER_KEYS = (
     "speakernumber",
     "participantrole",
     "who",
+    "user",
+    "username",
+    "author",
+    "name",
 )
 _WORD_KEYS = ("wdlist", "words", "elements", "items", "tokens", "segs", "sentences", "textblocks")
 _FIRST_KEYS = ("alternatives", "nbest", "hypotheses")

@@ -29,11 +29,14 @@ _WEIGHTS = {
     "[name]": 0.9,
     "speaker: name": 1.5,
     "name |": 0.8,
+    "name —": 0.7,
     "any:": 0.7,
     "name": 0.4,
 }
 _TIMED_WEIGHT = 1.5
 _BOLD_WEIGHT = 1.4
+_NEEDS_RECURRENCE = ("name", "time name", "name time text", "[name]", "name |", "name —")
+"""Styles whose labels must recur."""
 _MAX_PREFACE_WORDS = 150
 _MAX_PREFACE_SHARE = 0.15
 _MAX_WORDS_PER_TURN = 1500
@@ -119,6 +122,12 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
         initials = set()
     values = Counter(keys[place] for place, head in found.items() if is_role_key(keys[place]) and _is_value(head.rest))
     rejected |= {key for key, num in values.items() if num >= 0.8 * counts[key] and len(counts) > 2}
+    following = [row.text for row in rows[1:]] + [""]
+    rejected |= {
+        keys[place]
+        for place, head in found.items()
+        if counts[keys[place]] == 1 and _are_names(head.rest.strip() or following[place])
+    }
     lowered = _lowercase_words(rows, [key for key in counts if key.isalpha() and key not in initials])
     total = sum(count for key, count in counts.items() if key not in rejected)
     for key, count in counts.items():
@@ -149,7 +158,7 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
             is_inside = needs_blank and not row.after_blank and rows[place - 1].mark != "#"
             if is_odd or is_inside or not (starts or row.after_blank):
                 continue
-            if not recurring and bare in ("name", "[name]", "time name", "name time text", "name |"):
+            if not recurring and bare in _NEEDS_RECURRENCE:
                 continue
         accepted[place] = head
     return accepted
@@ -158,7 +167,13 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
 def _is_value(text: str) -> bool:
     """Whether the text is a full name, as in `Presenter: Ann Lee (AL)`, not speech."""
     names = [name.split("(")[0].strip() for name in re.split(r",| and |&", text)]
-    return all(looks_like_name(name) and not ends_sentence(name) for name in names) and " " in names[0]
+    num = sum(looks_like_name(name) and not ends_sentence(name) for name in names)
+    return num >= 0.8 * len(names) and " " in names[0]
+
+
+def _are_names(text: str) -> bool:
+    """Whether the text is a list of full names, as in `Remote: Ann Lee (AL), Bob Reece (BR)`."""
+    return text.count(",") > 0 and text.count(" ") > 2 and _is_value(text)
 
 
 def _is_annotation(key: str) -> bool:
@@ -217,7 +232,9 @@ def _is_supported(
     if len(places) == 1:
         return _is_single_turn(rows, accepted[places[0]], places[0], total, strong)
     recurs = len(labels) < len(places)
-    if bare in ("name", "time name", "name time text", "[name]", "name |"):
+    if bare == "name —" and 2 * sum(ends_sentence(head.rest) for head in accepted.values()) < len(accepted):
+        return False
+    if bare in _NEEDS_RECURRENCE:
         all_roles = all(is_role(label) for label in labels)
         if not all_roles and not _explains(rows, found, style) and len(places) - len(labels) < 0.3 * len(places):
             return False
@@ -279,6 +296,9 @@ def _add_known_labels(layout: Layout, rows: Sequence[Row], candidates: dict[str,
         is_typo = colon and rest and rest[0] not in "0123456789/" and key_of(name) in labels and row.mark != "code"
         if is_typo and place not in layout.heads:
             layout.heads[place] = Head("name:", name, None, row.text[len(name) + 1 :])
+        name, bracket, _ = row.text[:_MAX_LABEL_LETTERS].partition(" [")  # `Ann [crosstalk 00:12] text`
+        if bracket and key_of(name) in labels and place not in layout.heads and row.mark != "code":
+            layout.heads[place] = Head("name [", name, None, row.text[len(name) + 1 :])
 
 
 def _add_times(layout: Layout, rows: Sequence[Row]) -> None:
@@ -367,6 +387,9 @@ def _judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, di
         if style not in ("name", "any:", "name |", ODD + "any:") and not style.startswith("# ") and style != "bold name"
         for head in found.values()
     )
+    starts = Counter(" ".join(row.text.split()[:2]) for row in rows if len(row.text.split()) > 2)
+    if len(rows) > 8 and sum(count for _, count in starts.most_common(2) if count > 3) > 0.3 * len(rows):
+        layout.doubt(f"many lines start alike: {', '.join(repr(start) for start, _ in starts.most_common(2))}", 0.3)
     labels = {name: count for name, count in counts.items() if not _is_annotation(name.casefold())}
     if num := sum(labels.values()):
         names = ", ".join(repr(name) for name, _ in Counter(labels).most_common(3))

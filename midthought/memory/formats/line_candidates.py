@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,8 +10,11 @@ from typing import NamedTuple
 from midthought.memory.formats.line_heads import TIMED_STYLES, Head, heads_of, is_label, name_alone, time_head
 from midthought.memory.formats.reading import name_of
 
-WEAK = frozenset({"name:", "name |", "[name]:", "[name]", "name", "name time text", "time name", "time [name]"})
+WEAK = frozenset(
+    {"name:", "name.-", "name —", "name |", "[name]:", "[name]", "name", "name time text", "time name", "time [name]"}
+)
 """Styles that ordinary sentences and notes have, too."""
+_URL = re.compile(r"\s*<?https?://\S+\s*")
 ODD = "odd "
 """Mark of a style's recurring labels that do not have the shape of names."""
 _MAX_ODD_WORDS = 4
@@ -49,7 +53,9 @@ def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
             continue
         prefix = f"{row.mark} " if row.mark else ""
         next_is_timed = place + 1 < len(rows) and times[place + 1] is not None
-        heads = [head for head in heads_of(row.text, any_name=True) if _is_bold(row, head)]
+        heads = [
+            head for head in heads_of(row.text, any_name=True) if _is_bold(row, head) and not _URL.fullmatch(head.rest)
+        ]
         label, colon, rest = row.text.partition(":")
         if colon and not heads and 0 < len(label) <= row.num_bold and rest[:1] in ("", " "):
             heads = [Head("name:", label, None, rest)]  # a bold label of any shape

@@ -12,12 +12,14 @@ from midthought.memory.turns import CLOCK, clock_time
 _MAX_HEAD_LETTERS = 200
 
 _FRAMES = r"(?:[:;]\d\d(?!\d))?(?!:?\d)"
-_CLOCK = rf"(?P<time>{CLOCK}){_FRAMES}"
+_DATE = r"(?:\d{1,4}[./-]\d{1,2}[./-]\d{1,4},?\s{1,3})?"
+_CLOCK = rf"{_DATE}(?P<time>{CLOCK}){_FRAMES}"
 _SPAN = rf"{_CLOCK}(?:\s{{0,9}}(?:-->|[-–—~→,]|to|bis|à)\s{{0,9}}{CLOCK}{_FRAMES})?"
 _BRACKETED = rf"[(\[<]\s{{0,3}}{_SPAN}\s{{0,3}}[)\]>]"
 _TIME = rf"(?:{_BRACKETED}|{_SPAN})"
 _NAME = r"(?P<name>[^\s:()\[\]|<>\\](?:[^:()\[\]|<>]|\((?:[^():\d][^():]{0,38})?\)){0,79}?)"
 _IN_BRACKETS = r"\[(?P<name>[^:\[\]]{1,80})\]"
+_IN_ANGLES = r"<(?!/|(?:a|b|br|em|i|li|p|q|s|u)\s*>)(?P<name>[^\s<>=/][^<>=/]{0,39}?)\\?>"
 _REST = r"(?P<rest>.*)$"
 _BREAK = r"(?:\s+|$)"
 
@@ -35,10 +37,12 @@ _STYLES = {
     "[name] time": rf"{_IN_BRACKETS}:?\s{{0,9}}[-–—|]?\s{{0,9}}{_TIME}\s{{0,9}}(?:[:–—|-]{_BREAK}|$|\s){_REST}",
     "[name]:": rf"{_IN_BRACKETS}\s{{0,3}}:{_BREAK}{_REST}",
     "[name]": rf"{_IN_BRACKETS}{_BREAK}{_REST}",
-    "<name>": rf"(?:{_TIME}\s{{0,9}})?\\?<(?!/|(?:a|b|br|em|i|li|p|q|s|u)\s*>)(?P<name>[^\s<>=/][^<>=/]{{0,39}})>{_BREAK}{_REST}",
+    "<name>": rf"(?:{_TIME}\s{{0,9}})?\\?{_IN_ANGLES}{_BREAK}{_REST}",
+    "name.-": rf"{_NAME}\.\s?[-–—]+{_BREAK}{_REST}",
     "speaker: name": rf"(?i:speaker)\s{{0,3}}:\s{{1,9}}{_NAME}$(?P<rest>)",
+    "name —": rf"{_NAME}\s{{1,3}}(?:[–—]|--?)\s{{1,3}}{_REST}",
     "name |": rf"{_NAME}\s{{0,9}}[|]\s{{0,9}}(?=[^|]*\|?\s*$){_REST}",
-    "name:": rf"(?:{_NAME}\s{{0,3}}:|(?P<name>[QA])\.(?=\s+\S)){_BREAK}{_REST}",
+    "name:": rf"(?:(?P<name>[QA])\.(?=\s+\S)|{_NAME}\s{{0,3}}:){_BREAK}{_REST}",
 }
 _PATTERNS = {style: regex.compile(pattern, regex.DOTALL) for style, pattern in _STYLES.items()}
 _TIME_FIRST = regex.compile(rf"{_TIME}(?:\s{{0,9}}[:–—-])?{_BREAK}{_REST}", regex.DOTALL)
@@ -49,6 +53,9 @@ _ANY = regex.compile(
 )
 """A label of any shape: accepted only if nearly all lines have one."""
 _MARK = regex.compile(r"(?:>>+|[-–—•])\s{0,3}(?=\S)")
+
+_CHAT = regex.compile(r"^From\s{1,3}(.{1,60}?)(?:\s{1,3}to\s{1,3}\S.{0,40})?$")
+"""How chats write who says something to whom."""
 
 TIMED_STYLES = frozenset(style for style in _STYLES if "time" in style)
 
@@ -108,8 +115,8 @@ def name_alone(line: str, *, any_name: bool = False) -> str | None:
 def is_label(name: str) -> bool:
     """Whether the text has the shape of a name or of a label such as `speaker 1`."""
     name = name.strip(" \t*_-–—")
-    if name[:1] in ('"', "“", "«") and name[-1] not in ('"', "”", "»"):
-        return False  # the start of a quotation
+    if name[:1] == "(" or (name[:1] in ('"', "“", "«") and name[-1] not in ('"', "”", "»")):
+        return False  # a sound, the start of a quotation
     return bool(name) and (looks_like_name(name) or is_role(name)) and not is_exclamation(name)
 
 
@@ -117,10 +124,11 @@ def is_exclamation(name: str) -> bool:
     """Whether the text ends as a sentence, not as a name with an abbreviation: `Yeah.`, not `Martin Luther King Jr.`"""
     last = name.split()[-1]
     if last.endswith("."):
-        return len(last) > 5 or (" " not in name and len(last) > 3)
+        return len(last) > 5 or (" " not in name and len(last) > 2)
     return last[-1] in ",;!?…。！？؟"
 
 
 def _head(style: str, match: regex.Match[str], line: str) -> Head:
     time = clock_time(match["time"]) if "time" in match.groupdict() else None
-    return Head(style, line[match.start("name") : match.end("name")], time, line[match.start("rest") :])
+    name = line[match.start("name") : match.end("name")]
+    return Head(style, _CHAT.sub(r"\1", name) if time else name, time, line[match.start("rest") :])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from midthought.memory.formats.header_fields import (
     Header,
@@ -21,10 +23,12 @@ from midthought.memory.formats.line_candidates import Row
 from midthought.memory.formats.line_heads import heads_of
 from midthought.memory.formats.reading import Reading, Skipped, name_of
 from midthought.memory.formats.scripts import ends_sentence, is_unspaced
-from midthought.memory.turns import Segment
+from midthought.memory.turns import CLOCK, Segment
 
 MIN_PROSE_WORDS = 50
 """Text without names and timestamps is a transcript only from this length on; shorter, it is probably a note."""
+_LINE_NUMBER = re.compile(r"(\d{1,5})[.)]?\s+(?=\S)")
+_LINKED_TIME = re.compile(rf"\[\(?({CLOCK})\)?\]\([^()\s]{{1,300}}\)")
 _MAX_TITLE_WORDS = 15
 _MAX_TITLE_ROWS = 5
 _UNSPACED_LETTERS_PER_WORD = 2
@@ -38,6 +42,7 @@ def read_rows(
     `keep` turns lines into words without markup, with time marks. `start` rewrites a row so that names and times at its
     start can be recognized.
     """
+    rows = _without_numbers(rows)
     extra = service_lines([row.text for row in rows])
     skipped = list(extra.values())
     rows = [row for place, row in enumerate(rows) if place not in extra]
@@ -68,7 +73,7 @@ def rows_of(text: str, mark: Callable[[str], str] = lambda line: "") -> list[Row
     """Returns the lines that are not empty."""
     rows: list[Row] = []
     after_blank = True
-    for number, line in enumerate(text.split("\n")):
+    for number, line in enumerate(_LINKED_TIME.sub(r"[\1]", text).split("\n")):
         if line := line.strip():
             rows.append(Row(number, line, after_blank, mark(line)))
         after_blank = not line
@@ -82,6 +87,19 @@ def _num_rows_before_transcript(rows: Sequence[Row]) -> int:
         if starts_transcript(row.text) and (row.mark or row.after_blank) and sum(sizes[:place]) < 0.5 * sum(sizes):
             return place + 1
     return 0
+
+
+def _without_numbers(rows: Sequence[Row]) -> Sequence[Row]:
+    """Returns the rows without their numbers, if nearly all have one that counts up, as the lines of a page do."""
+    found = [_LINE_NUMBER.match(row.text) for row in rows]
+    numbers = [int(match[1]) for match in found if match]
+    steps = sum(after == before + 1 for before, after in pairwise(numbers))
+    if len(rows) < 4 or len(numbers) < 0.9 * len(rows) or steps < 0.9 * (len(numbers) - 1):
+        return rows
+    return [
+        row._replace(text=row.text[match.end() :]) if match and not row.num_bold else row
+        for row, match in zip(rows, found, strict=True)
+    ]
 
 
 def _with_blanks(rows: Sequence[Row]) -> list[str]:

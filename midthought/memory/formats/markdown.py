@@ -19,19 +19,21 @@ SPEAKER = re.compile(
 """A line that starts a turn in the usual style."""
 
 _HEADING = re.compile(r"^\s{0,3}#{1,6}\s")
+_HEADING_LINE = re.compile(r"^#{1,6} \S", re.MULTILINE)
 _RULE = re.compile(r"^[\s\\]*(?:\|[\s|:\-]{3,}|(?:\*[\s\\]*){3,}|(?:-\s*){3,}|(?:_\s*){3,}|=+\s*|(?:```|~~~).*)$")
 _LINE_PREFIX = re.compile(r"^\s*(?:>\s?)*(?:[-*+]\s+)?(?:\|\s?)?")
 _TABLE_END = re.compile(r"\s*\|\s*$")
 _EMPHASIS = re.compile(
     rf"^(?P<before>(?:[(\[]?{CLOCK}[)\]]?\s{{0,3}}[-–—]?\s{{0,3}})?)(\*{{1,3}}|_{{1,3}})(?P<inner>[^*_\n][^*\n]{{0,99}}?)\2"
 )
+_EMPHASIZED_TIME = re.compile(rf"(?<=\s)[*_]{{1,3}}({CLOCK})[*_]{{1,3}}")
 _ESCAPED_TIME = re.compile(rf"\\([(\[])\s*({CLOCK})\s*\\([)\]])")
 _SHOWN = re.compile(r"^\s{0,3}(?:#{1,6}\s|\*\*\S|```)|\]\(\w|\*\*\w[^*\n]{0,80}\*\*|^\s{0,3}\|", re.MULTILINE)
 _FENCE = re.compile(r"^\s{0,3}(?:```|~~~)", re.MULTILINE)
 
 
 def _is_markdown(text: str, suffix: str) -> bool:
-    is_named = suffix in (".md", ".markdown")
+    is_named = suffix in (".md", ".markdown") or (len(_HEADING_LINE.findall(text)) > 1 and "](http" in text)
     return bool(SPEAKER.search(text) or (is_named and (text.startswith("---\n") or _SHOWN.search(text))))
 
 
@@ -78,7 +80,7 @@ def _start(row: Row) -> Row:
     """Returns the row without emphasis, escapes and heading signs at its start."""
     if row.mark == "code":
         return row
-    text = _ESCAPED_TIME.sub(r"[\2]", row.text[:200]) + row.text[200:]
+    text = _EMPHASIZED_TIME.sub(r"\1", _ESCAPED_TIME.sub(r"[\2]", row.text[:200])) + row.text[200:]
     if row.mark == "#":
         text = text.lstrip("# ")
     match = _EMPHASIS.match(text)

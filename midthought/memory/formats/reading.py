@@ -45,7 +45,8 @@ def head_of(text: str) -> str:
 
 def name_of(written: str) -> str:
     """Returns a speaker's name without surrounding brackets, dashes, colons and marks of the writing direction."""
-    return " ".join(written.translate(_DIRECTION_MARKS).strip(" \t[]:：–—-*_").split())
+    name = written.translate(_DIRECTION_MARKS).strip(" \t:：–—-*_").lstrip("[ ")
+    return " ".join((name if "[" in name else name.rstrip("] ")).strip(" \t:：–—-*_").split())
 
 
 _DIRECTION_MARKS = dict.fromkeys(

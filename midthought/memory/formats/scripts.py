@@ -12,7 +12,7 @@ _COLONS = ":：﹕︰꞉∶፦፥"
 _OPENING, _CLOSING = "【〔［〖", "】〕］〗"
 
 _NAME_WORD = regex.compile(
-    r"""["'“”‘’«»]?[\p{Lu}\p{Lt}\p{Lo}][\p{L}\p{M}\p{N}.'’_·・\-/]*["'“”‘’«»]?[,、]?|[#№]?\p{N}+|[&+/–—-]"""
+    r"""["'“”‘’«»]?[\p{Lu}\p{Lt}\p{Lo}][\p{L}\p{M}\p{N}.'’_·・\-/]*["'“”‘’«»]?[,、]?|[#№]?\p{N}+|--|[&+/–—-]"""
     r"|(?:de|da|del|der|den|di|du|la|le|van|von|bin|ibn|al|and|und|et|y|e|of|from|the|in|at|with|to)|\([^()]{1,40}\),?"
 )
 _NOTE = regex.compile(r"(?<=\S)[(（][^()（）]{1,40}[)）]$")

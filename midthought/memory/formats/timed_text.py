@@ -30,12 +30,12 @@ _OVERRIDE = re.compile(r"\{[^{}]*\}")
     shown_by=lambda text, suffix: bool(re.match(r"\s*(?:<\?xml[^<>]*>\s*)?<(?:\w{1,10}:)?tt[\s>]", text[:2000])),
 )
 def read_ttml(text: str) -> Reading:
-    """Each `<p>` is a cue; `ttm:agent`, if `<ttm:name>` names it, is the speaker."""
+    """Each `<p>` is a cue; `ttm:agent` is the speaker, by its `<ttm:name>` if it has one."""
     names, agent = _agents(text), ""
     cues: list[Cue] = []
     for tag, attributes, words in _elements(text):
         if tag == "p":
-            agent = names.get(attributes.get("agent", ""), "")
+            agent = names.get(attributes.get("agent", ""), attributes.get("agent", ""))
             cues.append(Cue(_seconds(attributes.get("begin", "")), [f"<v {agent}>{words}" if agent else words]))
         elif tag in ("br", "/span", "span") and cues:
             cues[-1].lines.append(words)
