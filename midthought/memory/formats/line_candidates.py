@@ -74,9 +74,10 @@ def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
         if follower is None:
             continue
         time = times[place + 1]
-        if time and not time.rest.strip():
+        is_timed = time is not None and not time.rest.strip()
+        if time and is_timed:
             found["name / time"][place] = Head("name / time", name, time.time, "")
-        elif row.mark or same_spacing or (row.after_blank and not follower.after_blank):
+        if row.mark or (not is_timed and (same_spacing or (row.after_blank and not follower.after_blank))):
             found[prefix + "name"][place] = Head("name", name, None, "")
     for style, others in odd.items():
         _add_recurring(found, style, others)
