@@ -364,7 +364,7 @@ def _judge_named(
         for style in (layout.style, ODD + layout.style, "name:")
         for place, head in candidates.get(style, {}).items()
         if place not in layout.heads and place > places[0]
-        if place - 1 not in layout.heads or layout.heads[place - 1].rest.strip()  # else what the speaker of that line says
+        if place - 1 not in layout.heads or layout.heads[place - 1].rest.strip()  # else: said by that speaker
         if not (is_role_key(key_of(head.name or "")) and _is_value(head.rest))
     }
     if others:
