@@ -217,9 +217,10 @@ def test_questions_are_made_from_chunks_and_name_their_proof(transcripts, call):
     chunks = {
         chunk["chunk_id"]: chunk for chunk in map(json.loads, Path("chunks.jsonl").read_text("utf-8").splitlines())
     }
-    code, text, _ = call(
-        "memory", "questions", "chunks.jsonl", "q.jsonl", "--num-questions", "4", "--no-memory-share", "0.5"
-    )
+    options = ("--num-questions", "4", "--no-memory-share", "0.5")
+    code, _, error = call("memory", "questions", "chunks.jsonl", "q.jsonl", *options)
+    assert code == 2 and "add --quotes" in error
+    code, text, _ = call("memory", "questions", "chunks.jsonl", "q.jsonl", "--quotes", *options)
     questions = [json.loads(line) for line in Path("q.jsonl").read_text("utf-8").splitlines()]
     assert code == 0 and f"q.jsonl: {len(questions)} questions" in text and len(questions) == 4
     assert sorted(question["labels"]["needs_memory"] for question in questions) == [False, False, True, True]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from midthought.cli.output import tell
+from midthought.errors import SettingsError
 
 if TYPE_CHECKING:
     from midthought.types import Task
@@ -292,6 +293,10 @@ def questions(
     timeout_seconds: Annotated[float, typer.Option(help="Deadline of one request to the model.")] = 300.0,
 ) -> None:
     """Step 4: make questions with answers and evidence, by rules or with a language model whose questions are verified."""
+    if no_memory_share and not quotes:
+        raise SettingsError("--no-memory-share is an option of questions about quotes; add --quotes")
+    if kinds and (quotes or from_model):
+        raise SettingsError("--kinds chooses among the questions made by rules; leave out --quotes and --from-model")
     if from_model:
         from midthought.http_json import EndpointSettings
 
