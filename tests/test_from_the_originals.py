@@ -66,11 +66,6 @@ def test_a_command_is_there(command):
     assert result.exit_code == 0, result.output
 
 
-def test_every_file_that_the_page_links_to_is_there():
-    links = re.findall(r"\]\(([^)]+)\)", PAGE.read_text("utf-8"))
-    assert links and [link for link in links if not (PAGE.parent / link).exists()] == []
-
-
 @pytest.mark.parametrize(
     "name",
     [
