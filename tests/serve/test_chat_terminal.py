@@ -9,6 +9,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from midthought.engines.create import ScriptedInferenceEngine
 from midthought.rollout.chat_policy import ChatPolicy
 from midthought.serve.chat_session import ChatSession
@@ -65,6 +67,15 @@ def test_commands_start_over_and_tell_what_there_is():
     assert session.messages == []
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, as in a terminal. Shells that start jobs in the background let them ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_stops_the_answer_and_not_the_program():
     def endless() -> Iterator[str | None]:
         yield "<think>"
