@@ -170,7 +170,13 @@ class FakeServer:
     def __exit__(self, *_: object) -> None:
         self.released.set()
         self._http.shutdown()
+        port = self.port if not self._uds else 0
         self._http.server_close()
+        if port:  # stays bound while this object lives: otherwise a server of another test may be given the port
+            self._bound = socket.socket()
+            self._bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                self._bound.bind(("127.0.0.1", port))
 
     def next_fault(self) -> Fault | None:
         with self.lock:
