@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from midthought.cli import questions
 from midthought.cli.output import tell
-from midthought.errors import SettingsError
-
-if TYPE_CHECKING:
-    from midthought.types import Task
 
 app = typer.Typer(help="Build, search and serve a podcast memory; also step by step.", no_args_is_help=True)
 
@@ -265,173 +261,8 @@ def ingest(
     tell(f"{path}: {report.num_added} added, {report.num_kept} kept")
 
 
-@app.command()
-def questions(
-    chunks: Annotated[
-        Path, typer.Argument(help="A memory, a folder of transcripts, or a JSON Lines file of chunks.")
-    ] = Path("memory"),
-    out: Annotated[Path, typer.Argument(help="JSON Lines file of questions.")] = Path("questions.jsonl"),
-    num_questions: Annotated[int, typer.Option(help="Number of questions made without a model.")] = 200,
-    kinds: Annotated[
-        str, typer.Option(help="Kinds of question, with commas between (docs/memory.md); default: all.")
-    ] = "",
-    quotes: Annotated[
-        bool, typer.Option("--quotes", help="Ask about quotes of a few words, as the demo does.")
-    ] = False,
-    no_memory_share: Annotated[
-        float, typer.Option(help="With --quotes: share of questions whose prompt holds the answer.")
-    ] = 0.0,
-    seed: Annotated[int, typer.Option(help="Random seed of the choice.")] = 0,
-    from_model: Annotated[str, typer.Option(help="Let a model write them: its address, http://HOST:PORT/v1.")] = "",
-    model: Annotated[str, typer.Option(help="Name of the model at that address.")] = "",
-    api_key_env: Annotated[str | None, typer.Option(help="Environment variable with its API key.")] = None,
-    num_pairs: Annotated[int, typer.Option(help="Questions that the model writes per episode.")] = 20,
-    episodes: Annotated[str, typer.Option(help="Only episodes with this text in their title or file name.")] = "",
-    max_episodes: Annotated[int | None, typer.Option(help="Most episodes to use.")] = None,
-    embedding_model: UsedEmbeddingModel = "minilm",
-    parquet: Annotated[Path | None, typer.Option(help="Also write them to this file as verl's rows.")] = None,
-    timeout_seconds: Annotated[float, typer.Option(help="Deadline of one request to the model.")] = 300.0,
-) -> None:
-    """Step 4: make questions with answers and evidence, by rules or with a language model whose questions are verified."""
-    if no_memory_share and not quotes:
-        raise SettingsError("--no-memory-share is an option of questions about quotes; add --quotes")
-    if kinds and (quotes or from_model):
-        raise SettingsError("--kinds chooses among the questions made by rules; leave out --quotes and --from-model")
-    if from_model:
-        from midthought.http_json import EndpointSettings
-
-        endpoint = EndpointSettings(
-            base_url=from_model,
-            api_key_env=api_key_env,
-            timeout_seconds=timeout_seconds,
-            retries=6,
-            backoff_seconds=1.0,
-            max_concurrency=8,
-        )
-        tasks = _questions_by_model(chunks, out, endpoint, model, num_pairs, episodes, max_episodes, embedding_model)
-    elif quotes:
-        tasks = _quote_questions(chunks, out, num_questions, no_memory_share, seed)
-    else:
-        tasks = _listener_questions(chunks, out, num_questions, kinds, seed)
-    if parquet and tasks:
-        from midthought.cluster.verl.rows import rows_of, write_parquet
-
-        rows = rows_of(tasks, lambda task: task.messages(), data_source="podcast_qa", ability="qa", split="train")
-        write_parquet(rows, parquet)
-        tell(f"{parquet}: {len(rows)} rows")
-    tell(f"{out}: {len(tasks)} questions")
-
-
-@app.command()
-def blind(
-    questions: Annotated[Path, typer.Argument(help="JSON Lines file of questions.")] = Path("questions.jsonl"),
-    as_json: AsJson = False,
-) -> None:
-    """Answer questions without the memory: how often constants, and guesses from other questions, are right."""
-    from dataclasses import asdict
-
-    from midthought.evaluation.blind_baseline import blind_scores
-    from midthought.memory.questions import read_questions
-    from midthought.report.console import Console
-
-    scores = blind_scores(read_questions(questions))
-    if as_json:
-        tell(json.dumps([asdict(score) | {"advantage": score.advantage} for score in scores], indent=1))
-        return
-    columns = ("kind", "questions", "best constant", "best guesser", "", "advantage")
-    rows = [
-        (
-            each.kind,
-            f"{each.num_questions}",
-            f"{each.constant:.3f}",
-            f"{each.best:.3f}",
-            each.guesser,
-            f"{each.advantage:+.3f}",
-        )
-        for each in scores
-    ]
-    Console().table("Right without the memory", columns, rows)
-
-
-def _chunks_of(path: Path) -> list[Any]:
-    """Returns the chunks of a memory, a folder of transcripts or a file of chunks."""
-    from midthought.memory.build import chunk_all
-    from midthought.memory.chunks import read_chunks
-    from midthought.memory.store import MemoryStore
-    from midthought.memory.transcripts import read_transcripts
-
-    if not path.is_dir():
-        return read_chunks(path)
-    if any(path.glob("*.lance")):
-        return MemoryStore.open(path).chunks()
-    return chunk_all(read_transcripts(path, each_once=True).transcripts)
-
-
-def _listener_questions(chunks: Path, out: Path, num_questions: int, kinds: str, seed: int) -> list[Task]:
-    from midthought.memory.questions import write_questions
-    from midthought.memory.rule_questions.generate import ALL_KINDS, listener_questions
-
-    named = tuple(kind.strip() for kind in kinds.split(",")) if kinds else tuple(ALL_KINDS)
-    tasks = listener_questions(_chunks_of(chunks), num_questions, seed, kinds=named)
-    write_questions(tasks, out)
-    made = Counter(task.labels["kind"] for task in tasks)
-    tell("kinds: " + ", ".join(f"{kind} {made[kind]}" for kind in named))
-    return tasks
-
-
-def _quote_questions(chunks: Path, out: Path, num_questions: int, no_memory_share: float, seed: int) -> list[Task]:
-    from midthought.memory.questions import QuestionPlan, make_questions, write_questions
-    from midthought.recipes.podcast.settings import QuestionsSection
-
-    read = _chunks_of(chunks)
-    defaults = QuestionsSection()
-    plan = QuestionPlan(
-        num_questions,
-        needless_share=no_memory_share,
-        distractor_share=defaults.distractor_share,
-        min_quote_words=defaults.min_quote_words,
-        max_quote_words=defaults.max_quote_words,
-    )
-    tasks = make_questions(read, plan, seed, memory=read)
-    write_questions(tasks, out)
-    return tasks
-
-
-def _questions_by_model(
-    chunks: Path,
-    out: Path,
-    endpoint: Any,
-    model: str,
-    num_pairs: int,
-    episodes: str,
-    max_episodes: int | None,
-    embedding_model: str,
-) -> list[Task]:
-    from midthought.errors import NoReplyError
-    from midthought.memory.embedding import load_embedder
-    from midthought.memory.llm_questions.episodes import GenerationPlan
-    from midthought.memory.llm_questions.generate import generate_questions
-    from midthought.memory.llm_questions.structured_output import StructuredOutputModel
-    from midthought.memory.store import MemoryStore
-    from midthought.report.console import Console
-
-    asked = StructuredOutputModel(model, endpoint, out.with_suffix(".replies.sqlite"))
-    embedder = load_embedder(embedding_model)
-    store = MemoryStore.open(str(chunks), embedder=embedder)
-    plan = GenerationPlan(num_pairs)
-    try:
-        with Console().stage("Questions", unit="episodes") as bar:
-            report = generate_questions(
-                store, asked, embedder, out, plan, only=episodes, max_episodes=max_episodes, progress=bar.follow
-            )
-    except NoReplyError as error:
-        tell(f"midthought: {endpoint.base_url}: {error}", err=True)
-        raise typer.Exit(1) from None
-    for reason, count in Counter(task.labels["verdict"]["problem"] for task in report.refused).most_common():
-        tell(f"refused {count}: {reason}")
-    for stem, problem in report.problems:
-        tell(f"not finished: {stem}: {problem}; run the same command again to continue", err=True)
-    return list(report.accepted)
+for command in (questions.questions, questions.blind):
+    app.command()(command)
 
 
 def _read_chunks(
