@@ -17,6 +17,7 @@ import struct
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -173,10 +174,11 @@ class FakeServer:
         port = self.port if not self._uds else 0
         self._http.server_close()
         if port:  # stays bound while this object lives: otherwise a server of another test may be given the port
-            self._bound = socket.socket()
-            self._bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound = socket.socket()
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(OSError):
-                self._bound.bind(("127.0.0.1", port))
+                bound.bind(("127.0.0.1", port))
+            weakref.finalize(self, bound.close)
 
     def next_fault(self) -> Fault | None:
         with self.lock:
