@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 
 from midthought.cli import questions
 from midthought.cli.output import tell
+from midthought.cli.questions import UsedEmbeddingModel
 
 app = typer.Typer(help="Build, search and serve a podcast memory; also step by step.", no_args_is_help=True)
 
@@ -25,7 +27,6 @@ EachOnce = Annotated[
 Strict = Annotated[bool, typer.Option("--strict", help="Fail if a file cannot be read.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: for each file, what was read and what was not.")]
 EmbeddingModel = Annotated[str, typer.Option(help="minilm or a model folder; either with ?dtype=float32.")]
-UsedEmbeddingModel = Annotated[str, typer.Option(help="Embedding model that the memory was built with.")]
 
 
 @app.command()
@@ -45,17 +46,9 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Build a searchable memory from transcripts. Building again adds no duplicates; transcripts of other folders stay."""
-    from dataclasses import asdict
-
-    from midthought.memory.embedding import load_embedder
-    from midthought.memory.store import MemoryStore
-    from midthought.report.console import Console
-
     folder, chunks = _read_chunks(transcripts, chunking, chunk_words, chunk_size, chunk_overlap, each_once, strict)
-    store = MemoryStore.open(path, embedder=load_embedder(embedding_model))
-    with Console(quiet=as_json).stage("Memory", unit="chunks embedded") as bar:
-        report = store.build(chunks, bar.follow, replace=replace)
-    _print_summary(folder, chunks, as_json, memory=asdict(report))
+    store = _open(path, embedding_model)
+    report = _write(store.build, folder, chunks, replace, as_json)
     if not as_json:
         if report.precision:
             tell(f"Chunks are embedded in {report.precision}")
@@ -77,17 +70,9 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Add transcripts to a memory; all others stay. Searches go on meanwhile. A corrected transcript replaces its old version."""
-    from dataclasses import asdict
-
-    from midthought.memory.embedding import load_embedder
-    from midthought.memory.store import MemoryStore
-    from midthought.report.console import Console
-
     folder, chunks = _read_chunks(transcripts, chunking, chunk_words, chunk_size, chunk_overlap, each_once, strict)
-    store = MemoryStore.open(path, embedder=load_embedder(embedding_model))
-    with Console(quiet=as_json).stage("Memory", unit="chunks embedded") as bar:
-        report = store.add(chunks, bar.follow, replace=replace)
-    _print_summary(folder, chunks, as_json, memory=asdict(report))
+    store = _open(path, embedding_model)
+    report = _write(store.add, folder, chunks, replace, as_json)
     if not as_json:
         numbers = f"{report.num_added} added, {report.num_kept} known, {report.num_removed} removed"
         tell(f"{path}: {numbers}; {len(store)} chunks in all")
@@ -283,6 +268,25 @@ def _chunking(kind: str, words: int, size: int | None, overlap: int | None) -> A
     from midthought.memory.splitting import Chunking
 
     return Chunking(kind, words if kind == "turns" and size is None else size, overlap)  # type: ignore[arg-type]
+
+
+def _open(path: str, embedding_model: str) -> Any:
+    from midthought.memory.embedding import load_embedder
+    from midthought.memory.store import MemoryStore
+
+    return MemoryStore.open(path, embedder=load_embedder(embedding_model))
+
+
+def _write(write: Callable[..., Any], folder: Any, chunks: Any, replace: bool, as_json: bool) -> Any:
+    """Writes chunks with `MemoryStore.build` or `add`, shows progress and a summary, and returns the report."""
+    from dataclasses import asdict
+
+    from midthought.report.console import Console
+
+    with Console(quiet=as_json).stage("Memory", unit="chunks embedded") as bar:
+        report = write(chunks, bar.follow, replace=replace)
+    _print_summary(folder, chunks, as_json, memory=asdict(report))
+    return report
 
 
 def _print_summary(folder: Any, chunks: Any, as_json: bool, **more: Any) -> None:

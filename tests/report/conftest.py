@@ -150,7 +150,7 @@ class Letters:
 
 
 def record(run: RunFolder, arm: str, step: int, episodes: list[Trajectory], rights: list[bool], noise: Any) -> None:
-    """Records episodes as a run does; those of training have a random number in every column."""
+    """Records episodes as a run does. Training episodes have a random number in every column."""
     rows = []
     for episode, right in zip(episodes, rights, strict=True):
         learned = []
