@@ -44,9 +44,11 @@ SETTINGS: dict[str, Any] = {
     "algorithm": "grpo",
     "batch_size": 64,
     "mini_batch_size": 64,
+    "no_signal_iters": None,
     "progress": False,
 }
-"""Besides those, the settings of the preset `tiny`, which a trainer has that creates its model."""
+"""Besides those, the settings of the preset `tiny`, which a trainer has that creates its model. The control without a tool may
+never get a reward, and continues."""
 
 
 @dataclass(frozen=True)
