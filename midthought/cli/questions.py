@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,8 @@ from midthought.cli.output import tell
 from midthought.errors import SettingsError
 
 if TYPE_CHECKING:
+    from midthought.memory.llm_questions.episodes import GenerationPlan
+    from midthought.memory.llm_questions.generate import GenerationReport
     from midthought.types import Task
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -39,6 +42,11 @@ def questions(
     model: Annotated[str, typer.Option(help="Name of the model at that address.")] = "",
     api_key_env: Annotated[str | None, typer.Option(help="Environment variable with its API key.")] = None,
     num_pairs: Annotated[int, typer.Option(help="Questions that the model writes per episode.")] = 20,
+    num_across: Annotated[int, typer.Option(help="Questions of the model that need two episodes.")] = 0,
+    num_samples: Annotated[
+        int,
+        typer.Option(help="Answers of the model per question, with and without the memory, to measure its difficulty."),
+    ] = 4,
     episodes: Annotated[str, typer.Option(help="Only episodes with this text in their title or file name.")] = "",
     max_episodes: Annotated[int | None, typer.Option(help="Most episodes to use.")] = None,
     embedding_model: UsedEmbeddingModel = "minilm",
@@ -48,8 +56,8 @@ def questions(
     """Step 4: make questions with answers and evidence, by rules or with a language model whose questions are verified."""
     if no_memory_share and not quotes:
         raise SettingsError("--no-memory-share is an option of questions about quotes; add --quotes")
-    if kinds and (quotes or from_model):
-        raise SettingsError("--kinds chooses among the questions made by rules; leave out --quotes and --from-model")
+    if kinds and quotes:
+        raise SettingsError("--kinds does not apply to questions about quotes; leave out --kinds or --quotes")
     if from_model:
         from midthought.http_json import EndpointSettings
 
@@ -61,7 +69,12 @@ def questions(
             backoff_seconds=1.0,
             max_concurrency=8,
         )
-        tasks = _questions_by_model(chunks, out, endpoint, model, num_pairs, episodes, max_episodes, embedding_model)
+        from midthought.memory.llm_questions.episodes import GenerationPlan
+        from midthought.memory.llm_questions.prompts import KINDS
+
+        plan = GenerationPlan(num_pairs, num_across, _named(kinds, KINDS), num_samples)
+        limits = {"only": episodes, "max_episodes": max_episodes, "seed": seed}
+        tasks = _questions_by_model(chunks, out, endpoint, model, plan, embedding_model, limits)
     elif quotes:
         tasks = _quote_questions(chunks, out, num_questions, no_memory_share, seed)
     else:
@@ -119,11 +132,16 @@ def _chunks_of(path: Path) -> list[Any]:
     return chunk_all(read_transcripts(path, each_once=True).transcripts)
 
 
+def _named(kinds: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Returns the kinds of an option's value; all known ones if it is empty."""
+    return tuple(kind.strip() for kind in kinds.split(",")) if kinds else tuple(known)
+
+
 def _listener_questions(chunks: Path, out: Path, num_questions: int, kinds: str, seed: int) -> list[Task]:
     from midthought.memory.questions import write_questions
     from midthought.memory.rule_questions.generate import ALL_KINDS, listener_questions
 
-    named = tuple(kind.strip() for kind in kinds.split(",")) if kinds else tuple(ALL_KINDS)
+    named = _named(kinds, ALL_KINDS)
     tasks = listener_questions(_chunks_of(chunks), num_questions, seed, kinds=named)
     write_questions(tasks, out)
     made = Counter(task.labels["kind"] for task in tasks)
@@ -154,15 +172,14 @@ def _questions_by_model(
     out: Path,
     endpoint: Any,
     model: str,
-    num_pairs: int,
-    episodes: str,
-    max_episodes: int | None,
+    plan: GenerationPlan,
     embedding_model: str,
+    limits: dict[str, Any],
 ) -> list[Task]:
     from midthought.errors import NoReplyError
     from midthought.memory.embedding import load_embedder
-    from midthought.memory.llm_questions.episodes import GenerationPlan
     from midthought.memory.llm_questions.generate import generate_questions
+    from midthought.memory.llm_questions.prompts import RUBRIC
     from midthought.memory.llm_questions.structured_output import StructuredOutputModel
     from midthought.memory.store import MemoryStore
     from midthought.report.console import Console
@@ -170,17 +187,29 @@ def _questions_by_model(
     asked = StructuredOutputModel(model, endpoint, out.with_suffix(".replies.sqlite"))
     embedder = load_embedder(embedding_model)
     store = MemoryStore.open(str(chunks), embedder=embedder)
-    plan = GenerationPlan(num_pairs)
+    tell("Rubric of the judge:\n" + "\n".join(f"  {name}: {text}" for name, text in RUBRIC.items()))
     try:
-        with Console().stage("Questions", unit="episodes") as bar:
-            report = generate_questions(
-                store, asked, embedder, out, plan, only=episodes, max_episodes=max_episodes, progress=bar.follow
-            )
+        with Console().stage("Questions", unit="sources") as bar:
+            report = generate_questions(store, asked, embedder, out, plan, progress=bar.follow, **limits)
     except NoReplyError as error:
         tell(f"midthought: {endpoint.base_url}: {error}", err=True)
         raise typer.Exit(1) from None
-    for reason, count in Counter(task.labels["verdict"]["problem"] for task in report.refused).most_common():
+    _tell_report(report)
+    return list(report.accepted)
+
+
+def _tell_report(report: GenerationReport) -> None:
+    from midthought.report.console import Console
+
+    columns = ("kind", "questions", "right with the memory", "without")
+    rows = [
+        (kind, *("–" if value is None else f"{value:.4g}" for value in values.values()))
+        for kind, values in report.to_dict()["questions"].items()
+    ]
+    Console().table("Questions, and the model's answers to them", columns, rows)
+    for reason, count in report.refusals.most_common():
         tell(f"refused {count}: {reason}")
+    for reason, count in sorted(report.bad_replies.items()):
+        tell(f"bad replies {count}: {reason}")
     for stem, problem in report.problems:
         tell(f"not finished: {stem}: {problem}; run the same command again to continue", err=True)
-    return list(report.accepted)

@@ -1,4 +1,7 @@
+from collections.abc import Iterator
+
 import pytest
+from scholar import SAID, Scholar, running_scholar
 from word_embedder import WordEmbedder
 
 from midthought.cli import main
@@ -51,3 +54,23 @@ def command(monkeypatch, capsys):
         return stop.value.code or 0, capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+def scholar() -> Iterator[Scholar]:
+    with running_scholar() as server:
+        yield server
+
+
+@pytest.fixture
+def talks(tmp_path, embedder) -> MemoryStore:
+    """A memory of the two episodes that the scholar is asked about."""
+    store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
+    store.build(
+        [
+            Chunk(f"{stem}_{n}", f"The {stem.title()}", stem, "Ann", text, f"00:00:0{n}", n)
+            for stem, texts in SAID.items()
+            for n, text in enumerate(texts)
+        ]
+    )
+    return store

@@ -2,12 +2,9 @@
 all."""
 
 import asyncio
-import hashlib
-import http.server
 import json
 import re
 import signal
-import threading
 import time
 from pathlib import Path
 
@@ -17,143 +14,20 @@ pytest.importorskip("lancedb", reason="the memory extra is not installed")
 pytest.importorskip("httpx", reason="needs httpx")
 
 from command_process import CommandProcess
+from scholar import Scholar, chat, model_at
 from typer.testing import CliRunner
 from word_embedder import use_word_embedder
 
 from midthought.cli import app
 from midthought.errors import NoReplyError, SettingsError
-from midthought.http_json import EndpointSettings
 from midthought.memory.chunks import Chunk
 from midthought.memory.llm_questions.episodes import GenerationPlan
 from midthought.memory.llm_questions.generate import generate_questions
 from midthought.memory.llm_questions.prompts import GRADE_SCHEMA, pairs_schema
 from midthought.memory.llm_questions.records import question_rows, store_questions
-from midthought.memory.llm_questions.structured_output import StructuredOutputModel, parse_object
+from midthought.memory.llm_questions.structured_output import parse_object
 from midthought.memory.llm_questions.verification import Pair, find_duplicate, static_problem
 from midthought.memory.questions import read_questions
-from midthought.memory.store import MemoryStore
-
-SAID = {
-    "tide": [
-        "The clock has one copper hand.",
-        "It was built in 1911.",
-        "Herring scales were found in it.",
-        "We wound it daily.",
-    ],
-    "bell": ["The bell is of bronze.", "Nobody rings it.", "It came from Lisbon.", "A storm broke its yoke."],
-}
-
-
-def question_of(episode: str, number: int) -> str:
-    """Different words for each."""
-    digest = hashlib.sha256(f"{episode} {number}".encode()).hexdigest()
-    return f"Why {' '.join(digest[start : start + 5] for start in range(0, 40, 5))}?"
-
-
-class Scholar(http.server.ThreadingHTTPServer):
-    """A model that writes pairs about an episode's first and last part, and answers from passages alone. `upsets` come first."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.requests: list[dict] = []
-        self.upsets: list = []
-        self.takes_schema = True
-        self.knows_all = False
-        self.delay = 0.0
-        self.lock = threading.Lock()
-
-    @property
-    def base_url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1"
-
-    def handle_error(self, request, client_address) -> None:
-        """A disconnected client is not an error here."""
-
-    def reply(self, body: dict) -> dict:
-        system, material = (message["content"] for message in body["messages"])
-        material = json.loads(material)
-        if system.startswith("You write"):
-            parts = [part.partition(": ")[2] for part in material["transcript"]]
-            numbers = [int(part.partition(".")[0]) for part in material["transcript"]]
-            num_asked = len(material["already_asked"])
-            return {
-                "qa_pairs": [
-                    {
-                        "question": question_of(material["episode"], num_asked + n),
-                        "answer": f"{parts[0]} And: {parts[-1]}",
-                        "evidence": [numbers[0], numbers[-1]],
-                        "difficulty": "hard",
-                        "requires_synthesis": True,
-                    }
-                    for n in range(material["num_pairs"])
-                ]
-            }
-        if system.startswith("Answer"):
-            said = [*material["passages"], *(["I know."] if self.knows_all else [])]
-            return {"known": bool(said), "answer": " ".join(said)}
-        wanted = re.findall(r"\w+", material["reference"].replace("And:", ""))
-        return {"same": self.knows_all or set(wanted) <= set(re.findall(r"\w+", material["answer"]))}
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    server: Scholar
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        assert self.path == "/v1/chat/completions" and {"model", "messages"} <= body.keys()
-        with self.server.lock:
-            self.server.requests.append(body)
-            upset = self.server.upsets.pop(0) if self.server.upsets else None
-        time.sleep(self.server.delay)
-        if "response_format" in body and not self.server.takes_schema:
-            upset = (400, {}, b'{"error": {"message": "response_format is not supported"}}')
-        if upset is None:
-            upset = chat(json.dumps(self.server.reply(body)))
-        if callable(upset):
-            upset = upset()
-        status, headers, content = upset if isinstance(upset, tuple) else (200, {}, upset)
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(content)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *arguments) -> None:
-        pass
-
-
-def chat(text: str, finish_reason: str = "stop") -> bytes:
-    message = {"role": "assistant", "content": text}
-    return json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": finish_reason}]}).encode()
-
-
-@pytest.fixture
-def scholar():
-    with Scholar() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture
-def store(tmp_path, embedder):
-    chunks = [
-        Chunk(f"{stem}_{n}", f"The {stem.title()}", stem, "Ann", text, f"00:00:0{n}", n)
-        for stem, texts in SAID.items()
-        for n, text in enumerate(texts)
-    ]
-    store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
-    store.build(chunks)
-    return store
-
-
-def model_at(scholar: Scholar, cache: Path | None = None, **settings) -> StructuredOutputModel:
-    values = {"timeout_seconds": 20.0, "retries": 4, "backoff_seconds": 0.001, "max_concurrency": 4, **settings}
-    return StructuredOutputModel("m", EndpointSettings(base_url=scholar.base_url, api_key_env=None, **values), cache)
 
 
 def asked(scholar: Scholar) -> list[str]:
@@ -238,7 +112,7 @@ def test_the_schema_is_sent_in_the_strict_form(scholar):
     form = scholar.requests[0]["response_format"]["json_schema"]
     pair = form["schema"]["properties"]["qa_pairs"]["items"]
     assert form["strict"] is True and pair["additionalProperties"] is False
-    assert pair["required"] == ["question", "answer", "evidence", "difficulty", "requires_synthesis"]
+    assert pair["required"] == ["kind", "question", "answer", "evidence", "difficulty", "requires_synthesis"]
 
 
 def test_foreign_text_reaches_the_model_as_data_only(scholar):
@@ -277,9 +151,9 @@ def test_near_repetitions_are_found_by_words_and_by_meaning(embedder):
 # -- whole episodes ------------------------------------------------------------------------------------------------
 
 
-def test_pairs_are_written_verified_and_stored(scholar, store, embedder, tmp_path):
+def test_pairs_are_written_verified_and_stored(scholar, talks, embedder, tmp_path):
     out = tmp_path / "questions.jsonl"
-    report = generate_questions(store, model_at(scholar), embedder, out, GenerationPlan(num_pairs=3))
+    report = generate_questions(talks, model_at(scholar), embedder, out, GenerationPlan(num_pairs=3))
     assert len(report.accepted) == 6 and not report.problems and report.num_rows == 12
     tasks = read_questions(out)
     assert [task.task_id for task in tasks[:2]] == ["bell:asked:0", "bell:asked:1"]
@@ -290,18 +164,18 @@ def test_pairs_are_written_verified_and_stored(scholar, store, embedder, tmp_pat
     )  # fmt: skip
     import lancedb
 
-    rows = lancedb.connect(store.uri).open_table("questions").to_arrow().to_pylist()
+    rows = lancedb.connect(talks.uri).open_table("questions").to_arrow().to_pylist()
     assert {row["type"] for row in rows} == {"qa_question", "qa_answer"}
     original = {"type", "episode", "episode_file", "qa_index", "text", "answer", "question", "difficulty"}
     assert original | {"requires_synthesis", "created_at", "vector", "verdict", "evidence"} <= rows[0].keys()
     assert rows[0]["text"] == tasks[0].prompt and rows[1]["question"] == tasks[0].prompt
-    assert len(store) == 8  # the transcripts stay
+    assert len(talks) == 8  # the transcripts stay
 
 
-def test_what_the_model_knows_by_itself_is_refused_with_its_verdict(scholar, store, embedder, tmp_path):
+def test_what_the_model_knows_by_itself_is_refused_with_its_verdict(scholar, talks, embedder, tmp_path):
     scholar.knows_all = True
     report = generate_questions(
-        store, model_at(scholar), embedder, tmp_path / "q.jsonl", GenerationPlan(num_pairs=1, num_rounds=2)
+        talks, model_at(scholar), embedder, tmp_path / "q.jsonl", GenerationPlan(num_pairs=1, num_rounds=2)
     )
     assert not report.accepted and report.num_rows == 0
     refused = read_questions(tmp_path / "q.refused.jsonl")
@@ -309,44 +183,55 @@ def test_what_the_model_knows_by_itself_is_refused_with_its_verdict(scholar, sto
     assert len(refused) == 4  # two rounds for each of two episodes
 
 
-def test_an_episode_that_fails_costs_itself_only_and_a_second_run_asks_about_it(scholar, store, embedder, tmp_path):
+def test_an_episode_that_fails_costs_itself_only_and_a_second_run_asks_about_it(scholar, talks, embedder, tmp_path):
     cache = tmp_path / "replies.sqlite"
     scholar.upsets = [(403, {}, b"no")]
     plan = GenerationPlan(num_pairs=2, num_episodes_at_once=1)
-    report = generate_questions(store, model_at(scholar, cache), embedder, tmp_path / "q.jsonl", plan)
+    report = generate_questions(talks, model_at(scholar, cache), embedder, tmp_path / "q.jsonl", plan)
     assert [stem for stem, _ in report.problems] == ["bell"] and len(report.accepted) == 2
-    again = generate_questions(store, model_at(scholar, cache), embedder, tmp_path / "q.jsonl", plan)
+    again = generate_questions(talks, model_at(scholar, cache), embedder, tmp_path / "q.jsonl", plan)
     assert not again.problems and len(again.accepted) == 4
     answered = asked(scholar)[1:]
     assert len(answered) == len(set(answered))
     scholar.upsets = [(500, {}, b"")] * 100
     with pytest.raises(NoReplyError, match="no question was generated; bell: status 500"):
-        generate_questions(store, model_at(scholar, retries=1), embedder, tmp_path / "r.jsonl", plan)
+        generate_questions(talks, model_at(scholar, retries=1), embedder, tmp_path / "r.jsonl", plan)
     with pytest.raises(SettingsError, match="no episode of"):
-        generate_questions(store, model_at(scholar), embedder, tmp_path / "r.jsonl", plan, only="violin")
+        generate_questions(talks, model_at(scholar), embedder, tmp_path / "r.jsonl", plan, only="violin")
 
 
-def test_long_episodes_are_asked_about_in_stretches(scholar, store, embedder, tmp_path):
+def test_long_episodes_are_asked_about_in_stretches(scholar, talks, embedder, tmp_path):
     plan = GenerationPlan(num_pairs=2, num_rounds=1, max_transcript_letters=120)
-    generate_questions(store, model_at(scholar), embedder, tmp_path / "q.jsonl", plan, only="tide")
+    generate_questions(talks, model_at(scholar), embedder, tmp_path / "q.jsonl", plan, only="tide")
     written = [body for body in scholar.requests if body["messages"][0]["content"].startswith("You write")]
     assert len(written) > 1 and all(
         len(json.loads(body["messages"][1]["content"])["transcript"]) <= 3 for body in written
     )
 
 
-def test_rows_of_an_episode_replace_those_that_were_there(store, scholar, embedder, tmp_path):
-    report = generate_questions(store, model_at(scholar), embedder, tmp_path / "q.jsonl", GenerationPlan(num_pairs=2))
+def test_rows_of_an_episode_replace_those_that_were_there(talks, scholar, embedder, tmp_path):
+    report = generate_questions(talks, model_at(scholar), embedder, tmp_path / "q.jsonl", GenerationPlan(num_pairs=2))
     tide = [task for task in report.accepted if task.labels["episode"] == "tide"][:1]
-    assert store_questions(question_rows(tide, embedder), store.uri) == 4 + 2
+    assert store_questions(question_rows(tide, embedder), talks.uri) == 4 + 2
 
 
-def test_a_run_killed_anywhere_goes_on_and_asks_nothing_twice(scholar, store, tmp_path):
+def test_a_run_killed_anywhere_goes_on_and_asks_nothing_twice(scholar, talks, tmp_path):
     """The command line, in a process that is killed at several moments; what it leaves equals an undisturbed run."""
 
     def generate(name: str) -> CommandProcess:
-        words = ["--from-model", scholar.base_url, "--model", "m", "--num-pairs", "3", "--embedding-model", "words"]
-        return CommandProcess("memory", "questions", store.uri, str(tmp_path / name), *words, prepare=use_word_embedder)
+        words = [
+            "--from-model",
+            scholar.base_url,
+            "--model",
+            "m",
+            "--num-pairs",
+            "3",
+            "--num-samples",
+            "0",
+            "--embedding-model",
+            "words",
+        ]
+        return CommandProcess("memory", "questions", talks.uri, str(tmp_path / name), *words, prepare=use_word_embedder)
 
     scholar.delay = 0.02
     for wait in (3, 11):
@@ -365,7 +250,7 @@ def test_a_run_killed_anywhere_goes_on_and_asks_nothing_twice(scholar, store, tm
     assert len(scholar.requests) == replies
 
 
-def test_the_command_writes_json_lines_and_rows_for_verl(scholar, store, tmp_path, monkeypatch, embedder):
+def test_the_command_writes_json_lines_and_rows_for_verl(scholar, talks, tmp_path, monkeypatch, embedder):
     from midthought.memory import embedding
 
     monkeypatch.setattr(embedding, "load_embedder", lambda name: embedder)
@@ -373,6 +258,7 @@ def test_the_command_writes_json_lines_and_rows_for_verl(scholar, store, tmp_pat
     words = ["memory", "questions", "--from-model", scholar.base_url, "--model", "m", "--num-pairs", "2"]
     result = CliRunner().invoke(app, [*words, "--parquet", "train.parquet"])
     assert result.exit_code == 0, result.output
+    assert "sensible: Somebody who heard the talk" in result.output and "right with the memory" in result.output
     assert "train.parquet: 4 rows" in result.output and "questions.jsonl: 4 questions" in result.output
     import pyarrow.parquet
 

@@ -1,16 +1,26 @@
-"""Generates and verifies the questions of episodes, several at once. Cached replies of an interrupted run are not
-requested again."""
+"""Generates and verifies the questions of episodes and of pairs of episodes, several at once. Cached replies of an interrupted
+run are not requested again."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from midthought.errors import NoReplyError, SettingsError
+from midthought.data.abstention import UNANSWERABLE
+from midthought.errors import NoReplyError, SettingsError, near_names
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder
-from midthought.memory.llm_questions.prompts import WRITE, pairs_schema
+from midthought.memory.llm_questions.prompts import (
+    ACROSS_KINDS,
+    EPISODE_KINDS,
+    KINDS,
+    WRITE,
+    WRITE_ACROSS,
+    pairs_schema,
+)
+from midthought.memory.llm_questions.rewording import ContentRuns, reworded
 from midthought.memory.llm_questions.structured_output import StructuredOutputModel
 from midthought.memory.llm_questions.verification import Pair, Search, Verdict, find_duplicate, static_problem, verify
 
@@ -23,6 +33,12 @@ class GenerationPlan:
 
     num_pairs: int
     """Wanted number of accepted questions per episode."""
+    num_across: int = 0
+    """Wanted number of accepted questions that need two episodes."""
+    kinds: tuple[str, ...] = tuple(KINDS)
+    """Which kinds, in equal numbers."""
+    num_samples: int = 4
+    """Answers sampled with the memory, and as many without, to measure a question's difficulty. 0: not measured."""
     num_rounds: int = 3
     """Maximum number of rounds; each requests the pairs that are still missing."""
     max_transcript_letters: int = 400_000
@@ -31,14 +47,72 @@ class GenerationPlan:
     temperature: float = 0.7
 
     def __post_init__(self) -> None:
-        for name in ("num_pairs", "num_rounds", "max_transcript_letters", "num_episodes_at_once"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name, least in _LEAST.items():
+            if getattr(self, name) < least:
+                raise SettingsError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        for kind in self.kinds:
+            if kind not in KINDS:
+                raise SettingsError(f"unknown kind of question {kind!r}. {near_names(kind, KINDS)}")
+        for kinds, name in ((EPISODE_KINDS, "num_pairs"), (ACROSS_KINDS, "num_across")):
+            if getattr(self, name) and not {*kinds, UNANSWERABLE} & set(self.kinds):
+                raise SettingsError(f"{name} is {getattr(self, name)}, but kinds has none of {', '.join(kinds)}")
+        if not self.num_pairs + self.num_across:
+            raise SettingsError("num_pairs and num_across are 0; nothing is to be asked")
+
+    def kinds_of(self, kinds: Mapping[str, str]) -> list[str]:
+        """Returns the chosen ones of these kinds, and `unanswerable` if it is chosen."""
+        return [kind for kind in (*kinds, UNANSWERABLE) if kind in self.kinds]
+
+
+_LEAST = {
+    "num_pairs": 0,
+    "num_across": 0,
+    "num_samples": 0,
+    "num_rounds": 1,
+    "max_transcript_letters": 1,
+    "num_episodes_at_once": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the model reads: an episode, or passages of two."""
+
+    stem: str
+    title: str
+    stretches: tuple[Sequence[Chunk], ...]
+    """Read one at a time; each has its share of the questions."""
+    num_pairs: int
+    kinds: Sequence[str]
+    """In equal numbers; the first ones have one more question."""
+    is_across: bool = False
+
+
+def episode_sources(episodes: Sequence[Sequence[Chunk]], plan: GenerationPlan) -> list[Source]:
+    """Returns the sources of questions about one episode each (its chunks, in order)."""
+    kinds = plan.kinds_of(EPISODE_KINDS)
+    return [
+        Source(
+            chunks[0].stem,
+            chunks[0].episode,
+            tuple(_windows(chunks, plan.max_transcript_letters)),
+            plan.num_pairs,
+            rotated(kinds, place),
+        )
+        for place, chunks in enumerate(episodes)
+        if plan.num_pairs
+    ]
+
+
+def rotated(kinds: Sequence[str], place: int) -> list[str]:
+    """Returns the kinds with another one first for each place, so that rests of a division do not fall on one kind."""
+    shift = place % len(kinds) if kinds else 0
+    return [*kinds[shift:], *kinds[:shift]]
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeQuestions:
-    """The pairs of one episode in the order of generation, including rejected ones."""
+    """The pairs of one source in the order of generation, including rejected ones."""
 
     episode: str
     stem: str
@@ -52,101 +126,136 @@ class EpisodeQuestions:
         return [pair for pair in self.pairs if pair.verdict.is_accepted]
 
 
-async def generate_for_episodes(
-    episodes: Sequence[Sequence[Chunk]],
+async def generate_for_sources(
+    sources: Sequence[Source],
     model: StructuredOutputModel,
     search: Search,
     embedder: Embedder,
     plan: GenerationPlan,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[EpisodeQuestions]:
-    """Generates questions for each episode (its chunks, in order). A lasting endpoint error skips only its episode.
+    """Generates questions for each source. A lasting endpoint error skips only its source.
 
     The same replies give the same pairs, whatever their order of arrival.
     """
     slots = asyncio.Semaphore(plan.num_episodes_at_once)
     num_done = 0
 
-    async def ask(chunks: Sequence[Chunk]) -> EpisodeQuestions:
+    async def ask(source: Source) -> EpisodeQuestions:
         nonlocal num_done
         async with slots:
-            asked = await _generate_for_episode(chunks, model, search, embedder, plan)
+            asked = await _generate(source, model, search, embedder, plan)
         num_done += 1
         if progress:
-            progress(num_done, len(episodes))
+            progress(num_done, len(sources))
         return asked
 
-    return _without_repeats(await asyncio.gather(*map(ask, episodes)))
+    return _without_repeats(await asyncio.gather(*map(ask, sources)))
 
 
-async def _generate_for_episode(
-    chunks: Sequence[Chunk], model: StructuredOutputModel, search: Search, embedder: Embedder, plan: GenerationPlan
+async def _generate(
+    source: Source, model: StructuredOutputModel, search: Search, embedder: Embedder, plan: GenerationPlan
 ) -> EpisodeQuestions:
     pairs: list[Pair] = []
     problem: str | None = None
-    stretches = _windows(chunks, plan.max_transcript_letters)
     try:
-        for place, stretch in enumerate(stretches):
-            wanted = plan.num_pairs * (place + 1) // len(stretches)
+        for place, stretch in enumerate(source.stretches):
+            wanted = source.num_pairs * (place + 1) // len(source.stretches)
+            runs = ContentRuns(stretch)
             for _ in range(plan.num_rounds if len(stretch) >= MIN_CHUNKS else 0):
-                missing = wanted - sum(pair.verdict.is_accepted for pair in pairs)
-                if missing <= 0:
+                kinds = _missing_kinds(source.kinds, wanted, pairs)
+                if not kinds:
                     break
-                written = await _write(stretch, missing, [pair.question for pair in pairs], model, plan)
+                asked = [pair.question for pair in pairs]
+                written = await _write(source, stretch, kinds, asked, model, plan)
+                written = await asyncio.gather(*(_reworded(pair, runs, model) for pair in written))
                 vectors = await asyncio.to_thread(embedder.embed, [pair.question for pair in written])
                 written = [replace(pair, vector=vector) for pair, vector in zip(written, vectors, strict=True)]
-                pairs += await _verified(written, pairs, model, search)
+                pairs += await _verified(written, pairs, model, search, plan.num_samples)
     except NoReplyError as error:
         problem = str(error)
-    return EpisodeQuestions(chunks[0].episode, chunks[0].stem, tuple(pairs), problem)
+    return EpisodeQuestions(source.title, source.stem, tuple(pairs), problem)
+
+
+def _missing_kinds(kinds: Sequence[str], wanted: int, pairs: Sequence[Pair]) -> Counter[str]:
+    """Returns how many questions of each kind to request, so that the accepted ones become equally many."""
+    accepted = Counter(pair.kind for pair in pairs if pair.verdict.is_accepted)
+    missing: Counter[str] = Counter()
+    for _ in range(wanted - accepted.total()):
+        missing[min(kinds, key=lambda kind: accepted[kind] + missing[kind])] += 1
+    return missing
 
 
 async def _write(
-    chunks: Sequence[Chunk], num_pairs: int, asked: Sequence[str], model: StructuredOutputModel, plan: GenerationPlan
+    source: Source,
+    chunks: Sequence[Chunk],
+    kinds: Counter[str],
+    asked: Sequence[str],
+    model: StructuredOutputModel,
+    plan: GenerationPlan,
 ) -> list[Pair]:
-    """Generates at most this many pairs; evidence with unknown part numbers is dropped."""
+    """Generates at most the requested number of pairs; evidence with unknown part numbers is dropped. A pair without a kind
+    has the next requested one."""
+    num_pairs = kinds.total()
     material = {
-        "episode": chunks[0].episode,
+        "episode": source.title,
         "num_pairs": num_pairs,
+        "kinds": {kind: {"num_pairs": number, "description": KINDS[kind]} for kind, number in kinds.items()},
         "already_asked": list(asked),
-        "transcript": [_numbered(chunk) for chunk in chunks],
+        "transcript": [_numbered(number, chunk, source.is_across) for number, chunk in enumerate(chunks)],
     }
-    reply = await model.ask(WRITE, material, pairs_schema(num_pairs), temperature=plan.temperature)
-    by_number = {chunk.number: chunk for chunk in chunks}
+    instruction = WRITE_ACROSS if source.is_across else WRITE
+    reply = await model.ask(instruction, material, pairs_schema(num_pairs), temperature=plan.temperature)
     return [
         Pair(
             " ".join(pair["question"].split()),
             " ".join(pair["answer"].split()),
-            tuple(by_number[number] for number in dict.fromkeys(pair["evidence"]) if number in by_number),
+            tuple(chunks[number] for number in dict.fromkeys(pair["evidence"]) if 0 <= number < len(chunks)),
+            kind if (kind := pair.get("kind") or next_kind) in kinds else "",
             pair.get("difficulty") or "hard",
             pair.get("requires_synthesis", True),
         )
-        for pair in reply["qa_pairs"][:num_pairs]
+        for pair, next_kind in zip(reply["qa_pairs"], kinds.elements(), strict=False)
         if pair["question"].strip() and pair["answer"].strip()
     ]
 
 
+async def _reworded(pair: Pair, runs: ContentRuns, model: StructuredOutputModel) -> Pair:
+    problem = static_problem(pair)
+    if problem is not None:
+        return replace(pair, verdict=Verdict(problem=problem))
+    try:
+        return await reworded(pair, runs, model)
+    except NoReplyError as error:
+        return replace(pair, verdict=Verdict(problem=f"it could not be reworded ({error})"))
+
+
 async def _verified(
-    written: Sequence[Pair], before: Sequence[Pair], model: StructuredOutputModel, search: Search
+    written: Sequence[Pair],
+    before: Sequence[Pair],
+    model: StructuredOutputModel,
+    search: Search,
+    num_samples: int,
 ) -> list[Pair]:
     """Returns the pairs with their verdicts. Pairs that fail a static check cost no request."""
     judged: list[Pair] = []
     for pair in written:
-        problem = static_problem(pair)
-        other = find_duplicate(pair, [*before, *judged]) if problem is None else None
-        if other:
-            problem = "it was asked before"
-        judged.append(replace(pair, verdict=Verdict(problem=problem, duplicate_of=other.question if other else None)))
+        if pair.verdict.is_accepted:
+            problem = static_problem(pair)
+            other = find_duplicate(pair, [*before, *judged]) if problem is None else None
+            problem = "it was asked before" if other else problem
+            pair = replace(pair, verdict=Verdict(problem=problem, duplicate_of=other.question if other else None))
+        judged.append(pair)
     passing = [place for place, pair in enumerate(judged) if pair.verdict.is_accepted]
-    verdicts = await asyncio.gather(*(_checked(judged[place], model, search) for place in passing))
+    verdicts = await asyncio.gather(*(_checked(judged[place], model, search, num_samples) for place in passing))
     for place, verdict in zip(passing, verdicts, strict=True):
         judged[place] = replace(judged[place], verdict=verdict)
     return judged
 
 
-async def _checked(pair: Pair, model: StructuredOutputModel, search: Search) -> Verdict:
+async def _checked(pair: Pair, model: StructuredOutputModel, search: Search, num_samples: int) -> Verdict:
     try:
-        return await verify(pair, model, search)
+        return await verify(pair, model, search, num_samples)
     except NoReplyError as error:
         return Verdict(problem=f"it could not be checked ({error})")
 
@@ -168,13 +277,14 @@ def _without_repeats(episodes: list[EpisodeQuestions]) -> list[EpisodeQuestions]
     return result
 
 
-def _numbered(chunk: Chunk) -> str:
-    return f"{chunk.number}. {chunk.speaker} ({chunk.time}): {chunk.transcript}"
+def _numbered(number: int, chunk: Chunk, with_episode: bool) -> str:
+    where = f"{chunk.episode}, {chunk.time}" if with_episode else chunk.time
+    return f"{number}. {chunk.speaker} ({where}): {chunk.transcript}"
 
 
 def _windows(chunks: Sequence[Chunk], max_letters: int) -> list[list[Chunk]]:
     """Splits the episode into as few windows of similar size as fit into `max_letters`."""
-    sizes = [len(_numbered(chunk)) + 4 for chunk in chunks]
+    sizes = [len(_numbered(chunk.number, chunk, False)) + 4 for chunk in chunks]
     num = -(-sum(sizes) // max_letters)
     stretches: list[list[Chunk]] = [[] for _ in range(num)]
     position = 0

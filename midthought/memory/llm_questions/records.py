@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from midthought.data.abstention import OTHER_WORDINGS, UNANSWERABLE
 from midthought.errors import MissingExtraError
 from midthought.memory.embedding import Embedder, embed_texts
 from midthought.memory.llm_questions.episodes import EpisodeQuestions
@@ -26,9 +27,10 @@ def tasks_of(episode: EpisodeQuestions, model: str) -> list[Task]:
             task_id=f"{episode.stem}:asked:{index}",
             prompt=pair.question,
             answer=pair.answer,
+            aliases=OTHER_WORDINGS if pair.kind == UNANSWERABLE else (),
             labels={
                 "needs_memory": True,
-                "kind": "asked",
+                "kind": pair.kind,
                 "episode": episode.stem,
                 "title": episode.episode,
                 "difficulty": pair.difficulty,

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,8 @@ class StructuredOutputModel:
         self.name = name
         self.num_asked = 0
         """Requests sent, without retries and cached replies."""
+        self.bad_replies: Counter[str] = Counter()
+        """Replies, cached ones included, without a valid object, by reason."""
         self._endpoint = ChatEndpoint(endpoint)
         self._cache = ReplyCache(cache_path)
         self._num_attempts = num_attempts
@@ -63,9 +66,10 @@ class StructuredOutputModel:
         *,
         temperature: float = 0.0,
         max_tokens: int | None = None,
+        sample: int = 0,
     ) -> dict[str, Any]:
         """Returns the model's JSON object, valid by the schema. `material` is untrusted text and is sent as one JSON
-        object.
+        object. `sample` numbers independent replies to the same request.
 
         A reply without a valid object is requested again with another seed, `num_attempts` times in total; of a
         truncated reply the complete entries of its last list are used. Raises NoReplyError.
@@ -80,13 +84,15 @@ class StructuredOutputModel:
                 ],
                 "temperature": temperature if attempt == 0 else max(temperature, 0.5),
                 "max_tokens": max_tokens or self._max_reply_tokens,
-                "seed": attempt,
+                "seed": sample * self._num_attempts + attempt,
             }
             reply = await self._reply(request, schema)
             try:
                 return parse_object(reply.text, schema, was_cut=reply.finish_reason == "length")
             except ValueError as error:
                 problem = str(error)
+                was_cut = reply.finish_reason == "length"
+                self.bad_replies["was cut" if was_cut else problem.partition(":")[0]] += 1
         raise NoReplyError(f"{self._num_attempts} replies were invalid; the last one {problem}", is_passing=True)
 
     async def _reply(self, request: dict[str, Any], schema: Mapping[str, Any]) -> Reply:

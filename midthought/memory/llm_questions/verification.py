@@ -1,7 +1,9 @@
-"""Verifies a pair: answerable with its evidence, not answerable without, and not a duplicate."""
+"""Verifies a pair: answerable with its evidence, not answerable without, no duplicate, and good by the rubric. Measures how
+difficult it is."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -9,8 +11,18 @@ from typing import Any
 
 import numpy as np
 
+from midthought.data.abstention import UNANSWERABLE, abstains
 from midthought.memory.chunks import Chunk
-from midthought.memory.llm_questions.prompts import ANSWER, ANSWER_SCHEMA, GRADE, GRADE_SCHEMA
+from midthought.memory.llm_questions.prompts import (
+    ACROSS_KINDS,
+    ANSWER,
+    ANSWER_SCHEMA,
+    GRADE,
+    GRADE_SCHEMA,
+    JUDGE,
+    JUDGE_SCHEMA,
+    RUBRIC,
+)
 from midthought.memory.llm_questions.structured_output import StructuredOutputModel
 from midthought.memory.tool import format_chunk
 
@@ -20,20 +32,36 @@ Search = Callable[[str, int], Awaitable[Sequence[Any]]]
 NUM_RETRIEVED = 5
 MAX_SHARED_WORDS = 0.8
 MAX_COSINE = 0.93
+MAX_BLIND_SHARE = 0.25
+"""A question of whose sampled answers without the memory more are right is refused."""
+SAMPLE_TEMPERATURE = 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Results of the checks; None if a check was not run because an earlier one failed."""
+    """Results of the checks; None if a check was not run because an earlier one failed or it does not apply.
+
+    For an unanswerable question an answer is right if it says that there is none.
+    """
 
     with_evidence: bool | None = None
     """The model's answer is right with the evidence: required."""
     closed_book: bool | None = None
-    """The model's answer is right without any passage: must be False."""
+    """The model's answer is right without any passage: must be False. For an unanswerable question: the model claims to know."""
     without_evidence: bool | None = None
     """The model's answer is right with search results other than the evidence: must be False."""
+    with_one_episode: bool | None = None
+    """The model's answer is right with the evidence of one of its episodes alone: must be False."""
     evidence_rank: int | None = None
     """Rank of the first chunk of the evidence in the search results, from 1; None: not among the first."""
+    rubric: dict[str, bool] | None = None
+    """The judge's decision on each criterion of `RUBRIC`: all must be True."""
+    rubric_reason: str | None = None
+    """The judge's reason, one sentence."""
+    right_with_memory: float | None = None
+    """Share of right answers among those sampled with the best search results. 1 minus this is the measured difficulty."""
+    right_without_memory: float | None = None
+    """Share of right answers among those sampled without passages; None for an unanswerable question."""
     duplicate_of: str | None = None
     """The question of which this one is a duplicate."""
     problem: str | None = None
@@ -56,7 +84,9 @@ class Pair:
     question: str
     answer: str
     evidence: tuple[Chunk, ...]
+    kind: str = "relation"
     difficulty: str = "hard"
+    """What the model says of it; measured: `Verdict.right_with_memory`."""
     requires_synthesis: bool = True
     verdict: Verdict = field(default_factory=Verdict)
     vector: np.ndarray | None = field(default=None, compare=False)
@@ -65,8 +95,14 @@ class Pair:
 
 def static_problem(pair: Pair) -> str | None:
     """Returns the problem of a pair that needs no model to detect, None if there is none."""
+    if not pair.kind:
+        return "its kind was not requested"
     if len({chunk.chunk_id for chunk in pair.evidence}) < 2:
         return "it names fewer than two parts of the talk"
+    if pair.kind in ACROSS_KINDS and len({chunk.stem for chunk in pair.evidence}) < 2:
+        return "its evidence is in one episode"
+    if abstains(pair.answer) != (pair.kind == UNANSWERABLE):
+        return "its answer does not fit its kind"
     if words_of(pair.answer) <= words_of(pair.question):
         return "the question contains the answer"
     if re.search(r"\b(?:transcript|part \d+|parts \d+|this episode)\b", pair.question, re.IGNORECASE):
@@ -74,34 +110,100 @@ def static_problem(pair: Pair) -> str | None:
     return None
 
 
-async def verify(pair: Pair, model: StructuredOutputModel, search: Search) -> Verdict:
-    """Asks the model with the evidence, without passages, and with search results other than the evidence, in this
-    order.
+async def verify(pair: Pair, model: StructuredOutputModel, search: Search, num_samples: int = 0) -> Verdict:
+    """Asks the model with the evidence, without passages, with search results other than the evidence, and with one episode's
+    evidence alone; then judges the pair by the rubric, and samples `num_samples` answers with and without the memory.
 
     Stops at the first failed check. Raises NoReplyError if the model gives no usable reply.
     """
     own = {chunk.chunk_id for chunk in pair.evidence}
-    verdict = Verdict(with_evidence=await _answers(pair, model, pair.evidence))
-    if not verdict.with_evidence:
-        return replace(verdict, problem="it cannot be answered from its evidence")
-    verdict = replace(verdict, closed_book=await _answers(pair, model, ()))
-    if verdict.closed_book:
-        return replace(verdict, problem="it can be answered without any memory")
     hits = await search(pair.question, NUM_RETRIEVED + len(own))
+    check = _check_unanswerable if pair.kind == UNANSWERABLE else _check_answerable
     rank = next((rank for rank, hit in enumerate(hits, 1) if hit.chunk_id in own), None)
-    others = [hit for hit in hits if hit.chunk_id not in own][:NUM_RETRIEVED]
-    verdict = replace(verdict, evidence_rank=rank, without_evidence=await _answers(pair, model, others))
-    if verdict.without_evidence:
-        return replace(verdict, problem="it can be answered without its evidence")
+    verdict = replace(await check(pair, model, hits), evidence_rank=rank)
+    if verdict.is_accepted:
+        verdict = await _judged(pair, model, verdict)
+    if verdict.is_accepted and num_samples:
+        verdict = await _measured(pair, model, hits[:NUM_RETRIEVED], num_samples, verdict)
     return verdict
 
 
-async def _answers(pair: Pair, model: StructuredOutputModel, passages: Sequence[Any]) -> bool:
+async def _check_answerable(pair: Pair, model: StructuredOutputModel, hits: Sequence[Any]) -> Verdict:
+    verdict = Verdict(with_evidence=await _is_right(pair, model, pair.evidence))
+    if not verdict.with_evidence:
+        return replace(verdict, problem="it cannot be answered from its evidence")
+    verdict = replace(verdict, closed_book=await _is_right(pair, model, ()))
+    if verdict.closed_book:
+        return replace(verdict, problem="it can be answered without any memory")
+    own = {chunk.chunk_id for chunk in pair.evidence}
+    others = [hit for hit in hits if hit.chunk_id not in own][:NUM_RETRIEVED]
+    verdict = replace(verdict, without_evidence=await _is_right(pair, model, others))
+    if verdict.without_evidence:
+        return replace(verdict, problem="it can be answered without its evidence")
+    if pair.kind not in ACROSS_KINDS:
+        return verdict
+    for stem in sorted({chunk.stem for chunk in pair.evidence}):
+        if await _is_right(pair, model, [chunk for chunk in pair.evidence if chunk.stem == stem]):
+            return replace(verdict, with_one_episode=True, problem="it can be answered from one episode")
+    return replace(verdict, with_one_episode=False)
+
+
+async def _check_unanswerable(pair: Pair, model: StructuredOutputModel, hits: Sequence[Any]) -> Verdict:
+    verdict = Verdict(closed_book=not await _is_right(pair, model, ()))
+    if verdict.closed_book:
+        return replace(verdict, problem="it can be answered without any memory")
+    own = {chunk.chunk_id for chunk in pair.evidence}
+    passages = [*pair.evidence, *(hit for hit in hits if hit.chunk_id not in own)]
+    verdict = replace(verdict, with_evidence=await _is_right(pair, model, passages))
+    return verdict if verdict.with_evidence else replace(verdict, problem="the memory may answer it")
+
+
+async def _judged(pair: Pair, model: StructuredOutputModel, verdict: Verdict) -> Verdict:
+    passages = [format_chunk(each) for each in pair.evidence]
+    material = {"passages": passages, "question": pair.question, "reference": pair.answer}
+    reply = await model.ask(JUDGE, material, JUDGE_SCHEMA, max_tokens=1024)
+    rubric = {name: bool(reply[name]) for name in RUBRIC}
+    failed = next((name for name in RUBRIC if not rubric[name]), None)
+    problem = f"the judge says it is not {failed}" if failed else None
+    return replace(verdict, rubric=rubric, rubric_reason=reply["reason"], problem=problem)
+
+
+async def _measured(
+    pair: Pair, model: StructuredOutputModel, hits: Sequence[Any], num_samples: int, verdict: Verdict
+) -> Verdict:
+    async def share(passages: Sequence[Any]) -> float:
+        samples = range(1, num_samples + 1)
+        answers = await asyncio.gather(*(_answer(pair, model, passages, sample) for sample in samples))
+        right = {answer: await _is_same(pair, model, answer) for answer in dict.fromkeys(answers)}
+        return sum(right[answer] for answer in answers) / num_samples
+
+    verdict = replace(verdict, right_with_memory=await share(hits))
+    if pair.kind == UNANSWERABLE:
+        return verdict
+    blind = await share(())
+    problem = "it is often answered right without any memory" if blind > MAX_BLIND_SHARE else None
+    return replace(verdict, right_without_memory=blind, problem=problem)
+
+
+async def _is_right(pair: Pair, model: StructuredOutputModel, passages: Sequence[Any]) -> bool:
+    """Whether the model's most probable answer from the passages is right."""
+    return await _is_same(pair, model, await _answer(pair, model, passages))
+
+
+async def _answer(pair: Pair, model: StructuredOutputModel, passages: Sequence[Any], sample: int = 0) -> str | None:
+    """Returns the model's answer from the passages, the greedy one or sample 1, 2, …; None if it says that it does not know."""
     material = {"passages": [format_chunk(each) for each in passages], "question": pair.question}
-    given = await model.ask(ANSWER, material, ANSWER_SCHEMA, max_tokens=1024)
-    if not given["known"] or not given["answer"].strip():
-        return False
-    compared = {"question": pair.question, "reference": pair.answer, "answer": given["answer"]}
+    temperature = SAMPLE_TEMPERATURE if sample else 0.0
+    given = await model.ask(ANSWER, material, ANSWER_SCHEMA, temperature=temperature, max_tokens=1024, sample=sample)
+    says_none = not given["known"] or not given["answer"].strip() or abstains(given["answer"])
+    return None if says_none else given["answer"]
+
+
+async def _is_same(pair: Pair, model: StructuredOutputModel, answer: str | None) -> bool:
+    """Whether an answer says the same as the pair's, by the model; of an unanswerable question, whether there is none."""
+    if answer is None or pair.kind == UNANSWERABLE:
+        return answer is None and pair.kind == UNANSWERABLE
+    compared = {"question": pair.question, "reference": pair.answer, "answer": answer}
     return bool((await model.ask(GRADE, compared, GRADE_SCHEMA, max_tokens=512))["same"])
 
 
