@@ -34,7 +34,7 @@ comma     := ,
 ECOSYSTEMS := $(VENV)/ecosystems
 ECOSYSTEM_ENVIRONMENTS := $(patsubst tests/env/ecosystems/%.txt,$(ECOSYSTEMS)/%/.ready,$(wildcard tests/env/ecosystems/*.txt))
 
-.PHONY: demo axe test test-all fast-tests lint style types docs audit locks measure bench gpu-wheels clean
+.PHONY: demo axe test test-all fast-tests lint style types docs pictures audit locks measure bench gpu-wheels clean
 
 demo: $(VENV)/.ready
 	$(BIN)/midthought train podcast --run $(RUN) $(if $(wildcard $(RUN)/progress.json),--resume)
@@ -76,6 +76,14 @@ $(VENV)/docs/.ready:
 	$(PYTHON) -m venv $(VENV)/docs
 	$(VENV)/docs/bin/python -m pip install --quiet zensical==0.0.73 mkdocstrings-python==2.0.11
 	touch $@
+
+# make pictures: the pictures of README.md and docs/report.md, from the demo and from a GRPO run that records its tokens
+PICTURED := training.algorithm=grpo training.group_size=8 training.ppo_epochs=2 training.kl_loss_coef=0.01 training.learning_rate=0.0002 \
+  training.batch_size=32 training.mini_batch_size=16 training.num_train_iters=8 training.validate_every=3 checkpoint.record_episodes=16
+pictures: demo $(VENV)/.ready-dev
+	[ -f runs/pictures/summary.json ] || $(BIN)/midthought train podcast --stage rl --from $(RUN) --run runs/pictures $(PICTURED)
+	$(BIN)/python -m benchmarks.report_pictures $(RUN) docs report
+	$(BIN)/python -m benchmarks.report_pictures runs/pictures docs report-curves report-tokens report-samples report-differences
 
 # make audit: known vulnerabilities of the locked packages, from PyPI's advisories; needs the network. Fails if a package cannot
 # be looked up.

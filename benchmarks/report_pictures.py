@@ -1,6 +1,6 @@
-"""Writes the pictures of docs/report.md: parts of a run's report in headless Chromium.
+"""Writes the pictures of README.md and docs/report.md: parts of a run's report in headless Chromium.
 
-`python -m benchmarks.report_pictures RUN docs` needs a GRPO run with `checkpoint.record_episodes`.
+`python -m benchmarks.report_pictures RUN docs NAME…`; `make pictures` has the runs. Look at the pictures afterwards.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from midthought.report.html import write_report
 
 PICTURES = {
+    "report": ("", ".page", ("", ""), (1100, 1000), "light"),
     "report-curves": ("", "#curves", ("", ""), (1180, 820), "light"),
     "report-tokens": (
         "arm=train&step=1&sort=worst&color=advantage",
@@ -27,8 +28,9 @@ PICTURES = {
 """Name: address, the element at the top, what the pointer does, width and height, colors."""
 
 
-def take(browser: Any, page: Path, folder: Path) -> None:
-    for name, (address, top, (action, target), (width, height), scheme) in PICTURES.items():
+def take(browser: Any, page: Path, folder: Path, names: list[str]) -> None:
+    for name in names:
+        address, top, (action, target), (width, height), scheme = PICTURES[name]
         opened = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
         opened.goto(f"{page.as_uri()}#{address}")
         while not opened.evaluate("performance.getEntriesByName('ready').length"):
@@ -46,11 +48,11 @@ def take(browser: Any, page: Path, folder: Path) -> None:
 def main() -> None:
     from playwright.sync_api import sync_playwright
 
-    run, folder = map(Path, sys.argv[1:3])
+    (run, folder), names = map(Path, sys.argv[1:3]), sys.argv[3:]
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        take(browser, write_report(run), folder)
+        take(browser, write_report(run), folder, names)
         browser.close()
 
 

@@ -46,6 +46,14 @@ def test_a_misspelled_command_or_option_names_the_nearest_one(call, words, neare
     assert code == 2 and nearest in error
 
 
+def test_a_warning_is_one_line(call, tmp_path):
+    (tmp_path / "old.yaml").write_text("inference: {multi_turn: true}\ntraining: {unknown: 1}\n")
+    code, _, errors = call("train", "podcast", "--config", "old.yaml")
+    warning, error = errors.splitlines()
+    assert code == 2 and "unknown" in error
+    assert warning == "warning: the setting multi_turn has another name now: max_turns, 1 for a single turn"
+
+
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from midthought.cli import doctor, feedback, init, memory, planning, servers, talking, training, watch
-from midthought.cli.output import make_logs_printable, tell
+from midthought.cli.output import make_logs_printable, shorten_warnings, tell
 from midthought.errors import TrainingStoppedError, UserError
 from midthought.storage_errors import storage_error
 
@@ -67,6 +67,7 @@ def main() -> None:
     # Batches differ in shape: with oneDNN's default capacity its cache grows to gigabytes.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
     make_logs_printable()
+    shorten_warnings()
     try:
         app()
     except UserError as error:

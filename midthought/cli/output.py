@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 
 import typer
 
@@ -25,3 +26,8 @@ def make_logs_printable() -> None:
     """Applies `PrintableFormatter` to warnings if nothing else has configured the logs."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(PrintableFormatter())
+
+
+def shorten_warnings() -> None:
+    """Prints a Python warning as one line, without the place in the source and its code."""
+    warnings.showwarning = lambda message, *_: tell(f"warning: {message}", err=True)

@@ -36,7 +36,7 @@ def in_present_names(names: Mapping[str, FormerName], given: Values, present: Va
 
 def warn_of_former(name: str, former: FormerName, *, stacklevel: int = 3) -> None:
     """Warns that a setting has another name here."""
-    warnings.warn(f"{name} has another name here: {former.remedy}", stacklevel=stacklevel)
+    warnings.warn(f"the setting {name} has another name now: {former.remedy}", stacklevel=stacklevel)
 
 
 def _no_remote_code(value: Any, _: Values) -> Values:

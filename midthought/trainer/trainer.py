@@ -25,6 +25,7 @@ from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
+from midthought.trainer import publication
 from midthought.trainer.arguments import check_length, make_prompts, settle
 from midthought.trainer.callbacks import TrainerCallback, checked_callbacks
 from midthought.trainer.checkup import examine_before_start
@@ -392,6 +393,22 @@ class Trainer:
         """
         self._require_open()
         self._parts.save_model(path, self.meter)
+
+    def save_for_hub(self, folder: str | Path, *, name: str = "") -> Path:
+        """Writes the policy and a model card of the run to a folder, as the function `save_for_hub` does. Needs a `run_path`."""
+        return publication.save_for_hub(self._save_policy_in_run(), folder, name=name)
+
+    def push_to_hub(self, repo: str, *, private: bool = False) -> str:
+        """Uploads the policy and a model card of the run, as the function `push_to_hub` does. Needs a `run_path`."""
+        return publication.push_to_hub(self._save_policy_in_run(), repo, private=private)
+
+    def _save_policy_in_run(self) -> Path:
+        """Returns the run folder."""
+        self._require_open()
+        if self._writer is None or self._writer.policy_path is None:
+            raise SettingsError("the model card is written from the run folder; give the trainer a run_path")
+        self._parts.save_model(self._writer.policy_path, self.meter, in_run=True)
+        return self._writer.run.path
 
     def cleanup(self) -> None:
         """Closes the run folder, ends servers and workers that were started, and frees models, optimizer and caches.

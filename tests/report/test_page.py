@@ -5,39 +5,25 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from browser_page import until
 
 from midthought.report.html import write_report
 from midthought.report.quantities import token_quantities
 from midthought.report.recorded_episodes import RecordedToken, read_recording
 from midthought.report.run_folder import RunFolder
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = (
     "</script><script>document.title='taken'</script><!-- <img src=x onerror=\"document.title='taken'\"> ${x} \u2028"
     "\u202eright to left \u0000\u001b[31m שלום"
 )
 TOKENS_OF = """async (number) => { const row = await episode(number); return Array.from(
   {length: row.tokens.count}, (_, token) => DATA.quantities.map((quantity) => valueAt(row.tokens, quantity, token) ?? null)); }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="the dev extra is not installed")
-    if CHROMIUM is None:
-        pytest.skip("no chromium binary was found: the page's script was not run")
-    with playwright.sync_playwright() as started:
-        flags = ["--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND"]
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -48,39 +34,8 @@ def report(recorded_run: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Opens a page; requests and what the browser complains of are errors at the end."""
-    said: list[str] = []
-
-    def open_page(path: Path, address: str = "", **options: Any) -> Any:
-        page = browser.new_page(viewport={"width": 1200, "height": 900}, **options)
-        page.set_default_timeout(20_000)
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on(
-            "request",
-            lambda request: said.append(request.url) if not request.url.startswith(("file:", "data:,")) else None,
-        )
-        page.goto(path.as_uri() + address)
-        until(page, "performance.getEntriesByName('ready').length")
-        return page
-
-    yield open_page
-    assert said == []
-
-
-@pytest.fixture(scope="module")
 def page(open_page: Callable[..., Any], report: Path) -> Any:
     return open_page(report)
-
-
-def until(page: Any, expression: str) -> Any:
-    """Playwright's own waiting evaluates texts in the page, which its policy forbids."""
-    ends_at = time.monotonic() + 20
-    while not (value := page.evaluate(expression)):
-        assert time.monotonic() < ends_at, expression
-        page.wait_for_timeout(20)
-    return value
 
 
 def go(page: Any, address: str) -> None:

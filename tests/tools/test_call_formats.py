@@ -440,6 +440,10 @@ def test_call_formats_are_found_by_name() -> None:
     assert [find_call_format(name).name for name in NAMES] == NAMES
 
 
+def test_a_call_format_is_printed_with_an_example() -> None:
+    assert str(find_call_format("in_thought")) == 'in_thought: #call NAME {"ARGUMENT": "VALUE"}'
+
+
 def test_an_unknown_name_names_the_near_ones() -> None:
     with pytest.raises(SettingsError, match=r"unknown call format 'hermess'\. Did you mean 'hermes'\? Known: .*react"):
         find_call_format("hermess")

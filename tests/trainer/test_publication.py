@@ -43,7 +43,7 @@ def run(tmp_path_factory):
         vocab_size=300,
         inference={"max_tokens": 9},
     ) as trainer:
-        trainer.save_model(path / "policy")
+        trainer.save_for_hub(path.parent / "by_the_trainer", name="me/policy")
     RunFolder(path).write_summary(FIGURES)
     return path
 
@@ -71,6 +71,22 @@ def test_the_card_has_metadata_figures_of_all_arms_tools_and_a_place_for_the_lic
     assert "| exact_match | 0.250 (0.200–0.300) | 0.500 | 0.375 |" in text and "arms.rft" in text
     assert "`calculate`" in text and "hf download me/policy" in text and "## License\n\nNot filled in" in text
     assert "440 questions" in text and str(tmp_path) not in text and str(run) not in text
+
+
+def test_a_trainer_saves_its_policy_with_a_card(run):
+    folder = run.parent / "by_the_trainer"
+    assert (folder / "model.safetensors").read_bytes() == (run / "policy" / "model.safetensors").read_bytes()
+    assert "hf download me/policy" in (folder / "README.md").read_text("utf-8")
+
+
+def test_a_trainer_without_a_run_folder_has_no_card(hub, tmp_path):
+    tasks = [Task(task_id="a", prompt="2 + 2?", answer="4")]
+    with Trainer(dataset=tasks, hidden_size=64, num_layers=1, num_heads=2, vocab_size=300, progress=False) as trainer:
+        with pytest.raises(SettingsError, match="give the trainer a run_path"):
+            trainer.save_for_hub(tmp_path / "hub")
+        with pytest.raises(SettingsError, match="give the trainer a run_path"):
+            trainer.push_to_hub("me/policy")
+    assert hub.requests == []
 
 
 def test_what_is_no_run_or_was_changed_is_refused(run, tmp_path):

@@ -15,12 +15,13 @@ function remember() {
 
 // -- list ----------------------------------------------------------------------------------------------------------
 
-function showList() {
+/** `fromTop`: the first episode is shown even if the present one passes the filters, too. */
+function showList({ fromTop = false } = {}) {
   const start = performance.now();
   const found = passing();
   setList(found);
   count.textContent = `${found.length.toLocaleString("en")} of ${EPISODES.task.length.toLocaleString("en")} episodes`;
-  if (!found.includes(shown.number)) select(found[0] ?? null);
+  if (fromTop || !found.includes(shown.number)) select(found[0] ?? null);
   else setCurrent(shown.number);
   timed("filter", start);
 }
@@ -152,12 +153,12 @@ function apply(address) {
   return show();
 }
 
-/** Lists the training episodes of the recorded iteration that is nearest to a step of a curve. */
+/** Lists the training episodes of the recorded iteration that is nearest to a step of a curve; prompts whose samples' rewards differ most come first. */
 function showIteration(wanted) {
   const steps = [...new Set(all().filter((number) => armOf(number) === "train").map((number) => EPISODES.step[number]))].sort((first, second) => first - second);
   if (!steps.length) return;
   const step = steps[nearest(steps, wanted)];
-  apply({ arm: "train", step: String(step), color: shown.color ?? "" });
+  apply({ arm: "train", step: String(step), sort: "spread", color: shown.color ?? "" });
   document.getElementById("trajectories").scrollIntoView();
 }
 
@@ -191,7 +192,7 @@ async function start() {
   form.addEventListener("input", (event) => {
     clearTimeout(waiting);
     if (event.target.name === "text") waiting = setTimeout(search, 120);
-    else showList();
+    else showList({ fromTop: event.target.name === "sort" });
   });
   form.addEventListener("reset", () => setTimeout(() => { setState({}); showList(); }));
   form.addEventListener("submit", (event) => event.preventDefault());

@@ -48,9 +48,10 @@ function strength(value, quantity, [low, high]) {
   const within = (share) => Math.min(Math.max(share, -1), 1);
   if (quantity.scale === "diverging") {
     const reach = Math.max(Math.abs(low - quantity.center), Math.abs(high - quantity.center));
-    return reach ? within((value - quantity.center) / reach) : 0;
+    return reach ? within((value - quantity.center) / reach) : Math.sign(value - quantity.center);
   }
-  if (high === low) return quantity.name === "in_loss" ? value : 0.35;
+  if (high === low && quantity.name === "in_loss") return value;
+  if (high === low) return value === low ? 0.35 : (value > low) === (quantity.scale === "sequential") ? 1 : 0;
   const share = (value - low) / (high - low);
   return within(Math.max(quantity.scale === "reversed" ? 1 - share : share, 0));
 }

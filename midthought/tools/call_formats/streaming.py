@@ -38,6 +38,10 @@ class StreamingCallFormat(ABC):
     def __init__(self, think_open: str = THINK_OPEN, think_close: str = THINK_CLOSE) -> None:
         self.think_tags = (think_open, think_close)
 
+    def __str__(self) -> str:
+        """Returns the name and an example of a call."""
+        return f"{self.name}: {self.render_call('NAME', {'ARGUMENT': 'VALUE'})}"
+
     @abstractmethod
     def scanner(self, *, in_thought: bool) -> Scanner:
         """Returns a new scanner; `in_thought` if the prompt already opened the thought."""
