@@ -46,6 +46,18 @@ def test_a_misspelled_command_or_option_names_the_nearest_one(call, words, neare
     assert code == 2 and nearest in error
 
 
+def test_the_command_to_continue_is_found_by_the_shell(monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("midthought.recipes.recipe.Recipe.run", interrupted)
+    monkeypatch.setattr(sys, "argv", [".venv/bin/midthought", "train", "podcast", "--run", "here"])
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SystemExit, match="130"):
+        cli.main()
+    assert "Continue with: .venv/bin/midthought train podcast --run here --resume" in capsys.readouterr().err
+
+
 def test_a_warning_is_one_line(call, tmp_path):
     (tmp_path / "old.yaml").write_text("inference: {multi_turn: true}\ntraining: {unknown: 1}\n")
     code, _, errors = call("train", "podcast", "--config", "old.yaml")

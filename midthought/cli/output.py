@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import sys
 import warnings
 
 import typer
@@ -13,6 +15,11 @@ from midthought.report.console import printable
 def tell(text: object, *, err: bool = False) -> None:
     """Prints the text, on standard error with `err`, without characters that move the cursor or change the writing direction."""
     typer.echo(printable(str(text)), err=err)
+
+
+def program() -> str:
+    """Returns how a shell starts this command: by its name if it is on the path, otherwise as it was started."""
+    return "midthought" if shutil.which("midthought") else sys.argv[0]
 
 
 class PrintableFormatter(logging.Formatter):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from midthought.cli import completion
-from midthought.cli.output import tell
+from midthought.cli.output import program, tell
 from midthought.errors import SettingsError, near_names
 from midthought.recipes import recipe_names
 
@@ -85,7 +85,9 @@ def train(
             allow_changes=allow_changes,
         )
     except KeyboardInterrupt:
-        console.error(f"Stopped; the progress is saved. Continue with: midthought train {recipe} --run {path} --resume")
+        console.error(
+            f"Stopped; the progress is saved. Continue with: {program()} train {recipe} --run {path} --resume"
+        )
         raise typer.Exit(130) from None
 
 
