@@ -290,7 +290,7 @@ def fake_python(folder: Path) -> str:
 
 
 def test_a_server_is_started_with_the_right_flags_and_ended(
-    renderer: Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    renderer: Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     options: dict[str, Any] = {"server_python": fake_python(tmp_path), "server_log": tmp_path / "log"}
     options |= {"max_seq_len": 100, "max_num_seqs": 3, "dtype": "float32", "server_flags": ["--seed", "5"]}
@@ -311,6 +311,7 @@ def test_a_server_is_started_with_the_right_flags_and_ended(
             context.append(token_id)
         assert [server.is_running for server in servers] == [True]
     assert [server.is_running for server in servers] == [False]
+    assert f"vllm starts, which can take minutes; its log: {tmp_path / 'log'}" in caplog.text
     words = (tmp_path / "log").read_text().split()
     assert words[:4] == ["started", "with", "-m", "vllm.entrypoints.openai.api_server"]
     for flag, value in [

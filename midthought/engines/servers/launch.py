@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from midthought.engines.servers.process import ServerProcess, free_port, interpr
 from midthought.errors import SettingsError
 from midthought.network import is_loopback
 
+_log = logging.getLogger(__name__)
 _OURS = {
     "--host": "the server's address; `midthought engine serve --host` starts one without weight updates for other machines",
     "--port": "the server's address; `midthought engine serve --port`",
@@ -99,6 +101,7 @@ def start_server(
             launch.words, launch.url, environment=launch.environment, log_path=log_path, key=key, folder=folder
         )
         undo.pop_all()
+    _log.warning("%s starts, which can take minutes; its log: %s", dialect.name, server.log_path)
     server.wait_until_ready(timeout_seconds)
     return server
 
