@@ -60,6 +60,8 @@ class Job:
     read: Callable[[str, str], tuple[dict[str, Any], str, str]]
     """Of a question and its answer: the arguments of a call, its result, and what to write after it. Words that are copied
     have a space before them wherever they are written, so that they are the same tokens."""
+    num_steps: int = 300
+    """Supervised steps."""
 
     def demonstrate(self, task: Task, *, has_tool: bool) -> list[dict[str, Any]]:
         """Returns a call, its result and the answer; or a guess, which is the answer of another task."""
@@ -89,7 +91,7 @@ def arithmetic() -> Iterator[Job]:
         a, b = filter(str.isdigit, question.split())
         return {"expression": f" {a} * {b}"}, answer, answer
 
-    yield Job(rows, [CalculateTool()], read)
+    yield Job(rows, [CalculateTool()], read, num_steps=500)  # the second number to copy is learned after step 300
 
 
 @contextmanager
@@ -146,7 +148,7 @@ def learn(job: Job, seed: int, *, has_tool: bool = True) -> dict[str, float]:
         seed=seed,
         **SETTINGS,
     ) as trainer:
-        return measured(trainer, lambda: trainer.source.evaluate(held_out, temperature=1.0))
+        return measured(trainer, lambda: trainer.source.evaluate(held_out, temperature=1.0), job.num_steps)
 
 
 def play(seed: int) -> dict[str, float]:
@@ -162,10 +164,10 @@ def play(seed: int) -> dict[str, float]:
         return measured(trainer, lambda: [each for _ in range(4) for each in trainer.rollout()])
 
 
-def measured(trainer: Trainer, sample: Callable[[], list[Trajectory]]) -> dict[str, float]:
+def measured(trainer: Trainer, sample: Callable[[], list[Trajectory]], num_steps: int = 300) -> dict[str, float]:
     """Returns the mean rewards of sampled episodes before and after `fit`, calls per episode, and the seconds of both stages."""
     seconds = [time.perf_counter()]
-    trainer.sft(num_steps=300, batch_tokens=2048)
+    trainer.sft(num_steps=num_steps, batch_tokens=2048)
     seconds.append(time.perf_counter())
     before = mean_reward(sample())
     seconds.append(time.perf_counter())
