@@ -236,7 +236,10 @@ class Trainer:
         self._require_open()
         section = self._sft.settings(settings)
         if self._sft.is_done:
-            _log.warning("the supervised steps are done: %d of %d", len(self._sft.result), section.num_steps)
+            _log.warning(
+                "sft() takes no further steps: %d are done. For more, train the saved policy in a new Trainer",
+                len(self._sft.result),
+            )
             return self._sft.result
         if self.iteration or self._stage is not None:
             raise SettingsError(
