@@ -26,6 +26,7 @@ function nearest(steps, wanted) {
 function readOut(figure, chart) {
   const svg = figure.querySelector("svg");
   const output = figure.querySelector("output");
+  const beside = figure.querySelectorAll(".legend b");  // the values of several lines are beside their labels
   const cursor = svg.querySelector(".cursor");
   const steps = chart.lines[0].steps;
   let at = null;
@@ -33,7 +34,8 @@ function readOut(figure, chart) {
   const show = () => {
     const step = at === null ? Infinity : steps[at];
     const values = chart.lines.map((line) => short(line.values[at === null ? line.values.length - 1 : nearest(line.steps, step)]));
-    output.textContent = (at === null ? "last " : `step ${step}: `) + values.join(" · ");
+    output.replaceChildren(at === null ? "last " : beside.length ? `step ${step} ` : `step ${step}: `, make("span", { className: beside.length ? "unseen" : "" }, values.join(" · ")));
+    beside.forEach((each, line) => { each.textContent = values[line]; });
     if (at === null) return cursor.setAttribute("visibility", "hidden");
     const x = chart.left + ((step - chart.low) / (chart.high - chart.low)) * (chart.right - chart.left);
     cursor.setAttribute("x1", x);

@@ -79,7 +79,7 @@ class SupervisedResult(TrainingResult):
 
 
 def _cell(name: str, value: float) -> str:
-    return str(int(value)) if name in ("iteration", "step") else f"{value:.3f}"
+    return str(int(value)) if name in ("iteration", "step") else f"{value:z.3f}"
 
 
 def _evenly(rows: list[dict[str, float]], count: int) -> list[dict[str, float]]:

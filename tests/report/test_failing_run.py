@@ -81,6 +81,10 @@ def numbers_of(step: int) -> Callable[[str, int, bool], Any]:
     return numbers
 
 
+def number(text: str) -> float:
+    return float(text.replace("−", "-"))
+
+
 class Reader:
     """A person at the page, whose clicks are counted."""
 
@@ -113,9 +117,9 @@ class Reader:
     def values(self, title: str, step: int) -> dict[str, float]:
         """What the chart says if the pointer is at a step."""
         self.chart(title).locator("svg").hover(position=self.place(title, step))
-        read = self.chart(title).locator("output").inner_text().split(": ")[1].split(" · ")
-        labels = self.chart(title).locator(".legend li").all_inner_texts() or [title]
-        return {label: float(value.replace("−", "-")) for label, value in zip(labels, read, strict=True)}
+        beside = self.chart(title).locator(".legend li").all_inner_texts()
+        read = beside or [f"{title} {self.chart(title).locator('output').inner_text().split(': ')[1]}"]
+        return {label: number(value) for label, value in (each.rsplit(" ", 1) for each in read)}
 
     def pick(self, title: str, step: int) -> None:
         """A click on a point of a curve."""
@@ -230,19 +234,19 @@ def test_do_engine_and_learner_compute_the_same_probabilities(reader: Reader) ->
     assert differences.index(max(differences)) + 1 == 4
     reader.pick(title, 4)
     reader.choose("Color tokens by", "recomputed − sampled")
-    assert float(reader.point_at_token(".t.minus")["recomputed − sampled"].replace("−", "-")) == pytest.approx(-0.5)
+    assert number(reader.point_at_token(".t.minus")["recomputed − sampled"]) == pytest.approx(-0.5)
 
 
 def test_where_has_the_policy_left_the_reference(reader: Reader) -> None:
     reader.pick("KL to the reference model", LAST)
     reader.choose("Color tokens by", "policy − reference")
-    assert float(reader.point_at_token(".t.plus")["policy − reference"]) == pytest.approx(0.7)
+    assert number(reader.point_at_token(".t.plus")["policy − reference"]) == pytest.approx(0.7)
 
 
 def test_where_is_the_policy_sure_of_everything(reader: Reader) -> None:
     reader.pick("Entropy", LAST)
     reader.choose("Color tokens by", "entropy")
-    assert float(reader.point_at_token(".policy .t")["entropy"]) == pytest.approx(0.01)
+    assert number(reader.point_at_token(".policy .t")["entropy"]) == pytest.approx(0.01)
 
 
 def test_what_did_a_guard_report_and_which_episodes_show_it(reader: Reader) -> None:

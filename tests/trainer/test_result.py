@@ -33,6 +33,11 @@ def test_values_that_are_not_finite_leave_a_gap_in_the_curve(capsys):
     assert capsys.readouterr().out.endswith("reward/mean ▁ █\n")
 
 
+def test_a_value_that_rounds_to_zero_has_no_sign(capsys):
+    TrainingResult(rows(-1e-9)).show()
+    assert "-0.000" not in capsys.readouterr().out
+
+
 def test_an_empty_result_says_so(capsys):
     TrainingResult().show()
     assert capsys.readouterr().out == "no iteration was trained\n"
