@@ -146,6 +146,7 @@ def _print_choice(
     from midthought.plan.choices import choose_and_plan, words_of_stage
     from midthought.plan.hardware import Hardware, find_hardware, require_device
     from midthought.recipes.presets import is_given
+    from midthought.recipes.stages import find_policy
 
     settings, _ = recipe.begin(path, words=words, config=config, stage=stage, from_path=from_path)
     model, given = settings.model, is_given(settings, from_path)
@@ -153,7 +154,7 @@ def _print_choice(
     if gpu_gib is None:
         require_device(device)
     hardware = find_hardware(device) if gpu_gib is None else Hardware("gpu", f"a GPU of {gpu_gib:g} GiB", gpu_gib)
-    source = str(from_path or model.local_path)
+    source = str(find_policy(from_path, before_rl=stage == "rl")) if from_path else model.local_path
     choice = choose_and_plan(settings, hardware, source=source, is_given=given, words=words_of_stage(stage))
     tell("\n".join(choice.table()))
     choice.require_possible()

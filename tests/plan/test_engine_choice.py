@@ -4,6 +4,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from transformers import Qwen3Config
 from typer.testing import CliRunner
 
 from midthought.cli import app
@@ -236,6 +237,12 @@ def test_a_dry_run_prints_the_choice_for_a_described_gpu_and_writes_nothing(tmp_
     assert result.exit_code == 0, result.output
     assert "model.dtype=bfloat16" in result.output and "21.6 GiB can be used" in result.output
     assert not run.exists()
+
+
+def test_a_dry_run_plans_for_the_policy_of_the_run_that_it_starts_from(tmp_path):
+    Qwen3Config(num_hidden_layers=2).save_pretrained(tmp_path / "run" / "policy")
+    result = dry_run("--gpu-gib", "24", "--stage", "rl", "--from", str(tmp_path / "run"))
+    assert "21.6 GiB can be used" in result.output and "Memory is not checked" not in result.output
 
 
 def test_a_dry_run_refuses_what_does_not_fit():
