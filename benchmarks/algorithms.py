@@ -145,7 +145,7 @@ class Comparison:
         for method in self.methods:
             rows = [row for row in (metrics(self.out / f"{method}-{seed}") for seed in seeds) if row]
             if rows:
-                found = [(key, [row[key] for row in rows if key in row]) for _, key in columns]
+                found = [(key, [row[key] for row in rows if row.get(key) is not None]) for _, key in columns]
                 means = [mean([min(values)] if "seconds" in key and values else values) for key, values in found]
                 sampled = [row[columns[0][1]] for row in rows]
                 lines.append(f"| `{method}` | {' | '.join(means)} | {numbers(sampled)} |")
