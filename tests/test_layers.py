@@ -34,6 +34,7 @@ LAYERS = [
         "response_cache",
         "references",
         "cassette",
+        "inference",
     ),
     ("tools", "algo", "data", "plan"),
     ("env", "memory", "report", "engines"),
@@ -47,6 +48,8 @@ LAYERS = [
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 BELOW_IN_THEIR_LAYER = {
     ("errors", "types"),
+    ("errors", "argument_names"),
+    ("argument_names", "types"),
     ("network", "http_json"),
     ("http_json", "response_cache"),
     ("atomic_files", "manifest"),
@@ -193,6 +196,7 @@ def test_the_training_loop_knows_no_engine_no_tool_and_no_memory_by_name():
         "algo",
         "types",
         "activity",
+        "argument_names",
         "errors",
         "tokenization",
         "config",

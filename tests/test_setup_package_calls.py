@@ -104,7 +104,7 @@ def test_a_policy_loss_with_another_aggregation_names_the_replacement():
 
 
 def test_bounds_by_position_are_refused_because_verl_means_another_one():
-    with pytest.raises(TypeError, match="positional"):
+    with pytest.raises(TypeError, match="5 arguments by position"):
         algo.compute_policy_loss(OLD, NEW, ONES, ONES, 0.3)
 
 

@@ -39,7 +39,26 @@ class AdvantageEstimator(enum.StrEnum):
     ZERO = "zero"
 
 
-@also_named(index="groups", norm_adv_by_std_in_grpo="norm_by_std")
+_NAMES = {
+    "index": "groups",
+    "uid": "groups",
+    "group_ids": "groups",
+    "norm_adv_by_std_in_grpo": "norm_by_std",
+    "rewards": "token_level_rewards",
+    "token_level_scores": "token_level_rewards",
+    "mask": "response_mask",
+    "eos_mask": "response_mask",
+}
+"""Names of the arguments in other packages."""
+_REMOVED = {
+    "epsilon eps": "the constants are fixed: 1e-6 in GRPO's division, 1e-8 in whitening",
+    "dones": "a row is one episode; its last policy token ends it",
+    "group_size num_generations": "give the group id of every row: groups=[0, 0, 1, 1]",
+    "config": "give its entries by name",
+}
+
+
+@also_named(_REMOVED, **_NAMES, adv_estimator="estimator")
 def compute_advantage(
     estimator: AdvantageEstimator | str,
     token_level_rewards: Tensor,
@@ -88,6 +107,7 @@ def compute_advantage(
 # -- with a critic -----------------------------------------------------------------------------------------------
 
 
+@also_named(_REMOVED, **{name: ours for name, ours in _NAMES.items() if ours not in ("groups", "norm_by_std")})
 def compute_gae_advantage_return(
     token_level_rewards: Tensor,
     values: Tensor,
@@ -164,7 +184,7 @@ def whiten_advantages(advantages: Tensor, mask: Tensor, epsilon: float = 1e-8) -
 # -- within a group ----------------------------------------------------------------------------------------------
 
 
-@also_named(index="groups", norm_adv_by_std_in_grpo="norm_by_std")
+@also_named(_REMOVED, **_NAMES)
 def compute_grpo_advantage(
     token_level_rewards: Tensor, response_mask: Tensor, groups: Tensor | Sequence[Hashable], *, norm_by_std: bool = True
 ) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from midthought.algo.losses import masked_average, require_one_shape
 from midthought.algo.policy_loss import MAX_LOG_RATIO
-from midthought.argument_names import also_named
+from midthought.argument_names import also_named, members_elsewhere
 from midthought.errors import near_names
 
 _NAMES = {
@@ -51,7 +51,7 @@ class KLKind(enum.StrEnum):
         return names[str(value)]
 
 
-@also_named(**_NAMES)
+@also_named({"response_mask mask eos_mask": "mask the result: (divergence * mask).sum() / mask.sum()"}, **_NAMES)
 def kl_divergence(logprobs: Tensor, reference_logprobs: Tensor, kind: KLKind | str = KLKind.K1) -> Tensor:
     """Returns the estimate of KL(π‖ref) at every token (`KLKind`); shapes are equal. For k3, x is clamped to ±20 before `exp`.
 
@@ -74,7 +74,16 @@ def kl_divergence(logprobs: Tensor, reference_logprobs: Tensor, kind: KLKind | s
     return torch.exp(-x) - 1.0 + x
 
 
-@also_named(**_NAMES, response_mask="mask")
+@also_named(
+    {"kl_ctrl kl_controller controller": "give kl_coef=controller.coef, and call controller.update(kl, num_episodes)"},
+    **_NAMES,
+    response_mask="mask",
+    eos_mask="mask",
+    token_level_scores="token_level_rewards",
+    rewards="token_level_rewards",
+    old_log_probs="logprobs",
+    old_log_prob="logprobs",
+)
 def apply_kl_penalty(
     token_level_rewards: Tensor,
     logprobs: Tensor,
@@ -94,6 +103,9 @@ def apply_kl_penalty(
     return token_level_rewards - kl_coef * divergence, masked_average(divergence, mask)
 
 
+@members_elsewhere(
+    {"kl_coef get_kl_coef init_kl_coef kl_ctrl": "use controller.coef", "step": "use update(current_kl, num_episodes)"}
+)
 class KLController:
     """Coefficient β of the KL penalty: fixed, or adapted to `target_kl` (nats per token).
 
@@ -102,7 +114,7 @@ class KLController:
     accepted, too. Raises ValueError for arguments out of range.
     """
 
-    @also_named(init_kl_coef="coef")
+    @also_named(init_kl_coef="coef", kl_coef="coef", target="target_kl", kl_horizon="horizon")
     def __init__(
         self, coef: float, target_kl: float | None = None, horizon: int = 10_000, *, adaptive: bool | None = None
     ) -> None:
@@ -123,7 +135,7 @@ class KLController:
         """The coefficient, under verl's name."""
         return self.coef
 
-    @also_named(n_steps="num_episodes")
+    @also_named(n_steps="num_episodes", kl="current_kl", batch_size="num_episodes")
     def update(self, current_kl: float, num_episodes: int) -> float:
         """Updates the coefficient from the mean KL of the last `num_episodes` episodes and returns it.
 

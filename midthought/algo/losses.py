@@ -63,6 +63,7 @@ def require_one_shape(mask: Tensor, **tensors: Tensor) -> None:
     clip_ratio_high="clip_high",
     cliprange_high="clip_high",
     clip_ratio_c="dual_clip",
+    eos_mask="mask",
 )
 def compute_policy_loss(
     old_logprobs: Tensor,
@@ -124,7 +125,16 @@ def _keyword_only(function: Callable[P, Result]) -> Callable[P, Result]:
 
 
 @_keyword_only
-@also_named(_AGGREGATION, vpreds="new_values", values="old_values", response_mask="mask")
+@also_named(
+    _AGGREGATION,
+    vpreds="new_values",
+    values="old_values",
+    response_mask="mask",
+    eos_mask="mask",
+    clip_ratio="cliprange_value",
+    clip_range="cliprange_value",
+    cliprange="cliprange_value",
+)
 def compute_value_loss(
     *,
     new_values: Tensor,

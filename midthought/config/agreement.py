@@ -43,7 +43,11 @@ def _check_estimator(config: Any) -> None:
                 f"'gae', or leave {name} out"
             )
     if config.batch_size % config.episodes_per_task:
-        raise ValueError(f"batch_size={config.batch_size} is not a multiple of group_size={config.episodes_per_task}")
+        size = config.episodes_per_task
+        raise ValueError(
+            f"batch_size={config.batch_size} is not a multiple of group_size={size}; set batch_size, for example to "
+            f"{-(-config.batch_size // size) * size}, or group_size (episodes per task)"
+        )
 
 
 def _check_teacher(config: Any) -> None:

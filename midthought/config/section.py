@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -34,6 +35,21 @@ def settled(value: Value | Auto, otherwise: Value | None = None) -> Value:
     return otherwise
 
 
+_ELSEWHERE = {
+    "update": "assign the settings one by one, or use merge_configs(config, {…})",
+    "get items keys values": "read the attribute, or use to_dict() of the whole configuration",
+    "save to_file": "write config.to_yaml() to a file",
+}
+
+
+class _DataclassFields:
+    """The fields of a section as `dataclasses.fields` reads them, so that `asdict` and `replace` work as in the setup package."""
+
+    def __get__(self, section: Any, owner: type[Section]) -> dict[str, dataclasses.Field[Any]]:
+        names = getattr(owner, "model_fields", {})
+        return dataclasses.make_dataclass(owner.__name__, names).__dataclass_fields__  # type: ignore[attr-defined]
+
+
 class Section(BaseModel):
     """A group of settings. An unknown key or a wrong value raises `SettingsError` at the assignment."""
 
@@ -48,6 +64,8 @@ class Section(BaseModel):
     former_names: ClassVar[Mapping[str, FormerName]] = {}
     """Settings of the setup package and of earlier versions that have another name here. Reading and writing them warns."""
     _is_frozen: bool = PrivateAttr(False)
+    __dataclass_fields__: ClassVar[Any] = _DataclassFields()
+    __dataclass_params__: ClassVar[Any] = dataclasses.make_dataclass("_", ()).__dataclass_params__  # type: ignore[attr-defined]
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         if "__dataclass_fields__" in cls.__dict__:
@@ -69,6 +87,8 @@ class Section(BaseModel):
             if (former := type(self).former_names.get(name)) is not None:
                 warn_of_former(name, former)
                 return former.read(self)
+            if remedy := next((remedy for names, remedy in _ELSEWHERE.items() if name in names.split()), None):
+                raise AttributeError(f"{type(self).__name__} has no {name}; {remedy}")
             return super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:

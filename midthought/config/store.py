@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar, overload
 import yaml
 from pydantic import Field, model_validator
 
+from midthought.argument_names import also_named
 from midthought.config.algorithms import algorithm_values
 from midthought.config.cassette import CassetteConfig
 from midthought.config.former_names import in_present_names
@@ -109,6 +110,11 @@ class RecipeConfig(Section):
         sections = {name: value.model_dump(mode="json") for name, value in self if isinstance(value, Section)}
         return {**self.model_dump(mode="json"), **sections}  # a section may be of a subclass, with further settings
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Returns the settings of nested plain values, as `to_dict` gives them. Raises `SettingsError`."""
+        return cls(**values)
+
     def to_yaml(self) -> str:
         """The settings as YAML that `merged` reads back to equal settings."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
@@ -191,11 +197,20 @@ def merge_configs(base: Store, changes: Mapping[str, Any] | RecipeConfig) -> Sto
 
 @overload
 def merge_configs(
-    base: Mapping[str, Any], changes: Mapping[str, Any], known: type[Section] | None = None
+    base: Mapping[str, Any], changes: Mapping[str, Any], *, known: type[Section] | None = None
 ) -> dict[str, Any]: ...
 
 
-def merge_configs(base: Any, changes: Any, known: type[Section] | None = None) -> Any:
+@also_named(
+    {
+        "model inference reward environment training ray checkpoint": "give nested mappings: merge_configs(config, {…: {…}})",
+        "override overrides updates": "give it by position: merge_configs(config, {…})",
+    },
+    base_config="base",
+    config="base",
+    override_config="changes",
+)
+def merge_configs(base: Any, changes: Any, *, known: type[Section] | None = None) -> Any:
     """Deep merge: values of `changes` (nested mappings) replace values of `base`, key by key. Returns an independent copy.
 
     Settings give validated settings of the same class (`base.merged(changes)`); mappings give a mapping. `changes` may be
@@ -222,6 +237,11 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], known: type[Sect
     if known is not None:
         changes = in_present_names(known.former_names, changes, base)
     for key, value in changes.items():
+        if known is not None and "." in str(key) and str(key).split(".")[0] in known.model_fields:
+            first, _, rest = key.partition(".")
+            raise SettingsError(
+                f"{key}={value!r:.40}: sections are nested mappings; write {{{first!r}: {{{rest!r}: …}}}}"
+            )
         if known is not None and key not in known.model_fields:
             raise SettingsError(unknown_key(known, str(key)))
         inner = known.model_fields[key].annotation if known is not None else None

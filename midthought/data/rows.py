@@ -48,10 +48,14 @@ def rows_of(source: Any) -> Iterator[Row]:
     if isinstance(source, str | Path):
         return _file_rows(Path(source))
     if isinstance(source, Mapping):
-        raise DataError(
-            f"the data set is a mapping of {', '.join(map(str, source))}, not a list of rows; "
-            f"give one of its splits, such as dataset[{next(iter(source), 'train')!r}], or put a single row into a list"
-        )
+        first = next(iter(source), "train")
+        remedy = f"give one of its splits, such as dataset[{first!r}]"
+        column = source.get(first)
+        if isinstance(column, list | tuple) and column and not isinstance(column[0], Mapping):
+            remedy = "give datasets.Dataset.from_dict(…) of its columns"
+        elif isinstance(column, str | int | float):
+            remedy = "put a single row into a list"
+        raise DataError(f"the data set is a mapping of {', '.join(map(str, source))}, not a list of rows; {remedy}")
     if hasattr(source, "columns"):
         return _iterated(_table_rows(source))
     if not isinstance(source, Iterable) or isinstance(source, bytes):

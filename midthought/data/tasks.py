@@ -11,10 +11,12 @@ import logging
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
-from midthought.data.final_answers import is_number, split_at_mark
-from midthought.data.problems.prompts import ASKED
+from midthought.data.final_answers import is_number, last_boxed, split_at_mark
+from midthought.data.options import letter_of, options_of
+from midthought.data.problems.prompts import ASKED, MULTIPLE_CHOICE, prompt_of
 from midthought.data.rows import DataError, Row, rows_of
 from midthought.types import Task
 
@@ -22,7 +24,7 @@ PROMPT_KEYS = ("prompt", "question", "problem", "instruction", "query", "message
 """Columns of the question, in order of preference, ignoring case."""
 ANSWER_KEYS = (
     *("answer", "ground_truth", "reward_model.ground_truth", "target", "solution"),
-    *("final_answer", "expected_answer", "answers", "label"),
+    *("final_answer", "expected_answer", "answers", "answerKey", "correct_answer", "gold", "reference", "label"),
 )
 """Columns of the ground truth; a dot refers to a nested column (verl's rows)."""
 DATASET_LABEL = "dataset"
@@ -70,8 +72,13 @@ def load_tasks(
     `prompt_key`, `answer_key` and `id_key`, or the first of `PROMPT_KEYS`, `ANSWER_KEYS` and `ID_KEYS` that the first
     readable row has; a dot refers to a nested column. The prompt is a string or messages `[{"role": "user", "content":
     …}]`, the last of them the user's. The answer is a string, a number, a list (the first is the truth, the others are
-    aliases), or a mapping with `value` and optional `aliases` (TriviaQA). A text whose last line is `#### 42` is a worked
-    solution in GSM8K's form: the answer is `42`; `#### 1,250` is `1250` with the alias `1,250`.
+    aliases), a mapping with `value` and optional `aliases` (TriviaQA), or with `text` (SQuAD). A text whose last line is
+    `#### 42` is a worked solution in GSM8K's form: the answer is `42`; `#### 1,250` is `1250` with the alias `1,250`. Of a
+    text with `\\boxed{42}` (MATH), the answer is the content of the last box, judged as mathematics if it is no number.
+
+    A row with a list in `choices` or `options` (MMLU, ARC) is a multiple-choice question if its answer is one of them: an
+    index from 0, a letter, or the text. Options that the question does not contain are added to it as lines `(A) …`, the
+    answer is the letter, and it is judged as a letter.
 
     Columns `aliases`, `before`, `evidence` and `labels` of our own records are kept. `label_keys` adds further columns to the
     task's labels, which are for evaluation. Rewards read one of them: `dataset`, also set by verl's `data_source` if it is a data
@@ -166,12 +173,18 @@ class _TaskReader:
         labels = value.get("labels")
         source = value.get("data_source")
         before, prompt = _conversation(_at(value, keys.prompt))
+        chosen = {DATASET_LABEL: "math"} if _is_boxed_expression(said) else {}
+        options, names = options_of(value)
+        if (letter := letter_of(said, options, names)) and not all(option in prompt for option in options):
+            prompt, answer, aliases = prompt_of(MULTIPLE_CHOICE, prompt, options), letter, ()
+            chosen = {DATASET_LABEL: MULTIPLE_CHOICE}
         return Task(
             task_id=_place(row) if keys.task_id is None else _text(_at(value, keys.task_id), keys.task_id),
             prompt=prompt,
             answer=answer,
             aliases=(*aliases, *_texts(value, "aliases")),
             labels={
+                **chosen,
                 **({DATASET_LABEL: source} if isinstance(source, str) and source in ASKED else {}),
                 **(labels if isinstance(labels, Mapping) else {}),
                 **{key: _plain(_at(value, key)) for key in self._label_keys},
@@ -200,7 +213,7 @@ class _TaskReader:
 def _first_of(candidates: Sequence[str], value: Mapping[str, Any]) -> str | None:
     columns = {str(column).casefold(): str(column) for column in reversed(list(value))}
     for candidate in candidates:
-        first, dot, rest = candidate.partition(".")
+        first, dot, rest = candidate.casefold().partition(".")
         if first in columns and (not dot or _has(value[columns[first]], rest)):
             return columns[first] + dot + rest
     return None
@@ -236,6 +249,14 @@ def _plain(value: Any) -> Any:
 def _text_prompt(text: str) -> str:
     if not text.strip():
         raise RowError("the prompt is empty")
+    return _unicode(text, "the prompt")
+
+
+def _unicode(text: str, what: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RowError(f"{what} is not Unicode text: a lone surrogate at character {error.start}; remove it") from None
     return text
 
 
@@ -280,12 +301,16 @@ def _answer(value: Any) -> tuple[str, tuple[str, ...]]:
     """Returns the ground truth and its aliases."""
     if _has(value, "value"):
         return _text(value["value"], "answer"), _texts(value, "aliases")
+    if _has(value, "text"):
+        return _answer(_plain(value["text"]))
     if isinstance(value, Sequence) and not isinstance(value, str):
         if not value:
             raise RowError("the list of answers is empty")
         first, *others = (_text(each, "answer") for each in value)
         return first, tuple(others)
     text = _text(value, "answer")
+    if boxed := last_boxed(text):
+        return boxed.replace(",", "") if is_number(boxed) else boxed, ()
     solution, written = split_at_mark(text)
     if solution is None or solution.rstrip(" \t")[-1:] not in ("", "\n") or not is_number(written):
         return text, ()
@@ -293,14 +318,19 @@ def _answer(value: Any) -> tuple[str, tuple[str, ...]]:
     return plain, () if written == plain else (written,)
 
 
+def _is_boxed_expression(value: Any) -> bool:
+    boxed = last_boxed(value) if isinstance(value, str) else None
+    return bool(boxed) and not is_number(str(boxed))
+
+
 def _text(value: Any, what: str) -> str:
-    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+    if isinstance(value, int) or (isinstance(value, float | Decimal) and math.isfinite(value)):
         return str(value)
     if not isinstance(value, str):
         raise RowError(f"{what} is {_short(value)}; it must be a text or a number")
     if not value.strip():
         raise RowError(f"{what} is empty")
-    return value
+    return _unicode(value, what)
 
 
 def _texts(value: Mapping[str, Any], key: str) -> tuple[str, ...]:

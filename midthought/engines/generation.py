@@ -9,11 +9,12 @@ import asyncio
 import concurrent.futures
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from midthought.argument_names import also_named, members_elsewhere
 from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.engine import Engine, Sampling
 from midthought.errors import EngineError, SettingsError
@@ -30,6 +31,13 @@ Prompt = str | Sequence[Mapping[str, str]]
 and `content`, which the chat template renders."""
 SAMPLING_OPTIONS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
 """Names of the sampling options of the public engines."""
+_OTHER_OPTIONS = {
+    "n num_return_sequences num_samples best_of": "repeat the prompt: engine.generate([prompt] * n)",
+    "sampling_params generation_config": "give the options by name: max_tokens=, temperature=, top_p=, …",
+    "do_sample": "temperature=0 is greedy",
+    "stop stop_sequences stop_token_ids": "cut the text after it; calls of tools stop generation in MultiTurnInferenceEngine",
+    "logprobs return_logprobs return_log_probs output_scores": "log_probs are always part of the result",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +48,37 @@ class GenerationOutput:
     """Generated texts, without prompt and end-of-sequence token."""
     tokens: Tensor  # [B, T] int64, padded with the engine's `pad_token_id`
     log_probs: Tensor  # [B, T] float32, of the sampled tokens; 0 in the padding
-    lengths: list[int]
-    """Number of generated tokens per row, including the end-of-sequence token."""
-    finishes: list[Finish]
-    """Finish reason per row: `end` or `length`."""
+    lengths: list[int] = field(default_factory=list)
+    """Number of generated tokens per row, including the end-of-sequence token. Empty in an output made by hand."""
+    finishes: list[Finish] = field(default_factory=list)
+    """Finish reason per row: `end` or `length`. Empty in an output made by hand."""
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.sequences)
 
 
+@members_elsewhere(
+    {
+        "core renderer max_tokens temperature seed": "call super().__init__(core, renderer): docs/extend.md, An engine",
+        "generate_batch batch_generate": "use generate(prompts), or BatchInferenceManager(engine).generate_batch(prompts)",
+        "chat generate_chat": "use generate([messages]), with messages of role and content",
+        "tokenizer": "use engine.renderer.tokenizer",
+        "close stop cleanup": "use shutdown()",
+        "load_weights sync_weights": "use update_weights()",
+    }
+)
 class BaseInferenceEngine(ABC):
     """Base class of public engines. A subclass creates an asynchronous `Engine` and passes it to `super().__init__`.
 
     Use `generate`; the rollout loop uses `core` and `renderer`. Usable as a context manager.
     """
 
+    @also_named(_OTHER_OPTIONS, max_new_tokens="max_tokens")
     def __init__(
         self,
         core: Engine,
-        renderer: Renderer,
+        renderer: Renderer = None,  # type: ignore[assignment]
         *,
         max_tokens: int = 256,
         temperature: float = 0.7,
@@ -65,7 +88,12 @@ class BaseInferenceEngine(ABC):
         repetition_penalty: float = 1.0,
         seed: int = 0,
     ) -> None:
-        """Raises `SettingsError` for invalid sampling options."""
+        """Raises `SettingsError` for invalid sampling options, or if `core` is not an engine."""
+        if not hasattr(core, "sample"):
+            raise SettingsError(
+                f"{type(self).__name__}: super().__init__ takes an asynchronous engine and a Renderer, got {core!r:.40} "
+                "(docs/extend.md, An engine); ScriptedInferenceEngine writes given texts without a model"
+            )
         self.core = core
         self.renderer = renderer
         self.max_tokens = max_tokens
@@ -80,6 +108,7 @@ class BaseInferenceEngine(ABC):
         self._is_shut_down = False
         self.sampling()
 
+    @also_named(_OTHER_OPTIONS, max_new_tokens="max_tokens", prompt="prompts")
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -255,13 +284,21 @@ class BaseInferenceEngine(ABC):
 
 def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """Returns one or several prompts as a list; a list of `role`/`content` messages is one conversation."""
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping)):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+    if isinstance(prompts, str):
+        return [prompts]
+    if not isinstance(prompts, Iterable) or (hasattr(prompts, "dtype") and not isinstance(prompts[0], str)):
+        raise SettingsError(f"prompts={prompts!r:.80}: give a text, a list of texts, or a list of messages")
+    listed: list[Any] = list(prompts)
+    if any(isinstance(each, int | float | bytes | None) for each in listed):
+        raise SettingsError(f"prompts={prompts!r:.80}: a prompt is a text or a list of messages, not token ids")
+    return [listed] if listed and isinstance(listed[0], Mapping) else listed
 
 
 def _check(sampling: Sampling) -> None:
     """Raises `SettingsError` for invalid sampling options."""
+    for name in ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"):
+        if not isinstance(getattr(sampling, name), int | float):
+            raise SettingsError(f"{name}={getattr(sampling, name)!r}: give a number")
     is_possible = {
         "max_tokens": (
             isinstance(sampling.max_tokens, int) and sampling.max_tokens >= 1,

@@ -22,6 +22,7 @@ from midthought.data.final_answers import (
     option_letter,
     split_at_mark,
 )
+from midthought.data.problems.prompts import MULTIPLE_CHOICE
 from midthought.data.tasks import DATASET_LABEL
 from midthought.env.answer_matching import exact_match, mathematical_match, option_match
 from midthought.env.math_worker_pool import require_math_verify
@@ -231,7 +232,7 @@ NUMBER = Check(_number, _means_number)
 HEXADECIMAL = Check(_hexadecimal, lambda said, truth: said == _hex_digits(truth))
 OPTION = Check(_option, option_match)
 ENTITY = Check(_entity, lambda said, truth: normalised_entity(said) == normalised_entity(truth))
-WORDS = Check(str.strip, exact_match)
+WORDS = Check(lambda text: last_boxed(text) or text.strip(), exact_match)
 
 CHECKS: Mapping[str, Check] = {
     "math": MATHEMATICS,
@@ -243,5 +244,6 @@ CHECKS: Mapping[str, Check] = {
     "mmlu_pro": OPTION,
     "gpqa": OPTION,
     "trivia_qa": ENTITY,
+    MULTIPLE_CHOICE: OPTION,
 }
 """Data set -> its check."""

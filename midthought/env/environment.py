@@ -78,7 +78,8 @@ class BaseEnvironment(ABC):
             return
         if not isinstance(config, EnvironmentConfig):
             raise SettingsError(
-                f"{type(self).__name__} takes an EnvironmentConfig (config.environment), got a {type(config).__name__}"
+                f"{type(self).__name__} takes an EnvironmentConfig (config.environment), got a {type(config).__name__}; "
+                "parameters of your own are fields of a subclass: class MyConfig(EnvironmentConfig): difficulty: str = 'easy'"
             )
         self.config = config
 

@@ -228,6 +228,8 @@ def takes_environment(function: Callable[..., Any], name: str = "reward_fn") -> 
     """
     if not callable(function):
         raise RewardError(f"reward function {name!r} is {function!r:.80} and cannot be called; {_SIGNATURES}")
+    if isinstance(function, type):
+        raise RewardError(f"reward function {name!r} is a class; give an object of it: {function.__name__}(…)")
     try:
         signature = inspect.signature(function)
     except ValueError:  # written in C

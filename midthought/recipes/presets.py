@@ -67,7 +67,7 @@ def begin(
     if is_shipped or is_recorded or (_has_algorithm(values) and _has_algorithm(assigned)):
         base, given = values, assigned
     else:
-        base, given = {}, merge_configs(values, assigned, settings)
+        base, given = {}, merge_configs(values, assigned, known=settings)
     has_model = _names_a_model(merge_configs(base, given)) or _is_given(from_path)
     if is_shipped and str(config) == FOR_MADE_MODELS and has_model:
         raise SettingsError(
@@ -76,11 +76,11 @@ def begin(
         )
     if not is_shipped and (has_model or config is None):
         preset = FOR_GIVEN_MODELS if has_model else FOR_MADE_MODELS
-        base = merge_configs(_values_of(presets, preset), base, settings)
+        base = merge_configs(_values_of(presets, preset), base, known=settings)
     if is_recorded:
-        base = merge_configs(BEFORE_THEY_WERE_SETTINGS, base, settings)
+        base = merge_configs(BEFORE_THEY_WERE_SETTINGS, base, known=settings)
     if not has_model:
-        base = merge_configs(TINY, base, settings)
+        base = merge_configs(TINY, base, known=settings)
     chosen = settings().merged(base).merged(given)
     return (as_recorded(chosen, path / "config.yaml") if resume else chosen), from_path
 

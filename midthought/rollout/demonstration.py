@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from midthought.errors import DataError
 from midthought.rollout.demonstrated_text import demonstrated_text
-from midthought.rollout.openai_messages import events_of, first_answer
+from midthought.rollout.openai_messages import events_of, first_answer, in_one_form
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
 from midthought.tools.call_formats import ToolCallFormat
@@ -25,12 +25,30 @@ def demonstration(
     `SettingsError` if the chat template does not write an answer as a continuation of its prompt.
     """
     try:
+        messages = in_one_form(messages)
         first = first_answer(messages)
+        _require_no_end(messages, renderer)
         if isinstance(call_format, NativeCallFormat):
             return _in_own_format(task, messages, first, renderer, call_format)
         return demonstrated_text(task, messages, first, renderer, call_format)
     except DataError as error:
         raise DataError(f"task {task.task_id!r}: {error}") from None
+
+
+def _require_no_end(messages: Sequence[Message], renderer: Renderer) -> None:
+    """Raises `DataError` if an answer spells a token that ends a turn: the policy would learn to stop there."""
+    ends = [renderer.decode([token_id]) for token_id in renderer.eos_token_ids]
+    for number, message in enumerate(messages):
+        said = [
+            message.get("content"),
+            message.get("reasoning_content"),
+            *(str(call) for call in message.get("tool_calls") or ()),
+        ]
+        spelled = [end for end in ends if message["role"] == "assistant" and any(end in text for text in said if text)]
+        if spelled:
+            raise DataError(
+                f"message {number} contains {spelled[0]!r}, the token that ends a turn; remove it from the text"
+            )
 
 
 def _in_own_format(

@@ -12,6 +12,37 @@ from midthought.tokenization.chat_template import ROLES, Message
 from midthought.types import ToolCall, ToolEvent, ToolOutcome
 
 
+def in_one_form(messages: Sequence[Any]) -> list[Any]:
+    """Returns the messages with texts as contents (parts of text are joined), `developer` as `system`, and the results of an
+    answer's calls in the order of the calls, by their ids. What is no message is returned unchanged."""
+    found: list[Any] = []
+    for given in messages:
+        message = dict(given) if isinstance(given, Mapping) else given
+        if isinstance(message, dict):
+            parts = message.get("content")
+            if isinstance(parts, list | tuple) and all(_is_text(part) for part in parts):
+                message["content"] = "".join(part["text"] for part in parts)
+            if message.get("role") == "developer":
+                message["role"] = "system"
+        found.append(message)
+    for number, message in enumerate(found):
+        calls = message.get("tool_calls") if isinstance(message, dict) else None
+        results = list(itertools.takewhile(_is_result, found[number + 1 :])) if calls else []
+        places = {call.get("id"): place for place, call in enumerate(calls or ()) if isinstance(call, Mapping)}
+        if len(results) == len(places) and {result.get("tool_call_id") for result in results} == places.keys():
+            results.sort(key=lambda result: places[result["tool_call_id"]])
+            found[number + 1 : number + 1 + len(results)] = results
+    return found
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type", "text") == "text" and isinstance(part.get("text"), str)
+
+
+def _is_result(message: Any) -> bool:
+    return isinstance(message, Mapping) and message.get("role") == "tool"
+
+
 def first_answer(messages: Sequence[Message]) -> int:
     """Returns the position of the first answer in a demonstration.
 
@@ -27,6 +58,10 @@ def first_answer(messages: Sequence[Message]) -> int:
         raise DataError("it ends with calls; add their results (role 'tool') and the answer after them")
     for number, pair in enumerate(itertools.pairwise(roles)):
         if pair == ("assistant", "assistant"):
+            if messages[number].get("tool_calls"):
+                raise DataError(
+                    f"the calls of message {number} have no results; add a message with the role 'tool' for each"
+                )
             raise DataError(f"two answers follow each other (messages {number} and {number + 1})")
     return roles.index("assistant")
 
@@ -62,9 +97,17 @@ def check_message(number: int, message: Any) -> None:
             f"message {number} is {message!r:.80}; a message has a role ({', '.join(ROLES)}) and a content, such as "
             '{"role": "user", "content": "…"}'
         )
+    if message.get("function_call"):
+        raise DataError(
+            f"message {number} has a function_call, OpenAI's former form; write tool_calls, and results as 'tool'"
+        )
     calls = message.get("tool_calls") or ()
     if not isinstance(message.get("content"), str) and not (calls and message.get("content") is None):
         raise DataError(f"the content of message {number} is {message.get('content')!r:.80}; it must be a text")
+    try:
+        json.dumps(dict(message), ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+        raise DataError(f"message {number} is not Unicode text: it has a lone surrogate; remove it") from None
     for call in calls:
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from midthought.argument_names import also_named, members_elsewhere
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.function_calling import FunctionCallingFormat
 from midthought.tools.call_formats.hermes import HermesFormat
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from midthought.tools.registry import ToolRegistry
 
 
+@members_elsewhere({"registry tools": "use tool_registry", "parse_action parse_actions extract": "use parse(text)"})
 class ActionParser:
     """Finds the calls in a model's output. Extend it: write `parse` or `parse_all`; the other one is derived from it.
 
@@ -40,6 +42,7 @@ class ActionParser:
             raise TypeError(f"{cls.__name__} defines neither parse nor parse_all; define one of them")
         return super().__new__(cls)
 
+    @also_named(registry="tool_registry", tools="tool_registry")
     def __init__(self, tool_registry: ToolRegistry | None = None) -> None:
         """Stores the tools. A subclass with its own `__init__` need not call this."""
         self.tool_registry = tool_registry
@@ -52,10 +55,15 @@ class ActionParser:
     def parse_all(self, text: str) -> list[ParsedAction]:
         """Returns every call of a turn's text, in order, malformed ones (`success` False) included.
 
-        If only `parse` is defined, at most one: its result, unless it failed and has no tool name.
+        If only `parse` is defined, at most one: its result, unless it is None, or failed and has no tool name. Raises TypeError
+        if it is something else.
         """
-        action = self.parse(text)
-        return [action] if action.success or action.tool_name is not None else []
+        action: Any = self.parse(text)
+        if not isinstance(action, ParsedAction | None):
+            raise TypeError(
+                f"{type(self).__name__}.parse returned {action!r:.80}; return ParsedAction(tool_name=…, …) or None"
+            )
+        return [action] if action is not None and (action.success or action.tool_name is not None) else []
 
     @property
     def call_format(self) -> ToolCallFormat:
@@ -128,6 +136,7 @@ class _FormatParser(ActionParser):
 
     _format_class: ClassVar[type[StreamingCallFormat]]
 
+    @also_named(registry="tool_registry", tools="tool_registry")
     def __init__(self, tool_registry: ToolRegistry | None = None) -> None:
         super().__init__(tool_registry)
         self._call_format = self._format_class()

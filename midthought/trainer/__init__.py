@@ -1,1 +1,3 @@
-"""The package's main entry point: one class, `Trainer`, that combines all other parts."""
+"""The trainer. The public names of `midthought` can be imported from here, too, as in the setup package."""
+
+from midthought.argument_names import public_name as __getattr__  # noqa: F401

@@ -26,6 +26,24 @@ from midthought.trainer.rollouts import PromptBuilder, as_call_format, check_sou
 from midthought.trainer.run_writer import RunStage, RunWriter
 from midthought.trainer.short_form import merge_settings
 
+ELSEWHERE = {
+    "policy policy_model actor": "use trainer.model",
+    "value_model critic ref_model optimizer actor_critic policy_value_model": "they are parts of trainer.learner",
+    "inference_engine engine multi_turn_engine": "use trainer.source, or create_inference_engine(PATH) after save_model(PATH)",
+    "env environment reward_fn dataset tool_manager tools": "keep the objects that you gave to the trainer",
+    "global_step current_step step": "use trainer.iteration",
+    "epoch current_epoch": "use trainer.metrics_history[-1]['epoch']",
+    "train learn run train_epoch": "use fit()",
+    "validate": "use evaluate()",
+    "close shutdown": "use cleanup(), or with Trainer(…) as trainer",
+    "save": "use save_checkpoint(path) to resume, save_model(path) for a model",
+    "save_pretrained push_to_hub": "use save_model(path), save_for_hub or push_to_hub",
+    "load": "use load_checkpoint(path)",
+    "kl_controller": "use training.kl_coef and training.target_kl; a row of metrics_history has the coefficient",
+    "compute_advantages compute_rewards compute_values prepare_batch": "train_step(trajectories) does it",
+}
+"""Members of other trainers, and what to use here."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerSettings:
@@ -88,6 +106,8 @@ def settle(
     of the run is damaged.
     """
     config, model = merge_settings(config, model=model, algorithm=algorithm, settings=settings, arguments=arguments)
+    if not isinstance(run_path, str | Path | RunStage | None):
+        raise SettingsError(f"run_path={run_path!r:.80}: give the path of a folder, or None")
     run_path = run_path or config.checkpoint.output_dir or None
     if resume and isinstance(run_path, str | Path):
         require_intact_run(Path(run_path))
@@ -104,7 +124,9 @@ def settle(
 
 def _checked(config: RecipeConfig, *, needs_environment: bool) -> RecipeConfig:
     if not isinstance(config, ConfigStore if needs_environment else RecipeConfig):
-        raise SettingsError(f"config must be a ConfigStore (create_default_config()), got a {type(config).__name__}")
+        raise SettingsError(
+            f"config must be a ConfigStore (create_default_config(**sections)), got a {type(config).__name__}"
+        )
     config = config.merged({})
     check_source(before_choice(config.inference), config.ray, config.cassette)
     check_training(config.training)
@@ -120,6 +142,8 @@ def make_prompts(
 ) -> PromptBuilder:
     """Returns the builder of the episodes' prompts; `tools` None: no tools. Raises SettingsError for a tool outside a list or a
     wrong call format."""
+    if not isinstance(system_prompt, str):
+        raise SettingsError(f"system_prompt={system_prompt!r:.80}: give a text")
     if isinstance(tools, Tool):
         raise SettingsError(f"tools={tools!r:.80}: give a list of them: tools=[{tools.definition.name}]")
     if isinstance(tools, str | Mapping) or not isinstance(tools, Iterable | None):

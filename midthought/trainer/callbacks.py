@@ -37,4 +37,9 @@ def checked_callbacks(callbacks: Any) -> list[TrainerCallback]:
                 f"callbacks: {callback!r:.80} is no TrainerCallback; extend it (on_step, on_evaluation, on_save), and give "
                 "an object, not a class"
             )
+        if unknown := [name for name in dir(callback) if name.startswith("on_") and not hasattr(TrainerCallback, name)]:
+            raise SettingsError(
+                f"callbacks: {type(callback).__name__}.{unknown[0]} is never called; a callback has on_step, on_evaluation and "
+                "on_save; write what comes before or after training beside fit()"
+            )
     return given

@@ -9,7 +9,7 @@ from typing import Any
 from midthought.data.rows import Row, rows_of
 from midthought.errors import DataError, MidthoughtError, SettingsError, near_names
 from midthought.rollout.demonstration import demonstration
-from midthought.rollout.openai_messages import calls_of, first_answer
+from midthought.rollout.openai_messages import calls_of, first_answer, in_one_form
 from midthought.rollout.rollout_batch import ShuffledTasks, TaskStream
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
@@ -189,7 +189,11 @@ def _messages(value: Any) -> list[Message]:
     value = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise DataError(f"it is {value!r:.80}; give a list of messages, a mapping with 'messages', or a Trajectory")
-    return [
-        {name: said for name, said in message.items() if said is not None} if isinstance(message, Mapping) else message
-        for message in value
-    ]
+    return in_one_form(
+        [
+            {name: said for name, said in message.items() if said is not None}
+            if isinstance(message, Mapping)
+            else message
+            for message in value
+        ]
+    )

@@ -42,7 +42,9 @@ def merge_settings(
     """
     config = ConfigStore() if config is None else config
     if not isinstance(config, RecipeConfig):
-        raise SettingsError(f"config must be a ConfigStore (create_default_config()), got a {type(config).__name__}")
+        raise SettingsError(
+            f"config must be a ConfigStore (create_default_config(**sections)), got a {type(config).__name__}"
+        )
     changes = by_section(config, settings, [*inspect.signature(arguments).parameters])
     if algorithm is not None:
         _set(changes, "training", "algorithm", algorithm)

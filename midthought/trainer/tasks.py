@@ -207,7 +207,8 @@ def _load(source: Any, name: str, *, needs_answer: bool) -> list[Task]:
         raise SettingsError(
             f"{name}: task {unknown!r} has no answer to compare with; give it one, or judge by a reward_fn of your own"
         )
-    require_judges(tasks)
+    if needs_answer:
+        require_judges(tasks)
     return tasks
 
 

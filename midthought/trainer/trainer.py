@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from midthought.argument_names import also_named
+from midthought.argument_names import also_named, members_elsewhere
 from midthought.config import RecipeConfig
 from midthought.doctor.examination import Report, examine
 from midthought.doctor.setup import Setup
@@ -26,7 +26,7 @@ from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer import publication
-from midthought.trainer.arguments import check_length, make_prompts, settle
+from midthought.trainer.arguments import ELSEWHERE, check_length, make_prompts, settle
 from midthought.trainer.callbacks import TrainerCallback, checked_callbacks
 from midthought.trainer.checkup import examine_before_start
 from midthought.trainer.episodes import as_rollout, tell_failures
@@ -47,6 +47,7 @@ from midthought.types import RolloutData, Trajectory
 _log = logging.getLogger(__name__)
 
 
+@members_elsewhere(ELSEWHERE)
 class Trainer:
     """Trains a model in an environment, or on tasks.
 
@@ -255,6 +256,15 @@ class Trainer:
             self._open_learning()
         return self._sft.result
 
+    @also_named(
+        {
+            "callbacks resume": "give it to the trainer",
+            "resume_from_checkpoint": "give the trainer run_path= and resume=True, or call load_checkpoint(path)",
+            "num_steps num_iterations max_steps total_steps num_train_iters": "use the setting num_train_iters",
+        },
+        epochs="num_epochs",
+        steps_per_epoch="num_iters_per_epoch",
+    )
     def fit(
         self,
         num_epochs: int | None = None,
@@ -285,6 +295,7 @@ class Trainer:
             policy_path = loop.run(self._console, self._stage)
         return TrainingResult(self.metrics_history, policy_path)  # a rollback replaces the list
 
+    @also_named({"num_episodes num_trajectories batch_size n": "the number of episodes is the setting batch_size"})
     def rollout(self) -> RolloutData:
         """Returns the episodes of the next iteration, with their rewards. The same weights give the same episodes again."""
         self._require_open()

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from midthought.argument_names import constructor_named
+from midthought.errors import near_names
 from midthought.types.reasons import ToolOutcome
 
 
+@constructor_named(name="tool_name", arguments="parameters", args="parameters", text="raw_text")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParsedAction:
     """A call found in a text. `success` is False if it cannot be run; by default it is True with a name and without an error."""
@@ -26,6 +29,12 @@ class ParsedAction:
             object.__setattr__(self, "success", self.tool_name is not None and self.error is None)
 
 
+@constructor_named(
+    {"error": "a failed call has success=False, and its error message as result"},
+    name="tool_name",
+    arguments="parameters",
+    args="parameters",
+)
 @dataclass(kw_only=True, slots=True)
 class ToolCall:
     """An executed call with its result. Empty and falsy if there was no call."""
@@ -52,6 +61,7 @@ class ToolEvent:
     """Further data from the tool, for example the ids of the chunks that it found. JSON values only."""
 
 
+@constructor_named(turn="turn_number", response="model_output", environment_obs="observation", action="parsed_action")
 @dataclass(kw_only=True, slots=True)
 class Turn:
     """One answer of the policy, from one reply (or the prompt) to the next, including its thoughts and calls.
@@ -84,9 +94,18 @@ class Turn:
     """Whether the episode ended with this turn."""
 
     def __getitem__(self, name: str) -> Any:
-        """Returns the field of that name, as in the setup package's summaries; `turn` is the turn number."""
-        if name == "turn":
-            return self.turn_number
+        """Returns the field of that name, as in the setup package's summaries; `turn` is the turn number, `response` the
+        output, `tool_result` the call's result."""
+        if name == "tool_result":
+            return self.tool_call.result
+        name = {"turn": "turn_number", "response": "model_output"}.get(name, name)
         if name not in self.__dataclass_fields__:
-            raise KeyError(name)
+            raise KeyError(f"a turn has no {name!r}. {near_names(str(name), self.__dataclass_fields__)}")
         return getattr(self, name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Returns the field of that name, or `default`."""
+        try:
+            return self[name]
+        except KeyError:
+            return default

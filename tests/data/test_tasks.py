@@ -29,7 +29,7 @@ def test_a_list_may_hold_mappings_texts_and_tasks():
     [
         ({"prompt": "q", "answer": "a", "solution": "b"}, "a", ()),
         ({"Problem": "q", "Answer": 204}, "204", ()),
-        ({"problem": "q", "level": 3, "solution": "so \\boxed{4}"}, "so \\boxed{4}", ()),
+        ({"problem": "q", "level": 3, "solution": "so \\boxed{4}"}, "4", ()),
         ({"instruction": "q", "target": 0.5}, "0.5", ()),
         ({"query": "q", "ground_truth": True}, "True", ()),
         ({"question": "q", "answer": ["a", "b", 3]}, "a", ("b", "3")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -107,6 +108,32 @@ def test_it_has_the_tokens_the_mask_and_the_calls_of_an_episode(name, conversati
     assert shown.num_calls == sum(len(message.get("tool_calls", ())) for message in messages)
 
 
+def parts(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text[:3]}, {"type": "text", "text": text[3:]}]
+
+
+@pytest.mark.parametrize("name", ["in_thought", "hermes"])
+def test_the_forms_of_other_packages_give_the_same_record(name, renderer):
+    def calls(*ids: str) -> list[dict[str, Any]]:
+        return [{**call("multiply", a=number, b=3), "id": each} for number, each in enumerate(ids)]
+
+    system = {"role": "system", "content": "Be brief."}
+    results = [{"role": "tool", "tool_call_id": each, "content": text} for each, text in (("x", "0"), ("y", "3"))]
+    plain = [system, QUESTION, {**asked(), "tool_calls": calls("x", "y")}, *results, ANSWER]
+    other = [
+        {"role": "developer", "content": parts("Be brief.")},
+        {"role": "user", "content": parts(QUESTION["content"])},
+        {**asked(), "content": parts("I multiply."), "tool_calls": calls("x", "y")},
+        *[{**result, "content": parts(result["content"])} for result in reversed(results)],
+        {**ANSWER, "content": parts(ANSWER["content"])},
+    ]
+    for call_of in (each for message in other for each in message.get("tool_calls", ())):
+        call_of["function"]["arguments"] = json.dumps(call_of["function"]["arguments"])
+    shown, same = (demonstration(TASK, each, renderer, find_call_format(name)) for each in (plain, other))
+    assert (same.token_ids, same.loss_mask) == (shown.token_ids, shown.loss_mask)
+    assert [event.call.result for event in same.tool_events] == ["0", "3"]
+
+
 def test_calls_are_in_the_thought_which_ends_before_the_answer(renderer):
     shown = demonstration(TASK, CONVERSATIONS["one call"], renderer, find_call_format("in_thought"))
     assert [renderer.decode(run) for run in shown.sampled_runs()] == [
@@ -118,7 +145,14 @@ def test_calls_are_in_the_thought_which_ends_before_the_answer(renderer):
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
-        ([QUESTION, asked(a=1, b=2), ANSWER], "two answers follow each other"),
+        ([QUESTION, asked(a=1, b=2), ANSWER], "the calls of message 1 have no results"),
+        ([QUESTION, ANSWER, ANSWER], "two answers follow each other"),
+        ([QUESTION, {**asked(), "function_call": {"name": "f"}}, RESULT, ANSWER], "former form; write tool_calls"),
+        ([QUESTION, {"role": "assistant", "content": "a\ud800"}], "message 1 is not Unicode text"),
+        (
+            [QUESTION, {"role": "assistant", "content": "A turn ends with <|im_end|>."}],
+            "'<|im_end|>', the token that ends a turn",
+        ),
         ([QUESTION, asked(a=1, b=2), RESULT, RESULT, ANSWER], "with 1 calls has 2 results"),
         ([QUESTION, asked(a=1, b=2), RESULT, AGAIN, ANSWER], "a message of the user follows the results"),
         ([QUESTION, asked(a=1, b=2)], "it ends with calls"),

@@ -12,6 +12,9 @@ from midthought.tools.call_formats.python_calls import read_python_calls
         (" [tools.add(a=[1, (2, 3)])] ", [("tools.add", {"a": [1, [2, 3]]})]),
         ('add(a={"k": [true, null, False, None]})', [("add", {"a": {"k": [True, None, False, None]}})]),
         ("[stop()]", [("stop", {})]),
+        ("look(a='x')\nsay(text='y', b=1)", [("look", {"a": "x"}), ("say", {"text": "y", "b": 1})]),
+        ("[say(text='a \"b\"\nc')]", [("say", {"text": 'a "b"\nc'})]),
+        ('say(text="it\'s\nso")\nstop()', [("say", {"text": "it's\nso"}), ("stop", {})]),
     ],
 )
 def test_literals_are_read(text: str, calls: list) -> None:

@@ -54,6 +54,11 @@ class _Texts:
     """Texts with an inverted index of their words."""
 
     def __init__(self, source: Mapping[str, str] | Iterable[str], max_results: int) -> None:
+        if not isinstance(source, Iterable):
+            raise SettingsError(
+                f"QueryTool takes a function, a mapping or a list of texts, not a {type(source).__name__}; for an "
+                "environment use EnvironmentStepTool(env)"
+            )
         if isinstance(source, str):
             raise SettingsError("QueryTool takes a function, a mapping or a list of texts, not one text")
         if max_results < 1:

@@ -204,7 +204,10 @@ class CallSyntax:
             arguments = load_object(rest[start : start + length])
         except BadObjectError as bad:
             return [malformed(str(bad), raw, name)]
-        return [_call(name, arguments, raw, call_id)]
+        rest = rest[start + length :]
+        between = re.match(_flexible(self.between_calls), rest) if self.between_calls.strip() else None
+        more = self._read_named_object(rest[between.end() :], raw) if between and rest[between.end() :].strip() else []
+        return [_call(name, arguments, raw, call_id), *more]
 
     def _head(self, head: str) -> tuple[str | None, str | None]:
         """Returns the name and the id in the text before the arguments."""

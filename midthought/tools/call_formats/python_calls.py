@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import warnings
 from typing import Any
 
@@ -11,24 +12,37 @@ from midthought.tools.call_formats.call_object import malformed
 from midthought.types import ParsedAction
 
 _REMEDY = "write [NAME(ARGUMENT=VALUE)]"
+_STRING = re.compile(r"'(?:\\.|[^'\\])*+'|\"(?:\\.|[^\"\\])*+\"", re.DOTALL)
 _JSON_WORDS = {"true": True, "false": False, "null": None}
 
 
 def read_python_calls(text: str, raw_text: str) -> list[ParsedAction]:
-    """Returns the calls of a list, or a single call. Values are literals; `true`, `false` and `null` are accepted, too.
+    """Returns the calls of a list, a single call, or calls on lines of their own (Olmo 3). Values are literals; `true`,
+    `false` and `null` are accepted, too, and line ends in strings.
 
     Text that is no such list is one malformed call.
     """
     try:
         with warnings.catch_warnings(action="ignore"):  # invalid escapes
-            node = ast.parse(text.strip(), mode="eval").body
+            nodes = _expressions(text.strip())
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return [malformed(f"not a Python call ({type(error).__name__}); {_REMEDY}", raw_text)]
-    nodes = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
     return [_read(each, raw_text) for each in nodes] or [malformed(f"no call in it; {_REMEDY}", raw_text)]
 
 
-def _read(node: ast.expr, raw_text: str) -> ParsedAction:
+def _expressions(text: str) -> list[ast.AST]:
+    """Returns the expressions of a text, those in a list one by one. Raises SyntaxError."""
+    try:
+        lines = ast.parse(text).body
+    except SyntaxError:
+        lines = ast.parse(_STRING.sub(lambda string: string[0].replace("\n", "\\n"), text)).body
+    if not lines:
+        raise SyntaxError
+    values: list[ast.AST] = [line.value if isinstance(line, ast.Expr) else line for line in lines]
+    return [each for value in values for each in (value.elts if isinstance(value, ast.List | ast.Tuple) else [value])]
+
+
+def _read(node: ast.AST, raw_text: str) -> ParsedAction:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
         return malformed(f"not a Python call; {_REMEDY}", raw_text)
     name = ast.unparse(node.func)
