@@ -85,7 +85,8 @@ class EnvironmentTasks:
         """
         if not isinstance(environment, BaseEnvironment) and not callable(environment):
             raise SettingsError(
-                f"environment={environment!r}: give a BaseEnvironment, or a function without parameters that returns one"
+                f"environment={environment!r}: give a BaseEnvironment, or a function without parameters that returns one; "
+                "adapters (GymnasiumEnvironment(gym_env), …): docs/environments.md"
             )
         if config is not None and isinstance(environment, BaseEnvironment):
             check_config(environment, config)

@@ -30,7 +30,7 @@ def in_one_form(messages: Sequence[Any]) -> list[Any]:
         results = list(itertools.takewhile(_is_result, found[number + 1 :])) if calls else []
         places = {call.get("id"): place for place, call in enumerate(calls or ()) if isinstance(call, Mapping)}
         if len(results) == len(places) and {result.get("tool_call_id") for result in results} == places.keys():
-            results.sort(key=lambda result: places[result["tool_call_id"]])
+            results.sort(key=lambda result: places[result.get("tool_call_id")])
             found[number + 1 : number + 1 + len(results)] = results
     return found
 

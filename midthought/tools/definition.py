@@ -166,7 +166,7 @@ class ToolEpisode:
         "name description parameters": "its definition has it: tool.definition.name, .description, .parameters",
         "get_definition get_schema to_dict to_openai": "use tool.definition, and tool.definition.json_schema() for its schema",
         "validate validate_parameters validate_params": "ToolRegistry.arguments(name, parameters) checks arguments",
-        "run call invoke __call__": "use tool.execute(…), or ToolRegistry.execute_tool(name, …), which checks the arguments",
+        "run call invoke": "use tool.execute(…), or ToolRegistry.execute_tool(name, …), which checks the arguments",
     }
 )
 class Tool(ABC):

@@ -37,12 +37,18 @@ ELSEWHERE = {
     "validate": "use evaluate()",
     "close shutdown": "use cleanup(), or with Trainer(…) as trainer",
     "save": "use save_checkpoint(path) to resume, save_model(path) for a model",
-    "save_pretrained push_to_hub": "use save_model(path), save_for_hub or push_to_hub",
+    "save_pretrained": "use save_model(path), or save_for_hub",
     "load": "use load_checkpoint(path)",
     "kl_controller": "use training.kl_coef and training.target_kl; a row of metrics_history has the coefficient",
     "compute_advantages compute_rewards compute_values prepare_batch": "train_step(trajectories) does it",
 }
 """Members of other trainers, and what to use here."""
+NOT_OF_FIT = {
+    "callbacks resume": "give it to the trainer",
+    "resume_from_checkpoint": "give the trainer run_path= and resume=True, or call load_checkpoint(path)",
+    "num_steps num_iterations max_steps total_steps num_train_iters": "use the setting num_train_iters",
+}
+"""Arguments of other trainers' `fit`, and what to use here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

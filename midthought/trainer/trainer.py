@@ -26,7 +26,7 @@ from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer import publication
-from midthought.trainer.arguments import ELSEWHERE, check_length, make_prompts, settle
+from midthought.trainer.arguments import ELSEWHERE, NOT_OF_FIT, check_length, make_prompts, settle
 from midthought.trainer.callbacks import TrainerCallback, checked_callbacks
 from midthought.trainer.checkup import examine_before_start
 from midthought.trainer.episodes import as_rollout, tell_failures
@@ -256,15 +256,7 @@ class Trainer:
             self._open_learning()
         return self._sft.result
 
-    @also_named(
-        {
-            "callbacks resume": "give it to the trainer",
-            "resume_from_checkpoint": "give the trainer run_path= and resume=True, or call load_checkpoint(path)",
-            "num_steps num_iterations max_steps total_steps num_train_iters": "use the setting num_train_iters",
-        },
-        epochs="num_epochs",
-        steps_per_epoch="num_iters_per_epoch",
-    )
+    @also_named(NOT_OF_FIT, epochs="num_epochs", steps_per_epoch="num_iters_per_epoch")
     def fit(
         self,
         num_epochs: int | None = None,
@@ -342,7 +334,7 @@ class Trainer:
         """
         self._require_open()
         number = self.config.training.num_validation_questions if num_episodes is None else num_episodes
-        if number < 1:
+        if not isinstance(number, int) or number < 1:
             raise SettingsError(f"num_episodes={number}: an evaluation needs at least one episode")
         with self.meter.phase("validation"):
             done = self._parts.held_out.evaluate(self._tasks.held_out(number))

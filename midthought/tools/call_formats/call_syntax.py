@@ -63,6 +63,8 @@ class CallSyntax:
     """`name_then_tags`: the text after the name of a call without arguments, up to the end of the call."""
     has_python_words: bool = False
     """`name_then_tags`, `keywords`: whether true and null are written True and None."""
+    has_python_objects: bool = False
+    """`name_then_tags`: whether lists and objects are written as Python's (Seed-OSS), not as JSON."""
     quote: str = ""
     """`keywords`: the quotation mark around strings."""
     name_is_in_id: bool = False
@@ -113,7 +115,7 @@ class CallSyntax:
     def _value(self, value: Any) -> str:
         if isinstance(value, str):
             return value
-        if self.has_python_words and not isinstance(value, list | dict):
+        if self.has_python_objects if isinstance(value, list | dict) else self.has_python_words:
             return str(value)
         return json.dumps(value, ensure_ascii=False)
 
@@ -205,7 +207,9 @@ class CallSyntax:
         except BadObjectError as bad:
             return [malformed(str(bad), raw, name)]
         rest = rest[start + length :]
-        between = re.match(_flexible(self.between_calls), rest) if self.between_calls.strip() else None
+        between = (
+            re.match(_flexible(self.after_call + self.between_calls), rest) if self.between_calls.strip() else None
+        )
         more = self._read_named_object(rest[between.end() :], raw) if between and rest[between.end() :].strip() else []
         return [_call(name, arguments, raw, call_id), *more]
 

@@ -250,6 +250,7 @@ class _Probe:
             raise _NotWritten(_UNSUPPORTED)
         empty = self._turn([({}, call_id)]).partition(_TOOL)[2]
         truth = self._turn([({"probekeya": True}, call_id)]).partition(f"probekeya{after_key}")[2]
+        nested = self._turn([({"probekeya": {"probekey": True}}, call_id)])
         return CallSyntax(
             label="",
             style="name_then_tags",
@@ -259,6 +260,7 @@ class _Probe:
             after_value=after_value,
             without_arguments=empty,
             has_python_words=truth.startswith("True"),
+            has_python_objects="{'probekey': True}" in nested,
         )
 
     # -- several calls -----------------------------------------------------------------------------------------
