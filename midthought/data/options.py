@@ -1,4 +1,4 @@
-"""Options of a row with a multiple-choice question: where they are, and the letter of the right one."""
+"""Options of a row with a multiple-choice question: their texts, and the letter of the right one."""
 
 from __future__ import annotations
 
