@@ -14,6 +14,7 @@ from midthought.errors import SettingsError
 MAX_NUMBERS = 256
 """Numbers of one Box, MultiDiscrete or MultiBinary space that are written as text; a larger space is an error."""
 _SUPPORTED = "Text, Discrete, MultiDiscrete, MultiBinary, Box, Tuple, Dict"
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
@@ -93,11 +94,13 @@ def described(space: Any) -> str:
     if kind == "Tuple":
         return f"a JSON list of {'; '.join(map(described, space.spaces))}"
     if kind == "Dict":
-        parts = (f"{json.dumps(key)}: {described(part)}" for key, part in space.spaces.items())
+        parts = (f"{json.dumps(str(key))}: {described(part)}" for key, part in space.spaces.items())
         return f"a JSON object with {'; '.join(parts)}"
+    if 0 in space.shape:
+        return "an empty list"
     low, high = np.ravel(space.low), np.ravel(space.high)
     bounds = "" if not np.isfinite([*low, *high]).all() else f", from {_short(low)} to {_short(high)}"
-    return f"{_array(space.shape, 'number')}{bounds}"
+    return f"{_array(space.shape, 'integer' if _is_whole(space) else 'number')}{bounds}"
 
 
 def _check(space: Any, parameter: str) -> None:
@@ -144,7 +147,9 @@ def _json_in(space: Any, text: str) -> Any:
     """Returns what the text contains for this space, as JSON would be read. Raises ValueError."""
     kind = _kind(space)
     if kind == "Text":
-        return text
+        return text if space.contains(text) else text.strip()
+    if kind == "Discrete":
+        text = _THOUSANDS.sub("", text)
     if kind in ("Tuple", "Dict") or len(space.shape) > 1:
         opening, closing = "{}" if kind == "Dict" else "[]"
         return json.loads(text[text.index(opening) : text.rindex(closing) + 1])
@@ -168,9 +173,14 @@ def _value(space: Any, given: Any) -> Any:
     numbers = np.asarray(given, dtype=np.float64)
     if not np.isfinite(numbers).all():
         raise ValueError
-    if kind != "Box" and (np.round(numbers).clip(-(2**53), 2**53) != numbers).any():
+    if _is_whole(space) and (np.round(numbers).clip(-(2**53), 2**53) != numbers).any():
         raise ValueError
     return space.dtype.type(numbers) if kind == "Discrete" else numbers.astype(space.dtype)
+
+
+def _is_whole(space: Any) -> bool:
+    """Whether the numbers of a space are integers."""
+    return np.dtype(space.dtype).kind in "iub"
 
 
 def _array(shape: tuple[int, ...], noun: str) -> str:

@@ -53,7 +53,7 @@ def test_an_environment_of_text_plays_as_it_is():
     first = world.reset(seed=4)
     assert first == world.reset(seed=4) != world.reset(seed=5)
     assert world.step("polly") == ("polly", 1.0, False, {"heard": 1, "truncated": False})
-    assert world.step("bye") == ("bye", 1.0, True, {"heard": 2, "truncated": False})
+    assert world.step(" bye\n") == ("bye", 1.0, True, {"heard": 2, "truncated": False})
     assert world.is_done() and world.get_episode_reward() == 2.0
 
 
@@ -129,6 +129,10 @@ NESTED = SPACES.Dict(
 CONVERTED = [
     (SPACES.Discrete(4), "an integer from 0 to 3", "I go 1, no: 3", "3"),
     (SPACES.Discrete(3, start=-1), "an integer from -1 to 1", "-1", "-1"),
+    (SPACES.Discrete(5000), "an integer from 0 to 4999", "I take 1,234.", "1234"),
+    (SPACES.Box(0, 9, (2,), np.int32), "a list of 2 integers, from 0 to 9", "3, 4.0", "[3, 4]"),
+    (SPACES.Box(0, 9, (0,)), "an empty list", "[]", "[]"),
+    (SPACES.Dict({1: SPACES.Discrete(2)}), 'a JSON object with "1": an integer from 0 to 1', '{"1": 1}', '{"1": 1}'),
     (SPACES.MultiDiscrete([2, 3]), "a list of 2 integers: 0 to 1, 0 to 2", "1 and 2", "[1, 2]"),
     (SPACES.MultiBinary(2), "a list of 2 numbers, each 0 or 1", "[0, 1]", "[0, 1]"),
     (SPACES.Box(-2, 2, (1,)), "1 number, from -2 to 2", "-1.5", "[-1.5]"),
@@ -169,6 +173,7 @@ def test_a_space_is_converted_to_text_and_back(space, form, text, observed):
         (SPACES.MultiDiscrete([2, 3]), "1"),
         (SPACES.MultiBinary(2), "[0, 2]"),
         (SPACES.Box(-2, 2, (1,)), "3"),
+        (SPACES.Box(0, 9, (2,), np.int32), "3.5, 4"),
         (SPACES.Box(-1, 1, (2, 2)), "[[0, 1], [2]]"),
         (SPACES.Box(-1, 1, (2, 2)), "0 0 0 0"),
         (NESTED, '{"on": [1, 0, 1]}'),
