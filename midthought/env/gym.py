@@ -79,7 +79,7 @@ class GymnasiumEnvironment(BaseEnvironment):
             return f"Not an action: {error}", 0.0, False, {"truncated": False}
         observation, reward, terminated, truncated, info = self.gym_env.step(gym_action)
         done = bool(terminated or truncated)
-        return self._observation_to_text(observation), reward, done, {**info, "truncated": bool(truncated)}
+        return self._observation_to_text(observation), reward, done, {**(info or {}), "truncated": bool(truncated)}
 
     def close(self) -> None:
         """Closes the wrapped environment."""

@@ -22,12 +22,19 @@ def observation_writer(space: Any, parameter: str) -> Callable[[Any], str]:
     """Returns a function from an observation to text: a string as it is, a number, or JSON; 4 significant digits.
 
     Raises `SettingsError` for images, for other spaces than Text, Discrete, MultiDiscrete, MultiBinary, Box, Tuple and Dict, and
-    for spaces of more than `MAX_NUMBERS` numbers. The message names `parameter`, a function that the caller can give instead.
+    for spaces of more than `MAX_NUMBERS` numbers. The message names `parameter`, a function that the caller can give instead. The
+    returned function raises ValueError for an observation outside the space.
     """
     _check(space, parameter)
 
     def write(observation: Any) -> str:
-        value = _as_json(space, observation)
+        try:
+            value = _as_json(space, observation)
+        except (TypeError, ValueError, KeyError, IndexError):
+            raise ValueError(
+                f"the environment observed {observation!r:.80}, which is not in its space {space}; correct the space, or give "
+                f"{parameter}=…"
+            ) from None
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     return write

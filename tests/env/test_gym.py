@@ -188,6 +188,18 @@ def test_a_text_that_is_no_action_gets_the_form_of_one(space, text):
     assert observation.startswith("Not an action: answer with ") and (reward, done) == (0.0, False)
 
 
+@pytest.mark.parametrize("observed", [3, {"other": 1}, "text"])
+def test_an_observation_that_is_not_in_its_space_is_named(observed):
+    class Wrong(Mirror):
+        def step(self, action):
+            return observed, 1.0, False, False, None
+
+    world = GymnasiumEnvironment(Wrong(SPACES.Discrete(2), SPACES.Dict({"on": SPACES.Discrete(2)})))
+    world.reset(seed=0)
+    with pytest.raises(ValueError, match=r"observed .*, which is not in its space Dict.*observation_to_text="):
+        world.step("1")
+
+
 def test_actions_may_have_names():
     lake = gymnasium.make("FrozenLake-v1", is_slippery=False)
     world = GymnasiumEnvironment(lake, action_names=["left", "down", "right", "up"])
