@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from midthought.errors import MissingExtraError, NoReplyError, SettingsError
-from midthought.network import is_local, read_key
+from midthought.network import is_local, read_key, tls_context
 
 if TYPE_CHECKING:
     import httpx
@@ -134,6 +134,7 @@ class JsonEndpoint:
                 timeout=None,  # noqa: S113  # `_post` limits the whole attempt
                 limits=httpx.Limits(max_keepalive_connections=0),  # they would stay open when the loop ends
                 trust_env=not is_local(self._settings.base_url),  # a proxy cannot reach this machine's own ports
+                verify=tls_context(trust_env=not is_local(self._settings.base_url)),
             )
             self._per_loop[loop] = _PerLoop(client, asyncio.Semaphore(self._settings.max_concurrency))
         return self._per_loop[loop]

@@ -1,10 +1,12 @@
-"""Addresses: Unix sockets, which hosts are this machine, and which may receive a key."""
+"""Addresses: Unix sockets, which hosts are this machine, and which may receive a key. The TLS context of all clients."""
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import os
 import re
+import ssl
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -46,6 +48,17 @@ def socket_path(url: str) -> Path | None:
 def is_local(url: str) -> bool:
     """Whether a URL names a Unix socket or this machine's loopback interface."""
     return socket_path(url) is not None or is_loopback(urlsplit(url).hostname or "")
+
+
+@functools.cache
+def tls_context(*, trust_env: bool = True) -> ssl.SSLContext:
+    """Returns the TLS settings for httpx clients. All clients share them, because each context reads the certificates for 30 ms.
+
+    `trust_env`: read `SSL_CERT_FILE` and `SSL_CERT_DIR`, as httpx does.
+    """
+    import httpx
+
+    return httpx.create_ssl_context(trust_env=trust_env)
 
 
 def read_key(variable: str | None, *urls: str) -> str:

@@ -24,6 +24,7 @@ from midthought.config.sections import (
     RewardConfig,
 )
 from midthought.config.training import TrainingConfig
+from midthought.config.yaml_files import SAFE_DUMPER
 from midthought.errors import SettingsError
 
 Store = TypeVar("Store", bound="RecipeConfig")
@@ -117,7 +118,7 @@ class RecipeConfig(Section):
 
     def to_yaml(self) -> str:
         """The settings as YAML that `merged` reads back to equal settings."""
-        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+        return yaml.dump(self.to_dict(), Dumper=SAFE_DUMPER, sort_keys=False, allow_unicode=True)
 
     def merged(self, changes: Mapping[str, Any]) -> Self:
         """Returns a copy with the values of `changes` (nested mappings). The preset of a `training.algorithm` in `changes`

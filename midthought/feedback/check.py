@@ -18,7 +18,7 @@ from midthought.feedback.critics.model import THOUGHT_END, feedback_prompt, requ
 from midthought.feedback.critics.registry import make_critic
 from midthought.feedback.critics.settings import FeedbackSettings, read_feedback_settings
 from midthought.feedback.masking import mask_answer
-from midthought.network import is_local, read_key
+from midthought.network import is_local, read_key, tls_context
 from midthought.types import Task
 
 if TYPE_CHECKING:
@@ -149,7 +149,9 @@ class _Asking:
         self.settings = settings
         self._key = key = read_key(settings.api_key_env, url)
         self.client = httpx.Client(
-            headers={"Authorization": f"Bearer {key}"} if key else {}, trust_env=not is_local(url)
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            trust_env=not is_local(url),
+            verify=tls_context(trust_env=not is_local(url)),
         )
         self._served: list[str] = []
         self._prompt = feedback_prompt(

@@ -18,6 +18,7 @@ import yaml
 
 from midthought.atomic_files import atomic_path
 from midthought.config import Change, CheckpointConfig, RecipeConfig, Section, changes_between, read_yaml
+from midthought.config.yaml_files import SAFE_DUMPER, SAFE_LOADER
 from midthought.errors import CheckpointError, StorageError, UserError
 from midthought.manifest import FORMAT, MANIFEST, damage, describe_text, manifest_of
 from midthought.output_folder import kind_of, mark, require_ours
@@ -232,7 +233,7 @@ class RunFolder:
             "changes": {change.name: {"before": change.before, "now": change.now} for change in changes},
             "settings": settings.to_dict(),
         }
-        text = yaml.safe_dump_all([*history, entry], sort_keys=False, allow_unicode=True)
+        text = yaml.dump_all([*history, entry], Dumper=SAFE_DUMPER, sort_keys=False, allow_unicode=True)
         self.write_file(self.settings_history_path.name, text)
 
     @property
@@ -241,7 +242,7 @@ class RunFolder:
         if not self.settings_history_path.is_file():
             return []
         try:
-            return list(yaml.safe_load_all(self.settings_history_path.read_text(encoding="utf-8")))
+            return list(yaml.load_all(self.settings_history_path.read_text(encoding="utf-8"), SAFE_LOADER))
         except (OSError, ValueError, yaml.YAMLError) as error:
             reason = " ".join(str(error).split())
             raise CheckpointError(

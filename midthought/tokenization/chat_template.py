@@ -24,6 +24,9 @@ Message = Mapping[str, Any]
 PROBE_ID = "callid001"
 """Id of a call in a conversation that is rendered to examine the template. Mistral's templates require nine characters."""
 ROLES = ("system", "user", "assistant", "tool")
+_MARK = f"content{uuid.uuid4().hex}"
+"""Surrounds the contents of a rendered conversation; no text contains it."""
+_MARKED = re.compile(rf"{_MARK}n(\d+)([bi])(.*?){_MARK}e", flags=re.DOTALL)
 _OURS = frozenset({"messages", "tools", "add_generation_prompt"})
 _OF_TRANSFORMERS = frozenset({"raise_exception", "strftime_now", "documents", "continue_final_message"})
 
@@ -161,10 +164,9 @@ class ChatTemplate:
                 raise SettingsError(f"unknown role {message['role']!r}; use one of {', '.join(ROLES)}")
         if not self.is_given:
             return self._joined(messages, add_generation_prompt)
-        mark = f"content{uuid.uuid4().hex}"
-        marked = [_marked(message, f"{mark}n{number}") for number, message in enumerate(messages)]
+        marked = [_marked(message, f"{_MARK}n{number}") for number, message in enumerate(messages)]
         text = self.text(marked, add_generation_prompt=add_generation_prompt)
-        head, *rest = re.split(rf"{mark}n(\d+)([bi])(.*?){mark}e", text, flags=re.DOTALL)
+        head, *rest = _MARKED.split(text)
         parts: list[str | Content] = [head]
         for number, kind, inner, tail in zip(*(rest[start::4] for start in range(4)), strict=True):
             said = inner if kind == "i" else _apart(messages[int(number)])[1]

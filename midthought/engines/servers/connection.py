@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from midthought.engines.servers.endpoints import Endpoint
 from midthought.engines.servers.streams import RetryableError, response_error, words
 from midthought.errors import EngineError, MissingExtraError, SettingsError
-from midthought.network import is_local, read_key, socket_path
+from midthought.network import is_local, read_key, socket_path, tls_context
 
 if TYPE_CHECKING:
     import httpx
@@ -98,14 +98,15 @@ class Connections:
 
         # No idle connections: nothing would close them when the loop ends.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        path = socket_path(url)
+        path, tls = socket_path(url), tls_context(trust_env=not is_local(url))
         return httpx.AsyncClient(
             base_url=url if path is None else "http://localhost",
-            transport=None if path is None else httpx.AsyncHTTPTransport(uds=str(path), limits=limits),
+            transport=None if path is None else httpx.AsyncHTTPTransport(uds=str(path), limits=limits, verify=tls),
             headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
             timeout=httpx.Timeout(None, connect=self._retry_policy.connect_timeout_seconds),
             limits=limits,
             trust_env=not is_local(url),  # a proxy cannot reach this machine's own ports
+            verify=tls,
         )
 
     async def ask(
