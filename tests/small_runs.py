@@ -54,12 +54,12 @@ PODCAST = [
 ]
 FEEDBACK = [
     *_SMALL,
-    "inference.max_tokens=120",
+    "inference.max_tokens=60",
     "problems.num_train=40",
     "problems.num_validation=4",
     "problems.num_test=6",
     "training.group_size=2",
-    "training.overlong_buffer_tokens=100",  # so that rewards differ within groups, though all answers are wrong
+    "training.overlong_buffer_tokens=50",  # so that rewards differ within groups, though all answers are wrong
     "sft.num_steps=24",
     "sft.batch_tokens=512",
 ]

@@ -320,7 +320,7 @@ def test_truncation_gives_what_it_gives_when_all_of_the_text_is_encoded(make) ->
     renderer, made = watched_renderer(make())
     (foreign,) = (each for each in made if not each.tokenizer.get_added_tokens_decoder())
 
-    @settings(max_examples=120)
+    @settings(max_examples=40)
     @given(text=long_texts, max_tokens=st.integers(0, 40))
     def check(text: str, max_tokens: int) -> None:
         assert renderer.truncate(text, max_tokens) == truncated_whole(renderer, foreign, text, max_tokens)

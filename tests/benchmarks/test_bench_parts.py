@@ -31,7 +31,7 @@ def run(part: str, folder: Path) -> list[dict]:
         pytest.param("rollout", ["≥ 0.9", "≥ 1.2", "≤ 1.15", "≥ 1", "≤ 2.5", "≤ 1.1"], marks=pytest.mark.slow),
         ("tools", ["≤ 1.1"]),
         ("parse", ["≤ 3"] * 10),
-        ("lora", ["≥ 0.95"]),
+        pytest.param("lora", ["≥ 0.95"], marks=pytest.mark.slow),
         pytest.param("scaling", [], marks=pytest.mark.slow),
         pytest.param("memory_scale", ["≥ 0.95", "≥ 0.95"], marks=pytest.mark.slow),  # its parts: test_memory_scale.py
         pytest.param("memory", [], marks=pytest.mark.slow),

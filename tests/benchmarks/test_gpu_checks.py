@@ -44,7 +44,7 @@ def name_of(check: Check) -> str:
     return check.module.rpartition(".")[2]
 
 
-LONG = ("fit", "learning", "less_memory")
+LONG = ("agreement", "fit", "learning", "less_memory")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ MORE_WAYS = {
     "one pass a step": "dtype=float32 mini_batch_size=1",
 }
 LONG = (
+    "block by block",
+    "one pass a step",
     "in bfloat16 with LoRA",
     "in bfloat16 without masters",
     "in bfloat16 with float32 masters",

@@ -132,8 +132,17 @@ def scale(adapted: Any) -> None:
             module.set_scale("default", 3.0)
 
 
-@pytest.mark.parametrize("is_announced", [True, False], ids=["update_weights", "not announced"])
-@pytest.mark.parametrize("event", [merge, disable, use_a_second_adapter, use_both, scale])
+@pytest.mark.parametrize(
+    ("event", "is_announced"),
+    [
+        *((event, False) for event in (merge, disable, use_a_second_adapter, use_both, scale)),
+        (merge, True),
+        *(
+            pytest.param(event, True, marks=pytest.mark.slow)
+            for event in (disable, use_a_second_adapter, use_both, scale)
+        ),
+    ],
+)
 def test_adapters_that_are_switched_take_effect(event: Callable[[Any], None], is_announced: bool) -> None:
     adapted = with_adapters(make())
     engine = engine_of(adapted)

@@ -591,7 +591,7 @@ def test_sequences_that_outgrow_the_memory_are_computed_anew_fewer_at_once() -> 
     assert engine.stats.num_relaid > 0
 
 
-@pytest.mark.parametrize("num_sequences", [1, 2, 5])
+@pytest.mark.parametrize("num_sequences", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
 def test_sequences_that_outgrow_it_in_mid_sample_take_no_more_memory_than_they_may(
     num_sequences: int, made_runners: list[Runner]
 ) -> None:
@@ -686,7 +686,9 @@ def test_every_sequence_is_drawn_in_its_own_way() -> None:
 # -- everything at once ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[] if seed in (2, 3) else pytest.mark.slow) for seed in range(6)]
+)
 def test_whatever_the_engine_is_short_of_every_token_is_the_models_own(seed: int) -> None:
     """Episodes of several turns with common beginnings, on engines short of slots, of room in a pass, of memory."""
     draw = random.Random(seed)
@@ -715,9 +717,9 @@ def test_whatever_the_engine_is_short_of_every_token_is_the_models_own(seed: int
         engine.close(number)
 
     async def run() -> None:
-        for number in range(30):
+        for number in range(20):
             engine.open(number)
-        await asyncio.wait_for(asyncio.gather(*(episode(number) for number in range(30))), 60)
+        await asyncio.wait_for(asyncio.gather(*(episode(number) for number in range(20))), 60)
 
     asyncio.run(run())
 

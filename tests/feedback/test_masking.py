@@ -224,7 +224,7 @@ REAL = {
         )
     },
 }
-SOME = [pytest.param(40, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+SOME = [pytest.param(100, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
 
 
 def real_tasks(name: str, folder: Path) -> list[Task]:
@@ -243,9 +243,10 @@ def test_no_usual_form_of_a_real_answer_is_left_in_what_a_critic_says(name: str,
     assert wrong == []
 
 
+@pytest.mark.parametrize("every", [pytest.param(5, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", REAL)
-def test_the_problem_itself_and_harmless_words_stay_as_they_are(name: str, real_data: Path) -> None:
-    tasks = real_tasks(name, real_data)
+def test_the_problem_itself_and_harmless_words_stay_as_they_are(name: str, every: int, real_data: Path) -> None:
+    tasks = real_tasks(name, real_data)[::every]
     touched = [task.task_id for task in tasks if mask_answer(task.labels["question"], task) != task.labels["question"]]
     assert len(touched) <= 2 + len(tasks) // 100, touched
     for number, task in enumerate(tasks):
@@ -473,27 +474,27 @@ def test_any_number_is_masked_where_it_is_said_to_be_the_answer(number: int, nam
 @pytest.mark.parametrize(
     "hostile",
     [
-        "1," * 12_500,
-        "1 2 " * 7_500,
-        "12 " * 10_000,
-        "one " * 7_500,
-        "twenty-" * 5_000,
-        "one hundred and " * 2_500,
-        "(" * 25_000,
-        "{" * 12_500 + "}" * 12_500,
-        "\\frac{" * 5_000,
-        "\\left(" * 5_000,
-        "answer is " * 3_000,
-        "answer " + " " * 25_000,
-        "option " + " " * 25_000 + "B",
-        "first " * 5_000,
-        "*" * 25_000,
-        "$" * 25_000,
-        "1" * 25_000,
-        "x = 12, " * 3_750,
-        "a/b/1/2/" * 3_000,
-        "٣" * 12_500,
-        "A " * 12_500,
+        "1," * 5_000,
+        "1 2 " * 3_000,
+        "12 " * 4_000,
+        "one " * 3_000,
+        "twenty-" * 2_000,
+        "one hundred and " * 1_000,
+        "(" * 10_000,
+        "{" * 5_000 + "}" * 5_000,
+        "\\frac{" * 2_000,
+        "\\left(" * 2_000,
+        "answer is " * 1_200,
+        "answer " + " " * 10_000,
+        "option " + " " * 10_000 + "B",
+        "first " * 2_000,
+        "*" * 10_000,
+        "$" * 10_000,
+        "1" * 10_000,
+        "x = 12, " * 1_500,
+        "a/b/1/2/" * 1_200,
+        "٣" * 5_000,
+        "A " * 5_000,
     ],
     ids=lambda text: repr(text[:12]),
 )
@@ -502,4 +503,4 @@ def test_time_grows_with_the_text_and_not_faster(hostile: str) -> None:
         mask("", answer, (), "Which number?", options)
         began = time.process_time()
         mask(hostile, answer, (), "Which number?", options)
-        assert time.process_time() - began < 5  # some tenths of a second; a quadratic search takes a minute
+        assert time.process_time() - began < 3  # a tenth of a second; a quadratic search takes ten seconds

@@ -43,14 +43,17 @@ def together_and_apart(
         yield Learner(*made[:3], settings), apart
 
 
-@pytest.mark.parametrize("where", ["here", "on ranks"])
 @pytest.mark.parametrize(
-    "way",
+    ("way", "where"),
     [
-        {},
-        {"packing": True},
-        pytest.param({"gradient_checkpointing": True}, marks=pytest.mark.slow),
-        pytest.param({"reference": False}, marks=pytest.mark.slow),
+        ({}, "here"),
+        ({"packing": True}, "on ranks"),
+        pytest.param({}, "on ranks", marks=pytest.mark.slow),
+        pytest.param({"packing": True}, "here", marks=pytest.mark.slow),
+        pytest.param({"gradient_checkpointing": True}, "here", marks=pytest.mark.slow),
+        pytest.param({"gradient_checkpointing": True}, "on ranks", marks=pytest.mark.slow),
+        pytest.param({"reference": False}, "here", marks=pytest.mark.slow),
+        pytest.param({"reference": False}, "on ranks", marks=pytest.mark.slow),
     ],
 )
 def test_two_learners_have_the_parameters_of_one_after_six_updates(way, where, ranks, make_policy, batch):

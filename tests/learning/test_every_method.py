@@ -136,14 +136,22 @@ def test_packing_micro_batches_and_order_do_not_change_the_gradient(case, make_p
     assert float((gradients_of(other) - expected).norm() / expected.norm()) < TOLERANCE
 
 
-def test_two_ranks_take_the_steps_of_one_process(make_policy, trajectories, ranks):
-    """With every loss, the weights of good episodes and the divergences over the vocabulary, one after another. Other terms:
+ON_RANKS = (*(f"loss {name}" for name in LOSSES), "good episodes", *OVER_THE_VOCABULARY)
+SOME_ON_RANKS = ("loss ppo", "loss gspo", "loss clip_cov", "loss dpo", "good episodes", "whole teacher")
+"""Sums over tokens and over episodes, a choice of tokens in the whole batch, pairs, weights of episodes, blocks of logits."""
+
+
+@pytest.mark.parametrize(
+    "names", [pytest.param(SOME_ON_RANKS, id="some"), pytest.param(ON_RANKS, id="all", marks=pytest.mark.slow)]
+)
+def test_two_ranks_take_the_steps_of_one_process(names, make_policy, trajectories, ranks):
+    """With several losses, the weights of good episodes and a divergence over the vocabulary, one after another. Other terms:
     `test_distributed.py`."""
     start = settings_of({"kl_loss_coef": 0.2, "teacher": "a folder"}, micro_batch_tokens=40)
     models = models_of(make_policy, start)
     alone = learner_of(models, start)
     with closing(RemoteLearner(copy.deepcopy(models), start, NO_END, ranks)) as remote:
-        for name in (*(f"loss {name}" for name in LOSSES), "good episodes", *OVER_THE_VOCABULARY):
+        for name in names:
             given = {"teacher": "a folder", **CASES[name], **(BLOCKS if name in OVER_THE_VOCABULARY else {})}
             settings = settings_of(given, micro_batch_tokens=40, learning_rate=1e-3)
             for learner in (alone, remote):

@@ -199,8 +199,15 @@ def test_the_newest_checkpoints_and_the_best_stay_though_the_run_was_gone_on_wit
 # -- going on ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("how", "error"), [(press_ctrl_c, KeyboardInterrupt), (die, RuntimeError)])
-@pytest.mark.parametrize("ground", GROUNDS)
+@pytest.mark.parametrize(
+    ("ground", "how", "error"),
+    [
+        ("environment", press_ctrl_c, KeyboardInterrupt),
+        ("data set", die, RuntimeError),
+        pytest.param("environment", die, RuntimeError, marks=pytest.mark.slow),
+        pytest.param("data set", press_ctrl_c, KeyboardInterrupt, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_that_was_stopped_and_gone_on_with_is_the_run_that_was_not(
     ground, how, error, _talker, tokenizer, tmp_path
 ):

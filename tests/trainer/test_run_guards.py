@@ -139,9 +139,13 @@ HEALTHY = {
     "bfloat16": {"model": lambda model: model.bfloat16()},
     "solved in the end": {"reward_fn": solved_in_the_end()} | GROUPS | {"num_epochs": 8},
 }
+HEALTHY_SLOW = ("gae", "remax", "by turn", "rloo on a data set", "temperature 0.7")
+"""Short runs that resemble the others."""
 
 
-@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in HEALTHY_SLOW else []) for name in HEALTHY]
+)
 def test_a_healthy_run_reports_nothing(name, talker, caplog):
     options = dict(HEALTHY[name])
     options.pop("model", lambda model: None)(talker["model"])

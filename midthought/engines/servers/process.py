@@ -103,7 +103,7 @@ class ServerProcess:
             elif time.monotonic() > deadline:
                 what = f"the server was not ready after {timeout_seconds:g} s"
             else:
-                time.sleep(min(0.5, timeout_seconds / 20))
+                time.sleep(min(0.1, timeout_seconds / 20))
                 continue
             reason = self._with_log_tail(what)
             self.stop()

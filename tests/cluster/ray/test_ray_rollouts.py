@@ -1,8 +1,8 @@
 """Episodes on Ray's workers: the same as in this process, each of them once, even if workers die.
 
-Two groups of workers serve most tests. One computes with a small model. The workers of the other write a script instead, because
-each worker that is replaced imports again what its model needs, and transformers costs 5 s of CPU time. They get their weights by
-broadcast (gloo), the others through the object store.
+Two groups of workers serve most tests. One computes with a small model; its tests are slow ones, because transformers costs each
+worker 5 s of CPU time, and one worker with a model computes in `test_ray_training.py`, too. The workers of the other write a
+script instead. They get their weights by broadcast (gloo), the others through the object store.
 """
 
 from __future__ import annotations
@@ -202,6 +202,7 @@ def test_one_worker_gives_the_episodes_of_this_process_to_the_bit_and_receives_a
     assert sent[1] and all("lora_A" in name for name in sent[1])
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_same_tokens_in_the_same_order(on_ray, make_parts, tmp_path):
     environment = OneAnswer(tmp_path / "log")
     seen = []
@@ -213,12 +214,14 @@ def test_two_workers_give_the_same_tokens_in_the_same_order(on_ray, make_parts, 
     assert Counter(t.task.task_id for t in seen) == Counter(f"t{number}" for number in range(9))
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_same_bits_again(on_ray, tmp_path):
     source = on_ray(OneAnswer(tmp_path / "log"))
     first, again = (source.rollout(tasks(6), iteration=4, group_size=2) for _ in range(2))
     assert [content(t) for t in first] == [content(t) for t in again]
 
 
+@pytest.mark.slow
 def test_new_weights_reach_the_workers_before_the_next_episode(on_ray, make_parts, policy, tmp_path):
     environment = OneAnswer(tmp_path / "log")
     source = on_ray(environment)
