@@ -26,7 +26,7 @@ def tool_unused(history: History) -> Iterator[Finding]:
         return
     before = history.iterations[: len(history.iterations) - len(rows)]
     costs = [name for name in last_names(before) if _is_cost(history, name)]
-    failures = max((_failures(history, name) for name in _tools(history)), default=0.0)
+    failures = _worst_failures(history)
     yield Finding(
         observation=f"the policy stopped calling tools: {history.recent('episode/calls'):.2g} calls per episode in the last "
         f"{len(rows)} iterations, {first:.2g} at first",
@@ -52,9 +52,9 @@ def tool_limit(history: History) -> Iterator[Finding]:
     rows = history.streak(lambda row: value(row, "episode/no_calls_left") > 0.5)
     if len(rows) < NUM_ITERS:
         return
-    rose = history.recent("episode/calls") > 1.2 * history.early("episode/calls", 1)
+    rose = _has_more_calls(history)
     repeated = history.recent("episode/repeated_calls")
-    failures = max((_failures(history, name) for name in _tools(history)), default=0.0)
+    failures = _worst_failures(history)
     limit = history.setting("inference.max_tool_calls_per_cot")
     yield Finding(
         observation=f"{history.recent('episode/no_calls_left'):.0%} of the episodes of the last {len(rows)} "
@@ -78,8 +78,8 @@ def repeated_calls(history: History) -> Iterator[Finding]:
     rows = history.streak(lambda row: value(row, name) >= 0.4 and value(row, name) * value(row, "episode/calls") >= 0.4)
     if len(rows) < NUM_ITERS:
         return
-    failures = max((_failures(history, name) for name in _tools(history)), default=0.0)
-    rose = history.recent("episode/calls") > 1.2 * history.early("episode/calls", 1)
+    failures = _worst_failures(history)
+    rose = _has_more_calls(history)
     yield Finding(
         observation=f"{history.recent(name):.0%} of the calls of the last {len(rows)} iterations repeat an "
         f"earlier call of their episode "
@@ -217,6 +217,16 @@ def _failed(row: Row, name: str) -> float:
     """Returns the share of a tool's calls that failed, without those that were refused at the limit of calls."""
     outcomes = ("bad_arguments", "raised", "timed_out", "unavailable")
     return math.fsum(value(row, f"tool/{name}/{outcome}") for outcome in outcomes)
+
+
+def _worst_failures(history: History) -> float:
+    """Returns the largest share of failed calls of a tool."""
+    return max((_failures(history, name) for name in _tools(history)), default=0.0)
+
+
+def _has_more_calls(history: History) -> bool:
+    """Whether episodes make over 20 % more calls than at the start."""
+    return history.recent("episode/calls") > 1.2 * history.early("episode/calls", 1)
 
 
 def _failures(history: History, name: str) -> float:

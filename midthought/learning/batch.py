@@ -80,9 +80,7 @@ class TokenBatch:
     loss_weights: Tensor | None = None  # [N] in an optimizer step's average; None: all equal
     selected: Tensor | None = None  # [N] bool: tokens that the policy loss treats differently (`clip_cov`, `kl_cov`)
     positive_weights: Tensor | None = None  # [N] weights of `-log π` in the loss on good episodes (VAPO)
-    slots: Tensor | None = (
-        None  # [N] int64: places of recorded tokens (`LearnedTokens`), 0 for others; None: nothing is recorded
-    )
+    slots: Tensor | None = None  # [N] int64: places of recorded tokens (`LearnedTokens`), 0 for others
 
     @classmethod
     def from_trajectories(

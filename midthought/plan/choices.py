@@ -292,13 +292,14 @@ def chosen_plan(
 
     If `inference.backend=auto` is vLLM and it does not fit beside the learner, `local` is planned instead.
     """
-    settled, plan = _largest(
-        config, choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm), source, words, on_gpu
-    )
+
+    def largest(has_vllm: bool | None) -> tuple[AnyConfig, Memory]:
+        chosen = choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm)
+        return _largest(config, chosen, source, words, on_gpu)
+
+    settled, plan = largest(has_vllm)
     if config.inference.backend == "auto" and is_planned_in_process(settled) and not _is_enough(plan):
-        settled, plan = _largest(
-            config, choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=False), source, words, on_gpu
-        )
+        settled, plan = largest(has_vllm=False)
     return settled.merged(_planned_values(config, plan, source if on_gpu else "")), plan
 
 
@@ -375,14 +376,8 @@ def _apart(config: RecipeConfig, on_gpu: bool) -> dict[str, Any]:
     """Returns arguments for servers, whose memory is not planned here: an engine on its own GPU with minimal cache."""
     if config.inference.backend == "local" or config.ray.use_ray or (on_gpu and is_planned_in_process(config)):
         return {}
-    return {
-        "in_process": False,
-        "engine_sleeps": False,
-        "gpus": 2,
-        "engine_gpus": 1,
-        "engine": "local",
-        "max_num_seqs": 1,
-    }
+    apart = {"in_process": False, "engine_sleeps": False, "gpus": 2, "engine_gpus": 1}
+    return {**apart, "engine": "local", "max_num_seqs": 1}
 
 
 def _unknown(config: RecipeConfig, hardware: Hardware) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from midthought.errors import DataError
-from midthought.rollout.episode import TokenWatch
 from midthought.rollout.openai_messages import calls_of, events_of
+from midthought.rollout.token_watch import TokenWatch
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
 from midthought.tools.call_formats import ToolCallFormat

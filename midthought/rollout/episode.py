@@ -19,6 +19,7 @@ from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
 from midthought.env.reasoning import THINK_CLOSE
 from midthought.rollout.recorded_calls import recorded_environment, recorded_sample
+from midthought.rollout.token_watch import TokenWatch
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
 from midthought.tools.call_formats import ToolCallFormat
@@ -81,29 +82,6 @@ class RolloutParts:
     """Limits of an episode, and its sampling options."""
     cassette_part: Part | None = None
     """The files that the calls of these episodes are recorded in or replayed from, and their faults."""
-
-
-class TokenWatch:
-    """Stopper of one episode: decodes its sampled tokens, one by one, for the call format's scanner."""
-
-    def __init__(self, renderer: Renderer, call_format: ToolCallFormat, *, in_thought: bool) -> None:
-        self._renderer = renderer
-        self._scanner = call_format.scanner(in_thought=in_thought)
-        self._stream = renderer.decode_stream()
-
-    def feed(self, token_id: int) -> bool:
-        """Processes the next sampled token. Returns True if a call ended inside it."""
-        piece = self._stream.step(token_id)
-        return bool(piece) and self._scanner.feed(piece)
-
-    def take(self) -> list[ParsedAction]:
-        """Returns the calls that ended since the last `take`."""
-        return self._scanner.take()
-
-    def resume(self) -> None:
-        """Call it after other text was inserted into the context. Discards an unfinished call or character before that text."""
-        self._scanner.resume()
-        self._stream = self._renderer.decode_stream()
 
 
 async def run_episodes(

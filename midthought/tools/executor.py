@@ -28,11 +28,11 @@ from midthought.tools.concurrency import ConcurrencyLimits, DaemonThreads, needs
 from midthought.tools.deadline import TooLateError, within
 from midthought.tools.definition import Tool, ToolEpisode, ToolOutput
 from midthought.tools.episode_tools import EpisodeTools
-from midthought.tools.registry import ToolRegistry, error_text, invoke
+from midthought.tools.error_texts import encodable, short_error_text, shortened
+from midthought.tools.registry import ToolRegistry, invoke
 from midthought.tools.result_cache import ResultCache, key_of
 from midthought.types import ParsedAction, Task, ToolCall, ToolEvent, ToolOutcome
 
-_MAX_ERROR_CHARS = 100
 _CUT = " …[cut]"
 """The rollout loop marks results that exceed `inference.max_result_tokens` in the same way."""
 _MAX_LINGERING = 4
@@ -271,7 +271,7 @@ class ToolExecutor:
             raise _CallFailure(ToolOutcome.MALFORMED, action.error or "no tool is named")
         if self.registry.get(action.tool_name) is None:
             known = ", ".join(self.registry.names()) or "none"
-            name = _shortened(action.tool_name)
+            name = shortened(action.tool_name)
             raise _CallFailure(ToolOutcome.UNKNOWN_TOOL, f"unknown tool '{name}'; there is: {known}")
         try:
             arguments = self.registry.arguments(action.tool_name, action.parameters)
@@ -319,7 +319,7 @@ class ToolExecutor:
             text = output.text
             if len(text) > self.max_result_chars:
                 text = text[: self.max_result_chars] + _CUT
-            answer = _Answer(ToolOutcome.OK, _encodable(text), output.metadata)
+            answer = _Answer(ToolOutcome.OK, encodable(text), output.metadata)
         except _CallFailure as failure:
             answer = _Answer(failure.outcome, str(failure))
         if progress.num_attempts > 1:
@@ -374,7 +374,7 @@ class ToolExecutor:
         except RefusedError:
             raise
         except Exception as error:
-            raise _CallFailure(ToolOutcome.RAISED, _short_error_text(error)) from error
+            raise _CallFailure(ToolOutcome.RAISED, short_error_text(error)) from error
 
     async def _answer_with_progress(self, action: ParsedAction, task: Task, progress: _Progress) -> ToolOutput:
         _progress.set(progress)
@@ -389,19 +389,3 @@ class ToolExecutor:
 
 def _garbled(output: ToolOutput, garble: Callable[[str], str]) -> ToolOutput:
     return ToolOutput(garble(output.text), output.metadata)
-
-
-def _short_error_text(error: Exception) -> str:
-    try:
-        return _shortened(error_text(error)) or type(error).__name__
-    except Exception:  # raised by its own __str__
-        return type(error).__name__
-
-
-def _shortened(text: str) -> str:
-    return _encodable(" ".join(text[: 100 * _MAX_ERROR_CHARS].split())[:_MAX_ERROR_CHARS])
-
-
-def _encodable(text: str) -> str:
-    """Replaces lone surrogates, which files and tokenizers cannot represent, with question marks."""
-    return text.encode(errors="replace").decode()

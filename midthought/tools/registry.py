@@ -16,6 +16,7 @@ from midthought.errors import SettingsError, near_names
 from midthought.tools.arguments import TYPES, ArgumentsChecker, ArgumentsError
 from midthought.tools.concurrency import DaemonThreads
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
+from midthought.tools.error_texts import error_text
 from midthought.tools.event_loops import run_on_new_loop, settled
 
 ToolT = TypeVar("ToolT", bound=Tool)
@@ -198,12 +199,6 @@ def _message(error: BaseException) -> str:
     if isinstance(error, ArgumentsError):
         return str(error)
     return f"Tool execution error: {error_text(error)}"
-
-
-def error_text(error: BaseException) -> str:
-    """Returns an exception's message for the model; with its class if the message is empty or, for a KeyError, only a key."""
-    message = str(error)
-    return f"{type(error).__name__}: {message}" if isinstance(error, KeyError) else message or type(error).__name__
 
 
 def _require_tool(tool: Any) -> None:

@@ -65,7 +65,7 @@ class GlooGroup(TorchGroup):
 
 
 def joined(address: str, port: int, *, rank: int, world_size: int, group_name: str, backend: str) -> Any:
-    """Joins with the keys of SGLang's `init_custom_process_group`, which torch's own helper makes (`JOIN_AND_RECEIVE`).
+    """Joins with the keys of SGLang's `init_custom_process_group`, which torch's own helper makes (`join_and_receive`).
 
     Torch registers a group's name once per process, so the helper itself cannot serve several servers of one process.
     """
@@ -77,22 +77,24 @@ def joined(address: str, port: int, *, rank: int, world_size: int, group_name: s
     return distributed.ProcessGroupGloo(store, rank, world_size, timeout=timeout)
 
 
-JOIN_AND_RECEIVE = """
-import sys, torch
-from datetime import timedelta
-from torch import distributed
-from torch.distributed import distributed_c10d
-address, port, name = sys.argv[1:]
-timeout = timedelta(seconds=60)
-store, _, _ = next(distributed_c10d.rendezvous(f"tcp://{address}:{port}", 1, 2, timeout=timeout))
-group, _ = distributed_c10d._new_process_group_helper(
-    2, 1, [], distributed.Backend("gloo"), distributed.PrefixStore(name, store), group_name=name, timeout=timeout)
-distributed_c10d._world.pg_group_ranks[group] = {0: 0, 1: 1}
-tensor = torch.empty(3)
-distributed.broadcast(tensor, src=0, group=group, async_op=True).wait()
-print(tensor.tolist())
-"""
-"""A process that joins like SGLang's worker (`srt/utils/common.py`, its weight updater) and receives one tensor."""
+def join_and_receive(address: str, port: int, name: str, found: Any) -> None:
+    """A process that joins like SGLang's worker (`srt/utils/common.py`, its weight updater) and receives one tensor."""
+    from torch.distributed import distributed_c10d
+
+    timeout = timedelta(seconds=60)
+    store, _, _ = next(distributed_c10d.rendezvous(f"tcp://{address}:{port}", 1, 2, timeout=timeout))
+    backend, prefixed = distributed.Backend("gloo"), distributed.PrefixStore(name, store)
+    group, _ = distributed_c10d._new_process_group_helper(2, 1, [], backend, prefixed, group_name=name, timeout=timeout)
+    distributed_c10d._world.pg_group_ranks[group] = {0: 0, 1: 1}
+    tensor = torch.empty(3)
+    distributed.broadcast(tensor, src=0, group=group, async_op=True).wait()
+    found.put(tensor.tolist())
+
+
+def open_handle(pickled: bytes, found: Any) -> None:
+    """A process that opens a handle and reads the tensor."""
+    function, arguments = pickle.loads(pickled)
+    found.put(function(*arguments).tolist())
 
 
 def receive(group: Any, dtypes: list[str], shapes: list[list[int]]) -> list[Tensor]:

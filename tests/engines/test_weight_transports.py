@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import copy
 import logging
-import os
 import pickle
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +15,9 @@ from typing import Any
 
 import pytest
 import torch
+from command_process import FORKS
 from fake_server import FakeServer, Fault
-from fake_weights import JOIN_AND_RECEIVE, GlooGroup, SGLangReceiver, SharedHandles, VLLMReceiver
+from fake_weights import GlooGroup, SGLangReceiver, SharedHandles, VLLMReceiver, join_and_receive, open_handle
 from precision import logit_tolerance
 from test_weight_sync import KINDS, PROBE, difference, learn, load, logits_of, make_model
 
@@ -337,26 +334,20 @@ def test_a_process_that_joins_with_torchs_own_helper_receives_the_tensor() -> No
     if group.address != "127.0.0.1":
         with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", group.port), timeout=5):
             pytest.fail("the store listens on all addresses")
-    arguments = [sys.executable, "-c", JOIN_AND_RECEIVE, group.address, str(group.port), "midthought"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
-        group.join()
-        broadcast_all(group, [("weight", torch.tensor([1.0, 2.0, 3.0]))])
-        assert process.communicate(timeout=120)[0] == "[1.0, 2.0, 3.0]\n"
+    found = FORKS.Queue()
+    process = FORKS.Process(target=join_and_receive, args=(group.address, group.port, "midthought", found))
+    process.start()
+    group.join()
+    broadcast_all(group, [("weight", torch.tensor([1.0, 2.0, 3.0]))])
+    assert found.get(timeout=120) == [1.0, 2.0, 3.0]
+    process.join()
 
 
-OPEN_AND_PRINT = """
-import base64, pickle, sys
-function, arguments = pickle.loads(base64.b64decode(sys.argv[1]))
-print(function(*arguments).tolist())
-"""
-
-
-def test_another_process_opens_a_handle_of_the_stand_in_for_cuda_ipc(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = Path(__file__).parent
-    monkeypatch.setenv("PYTHONPATH", f"{here}{os.pathsep}{here.parents[1]}")
-    weight = torch.zeros(2, 3)
-    handle = base64.b64encode(pickle.dumps(SharedHandles().handle(weight))).decode()
+def test_another_process_opens_a_handle_of_the_stand_in_for_cuda_ipc() -> None:
+    weight, found = torch.zeros(2, 3), FORKS.Queue()
+    handle = pickle.dumps(SharedHandles().handle(weight))
     weight += 1.0  # the handle names the memory, not its contents
-    command = [sys.executable, "-c", OPEN_AND_PRINT, handle]
-    printed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-    assert printed == "[[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]\n"
+    process = FORKS.Process(target=open_handle, args=(handle, found))
+    process.start()
+    assert found.get(timeout=120) == [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
+    process.join()

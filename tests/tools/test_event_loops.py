@@ -57,8 +57,8 @@ def test_a_coroutine_that_blocks_is_named_once_with_its_line(caplog: Any) -> Non
     box = ToolExecutor(ToolRegistry([block, wait]))
 
     async def episodes() -> None:
-        await asyncio.gather(timed(box, call("block", seconds=1.2)), timed(box, call("wait", seconds=1.2)))
-        await timed(box, call("block", seconds=1.0))
+        await asyncio.gather(timed(box, call("block", seconds=0.8)), timed(box, call("wait", seconds=0.8)))
+        await timed(box, call("block", seconds=0.7))
 
     asyncio.run(episodes())
     [record] = caplog.records
