@@ -69,22 +69,34 @@ def test_a_warm_up_of_its_own_is_gone_on_from_without_a_warning(whole_run, tmp_p
     assert "A policy without demonstrations of the tool" not in " ".join(result.output.split())
 
 
-def test_rl_without_a_warm_up_warns_that_the_tool_is_not_known(tmp_path):
-    result = train("--run", str(tmp_path / "rl"), "--stage", "rl", "training.num_train_iters=1")
+@pytest.fixture(scope="module")
+def rl_alone(tmp_path_factory):
+    path = tmp_path_factory.mktemp("feedback") / "rl"
+    words = ["--stage", "rl", "training.num_train_iters=1", "evaluation.num_shown=3"]
+    result = train("--run", str(path), *words)
     assert result.exit_code == 0, result.output
-    assert "A policy without demonstrations of the tool" in " ".join(result.output.split())
+    return path, result.output
 
 
-@pytest.mark.parametrize("num_shown", [0, 3])
-def test_num_shown_limits_the_episodes_written_of_arms_iterations_and_validations(num_shown, tmp_path):
-    words = ["--stage", "rl", "training.num_train_iters=1", f"evaluation.num_shown={num_shown}"]
-    result = train("--run", str(tmp_path / "rl"), *words)
-    assert result.exit_code == 0, result.output
-    file = tmp_path / "rl" / "trajectories.jsonl"
-    lines = file.read_text("utf-8").splitlines() if file.is_file() else []
+def test_rl_without_a_warm_up_warns_that_the_tool_is_not_known(rl_alone):
+    _, output = rl_alone
+    assert "A policy without demonstrations of the tool" in " ".join(output.split())
+
+
+def test_num_shown_limits_the_episodes_written_of_arms_iterations_and_validations(rl_alone):
+    path, _ = rl_alone
+    lines = (path / "trajectories.jsonl").read_text("utf-8").splitlines()
     written = Counter(json.loads(line)["arm"] for line in lines)
     arms = ("train", "before", "before.sampled", "after", "after.sampled", "after.none", "after.wrong")
-    assert written == ({**dict.fromkeys(arms, 3), "validation": 2} if num_shown else {})
+    assert written == {**dict.fromkeys(arms, 3), "validation": 2}
+    assert (path / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_no_episode_is_written_if_none_is_to_be_shown(tmp_path):
+    words = ["--stage", "rl", "training.num_train_iters=1", "evaluation.num_shown=0"]
+    assert train("--run", str(tmp_path / "rl"), *words).exit_code == 0
+    assert not (tmp_path / "rl" / "trajectories.jsonl").exists()
     assert (tmp_path / "rl" / "report.html").is_file()
 
 
