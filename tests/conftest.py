@@ -62,7 +62,6 @@ def pytest_collection() -> Generator[None, Any, Any]:
     result = yield
     gc.enable()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
     return result
 
 

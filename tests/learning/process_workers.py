@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -94,6 +95,7 @@ class _Rank:
 
 
 def _serve(pipe: Connection, number: int, num_ranks: int) -> None:
+    gc.freeze()  # finalizers of objects of earlier tests would wait for threads that this process does not have
     torch.set_num_threads(1)
     rank = _Rank(number, num_ranks)
     while True:
