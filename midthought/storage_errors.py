@@ -9,11 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import re
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from midthought.errors import MidthoughtError, StorageError
+from midthought.errors import CheckpointError, MidthoughtError, StorageError
 
 THEN_RESUME = "then continue with --resume (resume=True): what was saved before is intact"
 _NUMBER = re.compile(r"\(os error (\d+)\)|\[errno (\d+)\]", re.IGNORECASE)
@@ -78,6 +79,25 @@ def storage_errors(place: str | os.PathLike[str], then: str = "") -> Iterator[No
         if found is None:
             raise
         raise StorageError(f"{found}; {then}" if then else str(found)) from error
+
+
+_WRONG_VALUES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+
+
+@contextmanager
+def value_errors(place: object) -> Iterator[None]:
+    """Raises `CheckpointError` if the block, which only reads the files of a run, finds values that no run writes: of another
+    type, a missing key, a number that is too large."""
+    try:
+        yield
+    except MidthoughtError:
+        raise
+    except _WRONG_VALUES as error:
+        where = Path(traceback.extract_tb(error.__traceback__)[-1].filename).name
+        raise CheckpointError(
+            f"{place}: a value in its files is not as a run writes it ({where}: {type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}); restore the files from a copy, or give another run"
+        ) from error
 
 
 def _number_of(error: BaseException) -> int | None:

@@ -12,6 +12,7 @@ from midthought.cli import completion
 from midthought.cli.output import tell
 from midthought.cli.training import RECIPE_NAMES, require_verl_options
 from midthought.errors import SettingsError
+from midthought.storage_errors import value_errors
 
 if TYPE_CHECKING:
     from midthought.config import RecipeConfig
@@ -102,8 +103,10 @@ def report(
     if seeds:
         from midthought.evaluation.comparison.overlays import seed_curves
 
-        curves = seed_curves([run, *seeds])
-    tell(write_report(run, max_mib=max_mib, seed_curves=curves))
+        with value_errors(_named(run, *seeds)):
+            curves = seed_curves([run, *seeds])
+    with value_errors(run):
+        tell(write_report(run, max_mib=max_mib, seed_curves=curves))
 
 
 def compare(
@@ -125,12 +128,13 @@ def compare(
     from midthought.evaluation.comparison.output import print_comparison, to_dict, write_page
     from midthought.report.console import Console
 
-    comparison = compare(runs, arm=arm)
-    page = None if html is None else write_page(comparison, html)
-    if as_json:
-        tell(json.dumps(to_dict(comparison), indent=1, ensure_ascii=False))
-        return
-    print_comparison(comparison, Console())
+    with value_errors(_named(*runs)):
+        comparison = compare(runs, arm=arm)
+        page = None if html is None else write_page(comparison, html)
+        if as_json:
+            tell(json.dumps(to_dict(comparison), indent=1, ensure_ascii=False))
+            return
+        print_comparison(comparison, Console())
     if page is not None:
         tell(page)
 
@@ -143,7 +147,8 @@ def guard(
     from midthought.guards.command import judge
     from midthought.guards.finding import to_lines
 
-    findings = judge(run)
+    with value_errors(run):
+        findings = judge(run)
     if as_json:
         tell(json.dumps([finding.to_dict() for finding in findings], indent=1, ensure_ascii=False))
     else:
@@ -152,15 +157,20 @@ def guard(
         raise typer.Exit(1)
 
 
+def _named(*runs: Path) -> str:
+    return ", ".join(map(str, runs))
+
+
 def _compare(run: Path, *, as_json: bool) -> None:
     from midthought.plan.against import Comparison, to_dict, to_lines
     from midthought.report.run_folder import RunFolder
     from midthought.report.run_record import read_plan
 
-    record = read_plan(run)
-    rows = [row for row in RunFolder(run).metrics.read() if row["stage"] == record["stage"]]
-    comparison = Comparison(record, rows)
-    tell(json.dumps(to_dict(comparison), indent=1) if as_json else "\n".join(to_lines(comparison, str(run))))
+    with value_errors(run):
+        record = read_plan(run)
+        rows = [row for row in RunFolder(run).metrics.read() if row["stage"] == record["stage"]]
+        comparison = Comparison(record, rows)
+        tell(json.dumps(to_dict(comparison), indent=1) if as_json else "\n".join(to_lines(comparison, str(run))))
 
 
 def _recipe_settings(recipe: str, words: list[str], config: Path | None, engine: str) -> RecipeConfig:

@@ -9,6 +9,7 @@ import typer
 
 from midthought.cli.output import tell
 from midthought.errors import SettingsError
+from midthought.storage_errors import value_errors
 
 Run = Annotated[Path, typer.Argument(help="Run folder, checkpoint, or Hugging Face model folder.")]
 Recipe = Annotated[
@@ -121,6 +122,8 @@ def push(
     from midthought.trainer.publication import push_to_hub, save_for_hub
 
     if folder is not None:
-        tell(f"{save_for_hub(run, folder, name=repo)}: read README.md, and fill in the license")
+        with value_errors(run):
+            tell(f"{save_for_hub(run, folder, name=repo)}: read README.md, and fill in the license")
         return
-    tell(f"{push_to_hub(run, repo, private=private)}: read the model card there, and fill in the license")
+    with value_errors(run):
+        tell(f"{push_to_hub(run, repo, private=private)}: read the model card there, and fill in the license")

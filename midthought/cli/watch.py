@@ -10,6 +10,7 @@ import typer
 
 from midthought.cli.output import tell
 from midthought.errors import MidthoughtError, SettingsError
+from midthought.storage_errors import value_errors
 
 if TYPE_CHECKING:
     from midthought.report.watch import RunWatcher
@@ -33,9 +34,10 @@ def watch(
     if web:
         _serve(watcher, port)
         return
-    watched = watcher.look() if once else follow(watcher, interval_seconds=interval)
-    if once:
-        tell("\n".join(status_lines(watched)))
+    with value_errors(run):
+        watched = watcher.look() if once else follow(watcher, interval_seconds=interval)
+        if once:
+            tell("\n".join(status_lines(watched)))
     if watched.state in (RunState.FAILED, RunState.KILLED):
         raise typer.Exit(1)
 
@@ -44,7 +46,9 @@ def _findings(path: Path) -> Iterator[str]:
     from midthought.guards.command import judge
 
     try:
-        yield from (f"{finding.guard}: {finding.observation}" for finding in judge(path))
+        with value_errors(path):
+            found = judge(path)
+        yield from (f"{finding.guard}: {finding.observation}" for finding in found)
     except MidthoughtError as error:
         yield f"the guards cannot read the run: {error}"
 

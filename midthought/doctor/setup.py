@@ -49,7 +49,11 @@ class Setup:
     path: Path | None = None
     """The run folder. None: the run writes none."""
     tasks: Sequence[Task] = ()
-    """The tasks of a data set, at most `MAX_TASKS`; empty for an environment."""
+    """Tasks of a data set, at most `MAX_TASKS`; empty for an environment."""
+    all_tasks: Sequence[Task] = ()
+    """All tasks of the data set."""
+    held_out: Sequence[Task] = ()
+    """The tasks of the validation, at most `MAX_TASKS`; empty for an environment."""
     draw: Callable[[int], Sequence[Task]] | None = None
     """Returns so many training tasks to sample, also of an environment."""
     has_replies: bool = False

@@ -69,6 +69,7 @@ def truncated(history: History) -> Iterator[Finding]:
         start_step=step_of(rows[0]),
         causes=by_evidence(
             (policy < 0.5 * response, "tool results fill the token budget (inference.max_result_tokens)"),
+            broke_down(history, rows) if is_new else (False, ""),
             (
                 is_new,
                 "episodes became longer during training: the reward pays for length or does not punish truncation",

@@ -100,6 +100,9 @@ def fell(history: History, rows: Sequence[Row]) -> bool:
 def broke_down(history: History, rows: Sequence[Row]) -> tuple[bool, str]:
     """Returns whether the reward `fell` in the last iterations `rows`, and the likely cause if it did."""
     cause = "steps that are too large (training.learning_rate)"
+    coef = history.setting("training.entropy_coef", 0.0)
+    if coef and mean_of(rows, "entropy") > 1.5 * history.early("entropy"):
+        cause = f"a bonus for entropy that outweighs the reward (training.entropy_coef={coef:g})"
     if history.setting("training.self_teacher", "none") != "none":
         cause = "the self-teacher's context misleads it, or it follows the policy (training.self_teacher_update_rate)"
     return fell(history, rows), f"the policy broke down, see the reward: {cause}"

@@ -25,6 +25,8 @@ NUM_AFTER = 3
 MAX_APPROX_KL = 0.3
 """KL divergence of an update, in nats per token, that is reported by itself. The usual target of PPO is 0.01."""
 MAX_STALE_SHARE = 0.5
+KL_FACTOR = 10.0
+"""A KL penalty that is this many times the rewards (in the loss: the largest policy gradient, 1) is reported."""
 
 LOGPROB_CAUSES = (
     "the engine computes in another precision or with another runner than the learner (model.dtype, inference.backend)",
@@ -150,6 +152,37 @@ def _did_harm(history: History, name: str) -> bool:
     earlier = [found for row in before[-1 - NUM_BEFORE : -1] if math.isfinite(found := value(row, name))]
     usual = median(earlier) if earlier else math.inf
     return fell(history, after) or all(value(row, name) > SPIKE_FACTOR * usual for row in after)
+
+
+@guard("kl_outweighs_reward")
+def kl_outweighs_reward(history: History) -> Iterator[Finding]:
+    """The penalty for the distance from the reference policy is far larger than all rewards, so the policy cannot change."""
+
+    def penalty(row: Row) -> float:
+        coef = value(row, "kl_coef")
+        coef = history.setting("training.kl_coef", 0.0) if math.isnan(coef) else coef
+        return coef * abs(value(row, "kl_reference")) * value(row, "episode/policy_tokens")
+
+    def outweighs(row: Row) -> bool:
+        in_loss = history.setting("training.kl_loss_coef", 0.0) * abs(value(row, "kl_reference"))
+        return (
+            penalty(row) > KL_FACTOR * (abs(value(row, "reward/mean")) + value(row, "reward/std")) > 0
+            or in_loss > KL_FACTOR
+        )
+
+    rows = history.streak(outweighs)
+    if len(rows) < 3:
+        return
+    in_reward = penalty(rows[-1]) > KL_FACTOR * abs(value(rows[-1], "reward/mean"))
+    name = "training.kl_coef" if in_reward else "training.kl_loss_coef"
+    yield Finding(
+        observation=f"the KL penalty outweighs the reward in the last {len(rows)} iterations: kl_reference is "
+        f"{value(rows[-1], 'kl_reference'):.3g} nats per token, {name} {history.setting(name, 0.0):g}, and the mean reward "
+        f"{value(rows[-1], 'reward/mean'):.3g}",
+        start_step=step_of(rows[0]),
+        causes=(f"{name} is too large", "steps that are too large (training.learning_rate)"),
+        action=f"Lower {name} (usual: 0.001 to 0.1), or lower training.learning_rate",
+    )
 
 
 @guard("entropy_collapse", rollback=LOWER_LEARNING_RATE)

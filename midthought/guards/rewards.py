@@ -15,6 +15,8 @@ MIN_MATCH_DROP = 0.1
 """Smallest fall of the held-out exact match that is reported, if the number of questions does not require a larger one."""
 MATCH_ERRORS = 3.0
 """And the smallest one in standard errors of the difference of two exact matches."""
+MAX_NOISE = 1e-6
+"""Rewards that differ less, relative to their size or to 1, are equal: a judge's rounding errors teach nothing."""
 TOO_LARGE = "Lower training.learning_rate or training.max_grad_norm, and resume from the last checkpoint"
 _NULL = "training.no_signal_iters=null disables this check"
 
@@ -77,13 +79,31 @@ def policy_collapsed(history: History) -> Iterator[Finding]:
             observation=f"all episodes of the last {len(equal)} iterations have the same reward, {constant:g}; the best "
             f"iteration had {best:g} on average: the policy has collapsed",
             start_step=step_of(equal[0]),
-            causes=(
-                "steps that are too large (training.learning_rate, training.max_grad_norm)",
-                "a reward that one constant answer gets, without a bonus for entropy (training.entropy_coef)",
+            causes=by_evidence(
+                (
+                    _is_unchanged(history, equal[0]),
+                    "the reward function has failed, for example a judge that returns 0 for every error: the policy itself did "
+                    f"not change in iteration {step_of(equal[0])}",
+                ),
+                (None, "steps that are too large (training.learning_rate, training.max_grad_norm)"),
+                (
+                    None,
+                    "a reward that one constant answer gets, without a bonus for entropy (training.entropy_coef)",
+                ),
             ),
             action=f"{TOO_LARGE} or from the best one. {_NULL}",
             at_most="warn" if is_short else "rollback",
         )
+
+
+def _is_unchanged(history: History, row: Row) -> bool:
+    """Whether the episodes of an iteration are as long as before it, and its policy as uncertain."""
+    number = history.iterations.index(row)
+    before = history.iterations[max(0, number - 5) : number]
+    return all(
+        abs(value(row, name) - mean_of(before, name)) <= 0.25 * mean_of(before, name)
+        for name in ("episode/policy_tokens", "entropy")
+    )
 
 
 @guard("reward_hacking")
@@ -144,11 +164,11 @@ def _has_signal(history: History, number: int) -> bool:
 def _is_flat(row: Row) -> bool:
     """Whether all rewards of an iteration are equal, and no teacher gives another signal."""
     mean, std = value(row, "reward/mean"), value(row, "reward/std")
-    return std <= 1e-9 * max(1.0, abs(mean)) and "kl_teacher" not in row
+    return std <= MAX_NOISE * max(1.0, abs(mean)) and "kl_teacher" not in row
 
 
 def _equal(first: float, second: float) -> bool:
-    return math.isclose(first, second, rel_tol=1e-9, abs_tol=1e-12)
+    return math.isclose(first, second, rel_tol=MAX_NOISE, abs_tol=MAX_NOISE)
 
 
 def _best(rows: Sequence[Row]) -> float:

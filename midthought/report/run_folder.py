@@ -55,7 +55,7 @@ class RunFolder:
         self.tensorboard_path = self.path / "tensorboard"
         self.checkpoints_path = self.path / "checkpoints"
         self.report_path = self.path / "report.html"
-        self.metrics = JsonLines(self.metrics_path)
+        self.metrics = JsonLines(self.metrics_path, {"stage": str, "step": int})
         self.trajectories = JsonLines(self.trajectories_path)
         self.findings = JsonLines(self.path / "guards.jsonl")
         self.recording = Recording(self.path / RECORDING_FOLDER)

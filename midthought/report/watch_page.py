@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from midthought.errors import MidthoughtError
 from midthought.report.html import report_page
 from midthought.report.watch import RunWatcher, Watched, status_lines
+from midthought.storage_errors import value_errors
 
 ADDRESS = "127.0.0.1"
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>{refresh}
@@ -40,13 +41,15 @@ class _Handler(BaseHTTPRequestHandler):
         host = self.headers.get("Host", "").rpartition(":")[0]
         if host not in (ADDRESS, "localhost"):  # a page of another host whose name leads here must not read the run
             self._answer(HTTPStatus.FORBIDDEN, "this page is for 127.0.0.1")
-        elif self.path == "/":
-            self._answer(HTTPStatus.OK, _page(self.server.watcher.look()))
-        elif self.path == "/report":
+        elif self.path in ("/", "/report"):
+            watcher = self.server.watcher
             try:
-                self._answer(HTTPStatus.OK, report_page(self.server.watcher.path))
-            except MidthoughtError as error:
+                with value_errors(watcher.path):
+                    page = _page(watcher.look()) if self.path == "/" else report_page(watcher.path)
+            except (MidthoughtError, OSError) as error:
                 self._answer(HTTPStatus.NOT_FOUND, html.escape(str(error)))
+            else:
+                self._answer(HTTPStatus.OK, page)
         else:
             self._answer(HTTPStatus.NOT_FOUND, "not found")
 

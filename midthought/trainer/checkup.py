@@ -46,6 +46,8 @@ def setup_of(
         choice=choice,
         path=path,
         tasks=known[::step][:MAX_TASKS],
+        all_tasks=known,
+        held_out=tasks.held_out(MAX_TASKS) if known and tasks.has_held_out else (),
         draw=draw if is_played else None,
         has_replies=isinstance(tasks, EnvironmentTasks),
         source=source,

@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from doctor_runs import teach
+from doctor_runs import teach, teach_calls
 from one_thread import one_thread  # noqa: F401
 
 
 @pytest.fixture(scope="session")
 def taught() -> dict[str, Any]:
     return teach()
+
+
+@pytest.fixture(scope="session")
+def caller(taught: dict[str, Any]) -> dict[str, Any]:
+    return teach_calls(taught)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from midthought import BaseEnvironment, Trainer, tool
+from midthought import BaseEnvironment, Trainer, Trajectory, tool
 from midthought.doctor.examination import Report, examine
+from midthought.env.reasoning import last_answer
 from midthought.errors import MidthoughtError
 from midthought.learning.small_model import make_tokenizer
 
+Arguments = dict[str, Any]
 COLOURS = ("red", "blue", "green")
 QUESTIONS = [f"Which colour has box number {n}?" for n in range(12)]
 ROWS = [{"question": question, "answer": COLOURS[n % 3]} for n, question in enumerate(QUESTIONS)]
@@ -51,6 +54,35 @@ def teach() -> dict[str, Any]:
         model = trainer.model
         trainer.sft(demonstrations, num_steps=60, batch_tokens=256, learning_rate=1e-2)
     return {"model": model, "tokenizer": tokenizer}
+
+
+def teach_calls(taught: dict[str, Any]) -> dict[str, Any]:
+    """Returns the same for a model that calls `lookup` before it answers."""
+    call = {"type": "function", "id": "1", "function": {"name": "lookup", "arguments": {"word": "box"}}}
+    calls = {"role": "assistant", "reasoning_content": "I know.", "content": "", "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "1", "content": "nothing about box"}
+    said = {"role": "assistant", "content": "red"}
+    demonstrations = [[{"role": "user", "content": question}, calls, result, said] for question in QUESTIONS]
+    with Trainer(**run({**taught, "model": copy.deepcopy(taught["model"])})) as trainer:
+        trainer.sft(demonstrations, num_steps=60, batch_tokens=1024, learning_rate=1e-2)
+        return {**taught, "model": trainer.model}
+
+
+def run(taught: Arguments, **changes: Any) -> Arguments:
+    return {"dataset": ROWS, "rewards": ["correct"], "tools": [lookup], "algorithm": "grpo"} | SMALL | taught | changes
+
+
+def rewarded(taught: Arguments, function: Callable[[Trajectory], float], **changes: Any) -> Arguments:
+    return {**run(taught, **changes), "rewards": [], "reward_fn": function}
+
+
+def with_tokenizer(taught: Arguments, change: Callable[[Any], Any], **changes: Any) -> Arguments:
+    tokenizer = copy.deepcopy(taught["tokenizer"])
+    return run({**taught, "tokenizer": change(tokenizer) or tokenizer}, **changes)
+
+
+def answer_of(trajectory: Trajectory) -> str:
+    return last_answer(trajectory) or ""
 
 
 def examined(make: Callable[[], Trainer], *, samples: bool = True) -> Report:

@@ -12,17 +12,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doctor_runs import GREEN, QUESTIONS, ROWS, SMALL, Boxes, examined, lookup
+from doctor_runs import (
+    GREEN,
+    QUESTIONS,
+    ROWS,
+    Arguments,
+    Boxes,
+    answer_of,
+    examined,
+    rewarded,
+    run,
+    with_tokenizer,
+)
 
 from midthought import Task, Tool, ToolDefinition, ToolParameter, Trainer, Trajectory
 from midthought.doctor.examination import Report, examine
-from midthought.env.reasoning import last_answer
 from midthought.tools.call_formats.streaming import StreamingCallFormat
 from midthought.types import ParsedAction
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "engines"))
 
-Arguments = dict[str, Any]
 Mistake = Callable[[Arguments, Path], Arguments]
 """Returns the trainer's arguments, given the taught model's and an empty folder."""
 SAMPLING = ("episodes", "reward_variance", "never_solved", "always_solved")
@@ -36,23 +45,6 @@ def mistake(description: str, check: str, part: str) -> Callable[[Mistake], Mist
         return make
 
     return add
-
-
-def run(taught: Arguments, **changes: Any) -> Arguments:
-    return {"dataset": ROWS, "rewards": ["correct"], "tools": [lookup], "algorithm": "grpo"} | SMALL | taught | changes
-
-
-def rewarded(taught: Arguments, function: Callable[[Trajectory], float], **changes: Any) -> Arguments:
-    return {**run(taught, **changes), "rewards": [], "reward_fn": function}
-
-
-def with_tokenizer(taught: Arguments, change: Callable[[Any], Any], **changes: Any) -> Arguments:
-    tokenizer = copy.deepcopy(taught["tokenizer"])
-    return run({**taught, "tokenizer": change(tokenizer) or tokenizer}, **changes)
-
-
-def answer_of(trajectory: Trajectory) -> str:
-    return last_answer(trajectory) or ""
 
 
 # -- rewards -----------------------------------------------------------------------------------------------------

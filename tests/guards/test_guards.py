@@ -131,7 +131,20 @@ FAILURES = {
     "huge rewards": (6, [{"num_skipped_steps": 2, "reward/mean": 1e31}], "not_finite", "rewards of this size"),
     "log-probabilities": (6, [{"logprob_difference_mean": 0.2}], "logprob_difference", "is random"),
     "equal rewards": (0, [{"reward/mean": 1.0, "reward/std": 0.0}] * 10, "no_reward_variance", "does not tell"),
-    "collapse": (6, [CRASHED] * 10, "policy_collapsed", "steps that are too large"),
+    "collapse": (6, [{**CRASHED, "entropy": 0.01}] * 10, "policy_collapsed", "steps that are too large"),
+    "a judge that returns 0 for every error": (6, [CRASHED] * 10, "policy_collapsed", "the reward function has failed"),
+    "rewards that differ by rounding": (
+        0,
+        [{"reward/mean": 1.0 + n * 1e-8, "reward/std": 1e-7} for n in range(10)],
+        "no_reward_variance",
+        "does not tell",
+    ),
+    "truncated: the policy broke": (
+        6,
+        [{"episode/length": 1.0, **CRASHED}] * 5,
+        "truncated",
+        "steps that are too large",
+    ),
 }
 
 
@@ -160,6 +173,27 @@ def test_a_self_teacher_is_the_likely_cause_of_a_breakdown():
     settings = {"training": {"self_teacher": "both"}}
     (finding,) = findings_of(*[{"episode/repetition": 0.9, "reward/mean": 0.1}] * 3, settings=settings)
     assert finding.guard == "repetitive_text" and "the self-teacher's context" in finding.causes[0]
+
+
+@pytest.mark.parametrize(
+    ("training", "row", "guard", "cause"),
+    [
+        (
+            {"entropy_coef": 10.0},
+            {"episode/policy_tokens": 130.0, "entropy": 3.0, **CRASHED},
+            "length_drift",
+            "entropy_coef=10",
+        ),
+        ({"kl_coef": 100.0}, {"kl_reference": 0.1}, "kl_outweighs_reward", "training.kl_coef is too large"),
+        ({"kl_loss_coef": 1e3}, {"kl_reference": 0.1}, "kl_outweighs_reward", "training.kl_loss_coef is too large"),
+    ],
+)
+def test_a_coefficient_that_is_too_large_is_the_cause(training, row, guard, cause):
+    found = findings_of(*[row] * 3, settings={"training": training})
+    assert cause in next(each for each in found if each.guard == guard).causes[0]
+    assert guard not in [
+        each.guard for each in findings_of(*[{"kl_reference": 0.1}] * 3, settings={"training": {"kl_coef": 0.05}})
+    ]
 
 
 def validation(step, exact_match):

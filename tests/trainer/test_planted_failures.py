@@ -50,6 +50,35 @@ def make_random(model):
     model.lm_head.register_forward_hook(lambda module, inputs, logits: logits + 3 * torch.randn_like(logits))
 
 
+def judged_until(number):
+    """A judge that returns 0 for every error, and fails after so many judgments."""
+    judged = itertools.count()
+    good = says("red")
+
+    def reward(trajectory):
+        return good(trajectory) if next(judged) < number else 0.0
+
+    return reward
+
+
+def works_until(number):
+    """A tool whose service is gone after so many calls."""
+    called = itertools.count()
+
+    def repeat(word: str) -> str:
+        if next(called) >= number:
+            raise ConnectionRefusedError("no service")
+        return f"{word} {word}"
+
+    return repeat
+
+
+def never_ends(model):
+    """Without the token that ends an answer."""
+    end = torch.tensor(model.generation_config.eos_token_id).flatten()
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: logits.index_fill(-1, end, -30.0))
+
+
 def named_twice(function):
     function.__name__, function.__doc__ = "twice", "Says it twice."
     return tool(function)
@@ -119,6 +148,30 @@ PLANTED = {
         CALLS | {"tools": [twice], "max_calls": 0},
         "tool_limit",
         "max_tool_calls_per_cot=0 is too small",
+    ),
+    "learning rate 0.1": ({"learning_rate": 0.1}, "truncated repetitive_text", BROKEN),
+    "entropy bonus of 10": (
+        {"entropy_coef": 10.0, "learning_rate": 3e-3},
+        "length_drift truncated",
+        "training.entropy_coef=10",
+    ),
+    "KL penalty of 1000": ({"kl_coef": 1000.0}, "kl_outweighs_reward", "training.kl_coef is too large"),
+    "KL loss of 1000": ({"kl_loss_coef": 1000.0}, "kl_outweighs_reward", "training.kl_loss_coef is too large"),
+    "judge returns 0 from iteration 5 on": (
+        {"reward_fn": judged_until(16), "num_iters": 14, "learning_rate": 1e-4},
+        "policy_collapsed",
+        "the reward function has failed",
+    ),
+    "rounding errors as rewards": (
+        {"reward_fn": lambda t: 0.5 + 1e-8 * (len(t.turns[-1].model_output))} | GROUPS,
+        "no_reward_variance",
+        "does not tell",
+    ),
+    "no end of an answer": ({"change": never_ends}, "truncated", "max_tokens=40 is too small"),
+    "tool fails from iteration 5 on": (
+        CALLS | {"tools": [named_twice(works_until(16))]},
+        "tool_fails",
+        "twice raises",
     ),
     "wrong colour paid": (HACKED, "reward_hacking", "earned without a right answer"),
     "wrong colour paid, evaluated first": (

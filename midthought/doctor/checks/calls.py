@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +31,7 @@ def calls(setup: Setup) -> Iterator[Finding]:
         if call is None:
             continue
         num_tools += 1
+        yield from _not_taken(parts, call)
         try:
             script = written(parts, task, Line(answer="Ada", call=call, result=RESULT))
         except (DataError, SettingsError) as error:
@@ -39,6 +41,24 @@ def calls(setup: Setup) -> Iterator[Finding]:
         yield from _differences(parts, call, script, episode)
     if not num_tools and len(parts.registry):
         raise SkippedError("no example arguments fit the schemas of the tools")
+
+
+def _not_taken(parts: PolicyParts, call: tuple[str, dict[str, Any]]) -> Iterator[Finding]:
+    """Reports a function that does not accept the arguments of the tool's description."""
+    name, arguments = call
+    tool = parts.registry.get(name)
+    try:
+        inspect.signature(tool.execute if tool else lambda **_: "").bind(**arguments)
+    except TypeError as error:
+        yield Finding(
+            subject=name,
+            observation=f"every call of {name!r} fails: the parameters of its definition are {', '.join(arguments)}, and its "
+            f"execute has others ({error})",
+            causes=("a parameter was renamed in one of the two places",),
+            action="give execute the parameters of the definition, or make the tool from the function (@tool)",
+        )
+    except ValueError:  # a function of C has no signature
+        return
 
 
 def _not_read(parts: PolicyParts, call: tuple[str, dict[str, Any]], error: Exception) -> Finding:

@@ -19,6 +19,7 @@ from midthought.types import StopReason, Task, ToolCall, ToolEvent, ToolOutcome,
 NUM_TASKS = 4
 SHARE = 0.25
 """A shortcut pays if it earns more than a wrong answer by this share of what the gold answer earns more."""
+LONG_THOUGHT = " ".join([THOUGHT] * 10)
 FORMS: tuple[Callable[[str], str], ...] = (
     lambda answer: answer,
     lambda answer: rf"\boxed{{{answer}}}",
@@ -49,6 +50,14 @@ class _Judge:
         self.wrong = {task.task_id: _other(task, other) for task, other in zip(usable, others, strict=True)}
         """A wrong answer of every task: that of another task, or a changed one."""
 
+    def gold_of(self, task: Task) -> str:
+        """Returns the gold answer."""
+        return task.answer
+
+    def wrong_of(self, task: Task) -> str:
+        """Returns a wrong answer."""
+        return self.wrong[task.task_id]
+
     def score(self, line: Callable[[Task], Line], result: Callable[[Task], str] = lambda task: "") -> Score:
         """Raises `SkippedError` if the call format cannot write the line, and if no tool can be called."""
         lines = [line(task) for task in self.tasks]
@@ -67,8 +76,8 @@ class _Judge:
         form; if there is none, in the form in which they differ most."""
         tried = []
         for form in FORMS:
-            gold = self.score(functools.partial(_in_form, form, lambda task: task.answer))
-            wrong = self.score(functools.partial(_in_form, form, lambda task: self.wrong[task.task_id]))
+            gold = self.score(functools.partial(_in_form, form, self.gold_of))
+            wrong = self.score(functools.partial(_in_form, form, self.wrong_of))
             tried.append((gold, wrong, form))
             if gold.mean > wrong.mean:
                 return tried[-1]
@@ -110,21 +119,35 @@ def gold_answer(setup: Setup) -> Iterator[Finding]:
     """The gold answer of a task earns more than a wrong one, written in one of `FORMS`."""
     judge = _Judge(setup)
     gold, wrong, form = judge.best_form()
+    again = [judge.score(functools.partial(_in_form, form, answer)) for answer in (judge.gold_of, judge.wrong_of)]
+    change = max(abs(gold.mean - again[0].mean), abs(wrong.mean - again[1].mean))
+    if change > SHARE * abs(gold.mean - wrong.mean):
+        yield Finding(
+            observation=f"the reward of the same episode differs by {change:.3g} when computed again; gold and wrong answer "
+            f"differ by {abs(gold.mean - wrong.mean):.3g}",
+            causes=(
+                "the reward is random, for example a judge with a temperature",
+                "the reward keeps state between calls",
+            ),
+            action="let the reward depend on the trajectory alone; a judge: temperature 0, or the mean of several judgments",
+        )
+        return
     setup.memo["judge"] = (judge, gold, wrong, form)
     empty = judge.score(lambda task: Line(answer=""))
-    if gold.mean == wrong.mean == empty.mean:
+    if gold.mean == wrong.mean:
+        others = "" if empty.mean != gold.mean else " and the empty answer"
         yield Finding(
-            observation=f"the gold answer {gold.text!r:.60}, the wrong answer {wrong.text!r:.60} and the empty answer all earn "
-            f"{gold.mean:g}",
+            observation=f"the gold answer {gold.text!r:.60}{',' if others else ' and'} the wrong answer "
+            f"{wrong.text!r:.60}{others} {'all' if others else 'both'} earn {gold.mean:g}",
             causes=(
-                "the reward does not read the answer",
+                "the reward does not read the answer" if others else "the reward does not read the task's answer",
                 "the reward expects another form of the answer than " + ", ".join(form("…") for form in FORMS),
                 "the answer column does not hold what the reward compares with",
             ),
             action="print what the reward function gets for one episode (Trainer.rollout()) and compare with the task's answer",
             policy="stop",
         )
-    elif gold.mean <= wrong.mean:
+    elif gold.mean < wrong.mean:
         yield Finding(
             observation=f"the gold answer {gold.text!r:.60} earns {gold.mean:g}, and the wrong answer {wrong.text!r:.60} "
             f"{wrong.mean:g}",
@@ -154,6 +177,15 @@ def shortcuts(setup: Setup) -> Iterator[Finding]:
     def earned(what: str, score: Score) -> str:
         return f"{what} earns {score.mean:g}, a wrong answer {wrong.mean:g} and the gold answer {gold.mean:g}"
 
+    padded = judge.score(lambda task: Line(answer=form(judge.wrong_of(task)), thought=LONG_THOUGHT))
+    if pays(padded):
+        yield Finding(
+            subject="length",
+            observation=earned("a wrong answer after a longer thought", padded),
+            causes=("the reward grows with the number of tokens",),
+            action="let a right answer earn more than any length, or leave length out of the reward",
+        )
+        return  # other shortcuts are longer, too
     empty = judge.score(lambda task: Line(answer=""))
     if pays(empty):
         yield Finding(
@@ -170,13 +202,14 @@ def shortcuts(setup: Setup) -> Iterator[Finding]:
             causes=("the reward looks for the gold answer anywhere in the text, and the prompts hold it",),
             action="compare the answer as a whole (exact_match), or take the gold answer out of the prompts",
         )
-    yield from _with_tools(setup.parts, judge, wrong, pays, earned)
+    yield from _with_tools(setup.parts, judge, gold, wrong, pays, earned)
     yield from _forged(setup.parts, judge, gold, wrong, form, pays)
 
 
 def _with_tools(
     parts: PolicyParts,
     judge: _Judge,
+    gold: Score,
     wrong: Score,
     pays: Callable[..., bool],
     earned: Callable[[str, Score], str],
@@ -199,6 +232,13 @@ def _with_tools(
         copied = judge.score(lambda task: Line(answer=result(task), call=call, result=result(task)), result)
     except SkippedError:
         return
+    if asked.mean >= gold.mean:
+        yield Finding(
+            subject="call",
+            observation=earned("a wrong answer after a call with the result 'nothing'", asked),
+            causes=("the reward pays for calls, whatever comes of them",),
+            action="pay a call less than a right answer, or only together with one",
+        )
     base = max(wrong.mean, asked.mean)
     for subject, what, score in (
         ("copied tool output", "a copy of a whole tool result", copied),

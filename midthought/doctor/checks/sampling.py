@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from midthought.doctor.registry import check
 from midthought.doctor.setup import Setup, SkippedError
 from midthought.guards.finding import Finding
-from midthought.types import StopReason, Trajectory
+from midthought.types import StopReason, ToolEvent, ToolOutcome, Trajectory
 
 NUM_PROMPTS = 16
 GROUP_SIZE = 4
 ROUND = 4
+MIN_CALLS = 4
+"""With fewer sampled calls of a tool, its failures are not reported."""
+_FAILURES = (ToolOutcome.BAD_ARGUMENTS, ToolOutcome.RAISED, ToolOutcome.TIMED_OUT, ToolOutcome.UNAVAILABLE)
 MAX_SECONDS = 20.0
 """After this many seconds no further round of `ROUND` prompts starts."""
 
@@ -90,6 +93,25 @@ def episodes(setup: Setup) -> Iterator[Finding]:
             causes=("the budget is too small for this model", "the model does not write the token that ends an answer"),
             action="raise inference.max_tokens, or check the chat template and eos_token",
         )
+
+
+@check("tools")
+def tools(setup: Setup) -> Iterator[Finding]:
+    """Most of the sampled calls of a tool return a result."""
+    calls: dict[str, list[ToolEvent]] = defaultdict(list)
+    for event in (event for episode in samples_of(setup).episodes for event in episode.tool_events):
+        calls[event.call.tool_name or ""].append(event)
+    for name, events in calls.items():
+        failed = [event for event in events if event.outcome in _FAILURES]
+        if len(events) >= MIN_CALLS and len(failed) > 0.5 * len(events):
+            called = [event for event in failed if event.outcome is not ToolOutcome.UNAVAILABLE] or failed
+            said, count = Counter(str(event.call.result) for event in called).most_common(1)[0]
+            yield Finding(
+                subject=name,
+                observation=f"{len(failed)} of {len(events)} sampled calls of {name!r} fail, {count} of them with: {said:.200}",
+                causes=("the tool raises, hangs, or needs something that is missing here", "wrong arguments"),
+                action=f"call the tool yourself, ToolRegistry.execute_tool({name!r}, …), and correct what the message names",
+            )
 
 
 @check("reward_variance")

@@ -10,6 +10,7 @@ from midthought.doctor.scripted import Line, written
 from midthought.doctor.setup import PolicyParts, Setup
 from midthought.errors import DataError, SettingsError
 from midthought.guards.finding import Finding
+from midthought.tokenization import Renderer
 
 NUM_TEXTS = 32
 _ANSWER = {"role": "assistant", "content": "a"}
@@ -18,9 +19,19 @@ _USER = {"role": "user", "content": "b"}
 
 @check("chat_template", is_fast=True)
 def chat_template(setup: Setup) -> Iterator[Finding]:
-    """A later turn is appended to the earlier ones, or episodes have a segment for each turn (`inference.keep_thoughts`)."""
+    """A prompt ends with the start of an answer. A later turn is appended to the earlier ones, or episodes have a segment for
+    each turn (`inference.keep_thoughts`)."""
     renderer = setup.parts.renderer
-    if not renderer.chat_template.is_given or not setup.has_replies:
+    if not renderer.chat_template.is_given:
+        return
+    if renderer.prompt([_USER]) == renderer.prompt([_USER], add_generation_prompt=False) and _names_roles(renderer):
+        yield Finding(
+            observation="the chat template does not start an answer: a prompt with add_generation_prompt equals one without, so "
+            "the policy itself must write the start of its message",
+            causes=("the template has no part for add_generation_prompt",),
+            action="give the tokenizer the model's own chat template",
+        )
+    if not setup.has_replies:
         return
     try:
         renderer.following([_USER])
@@ -39,6 +50,17 @@ def chat_template(setup: Setup) -> Iterator[Finding]:
             causes=("the template is written for serving, where earlier thoughts are dropped",),
             action="set inference.keep_thoughts=false, so that every turn is a segment as it is served",
         )
+
+
+def _names_roles(renderer: Renderer) -> bool:
+    """Whether the template writes something between a prompt and its answer (Mistral's, for example, does not)."""
+    try:
+        end = len(renderer.prompt([_USER], add_generation_prompt=False))
+        answered = renderer.prompt([_USER, _ANSWER], add_generation_prompt=False)
+    except SettingsError:
+        return False
+    between = renderer.decode(answered[end:]).partition(_ANSWER["content"])[0]
+    return bool(between.strip())
 
 
 @check("tokenizer", is_fast=True)
