@@ -15,7 +15,7 @@ from midthought.memory.rule_questions.english import (
     VERBS,
     word_set,
 )
-from midthought.memory.rule_questions.numbers import DETERMINERS, YEAR, counted, is_number, number_places
+from midthought.memory.rule_questions.numbers import DETERMINERS, YEAR, counted, is_number, number_places, number_value
 from midthought.memory.rule_questions.statements import (
     FIRST_PERSON,
     Statement,
@@ -30,6 +30,10 @@ MAX_CLAUSE_WORDS = 16
 _APPROXIMATE = word_set(
     "about around over nearly almost roughly some approximately like maybe only just exactly another those these"
 )
+_BEFORE_BLANK = DETERMINERS | {"last", "next", "first", "past", "top", "other", "core"}
+"""Before "___ years"; "a certain number of years" would not be English there."""
+_NO_BLANK = frozenset(("half", "half-a", "version", "little", "like", "or"))
+_BOUNDS = ("more", "less", "fewer")
 _SUBJECTS = word_set("i i'm i've i'd i'll we we're we've we'd there the my our")
 _UNASKABLE = word_set("maybe perhaps either both between whenever whatever essentially probably")
 _OPEN = word_set("a an the my our their of to and or but as not very like than more also in for with")
@@ -76,25 +80,17 @@ def blank_of(statement: Statement, vocabulary: Vocabulary) -> Iterator[Gap]:
         if found is None:
             continue
         said, value, wh, after = found
-        others = [word for place, word in enumerate(words) if not start <= place < end]
-        if any(is_number(word, word) for word in others):
-            continue  # the other number may give the answer away
+        others = [number_value(words[first:last]) for first, last in number_places(tokens, words) if first != start]
+        if value in others:
+            continue  # the other number gives the answer away
         instead = {"how much money": "a certain sum", "what percentage": "a certain percentage"}.get(wh, "")
         unit = wh.removeprefix("how many ")
         instead = instead or (f"a certain number of {unit}" if unit != wh else "")
         first = _without_approximation(words, start)
-        if first and words[first - 1] in DETERMINERS | {
-            "last",
-            "next",
-            "first",
-            "core",
-            "top",
-            "other",
-            "half",
-            "half-a",
-            "version",
-        }:
+        if (first and words[first - 1] in _NO_BLANK) or _is_beside_number(tokens, words, start, end):
             continue
+        if first and words[first - 1] in _BEFORE_BLANK:
+            instead = f"___ {unit}" if unit != wh else ""
         left = [*tokens[:first], instead + ("," if tokens[after - 1].endswith(",") else ""), *tokens[after:]]
         reported = reported_speech(" ".join(left), vocabulary)
         asked = reported_speech(wh, vocabulary)
@@ -135,11 +131,16 @@ def _numbers(statement: Statement, tokens: list[str], words: list[str], vocabula
                 yield gap
 
 
+def _is_beside_number(tokens: list[str], words: list[str], start: int, end: int) -> bool:
+    """Whether it is one of two numbers for the same thing: "seven, eight years"."""
+    return any(0 <= place < len(words) and is_number(words[place], tokens[place]) for place in (start - 1, end))
+
+
 def _without_approximation(words: list[str], start: int) -> int:
     """Returns the place of the number with "about" or "at least" before it."""
     while start and words[start - 1] in _APPROXIMATE:
         start -= 1
-    pairs = (["at", "least"], ["up", "to"], ["close", "to"])
+    pairs = (["at", "least"], ["at", "most"], ["up", "to"], ["close", "to"], *([word, "than"] for word in _BOUNDS))
     return start - 2 if start >= 2 and words[start - 2 : start] in pairs else start
 
 

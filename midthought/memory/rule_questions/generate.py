@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from midthought.data.abstention import UNANSWERABLE
 from midthought.errors import SettingsError, near_names
 from midthought.memory.chunks import Chunk
-from midthought.memory.rule_questions.forms import KINDS, Draft, Listener
+from midthought.memory.rule_questions.forms import KINDS
+from midthought.memory.rule_questions.listener import Draft, Listener
 from midthought.memory.rule_questions.speech import spoken_turns
 from midthought.memory.rule_questions.unanswerable import unanswerable_drafts
 from midthought.types import Task

@@ -104,7 +104,8 @@ def counted(tokens: list[str], words: list[str], start: int, end: int) -> tuple[
     said = " ".join(token.rstrip(",") for token in tokens[start:end])
     value = number_value([token.rstrip(",").lower() for token in tokens[start:end]])
     before = words[start - 1] if start else ""
-    if value is None or value in ("0", "1") or before in _NOT_COUNTED or YEAR.match(said):
+    is_bound = before == "than" and start > 1 and words[start - 2] in ("more", "less", "fewer")
+    if value is None or value in ("0", "1") or (before in _NOT_COUNTED and not is_bound) or YEAR.match(said):
         return None
     if words[end : end + 1] in (["or"], ["to"]):
         return None

@@ -7,7 +7,7 @@ A statement is a complete English sentence that is understood without the senten
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -40,6 +40,18 @@ _CLAUSE_BREAK = re.compile(
     r"\s*(?:\.\.\.|…|--|—|–|;|:|\s-\s)\s*"
     r"|,? (?:and then|and so|and|but|so|because) (?=(?:I|we|I'[a-z]+|we'[a-z]+|there's|there|the|my|our) )"
 )
+_FINE_BREAK = re.compile(
+    r"[\[\](){}…:;]|--|—|–|\.\.\.| - |, (?:which|where|who|like|right|though|whereas)\b"
+    r"|,? (?:and then|and so|and|but|so|because|since) (?=(?:i|we|i'[a-z]+|we'[a-z]+|there's|there|the|my|our|it|they|he|she|you|"
+    r"that|that's|it's|they're) )",
+    re.IGNORECASE,
+)
+"""Between clauses, and before relative clauses."""
+_QUOTED = re.compile(r"[\"“][^\"”]*(?:[\"”]|$)|^[^\"“]*”")
+_CONDITION = re.compile(
+    r"(?:if|when|while|since|as|once|because|before|after|although|unless|whereas|so that)\b[^,]*$", re.IGNORECASE
+)
+"""A clause that needs another one."""
 _CONTRACTED = re.compile(r"(?:'(?:s|re|ve|m|d|ll)|n't)$")
 _FIRST_PERSON = {
     "i": "they", "i'm": "they are", "i've": "they have", "i'd": "they would", "i'll": "they will", "me": "them", "my": "their",
@@ -58,6 +70,7 @@ _SUBJECT_STARTS = word_set(
 )
 _INVERTIBLE = word_set("are is do does did can will would am was were")
 _ABBREVIATED = word_set("st. dr. mr. mrs. ms. vs. jr. sr. u.s. e.u. u.k.")
+_UNFINISHED = word_set("to the a an of and or than my our their every")
 _POINTED = word_set("do did does doing like of know see all is was at on in for with from about to than after before")
 
 
@@ -77,18 +90,26 @@ class Statement:
     """Sum of the three largest inverse document frequencies of its words."""
 
 
-def statements_of(turns: Sequence[SpokenTurn], vocabulary: Vocabulary, *, whole: bool = True) -> list[Statement]:
+def statements_of(
+    turns: Sequence[SpokenTurn],
+    vocabulary: Vocabulary,
+    *,
+    whole: bool = True,
+    clauses: Callable[[str], list[str]] | None = None,
+) -> list[Statement]:
     """Returns the statements of named speakers in English episodes, in order.
 
-    With `whole` false, the parts of all sentences, unchecked: a question about a clause of one may still be understood.
+    `clauses` splits a sentence (default: `clauses_of`). With `whole` false, the parts of all sentences, unchecked: a question
+    about a clause of one may still be understood.
     """
+    split = clauses or (clauses_of if whole else segments_of)
     english = english_stems(turns)
     found = []
     for turn in turns:
         if turn.stem not in english or turn.speaker == UNKNOWN_SPEAKER:
             continue
         for sentence in turn.sentences:
-            for clause in clauses_of(sentence.text) if whole else segments_of(sentence.text):
+            for clause in split(sentence.text):
                 text = statement_text(clause, vocabulary) if whole else " ".join(without_openers(clause.split()))
                 reported = reported_speech(text, vocabulary) if text and whole else text
                 if text and reported:
@@ -108,6 +129,16 @@ def clauses_of(text: str) -> list[str]:
         return [text]
     parts = [part.strip(" ,") for part in _CLAUSE_BREAK.split(text)]
     return [part if part.endswith((".", "!")) else f"{part}." for part in parts if part]
+
+
+def fine_clauses_of(text: str) -> list[str]:
+    """Returns the main clauses of a sentence, also of one without an end; none of a question, and no words in quotation marks."""
+    text = text.replace("’", "'").replace("‘", "'").strip()
+    if text.endswith("?"):
+        return []
+    parts = [part.strip(" ,.!") for quoteless in _QUOTED.split(text) for part in _FINE_BREAK.split(quoteless)]
+    parts = parts[:-1] if text.endswith("...") else parts
+    return [f"{part}." for part in parts if part and not _CONDITION.match(" ".join(without_openers(part.split())))]
 
 
 def english_stems(turns: Sequence[SpokenTurn]) -> set[str]:
@@ -154,7 +185,7 @@ def is_fluent(tokens: Sequence[str]) -> bool:
     """Whether no word is repeated, is a filler, or stands for something else."""
     words = [bare_token(token).lower() for token in tokens]
     repeats = any(first == second for first, second in pairwise(words))
-    tags = words[-1] in OPENERS | {"know", "that", "too", "though"} or words[-2:] == ["of", "course"]
+    tags = words[-1] in OPENERS | _UNFINISHED | {"know", "that", "too", "though"} or words[-2:] == ["of", "course"]
     fillers = any(
         token.lower() in ("like,", "right,", "well,", "yeah,") for token in tokens
     ) or " you know" in " ".join(words)
@@ -171,7 +202,7 @@ def _has_subject(tokens: Sequence[str], vocabulary: Vocabulary) -> bool:
     first = words[0] if words else ""
     if not any(is_verb(word) for word in words[1:]):
         return False
-    if first in FIRST_PERSON or first in _SUBJECT_STARTS or first.endswith("ing"):
+    if first in FIRST_PERSON or first in _SUBJECT_STARTS or first.endswith("ing") or first[:1].isdigit():
         return True
     return vocabulary.is_name(tokens[0]) or (first not in FUNCTION_WORDS | VERBS and words[1] in VERBS)
 

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from midthought.data.abstention import NO_ANSWER, OTHER_WORDINGS, UNANSWERABLE
-from midthought.memory.rule_questions import forms, wordings
-from midthought.memory.rule_questions.forms import Draft, Listener, names_in
+from midthought.memory.rule_questions import wordings
+from midthought.memory.rule_questions.forms import mentions_of, names_in
+from midthought.memory.rule_questions.listener import Draft, Listener, draft_of, draft_of_gap
+from midthought.memory.rule_questions.replies import continued_statements, reply_drafts
 from midthought.memory.rule_questions.speech import plain_words
 from midthought.memory.rule_questions.statements import Statement
 from midthought.types import Task
@@ -28,17 +30,21 @@ def unanswerable_drafts(asked: Listener) -> Iterator[Draft]:
     for gap in asked.gaps:
         if (other := _other_speaker(asked, gap.statement)) is not None:
             question = gap.question(other, asked.rng.choice(wordings.FRAMES))
-            yield _without_answer(forms.draft_of_gap(asked, gap), question)
+            yield _without_answer(draft_of_gap(asked, gap), question)
     for gap in asked.blanks:
         if (other := _other_speaker(asked, gap.statement)) is not None:
             question = asked.choose(wordings.BLANK, who=other, said=gap.clause, wh=gap.wh)
-            yield _without_answer(forms.draft_of(gap.kind, "blank", "", "", (), gap.statement), question)
+            yield _without_answer(draft_of(gap.kind, "blank", "", "", (), gap.statement), question)
     for each in asked.statements:
         if (other := _other_speaker(asked, each)) is not None:
             question = asked.choose(wordings.WHEN, episode=each.episode, who=other, said=each.reported)
-            yield _without_answer(forms.draft_of("when", "time", "", "", (), each), question)
+            yield _without_answer(draft_of("when", "time", "", "", (), each), question)
             question = asked.choose(wordings.EPISODE, who=other, said=each.reported)
-            yield _without_answer(forms.draft_of("episode", "statement", "", "", (), each), question)
+            yield _without_answer(draft_of("episode", "statement", "", "", (), each), question)
+    for each, _, frames in continued_statements(asked):
+        if (other := _other_speaker(asked, each)) is not None:
+            draft = draft_of("next", "continuation", "", "", (), each)
+            yield _without_answer(draft, asked.choose(frames, who=other, said=each.reported))
     yield from _other_names(asked)
     yield from _other_repliers(asked)
     yield from _topics_of_others(asked)
@@ -66,7 +72,7 @@ def _other_bridges(asked: Listener) -> Iterator[Draft]:
         if own:
             inner = gap.question("the same person", asked.rng.choice(wordings.FRAMES[:2]))
             question = asked.choose(wordings.BRIDGE, said=asked.rng.choice(own).reported, gap=inner)
-            draft = replace(forms.draft_of_gap(asked, gap), kind="two", form="bridge")
+            draft = replace(draft_of_gap(asked, gap), kind="two", form="bridge")
             yield _without_answer(draft, question)
 
 
@@ -84,7 +90,7 @@ def _other_speaker(asked: Listener, each: Statement) -> str | None:
 
 def _other_names(asked: Listener) -> Iterator[Draft]:
     """Who says that …, with another name of the same episode in the statement."""
-    mentions = forms.mentions_of(asked)
+    mentions = mentions_of(asked)
     for each in asked.statements:
         names = [name for name in names_in(each.reported, asked.vocabulary) if name in mentions[each.stem]]
         others = [name for name in mentions[each.stem] if name not in each.text]
@@ -100,7 +106,7 @@ def _other_names(asked: Listener) -> Iterator[Draft]:
         if any(set(plain_words(other)) <= set(plain_words(place.sentence.text)) for place in similar):
             continue
         question = asked.choose(wordings.SPEAKER, said=each.reported.replace(name, other))
-        yield _without_answer(forms.draft_of("speaker", "statement", "", "", (), each), question)
+        yield _without_answer(draft_of("speaker", "statement", "", "", (), each), question)
 
 
 def _shape(name: str) -> tuple[int, bool]:
@@ -110,7 +116,7 @@ def _shape(name: str) -> tuple[int, bool]:
 
 def _other_repliers(asked: Listener) -> Iterator[Draft]:
     """What did … answer when … asked …, of a speaker who did not answer it."""
-    for draft in forms.next_drafts(asked):
+    for draft in reply_drafts(asked):
         first, second = draft.labels["first"], draft.labels["second"]
         others = [name for name in asked.speakers[draft.stem] if name not in (first, second)]
         if others:
@@ -121,7 +127,7 @@ def _other_repliers(asked: Listener) -> Iterator[Draft]:
 
 def _topics_of_others(asked: Listener) -> Iterator[Draft]:
     """Which episode mentions both …; who mentions … first: of names that do not occur in one episode."""
-    mentions = forms.mentions_of(asked)
+    mentions = mentions_of(asked)
     stems = sorted(stem for stem in mentions if mentions[stem])
     for stem in stems:
         for other_stem in (each for each in stems if each != stem):

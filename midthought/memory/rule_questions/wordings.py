@@ -31,6 +31,43 @@ NEXT = (
     'What did {second} answer when {first} asked: "{asked}"?',
     '"{asked}" {first} wanted to know. How did {second} reply?',
 )
+_REASON = (
+    "{who} says that {said}. What reason do they give?",
+    "What reason does {who} give right after saying that {said}?",
+)
+_EXAMPLE = (
+    "{who} says that {said}. Which example do they give?",
+    "Which example does {who} give right after saying that {said}?",
+)
+_CONCLUSION = (
+    "{who} says that {said}. What do they conclude from it?",
+    "What does {who} conclude after saying that {said}?",
+)
+_RESERVATION = (
+    "{who} says that {said}. But what do they add?",
+    "Which reservation does {who} have after saying that {said}?",
+)
+ADDITION = (
+    "{who} says that {said}. What do they add?",
+    "What does {who} add right after saying that {said}?",
+)
+CONTINUATIONS = {
+    "because ": _REASON,
+    "for example ": _EXAMPLE,
+    "for instance ": _EXAMPLE,
+    "so ": _CONCLUSION,
+    "but ": _RESERVATION,
+    "and ": ADDITION,
+    "that ": ADDITION,
+    "that's ": ADDITION,
+    "it ": ADDITION,
+    "it's ": ADDITION,
+    "they ": ADDITION,
+    "this ": ADDITION,
+    "these ": ADDITION,
+    "those ": ADDITION,
+}
+"""By the first words of the sentence that answers: what it is to the sentence before."""
 BLANK = (
     "{who} says that {said}: {wh}?",
     "{who} said that {said}. Do you remember {wh}?",

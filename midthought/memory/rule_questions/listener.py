@@ -1,0 +1,130 @@
+"""What the kinds of question read: turns, statements, gaps, and what else the memory says. English."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from midthought.memory.rule_questions import wordings
+from midthought.memory.rule_questions.english import FUNCTION_WORDS
+from midthought.memory.rule_questions.gaps import Gap, blank_of, gaps_of
+from midthought.memory.rule_questions.index import StatementIndex
+from midthought.memory.rule_questions.numbers import number_places, number_value
+from midthought.memory.rule_questions.speech import Sentence, SpokenTurn, plain_words
+from midthought.memory.rule_questions.statements import (
+    Statement,
+    clauses_of,
+    english_stems,
+    fine_clauses_of,
+    statements_of,
+)
+from midthought.memory.rule_questions.vocabulary import Vocabulary, bare_token
+from midthought.memory.turns import UNKNOWN_SPEAKER
+
+MIN_INFORMATION_SHARE = 0.6
+"""A statement has at least this share of the information of three words that occur once."""
+MIN_CONTENT_WORDS = 4
+_MIN_CONTENT = {"name": MIN_CONTENT_WORDS, "number": MIN_CONTENT_WORDS - 1}
+"""Of a sentence with one word left out. A number has a noun beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A question before it is chosen."""
+
+    kind: str
+    form: str
+    question: str
+    answer: str
+    aliases: tuple[str, ...]
+    chunk_ids: tuple[str, ...]
+    stem: str
+    subject: str
+    """What it is about; a statement is used once per kind."""
+    information: float = 0.0
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+class Listener:
+    """What the forms read: turns, statements, and what else the memory says."""
+
+    def __init__(self, turns: Sequence[SpokenTurn], memory: Sequence[SpokenTurn], rng: random.Random) -> None:
+        """`turns` are asked about; answers are unique in `memory`, which contains them."""
+        self.turns, self.rng = turns, rng
+        self.vocabulary = Vocabulary(memory)
+        self.index = StatementIndex(memory, self.vocabulary)
+        self.memory = memory
+        self.english = english_stems(turns)
+        least = MIN_INFORMATION_SHARE * 3 * self.vocabulary.idf("")
+        self.statements = [
+            each
+            for each in statements_of(turns, self.vocabulary)
+            if each.information >= least and self._has_content(each.text) and _is_open(each)
+        ]
+        self.gaps = [
+            gap
+            for statement in statements_of(turns, self.vocabulary, whole=False)
+            for gap in gaps_of(statement, self.vocabulary)
+            if self.has_one_answer(gap)
+        ]
+        self.blanks = [
+            gap
+            for kind, clauses in (("name", clauses_of), ("number", fine_clauses_of))
+            for statement in statements_of(turns, self.vocabulary, clauses=clauses)
+            for gap in blank_of(statement, self.vocabulary)
+            if gap.kind == kind and self._has_content(gap.clause, _MIN_CONTENT[kind])
+            if self.has_one_answer(gap) and not reveals(gap.clause, gap.answer)
+        ]
+        self.speakers: dict[str, list[str]] = defaultdict(list)
+        for turn in memory:
+            if turn.speaker != UNKNOWN_SPEAKER and turn.speaker not in self.speakers[turn.stem]:
+                self.speakers[turn.stem].append(turn.speaker)
+
+    def _has_content(self, text: str, least: int = MIN_CONTENT_WORDS) -> bool:
+        return len(set(self.vocabulary.content_words(text))) >= least
+
+    def has_one_answer(self, gap: Gap) -> bool:
+        """Whether nothing else that the speaker says may answer it."""
+        places = self.index.similar(f"{gap.wh} {gap.clause}", gap.statement.sentence)
+        return all(place.speaker != gap.statement.speaker or not _may_answer(gap, place.sentence) for place in places)
+
+    def choose(self, frames: Sequence[str], **values: str) -> str:
+        """Returns one of the wordings, filled, with a capital letter."""
+        text = self.rng.choice(frames).format(**values)
+        return text[0].upper() + text[1:]
+
+
+def _is_open(statement: Statement) -> bool:
+    """Whether the statement does not name its speaker."""
+    names = {word for word in plain_words(statement.speaker) if len(word) > 2}
+    return not names & set(plain_words(statement.text))
+
+
+def _may_answer(gap: Gap, sentence: Sentence) -> bool:
+    """Whether a similar sentence may hold another answer: to a question for a number or year, only one with other numbers."""
+    if gap.kind == "name":
+        return True
+    tokens = sentence.text.split()
+    words = [bare_token(token).lower() for token in tokens]
+    numbers = {number_value(words[start:end]) for start, end in number_places(tokens, words)}
+    return bool(numbers) and number_value(plain_words(gap.answer)) not in numbers
+
+
+def reveals(question: str, answer: str) -> bool:
+    """Whether the question has a content word of the answer."""
+    words = {word for word in plain_words(answer) if word not in FUNCTION_WORDS}
+    return bool(words & set(plain_words(question)))
+
+
+def draft_of_gap(asked: Listener, gap: Gap) -> Draft:
+    question = gap.question(gap.statement.speaker, asked.rng.choice(wordings.FRAMES))
+    return draft_of(gap.kind, "gap", question, gap.answer, gap.aliases, gap.statement)
+
+
+def draft_of(kind: str, form: str, question: str, answer: str, aliases: tuple[str, ...], each: Statement) -> Draft:
+    return Draft(
+        kind, form, question, answer, aliases, each.sentence.chunk_ids, each.stem, each.text, each.information,
+        {"speaker": each.speaker},
+    )  # fmt: skip
