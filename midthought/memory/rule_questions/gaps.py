@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from midthought.memory.rule_questions.english import (
     AUXILIARIES,
+    BE,
     CALENDAR,
     CLAUSE_STARTS,
     FUNCTION_WORDS,
@@ -30,9 +31,9 @@ MAX_CLAUSE_WORDS = 16
 _APPROXIMATE = word_set(
     "about around over nearly almost roughly some approximately like maybe only just exactly another those these"
 )
-_BEFORE_BLANK = DETERMINERS | {"last", "next", "first", "past", "top", "other", "core"}
+_BEFORE_BLANK = (DETERMINERS - {"a", "an"}) | {"last", "first", "past", "top", "other", "core"}
 """Before "___ years"; "a certain number of years" would not be English there."""
-_NO_BLANK = frozenset(("half", "half-a", "version", "little", "like", "or"))
+_NO_BLANK = frozenset(("a", "an", "next", "half", "half-a", "version", "little", "like", "or"))
 _BOUNDS = ("more", "less", "fewer")
 _SUBJECTS = word_set("i i'm i've i'd i'll we we're we've we'd there the my our")
 _UNASKABLE = word_set("maybe perhaps either both between whenever whatever essentially probably")
@@ -80,14 +81,20 @@ def blank_of(statement: Statement, vocabulary: Vocabulary) -> Iterator[Gap]:
         if found is None:
             continue
         said, value, wh, after = found
-        others = [number_value(words[first:last]) for first, last in number_places(tokens, words) if first != start]
-        if value in others:
+        others = [place for place in number_places(tokens, words) if place[0] != start]
+        if value in (number_value(words[first:last]) for first, last in others):
             continue  # the other number gives the answer away
+        if any((also := counted(tokens, words, *place)) and also[2] == wh for place in others):
+            continue  # which of the two?
         instead = {"how much money": "a certain sum", "what percentage": "a certain percentage"}.get(wh, "")
         unit = wh.removeprefix("how many ")
         instead = instead or (f"a certain number of {unit}" if unit != wh else "")
         first = _without_approximation(words, start)
-        if (first and words[first - 1] in _NO_BLANK) or _is_beside_number(tokens, words, start, end):
+        if (
+            words[after : after + 1] == ["later"]
+            or (first and words[first - 1] in _NO_BLANK)
+            or _is_beside_number(tokens, words, start, end)
+        ):
             continue
         if first and words[first - 1] in _BEFORE_BLANK:
             instead = f"___ {unit}" if unit != wh else ""
@@ -123,6 +130,9 @@ def _numbers(statement: Statement, tokens: list[str], words: list[str], vocabula
             said, value, wh, after = found
             unit = wh.removeprefix("how many ") if wh.startswith("how many ") else ""
             first = _without_approximation(words, start)
+            is_measure = first > 1 and words[first - 1] in BE and words[first - 2] not in ("there", *FIRST_PERSON)
+            if is_measure or words[after : after + 1] == ["later"]:
+                continue  # "the town is 9,000 people"
             if words[after : after + 1] == ["ago"]:
                 wh, after = f"{wh} ago", after + 1
             aliases = _number_aliases(said, value, unit)
@@ -291,7 +301,7 @@ def _gap(
     if left and bare_token(left[-1]).lower() in PREPOSITIONS:
         if wh == "where" or kind == "name":
             right = [left.pop(), *right]
-        elif left[-1].lower() in _FRONTED:
+        elif left[-1].lower() in _FRONTED and not (left[-1].lower() == "in" and ("dollars" in wh or "money" in wh)):
             wh = f"{left.pop()} {wh}"
         else:
             return None

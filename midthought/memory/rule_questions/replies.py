@@ -142,7 +142,9 @@ _AUXILIARIES = word_set("do does did is are was were can could have has would wi
 _UNCLEAR = re.compile(r"[\"“”\[\]]|--|\.\.\.")
 _YOU = frozenset(("you", "your", "you're", "you've", "yours", "yourself"))
 _SMALL_TALK = word_set("doing today guys folks feeling answer talk")
-_BROKEN = re.compile(r"[\"“”\[\]]|--|\.\.\.|\?|\blet's\b|\bepisode\b|\bsaid\b|\byou know\b", re.IGNORECASE)
+_BROKEN = re.compile(
+    r"[\"“”\[\]]|--|\.\.\.|\?|\blet's\b|^So there's\b|\bepisode\b|\bsaid\b|\byou know\b", re.IGNORECASE
+)
 _PRAISE = word_set("question hear thank thanks welcome glad happy sorry wonderful")
 
 

@@ -70,6 +70,7 @@ _SUBJECT_STARTS = word_set(
 )
 _INVERTIBLE = word_set("are is do does did can will would am was were")
 _ABBREVIATED = word_set("st. dr. mr. mrs. ms. vs. jr. sr. u.s. e.u. u.k.")
+_SUBORDINATE = word_set("the a an my our their his her its that who which whose how what where to all no")
 _UNFINISHED = word_set("to the a an of and or than my our their every")
 _POINTED = word_set("do did does doing like of know see all is was at on in for with from about to than after before")
 
@@ -200,11 +201,20 @@ def _has_subject(tokens: Sequence[str], vocabulary: Vocabulary) -> bool:
     """Whether it starts as a statement, not as an order or a fragment, and has a verb."""
     words = plain_words(" ".join(tokens))
     first = words[0] if words else ""
-    if not any(is_verb(word) for word in words[1:]):
+    if not any(_is_main_verb(words[place - 1], words[place]) for place in range(1, len(words))):
         return False
-    if first in FIRST_PERSON or first in _SUBJECT_STARTS or first.endswith("ing") or first[:1].isdigit():
+    if tokens[0].endswith(",") and words[1] in FIRST_PERSON | _SUBORDINATE:
+        return False  # "Daniel, we …"
+    if first in FIRST_PERSON or first in _SUBJECT_STARTS or first.endswith("ing"):
         return True
+    if first[:1].isdigit():
+        return words[1] == "of"
     return vocabulary.is_name(tokens[0]) or (first not in FUNCTION_WORDS | VERBS and words[1] in VERBS)
+
+
+def _is_main_verb(before: str, word: str) -> bool:
+    """Whether a word can be the verb of the main clause: not a noun after an article, nor a verb of a relative clause."""
+    return is_verb(word) and before not in _SUBORDINATE
 
 
 def is_verb(word: str) -> bool:
@@ -241,6 +251,8 @@ def _is_named(
         return True
     if word in ("which", "who"):
         return place > 1 and before not in PREPOSITIONS
+    if word == "then" and before in ("since", "by", "until", "back"):
+        return False
     if word in ("then", "such", "other", "others", "another", "same", "both", "either", "neither", "one"):
         return place > 0 and (word not in ("such", "others", "one") or following in ("as", "of"))
     earlier = tokens[:place]
