@@ -232,6 +232,8 @@ def _name(
         )
     first = start - 1 if words[start - 1] == "the" else start
     before = words[first - 1] if first else ""
+    if first > 1 and before.endswith("ed") and words[first - 2] in PREPOSITIONS:
+        return None  # "with rented …"
     called = _called(tokens, words, first)
     if called is not None:
         noun, first = called
@@ -320,6 +322,8 @@ def _gap(
     if len(informative) < 1 + (kind == "name") or any(word in plain for word in answer.lower().split()):
         return None
     if set(plain) & _UNASKABLE or (kind == "number" and any(is_number(word, word) for word in plain)):
+        return None
+    if plain[-1] in ("called", "named"):
         return None
     if clause[-1].lower() in PREPOSITIONS and kind != "name":
         return None

@@ -67,7 +67,7 @@ class Listener:
             gap
             for statement in statements_of(turns, self.vocabulary, whole=False)
             for gap in gaps_of(statement, self.vocabulary)
-            if self.has_one_answer(gap)
+            if self.has_one_answer(gap) and not _abbreviates(gap.answer, gap.clause)
         ]
         self.blanks = [
             gap
@@ -75,7 +75,8 @@ class Listener:
             for statement in statements_of(turns, self.vocabulary, clauses=clauses)
             for gap in blank_of(statement, self.vocabulary)
             if gap.kind == kind and self._has_content(gap.clause, _MIN_CONTENT[kind])
-            if self.has_one_answer(gap) and not reveals(gap.clause, gap.answer)
+            if self.has_one_answer(gap) and not reveals(gap.clause, gap.answer) and _is_open(gap.statement)
+            if not _abbreviates(gap.answer, gap.clause)
         ]
         self.speakers: dict[str, list[str]] = defaultdict(list)
         for turn in memory:
@@ -100,6 +101,13 @@ def _is_open(statement: Statement) -> bool:
     """Whether the statement does not name its speaker."""
     names = {word for word in plain_words(statement.speaker) if len(word) > 2}
     return not names & set(plain_words(statement.text))
+
+
+def _abbreviates(answer: str, clause: str) -> bool:
+    """Whether an acronym has the first letters of words of the question."""
+    letters = "".join(letter for letter in answer if letter.isalpha())
+    initials = "".join(word[0] for word in plain_words(clause))
+    return len(letters) > 1 and letters.isupper() and letters.lower() in initials
 
 
 def _may_answer(gap: Gap, sentence: Sentence) -> bool:

@@ -3,7 +3,7 @@ name or episode."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from midthought.data.abstention import NO_ANSWER, OTHER_WORDINGS, UNANSWERABLE
@@ -93,11 +93,18 @@ def _other_names(asked: Listener) -> Iterator[Draft]:
     mentions = mentions_of(asked)
     for each in asked.statements:
         names = [name for name in names_in(each.reported, asked.vocabulary) if name in mentions[each.stem]]
-        others = [name for name in mentions[each.stem] if name not in each.text]
+        places = mentions[each.stem]
+        others = [name for name in places if name not in each.text]
         if not names or not others:
             continue
         name = names[0]
-        alike = [each for each in others if _shape(each) == _shape(name)]
+        before = _words_before(name, [each.text])
+        alike = [
+            other
+            for other in others
+            if _shape(other) == _shape(name)
+            and before & _words_before(other, [sentence.text for _, sentence in places[other]])
+        ]
         if not alike:
             continue
         other = asked.rng.choice(alike)
@@ -107,6 +114,12 @@ def _other_names(asked: Listener) -> Iterator[Draft]:
             continue
         question = asked.choose(wordings.SPEAKER, said=each.reported.replace(name, other))
         yield _without_answer(draft_of("speaker", "statement", "", "", (), each), question)
+
+
+def _words_before(name: str, texts: Sequence[str]) -> set[str]:
+    """Returns the words before a name: a name of a place follows other words than one of a program."""
+    parts = [text.replace("’", "'").split(name)[0].split() for text in texts if name in text]
+    return {part[-1].lower() for part in parts if part}
 
 
 def _shape(name: str) -> tuple[int, bool]:
