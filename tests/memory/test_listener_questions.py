@@ -110,9 +110,10 @@ def test_a_stated_number_or_year_is_asked_for(vocabulary, said, question, answer
     [
         (
             'We have two rules, which my brother wrote, and he said "We need three bells" before we moved it.',
-            ["We have two rules.", "and he said.", "before we moved it."],
+            ["We have two rules.", "my brother wrote.", "he said."],
         ),
-        ("When we cast nine bells in winter, because it snowed...", ["When we cast nine bells in winter."]),
+        ("We cast nine bells in winter, because it snowed...", ["We cast nine bells in winter."]),
+        ("When we cast nine bells in winter, we count them.", ["When we cast nine bells in winter, we count them."]),
         ("Do we need three bells?", []),
     ],
 )
@@ -149,16 +150,13 @@ def test_a_number_is_left_out_of_a_sentence(vocabulary, said, clause, wh):
 
 
 def test_what_a_speaker_adds_to_a_statement_is_asked_for(memory):
-    made = [
-        *listener_questions(memory, 100, kinds=("next",)),
-        *listener_questions(memory, 100, kinds=("next", "unanswerable")),
-    ]
+    made = listener_questions(memory, 60, kinds=("next", "unanswerable"))
     sentences = [sentence.text for turn in spoken_turns(memory) for sentence in turn.sentences]
     added = [task for task in made if task.labels["form"] == "continuation"]
     assert added
     for task in added:
         said = sentences[sentences.index(task.answer) - 1]
-        assert len(set(plain_words(said)) - set(plain_words(task.prompt))) <= 5  # "I", "my" and openers
+        assert len(set(plain_words(said)[-4:]) & set(plain_words(task.prompt))) >= 2  # "my" became "their"
         is_reason = task.answer.startswith("Because")
         assert is_reason == ("reason" in task.prompt)
     assert {task.labels["form"] for task in made if not is_answerable(task)} & {"next/continuation"}

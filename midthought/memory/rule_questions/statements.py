@@ -137,8 +137,11 @@ def fine_clauses_of(text: str) -> list[str]:
     text = text.replace("’", "'").replace("‘", "'").strip()
     if text.endswith("?"):
         return []
-    parts = [part.strip(" ,.!") for quoteless in _QUOTED.split(text) for part in _FINE_BREAK.split(quoteless)]
-    parts = parts[:-1] if text.endswith("...") else parts
+    is_cut = text.endswith(("...", "…"))
+    parts = [
+        part.strip(" ,.!") for quoteless in _QUOTED.split(text.rstrip(".…")) for part in _FINE_BREAK.split(quoteless)
+    ]
+    parts = parts[:-1] if is_cut else parts
     return [f"{part}." for part in parts if part and not _CONDITION.match(" ".join(without_openers(part.split())))]
 
 
