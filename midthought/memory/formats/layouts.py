@@ -6,18 +6,26 @@ not go back; one style explains the text.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
 
-from midthought.memory.formats.header_fields import is_known_key, is_role_key
-from midthought.memory.formats.line_candidates import ODD, WEAK, Row, bare_style, candidates_of, key_of
+from midthought.memory.formats.doubts import judge_named, judge_unnamed
+from midthought.memory.formats.header_fields import is_role_key
+from midthought.memory.formats.line_candidates import (
+    ODD,
+    WEAK,
+    Layout,
+    Row,
+    bare_style,
+    candidates_of,
+    is_annotation,
+    is_name_list,
+    key_of,
+    share_in_order,
+)
 from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_label, time_head
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role, looks_like_name
-from midthought.memory.formats.word_lists import ANNOTATIONS, NUMBERED
 
 _WEIGHTS = {
     "name / time": 1.6,
@@ -40,28 +48,7 @@ _NEEDS_RECURRENCE = ("name", "time name", "name time text", "[name]", "name |", 
 _MAX_PREFACE_WORDS = 150
 _MAX_PREFACE_SHARE = 0.15
 _MAX_WORDS_PER_TURN = 1500
-_NUMBER = re.compile(r"\d\.\d{1,3}$")
-"""End of labels such as `Decision 80.1`."""
 _MAX_LABEL_LETTERS = 60
-_MAX_OTHER_SHARE = 0.01
-"""Share of lines that start like turns and were read as text, of the turns, from which on a file is doubtful."""
-
-
-@dataclass
-class Layout:
-    """Where turns start. `heads` has, by the index of the row, the head that was chosen."""
-
-    style: str = ""
-    heads: dict[int, Head] = field(default_factory=dict)
-    used: set[int] = field(default_factory=set)
-    """Rows that are part of the head before them."""
-    confidence: float = 0.0
-    doubts: list[str] = field(default_factory=list)
-
-    def doubt(self, sentence: str, cost: float) -> None:
-        """Adds a doubt that lowers the confidence by `cost`."""
-        self.doubts.append(sentence)
-        self.confidence = max(0.05, round(self.confidence - cost, 3))
 
 
 def choose_layout(rows: Sequence[Row]) -> Layout:
@@ -79,10 +66,10 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
     if best.style:
         _add_known_labels(best, rows, candidates)
         best.used = {row + 1 for row, head in best.heads.items() if " / " in head.style}
-        _judge_named(best, rows, candidates, num_words)
+        judge_named(best, rows, candidates, num_words)
     _add_times(best, rows)
     if not best.style:
-        _judge_unnamed(best, rows, candidates)
+        judge_unnamed(best, rows, candidates)
     return best
 
 
@@ -98,9 +85,9 @@ def speakers_of(rows: Sequence[Row]) -> Layout:
         if accepted and len(accepted) > len(layout.heads) and _is_supported(rows, accepted, found, num_words, style):
             layout = Layout(style, accepted)
     if layout.style:
-        _judge_named(layout, rows, candidates, num_words)
+        judge_named(layout, rows, candidates, num_words)
     else:
-        _judge_unnamed(layout, rows, candidates)
+        judge_unnamed(layout, rows, candidates)
     return layout
 
 
@@ -112,7 +99,7 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
     if bare == "any:" and not (len(found) > 3 and 2 * len(counts) <= len(found) and _explains(rows, found, style)):
         return {}
     is_weak = bare in WEAK and not (style.startswith("bold ") and bare != "name")
-    rejected = {key for key in counts if _is_annotation(key) and not (bare in TIMED_STYLES and counts[key] > 1)}
+    rejected = {key for key in counts if is_annotation(key) and not (bare in TIMED_STYLES and counts[key] > 1)}
     if not is_weak:
         return {place: head for place, head in found.items() if keys[place] not in rejected}
     initials = {
@@ -120,7 +107,9 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
     }
     if 2 * sum(counts[key] for key in initials) < len(found):
         initials = set()
-    values = Counter(keys[place] for place, head in found.items() if is_role_key(keys[place]) and _is_value(head.rest))
+    values = Counter(
+        keys[place] for place, head in found.items() if is_role_key(keys[place]) and is_name_list(head.rest)
+    )
     rejected |= {key for key, num in values.items() if num >= 0.8 * counts[key] and len(counts) > 2}
     following = [row.text for row in rows[1:]] + [""]
     rejected |= {
@@ -164,27 +153,9 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
     return accepted
 
 
-def _is_value(text: str) -> bool:
-    """Whether the text is a full name, as in `Presenter: Ann Lee (AL)`, not speech."""
-    names = [name.split("(")[0].strip() for name in re.split(r",| and |&", text)]
-    num = sum(looks_like_name(name) and not ends_sentence(name) for name in names)
-    return num >= 0.8 * len(names) and " " in names[0]
-
-
 def _are_names(text: str) -> bool:
     """Whether the text is a list of full names, as in `Remote: Ann Lee (AL), Bob Reece (BR)`."""
-    return text.count(",") > 0 and text.count(" ") > 2 and _is_value(text)
-
-
-def _is_annotation(key: str) -> bool:
-    first = key.split()[0] if key else ""
-    return (
-        key in ANNOTATIONS
-        or bool(_NUMBER.search(key))
-        or key.endswith((" by", " present"))
-        or (is_known_key(key) and not is_role_key(key))
-        or (first in NUMBERED and key != first)
-    )
+    return text.count(",") > 0 and text.count(" ") > 2 and is_name_list(text)
 
 
 def _shapes(names: Iterable[str]) -> set[str]:
@@ -275,12 +246,6 @@ def _evidence(style: str, accepted: dict[int, Head]) -> float:
     return weight * len(accepted)
 
 
-def share_in_order(times: Sequence[str]) -> float:
-    """Returns the share of `HH:MM:SS` times that are not before the previous one; 1 if there are fewer than two."""
-    pairs = list(pairwise(times))
-    return sum(before <= after for before, after in pairs) / len(pairs) if pairs else 1.0
-
-
 def _add_known_labels(layout: Layout, rows: Sequence[Row], candidates: dict[str, dict[int, Head]]) -> None:
     """Adds lines of other styles, and lines without a blank after the colon, that start with a label of the chosen one."""
     labels = {key_of(head.name or "") for head in layout.heads.values()}
@@ -336,63 +301,3 @@ def _are_times(found: dict[int, Head], num_rows: int) -> bool:
     if (len(found) < 2 and num_rows > 2) or (len(found) < 4 and len(found) < 0.2 * num_rows):
         return False
     return len(found) < 4 or share_in_order([head.time or "" for _, head in sorted(found.items())]) >= 0.7
-
-
-def _judge_named(
-    layout: Layout, rows: Sequence[Row], candidates: dict[str, dict[int, Head]], num_words: Sequence[int]
-) -> None:
-    places = sorted(layout.heads)
-    labels = Counter(key_of(layout.heads[place].name or "") for place in places)
-    times = [layout.heads[place].time for place in places]
-    total = sum(num_words)
-    layout.confidence = 0.98 if any(times) else 0.93
-    order = share_in_order([time for time in times if time])
-    if order < 0.98:
-        layout.doubt(f"{1 - order:.0%} of the times go back", min(0.4, 0.05 + 2 * (1 - order)))
-    if len(places) > 3 and len(labels) == len(places):
-        layout.doubt("every speaker label occurs once", 0.3)
-    elif len(labels) > 25 and len(labels) > len(places) / 3:
-        layout.doubt(f"{len(labels)} speaker labels for {len(places)} turns", 0.3)
-    longest = max(sum(num_words[start:end]) for start, end in pairwise([*places, len(rows)]))
-    if total > 400 and len(places) > 2 and longest > 0.6 * total:
-        layout.doubt(f"one turn has {longest / total:.0%} of the words", 0.3)
-    if len(places) == 1 and total > 200:
-        layout.doubt("there is one turn only", 0.2 if len(layout.heads[places[0]].rest.split()) > 4 else 0.3)
-    alike = {*candidates.get(layout.style, ()), *candidates.get(ODD + layout.style, ())}
-    others = {
-        place: name_of(head.name or "")
-        for style in (layout.style, ODD + layout.style, "name:")
-        for place, head in candidates.get(style, {}).items()
-        if place not in layout.heads and place > places[0]
-        if place - 1 not in layout.heads or layout.heads[place - 1].rest.strip()  # else: said by that speaker
-        if not (is_role_key(key_of(head.name or "")) and _is_value(head.rest))
-    }
-    if others:
-        names = sorted(set(others.values()))
-        what = (
-            f"read as text, not as speakers: {', '.join(map(repr, names[:5]))}{' and more' if len(names) > 5 else ''}"
-        )
-        is_strict = layout.style == "bold name" or layout.style in TIMED_STYLES - WEAK
-        layout.doubt(
-            what,
-            0.3 if (is_strict and alike & others.keys()) or len(others) >= _MAX_OTHER_SHARE * len(places) else 0.05,
-        )
-
-
-def _judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dict[int, Head]]) -> None:
-    if not layout.style:
-        layout.confidence = layout.confidence or 0.8
-    counts = Counter(
-        name_of(head.name or "")
-        for style, found in candidates.items()
-        if style not in ("name", "any:", "name |", ODD + "any:") and not style.startswith("# ") and style != "bold name"
-        for head in found.values()
-    )
-    starts = Counter(" ".join(row.text.split()[:2]) for row in rows if len(row.text.split()) > 2)
-    if len(rows) > 8 and sum(count for _, count in starts.most_common(2) if count > 3) > 0.3 * len(rows):
-        layout.doubt(f"many lines start alike: {', '.join(repr(start) for start, _ in starts.most_common(2))}", 0.3)
-    labels = {name: count for name, count in counts.items() if not _is_annotation(name.casefold())}
-    if num := sum(labels.values()):
-        names = ", ".join(repr(name) for name, _ in Counter(labels).most_common(3))
-        cost = 0.3 if num >= max(2, 0.02 * len(rows)) else 0.05
-        layout.doubt(f"lines that start like turns were read as text: {names}", cost)

@@ -5,15 +5,22 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
+from midthought.memory.formats.header_fields import is_known_key, is_role_key
 from midthought.memory.formats.line_heads import TIMED_STYLES, Head, heads_of, is_label, name_alone, time_head
 from midthought.memory.formats.reading import name_of
+from midthought.memory.formats.scripts import ends_sentence, looks_like_name
+from midthought.memory.formats.word_lists import ANNOTATIONS, NUMBERED
 
 WEAK = frozenset(
     {"name:", "name.-", "name —", "name |", "[name]:", "[name]", "name", "name time text", "time name", "time [name]"}
 )
 """Styles that ordinary sentences and notes have, too."""
+_NUMBER = re.compile(r"\d\.\d{1,3}$")
+"""End of labels such as `Decision 80.1`."""
 _URL = re.compile(r"\s*<?https?://\S+\s*")
 ODD = "odd "
 """Mark of a style's recurring labels that do not have the shape of names."""
@@ -31,6 +38,23 @@ class Row(NamedTuple):
     turn."""
     num_bold: int = 0
     """Number of letters up to the end of the bold part."""
+
+
+@dataclass
+class Layout:
+    """Where turns start. `heads` has, by the index of the row, the head that was chosen."""
+
+    style: str = ""
+    heads: dict[int, Head] = field(default_factory=dict)
+    used: set[int] = field(default_factory=set)
+    """Rows that are part of the head before them."""
+    confidence: float = 0.0
+    doubts: list[str] = field(default_factory=list)
+
+    def doubt(self, sentence: str, cost: float) -> None:
+        """Adds a doubt that lowers the confidence by `cost`."""
+        self.doubts.append(sentence)
+        self.confidence = max(0.05, round(self.confidence - cost, 3))
 
 
 def key_of(name: str) -> str:
@@ -102,6 +126,24 @@ def _add_recurring(found: dict[str, dict[int, Head]], style: str, odd: dict[int,
             found[style][place] = head
 
 
+def is_annotation(key: str) -> bool:
+    first = key.split()[0] if key else ""
+    return (
+        key in ANNOTATIONS
+        or bool(_NUMBER.search(key))
+        or key.endswith((" by", " present"))
+        or (is_known_key(key) and not is_role_key(key))
+        or (first in NUMBERED and key != first)
+    )
+
+
+def is_name_list(text: str) -> bool:
+    """Whether the text is a full name, as in `Presenter: Ann Lee (AL)`, not speech."""
+    names = [name.split("(")[0].strip() for name in re.split(r",| and |&", text)]
+    num = sum(looks_like_name(name) and not ends_sentence(name) for name in names)
+    return num >= 0.8 * len(names) and " " in names[0]
+
+
 def bare_style(style: str) -> str:
     """Returns the style without the mark of its rows."""
     return style.removeprefix("bold ").removeprefix("# ").removeprefix(">> ")
@@ -113,3 +155,9 @@ def _is_bold(row: Row, head: Head) -> bool:
         return True
     ends = len(row.text) - len(head.rest) >= row.num_bold
     return ends and (head.name or "").strip() in row.text[: row.num_bold]
+
+
+def share_in_order(times: Sequence[str]) -> float:
+    """Returns the share of `HH:MM:SS` times that are not before the previous one; 1 if there are fewer than two."""
+    pairs = list(pairwise(times))
+    return sum(before <= after for before, after in pairs) / len(pairs) if pairs else 1.0
