@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from midthought.memory.formats.layouts import Layout, share_in_order, speakers_of
-from midthought.memory.formats.line_candidates import Row
+from midthought.memory.formats.layouts import speakers_of
+from midthought.memory.formats.line_candidates import Layout, Row, share_in_order
 from midthought.memory.formats.line_heads import Head, name_alone
 from midthought.memory.formats.reading import Reading, Skipped, head_of, name_of
 from midthought.memory.formats.registry import transcript_format

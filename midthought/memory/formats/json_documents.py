@@ -23,7 +23,7 @@ from midthought.memory.formats.json_entries import (
     words_of,
 )
 from midthought.memory.formats.json_repair import repaired
-from midthought.memory.formats.layouts import share_in_order
+from midthought.memory.formats.line_candidates import share_in_order
 from midthought.memory.formats.plain_text import read_plain_text
 from midthought.memory.formats.reading import Reading, Skipped
 from midthought.memory.formats.registry import transcript_format

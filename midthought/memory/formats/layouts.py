@@ -39,11 +39,13 @@ _WEIGHTS = {
     "name |": 0.8,
     "name —": 0.7,
     "any:": 0.7,
+    "@name": 0.9,
     "name": 0.4,
+    "name below": 0.35,
 }
 _TIMED_WEIGHT = 1.5
 _BOLD_WEIGHT = 1.4
-_NEEDS_RECURRENCE = ("name", "time name", "name time text", "[name]", "name |", "name —")
+_NEEDS_RECURRENCE = ("name", "name below", "@name", "time name", "name time text", "[name]", "name |", "name —")
 """Styles whose labels must recur."""
 _MAX_PREFACE_WORDS = 150
 _MAX_PREFACE_SHARE = 0.15

@@ -16,7 +16,20 @@ from midthought.memory.formats.scripts import ends_sentence, looks_like_name
 from midthought.memory.formats.word_lists import ANNOTATIONS, NUMBERED
 
 WEAK = frozenset(
-    {"name:", "name.-", "name —", "name |", "[name]:", "[name]", "name", "name time text", "time name", "time [name]"}
+    {
+        "name:",
+        "name.-",
+        "name —",
+        "name |",
+        "[name]:",
+        "[name]",
+        "name",
+        "name time text",
+        "time name",
+        "time [name]",
+        "@name",
+        "name below",
+    }
 )
 """Styles that ordinary sentences and notes have, too."""
 _NUMBER = re.compile(r"\d\.\d{1,3}$")
@@ -86,7 +99,7 @@ def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
         for head in heads:
             if head.style == "time name" and next_is_timed:
                 continue  # a line of few words, as the next one
-            is_usual = head.style in ("any:", "<name>") or row.num_bold > 0 or is_label(head.name or "")
+            is_usual = head.style in ("any:", "<name>", "@name") or row.num_bold > 0 or is_label(head.name or "")
             (found if is_usual else odd)[prefix + head.style][place] = head
         follower = rows[place + 1] if place + 1 < len(rows) else None
         name = alone[place]

@@ -13,9 +13,12 @@ _MAX_HEAD_LETTERS = 200
 
 _FRAMES = r"(?:[:;]\d\d(?!\d))?(?!:?\d)"
 _DATE = r"(?:\d{1,4}[./-]\d{1,2}[./-]\d{1,4},?\s{1,3})?"
-_CLOCK = rf"{_DATE}(?P<time>{CLOCK}){_FRAMES}"
-_SPAN = rf"{_CLOCK}(?:\s{{0,9}}(?:-->|[-–—~→,]|to|bis|à)\s{{0,9}}{CLOCK}{_FRAMES})?"
-_BRACKETED = rf"[(\[<]\s{{0,3}}{_SPAN}\s{{0,3}}[)\]>]"
+_HALF = r"(?:\s?(?P<half>[AaPp])\.?[Mm]\b\.?)?"
+_CLOCK = rf"{_DATE}(?P<time>{CLOCK}){_FRAMES}{_HALF}"
+_UNTIL = r"\s{0,9}(?:-{0,2}>|[-–—~→,]|to|bis|à)\s{0,9}"
+_SPAN = rf"{_CLOCK}(?:{_UNTIL}{CLOCK}{_FRAMES}(?:\s?[AaPp]\.?[Mm]\b\.?)?)?"
+_NUMBERS = rf"(?P<seconds>\d{{1,9}}\.\d{{1,6}})s?{_UNTIL}\d{{1,9}}\.\d{{1,6}}s?"
+_BRACKETED = rf"[(\[<]\s{{0,3}}(?:{_SPAN}|{_NUMBERS})\s{{0,3}}[)\]>]"
 _TIME = rf"(?:{_BRACKETED}|{_SPAN})"
 _NAME = r"(?P<name>[^\s:()\[\]|<>\\](?:[^:()\[\]|<>]|\((?:[^():\d][^():]{0,38})?\)){0,79}?)"
 _IN_BRACKETS = r"\[(?P<name>[^:\[\]]{1,80})\]"
@@ -23,13 +26,14 @@ _IN_ANGLES = r"<(?!/|(?:a|b|br|em|i|li|p|q|s|u)\s*>)(?P<name>[^\s<>=/][^<>=/]{0,
 _REST = r"(?P<rest>.*)$"
 _BREAK = r"(?:\s+|$)"
 
+_SEPARATED = r"\s{0,9}[-–—|•,]?\s{0,9}"
 _COLUMN = r"(?:[ ]{0,9}[|\t]\s{0,9})"
 
 _STYLES = {
     "name (time)": rf"{_NAME}:?\s{{0,9}}[,–—-]?\s{{0,3}}{_BRACKETED}\s{{0,9}}[:–—-]?\s{{0,9}}{_REST}",
     "name time": rf"{_NAME}(?:\s{{0,9}}[,|–—•-]\s{{0,9}}|:\s{{1,9}}|\s{{1,9}}){_SPAN}\s{{0,9}}:?$(?P<rest>)",
     "name time text": rf"{_NAME}(?:\s{{0,9}}[|]\s{{0,9}}|:?\s{{1,9}}){_SPAN}\s{{0,9}}[|:–—-]?\s{_REST}",
-    "time name:": rf"{_TIME}\s{{0,9}}[-–—|•]?\s{{0,9}}(?:{_NAME}|{_IN_BRACKETS})\s{{0,3}}:{_BREAK}{_REST}",
+    "time name:": rf"{_TIME}{_SEPARATED}(?:{_NAME}|{_IN_BRACKETS})\s{{0,3}}:{_BREAK}{_REST}",
     "time [name]": rf"{_TIME}\s{{0,9}}[-–—|]?\s{{0,9}}{_IN_BRACKETS}{_BREAK}{_REST}",
     "time name": rf"{_TIME}\s{{0,9}}[-–—|•]?\s{{0,9}}{_NAME}\s{{0,9}}$(?P<rest>)",
     "time | name |": rf"{_TIME}{_COLUMN}{_NAME}{_COLUMN}{_REST}",
@@ -37,6 +41,8 @@ _STYLES = {
     "[name] time": rf"{_IN_BRACKETS}:?\s{{0,9}}[-–—|]?\s{{0,9}}{_TIME}\s{{0,9}}(?:[:–—|-]{_BREAK}|$|\s){_REST}",
     "[name]:": rf"{_IN_BRACKETS}\s{{0,3}}:{_BREAK}{_REST}",
     "[name]": rf"{_IN_BRACKETS}{_BREAK}{_REST}",
+    "label time": rf"(?P<name>[^\W\d]{{1,20}}[ _]?\d{{1,3}})\s{{1,3}}(?P<seconds>\d{{1,6}}\.\d{{1,6}}){_BREAK}{_REST}",
+    "@name": rf"@(?P<name>[^\s:@]{{1,40}}):?\s{{1,9}}{_REST}",
     "<name>": rf"(?:{_TIME}\s{{0,9}})?\\?{_IN_ANGLES}{_BREAK}{_REST}",
     "name.-": rf"{_NAME}\.\s?[-–—]+{_BREAK}{_REST}",
     "speaker: name": rf"(?i:speaker)\s{{0,3}}:\s{{1,9}}{_NAME}$(?P<rest>)",
@@ -85,6 +91,7 @@ def heads_of(line: str, *, any_name: bool = False) -> list[Head]:
         _head(style, match, line)
         for style, pattern in _PATTERNS.items()
         if (match := pattern.match(plain, offset)) and (any_name or is_label(match["name"]))
+        if style != "label time" or is_role(match["name"])
     ]
     if not found and (match := _WIDE_COLON.match(plain, offset)) and (any_name or is_label(match["name"])):
         colon = match.start("rest") - 1
@@ -101,13 +108,15 @@ def time_head(line: str) -> Head | None:
     """Returns the line's start as a time without a name."""
     plain = folded(line[:_MAX_HEAD_LETTERS])
     match = _TIME_FIRST.match(plain, len(plain) - len(plain.lstrip()))
-    return Head("time", None, clock_time(match["time"]), line[match.start("rest") :]) if match else None
+    return Head("time", None, _time_of(match), line[match.start("rest") :]) if match else None
 
 
 def name_alone(line: str, *, any_name: bool = False) -> str | None:
     """Returns the line if it may be a name and nothing else; with `any_name`, also a short one without a name's shape."""
     if any_name and len(line) <= 40 and not is_exclamation(line) and ":" not in line:
         return line
+    if is_role(bare := line.strip("-=*_#~ ")):
+        return bare  # `--- Speaker 1 ---`
     match = _ALONE.match(folded(line).strip()) if len(line) <= 90 else None
     return match["name"] if match and is_label(match["name"]) else None
 
@@ -129,6 +138,19 @@ def is_exclamation(name: str) -> bool:
 
 
 def _head(style: str, match: regex.Match[str], line: str) -> Head:
-    time = clock_time(match["time"]) if "time" in match.groupdict() else None
+    time = _time_of(match)
     name = line[match.start("name") : match.end("name")]
     return Head(style, _CHAT.sub(r"\1", name) if time else name, time, line[match.start("rest") :])
+
+
+def _time_of(match: regex.Match[str]) -> str | None:
+    """Returns the time of a match; `10:02 PM` is a time of the day, and numbers are taken for seconds."""
+    found = match.groupdict()
+    if found.get("seconds"):
+        return clock_time(found["seconds"])
+    clock = found.get("time")
+    if not clock or not found.get("half"):
+        return clock_time(clock)
+    hours, _, minutes = clock.partition(":")
+    hours = str(int(hours) % 12 + 12 * (found["half"] in "Pp"))
+    return clock_time(f"{hours}:{minutes}" if ":" in minutes else f"{hours}:{minutes}:00")

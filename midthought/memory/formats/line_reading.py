@@ -18,8 +18,8 @@ from midthought.memory.formats.header_fields import (
     service_lines,
     starts_transcript,
 )
-from midthought.memory.formats.layouts import Layout, choose_layout
-from midthought.memory.formats.line_candidates import Row
+from midthought.memory.formats.layouts import choose_layout
+from midthought.memory.formats.line_candidates import Layout, Row
 from midthought.memory.formats.line_heads import heads_of
 from midthought.memory.formats.reading import Reading, Skipped, name_of
 from midthought.memory.formats.scripts import ends_sentence, is_unspaced

@@ -18,16 +18,18 @@ _NAME_WORD = regex.compile(
 _NOTE = regex.compile(r"(?<=\S)[(（][^()（）]{1,40}[)）]$")
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 _MAX_UNSPACED_LETTERS = 14
+_VOICES = (
+    "speaker|spk|spkr|sprecher|spreker|talare|puhuja|locuteur|interlocuteur|intervenant|hablante|interlocutor|ponente|orador|"
+    "falante|parlante|interlocutore|pembicara|penutur|mówca|konuşmacı|participant|teilnehmer|person|voice|channel|"
+    "说话人|說話人|發言人|发言人|讲话人|講者|話者|话者|スピーカー|화자|참석자|발화자|спикер|דובר|متحدث|المتحدث|वक्ता"
+)
+"""Words before a number in labels of voices, in many languages."""
 _LABEL = regex.compile(
-    r"(?i)(?:speaker|spk|spkr|sprecher(?:in)?|locuteur|hablante|orador|parlante|participant|person|voice|channel|guest|host|"
-    r"caller|interviewer|interviewee|moderator|unknown|unidentified|audience|male|female|man|woman|"
-    r"说话人|發言人|发言人|講者|话者|話者|スピーカー|화자|참석자|спикер|דובר|متحدث|المتحدث|वक्ता)"
+    rf"(?i)(?:{_VOICES}|sprecherin|guest|host|"
+    r"caller|interviewer|interviewee|moderator|unknown|unidentified|audience|male|female|man|woman)"
     r"(?:[ _#\-]?(?:speaker|voice|member))?[ _#\-]?(?:\d{1,3}|[a-z])?"
 )
-_DIARIZED = regex.compile(
-    r"(?i)(?:speaker|spk|spkr|sprecher|locuteur|hablante|orador|parlante|participant|person|voice|channel|s|"
-    r"说话人|發言人|发言人|講者|話者|话者|スピーカー|화자|참석자|спикер|דובר|متحدث|المتحدث|वक्ता)[ _#\-]*(?:\d{1,3}|[a-z])"
-)
+_DIARIZED = regex.compile(rf"(?i)(?:{_VOICES}|s)[ _#\-]*(?:\d{{1,3}}|[a-z])")
 _SENTENCE_END = regex.compile(r"(?:[\p{Sentence_Terminal}…:–—\-][\p{Pf}\p{Pe}\"'’”]*|[\p{Pe}\p{Pf}])\s*$")
 _LETTER = regex.compile(r"\p{L}")
 
