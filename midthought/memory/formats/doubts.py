@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -19,9 +20,20 @@ from midthought.memory.formats.line_candidates import (
 )
 from midthought.memory.formats.line_heads import TIMED_STYLES, Head
 from midthought.memory.formats.reading import name_of
+from midthought.memory.formats.scripts import ends_sentence, is_role
 
 _MAX_OTHER_SHARE = 0.01
 """Share of lines that start like turns and were read as text, of the turns, from which on a file is doubtful."""
+_LEAD = re.compile(r"[\W\d_]*(?:[AaPp][Mm]\b)?[\W\d_]*")
+"""What stands before the first word of a line: times in any notation, brackets, marks."""
+_LABEL = re.compile(r"([^\W\d_][^:：\n]{0,30}?)[\s\d_]*(?:[:：](?=\s|$|\W)|[\]})>|=](?=\W|$))")
+_DIGITS = re.compile(r"\d+")
+_TIME_INSIDE = re.compile(r"\d{1,2}:\d{1,2}(?::\d|\b)|.{0,30}-->")
+_MIN_ROWS = 4
+_MAX_LABEL_WORDS = 4
+_SHORT_WORDS = 3
+_TOO_SHORT = 2.5
+"""Words per line with a time, below which the lines have labels or codes, not speech."""
 
 
 def judge_named(
@@ -35,8 +47,8 @@ def judge_named(
     order = share_in_order([time for time in times if time])
     if order < 0.98:
         layout.doubt(f"{1 - order:.0%} of the times go back", min(0.4, 0.05 + 2 * (1 - order)))
-    if len(places) > 3 and len(labels) == len(places):
-        layout.doubt("every speaker label occurs once", 0.3)
+    if len(places) > 1 and len(labels) == len(places) and not all(map(is_role, labels)):
+        layout.doubt("every speaker label occurs once", 0.3 if len(places) > 3 or total > 40 * len(places) else 0.05)
     elif len(labels) > 25 and len(labels) > len(places) / 3:
         layout.doubt(f"{len(labels)} speaker labels for {len(places)} turns", 0.3)
     longest = max(sum(num_words[start:end]) for start, end in pairwise([*places, len(rows)]))
@@ -65,6 +77,17 @@ def judge_named(
         )
 
 
+def judge_times(layout: Layout, rows: Sequence[Row]) -> None:
+    """Adds a doubt if lines within turns start with times that were read as words."""
+    first = min(layout.heads)
+    inside = [
+        row.text for place, row in enumerate(rows) if place > first and place not in {*layout.heads, *layout.used}
+    ]
+    found = [text for text in inside if _TIME_INSIDE.match(text)]
+    if len(found) > max(1, 0.02 * len(layout.heads)):
+        layout.doubt(f"{len(found)} lines with a time were read as words: {found[0][:40]!r}", 0.3)
+
+
 def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dict[int, Head]]) -> None:
     if not layout.style:
         layout.confidence = layout.confidence or 0.8
@@ -74,11 +97,52 @@ def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dic
         if style not in ("name", "any:", "name |", ODD + "any:") and not style.startswith("# ") and style != "bold name"
         for head in found.values()
     )
-    starts = Counter(" ".join(row.text.split()[:2]) for row in rows if len(row.text.split()) > 2)
-    if len(rows) > 8 and sum(count for _, count in starts.most_common(2) if count > 3) > 0.3 * len(rows):
-        layout.doubt(f"many lines start alike: {', '.join(repr(start) for start, _ in starts.most_common(2))}", 0.3)
-    labels = {name: count for name, count in counts.items() if not is_annotation(name.casefold())}
-    if num := sum(labels.values()):
-        names = ", ".join(repr(name) for name, _ in Counter(labels).most_common(3))
+    said = [layout.heads[place].rest if place in layout.heads else row.text for place, row in enumerate(rows)]
+    if labels := _hidden_labels(said):
+        layout.doubt(f"many lines start alike: {', '.join(map(repr, labels[:3]))}", 0.3)
+    if labels := _recurring_short_lines(rows):
+        layout.doubt(f"short lines recur, as names do: {', '.join(map(repr, labels[:3]))}", 0.3)
+    num_words = sum(len(text.split()) for text in said)
+    if layout.heads and len(rows) > _MIN_ROWS and num_words < _TOO_SHORT * len(layout.heads):
+        layout.doubt(f"its lines with times have {num_words / len(rows):.1f} words on average", 0.3)
+    named = {name: count for name, count in counts.items() if not is_annotation(name.casefold())}
+    if num := sum(named.values()):
+        names = ", ".join(repr(name) for name, _ in Counter(named).most_common(3))
         cost = 0.3 if num >= max(2, 0.02 * len(rows)) else 0.05
         layout.doubt(f"lines that start like turns were read as text: {names}", cost)
+
+
+def _hidden_labels(texts: Sequence[str]) -> list[str]:
+    """Returns starts of lines that recur, as labels do, in whatever notation; numbers in them may differ."""
+    if len(texts) < _MIN_ROWS:
+        return []
+    labels: Counter[str] = Counter()
+    starts: Counter[str] = Counter()
+    for text in texts:
+        label = _LABEL.match(text, _LEAD.match(text).end())  # type: ignore[union-attr]  # matches the empty text
+        if label and len(label[1].split()) <= _MAX_LABEL_WORDS:
+            labels[label[1].strip().casefold()] += 1
+        if len(text.split()) > 2:
+            starts[_DIGITS.sub("#", " ".join(text.split()[:2]))] += 1
+            starts[text.split()[0]] += any(map(_is_sign, text.split()[0]))
+    common = [start for start, count in starts.most_common(2) if count > 3 or "#" in start]
+    recurring = {label: count for label, count in labels.items() if count > 1 and not is_annotation(label)}
+    if sum(recurring.values()) >= max(3, 0.15 * len(texts)):
+        return sorted(recurring, key=lambda label: -recurring[label])
+    return common if sum(starts[start] for start in common) > 0.3 * len(texts) else []
+
+
+def _is_sign(letter: str) -> bool:
+    return letter in "@#_={}[]|:/"
+
+
+def _recurring_short_lines(rows: Sequence[Row]) -> list[str]:
+    """Returns short lines without the end of a sentence that recur, if they are a tenth of the lines or more."""
+    counts = Counter(
+        row.text
+        for row in rows
+        if len(row.text.split()) <= _SHORT_WORDS and row.text[:1].isupper() and not ends_sentence(row.text)
+    )
+    recurring = {text: count for text, count in counts.items() if count > 1}
+    num = sum(recurring.values())
+    return sorted(recurring, key=lambda text: -recurring[text]) if num >= max(3, 0.1 * len(rows)) else []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from midthought.memory.formats.doubts import judge_named, judge_unnamed
+from midthought.memory.formats.doubts import judge_named, judge_times, judge_unnamed
 from midthought.memory.formats.header_fields import is_role_key
 from midthought.memory.formats.line_candidates import (
     ODD,
@@ -69,7 +69,10 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
         _add_known_labels(best, rows, candidates)
         best.used = {row + 1 for row, head in best.heads.items() if " / " in head.style}
         judge_named(best, rows, candidates, num_words)
+    is_named = bool(best.style)
     _add_times(best, rows)
+    if is_named:
+        judge_times(best, rows)
     if not best.style:
         judge_unnamed(best, rows, candidates)
     return best
@@ -78,15 +81,19 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
 def speakers_of(rows: Sequence[Row]) -> Layout:
     """Returns the lines of captions that name a speaker, as `Name:` or `[NAME]:`."""
     candidates = {
-        style: found for style, found in candidates_of(rows).items() if bare_style(style) in ("name:", "[name]:")
+        style: found
+        for style, found in candidates_of(rows).items()
+        if bare_style(style.removeprefix(ODD)) in ("name:", "[name]:")
     }
     num_words = [len(row.text.split()) for row in rows]
     layout = Layout(confidence=0.9)
     for style, found in candidates.items():
-        accepted = accepted_heads(rows, found, style)
+        accepted = {} if style.startswith(ODD) else accepted_heads(rows, found, style)
         if accepted and len(accepted) > len(layout.heads) and _is_supported(rows, accepted, found, num_words, style):
             layout = Layout(style, accepted)
     if layout.style:
+        if len(layout.heads) > 0.8 * sum(row.after_blank for row in rows):  # labels of any shape that recur
+            layout.heads |= candidates.get(ODD + layout.style, {})
         judge_named(layout, rows, candidates, num_words)
     else:
         judge_unnamed(layout, rows, candidates)
@@ -285,6 +292,8 @@ def _add_times(layout: Layout, rows: Sequence[Row]) -> None:
             for place, head in found.items()
             if not head.rest.strip() or rows[place].text.lstrip()[:1] in ("(", "[", "<", "（", "［", "【")
         }
+        if len(found) == 1 and min(found) < min(layout.heads):
+            return  # the time of day of a hearing
         merged = sorted([*found.items(), *layout.heads.items()])
         if share_in_order([head.time for _, head in merged if head.time]) < 0.8:
             return

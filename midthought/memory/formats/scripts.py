@@ -15,7 +15,7 @@ _NAME_WORD = regex.compile(
     r"""["'“”‘’«»]?[\p{Lu}\p{Lt}\p{Lo}][\p{L}\p{M}\p{N}.'’_·・\-/]*["'“”‘’«»]?[,、]?|[#№]?\p{N}+|--|[&+/–—-]"""
     r"|(?:de|da|del|der|den|di|du|la|le|van|von|bin|ibn|al|and|und|et|y|e|of|from|the|in|at|with|to)|\([^()]{1,40}\),?"
 )
-_NOTE = regex.compile(r"(?<=\S)[(（][^()（）]{1,40}[)）]$")
+_NOTE = regex.compile(r"(?<=\S)\s?[(（][^()（）]{1,40}[)）]$")
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 _MAX_UNSPACED_LETTERS = 14
 _VOICES = (
