@@ -79,10 +79,8 @@ def judge_named(
 
 def judge_times(layout: Layout, rows: Sequence[Row]) -> None:
     """Adds a doubt if lines within turns start with times that were read as words."""
-    first = min(layout.heads)
-    inside = [
-        row.text for place, row in enumerate(rows) if place > first and place not in {*layout.heads, *layout.used}
-    ]
+    first, taken = min(layout.heads), {*layout.heads, *layout.used}
+    inside = [row.text for place, row in enumerate(rows) if place > first and place not in taken]
     found = [text for text in inside if _TIME_INSIDE.match(text)]
     if len(found) > max(1, 0.02 * len(layout.heads)):
         layout.doubt(f"{len(found)} lines with a time were read as words: {found[0][:40]!r}", 0.3)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
+from midthought.memory.formats.line_candidates import Row
+from midthought.memory.formats.line_reading import read_rows
 from midthought.memory.formats.markdown import SPEAKER
-from midthought.memory.formats.plain_text import read_plain_text
 from midthought.memory.formats.reading import Reading, name_of
 from midthought.memory.formats.registry import transcript_format
-from midthought.memory.markup import unescape, without_comments
+from midthought.memory.markup import mark_times, unescape, without_comments
 from midthought.memory.turns import Segment, clock_time, without_unusable_characters
 
 _START = re.compile(
@@ -18,14 +19,15 @@ _SUFFIXES = (".html", ".htm")
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]{0,20})\b[^<>]*>|<![^<>]*>")
 _UNSPOKEN = re.compile(r"<(script|style|svg|template|noscript)\b", re.IGNORECASE)
 _BLOCK = re.compile(
-    "address|article|aside|blockquote|br|dd|div|dl|dt|figure|footer|h[1-6]|header|hr|li|main|nav|ol|p|pre|section|table|td|th|tr|ul"
+    "address|article|aside|blockquote|br|dd|div|dl|dt|figure|footer|h[1-6]|header|hr|li|main|nav|ol|p|pre|section|table|td|th|title|tr|ul"
 )
 _LABEL = re.compile(
     r"""<(span|div|p|h[2-6]|strong|b|a)\b[^<>]{0,300}class=["'][^"'<>]{0,200}speaker[^"'<>]{0,200}["'][^<>]{0,300}>([^<>]{1,60})</\1>""",
     re.IGNORECASE,
 )
 """An element whose class says that it names the speaker."""
-_TERM = re.compile(r"(<dt)\b[^<>]{0,300}>([^<>]{1,60})</dt>", re.IGNORECASE)
+_TERM = re.compile(r"<(dt|author|speaker)\b[^<>]{0,300}>([^<>]{1,60})</\1>", re.IGNORECASE)
+_HEADING = re.compile("h[1-6]|title")
 _TITLES = ("h1", "title")
 _MAX_TAGS = 500_000
 """About one tag for every word of a day."""
@@ -55,9 +57,12 @@ def read_html(text: str) -> Reading:
             len(said.split()) for _, _, said in pieces
         ):
             return Reading(title, segments)
-    reading = read_plain_text(
-        _lines(_pieces(_spoken(without_comments(_TERM.sub(_as_label, _LABEL.sub(_as_label, text))))))
-    )
+    labelled, num_labels = _LABEL.subn(_as_label, text)
+    labelled, num_terms = _TERM.subn(_as_label, labelled)
+    reading = read_rows(_rows(_pieces(_spoken(without_comments(labelled)))), mark_times)
+    others = sum(segment.speaker is not None for segment in reading.segments) - num_labels - num_terms
+    if num_labels + num_terms > 1 and others > 0:
+        reading = reading.doubted(f"{others} names of speakers are marked in another way than the others", 0.3)
     return reading._replace(title=title or reading.title)
 
 
@@ -119,11 +124,15 @@ def _cited(pieces: list[tuple[bool, str, str]]) -> list[Segment]:
     return segments
 
 
-def _lines(pieces: list[tuple[bool, str, str]]) -> str:
-    """Returns the page's words, one line per block element."""
-    lines: list[list[str]] = [[]]
-    for _, tag, said in pieces:
+def _rows(pieces: list[tuple[bool, str, str]]) -> list[Row]:
+    """Returns the page's words, one line per block element; headings are marked."""
+    lines: list[tuple[str, list[str]]] = [("", [])]
+    heading = ""
+    for closes, tag, said in pieces:
+        if _HEADING.fullmatch(tag):
+            heading = "" if closes else "#"
         if _BLOCK.fullmatch(tag):
-            lines.append([])
-        lines[-1].append(f" {said}" if tag in ("span", "time") else said)
-    return "\n".join(line for words in lines if (line := " ".join("".join(words).split())))
+            lines.append((heading, []))
+        lines[-1][1].append(f" {said}" if tag in ("span", "time") else said)
+    rows = [(mark, line) for mark, words in lines if (line := " ".join("".join(words).split()))]
+    return [Row(number, line, number == 0, mark) for number, (mark, line) in enumerate(rows)]

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from midthought.memory.formats.columns import speaker_key
 from midthought.memory.formats.json_entries import (
     Entry,
     Time,
@@ -48,6 +49,8 @@ class _Candidate(NamedTuple):
     named: float
     """Share of the segments with a speaker."""
     timed: float
+    inferred: str | None
+    """The unknown key that was taken for the speaker."""
 
     def rank(self) -> tuple[bool, bool, int]:
         return self.named >= 0.5, self.timed >= 0.5, -self.num_entries
@@ -93,6 +96,8 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
     confidence = (
         0.97 if best.named >= 0.5 and best.timed >= 0.5 else 0.9 if best.timed >= 0.5 or best.named >= 0.5 else 0.8
     )
+    if best.inferred:
+        doubts = (*doubts, f"the values of {best.inferred!r} are taken for the speakers")
     order = share_in_order([segment.time for segment in best.segments if segment.time])
     if order < 0.95:
         doubts = (*doubts, f"{1 - order:.0%} of the times go back")
@@ -170,13 +175,17 @@ def _candidates(document: object) -> list[_Candidate]:
             and not any(start_of(e) for p in entries for e in p)
         ):
             continue
+        every = [entry for part in entries for entry in part]
+        key = None if any(speaker_of(entry) or words_of(entry) for entry in every) else speaker_key(every)
+        if key:
+            entries = [[{**entry, "speaker": entry.get(key)} for entry in part] for part in entries]
         segments = _segments(_merged(entries), names, spans, begins=path[-1:] == ("content",))
         said = [segment for segment in segments if segment.text]
         if said:
             num_words = sum(any(map(str.isalnum, word)) for segment in said for word in segment.text.split())
             named = sum(segment.speaker is not None for segment in said) / len(said)
             timed = sum(segment.time is not None for segment in said) / len(said)
-            found.append(_Candidate(path, segments, num_words, sum(map(len, parts)), named, timed))
+            found.append(_Candidate(path, segments, num_words, sum(map(len, parts)), named, timed, key))
     return found
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
+from midthought.memory.formats.columns import columns_of
 from midthought.memory.turns import CLOCK, clock_time, without_unusable_characters
 
 Entry = dict[str, Any]
@@ -29,6 +30,12 @@ _SPEAKER_KEYS = (
     "user",
     "username",
     "author",
+    "participant",
+    "participantname",
+    "person",
+    "character",
+    "sender",
+    "role",
     "name",
 )
 _WORD_KEYS = ("wdlist", "words", "elements", "items", "tokens", "segs", "sentences", "textblocks")
@@ -203,6 +210,12 @@ def entry_lists(document: object) -> Iterator[tuple[tuple[str, ...], list[list[E
                     is_choice = bool(path) and path[-1].lower() in _FIRST_KEYS
                     found.setdefault(path, []).append(entries[:1] if is_choice else entries)
                     following += [(path, each) for each in (entries[:1] if is_choice else entries)]
-                following += [(path, each) for each in value if isinstance(each, list)] if len(path) < 12 else []
+                lists = [each for each in value if isinstance(each, list)]
+                if names := columns_of(lists) if len(lists) == len(value) else {}:  # `[start, end, speaker, text]`
+                    rows = [
+                        {names.get(place, f"column{place}"): cell for place, cell in enumerate(row)} for row in lists
+                    ]
+                    found.setdefault(path, []).append(rows)
+                following += [(path, each) for each in lists] if len(path) < 12 else []
         waiting = [item for item in following if len(item[0]) <= 12]
     yield from found.items()

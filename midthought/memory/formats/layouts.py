@@ -51,6 +51,9 @@ _MAX_PREFACE_WORDS = 150
 _MAX_PREFACE_SHARE = 0.15
 _MAX_WORDS_PER_TURN = 1500
 _MAX_LABEL_LETTERS = 60
+_MAX_PHRASES = 200
+_RECURRING_ROLES = ("question", "answer")
+"""Labels that are no annotations if they recur."""
 
 
 def choose_layout(rows: Sequence[Row]) -> Layout:
@@ -73,7 +76,7 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
     _add_times(best, rows)
     if is_named:
         judge_times(best, rows)
-    if not best.style:
+    else:
         judge_unnamed(best, rows, candidates)
     return best
 
@@ -108,7 +111,11 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
     if bare == "any:" and not (len(found) > 3 and 2 * len(counts) <= len(found) and _explains(rows, found, style)):
         return {}
     is_weak = bare in WEAK and not (style.startswith("bold ") and bare != "name")
-    rejected = {key for key in counts if is_annotation(key) and not (bare in TIMED_STYLES and counts[key] > 1)}
+    rejected = {
+        key
+        for key in counts
+        if is_annotation(key) and not (counts[key] > 1 and (bare in TIMED_STYLES or key in _RECURRING_ROLES))
+    }
     if not is_weak:
         return {place: head for place, head in found.items() if keys[place] not in rejected}
     initials = {
@@ -126,12 +133,15 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
         for place, head in found.items()
         if counts[keys[place]] == 1 and _are_names(head.rest.strip() or following[place])
     }
-    lowered = _lowercase_words(rows, [key for key in counts if key.isalpha() and key not in initials])
+    lowered = _lowercase_words(rows, [key for key in counts if key not in initials])
     total = sum(count for key, count in counts.items() if key not in rejected)
+    words: set[str] = set()
     for key, count in counts.items():
         is_minor = (count < 5 and count < 0.1 * total) or counts.most_common(1)[0][1] < 2
         if is_minor and lowered[key] >= count and not is_role(key):
-            rejected.add(key)
+            words.add(key)
+    if len(found) < 0.5 * len(rows):
+        rejected |= words
     recurring = {key for key, count in counts.items() if count > 1 and key not in rejected}
     if style == "bold name" and sum(counts[key] for key in recurring) >= 0.7 * len(found):
         shaped = {
@@ -147,7 +157,7 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
     accepted: dict[int, Head] = {}
     for place, head in found.items():
         key, row = keys[place], rows[place]
-        if key in rejected:
+        if key in rejected or (key in words and (not accepted or " of" in key)):
             continue
         starts = place == 0 or rows[place - 1].mark == "#" or ends_sentence(rows[place - 1].text)
         if key not in recurring and not explains:
@@ -193,10 +203,13 @@ def _explains(rows: Sequence[Row], found: dict[int, Head], style: str) -> bool:
 
 def _lowercase_words(rows: Sequence[Row], keys: Sequence[str]) -> Counter[str]:
     """Counts how often labels occur in the text as ordinary words in lower case, which names do not."""
-    wanted = set(keys)
+    wanted = {key for key in keys if key.isalpha()}
     counts: Counter[str] = Counter()
     for row in rows:
         counts.update(word for word in (each.strip(".,;:!?\"'()") for each in row.text.split()) if word in wanted)
+    phrases = [key for key in keys if " " in key and key.replace(" ", "").isalpha()]
+    text = "\n".join(row.text for row in rows) if phrases else ""
+    counts.update({phrase: text.count(f" {phrase}") for phrase in phrases[:_MAX_PHRASES]})
     return counts
 
 
@@ -257,13 +270,14 @@ def _evidence(style: str, accepted: dict[int, Head]) -> float:
 
 def _add_known_labels(layout: Layout, rows: Sequence[Row], candidates: dict[str, dict[int, Head]]) -> None:
     """Adds lines of other styles, and lines without a blank after the colon, that start with a label of the chosen one."""
-    labels = {key_of(head.name or "") for head in layout.heads.values()}
+    labels, first = {key_of(head.name or "") for head in layout.heads.values()}, min(layout.heads)
     for style, found in sorted(candidates.items(), key=lambda item: -_evidence(item[0], item[1])):
         bare = bare_style(style)
         if bare in ("name", "name time text") or " / " in bare or style.startswith(ODD):
             continue
+        is_list = bare in ("name —", "name |")  # of those present, before the first turn
         for place, head in found.items():
-            if place not in layout.heads and key_of(head.name or "") in labels:
+            if place not in layout.heads and key_of(head.name or "") in labels and not (is_list and place < first):
                 layout.heads[place] = head
     for place, row in enumerate(rows):
         name, colon, rest = row.text[:_MAX_LABEL_LETTERS].partition(":")
@@ -292,8 +306,8 @@ def _add_times(layout: Layout, rows: Sequence[Row]) -> None:
             for place, head in found.items()
             if not head.rest.strip() or rows[place].text.lstrip()[:1] in ("(", "[", "<", "（", "［", "【")
         }
-        if len(found) == 1 and min(found) < min(layout.heads):
-            return  # the time of day of a hearing
+        if not any(head.time for head in layout.heads.values()):  # before the first turn: the time of day of a hearing
+            found = {place: head for place, head in found.items() if place > min(layout.heads)}
         merged = sorted([*found.items(), *layout.heads.items()])
         if share_in_order([head.time for _, head in merged if head.time]) < 0.8:
             return

@@ -43,8 +43,9 @@ def read_rows(
     start can be recognized.
     """
     rows = _without_numbers(rows)
+    rows, after = _without_end(rows)
     extra = service_lines([row.text for row in rows])
-    skipped = list(extra.values())
+    skipped = [*extra.values(), *(Skipped(keep(row.text.lstrip("# ")), "after the transcript") for row in after)]
     rows = [row for place, row in enumerate(rows) if place not in extra]
     shown = [start(row) for row in rows]
     num_notes = _num_rows_before_transcript(shown)
@@ -87,6 +88,17 @@ def _num_rows_before_transcript(rows: Sequence[Row]) -> int:
         if starts_transcript(row.text) and (row.mark or row.after_blank) and sum(sizes[:place]) < 0.5 * sum(sizes):
             return place + 1
     return 0
+
+
+def _without_end(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
+    """Returns the rows before a heading such as `Links` or `Action items` that at most a quarter of the text follows, and
+    the others."""
+    sizes = [num_words(row.text) for row in rows]
+    for place, row in enumerate(rows):
+        is_heading = ends_transcript(row.text) and (row.mark == "#" or row.after_blank)
+        if place and is_heading and sum(sizes[place:]) < 0.25 * sum(sizes):
+            return rows[:place], rows[place:]
+    return rows, ()
 
 
 def _without_numbers(rows: Sequence[Row]) -> Sequence[Row]:
@@ -134,15 +146,11 @@ def _segments(
         if words or name or time:
             segments.append(Segment(name, words, time, begins_turn=begins))
 
-    last = max(layout.heads)
-    follows_heading = is_after = False
+    follows_heading = False
     for place in range(min(layout.heads), len(rows)):
         row = rows[place]
-        is_after = is_after or (place > last and row.mark in ("#", "bold") and ends_transcript(row.text))
         follows_heading = (follows_heading or row.mark == "#") and (row.mark == "#" or _is_field(body[place].text))
-        if is_after:
-            skipped.append(Skipped(keep(row.text.lstrip("# ")), "after the transcript"))
-        elif head := layout.heads.get(place):
+        if head := layout.heads.get(place):
             end()
             name = name_of(keep(head.name)) or None if head.name is not None else None
             time, begins, running = head.time, head.name is not None, [head.rest]

@@ -62,8 +62,7 @@ def read_markdown(text: str) -> Reading:
     usual = 0.3 * len(reading.segments) if is_named else num_words / 150
     if has_code or num_headings > max(4, usual):
         what = "code" if has_code else f"{num_headings} headings in {num_words:,} words"
-        doubts = (*reading.doubts, f"it may be a page about something, not a transcript: it has {what}")
-        reading = reading._replace(confidence=round(max(0.05, reading.confidence - 0.4), 3), doubts=doubts)
+        reading = reading.doubted(f"it may be a page about something, not a transcript: it has {what}", 0.4)
     return reading._replace(title=title or reading.title or None, header=fields + reading.header)
 
 

@@ -36,6 +36,10 @@ class Reading(NamedTuple):
     doubts: tuple[str, ...] = ()
     """What may have been misunderstood, one sentence each."""
 
+    def doubted(self, sentence: str, cost: float) -> Reading:
+        """Returns the reading with another doubt, which lowers the confidence by `cost`."""
+        return self._replace(doubts=(*self.doubts, sentence), confidence=round(max(0.05, self.confidence - cost), 3))
+
 
 def head_of(text: str) -> str:
     """Returns the first non-empty lines. A file of another suffix must show its format in them: pages about captions contain

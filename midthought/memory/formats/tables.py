@@ -1,47 +1,84 @@
-"""CSV and TSV with a row of column names, such as `start,speaker,text`: read like the entries of a JSON list."""
+"""CSV and TSV, such as `start,speaker,text`, with names of columns or without: read like the entries of a JSON list."""
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 
+from midthought.memory.formats.columns import columns_of
 from midthought.memory.formats.json_documents import read_document
-from midthought.memory.formats.json_entries import folded_keys, text_of
+from midthought.memory.formats.json_entries import folded_keys, speaker_of, start_of, text_of
 from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.registry import transcript_format
 
 _MAX_COLUMN_LETTERS = 30
 _DELIMITERS = ",\t;|"
+_SUFFIXES = (".csv", ".tsv")
 
 
-def _delimiter(line: str) -> str | None:
-    """Returns what separates the columns if the line has names of columns, one of them of the text."""
-    for sign in _DELIMITERS:
-        names = [name.strip(' "') for name in line.strip().split(sign)]
-        is_header = len(names) > 1 and all(0 < len(name) <= _MAX_COLUMN_LETTERS and name[0].isalpha() for name in names)
-        if is_header and text_of(folded_keys(dict.fromkeys(names, "x"))) and len(set(names)) == len(names):
-            return sign
-    return None
+def _names(line: str, sign: str) -> list[str]:
+    """Returns the names of the columns; empty if the line has other words."""
+    names = [name.strip(' "') for name in line.rstrip("\n").split(sign)]
+    are_names = all(not name or (len(name) <= _MAX_COLUMN_LETTERS and name[0].isalpha()) for name in names)
+    given = [name for name in names if name]
+    return names if len(names) > 1 and are_names and len(set(given)) == len(given) else []
+
+
+def _knows_text(names: Sequence[str]) -> bool:
+    return bool(text_of(folded_keys(dict.fromkeys(names, "x"))))
 
 
 def _is_table(text: str, suffix: str) -> bool:
-    return suffix not in (".md", ".markdown") and _delimiter(text[:500].split("\n", 1)[0]) is not None
+    head = text[:500].split("\n", 1)[0]
+    return suffix not in (".md", ".markdown") and any(
+        all(names) and _knows_text(names) for names in (_names(head, sign) for sign in _DELIMITERS)
+    )
 
 
 @transcript_format(
     "table",
-    suffixes=(".csv", ".tsv"),
+    suffixes=_SUFFIXES,
     remedy="give it a first line with the names of its columns, such as 'start,speaker,text'",
     shown_by=_is_table,
 )
 def read_table(text: str) -> Reading:
-    """Each row is an entry; an empty speaker is the one before."""
-    sign = _delimiter(text[:500].split("\n", 1)[0])
-    if sign is None:
+    """Each row is an entry; an empty speaker is the one before. Columns without a known name are found by their values."""
+    head = text[:500].split("\n", 1)[0]
+    sign = max(_DELIMITERS, key=lambda each: (_knows_text(_names(head, each)), head.count(each)))
+    rows = _rows(text, sign)
+    names = _names(head, sign)
+    if _knows_text(names):
+        return read_document(_entries(rows[1:], names))
+    known = folded_keys(dict.fromkeys(filter(None, names), "1"))
+    has_names = bool(names and (speaker_of(known) or start_of(known)))
+    found = columns_of(rows[has_names:])
+    if not found:
         raise ValueError("its first line has no column for the text")
-    rows = csv.DictReader(
-        text.split("\n"), delimiter=sign, quoting=csv.QUOTE_MINIMAL if sign == "," else csv.QUOTE_NONE
+    given = names if has_names else [""] * len(rows[0])
+    chosen = [given[place] or found.get(place, "") for place in range(len(given))]
+    chosen[next(place for place, name in found.items() if name == "text")] = "text"
+    return read_document(_entries(rows[has_names:], chosen)).doubted(
+        "which column has the text follows from its words, not from a name", 0.1
     )
+
+
+def _rows(text: str, sign: str) -> list[list[str]]:
+    has_quotes = sign in ",;" or f'{sign}"' in text
     try:
-        return read_document([{key: value for key, value in row.items() if key and value} for row in rows])
+        rows = list(
+            csv.reader(text.split("\n"), delimiter=sign, quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE)
+        )
     except csv.Error as error:
         raise ValueError(f"its table is damaged: {error}") from None
+    return [row for row in rows if any(row)]
+
+
+def _entries(rows: Sequence[Sequence[str]], names: Sequence[str]) -> list[dict[str, str]]:
+    """Returns the rows by the columns' names; what a row has too many belongs to its text, which has commas."""
+    text = next(place for place, name in enumerate(names) if name and _knows_text([name]))
+    entries = []
+    for row in rows:
+        more = max(0, len(row) - len(names))
+        cells = [*row[:text], ", ".join(cell.strip() for cell in row[text : text + more + 1]), *row[text + more + 1 :]]
+        entries.append({name: cell for name, cell in zip(names, cells, strict=False) if name and cell})
+    return entries
