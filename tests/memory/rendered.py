@@ -33,6 +33,7 @@ def each(pattern: str) -> Callable[[Sequence[Said]], str]:
                 short=short(turn.seconds),
                 end=clock(turn.seconds + 4),
                 seconds=turn.seconds,
+                seconds_clock=":".join(str(int(part)) for part in clock(turn.seconds).split(":")),
             )
             for turn in turns
         )
@@ -114,6 +115,8 @@ UNTIMED: dict[str, tuple[str, Callable[[Sequence[Said]], str]]] = {
     "class of a page": ("a.html", each('<div><span class="speaker-name">{name}</span> <span>{text}</span></div>\n')),
     "notes before and after": ("a.md", with_top(NOTES, "**{name}:** {text}\n\n", "## Links\n\n- A link\n")),
     "RTF": ("a.rtf", rtf),
+    "author of a page": ("a.html", each("<section><author>{name}</author><p>{text}</p></section>\n")),
+    "@name text": ("a.txt", each("@{name} {text}\n")),
     "name — text": ("a.txt", each("{name} — {text}\n\n")),
     "terms of a page": ("a.html", with_top("<dl>", "<dt>{name}</dt><dd>{text}</dd>\n", "</dl>")),
 }
@@ -169,6 +172,10 @@ TIMED: dict[str, tuple[str, Callable[[Sequence[Said]], str]]] = {
     "SRT, arrows": ("a.srt", each("1\n{clock},000 --> {end},000\n>> {name}: {text}\n\n")),
     "time in italics": ("a.md", each("**{name}** - *{short}*\n\n{text}\n\n")),
     "time with a link": ("a.txt", each("{name} [({clock})](https://example.org/?t={seconds}) {text}\n\n")),
+    "arrow between times": ("a.txt", each("[{clock}.120 -> {end}.400] {name}: {text}\n")),
+    "times, name: on their line": ("a.txt", each("{clock}-{end}，{name}：\n\n    {text}\n\n")),
+    "name [numbers]": ("a.txt", each("{name} [{seconds}.00 - {seconds}.90]:\n    {text}\n\n")),
+    "Teams, one digit": ("a.txt", each("{seconds_clock}.0 --> {seconds_clock}.290\n{name}\n{text}\n\n")),
     "chat": ("a.txt", each("{clock}\t From {name} to Everyone : {text}\n")),
     "chat with dates": ("a.txt", each("[12/03/2021, {clock}] {name}: {text}\n")),
     "CSV": ("a.csv", with_top("Speaker,Start,Text\n", '{name},{clock},"{text}"\n')),

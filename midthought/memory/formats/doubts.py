@@ -29,6 +29,7 @@ _LEAD = re.compile(r"[\W\d_]*(?:[AaPp][Mm]\b)?[\W\d_]*")
 _LABEL = re.compile(r"([^\W\d_][^:：\n]{0,30}?)[\s\d_]*(?:[:：](?=\s|$|\W)|[\]})>|=](?=\W|$))")
 _DIGITS = re.compile(r"\d+")
 _TIME_INSIDE = re.compile(r"\d{1,2}:\d{1,2}(?::\d|\b)|.{0,30}-->")
+_NUMBERED_LINE = re.compile(r"\(?\d{1,2}[.)]\s")
 _MIN_ROWS = 4
 _MAX_LABEL_WORDS = 4
 _SHORT_WORDS = 3
@@ -77,13 +78,16 @@ def judge_named(
         )
 
 
-def judge_times(layout: Layout, rows: Sequence[Row]) -> None:
-    """Adds a doubt if lines within turns start with times that were read as words."""
+def judge_inner_lines(layout: Layout, rows: Sequence[Row]) -> None:
+    """Adds a doubt if lines within turns start with times that were read as words, or with numbers as a list does."""
     first, taken = min(layout.heads), {*layout.heads, *layout.used}
     inside = [row.text for place, row in enumerate(rows) if place > first and place not in taken]
     found = [text for text in inside if _TIME_INSIDE.match(text)]
     if len(found) > max(1, 0.02 * len(layout.heads)):
         layout.doubt(f"{len(found)} lines with a time were read as words: {found[0][:40]!r}", 0.3)
+    numbered = [text for text in inside if _NUMBERED_LINE.match(text)]
+    if len(numbered) > max(3, 0.15 * len(layout.heads)):
+        layout.doubt(f"{len(numbered)} numbered lines were read as speech: {numbered[0][:40]!r}", 0.3)
 
 
 def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dict[int, Head]]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from midthought.memory.formats.doubts import judge_named, judge_times, judge_unnamed
+from midthought.memory.formats.doubts import judge_inner_lines, judge_named, judge_unnamed
 from midthought.memory.formats.header_fields import is_role_key
 from midthought.memory.formats.line_candidates import (
     ODD,
@@ -26,6 +26,7 @@ from midthought.memory.formats.line_candidates import (
 from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_label, time_head
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role, looks_like_name
+from midthought.memory.turns import clock_time
 
 _WEIGHTS = {
     "name / time": 1.6,
@@ -52,6 +53,7 @@ _MAX_PREFACE_SHARE = 0.15
 _MAX_WORDS_PER_TURN = 1500
 _MAX_LABEL_LETTERS = 60
 _MAX_PHRASES = 200
+_MAX_SECONDS_PER_WORD = 40.0
 _RECURRING_ROLES = ("question", "answer")
 """Labels that are no annotations if they recur."""
 
@@ -73,9 +75,10 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
         best.used = {row + 1 for row, head in best.heads.items() if " / " in head.style}
         judge_named(best, rows, candidates, num_words)
     is_named = bool(best.style)
+    _scale_numbers(best, sum(num_words))
     _add_times(best, rows)
     if is_named:
-        judge_times(best, rows)
+        judge_inner_lines(best, rows)
     else:
         judge_unnamed(best, rows, candidates)
     return best
@@ -169,6 +172,10 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
             if not recurring and bare in _NEEDS_RECURRENCE:
                 continue
         accepted[place] = head
+    if bare == "name":  # names one after another are a list of those present
+        return {
+            place: head for place, head in accepted.items() if keys[place] in recurring or place + 1 not in accepted
+        }
     return accepted
 
 
@@ -266,6 +273,23 @@ def _evidence(style: str, accepted: dict[int, Head]) -> float:
     if len(times) > 3 and share_in_order(times) < 0.8:
         weight *= 0.3
     return weight * len(accepted)
+
+
+def _scale_numbers(layout: Layout, num_words: int) -> None:
+    """Takes times that are numbers for milliseconds if they would make a word longer than anybody speaks it."""
+    numbers = {place: head for place, head in layout.heads.items() if head.is_number}
+    last = max((_seconds(head.time) for head in numbers.values() if head.time), default=0)
+    if last > _MAX_SECONDS_PER_WORD * num_words:
+        layout.heads |= {
+            place: head._replace(time=clock_time(_seconds(head.time) / 1000))
+            for place, head in numbers.items()
+            if head.time
+        }
+
+
+def _seconds(time: str) -> int:
+    hours, minutes, seconds = map(int, time.split(":"))
+    return 3600 * hours + 60 * minutes + seconds
 
 
 def _add_known_labels(layout: Layout, rows: Sequence[Row], candidates: dict[str, dict[int, Head]]) -> None:

@@ -76,6 +76,8 @@ class Head(NamedTuple):
     """`HH:MM:SS`."""
     rest: str
     """The line after it."""
+    is_number: bool = False
+    """Whether the time is a number without a unit, taken for seconds."""
 
 
 def heads_of(line: str, *, any_name: bool = False) -> list[Head]:
@@ -140,7 +142,8 @@ def is_exclamation(name: str) -> bool:
 def _head(style: str, match: regex.Match[str], line: str) -> Head:
     time = _time_of(match)
     name = line[match.start("name") : match.end("name")]
-    return Head(style, _CHAT.sub(r"\1", name) if time else name, time, line[match.start("rest") :])
+    is_number = bool(match.groupdict().get("seconds"))
+    return Head(style, _CHAT.sub(r"\1", name) if time else name, time, line[match.start("rest") :], is_number)
 
 
 def _time_of(match: regex.Match[str]) -> str | None:

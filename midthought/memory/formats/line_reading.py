@@ -29,6 +29,7 @@ MIN_PROSE_WORDS = 50
 """Text without names and timestamps is a transcript only from this length on; shorter, it is probably a note."""
 _LINE_NUMBER = re.compile(r"(\d{1,5})[.)]?\s+(?=\S)")
 _LINKED_TIME = re.compile(rf"\[\(?({CLOCK})\)?\]\([^()\s]{{1,300}}\)")
+_HEADING = re.compile(r"#{1,6}\s+\S")
 _MAX_TITLE_WORDS = 15
 _MAX_TITLE_ROWS = 5
 _UNSPACED_LETTERS_PER_WORD = 2
@@ -42,7 +43,7 @@ def read_rows(
     `keep` turns lines into words without markup, with time marks. `start` rewrites a row so that names and times at its
     start can be recognized.
     """
-    rows = _without_numbers(rows)
+    rows = [row._replace(mark="#") if _HEADING.match(row.text) else row for row in _without_numbers(rows)]
     rows, after = _without_end(rows)
     extra = service_lines([row.text for row in rows])
     skipped = [*extra.values(), *(Skipped(keep(row.text.lstrip("# ")), "after the transcript") for row in after)]
@@ -67,7 +68,20 @@ def read_rows(
         more = header_of(_with_blanks(preface), keep)
         header = Header(header.title or more.title, header.fields + more.fields)
     segments += _segments(rows[num_fields:], body, layout, keep, skipped)
-    return Reading(header.title, segments, header.fields, tuple(skipped), layout.confidence, tuple(layout.doubts))
+    return _judged(
+        Reading(header.title, segments, header.fields, tuple(skipped), layout.confidence, tuple(layout.doubts))
+    )
+
+
+def _judged(reading: Reading) -> Reading:
+    """Returns the reading, with a doubt if it has too many headings for speech."""
+    num_headings = sum(skip.reason == "heading" for skip in reading.skipped)
+    num_words = sum(len(segment.text.split()) for segment in reading.segments)
+    is_named = any(segment.speaker for segment in reading.segments)
+    if num_headings <= max(4, 0.3 * len(reading.segments) if is_named else num_words / 150):
+        return reading
+    what = f"{num_headings} headings in {num_words:,} words"
+    return reading.doubted(f"it may be a page about something, not a transcript: it has {what}", 0.4)
 
 
 def rows_of(text: str, mark: Callable[[str], str] = lambda line: "") -> list[Row]:
@@ -189,7 +203,9 @@ def _prose(
     is_lines = len(rows) > 1 and not any(row.after_blank for row in rows[1:])  # as Whisper writes them
     parts = [row.text for row in rows] if is_lines else ["\n".join(row.text for row in rows)]
     segments = [Segment(None, keep(part)) for part in parts]
-    return Reading(header.title, segments, header.fields, tuple(skipped), layout.confidence, tuple(layout.doubts))
+    return _judged(
+        Reading(header.title, segments, header.fields, tuple(skipped), layout.confidence, tuple(layout.doubts))
+    )
 
 
 def _num_title_rows(rows: Sequence[Row]) -> int:

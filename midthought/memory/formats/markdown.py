@@ -57,12 +57,8 @@ def read_markdown(text: str) -> Reading:
     is_named = any(segment.speaker for segment in reading.segments)
     if not is_named and _FENCE.search(text) and (not fenced or 10 * len(fenced) > len(rows)):
         return Reading(None, [])  # a page about something, with code
-    num_headings = sum(skip.reason == "heading" for skip in reading.skipped)
-    num_words = sum(len(segment.text.split()) for segment in reading.segments)
-    usual = 0.3 * len(reading.segments) if is_named else num_words / 150
-    if has_code or num_headings > max(4, usual):
-        what = "code" if has_code else f"{num_headings} headings in {num_words:,} words"
-        reading = reading.doubted(f"it may be a page about something, not a transcript: it has {what}", 0.4)
+    if has_code:
+        reading = reading.doubted("it may be a page about something, not a transcript: it has code", 0.4)
     return reading._replace(title=title or reading.title or None, header=fields + reading.header)
 
 
