@@ -10,6 +10,7 @@ import regex
 from midthought.memory.formats.reading import Skipped
 from midthought.memory.formats.scripts import folded, is_role, looks_like_name
 from midthought.memory.formats.word_lists import COLUMNS, FIELDS, LONG_FIELDS, ROLES
+from midthought.memory.turns import CLOCK
 
 _KNOWN = FIELDS | ROLES | LONG_FIELDS
 _LONG_NAMES = ("show notes", "episode notes", "episode summary", "episode description")
@@ -57,6 +58,7 @@ _AFTER_TRANSCRIPT = regex.compile(
     r"key (?:takeaways|points)|(?:meeting )?summary|decisions|follow-?ups|resources mentioned)[\s:*_]*"
 )
 _QUESTION = regex.compile(r"[QA]\.\s+\S")
+_TIMED = regex.compile(rf"[\[(<]?{CLOCK}(?=\W|$)")
 _MAX_VALUE_WORDS = 30
 _MAX_TITLE_WORDS = 25
 _MIN_WRAPPED_LETTERS = 55
@@ -129,7 +131,7 @@ def fields_end(lines: Sequence[str], counts: Callable[[str], int]) -> int:
         if not text or is_rule(text):
             open_field = open_field and not text
             continue
-        if _QUESTION.match(text):
+        if _QUESTION.match(text) or _TIMED.match(text):
             break
         field = field_of(line)
         if field and _is_field(field, counts, known):

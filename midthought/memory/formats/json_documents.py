@@ -23,6 +23,7 @@ from midthought.memory.formats.json_entries import (
     unit_of,
     words_of,
 )
+from midthought.memory.formats.json_leftovers import leftover_doubts
 from midthought.memory.formats.json_repair import repaired
 from midthought.memory.formats.line_candidates import share_in_order
 from midthought.memory.formats.plain_text import read_plain_text
@@ -98,6 +99,7 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
     )
     if best.inferred:
         doubts = (*doubts, f"the values of {best.inferred!r} are taken for the speakers")
+    doubts = (*doubts, *leftover_doubts(document, best.segments))
     order = share_in_order([segment.time for segment in best.segments if segment.time])
     if order < 0.95:
         doubts = (*doubts, f"{1 - order:.0%} of the times go back")

@@ -297,11 +297,12 @@ def _add_known_labels(layout: Layout, rows: Sequence[Row], candidates: dict[str,
     labels, first = {key_of(head.name or "") for head in layout.heads.values()}, min(layout.heads)
     for style, found in sorted(candidates.items(), key=lambda item: -_evidence(item[0], item[1])):
         bare = bare_style(style)
-        if bare in ("name", "name time text") or " / " in bare or style.startswith(ODD):
+        if bare in ("name", "name time text") or style.startswith(ODD):
             continue
         is_list = bare in ("name —", "name |")  # of those present, before the first turn
         for place, head in found.items():
-            if place not in layout.heads and key_of(head.name or "") in labels and not (is_list and place < first):
+            is_taken = place in layout.heads or (" / " in bare and place + 1 in layout.heads)
+            if not is_taken and key_of(head.name or "") in labels and not (is_list and place < first):
                 layout.heads[place] = head
     for place, row in enumerate(rows):
         name, colon, rest = row.text[:_MAX_LABEL_LETTERS].partition(":")

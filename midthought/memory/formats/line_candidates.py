@@ -12,7 +12,7 @@ from typing import NamedTuple
 from midthought.memory.formats.header_fields import is_known_key, is_role_key
 from midthought.memory.formats.line_heads import TIMED_STYLES, Head, heads_of, is_label, name_alone, time_head
 from midthought.memory.formats.reading import name_of
-from midthought.memory.formats.scripts import ends_sentence, looks_like_name
+from midthought.memory.formats.scripts import ends_sentence, is_role, looks_like_name
 from midthought.memory.formats.word_lists import ANNOTATIONS, NUMBERED
 
 WEAK = frozenset(
@@ -114,6 +114,15 @@ def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
         is_timed = time is not None and not time.rest.strip()
         if time and is_timed:
             found["name / time"][place] = Head("name / time", name, time.time, "")
+        above = found["name below"].get(place - 1)
+        is_below = (place == 0 or not row.after_blank) and not (above and above.style == "name / role")
+        if (
+            is_below
+            and not row.mark
+            and (after := _after_role(rows, alone, place)) < len(rows)
+            and rows[after].after_blank
+        ):
+            found["name below"][place] = Head("name / role" if after > place + 1 else "name", name, None, "")
         if row.mark or (not is_timed and (same_spacing or (row.after_blank and not follower.after_blank))):
             found[prefix + "name"][place] = Head("name", name, None, "")
     for style, others in odd.items():
@@ -125,6 +134,13 @@ def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
             if counts[key_of(head.name or "")] > 1 and any(map(str.isalpha, head.name or ""))
         }
     return found
+
+
+def _after_role(rows: Sequence[Row], alone: Sequence[str | None], place: int) -> int:
+    """Returns the row after a name alone and, if there is one, the role below it, as in `COOPER`, `MODERATOR`."""
+    follower = alone[place + 1]
+    is_role_line = follower is not None and is_role(follower) and not rows[place + 1].after_blank
+    return place + 1 + is_role_line
 
 
 def _add_recurring(found: dict[str, dict[int, Head]], style: str, odd: dict[int, Head]) -> None:

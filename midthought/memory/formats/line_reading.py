@@ -30,6 +30,15 @@ MIN_PROSE_WORDS = 50
 _LINE_NUMBER = re.compile(r"(\d{1,5})[.)]?\s+(?=\S)")
 _LINKED_TIME = re.compile(rf"\[\(?({CLOCK})\)?\]\([^()\s]{{1,300}}\)")
 _HEADING = re.compile(r"#{1,6}\s+\S")
+_SPELLED = (
+    r"(?:\d{1,2} (?:hours?|heures?|Stunden?|horas?|ore),? (?:et |and |und |y |e )?)?"
+    r"(?:\d{1,3} (?:minutes?|Minuten?|minutos?|minuti|minuten),? (?:et |and |und |y |e )?)?"
+    r"\d{1,2} (?:seconden|secondes?|seconds?|Sekunden?|segundos?|secondi)"
+)
+_COLONS = r"\d{1,2}(?::\d{2}){1,2}"
+_SPELLED_FIRST = re.compile(rf"(?P<before>{_COLONS})\s?{_SPELLED}|{_SPELLED}(?P<after>{_COLONS})")
+_GLUED = re.compile(rf"^({_COLONS})(?=[^\W\d_])")
+_SPELLED_LAST = re.compile(r"(?<=\S )(?:(\d{1,2}) hours? )?(\d{1,3}) minutes? (\d{1,2}) seconds?$")
 _MAX_TITLE_WORDS = 15
 _MAX_TITLE_ROWS = 5
 _UNSPACED_LETTERS_PER_WORD = 2
@@ -89,10 +98,21 @@ def rows_of(text: str, mark: Callable[[str], str] = lambda line: "") -> list[Row
     rows: list[Row] = []
     after_blank = True
     for number, line in enumerate(_LINKED_TIME.sub(r"[\1]", text).split("\n")):
-        if line := line.strip():
+        if line := _without_spelled_time(line.strip()):
             rows.append(Row(number, line, after_blank, mark(line)))
         after_blank = not line
     return rows
+
+
+def _without_spelled_time(line: str) -> str:
+    """Returns the line with `0:14` instead of `0 minutes 14 seconds0:14`, `0:1414 secondes` and `Ann 0 minutes 14 seconds`,
+    as pages of video services show times."""
+    if not line or (not line[-1].isalnum() and not line[0].isdigit()):
+        return line
+    if match := _SPELLED_FIRST.match(line):
+        return f"{match['before'] or match['after']} {line[match.end() :]}".strip()
+    line = _GLUED.sub(r"\1 ", line)
+    return _SPELLED_LAST.sub(lambda match: f"{int(match[1] or 0) * 60 + int(match[2])}:{int(match[3]):02d}", line)
 
 
 def _num_rows_before_transcript(rows: Sequence[Row]) -> int:

@@ -56,7 +56,8 @@ update warning what when where who why внимание примечание ה�
 
 NUMBERED = _words(
     """
-act action chapter decision decisions figure item note part question scene section step table topic
+act action capitolo capítulo chapitre chapter decision decisions figure hoofdstuk item kapitel note part
+question scene section step table topic глава
 """
 )
 """First words of labels such as `Step 3`, which are no speakers."""
