@@ -40,6 +40,7 @@ _TOO_SHORT = 2.5
 def judge_named(
     layout: Layout, rows: Sequence[Row], candidates: dict[str, dict[int, Head]], num_words: Sequence[int]
 ) -> None:
+    """Sets the confidence of turns with names, and adds doubts about times, labels and lines that start like turns."""
     places = sorted(layout.heads)
     labels = Counter(key_of(layout.heads[place].name or "") for place in places)
     times = [layout.heads[place].time for place in places]
@@ -91,6 +92,7 @@ def judge_inner_lines(layout: Layout, rows: Sequence[Row]) -> None:
 
 
 def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dict[int, Head]]) -> None:
+    """Adds doubts about text without names: lines that start like turns, or alike, or have almost no words."""
     if not layout.style:
         layout.confidence = layout.confidence or 0.8
     counts = Counter(

@@ -55,7 +55,7 @@ _TRANSCRIPT = regex.compile(
 _AFTER_TRANSCRIPT = regex.compile(
     r"(?i)[\s#*_]*(?:show\s*notes|(?:relevant |useful |related |further |episode )?(?:links|resources|reading|references)|"
     r"footnotes|further reading|credits|sponsors?|about (?:the|this|us)\b.{0,60}|action items|next steps|"
-    r"key (?:takeaways|points)|(?:meeting )?summary|decisions|follow-?ups|resources mentioned)[\s:*_]*"
+    r"key (?:takeaways|points)|resources mentioned)[\s:*_]*"
 )
 _QUESTION = regex.compile(r"[QA]\.\s+\S")
 _TIMED = regex.compile(rf"[\[(<]?{CLOCK}(?=\W|$)")

@@ -116,12 +116,8 @@ def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
             found["name / time"][place] = Head("name / time", name, time.time, "")
         above = found["name below"].get(place - 1)
         is_below = (place == 0 or not row.after_blank) and not (above and above.style == "name / role")
-        if (
-            is_below
-            and not row.mark
-            and (after := _after_role(rows, alone, place)) < len(rows)
-            and rows[after].after_blank
-        ):
+        after = _after_role(rows, alone, place)
+        if is_below and not row.mark and after < len(rows) and rows[after].after_blank:
             found["name below"][place] = Head("name / role" if after > place + 1 else "name", name, None, "")
         if row.mark or (not is_timed and (same_spacing or (row.after_blank and not follower.after_blank))):
             found[prefix + "name"][place] = Head("name", name, None, "")
@@ -156,6 +152,7 @@ def _add_recurring(found: dict[str, dict[int, Head]], style: str, odd: dict[int,
 
 
 def is_annotation(key: str) -> bool:
+    """Whether the label is that of a note, a numbered item or a header field."""
     first = key.split()[0] if key else ""
     return (
         key in ANNOTATIONS

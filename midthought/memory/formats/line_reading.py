@@ -39,6 +39,7 @@ _COLONS = r"\d{1,2}(?::\d{2}){1,2}"
 _SPELLED_FIRST = re.compile(rf"(?P<before>{_COLONS})\s?{_SPELLED}|{_SPELLED}(?P<after>{_COLONS})")
 _GLUED = re.compile(rf"^({_COLONS})(?=[^\W\d_])")
 _SPELLED_LAST = re.compile(r"(?<=\S )(?:(\d{1,2}) hours? )?(\d{1,3}) minutes? (\d{1,2}) seconds?$")
+_MAX_END_SHARE = 0.25
 _MAX_TITLE_WORDS = 15
 _MAX_TITLE_ROWS = 5
 _UNSPACED_LETTERS_PER_WORD = 2
@@ -97,8 +98,11 @@ def rows_of(text: str, mark: Callable[[str], str] = lambda line: "") -> list[Row
     """Returns the lines that are not empty."""
     rows: list[Row] = []
     after_blank = True
-    for number, line in enumerate(_LINKED_TIME.sub(r"[\1]", text).split("\n")):
-        if line := _without_spelled_time(line.strip()):
+    lines = [line.strip() for line in _LINKED_TIME.sub(r"[\1]", text).split("\n")]
+    if sum(bool(_SPELLED_FIRST.match(line)) for line in lines) > 2:
+        lines = list(map(_without_spelled_time, lines))
+    for number, line in enumerate(lines):
+        if line:
             rows.append(Row(number, line, after_blank, mark(line)))
         after_blank = not line
     return rows
@@ -107,8 +111,6 @@ def rows_of(text: str, mark: Callable[[str], str] = lambda line: "") -> list[Row
 def _without_spelled_time(line: str) -> str:
     """Returns the line with `0:14` instead of `0 minutes 14 seconds0:14`, `0:1414 secondes` and `Ann 0 minutes 14 seconds`,
     as pages of video services show times."""
-    if not line or (not line[-1].isalnum() and not line[0].isdigit()):
-        return line
     if match := _SPELLED_FIRST.match(line):
         return f"{match['before'] or match['after']} {line[match.end() :]}".strip()
     line = _GLUED.sub(r"\1 ", line)
@@ -127,10 +129,14 @@ def _num_rows_before_transcript(rows: Sequence[Row]) -> int:
 def _without_end(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
     """Returns the rows before a heading such as `Links` or `Action items` that at most a quarter of the text follows, and
     the others."""
-    sizes = [num_words(row.text) for row in rows]
-    for place, row in enumerate(rows):
-        is_heading = ends_transcript(row.text) and (row.mark == "#" or row.after_blank)
-        if place and is_heading and sum(sizes[place:]) < 0.25 * sum(sizes):
+    places = [
+        place for place, row in enumerate(rows) if ends_transcript(row.text) and (row.mark == "#" or row.after_blank)
+    ]
+    counts = Counter(rows[place].text.casefold() for place in places)  # those of sections of a meeting recur
+    for place in places:
+        after = sum(num_words(row.text) for row in rows[place:])
+        is_end = place > 0 and counts[rows[place].text.casefold()] == 1
+        if is_end and after < _MAX_END_SHARE * sum(num_words(row.text) for row in rows):
             return rows[:place], rows[place:]
     return rows, ()
 
