@@ -116,7 +116,6 @@ UNTIMED: dict[str, tuple[str, Callable[[Sequence[Said]], str]]] = {
     "notes before and after": ("a.md", with_top(NOTES, "**{name}:** {text}\n\n", "## Links\n\n- A link\n")),
     "RTF": ("a.rtf", rtf),
     "author of a page": ("a.html", each("<section><author>{name}</author><p>{text}</p></section>\n")),
-    "@name text": ("a.txt", each("@{name} {text}\n")),
     "name — text": ("a.txt", each("{name} — {text}\n\n")),
     "terms of a page": ("a.html", with_top("<dl>", "<dt>{name}</dt><dd>{text}</dd>\n", "</dl>")),
 }

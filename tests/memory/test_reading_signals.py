@@ -94,13 +94,12 @@ def test_a_table_without_text_is_refused(read):
         ("Segment{{index={n}, name='{name}', text='{text}', start={n}}}\n", "many lines start alike"),
         ("{n} {name}= {text}\n", "many lines start alike"),
         ("[ 00:00:0{n}.032 -->  00:00:0{n}.824] {n} SPEAKER_0{n}\n", "words on average"),
-        ("{text}\n{capitals}\nMODERATOR\n\n", "short lines recur"),
+        ("{first} speaking\n{text}\n{text}\n", "short lines recur"),
     ],
 )
 def test_labels_in_an_unknown_notation_are_reported(read, line, doubt):
     text = "".join(
-        line.format(n=n, name=name, capitals=name.split()[0].upper(), text=text)
-        for n, (name, text) in enumerate(EXPECTED)
+        line.format(n=n, name=name, first=name.split()[0], text=text) for n, (name, text) in enumerate(EXPECTED)
     )
     transcript = read(text)
     assert transcript.is_doubtful and doubt in " ".join(transcript.doubts)
@@ -131,7 +130,7 @@ def test_a_list_of_those_present_and_words_before_colons_are_no_turns(read):
     present = "Ann Lee - President\n\nBob Reece - Bank of Oslo\n\nCid Moore - Tide Fund\n\n"
     transcript = read(present + "".join(f"{name}\n\n{text}\n\n" for name, text in EXPECTED * 2))
     assert transcript.speakers == ("Ann Lee", "Bob Reece") and len(transcript.turns) == 16
-    turns = "".join(f"{name}: {text}\nIt was a summary of the day, and more of it.\n" for name, text in EXPECTED)
+    turns = "".join(f"{name}: {text}\nIt was a summary of the day, and more of it.\n" for name, text in EXPECTED * 2)
     assert read(f"{turns}A Summary: The bell rang.\n", "b.txt").speakers == ("Ann Lee", "Bob Reece")
 
 
@@ -142,10 +141,36 @@ def test_a_mark_between_two_rules_and_notes_of_an_archive_are_skipped(read):
 
 
 def test_labels_of_any_shape_in_captions_where_every_cue_has_one(read):
-    names = ["Ann Lee", "Ann’s iPhone"] * 4
-    cues = [
-        f"00:00:0{n}.000 --> 00:00:0{n}.900\n{name}: {text}\n\n"
-        for n, (name, text) in enumerate(zip(names, LINES, strict=True))
+    turns = list(zip(["Ann Lee", "Ann’s iPhone"] * 4, LINES, strict=True))
+    cues = [f"00:00:0{n}.000 --> 00:00:0{n}.900\n{name}: {text}\n\n" for n, (name, text) in enumerate(turns)]
+    assert said(read("WEBVTT\n\n" + "".join(cues), "a.vtt")) == turns
+
+
+def test_names_above_a_role_and_names_after_a_sign(read):
+    lines = [
+        f"{name.upper()}\n{'MODERATOR' if n % 2 else ''}\n\n{text}\n" for n, (name, text) in enumerate(EXPECTED * 2)
     ]
-    transcript = read("WEBVTT\n\n" + "".join([*cues[:7], *cues[:6]]).replace("iPhone: I th", "iPhone: I th"), "a.vtt")
-    assert transcript.speakers == ("Ann Lee", "Ann’s iPhone")
+    transcript = read("".join(lines).replace("\n\n\n", "\n\n"))
+    assert transcript.speakers == ("ANN LEE", "BOB REECE") and len(transcript.turns) == 16
+    transcript = read("".join(f"@{name.split()[0].lower()}1 {text}\n" for name, text in EXPECTED), "b.txt")
+    assert [turn.speaker for turn in transcript.turns] == ["ann1", "bob1"] * 4
+
+
+def test_text_copied_from_the_page_of_a_video(read):
+    top = "Transcript. Use arrow keys to navigate between transcript entries.\n\nSearch\n\n"
+    lines = [
+        f"{name}\n0 minutes {5 * n + 1} seconds0:{5 * n + 1:02d}\n{name} 0 minutes {5 * n + 1} seconds\n{text}\n\n"
+        for n, (name, text) in enumerate(EXPECTED)
+    ]
+    transcript = read(top + "".join(lines))
+    assert said(transcript) == EXPECTED and transcript.turns[2].time == "00:00:11"
+    lines = [f"0:{5 * n + 10}{5 * n + 10} secondes{text}\n" for n, text in enumerate(LINES)]
+    transcript = read("Chapitre 1 : La cloche\n0:00It begins here.\n" + "".join(lines), "b.txt")
+    assert transcript.turns[0].text == " ".join(["It begins here.", *LINES]) and transcript.turns[0].time == "00:00:00"
+
+
+def test_text_of_json_that_is_in_no_turn_is_reported(read):
+    parts = {f"part {n}": ["SPEAKER_01", [{"content": text, "start": 3}]] for n, text in enumerate(LINES)}
+    doubts = read(json.dumps(parts), "a.json").doubts
+    assert any("labels of speakers were not used" in doubt for doubt in doubts)
+    assert any("text of other keys was not read" in doubt for doubt in doubts)

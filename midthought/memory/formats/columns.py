@@ -81,5 +81,9 @@ def _are_numbers(column: Sequence[str]) -> bool:
 
 def _go_up(cells: Sequence[str]) -> bool:
     numbers = [[float(part) for part in cell.strip().replace(",", ".").split(":")] for cell in cells]
+    if all(len(number) == 1 for number in numbers) and all(
+        after[0] - before[0] == 1 for before, after in pairwise(numbers)
+    ):
+        return False  # numbers of rows
     pairs = [(before, after) for before, after in pairwise(numbers) if len(before) == len(after)]
     return bool(pairs) and sum(before <= after for before, after in pairs) >= 0.9 * len(pairs)

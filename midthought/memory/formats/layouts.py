@@ -98,8 +98,9 @@ def speakers_of(rows: Sequence[Row]) -> Layout:
         if accepted and len(accepted) > len(layout.heads) and _is_supported(rows, accepted, found, num_words, style):
             layout = Layout(style, accepted)
     if layout.style:
-        if len(layout.heads) > 0.8 * sum(row.after_blank for row in rows):  # labels of any shape that recur
-            layout.heads |= candidates.get(ODD + layout.style, {})
+        odd = candidates.get(ODD + layout.style, {})  # labels of any shape that recur
+        if len(layout.heads) >= len(odd) and len(layout.heads | odd) > 0.8 * sum(row.after_blank for row in rows):
+            layout.heads |= odd
         judge_named(layout, rows, candidates, num_words)
     else:
         judge_unnamed(layout, rows, candidates)
@@ -143,8 +144,8 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
         is_minor = (count < 5 and count < 0.1 * total) or counts.most_common(1)[0][1] < 2
         if is_minor and lowered[key] >= count and not is_role(key):
             words.add(key)
-    if len(found) < 0.5 * len(rows):
-        rejected |= words
+    most_have_labels = len(found) >= 0.5 * len(rows)
+    rejected |= {key for key in words if " " in key or not most_have_labels}
     recurring = {key for key, count in counts.items() if count > 1 and key not in rejected}
     if style == "bold name" and sum(counts[key] for key in recurring) >= 0.7 * len(found):
         shaped = {
@@ -160,7 +161,7 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
     accepted: dict[int, Head] = {}
     for place, head in found.items():
         key, row = keys[place], rows[place]
-        if key in rejected or (key in words and (not accepted or " of" in key)):
+        if key in rejected or (key in words and not accepted):
             continue
         starts = place == 0 or rows[place - 1].mark == "#" or ends_sentence(rows[place - 1].text)
         if key not in recurring and not explains:
