@@ -54,11 +54,13 @@ _TRANSCRIPT = regex.compile(
 )
 _AFTER_TRANSCRIPT = regex.compile(
     r"(?i)[\s#*_]*(?:show\s*notes|(?:relevant |useful |related |further |episode )?(?:links|resources|reading|references)|"
-    r"footnotes|further reading|credits|sponsors?|about (?:the|this|us)\b.{0,60}|action items|next steps|"
+    r"footnotes|further reading|credits|sponsors?|about (?:the|this|us)\b.{0,60}|action items(?: recap)?|next steps|"
     r"key (?:takeaways|points)|resources mentioned)[\s:*_]*"
 )
 _QUESTION = regex.compile(r"[QA]\.\s+\S")
 _TIMED = regex.compile(rf"[\[(<]?{CLOCK}(?=\W|$)")
+_NAMES = regex.compile(r"[,;&](?![^()]*\))|\band\b")
+"""What separates names, outside of brackets."""
 _MAX_VALUE_WORDS = 30
 _MAX_TITLE_WORDS = 25
 _MIN_WRAPPED_LETTERS = 55
@@ -152,7 +154,7 @@ def fields_end(lines: Sequence[str], counts: Callable[[str], int]) -> int:
 def _is_field(field: tuple[str, str], counts: Callable[[str], int], known: int) -> bool:
     key, value = field
     if is_role_key(key):
-        are_names = all(looks_like_name(name.strip()) for name in regex.split(r",|;|&|\band\b", value))
+        are_names = all(looks_like_name(name.split("(")[0].strip()) for name in _NAMES.split(value) if name.strip())
         return are_names and (known > 0 or counts(key) == 1)
     if is_known_key(key):
         return counts(key) <= 2 and (is_long_key(key) or len(value.split()) <= _MAX_VALUE_WORDS)

@@ -77,6 +77,9 @@ def read_rows(
     if preface:
         more = header_of(_with_blanks(preface), keep)
         header = Header(header.title or more.title, header.fields + more.fields)
+    for key, value in header.fields:
+        if key and not is_known_key(key) and len(value.split()) > 2 and value[-1] in "!?？！":
+            layout.doubt(f"a line before the first turn may be speech: {key!r}", 0.3)
     segments += _segments(rows[num_fields:], body, layout, keep, skipped)
     return _judged(
         Reading(header.title, segments, header.fields, tuple(skipped), layout.confidence, tuple(layout.doubts))
