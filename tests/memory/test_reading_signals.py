@@ -105,6 +105,12 @@ def test_labels_in_an_unknown_notation_are_reported(read, line, doubt):
     assert transcript.is_doubtful and doubt in " ".join(transcript.doubts)
 
 
+def test_a_bold_label_in_another_style_than_the_names_is_reported(read):
+    lines = [f"**{name}**\n\n{text}\n\n" for name, text in EXPECTED]
+    transcript = read("".join([*lines[:4], "**Lightclient in chat:**\n\n* It would be nice.\n\n", *lines[4:]]), "a.md")
+    assert transcript.is_doubtful and "'Lightclient in chat'" in transcript.doubts[0]
+
+
 def test_times_and_numbered_lines_within_speech_are_reported(read):
     turns = "".join(f"{name}: {text}\n0:3:5{n}.230 -> and so on\n" for n, (name, text) in enumerate(EXPECTED))
     assert "8 lines with a time were read as words" in read(turns).doubts[0]

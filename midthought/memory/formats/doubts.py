@@ -13,6 +13,7 @@ from midthought.memory.formats.line_candidates import (
     WEAK,
     Layout,
     Row,
+    bare_style,
     is_annotation,
     is_name_list,
     key_of,
@@ -59,9 +60,12 @@ def judge_named(
     if len(places) == 1 and total > 200:
         layout.doubt("there is one turn only", 0.2 if len(layout.heads[places[0]].rest.split()) > 4 else 0.3)
     alike = {*candidates.get(layout.style, ()), *candidates.get(ODD + layout.style, ())}
+    sure = [
+        style for style in candidates if bare_style(style) in {"name:"} | TIMED_STYLES - WEAK and style != layout.style
+    ]
     others = {
         place: name_of(head.name or "")
-        for style in (layout.style, ODD + layout.style, "name:")
+        for style in (layout.style, ODD + layout.style, *sure)
         for place, head in candidates.get(style, {}).items()
         if place not in layout.heads and place > places[0]
         if place - 1 not in layout.heads or layout.heads[place - 1].rest.strip()  # else: said by that speaker

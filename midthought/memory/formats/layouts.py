@@ -184,9 +184,12 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
             if not recurring and bare in _NEEDS_RECURRENCE:
                 continue
         accepted[place] = head
-    if bare == "name":  # names one after another are a list of those present
+    if bare == "name":  # names one after another, and `Ann Lee - President`, are a list of those present
         return {
-            place: head for place, head in accepted.items() if keys[place] in recurring or place + 1 not in accepted
+            place: head
+            for place, head in accepted.items()
+            if keys[place] in recurring
+            or (place + 1 not in accepted and not any(keys[place].startswith(f"{key} - ") for key in recurring))
         }
     return accepted
 
