@@ -77,10 +77,9 @@ def judge_named(
             f"read as text, not as speakers: {', '.join(map(repr, names[:5]))}{' and more' if len(names) > 5 else ''}"
         )
         is_strict = layout.style == "bold name" or layout.style in TIMED_STYLES - WEAK
-        layout.doubt(
-            what,
-            0.3 if (is_strict and alike & others.keys()) or len(others) >= _MAX_OTHER_SHARE * len(places) else 0.05,
-        )
+        upper = sum((head.name or "").isupper() for head in layout.heads.values()) > 0.8 * len(places)
+        is_alike = (is_strict and alike & others.keys()) or (upper and any(name.isupper() for name in names))
+        layout.doubt(what, 0.3 if is_alike or len(others) >= _MAX_OTHER_SHARE * len(places) else 0.05)
 
 
 def judge_inner_lines(layout: Layout, rows: Sequence[Row]) -> None:

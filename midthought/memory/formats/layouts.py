@@ -151,9 +151,12 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
     lowered = _lowercase_words(rows, [key for key in counts if key not in initials])
     total = sum(count for key, count in counts.items() if key not in rejected)
     words: set[str] = set()
+    capitals = {keys[place] for place, head in found.items() if (head.name or "").isupper()}
+    if sum(counts[key] for key in capitals) < 0.8 * len(found):
+        capitals = set()
     for key, count in counts.items():
         is_minor = (count < 5 and count < 0.1 * total) or counts.most_common(1)[0][1] < 2
-        if is_minor and lowered[key] >= count and not is_role(key):
+        if is_minor and lowered[key] >= count and not is_role(key) and key not in capitals:
             words.add(key)
     most_have_labels = len(found) >= 0.5 * len(rows)
     rejected |= {key for key in words if " " in key or not most_have_labels}

@@ -16,6 +16,8 @@ _NAME_WORD = regex.compile(
     r"|(?:de|da|del|der|den|di|du|la|le|van|von|bin|ibn|al|and|und|et|y|e|of|from|the|in|at|with|to)|\([^()]{1,40}\),?"
 )
 _NOTE = regex.compile(r"(?<=\S)\s?[(（][^()（）]{1,40}[)）]$")
+_PREPOSITIONS = frozenset({"and", "at", "by", "for", "from", "in", "of", "the", "to", "with"})
+"""Words that no name ends with."""
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 _MAX_UNSPACED_LETTERS = 14
 _VOICES = (
@@ -67,6 +69,8 @@ def looks_like_name(text: str) -> bool:
     `Mireille B. Reece, Psy.D`."""
     words = _NOTE.sub("", text).split() if len(text) <= MAX_NAME_LETTERS else []
     if not 1 <= len(words) <= _MAX_NAME_WORDS or not _LETTER.search(text):
+        return False
+    if len(words) > 1 and words[-1].lower() in _PREPOSITIONS:
         return False
     first = words[0].lstrip("\"'“”‘’«»([#")
     if not first or first[0].islower() or not (first[0].isalpha() or first[0].isdigit()):
