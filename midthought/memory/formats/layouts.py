@@ -54,6 +54,7 @@ _MAX_WORDS_PER_TURN = 1500
 _MAX_LABEL_LETTERS = 60
 _MAX_PHRASES = 200
 _MAX_SECONDS_PER_WORD = 40.0
+_ARTICLES = ("a", "an", "this", "that")
 _RECURRING_ROLES = ("question", "answer")
 """Labels that are no annotations if they recur."""
 
@@ -159,7 +160,7 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
         if is_minor and lowered[key] >= count and not is_role(key) and key not in capitals:
             words.add(key)
     most_have_labels = len(found) >= 0.5 * len(rows)
-    rejected |= {key for key in words if " " in key or not most_have_labels}
+    rejected |= {key for key in words if key.split()[0] in _ARTICLES or not most_have_labels}
     recurring = {key for key, count in counts.items() if count > 1 and key not in rejected}
     if style == "bold name" and sum(counts[key] for key in recurring) >= 0.7 * len(found):
         shaped = {
@@ -182,7 +183,7 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
             own = _shapes([head.name or ""])
             is_odd = bool(own and shapes) and not is_role(key) and own.isdisjoint(shapes)
             is_inside = needs_blank and not row.after_blank and rows[place - 1].mark != "#"
-            if is_odd or is_inside or not (starts or row.after_blank):
+            if (is_odd or is_inside or not (starts or row.after_blank)) and not is_role(key):
                 continue
             if not recurring and bare in _NEEDS_RECURRENCE:
                 continue

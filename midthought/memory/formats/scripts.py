@@ -29,7 +29,7 @@ _VOICES = (
 _LABEL = regex.compile(
     rf"(?i)(?:{_VOICES}|sprecherin|guest|host|"
     r"caller|interviewer|interviewee|moderator|unknown|unidentified|audience|male|female|man|woman)"
-    r"(?:[ _#\-]?(?:speaker|voice|member))?[ _#\-]?(?:\d{1,3}|[a-z])?"
+    r"(?:[ _#\-]?(?:speaker|voice|member))?[ _#\-]?(?:\d{1,3}(?:-\p{L}{1,20})?|[a-z])?"
 )
 _DIARIZED = regex.compile(rf"(?i)(?:{_VOICES}|s)[ _#\-]*(?:\d{{1,3}}|[a-z])")
 _SENTENCE_END = regex.compile(r"(?:[\p{Sentence_Terminal}…:–—\-][\p{Pf}\p{Pe}\"'’”]*|[\p{Pe}\p{Pf}])\s*$")
