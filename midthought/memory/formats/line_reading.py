@@ -31,7 +31,7 @@ _LINE_NUMBER = re.compile(r"(\d{1,5})[.)]?\s+(?=\S)")
 _LINKED_TIME = re.compile(rf"\[\(?({CLOCK})\)?\]\([^()\s]{{1,300}}\)")
 _HEADING = re.compile(r"#{1,6}\s+\S")
 _SPELLED = (
-    r"(?:\d{1,2} (?:hours?|heures?|Stunden?|horas?|ore),? (?:et |and |und |y |e )?)?"
+    r"(?:\d{1,2} (?:hours?|heures?|Stunden?|horas?|ora),? (?:et |and |und |y |e )?)?"
     r"(?:\d{1,3} (?:minutes?|Minuten?|minutos?|minuti|minuten),? (?:et |and |und |y |e )?)?"
     r"\d{1,2} (?:seconden|secondes?|seconds?|Sekunden?|segundos?|secondi)"
 )
