@@ -135,7 +135,7 @@ def _without_end(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
     places = [
         place for place, row in enumerate(rows) if ends_transcript(row.text) and (row.mark == "#" or row.after_blank)
     ]
-    counts = Counter(rows[place].text.casefold() for place in places)  # those of sections of a meeting recur
+    counts = Counter(rows[place].text.casefold() for place in places)  # headings in the parts of a meeting recur
     for place in places:
         after = sum(num_words(row.text) for row in rows[place:])
         is_end = place > 0 and counts[rows[place].text.casefold()] == 1
