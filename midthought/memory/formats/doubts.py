@@ -50,8 +50,9 @@ def judge_named(
     order = share_in_order([time for time in times if time])
     if order < 0.98:
         layout.doubt(f"{1 - order:.0%} of the times go back", min(0.4, 0.05 + 2 * (1 - order)))
-    if len(places) > 1 and len(labels) == len(places) and not all(map(is_role, labels)):
-        layout.doubt("every speaker label occurs once", 0.3 if len(places) > 3 or total > 40 * len(places) else 0.05)
+    is_long = len(places) > 3 or total > 40 * len(places) > 40
+    if is_long and len(labels) == len(places) and not all(map(is_role, labels)):
+        layout.doubt("every speaker label occurs once", 0.3)
     elif len(labels) > 25 and len(labels) > len(places) / 3:
         layout.doubt(f"{len(labels)} speaker labels for {len(places)} turns", 0.3)
     longest = max(sum(num_words[start:end]) for start, end in pairwise([*places, len(rows)]))
