@@ -53,6 +53,8 @@ def judge_named(
     is_long = len(places) > 3 or total > 40 * len(places) > 40
     if is_long and len(labels) == len(places) and not all(map(is_role, labels)):
         layout.doubt("every speaker label occurs once", 0.3)
+    elif len(labels) == 1 and len(places) > 2 and not any(times) and not all(map(is_role, labels)):
+        layout.doubt(f"all turns have one label: {next(iter(labels))!r}", 0.3)
     elif len(labels) > 25 and len(labels) > len(places) / 3:
         layout.doubt(f"{len(labels)} speaker labels for {len(places)} turns", 0.3)
     longest = max(sum(num_words[start:end]) for start, end in pairwise([*places, len(rows)]))

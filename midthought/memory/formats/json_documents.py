@@ -179,6 +179,7 @@ def _candidates(document: object) -> list[_Candidate]:
             continue
         every = [entry for part in entries for entry in part]
         key = None if any(speaker_of(entry) or words_of(entry) for entry in every) else speaker_key(every)
+        key = None if key and text_of({key: "x"}) else key
         if key:
             entries = [[{**entry, "speaker": entry.get(key)} for entry in part] for part in entries]
         segments = _segments(_merged(entries), names, spans, begins=path[-1:] == ("content",))

@@ -48,7 +48,7 @@ achtung aka also and anmerkung answer answers anyway applause attention because 
 conclusion correction definition disclaimer edit ejemplo example examples exemple fact facts figure finally
 first fyi here hint hinweis how however http https important importante laughter music n.b. nb nota note notes
 now observação p.s. part problem ps question questions quote re remarque remember reminder result results
-second section sfx silence so solution sound spoiler step table therefore third tip tips today todo trigger
+second section sfx silence slide slides so solution sound spoiler step table therefore third tip tips today todo trigger
 update warning what when where who why внимание примечание הערה ملاحظة 例 備考 备注 注 注意 주 참고
 """
 )
