@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from midthought.memory.formats.scripts import is_role
+from midthought.memory.formats.scripts import is_diarization_label
 from midthought.memory.turns import Segment
 
 _MIN_LABELS = 2
@@ -33,7 +33,7 @@ def leftover_doubts(document: object, segments: Sequence[Segment]) -> list[str]:
 
 
 def _is_speaker(key: str, text: str) -> bool:
-    return 0 < len(text) <= 60 and (is_role(text.replace("speaker_SPEAKER", "SPEAKER")) or "speaker" in key.lower())
+    return 0 < len(text) <= 60 and ((len(text) > 1 and is_diarization_label(text)) or "speaker" in key.lower())
 
 
 def _words(text: str) -> set[str]:
