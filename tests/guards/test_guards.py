@@ -196,6 +196,17 @@ def test_a_coefficient_that_is_too_large_is_the_cause(training, row, guard, caus
     ]
 
 
+def test_a_self_teacher_that_does_not_understand_its_prompt_is_reported_in_the_second_iteration():
+    settings = {"training": {"self_teacher": "both"}}
+    strange = [{"kl_teacher": 2.0, "reward/mean": -0.2}, {"kl_teacher": 2.8}]
+    (finding,) = findings_of(*strange, settings=settings, healthy=0)
+    assert finding.guard == "self_teacher" and finding.start_step == 1 and "does not understand" in finding.causes[0]
+    assert findings_of(*[{"kl_teacher": 0.1}] * 10, settings=settings, healthy=0) == []
+    assert findings_of(*strange, settings={"training": {"teacher": "another"}}, healthy=0) == []
+    (finding,) = findings_of(*strange, settings=settings, healthy=8)
+    assert "follows the policy" in finding.causes[0]
+
+
 def validation(step, exact_match):
     return {"stage": "validation", "step": step, "exact_match": exact_match}
 
