@@ -157,7 +157,7 @@ def play(seed: int) -> dict[str, float]:
         env=SimpleGameEnvironment,
         demonstrations=[played(number, share_of_mistakes=0.5) for number in range(400)],
         max_turns=10,
-        num_train_iters=40,
+        num_train_iters=80,
         seed=seed,
         **SETTINGS,
     ) as trainer:
