@@ -271,6 +271,5 @@ def self_teacher(history: History) -> Iterator[Finding]:
                 "(training.learning_rate)",
             ),
         ),
-        action="Train with another algorithm, start from a model that follows instructions, or show it such prompts in the "
-        "supervised steps (feedback recipe: sft.hindsight_share)",
+        action="Train with another algorithm, or start from a model that follows instructions",
     )
