@@ -28,6 +28,7 @@ from benchmarks import (
 from benchmarks.memory_scale import growth
 from benchmarks.options import Options, add_options, read_options
 from benchmarks.reciter import SIZES
+from benchmarks.retrieval import displayed
 from benchmarks.table import Row, describe_machine, to_markdown, write_json
 
 PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
@@ -47,6 +48,7 @@ PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
         worker_group,
         plan,
         retrieval,
+        displayed,
         service,
     )
 }

@@ -17,9 +17,9 @@ app = typer.Typer(help="Build, search and serve a podcast memory; also step by s
 
 Transcripts = Annotated[Path, typer.Argument(help="Folder of transcripts, or one file.")]
 MemoryPath = Annotated[str, typer.Option(help="Path of the LanceDB memory.")]
-ChunkingKind = Annotated[str, typer.Option(help="turns, tokens or sentences (docs/memory.md).")]
+ChunkingKind = Annotated[str, typer.Option(help="windows, turns, tokens or sentences (docs/memory.md).")]
 ChunkWords = Annotated[int, typer.Option(help="Most words per chunk of turns.")]
-ChunkSize = Annotated[int | None, typer.Option(help="Tokens or sentences per chunk; default: 128 or 3.")]
+ChunkSize = Annotated[int | None, typer.Option(help="Tokens or sentences per chunk; default: 256, 128 or 3.")]
 ChunkOverlap = Annotated[int | None, typer.Option(help="Tokens or sentences shared with the previous chunk.")]
 EachOnce = Annotated[
     bool, typer.Option("--each-once", help="Of files with the same words, use only the most detailed one.")
@@ -33,7 +33,7 @@ EmbeddingModel = Annotated[str, typer.Option(help="minilm or a model folder; eit
 def build(
     transcripts: Transcripts,
     path: MemoryPath = "memory",
-    chunking: ChunkingKind = "turns",
+    chunking: ChunkingKind = "windows",
     chunk_words: ChunkWords = 18,
     chunk_size: ChunkSize = None,
     chunk_overlap: ChunkOverlap = None,
@@ -115,13 +115,19 @@ def search(
     path: MemoryPath = "memory",
     k: Annotated[int, typer.Option(help="Number of results.")] = 3,
     mode: Annotated[str, typer.Option(help="hybrid, vector or full_text.")] = "hybrid",
+    episode: Annotated[list[str] | None, typer.Option(help="Only this episode; may be repeated.")] = None,
+    speaker: Annotated[list[str] | None, typer.Option(help="Only this speaker; may be repeated.")] = None,
+    after: Annotated[str | None, typer.Option(help="Only what is said at or after HH:MM:SS of an episode.")] = None,
+    before: Annotated[str | None, typer.Option(help="Only what is said before HH:MM:SS of an episode.")] = None,
     token_env: Annotated[str | None, typer.Option(help="Environment variable with the token of a service.")] = None,
 ) -> None:
     """Search a memory, local or served (--path http://HOST:PORT), as the tool does."""
     from midthought.memory.connect import open_memory
     from midthought.memory.tool import format_hits
 
-    tell(format_hits(open_memory(path, token_env=token_env).search(query, k, mode)))  # type: ignore[arg-type]
+    filters: Any = {"episodes": episode or (), "speakers": speaker or (), "after": after, "before": before}
+    memory = open_memory(path, token_env=token_env)
+    tell(format_hits(memory.search(query, k, mode, **filters)))  # type: ignore[arg-type]
 
 
 @app.command(name="eval")
@@ -195,7 +201,7 @@ def serve(
 def chunk(
     transcripts: Transcripts,
     out: Annotated[Path, typer.Argument(help="JSON Lines file of chunks.")],
-    chunking: ChunkingKind = "turns",
+    chunking: ChunkingKind = "windows",
     chunk_words: ChunkWords = 18,
     chunk_size: ChunkSize = None,
     chunk_overlap: ChunkOverlap = None,

@@ -58,5 +58,5 @@ def chunk_all(transcripts: Iterable[Transcript], chunking: Chunking | int = 18) 
 def embed_chunks(chunks: list[Chunk], embedder: Embedder | None = None, progress: Progress | None = None) -> pa.Table:
     """Embeds the chunks and returns them as rows, to be written by `rows.write_rows` and passed to `MemoryStore.ingest`."""
     embedder = embedder or load_embedder()
-    vectors = embed_texts([chunk.transcript for chunk in chunks], embedder, progress)
+    vectors = embed_texts([chunk.embedded_text for chunk in chunks], embedder, progress)
     return rows_of(chunks, vectors, embedder.name, getattr(embedder, "precision", None))

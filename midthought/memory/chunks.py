@@ -1,4 +1,4 @@
-"""Splits transcripts into chunks: a few words of one speaker, the unit that the memory stores and finds.
+"""Splits transcripts into chunks, the unit that the memory stores and finds: words of one speaker, or a window of several turns.
 
 `splitting` decides the positions of the cuts. This module does not depend on embeddings or the store.
 """
@@ -6,43 +6,64 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from midthought.atomic_files import atomic_path
 from midthought.errors import TranscriptError
-from midthought.memory.splitting import Chunking, words_of
+from midthought.memory.splitting import MAX_WINDOW_WORDS, Chunking, num_tokens, sentence_ends, windows_of, words_of
 from midthought.memory.transcripts import Transcript
-from midthought.memory.turns import Turn
+from midthought.memory.turns import UNKNOWN_SPEAKER, Turn
 
 UNKNOWN_TIME = "00:00:00"
+_NUM_SPECIAL_TOKENS = 2  # of an encoder: one before and one after the text
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A part of one turn."""
+    """A part of one turn, or a window of several turns."""
 
     chunk_id: str
     """`STEM_NUMBER`, unique in a memory."""
     episode: str
     stem: str
     speaker: str
+    """Of a window: the names of its speakers, joined by commas."""
     transcript: str
     """The words, separated by single blanks."""
     time: str
     """`HH:MM:SS` of the last timestamp at or before the first word; `00:00:00` if there is none."""
     number: int
     """Position within the episode, from 0."""
+    turns: tuple[tuple[int, str], ...] = ()
+    """Of a window: (number of words before the turn, its speaker) for each turn, in order. Empty: one speaker."""
+    context: str = ""
+    """Precedes the transcript in the embedded text; not displayed."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "turns", tuple((int(start), str(speaker)) for start, speaker in self.turns))
+
+    @property
+    def speakers(self) -> tuple[str, ...]:
+        """Each speaker once, in the order of their first words."""
+        return tuple(dict.fromkeys(speaker for _, speaker in self.turns)) or (self.speaker,)
+
+    @property
+    def embedded_text(self) -> str:
+        """The text that the vector is computed from."""
+        return f"{self.context}\n{self.transcript}" if self.context else self.transcript
 
 
 def chunk_transcript(transcript: Transcript, chunking: Chunking | int = 18) -> list[Chunk]:
-    """Splits an episode into chunks. No chunk spans two turns. An integer means: by turns, with at most this many
-    words.
+    """Splits an episode into chunks. An integer means: by turns, with at most this many words. Only a window spans turns.
 
     Raises SettingsError if the number is not positive.
     """
     chunking = Chunking("turns", chunking) if isinstance(chunking, int) else chunking
+    if chunking.kind == "windows":
+        return _windows(transcript, chunking)
     chunks: list[Chunk] = []
     time = UNKNOWN_TIME
     for turn in transcript.turns:
@@ -57,6 +78,72 @@ def chunk_transcript(transcript: Transcript, chunking: Chunking | int = 18) -> l
             chunks.append(Chunk(chunk_id, transcript.episode, transcript.stem, turn.speaker, text, time, number))
         time = times[-1][1] if times else time
     return chunks
+
+
+@dataclass(frozen=True, slots=True)
+class _Sentence:
+    turn: int
+    """Index of the turn among the episode's turns."""
+    text: str
+    """With the blank after it, if there is one."""
+    time: str
+
+
+def _windows(transcript: Transcript, chunking: Chunking) -> list[Chunk]:
+    """Splits an episode into windows of whole sentences; see `Chunking`."""
+    sentences = _sentences(transcript)
+    speakers = list(dict.fromkeys(turn.speaker for turn in transcript.turns))
+    reserved = min(sum(num_tokens(_context(transcript.episode, speakers).split())), chunking.chunk_size // 4)
+    size = chunking.chunk_size - reserved - _NUM_SPECIAL_TOKENS
+    least = chunking.chunk_size / MAX_WINDOW_WORDS
+    weights = [
+        max(sum(num_tokens(words)), math.ceil(least * len(words)))
+        for words in (sentence.text.split() for sentence in sentences)
+    ]
+    chunks: list[Chunk] = []
+    for first, last in windows_of(weights, max(size, 1), min(chunking.chunk_overlap, max(size - 1, 0))):
+        part = sentences[first:last]
+        text, turns = "", list[tuple[int, str]]()
+        for position, sentence in enumerate(part):
+            if position == 0 or sentence.turn != part[position - 1].turn:
+                turns.append((len(text.split()), transcript.turns[sentence.turn].speaker))
+            text += sentence.text
+        names = list(dict.fromkeys(speaker for _, speaker in turns))
+        chunks.append(
+            Chunk(
+                chunk_id=chunk_id_of(transcript.stem, len(chunks)),
+                episode=transcript.episode,
+                stem=transcript.stem,
+                speaker=", ".join(names),
+                transcript=text.strip(),
+                time=part[0].time,
+                number=len(chunks),
+                turns=tuple(turns),
+                context=_context(transcript.episode, names),
+            )
+        )
+    return chunks
+
+
+def _context(episode: str, speakers: Sequence[str]) -> str:
+    """`The Tide Clock. Ann, Bob.`; names that a source does not give are left out."""
+    named = ", ".join(speaker for speaker in speakers if speaker != UNKNOWN_SPEAKER)
+    return f"{episode}. {named}." if named else f"{episode}."
+
+
+def _sentences(transcript: Transcript) -> list[_Sentence]:
+    sentences: list[_Sentence] = []
+    time = UNKNOWN_TIME
+    for number, turn in enumerate(transcript.turns):
+        words = words_of(turn.text)
+        times = _times(turn, words)
+        ends = sentence_ends([word.strip() for word in words])
+        for start, end in zip([0, *ends], ends, strict=False):
+            while times and times[0][0] <= start:
+                time = times.pop(0)[1]
+            sentences.append(_Sentence(number, "".join(words[start:end]), time))
+        time = times[-1][1] if times else time
+    return sentences
 
 
 def chunk_id_of(stem: str, number: int) -> str:

@@ -55,7 +55,7 @@ def delete_transcripts(location: TableLocation, stems: Collection[str], cache_fo
         location.write(_without(opened.table, stems), opened.table.schema)
     location.purge()
     texts = {chunk.transcript for chunk in everywhere}
-    forget(cache_folder, texts)
+    forget(cache_folder, {chunk.embedded_text for chunk in everywhere})
     num_questions = _delete_questions(location, stems)
     remaining: tuple[Path, ...] = ()
     if location.is_local:

@@ -14,12 +14,12 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 from urllib.parse import urlsplit
 
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
 from midthought.memory.chunks import Chunk
-from midthought.memory.search import Hit, Names, SearchMode, check_search
+from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search
 from midthought.network import read_key
 
 _MAX_REPLY_BYTES = 64 * 1024 * 1024
@@ -74,11 +74,11 @@ class RemoteMemory:
         vars(self).update(state, _idle=deque())
 
     def search(
-        self, query: str, k: int = 3, mode: SearchMode = "hybrid", *, episodes: Names = (), speakers: Names = ()
+        self, query: str, k: int = 3, mode: SearchMode = "hybrid", **filters: Unpack[FilterOptions]
     ) -> list[Hit]:
         """The same as `MemoryStore.search`, on the service."""
         check_search(k, mode)
-        asked = {"query": _plain(query), "k": k, "mode": mode, "episodes": list(episodes), "speakers": list(speakers)}
+        asked = {"query": _plain(query), "k": k, "mode": mode} | _filters(filters)
         return self._ask("POST", "/search", asked, lambda reply: _hits(reply["hits"]))
 
     def search_batch(
@@ -86,9 +86,7 @@ class RemoteMemory:
         queries: Sequence[str],
         k: int = 3,
         mode: SearchMode = "hybrid",
-        *,
-        episodes: Names = (),
-        speakers: Names = (),
+        **filters: Unpack[FilterOptions],
     ) -> list[list[Hit]]:
         """Returns the hits of `search` for each query."""
         check_search(k, mode)
@@ -96,7 +94,7 @@ class RemoteMemory:
         size = int(self.stats()["max_queries"]) if len(queries) > 1 else 1
         for start in range(0, len(queries), size):
             part = [_plain(query) for query in queries[start : start + size]]
-            asked = {"queries": part, "k": k, "mode": mode, "episodes": list(episodes), "speakers": list(speakers)}
+            asked = {"queries": part, "k": k, "mode": mode} | _filters(filters)
             found += self._ask("POST", "/search/batch", asked, lambda reply: [_hits(one) for one in reply["results"]])
         return found
 
@@ -120,7 +118,7 @@ class RemoteMemory:
         if missing:
             raise MemoryStoreError(
                 f"{self.url}: the memory lacks {len(missing)} of {len(chunks)} chunks, such as {missing[0]!r}, or has "
-                "other words in them; build it from the same transcripts with the same chunking (memory.chunk_words), and "
+                "other words in them; build it from the same transcripts with the same chunking (memory.chunking), and "
                 "serve it again"
             )
 
@@ -277,6 +275,13 @@ def _checked(url: str) -> Any:
 def _plain(query: str) -> str:
     """Replaces lone surrogates and NUL, as the store does."""
     return query.encode(errors="replace").decode().replace("\0", " ")
+
+
+def _filters(filters: FilterOptions) -> dict[str, Any]:
+    """Returns the filters as the service reads them; times only if given, so that an older service answers."""
+    checked = Filters.of(**filters)
+    times = {name: time for name, time in (("after", checked.after), ("before", checked.before)) if time}
+    return {"episodes": list(checked.episodes), "speakers": list(checked.speakers)} | times
 
 
 def _hits(rows: Any) -> list[Hit]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 CHUNK_COLUMNS = ("id", "episode", "speaker", "transcript", "time", "chunk_id")
 COLUMNS = (*CHUNK_COLUMNS, "embedding_model", "embedding_dimension", "vector")
 """`id` is the chunk's id, `chunk_id` its number within the episode, `vector` a fixed-size list of float32."""
+WINDOW_COLUMNS = ("turns", "context")
+"""Only in a table with windows: `Chunk.turns` as JSON, `Chunk.context`. In the database it also has a list `speakers`."""
 
 
 _PRECISION = b"midthought.embedding_precision"
-_TEXT_COLUMNS = ("id", "episode", "speaker", "transcript", "time", "embedding_model")
+_TEXT_COLUMNS = ("id", "episode", "speaker", "transcript", "time", "embedding_model", *WINDOW_COLUMNS)
 _BATCH_ROWS = 16_384
 _BATCH_BYTES = 2**27
 """A batch of a file has vectors of at most this size, or one row."""
@@ -32,9 +35,16 @@ _MAX_EXPANSION = 64
 
 
 def rows_of(
-    chunks: Sequence[Chunk], vectors: np.ndarray, embedding_model: str, precision: Precision | None = None
+    chunks: Sequence[Chunk],
+    vectors: np.ndarray,
+    embedding_model: str,
+    precision: Precision | None = None,
+    has_windows: bool | None = None,
 ) -> pa.Table:
-    """Returns one row per chunk, in order; `vectors` is float32 [N, D], computed in `precision`."""
+    """Returns one row per chunk, in order; `vectors` is float32 [N, D], computed in `precision`.
+
+    `has_windows`: whether there are columns for windows; None: if one of these chunks is a window.
+    """
     pa = pyarrow()
     dimension = vectors.shape[1]
     texts = {
@@ -44,6 +54,7 @@ def rows_of(
         "transcript": [chunk.transcript for chunk in chunks],
         "time": [chunk.time for chunk in chunks],
     }
+    has_windows = any(chunk.turns or chunk.context for chunk in chunks) if has_windows is None else has_windows
     columns = {
         **{name: pa.array(column, pa.string()) for name, column in texts.items()},
         "chunk_id": pa.array([chunk.number for chunk in chunks], pa.int64()),
@@ -51,6 +62,12 @@ def rows_of(
         "embedding_dimension": pa.array([dimension] * len(chunks), pa.int64()),
         "vector": vector_column(vectors),
     }
+    if has_windows:
+        columns |= {
+            "turns": pa.array([json.dumps(chunk.turns, ensure_ascii=False) for chunk in chunks], pa.string()),
+            "context": pa.array([chunk.context for chunk in chunks], pa.string()),
+            "speakers": pa.array([list(chunk.speakers) for chunk in chunks], pa.list_(pa.string())),
+        }
     return pa.table(columns, metadata={_PRECISION: precision} if precision else None)
 
 
@@ -68,12 +85,24 @@ def precision_of(schema: pa.Schema) -> Precision:
 
 def chunks_of(rows: pa.Table) -> list[Chunk]:
     """Returns the chunks of such rows, in order."""
-    return [
-        Chunk(chunk_id, episode, chunk_id.removesuffix(f"_{number}"), speaker, transcript, time, number)
-        for chunk_id, episode, speaker, transcript, time, number in zip(
-            *(rows.column(name).to_pylist() for name in CHUNK_COLUMNS), strict=True
-        )
-    ]
+    names = chunk_columns(rows.schema.names)
+    chunks = []
+    for row in zip(*(rows.column(name).to_pylist() for name in names), strict=True):
+        chunk_id, episode, speaker, transcript, time, number, *window = row
+        turns, context = (turns_of_json(window[0]), window[1]) if window else ((), "")
+        stem = chunk_id.removesuffix(f"_{number}")
+        chunks.append(Chunk(chunk_id, episode, stem, speaker, transcript, time, number, turns, context))
+    return chunks
+
+
+def chunk_columns(names: Collection[str]) -> tuple[str, ...]:
+    """Returns which of a table's columns `chunks_of` reads: memories without windows have fewer."""
+    return (*CHUNK_COLUMNS, *(WINDOW_COLUMNS if set(WINDOW_COLUMNS) <= set(names) else ()))
+
+
+def turns_of_json(text: str) -> tuple[tuple[int, str], ...]:
+    """Returns `Chunk.turns` from the column `turns`."""
+    return tuple((start, speaker) for start, speaker in json.loads(text))
 
 
 def vectors_of(rows: pa.Table) -> np.ndarray:
@@ -107,8 +136,9 @@ def write_rows(rows: pa.Table, path: str | Path) -> None:
     pyarrow()
     import pyarrow.parquet as parquet
 
+    columns = [name for name in rows.column_names if name != "speakers"]  # `rows_of` adds it again
     with atomic_path(path) as partial:
-        parquet.write_table(rows, partial)
+        parquet.write_table(rows.select(columns), partial)
 
 
 def read_rows(path: str | Path) -> pa.Table:
@@ -122,8 +152,9 @@ def read_rows(path: str | Path) -> pa.Table:
     if not Path(path).is_file():
         raise MemoryStoreError(f"{path}: there is no such file; write it with 'midthought memory embed'")
     try:
-        with parquet.ParquetFile(path, read_dictionary=list(_TEXT_COLUMNS)) as file:
-            require_columns(file.schema_arrow.names, str(path))
+        names = parquet.read_schema(path).names
+        require_columns(names, str(path))
+        with parquet.ParquetFile(path, read_dictionary=[name for name in _TEXT_COLUMNS if name in names]) as file:
             rows = _read_batches(file, Path(path))
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
@@ -137,22 +168,24 @@ def _read_batches(file: Any, path: Path) -> pa.Table:
     decoded."""
     pa = pyarrow()
     schema = file.schema_arrow
+    names = [*COLUMNS, *chunk_columns(schema.names)[len(CHUNK_COLUMNS) :]]
+    texts = [name for name in _TEXT_COLUMNS if name in names]
     max_bytes = _SPARE_BYTES + _MAX_EXPANSION * path.stat().st_size
     num_bytes = 4 * _num_vector_values(file.metadata)
     row_bytes = num_bytes // max(1, file.metadata.num_rows)
     batches = []
-    for batch in _batches(file, row_bytes) if num_bytes <= max_bytes else ():
-        num_bytes += sum(_num_bytes(batch.column(name)) for name in _TEXT_COLUMNS)
+    for batch in _batches(file, names, row_bytes) if num_bytes <= max_bytes else ():
+        num_bytes += sum(_num_bytes(batch.column(name)) for name in texts)
         if num_bytes > max_bytes:
             break
         columns = [column.dictionary_decode() if hasattr(column, "dictionary") else column for column in batch]
-        batches.append(pa.record_batch(columns, names=list(COLUMNS)))
+        batches.append(pa.record_batch(columns, names=names))
     if num_bytes > max_bytes:
         raise MemoryStoreError(
             f"{path}: its rows need more than {max_bytes / 2**20:,.0f} MiB of memory, {_MAX_EXPANSION} times the file and more; "
             "embedded chunks do not repeat so much: write it again with 'midthought memory embed'"
         )
-    plain = [(name, pa.string() if name in _TEXT_COLUMNS else schema.field(name).type) for name in COLUMNS]
+    plain = [(name, pa.string() if name in texts else schema.field(name).type) for name in names]
     return pa.Table.from_batches(batches, pa.schema(plain, metadata=schema.metadata))
 
 
@@ -162,9 +195,9 @@ def _num_vector_values(metadata: Any) -> int:
     return sum(column.num_values for column in columns if column.path_in_schema.partition(".")[0] == "vector")
 
 
-def _batches(file: Any, row_bytes: int) -> Iterator[pa.RecordBatch]:
+def _batches(file: Any, names: list[str], row_bytes: int) -> Iterator[pa.RecordBatch]:
     num_rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, row_bytes)))
-    return iter(file.iter_batches(batch_size=num_rows, columns=list(COLUMNS)))
+    return iter(file.iter_batches(batch_size=num_rows, columns=names))
 
 
 def _num_bytes(column: pa.Array) -> int:

@@ -9,11 +9,17 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 import numpy as np
 
 from midthought.errors import SettingsError, near_names
+from midthought.memory.duplicates import is_repeated, word_runs
+from midthought.memory.rows import turns_of_json
+from midthought.memory.turns import clock_time
+
+if TYPE_CHECKING:
+    from midthought.memory.table import TableSnapshot
 
 SearchMode = Literal["hybrid", "vector", "full_text"]
 Names = Sequence[str]
@@ -42,6 +48,11 @@ class Hit:
     transcript: str
     time: str
     score: float
+    turns: tuple[tuple[int, str], ...] = ()
+    """As in `Chunk`: where the speakers of a window begin."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "turns", tuple((int(start), str(speaker)) for start, speaker in self.turns))
 
 
 def check_search(k: int, mode: str) -> None:
@@ -53,14 +64,12 @@ def check_search(k: int, mode: str) -> None:
 
 
 def find_each(
-    table: Any,
+    opened: TableSnapshot,
     queries: Sequence[str],
     vectors: Sequence[np.ndarray],
     k: int,
     mode: SearchMode,
     filters: Filters,
-    *,
-    is_large: bool = False,
 ) -> list[list[Hit]]:
     """Returns the best `k` hits for each query, best first. `vectors` are the queries' vectors; `full_text` needs none.
 
@@ -68,12 +77,18 @@ def find_each(
     A large table uses its vector index, and no phrase queries, which take LanceDB a second in a million rows; instead
     full-text hits are reweighted by the share of the query that occurs contiguously in each.
     """
-    limit, where = max(2 * k, _MIN_CANDIDATES), filters.to_sql()
+    table, is_large, has_windows = opened.table, opened.is_large, opened.has_windows
+    limit, where = max(2 * k, _MIN_CANDIDATES), filters.to_sql(has_windows)
+    columns = [*_HIT_COLUMNS, *(["turns"] if has_windows else [])]
     num_together = 1 if is_large else _MAX_TOGETHER
-    num_read = k if is_large and mode == "vector" else limit
+    num_read = k if is_large and mode == "vector" and not has_windows else limit
     parts = [vectors[start : start + num_together] for start in range(0, len(queries), num_together)]
-    asked_words = [_by_words(table, query, limit, where, is_large) for query in queries] if mode != "vector" else []
-    asked_meaning = [_by_meaning(table, part, limit, num_read, where) for part in parts] if mode != "full_text" else []
+    asked_words = (
+        [_by_words(table, columns, query, limit, where, is_large) for query in queries] if mode != "vector" else []
+    )
+    asked_meaning = (
+        [_by_meaning(table, columns, part, limit, num_read, where) for part in parts] if mode != "full_text" else []
+    )
     rows = _answers_to([*asked_words, *asked_meaning])
     by_words = [
         _weighed(query, _hits_of(each, "_score"))[:limit] if is_large else _hits_of(each, "_score")
@@ -83,8 +98,22 @@ def find_each(
         hits for part, each in zip(parts, rows[len(asked_words) :], strict=False) for hits in _nearest(each, len(part))
     ]
     if mode == "hybrid":
-        return [fuse(*each)[:k] for each in zip(queries, by_words, by_meaning, strict=True)]
-    return [hits[:k] for hits in (by_words if mode == "full_text" else by_meaning)]
+        ranked = [fuse(*each) for each in zip(queries, by_words, by_meaning, strict=True)]
+    else:
+        ranked = by_words if mode == "full_text" else by_meaning
+    return [without_repeats(hits, k) if has_windows else hits[:k] for hits in ranked]
+
+
+def without_repeats(hits: Sequence[Hit], k: int) -> list[Hit]:
+    """Returns the first `k` hits that do not repeat a better one, as ads and intros in several episodes do."""
+    kept: list[Hit] = []
+    seen: list[frozenset[str]] = []
+    for hit in hits:
+        runs = word_runs(hit.transcript)
+        if len(kept) < k and not is_repeated(runs, seen):
+            kept.append(hit)
+            seen.append(runs)
+    return kept
 
 
 def _answers_to(asked: Sequence[Any]) -> list[Any]:
@@ -147,7 +176,7 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(bare.casefold())
 
 
-def _by_words(table: Any, query: str, limit: int, where: str | None, is_large: bool) -> Any:
+def _by_words(table: Any, columns: list[str], query: str, limit: int, where: str | None, is_large: bool) -> Any:
     """Full-text query: BM25 of the words and of the phrase. For a large table: of the words only, with more rows, which
     are reweighted."""
     from lancedb.query import BooleanQuery, MatchQuery, Occur, PhraseQuery
@@ -155,7 +184,7 @@ def _by_words(table: Any, query: str, limit: int, where: str | None, is_large: b
     kinds: tuple[Any, ...] = (MatchQuery, PhraseQuery)  # mypy misreads the defaults of their settings
     parts = [kind(query, "transcript") for kind in kinds]
     words = parts[0] if is_large else BooleanQuery([(Occur.SHOULD, part) for part in parts])
-    search = table._table.query().nearest_to_text(words).select([*_HIT_COLUMNS, "_score"])
+    search = table._table.query().nearest_to_text(words).select([*columns, "_score"])
     return _within(search, where).limit(_NUM_WEIGHED * limit if is_large else limit)
 
 
@@ -164,12 +193,14 @@ def _weighed(query: str, hits: Sequence[Hit]) -> list[Hit]:
     return _in_order(replace(hit, score=hit.score * (1 + share_in_a_row(query, hit.transcript) ** 2)) for hit in hits)
 
 
-def _by_meaning(table: Any, vectors: Sequence[np.ndarray], limit: int, num_read: int, where: str | None) -> Any:
+def _by_meaning(
+    table: Any, columns: list[str], vectors: Sequence[np.ndarray], limit: int, num_read: int, where: str | None
+) -> Any:
     """Vector query by cosine. With a vector index, `limit` candidates are re-ranked by their exact vectors. Rows of the
     best `num_read` only are read: for a large table that is half of the search time."""
     search = table._table.query().nearest_to(vectors[0] if len(vectors) == 1 else list(vectors))
     search = search.column("vector").distance_type("cosine").nprobes(NUM_PROBES).refine_factor(-(-limit // num_read))
-    return _within(search.select([*_HIT_COLUMNS, "_distance"]), where).limit(num_read)
+    return _within(search.select([*columns, "_distance"]), where).limit(num_read)
 
 
 def _within(search: Any, where: str | None) -> Any:
@@ -188,32 +219,60 @@ def _hits_of(rows: Any, score: str) -> list[Hit]:
     """Returns hits, best first. Distances are converted to cosine similarity."""
     columns = (rows[name].to_pylist() for name in _HIT_COLUMNS)
     scores = rows[score].to_pylist() if score == "_score" else [1 - distance for distance in rows[score].to_pylist()]
-    return _in_order(Hit(*each) for each in zip(*columns, scores, strict=True))
+    turns = map(turns_of_json, rows["turns"].to_pylist()) if "turns" in rows.schema.names else [()] * len(scores)
+    return _in_order(Hit(*each) for each in zip(*columns, scores, turns, strict=True))
 
 
 def _in_order(hits: Iterable[Hit]) -> list[Hit]:
     return sorted(hits, key=lambda hit: (-hit.score, hit.chunk_id))
 
 
+class FilterOptions(TypedDict, total=False):
+    """Keyword arguments of a search, for `Filters.of`."""
+
+    episodes: Names
+    speakers: Names
+    after: str | None
+    before: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Restricts a search to episodes and speakers. Names are compared exactly; an empty tuple matches all."""
+    """Restricts a search to episodes, speakers and a part of the episodes. Names are compared exactly; an empty tuple
+    matches all."""
 
     episodes: tuple[str, ...] = ()
     speakers: tuple[str, ...] = ()
+    after: str | None = None
+    """`HH:MM:SS`: only chunks whose time is at or after it."""
+    before: str | None = None
+    """`HH:MM:SS`: only chunks whose time is before it."""
 
     @classmethod
-    def of(cls, episodes: Sequence[str], speakers: Sequence[str]) -> Filters:
-        """Raises SettingsError if a single string is given instead of a list: its letters would be taken for names."""
+    def of(
+        cls, episodes: Names = (), speakers: Names = (), after: str | None = None, before: str | None = None
+    ) -> Filters:
+        """Times are written `HH:MM:SS` or `MM:SS`. Raises SettingsError if one is not, or if a single string is given
+        instead of a list: its letters would be taken for names."""
         for name, given in (("episodes", episodes), ("speakers", speakers)):
             if isinstance(given, str):
                 raise SettingsError(f"{name}={given!r} is a string; give a list of names, such as [{given!r}]")
-        return cls(tuple(dict.fromkeys(episodes)), tuple(dict.fromkeys(speakers)))
+        for name, time in (("after", after), ("before", before)):
+            if time is not None and (":" not in time or clock_time(time) is None):
+                raise SettingsError(f"{name}={time!r} is not a time; write HH:MM:SS or MM:SS")
+        times = (time and clock_time(time) for time in (after, before))
+        return cls(tuple(dict.fromkeys(episodes)), tuple(dict.fromkeys(speakers)), *times)
 
-    def to_sql(self) -> str | None:
-        """Returns the SQL condition for LanceDB, None if all chunks match."""
-        named = (("episode", self.episodes), ("speaker", self.speakers))
-        return " AND ".join(is_among(column, values) for column, values in named if values) or None
+    def to_sql(self, has_windows: bool = False) -> str | None:
+        """Returns the SQL condition for LanceDB, None if all chunks match. A window matches if one of its speakers does."""
+        parts = [is_among("episode", self.episodes)] if self.episodes else []
+        if self.speakers:
+            parts.append(
+                (has_any if has_windows else is_among)("speakers" if has_windows else "speaker", self.speakers)
+            )
+        parts += [f"time >= {quoted(self.after)}"] if self.after else []
+        parts += [f"time < {quoted(self.before)}"] if self.before else []
+        return " AND ".join(parts) or None
 
 
 def is_among(column: str, values: Sequence[str]) -> str:
@@ -229,6 +288,12 @@ def may_be_of(stems: Iterable[str]) -> str:
     """
     ranges = (f"(id >= {quoted(f'{stem}_')} AND id < {quoted(f'{stem}`')})" for stem in stems)
     return " OR ".join(ranges) or "false"
+
+
+def has_any(column: str, values: Sequence[str]) -> str:
+    """Returns the condition that a list column has one of the values."""
+    storable = [value for value in values if _is_storable(value)]
+    return f"array_has_any({column}, make_array({', '.join(map(quoted, storable))}))" if storable else "false"
 
 
 def quoted(value: str) -> str:

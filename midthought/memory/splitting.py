@@ -1,4 +1,4 @@
-"""Positions at which a turn is split: pieces by words, windows by tokens, windows by sentences.
+"""Positions at which an episode is split: pieces by words, windows by tokens, windows by sentences.
 
 Depends on words, not on chunks. Windows overlap, so that text at a border is complete in one of them.
 """
@@ -16,11 +16,13 @@ import regex
 from midthought.errors import SettingsError, near_names
 from midthought.memory.minilm import packaged_path
 
-ChunkingKind = Literal["turns", "tokens", "sentences"]
+ChunkingKind = Literal["turns", "tokens", "sentences", "windows"]
 
-DEFAULT_SIZES = {"turns": 18, "tokens": 128, "sentences": 3}
-"""Words, tokens or sentences per chunk."""
-DEFAULT_OVERLAPS = {"turns": 0, "tokens": 32, "sentences": 1}
+DEFAULT_SIZES = {"turns": 18, "tokens": 128, "sentences": 3, "windows": 256}
+"""Words, tokens, sentences, or tokens with the context per chunk."""
+DEFAULT_OVERLAPS = {"turns": 0, "tokens": 32, "sentences": 1, "windows": 64}
+MAX_WINDOW_WORDS = 200
+"""Most words of a window, however few tokens they have; a longer sentence is divided."""
 MAX_SENTENCE_WORDS = 60
 """Longer sentences, for example from a speech recogniser without punctuation, count as several."""
 
@@ -48,20 +50,22 @@ _MAX_CRUMB_WORDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Chunking:
-    """How turns are split into chunks. No chunk spans two turns, so each has one speaker.
+    """How an episode is split into chunks. A window may span turns; every other chunk has one speaker.
 
     `turns`: pieces of at most `size` words, split at the ends of sentences and clauses, without overlap. `tokens`:
     windows of at most `size` MiniLM tokens; each starts with the last `overlap` tokens of the previous one.
-    `sentences`: windows of `size` sentences; each starts with the last `overlap` sentences of the previous one.
+    `sentences`: windows of `size` sentences; each starts with the last `overlap` sentences of the previous one. `windows`:
+    whole sentences of any number of turns, at most `size` MiniLM tokens together with the chunk's context and at most 200
+    words; each starts with the previous window's last sentences of at most `overlap` tokens.
 
     Raises SettingsError for invalid values.
     """
 
     kind: ChunkingKind = "turns"
     size: int | None = None
-    """None: 18 words, 128 tokens or 3 sentences."""
+    """None: 18 words, 128 tokens, 3 sentences, or 256 tokens with the context."""
     overlap: int | None = None
-    """None: 32 tokens or 1 sentence; less if `size` is small."""
+    """None: 32 tokens, 1 sentence, or 64 tokens of a window; less if `size` is small."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(ChunkingKind):
@@ -71,7 +75,7 @@ class Chunking:
                 f"a chunk's size must be at least 1, not {self.size}; {DEFAULT_SIZES[self.kind]} is the default"
             )
         if self.kind == "turns" and self.overlap:
-            raise SettingsError(f"chunks by turns do not overlap ({self.overlap}); take tokens or sentences")
+            raise SettingsError(f"chunks by turns do not overlap ({self.overlap}); take windows, tokens or sentences")
         if self.overlap is not None and not 0 <= self.overlap < self.chunk_size:
             raise SettingsError(
                 f"an overlap of {self.overlap} must be at least 0 and less than the size, {self.chunk_size}"
@@ -88,19 +92,19 @@ class Chunking:
         return self.overlap if self.overlap is not None else min(DEFAULT_OVERLAPS[self.kind], self.chunk_size // 2)
 
     def ranges(self, words: list[str]) -> list[tuple[int, int]]:
-        """Returns (first word, word after the last) of each chunk of a turn, in order."""
+        """Returns (first word, word after the last) of each chunk of a turn, in order; not for `windows`."""
         if self.kind == "turns":
             ends = cut_positions(words, self.chunk_size)
             return list(zip([0, *ends], ends, strict=False))
         if self.kind == "tokens":
-            return _windows(num_tokens(words), self.chunk_size, self.chunk_overlap)
+            return windows_of(num_tokens(words), self.chunk_size, self.chunk_overlap)
         ends = sentence_ends(words)
         starts = [0, *ends]
-        windows = _windows([1] * len(ends), self.chunk_size, self.chunk_overlap)
+        windows = windows_of([1] * len(ends), self.chunk_size, self.chunk_overlap)
         return [(starts[first], ends[last - 1]) for first, last in windows]
 
 
-def _windows(weights: Sequence[int], size: int, overlap: int) -> list[tuple[int, int]]:
+def windows_of(weights: Sequence[int], size: int, overlap: int) -> list[tuple[int, int]]:
     """Returns (first, after the last) of windows of total weight at most `size`, or of one item; the last reaches the
     end.
 

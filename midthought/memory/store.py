@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from midthought.memory.rows import (
     rows_of,
     vectors_of,
 )
-from midthought.memory.search import Filters, Hit, Names, SearchMode, check_search, find_each, is_among
+from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search, find_each, is_among
 from midthought.memory.table import (
     BUILD_REMEDY,
     TableLocation,
@@ -289,17 +289,17 @@ class MemoryStore:
     # -- searching ---------------------------------------------------------------------------------------------
 
     def search(
-        self, query: str, k: int = 3, mode: SearchMode = "hybrid", *, episodes: Names = (), speakers: Names = ()
+        self, query: str, k: int = 3, mode: SearchMode = "hybrid", **filters: Unpack[FilterOptions]
     ) -> list[Hit]:
         """Returns the best `k` chunks, best first. The query is plain text in every mode, without query syntax.
 
         `full_text` ranks by words, higher if the query occurs as a phrase (best for quotes), `vector` by meaning,
-        `hybrid` by both rankings (`search.fuse`). `episodes` and `speakers` restrict the search. The same memory
-        returns the same hits; equal scores are ordered by id. If more than max(2 k, 20) hits have equal scores (vector
-        search in a large memory: more than k), LanceDB decides which of them are returned. Raises MemoryStoreError if
-        the memory is not built.
+        `hybrid` by both rankings (`search.fuse`). `episodes`, `speakers` and times of the episode (`HH:MM:SS`,
+        `after` inclusive, `before` exclusive) restrict the search. The same memory returns the same hits; equal scores
+        are ordered by id. If more than max(2 k, 20) hits have equal scores (vector search in a large memory: more than
+        k), LanceDB decides which of them are returned. Raises MemoryStoreError if the memory is not built.
         """
-        return self.search_batch([query], k, mode, episodes=episodes, speakers=speakers)[0]
+        return self.search_batch([query], k, mode, **filters)[0]
 
     @in_one_sentence
     def search_batch(
@@ -308,9 +308,8 @@ class MemoryStore:
         k: int = 3,
         mode: SearchMode = "hybrid",
         *,
-        episodes: Names = (),
-        speakers: Names = (),
         vectors: Sequence[np.ndarray] | None = None,
+        **filters: Unpack[FilterOptions],
     ) -> list[list[Hit]]:
         """Returns the hits of `search` for each query. Queries are embedded together, and compared together with all vectors.
 
@@ -318,7 +317,7 @@ class MemoryStore:
         """
         check_search(k, mode)
         queries = [query.encode(errors="replace").decode() for query in queries]  # no lone surrogates
-        filters = Filters.of(episodes, speakers)
+        within = Filters.of(**filters)
         if mode != "vector" and not self._open_table().is_indexed:
             raise MemoryStoreError(f"{self.uri}: the words of table {self.table!r} are not indexed; {BUILD_REMEDY}")
         if mode != "full_text" and vectors is None:
@@ -326,7 +325,7 @@ class MemoryStore:
             self._check_embedding((embedder.name, embedder.dimension))
             vectors = list(embed_queries(queries, embedder))
         near = vectors or []
-        return self._read(lambda at: find_each(at.table, queries, near, k, mode, filters, is_large=at.is_large))
+        return self._read(lambda opened: find_each(opened, queries, near, k, mode, within))
 
     def warm(self) -> None:
         """Loads the embedding model and the vector index into memory, so that the first search is as fast as later

@@ -44,6 +44,8 @@ class TableSnapshot:
     """Whether the vectors are indexed: then a small change does not rewrite the table."""
     precision: Precision
     """Precision of the vectors."""
+    has_windows: bool = False
+    """Whether there are columns for windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,8 @@ class TableLocation:
             _skip_incomplete(table)
         require_columns(table.schema.names, where)
         embedding, precision = _embedding_of(table, where), precision_of(table.schema)
-        return TableSnapshot(table, embedding, is_indexed(table), bool(vector_indices(table)), precision)
+        is_large, has_windows = bool(vector_indices(table)), "speakers" in table.schema.names
+        return TableSnapshot(table, embedding, is_indexed(table), is_large, precision, has_windows)
 
     def is_newest(self, opened: TableSnapshot) -> bool:
         """Whether no complete version was written since. Raises MemoryStoreError if the table was deleted.
@@ -303,7 +306,7 @@ def index_table(table: Any, keep_versions: timedelta) -> None:
     rows. `optimize` keeps the partition size that the index was created with. A number of partitions it does not remember:
     it would merge them until a few dozen remain.
     """
-    from lancedb.index import FTS, Bitmap, BTree, IvfSq
+    from lancedb.index import FTS, Bitmap, BTree, IvfSq, LabelList
 
     table.create_index("transcript", config=FTS(**WORD_INDEX))
     if table.count_rows() >= MIN_ROWS_FOR_VECTOR_INDEX:
@@ -312,6 +315,8 @@ def index_table(table: Any, keep_versions: timedelta) -> None:
         table.create_index("id", config=BTree())
         table.create_index("episode", config=Bitmap())
         table.create_index("speaker", config=Bitmap())
+        if "speakers" in table.schema.names:
+            table.create_index("speakers", config=LabelList())
     table.optimize(cleanup_older_than=keep_versions)
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from midthought.errors import SettingsError
 from midthought.memory.chunks import Chunk
 from midthought.memory.remote import RemoteMemory
-from midthought.memory.search import Hit, SearchMode
+from midthought.memory.reranker import NUM_CANDIDATES, CrossEncoderReranker
+from midthought.memory.search import FilterOptions, Hit, SearchMode
 from midthought.memory.store import MemoryStore
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 
@@ -18,29 +19,51 @@ TOOL_NAME = "memory_retrieval"
 MAX_RESULTS = 10
 MAX_QUERY_CHARS = 4_000
 NOTHING_FOUND = "Nothing found."
+NOTHING_WITH_FILTERS = (
+    "Nothing found within the episode, speaker and times given; names must be exact, or leave them out."
+)
+FILTERS = {
+    "episode": "Only this episode, by its exact title.",
+    "speaker": "Only what this person says, by the exact name.",
+    "after": "Only what is said at or after this time of an episode, HH:MM:SS.",
+    "before": "Only what is said before this time of an episode, HH:MM:SS.",
+}
+"""Parameters of the tool that restrict a search."""
 
 
 class MemoryRetrievalTool(Tool):
     """`memory_retrieval(query, k)`: returns one line per chunk found; `metadata["chunk_ids"]` has their ids.
 
     The memory is local or a service (`RemoteMemory`); results are the same. `k` is the default number of results (1 to
-    10). Repeated queries are answered from a cache.
+    10). With `has_filters` the model may restrict a search (`episode`, `speaker`, `after`, `before`); with `shows_ids`
+    every line begins with the chunk's id, for `MemoryOpenTool`; with a `reranker` the best 20 results are ordered again.
+    Repeated queries are answered from a cache.
     """
 
     pure = True
     max_concurrency = 16  # searches are CPU-bound: more at once would only slow each one down
 
     def __init__(
-        self, store: MemoryStore | RemoteMemory, k: int = 3, mode: SearchMode = "hybrid", max_cached: int = 10_000
+        self,
+        store: MemoryStore | RemoteMemory,
+        k: int = 3,
+        mode: SearchMode = "hybrid",
+        max_cached: int = 10_000,
+        *,
+        has_filters: bool = False,
+        shows_ids: bool = False,
+        reranker: CrossEncoderReranker | None = None,
     ) -> None:
         if not 1 <= k <= MAX_RESULTS:
             raise SettingsError(f"k must be from 1 to {MAX_RESULTS}, not {k}")
+        filters = FILTERS if has_filters else {}
         self.definition = ToolDefinition(
             TOOL_NAME,
             "Searches the transcripts of the podcast and returns what was said, by whom, in which episode and when.",
             [
                 ToolParameter("query", "string", "The words to look for: a quote, a name or a subject."),
                 ToolParameter("k", "integer", f"How many results, 1 to {MAX_RESULTS}.", required=False, default=k),
+                *(ToolParameter(name, "string", words, required=False) for name, words in filters.items()),
             ],
         )
         if isinstance(store, RemoteMemory):
@@ -48,8 +71,10 @@ class MemoryRetrievalTool(Tool):
         self._store = store
         self._k = k
         self._mode: SearchMode = mode
+        self._shows_ids = shows_ids
+        self._reranker = reranker
         self._max_cached = max_cached
-        self._cache: OrderedDict[tuple[str, int], ToolOutput] = OrderedDict()
+        self._cache: OrderedDict[tuple[object, ...], ToolOutput] = OrderedDict()
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -59,8 +84,18 @@ class MemoryRetrievalTool(Tool):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=threading.Lock())
 
-    def execute(self, *, query: str, k: int | None = None) -> ToolOutput:
-        """Searches. Raises ValueError, which is shown to the model, if the query is empty or too long, or `k` is out of range."""
+    def execute(
+        self,
+        *,
+        query: str,
+        k: int | None = None,
+        episode: str | None = None,
+        speaker: str | None = None,
+        after: str | None = None,
+        before: str | None = None,
+    ) -> ToolOutput:
+        """Searches. Raises ValueError, which is shown to the model, if the query is empty or too long, `k` is out of range,
+        or a time is none."""
         k = self._k if k is None else k
         if not query.strip():
             raise ValueError("query is empty")
@@ -68,13 +103,25 @@ class MemoryRetrievalTool(Tool):
             raise ValueError(f"query is longer than {MAX_QUERY_CHARS:,} characters")
         if not 1 <= k <= MAX_RESULTS:
             raise ValueError(f"k must be from 1 to {MAX_RESULTS}")
-        key = (" ".join(query.split()), k)
+        plain = " ".join(query.split())
+        key = (plain, k, episode, speaker, after, before)
         with self._lock:
             if key in self._cache:
                 self._cache.move_to_end(key)
                 return self._cache[key]
-        hits = self._store.search(key[0], k, self._mode)
-        output = ToolOutput(format_hits(hits) or NOTHING_FOUND, {"chunk_ids": [hit.chunk_id for hit in hits]})
+        filters: FilterOptions = {"after": after or None, "before": before or None}
+        filters |= {"episodes": [episode] if episode else [], "speakers": [speaker] if speaker else []}
+        num_found = max(k, NUM_CANDIDATES) if self._reranker else k
+        try:
+            hits = self._store.search(plain, num_found, self._mode, **filters)
+        except SettingsError as error:
+            raise ValueError(str(error)) from None
+        if self._reranker:
+            hits = self._reranker.rerank(plain, hits)[:k]
+        text = format_hits(hits, shows_ids=self._shows_ids)
+        if not hits and (episode or speaker or after or before):
+            text = NOTHING_WITH_FILTERS
+        output = ToolOutput(text, {"chunk_ids": [hit.chunk_id for hit in hits]})
         with self._lock:
             self._cache[key] = output
             if len(self._cache) > self._max_cached:
@@ -82,11 +129,18 @@ class MemoryRetrievalTool(Tool):
         return output
 
 
-def format_hits(hits: Iterable[Hit | Chunk]) -> str:
+def format_hits(hits: Iterable[Hit | Chunk], *, shows_ids: bool = False) -> str:
     """Formats results for the model, one numbered line each."""
-    return "\n".join(f"[{number}] {format_chunk(hit)}" for number, hit in enumerate(hits, 1)) or NOTHING_FOUND
+    lines = (f"id: {hit.chunk_id}; {format_chunk(hit)}" if shows_ids else format_chunk(hit) for hit in hits)
+    return "\n".join(f"[{number}] {line}" for number, line in enumerate(lines, 1)) or NOTHING_FOUND
 
 
 def format_chunk(chunk: Hit | Chunk) -> str:
-    """`speaker: Ines Marlowe; episode: The Tide Clock; 00:01:37: So we have ...`."""
-    return f"speaker: {chunk.speaker}; episode: {chunk.episode}; {chunk.time}: {chunk.transcript}"
+    """`speaker: Ines Marlowe; episode: The Tide Clock; 00:01:37: So we have ...`. In a window of several turns every turn
+    begins with its speaker: `episode: The Tide Clock; 00:01:37: Ines Marlowe: So we have ... Odile: Yes.`"""
+    if len(chunk.turns) < 2:
+        return f"speaker: {chunk.speaker}; episode: {chunk.episode}; {chunk.time}: {chunk.transcript}"
+    words = chunk.transcript.split()
+    ends = [start for start, _ in chunk.turns[1:]] + [len(words)]
+    said = (f"{speaker}: {' '.join(words[start:end])}" for (start, speaker), end in zip(chunk.turns, ends, strict=True))
+    return f"episode: {chunk.episode}; {chunk.time}: {' '.join(said)}"

@@ -13,7 +13,7 @@ import numpy as np
 from midthought.errors import MemoryStoreError
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder, MeasuredEmbedder, Progress, embed_in_parts, in_order
-from midthought.memory.rows import CHUNK_COLUMNS, chunks_of, rows_of, vectors_of
+from midthought.memory.rows import chunk_columns, chunks_of, rows_of, vectors_of
 from midthought.memory.search import may_be_of
 from midthought.memory.table import TableSnapshot, word_indices
 from midthought.memory.vector_cache import VectorCache, digest_of
@@ -77,7 +77,7 @@ class KnownRows:
         known, ordered = cls(), sorted(stems or ())
         parts = (ordered[start : start + _STEMS_PER_QUERY] for start in range(0, len(ordered), _STEMS_PER_QUERY))
         for where in [None] if stems is None else [may_be_of(part) for part in parts]:
-            query = table.search().select(list(CHUNK_COLUMNS)).with_row_id(True)
+            query = table.search().select(list(chunk_columns(table.schema.names))).with_row_id(True)
             known._add((query.where(where) if where else query).to_batches(batch_size=_ROWS_PER_BATCH), stems)
         return known
 
@@ -87,7 +87,7 @@ class KnownRows:
                 if stems is not None and chunk.stem not in stems:
                     continue
                 self.chunks[chunk.chunk_id] = chunk_digest(chunk)
-                self.rows[digest_of(chunk.transcript)] = row_id
+                self.rows[digest_of(chunk.embedded_text)] = row_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ def compare(
 
 def all_chunks(table: Any, where: str | None = None) -> list[Chunk]:
     """Returns the chunks of a table that satisfy an SQL condition, unordered."""
-    query = table.search().select(list(CHUNK_COLUMNS))
+    query = table.search().select(list(chunk_columns(table.schema.names)))
     return chunks_of((query.where(where) if where else query).to_arrow())
 
 
@@ -192,7 +192,7 @@ class VectorSource:
 
     def embed_missing(self, chunks: Sequence[Chunk], embedder: Embedder, progress: Progress | None) -> int:
         """Embeds the texts without vectors and returns their number. Each batch is cached before the next one starts."""
-        texts = {chunk.transcript for chunk in chunks}
+        texts = {chunk.embedded_text for chunk in chunks}
         missing = in_order({text for text in texts if digest_of(text) not in self._rows and text not in self._cache})
         for part, vectors in embed_in_parts(missing, embedder, progress):
             self._cache.add(part, vectors)
@@ -200,9 +200,9 @@ class VectorSource:
 
     def __call__(self, chunks: Sequence[Chunk]) -> np.ndarray:
         """Returns vectors of the chunks, float32 [N, D]."""
-        row_ids = np.asarray([self._rows.get(digest_of(chunk.transcript), -1) for chunk in chunks], dtype=np.int64)
+        row_ids = np.asarray([self._rows.get(digest_of(chunk.embedded_text), -1) for chunk in chunks], dtype=np.int64)
         missing = np.flatnonzero(row_ids < 0).tolist()
-        cached = self._cache.vectors([chunks[number].transcript for number in missing])
+        cached = self._cache.vectors([chunks[number].embedded_text for number in missing])
         vectors = np.zeros((len(chunks), cached.shape[1]), dtype=np.float32)
         vectors[missing] = cached
         stored = np.flatnonzero(row_ids >= 0)
@@ -257,7 +257,7 @@ def embed_new(
                 f"{uri}: its vectors were computed in {stored}, not in {embedder.dtype}; remove ?dtype={embedder.dtype}, or "
                 "build in another folder"
             )
-    texts = in_order({chunk.transcript for chunk in changes.new})
+    texts = in_order({chunk.embedded_text for chunk in changes.new})
     own, precision = with_settled_precision(embedder, stored, caches, texts)
     vectors = VectorSource(opened and opened.table, known, caches[precision])
     num_embedded = vectors.embed_missing(changes.new, own, progress)
@@ -265,12 +265,12 @@ def embed_new(
 
 
 def batches_of(
-    chunks: Sequence[Chunk], vectors: VectorsOf, embedding_model: str, precision: Precision
+    chunks: Sequence[Chunk], vectors: VectorsOf, embedding_model: str, precision: Precision, has_windows: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yields rows in the order of the chunks, computed lazily."""
     for start in range(0, len(chunks), _ROWS_PER_BATCH):
         part = chunks[start : start + _ROWS_PER_BATCH]
-        yield from rows_of(part, vectors(part), embedding_model, precision).to_batches()
+        yield from rows_of(part, vectors(part), embedding_model, precision, has_windows).to_batches()
 
 
 def by_id(chunks: Iterable[Chunk]) -> dict[str, Chunk]:

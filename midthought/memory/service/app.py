@@ -207,7 +207,7 @@ async def _search(
     searcher: Searcher, queries: list[str], asked: schemas.Query | schemas.QueryBatch
 ) -> list[list[schemas.Hit]]:
     try:
-        return await searcher.search(queries, asked.k, asked.mode, asked.episodes, asked.speakers)
+        return await searcher.search(queries, asked.k, asked.mode, asked.filters())
     except BusyError as error:
         raise HTTPException(429, str(error), {"Retry-After": "1"}) from None
 

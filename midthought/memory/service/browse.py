@@ -31,10 +31,12 @@ class FacetCounts:
     def read(cls, store: MemoryStore) -> FacetCounts:
         """Raises MemoryStoreError if the memory is not built."""
         opened = store._open_table()
-        counts: dict[str, Counter[str]] = {"episode": Counter(), "speaker": Counter()}
+        speaker = "speakers" if opened.has_windows else "speaker"
+        counts: dict[str, Counter[str]] = {"episode": Counter(), speaker: Counter()}
         for batch in opened.table.search().select(list(counts)).to_batches(65_536):
             for name, counter in counts.items():
-                for value in batch.column(name).value_counts():
+                column = batch.column(name)
+                for value in (column.flatten() if name == "speakers" else column).value_counts():
                     counter[value["values"].as_py()] += value["counts"].as_py()
         episodes, speakers = (dict(sorted(counter.items())) for counter in counts.values())
         return cls(episodes, speakers, sum(episodes.values()), opened.embedding)

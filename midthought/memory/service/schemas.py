@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from midthought.memory.chunks import Chunk
-from midthought.memory.search import Hit, SearchMode
+from midthought.memory.search import Filters, Hit, SearchMode
 from midthought.memory.tool import MAX_QUERY_CHARS
 
 MAX_BODY_BYTES = 256 * 1024
@@ -36,6 +36,7 @@ def _not_blank(text: str) -> str:
 
 
 Name = Annotated[str, StringConstraints(max_length=MAX_NAME_CHARS), AfterValidator(_plain)]
+Clock = Annotated[str, StringConstraints(pattern=r"^\d{1,3}:\d{2}(:\d{2})?$")]
 QueryText = Annotated[
     str, StringConstraints(min_length=1, max_length=MAX_QUERY_CHARS), AfterValidator(_plain), AfterValidator(_not_blank)
 ]
@@ -53,7 +54,15 @@ class _Choice(_Given):
     episodes: list[Name] = Field(default_factory=list, max_length=MAX_NAMES)
     """Only these episodes; empty: all."""
     speakers: list[Name] = Field(default_factory=list, max_length=MAX_NAMES)
-    """Only these speakers; empty: all."""
+    """Only these speakers; empty: all. A window matches if one of its speakers does."""
+    after: Clock | None = None
+    """`HH:MM:SS`: only chunks whose time in the episode is at or after it."""
+    before: Clock | None = None
+    """`HH:MM:SS`: only chunks whose time in the episode is before it."""
+
+    def filters(self) -> Filters:
+        """Returns the filters of the search."""
+        return Filters.of(self.episodes, self.speakers, self.after, self.before)
 
 
 class Query(_Choice):

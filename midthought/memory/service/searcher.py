@@ -11,13 +11,13 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
 from midthought.memory.embedding import Embedder, embed_queries
-from midthought.memory.search import Hit, SearchMode
+from midthought.memory.search import Filters, Hit, SearchMode
 from midthought.memory.service.dynamic_batcher import DynamicBatcher
 from midthought.memory.store import MemoryStore
 
@@ -49,13 +49,12 @@ class _VectorQuery:
     query: str
     vector: np.ndarray
     k: int
-    episodes: tuple[str, ...]
-    speakers: tuple[str, ...]
+    filters: Filters
 
     @property
-    def choice(self) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
+    def choice(self) -> tuple[int, Filters]:
         """Queries with equal options are searched together."""
-        return self.k, self.episodes, self.speakers
+        return self.k, self.filters
 
 
 class Searcher:
@@ -90,15 +89,14 @@ class Searcher:
         queries: Sequence[str],
         k: int,
         mode: SearchMode,
-        episodes: Sequence[str] = (),
-        speakers: Sequence[str] = (),
+        filters: Filters | None = None,
     ) -> list[list[Hit]]:
         """Returns the hits of `MemoryStore.search` for each query. Raises BusyError if too many queries are in progress."""
         if self.num_in_progress and self.num_in_progress + len(queries) > self._limits.max_concurrent_queries:
             raise BusyError(f"{self.num_in_progress} queries are in progress; try again in a second")
         self.num_in_progress += len(queries)
         try:
-            one = functools.partial(self._search, k=k, mode=mode, episodes=episodes, speakers=speakers)
+            one = functools.partial(self._search, k=k, mode=mode, filters=filters or Filters())
             if len(queries) == 1:
                 return [await one(queries[0])]
             return await _all_or_none([one(query) for query in queries])
@@ -134,24 +132,23 @@ class Searcher:
         started = time.perf_counter()
         can_batch = self._limits.max_batch_size > 1 and choice["mode"] == "vector" and self.store.compares_all
         if vector is not None and can_batch:
-            names = (tuple(choice["episodes"]), tuple(choice["speakers"]))
-            hits = await self._search_batcher.submit(_VectorQuery(query, vector, choice["k"], *names))
+            hits = await self._search_batcher.submit(_VectorQuery(query, vector, choice["k"], choice["filters"]))
         else:
             hits = await self.run(functools.partial(self._ask, query, vector, **choice))
         self._observe("search_seconds", time.perf_counter() - started)
         return hits
 
-    def _ask(self, query: str, vector: np.ndarray | None, **choice: Any) -> list[Hit]:
+    def _ask(self, query: str, vector: np.ndarray | None, *, k: int, mode: SearchMode, filters: Filters) -> list[Hit]:
         vectors = None if vector is None else [vector]
-        return self.store.search_batch([query], **choice, vectors=vectors)[0]
+        return self.store.search_batch([query], k, mode, **asdict(filters), vectors=vectors)[0]
 
     def _search_together(self, batch: list[_VectorQuery]) -> list[list[Hit]]:
         found: dict[int, list[Hit]] = {}
         for choice in dict.fromkeys(one.choice for one in batch):
             numbers = [number for number, one in enumerate(batch) if one.choice == choice]
             queries, vectors = ([getattr(batch[number], name) for number in numbers] for name in ("query", "vector"))
-            k, episodes, speakers = choice
-            hits = self.store.search_batch(queries, k, "vector", episodes=episodes, speakers=speakers, vectors=vectors)
+            k, filters = choice
+            hits = self.store.search_batch(queries, k, "vector", **asdict(filters), vectors=vectors)
             found |= dict(zip(numbers, hits, strict=True))
         return [found[number] for number in range(len(batch))]
 

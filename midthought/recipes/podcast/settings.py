@@ -36,14 +36,15 @@ class MemorySection(Section):
     """Environment variable with the token of the service."""
     table: str = "transcripts"
     """Name of the LanceDB table."""
-    chunking: Literal["turns", "tokens", "sentences"] = "turns"
-    """How turns are split: into pieces of a few words, or into overlapping windows of tokens or sentences (docs/memory.md)."""
+    chunking: Literal["turns", "tokens", "sentences", "windows"] = "turns"
+    """How episodes are split: into pieces of a turn of a few words (`turns`), or into overlapping parts of tokens or sentences of
+    a turn, or of whole sentences of several turns (`windows`, which searches find best; docs/memory.md)."""
     chunk_words: int = Field(18, ge=4)
-    """Maximum words of a chunk with `turns`."""
+    """Maximum words of a chunk with `turns`. With `windows`: of the part of a turn that a question is made from."""
     chunk_size: int | None = Field(None, ge=1)
-    """Tokens or sentences per window. Null: 128 tokens or 3 sentences."""
+    """Tokens or sentences per chunk. Null: 128 tokens, 3 sentences, or 256 tokens of a window with its context."""
     chunk_overlap: int | None = Field(None, ge=0)
-    """Tokens or sentences that consecutive windows share. Null: 32 tokens or 1 sentence."""
+    """Tokens or sentences that consecutive chunks share. Null: 32 tokens, 1 sentence, or 64 tokens of a window."""
     embedding_model: str = "minilm"
     """`minilm` (packaged, offline), the folder of a sentence-transformers model, or `https://HOST/v1?api_key_env=NAME#MODEL`.
     `minilm?dtype=float32` or `bfloat16` fixes the precision of new vectors; otherwise the faster one is measured."""
@@ -51,6 +52,12 @@ class MemorySection(Section):
     """Search mode of the tool. `full_text` is best for exact quotes (docs/benchmarks.md)."""
     k: int = Field(1, ge=1, le=10)
     """Default number of results per call."""
+    reranker: str = ""
+    """A cross-encoder (Hugging Face name or folder, one output) that orders the best 20 results again. Empty: none."""
+    tool_filters: bool = False
+    """Whether a call may name an episode, a speaker and times to search within."""
+    open_tool: bool = False
+    """Whether there is a second tool, `memory_open`, that returns what was said before and after a result."""
 
 
 class QuestionsSection(Section):

@@ -7,7 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from midthought.env.question import QuestionEnvironment, answer_reward
@@ -18,8 +18,10 @@ from midthought.manifest import MANIFEST, damage_in, write_manifest
 from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk
 from midthought.memory.connect import open_memory
+from midthought.memory.open_tool import MemoryOpenTool
 from midthought.memory.questions import QuestionPlan, make_questions, read_questions, split_episodes, write_questions
 from midthought.memory.remote import RemoteMemory
+from midthought.memory.reranker import CrossEncoderReranker
 from midthought.memory.rule_questions.unanswerable import is_answerable
 from midthought.memory.splitting import Chunking
 from midthought.memory.store import BuildReport, MemoryStore
@@ -42,6 +44,9 @@ class PodcastData:
     """Chunks and questions by part (`train`, `validation`, `test`), and the tool over the whole memory."""
 
     chunks: dict[str, list[Chunk]]
+    """Of one speaker each: what questions and demonstrations are made from."""
+    stored: list[Chunk]
+    """The memory's chunks: the same, or windows."""
     tasks: dict[str, list[Task]]
     """`test` has questions that need the memory; `test_no_memory` has the same wordings with the answer in the prompt."""
     store: MemoryStore | RemoteMemory
@@ -62,11 +67,10 @@ class PodcastData:
         is_own = isinstance(self.store, MemoryStore) and Path(self.store.uri) == own
         if is_own and (found := damage_in(own)):
             raise MemoryStoreError(f"{own} {found}; delete this folder, and the run, resumed, builds it again")
-        chunks = [chunk for part in self.chunks.values() for chunk in part]
         report = (
-            _found(self.store, chunks, is_replayed=self.is_replayed)
+            _found(self.store, self.stored, is_replayed=self.is_replayed)
             if isinstance(self.store, RemoteMemory)
-            else self.store.build(chunks, progress, replace=self.replaces)
+            else self.store.build(self.stored, progress, replace=self.replaces)
         )
         if is_own and (report.changes or not (own / MANIFEST).is_file()):
             names = (path.relative_to(own).as_posix() for path in own.rglob("*") if path.is_file())
@@ -89,7 +93,7 @@ class PodcastData:
 
     @functools.cached_property
     def _by_id(self) -> dict[str, Chunk]:
-        return {chunk.chunk_id: chunk for part in self.chunks.values() for chunk in part}
+        return {chunk.chunk_id: chunk for chunk in self.stored}
 
 
 class PodcastTasks(RecipeTasks):
@@ -147,7 +151,7 @@ def read_recipe_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:
 
 
 def chunking_of(memory: MemorySection) -> Chunking:
-    """Returns how turns are split, from the settings."""
+    """Returns how episodes are split, from the settings."""
     by_turns = memory.chunking == "turns"
     return Chunking(memory.chunking, memory.chunk_words if by_turns else memory.chunk_size, memory.chunk_overlap)
 
@@ -158,19 +162,22 @@ def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_p
     The data depend only on the settings and the transcripts.
     """
     memory, questions, seed = config.memory, config.questions, config.training.seed
-    chunks = chunk_all(transcripts, chunking_of(memory))
+    stored = chunk_all(transcripts, chunking_of(memory))
+    chunks = chunk_all(transcripts, memory.chunk_words) if memory.chunking == "windows" else stored
     num_episodes = len({chunk.stem for chunk in chunks})
     num_test = questions.num_test_episodes or min(8, max(1, num_episodes // 3))
     num_validation = questions.num_validation_episodes or max(1, num_episodes // 12)
     parts = split_episodes(chunks, num_test, num_validation, seed)
     plan = _plan(config, questions.num_train, questions.no_memory_share)
     tasks = _tasks(config, chunks, parts, plan)
+    if memory.chunking == "windows":
+        tasks = {name: with_windows(made, stored) for name, made in tasks.items()}
     store = _open_memory(config, run_path)
     replaces = memory.replace or not memory.path  # a run's own memory holds nothing else
     if isinstance(store, MemoryStore) and not replaces:
-        store.require_kept(chunks)
+        store.require_kept(stored)
     registry = _registry(config, store)
-    return PodcastData(parts, tasks, store, registry, plan, replaces, bool(config.cassette.replay))
+    return PodcastData(parts, stored, tasks, store, registry, plan, replaces, bool(config.cassette.replay))
 
 
 def tools_of_run(config: PodcastConfig, run_path: Path) -> ToolRegistry:
@@ -201,7 +208,32 @@ def _open_memory(config: PodcastConfig, run_path: Path) -> MemoryStore | RemoteM
 
 
 def _registry(config: PodcastConfig, store: MemoryStore | RemoteMemory) -> ToolRegistry:
-    return ToolRegistry([MemoryRetrievalTool(store, k=config.memory.k, mode=config.memory.search)])
+    memory = config.memory
+    search = MemoryRetrievalTool(
+        store,
+        k=memory.k,
+        mode=memory.search,
+        has_filters=memory.tool_filters,
+        shows_ids=memory.open_tool,
+        reranker=CrossEncoderReranker(memory.reranker) if memory.reranker else None,
+    )
+    return ToolRegistry([search, MemoryOpenTool(store)] if memory.open_tool else [search])
+
+
+def with_windows(tasks: Sequence[Task], windows: Sequence[Chunk]) -> list[Task]:
+    """Returns the questions about quotes with the windows that contain the quote as their evidence. A question whose quote is in
+    no single window is left out; a question without a quote stays as it is."""
+    by_stem: dict[str, list[Chunk]] = {}
+    for window in windows:
+        by_stem.setdefault(window.stem, []).append(window)
+    found = []
+    for task in tasks:
+        quote = task.labels.get("quote")
+        near = by_stem.get(str(task.labels.get("episode")), []) if quote else []
+        evidence = tuple(window.chunk_id for window in near if str(quote) in window.transcript)
+        if evidence or not quote:
+            found.append(replace(task, evidence=evidence) if evidence else task)
+    return found
 
 
 def _plan(config: PodcastConfig, num_questions: int, no_memory_share: float) -> QuestionPlan:

@@ -13,6 +13,8 @@ from midthought.cluster.verl.settings import VerlConfig
 from midthought.config import RewardConfig
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.memory.connect import open_memory
+from midthought.memory.open_tool import OPEN_NAME, MemoryOpenTool
+from midthought.memory.reranker import CrossEncoderReranker
 from midthought.memory.tool import MemoryRetrievalTool
 from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import PodcastConfig
@@ -56,7 +58,7 @@ CLUSTER: dict[str, Any] = {
     "tensor_parallel": 1,  # 8 B in bf16 are 16 GB: eight engines of one GPU sample more than one engine of eight
     "gpu_memory_utilization": 0.6,
     "max_prompt_length": 1024,
-    "max_tokens_per_gpu": 16384,  # rows are packed, none is padded; five of the longest fit
+    "max_tokens_per_gpu": 16384,  # rows are packed, none is padded; three of the longest fit
     "offload": True,  # actor and critic in fp32 with Adam are 2 x 128 GB: with it they leave room for sampling
 }
 """Usable values for eight GPUs of 80 GB: use them with `cluster.yaml`, whose limits fit the thought, its calls and results."""
@@ -82,6 +84,13 @@ def job(config: PodcastVerlConfig, folder: Path) -> VerlJob:
     spoken = instruction(config, may_abstain=data.may_abstain)
     tool = data.registry.get("memory_retrieval")
     assert tool is not None
+    opener = data.registry.get(OPEN_NAME) if memory.open_tool else None
+    where = {
+        "path": _whole(memory.path) if memory.path else "{bundle}/memory",
+        "table": memory.table,
+        "embedding_model": memory.embedding_model,
+        "token_env": memory.token_env,
+    }
     return VerlJob(
         recipe="podcast",
         config=config,
@@ -93,15 +102,20 @@ def job(config: PodcastVerlConfig, folder: Path) -> VerlJob:
             ToolPlan(
                 reference=f"{__name__}:memory_tool",
                 definition=tool.definition,
-                options={
-                    "path": _whole(memory.path) if memory.path else "{bundle}/memory",
-                    "table": memory.table,
-                    "embedding_model": memory.embedding_model,
+                options=where
+                | {
                     "k": memory.k,
                     "search": memory.search,
-                    "token_env": memory.token_env,
+                    "has_filters": memory.tool_filters,
+                    "shows_ids": memory.open_tool,
+                    "reranker": memory.reranker,
                 },
-            )
+            ),
+            *(
+                [ToolPlan(reference=f"{__name__}:open_tool", definition=opener.definition, options=where)]
+                if opener
+                else []
+            ),
         ],
         supply=f"{__name__}:supply",
         supply_options=config.reward.model_dump(mode="json"),
@@ -110,9 +124,25 @@ def job(config: PodcastVerlConfig, folder: Path) -> VerlJob:
     )
 
 
-def memory_tool(path: str, table: str, embedding_model: str, k: int, search: Any, token_env: str | None = None) -> Tool:
+def memory_tool(
+    path: str,
+    table: str,
+    embedding_model: str,
+    k: int,
+    search: Any,
+    token_env: str | None = None,
+    reranker: str = "",
+    **options: bool,
+) -> Tool:
     """Returns the recipe's tool for a memory on disk or a memory service. Raises `MemoryStoreError` if there is none."""
-    return MemoryRetrievalTool(open_memory(path, table, embedding_model, token_env), k=k, mode=search)
+    memory = open_memory(path, table, embedding_model, token_env)
+    model = CrossEncoderReranker(reranker) if reranker else None
+    return MemoryRetrievalTool(memory, k=k, mode=search, reranker=model, **options)
+
+
+def open_tool(path: str, table: str, embedding_model: str, token_env: str | None = None) -> Tool:
+    """Returns the tool that opens a result with its neighbours, as `memory_tool`."""
+    return MemoryOpenTool(open_memory(path, table, embedding_model, token_env))
 
 
 def _whole(path: str) -> str:

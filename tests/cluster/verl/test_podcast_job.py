@@ -49,7 +49,7 @@ def test_the_cluster_profile_has_room_for_its_segments_and_its_memory_goes_along
     bundle = write(monkeypatch, tmp_path, "cluster")
     [loop] = yaml.safe_load((bundle / "agent_loop.yaml").read_text())
     script = (bundle / "train.sh").read_text()
-    assert loop["options"]["max_segment_length"] == 256 and "data.max_response_length=2048" in script
+    assert loop["options"]["max_segment_length"] == 256 and "data.max_response_length=4096" in script
     rows = pyarrow.parquet.read_table(bundle / "data" / "train.parquet").to_pylist()
     assert len(rows) >= 256
     assert [said["role"] for said in rows[0]["prompt"]] == ["system", "user"]

@@ -1,0 +1,187 @@
+"""Windows of several turns: how an episode is split, what is stored, what searches and filters find."""
+
+import itertools
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("lancedb", reason="the memory extra is not installed")
+
+from midthought.errors import SettingsError
+from midthought.memory.build import embed_chunks
+from midthought.memory.chunks import Chunk, chunk_transcript, read_chunks, write_chunks
+from midthought.memory.open_tool import MemoryOpenTool
+from midthought.memory.rows import read_rows, write_rows
+from midthought.memory.service.browse import FacetCounts
+from midthought.memory.splitting import Chunking, num_tokens
+from midthought.memory.store import MemoryStore
+from midthought.memory.tool import NOTHING_WITH_FILTERS, MemoryRetrievalTool, format_chunk
+from midthought.memory.transcripts import Transcript
+from midthought.memory.turns import Turn
+
+
+def said(first: int, last: int) -> str:
+    return " ".join(f"On day {n} the keeper wound the slow clock before boat {n} came in." for n in range(first, last))
+
+
+@pytest.fixture(scope="module")
+def transcript():
+    lines = [
+        ("Ann", said(1, 13)),
+        ("Bob", f"The herring was packed in ice. {said(13, 27)}"),
+        ("Ann", f"Nobody asked about the copper hand. {said(27, 37)}"),
+    ]
+    return talk(*(Turn(speaker, text) for speaker, text in lines))
+
+
+def talk(*turns: Turn) -> Transcript:
+    return Transcript("The Tide Clock", "tide", turns, Path("tide.txt"), "text", "utf-8")
+
+
+@pytest.fixture(scope="module")
+def windows(transcript):
+    return chunk_transcript(transcript, Chunking("windows"))
+
+
+@pytest.fixture(scope="module")
+def window_store(tmp_path_factory, new_embedder, windows):
+    store = MemoryStore.open(tmp_path_factory.mktemp("windows") / "memory", embedder=new_embedder())
+    store.build(windows)
+    return store
+
+
+def test_windows_are_whole_sentences_within_the_limit_and_together_the_whole_episode(transcript, windows):
+    said = " ".join(turn.text for turn in transcript.turns)
+    assert len(windows) > 2
+    place = 0
+    for window in windows:
+        start = said.index(window.transcript, place and place - 400)
+        assert start <= place, "words between two windows are lost"
+        assert window.transcript.endswith(".") and window.transcript[0].isupper()
+        assert sum(num_tokens(window.embedded_text.split())) + 2 <= 256
+        assert len(window.transcript.split()) <= 200
+        place = start + len(window.transcript)
+    assert place == len(said)
+
+
+def test_consecutive_windows_share_their_last_and_first_sentences(windows):
+    for before, after in itertools.pairwise(windows):
+        first = after.transcript.partition(".")[0]
+        assert f"{first}." in before.transcript
+
+
+def test_a_window_lists_its_speakers_and_shows_who_said_what(windows):
+    mixed = next(window for window in windows if "herring" in window.transcript)
+    assert mixed.speakers == ("Ann", "Bob")
+    assert "Bob: The herring was packed in ice." in format_chunk(mixed)
+    assert format_chunk(mixed).startswith("episode: The Tide Clock; 00:00:00: Ann: The keeper")
+
+
+def test_the_context_is_embedded_and_not_displayed(windows):
+    assert windows[0].embedded_text.startswith("The Tide Clock. Ann")
+    assert "Tide" not in windows[0].transcript
+    assert "The Tide Clock. Ann" not in format_chunk(windows[0])
+
+
+def test_a_speaker_filter_matches_any_speaker_of_a_window(window_store, windows):
+    for name in ("Ann", "Bob"):
+        found = window_store.search("slow clock", 100, "vector", speakers=[name])
+        assert {hit.chunk_id for hit in found} == {each.chunk_id for each in windows if name in each.speakers}
+    assert window_store.search("slow clock", 100, speakers=["Ann, Bob"]) == []
+    assert dict(FacetCounts.read(window_store).speakers) == {
+        name: sum(name in window.speakers for window in windows) for name in ("Ann", "Bob")
+    }
+
+
+def test_a_hit_shows_who_said_what(window_store):
+    hit = window_store.search("herring was packed in ice", 1)[0]
+    assert "Bob: The herring was packed in ice." in format_chunk(hit)
+
+
+def test_windows_survive_the_table_and_the_files_between_the_steps(window_store, windows, tmp_path, new_embedder):
+    assert window_store.chunks() == windows
+    write_chunks(windows, tmp_path / "chunks.jsonl")
+    assert read_chunks(tmp_path / "chunks.jsonl") == windows
+    write_rows(embed_chunks(windows, new_embedder()), tmp_path / "rows.parquet")
+    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
+    store.ingest(read_rows(tmp_path / "rows.parquet"))
+    assert store.chunks() == windows
+    assert not store.build(windows).changes
+
+
+def test_a_memory_of_turns_becomes_one_of_windows_and_back(tmp_path, new_embedder, transcript, windows):
+    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
+    turns = chunk_transcript(transcript, 18)
+    for chunks in (turns, windows, turns):
+        store.build(chunks)
+        assert store.chunks() == chunks
+
+
+def test_changed_context_is_embedded_again(tmp_path, new_embedder, windows):
+    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
+    store.build(windows)
+    assert store.build([replace(window, context="Another title.") for window in windows]).num_embedded == len(windows)
+
+
+def test_one_speaker_is_displayed_as_before():
+    chunk = Chunk("a_0", "A", "a", "Ann", "The words.", "00:00:01", 0)
+    assert chunk.speakers == ("Ann",)
+    assert format_chunk(chunk) == "speaker: Ann; episode: A; 00:00:01: The words."
+
+
+def test_text_without_blanks_keeps_its_letters():
+    transcript = talk(Turn("Li Wei", "潮水来得很晚。" * 90), Turn("Wang Fang", "是的。"))
+    windows = chunk_transcript(transcript, Chunking("windows"))
+    assert len(windows) > 1
+    assert all(window.transcript.replace(" 是的。", "") in transcript.turns[0].text for window in windows)
+    assert windows[-1].turns[-1] == (1, transcript.turns[1].speaker)
+
+
+def test_a_time_filter_keeps_the_chunks_of_that_part_of_an_episode(tmp_path, new_embedder):
+    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
+    times = ("00:00:10", "00:10:00", "01:00:00")
+    store.build([Chunk(f"a_{n}", "A", "a", "Ann", f"Words number {n}.", time, n) for n, time in enumerate(times)])
+    for mode in ("full_text", "vector", "hybrid"):
+        found = store.search("words", 5, mode, after="10:00", before="01:00:00")
+        assert [hit.time for hit in found] == ["00:10:00"]
+    assert len(store.search("words", 5, after="00:00:10")) == 3
+    with pytest.raises(SettingsError, match="not a time; write HH:MM:SS"):
+        store.search("words", after="later")
+
+
+def test_the_tool_searches_within_what_the_call_names(window_store):
+    tool = MemoryRetrievalTool(window_store, mode="full_text", has_filters=True, shows_ids=True)
+    assert {parameter.name for parameter in tool.definition.parameters} >= {"speaker", "episode", "after", "before"}
+    found = tool.execute(query="herring", speaker="Bob").text
+    assert found.startswith("[1] id: tide_") and "herring" in found
+    assert tool.execute(query="herring", speaker="Nobody").text == NOTHING_WITH_FILTERS
+    assert tool.execute(query="herring", after="00:05:00").text == NOTHING_WITH_FILTERS
+    with pytest.raises(ValueError, match="not a time"):
+        tool.execute(query="herring", after="soon")
+
+
+def test_a_result_opens_with_its_neighbours_and_no_words_twice(window_store, windows, transcript):
+    tool = MemoryOpenTool(window_store)
+    output = tool.execute(id=windows[1].chunk_id)
+    assert output.metadata["chunk_ids"] == [window.chunk_id for window in windows[:3]]
+    shown = " ".join(line.partition("; 00:00:00: ")[2] for line in output.text.splitlines())
+    assert " ".join(turn.text for turn in transcript.turns).startswith(re.sub(r"(Ann|Bob): ", "", shown))
+    with pytest.raises(ValueError, match="give the id of a search result"):
+        tool.execute(id="tide_99")
+    with pytest.raises(ValueError, match="from 1 to 5"):
+        tool.execute(id="tide_1", num_neighbours=6)
+
+
+def test_an_ad_that_several_episodes_repeat_is_found_once(tmp_path, new_embedder):
+    ad = "This show is brought to you by the harbour bakery, whose bread is baked at four every morning of the year."
+    texts = [ad, f"Well. {ad}", "The bread in the story was stale.", ad.replace("four", "five")]
+    turns = ((0, "Ann"),)
+    chunks = [Chunk(f"e{n}_0", f"E{n}", f"e{n}", "Ann", text, "00:00:00", 0, turns) for n, text in enumerate(texts)]
+    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
+    store.build(chunks)
+    for mode in ("full_text", "vector", "hybrid"):
+        found = [hit.transcript for hit in store.search("harbour bakery bread", 4, mode)]
+        assert sum("harbour" in text for text in found) == 1
+        assert texts[2] in found
