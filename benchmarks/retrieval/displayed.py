@@ -51,7 +51,7 @@ class Step:
 def _split_by(chunking: Chunking, *, has_context: bool = True) -> Split:
     def split(transcripts: Sequence[Transcript]) -> list[Chunk]:
         chunks = chunk_all(transcripts, chunking)
-        return chunks if has_context else [replace(chunk, context="") for chunk in chunks]
+        return chunks if has_context else [replace(each, embedded=each.embedded.partition("\n")[2]) for each in chunks]
 
     return split
 

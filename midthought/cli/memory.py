@@ -19,7 +19,7 @@ Transcripts = Annotated[Path, typer.Argument(help="Folder of transcripts, or one
 MemoryPath = Annotated[str, typer.Option(help="Path of the LanceDB memory.")]
 ChunkingKind = Annotated[str, typer.Option(help="windows, turns, tokens or sentences (docs/memory.md).")]
 ChunkWords = Annotated[int, typer.Option(help="Most words per chunk of turns.")]
-ChunkSize = Annotated[int | None, typer.Option(help="Tokens or sentences per chunk; default: 256, 128 or 3.")]
+ChunkSize = Annotated[int | None, typer.Option(help="Tokens or sentences per chunk; default: 128 or 3.")]
 ChunkOverlap = Annotated[int | None, typer.Option(help="Tokens or sentences shared with the previous chunk.")]
 EachOnce = Annotated[
     bool, typer.Option("--each-once", help="Of files with the same words, use only the most detailed one.")

@@ -39,8 +39,9 @@ class Chunk:
     """Position within the episode, from 0."""
     turns: tuple[tuple[int, str], ...] = ()
     """Of a window: (number of words before the turn, its speaker) for each turn, in order. Empty: one speaker."""
-    context: str = ""
-    """Precedes the transcript in the embedded text; not displayed."""
+    embedded: str = ""
+    """Of a window: the text that its vector is computed from: episode and speakers, then the words in the middle of the window.
+    It is not displayed. Empty: the transcript."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "turns", tuple((int(start), str(speaker)) for start, speaker in self.turns))
@@ -53,7 +54,7 @@ class Chunk:
     @property
     def embedded_text(self) -> str:
         """The text that the vector is computed from."""
-        return f"{self.context}\n{self.transcript}" if self.context else self.transcript
+        return self.embedded or self.transcript
 
 
 def chunk_transcript(transcript: Transcript, chunking: Chunking | int = 18) -> list[Chunk]:
@@ -92,37 +93,55 @@ class _Sentence:
 def _windows(transcript: Transcript, chunking: Chunking) -> list[Chunk]:
     """Splits an episode into windows of whole sentences; see `Chunking`."""
     sentences = _sentences(transcript)
+    lengths = [len(sentence.text.split()) for sentence in sentences]
     speakers = list(dict.fromkeys(turn.speaker for turn in transcript.turns))
     reserved = min(sum(num_tokens(_context(transcript.episode, speakers).split())), chunking.chunk_size // 4)
-    size = chunking.chunk_size - reserved - _NUM_SPECIAL_TOKENS
-    least = chunking.chunk_size / MAX_WINDOW_WORDS
+    size = max(chunking.chunk_size - reserved - _NUM_SPECIAL_TOKENS, 1)
     weights = [
-        max(sum(num_tokens(words)), math.ceil(least * len(words)))
-        for words in (sentence.text.split() for sentence in sentences)
+        max(sum(num_tokens(sentence.text.split())), math.ceil(length * size / MAX_WINDOW_WORDS))
+        for sentence, length in zip(sentences, lengths, strict=True)
     ]
     chunks: list[Chunk] = []
-    for first, last in windows_of(weights, max(size, 1), min(chunking.chunk_overlap, max(size - 1, 0))):
-        part = sentences[first:last]
+    for first, last in windows_of(weights, size, min(chunking.chunk_overlap, size - 1)):
+        start, end = _widened(lengths, first, last)
         text, turns = "", list[tuple[int, str]]()
-        for position, sentence in enumerate(part):
-            if position == 0 or sentence.turn != part[position - 1].turn:
+        for position, sentence in enumerate(sentences[start:end]):
+            if position == 0 or sentence.turn != sentences[start + position - 1].turn:
                 turns.append((len(text.split()), transcript.turns[sentence.turn].speaker))
             text += sentence.text
-        names = list(dict.fromkeys(speaker for _, speaker in turns))
+        middle = sentences[first:last]
+        context = _context(
+            transcript.episode, list(dict.fromkeys(transcript.turns[each.turn].speaker for each in middle))
+        )
         chunks.append(
             Chunk(
                 chunk_id=chunk_id_of(transcript.stem, len(chunks)),
                 episode=transcript.episode,
                 stem=transcript.stem,
-                speaker=", ".join(names),
+                speaker=", ".join(dict.fromkeys(speaker for _, speaker in turns)),
                 transcript=text.strip(),
-                time=part[0].time,
+                time=sentences[start].time,
                 number=len(chunks),
                 turns=tuple(turns),
-                context=_context(transcript.episode, names),
+                embedded=f"{context}\n{''.join(each.text for each in middle).strip()}",
             )
         )
     return chunks
+
+
+def _widened(lengths: Sequence[int], first: int, last: int) -> tuple[int, int]:
+    """Returns the sentences that a window displays: its own, and those before and after it, alternately, while all together
+    have at most 200 words."""
+    num_words = sum(lengths[first:last])
+    can_grow = [True, True]
+    while any(can_grow):
+        for side, number in enumerate((first - 1, last)):
+            fits = 0 <= number < len(lengths) and num_words + lengths[number] <= MAX_WINDOW_WORDS
+            can_grow[side] = can_grow[side] and fits
+            if can_grow[side]:
+                num_words += lengths[number]
+                first, last = (number, last) if side == 0 else (first, number + 1)
+    return first, last
 
 
 def _context(episode: str, speakers: Sequence[str]) -> str:

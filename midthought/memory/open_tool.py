@@ -35,13 +35,13 @@ class MemoryOpenTool(Tool):
                     "integer",
                     f"How many chunks before and after it, 1 to {MAX_NEIGHBOURS}.",
                     required=False,
-                    default=1,
+                    default=3,
                 ),
             ],
         )
         self._store = store
 
-    def execute(self, *, id: str, num_neighbours: int = 1) -> ToolOutput:
+    def execute(self, *, id: str, num_neighbours: int = 3) -> ToolOutput:
         """Raises ValueError, which is shown to the model, for an unknown id or a number out of range."""
         if not 1 <= num_neighbours <= MAX_NEIGHBOURS:
             raise ValueError(f"num_neighbours must be from 1 to {MAX_NEIGHBOURS}")

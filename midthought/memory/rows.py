@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 CHUNK_COLUMNS = ("id", "episode", "speaker", "transcript", "time", "chunk_id")
 COLUMNS = (*CHUNK_COLUMNS, "embedding_model", "embedding_dimension", "vector")
 """`id` is the chunk's id, `chunk_id` its number within the episode, `vector` a fixed-size list of float32."""
-WINDOW_COLUMNS = ("turns", "context")
-"""Only in a table with windows: `Chunk.turns` as JSON, `Chunk.context`. In the database it also has a list `speakers`."""
+WINDOW_COLUMNS = ("turns", "embedded")
+"""Only in a table with windows: `Chunk.turns` as JSON, `Chunk.embedded`. In the database it also has a list `speakers`."""
 
 
 _PRECISION = b"midthought.embedding_precision"
@@ -54,7 +54,7 @@ def rows_of(
         "transcript": [chunk.transcript for chunk in chunks],
         "time": [chunk.time for chunk in chunks],
     }
-    has_windows = any(chunk.turns or chunk.context for chunk in chunks) if has_windows is None else has_windows
+    has_windows = any(chunk.turns or chunk.embedded for chunk in chunks) if has_windows is None else has_windows
     columns = {
         **{name: pa.array(column, pa.string()) for name, column in texts.items()},
         "chunk_id": pa.array([chunk.number for chunk in chunks], pa.int64()),
@@ -65,7 +65,7 @@ def rows_of(
     if has_windows:
         columns |= {
             "turns": pa.array([json.dumps(chunk.turns, ensure_ascii=False) for chunk in chunks], pa.string()),
-            "context": pa.array([chunk.context for chunk in chunks], pa.string()),
+            "embedded": pa.array([chunk.embedded for chunk in chunks], pa.string()),
             "speakers": pa.array([list(chunk.speakers) for chunk in chunks], pa.list_(pa.string())),
         }
     return pa.table(columns, metadata={_PRECISION: precision} if precision else None)
@@ -89,9 +89,9 @@ def chunks_of(rows: pa.Table) -> list[Chunk]:
     chunks = []
     for row in zip(*(rows.column(name).to_pylist() for name in names), strict=True):
         chunk_id, episode, speaker, transcript, time, number, *window = row
-        turns, context = (turns_of_json(window[0]), window[1]) if window else ((), "")
+        turns, embedded = (turns_of_json(window[0]), window[1]) if window else ((), "")
         stem = chunk_id.removesuffix(f"_{number}")
-        chunks.append(Chunk(chunk_id, episode, stem, speaker, transcript, time, number, turns, context))
+        chunks.append(Chunk(chunk_id, episode, stem, speaker, transcript, time, number, turns, embedded))
     return chunks
 
 

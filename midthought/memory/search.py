@@ -79,6 +79,8 @@ def find_each(
     """
     table, is_large, has_windows = opened.table, opened.is_large, opened.has_windows
     limit, where = max(2 * k, _MIN_CANDIDATES), filters.to_sql(has_windows)
+    if has_windows:
+        limit *= 2  # neighbouring windows repeat each other
     columns = [*_HIT_COLUMNS, *(["turns"] if has_windows else [])]
     num_together = 1 if is_large else _MAX_TOGETHER
     num_read = k if is_large and mode == "vector" and not has_windows else limit

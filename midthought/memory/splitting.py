@@ -18,11 +18,11 @@ from midthought.memory.minilm import packaged_path
 
 ChunkingKind = Literal["turns", "tokens", "sentences", "windows"]
 
-DEFAULT_SIZES = {"turns": 18, "tokens": 128, "sentences": 3, "windows": 256}
-"""Words, tokens, sentences, or tokens with the context per chunk."""
-DEFAULT_OVERLAPS = {"turns": 0, "tokens": 32, "sentences": 1, "windows": 64}
+DEFAULT_SIZES = {"turns": 18, "tokens": 128, "sentences": 3, "windows": 128}
+"""Words, tokens, sentences, or embedded tokens with the context per chunk."""
+DEFAULT_OVERLAPS = {"turns": 0, "tokens": 32, "sentences": 1, "windows": 32}
 MAX_WINDOW_WORDS = 200
-"""Most words of a window, however few tokens they have; a longer sentence is divided."""
+"""Most words that a window displays."""
 MAX_SENTENCE_WORDS = 60
 """Longer sentences, for example from a speech recogniser without punctuation, count as several."""
 
@@ -55,17 +55,18 @@ class Chunking:
     `turns`: pieces of at most `size` words, split at the ends of sentences and clauses, without overlap. `tokens`:
     windows of at most `size` MiniLM tokens; each starts with the last `overlap` tokens of the previous one.
     `sentences`: windows of `size` sentences; each starts with the last `overlap` sentences of the previous one. `windows`:
-    whole sentences of any number of turns, at most `size` MiniLM tokens together with the chunk's context and at most 200
-    words; each starts with the previous window's last sentences of at most `overlap` tokens.
+    whole sentences of any number of turns. A vector is computed from sentences of at most `size` MiniLM tokens together
+    with the chunk's context; each starts with the previous one's last sentences of at most `overlap` tokens. The window
+    displays these sentences and their neighbours, up to 200 words.
 
     Raises SettingsError for invalid values.
     """
 
     kind: ChunkingKind = "turns"
     size: int | None = None
-    """None: 18 words, 128 tokens, 3 sentences, or 256 tokens with the context."""
+    """None: 18 words, 128 tokens, 3 sentences, or 128 embedded tokens with the context."""
     overlap: int | None = None
-    """None: 32 tokens, 1 sentence, or 64 tokens of a window; less if `size` is small."""
+    """None: 32 tokens, 1 sentence, or 32 tokens of a window; less if `size` is small."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(ChunkingKind):

@@ -60,16 +60,16 @@ def test_windows_are_whole_sentences_within_the_limit_and_together_the_whole_epi
         start = said.index(window.transcript, place and place - 400)
         assert start <= place, "words between two windows are lost"
         assert window.transcript.endswith(".") and window.transcript[0].isupper()
-        assert sum(num_tokens(window.embedded_text.split())) + 2 <= 256
+        assert sum(num_tokens(window.embedded_text.split())) + 2 <= 128
+        assert window.embedded_text.partition("\n")[2] in window.transcript
         assert len(window.transcript.split()) <= 200
         place = start + len(window.transcript)
     assert place == len(said)
 
 
 def test_consecutive_windows_share_their_last_and_first_sentences(windows):
-    for before, after in itertools.pairwise(windows):
-        first = after.transcript.partition(".")[0]
-        assert f"{first}." in before.transcript
+    for before, after in itertools.pairwise(each.embedded.partition("\n")[2] for each in windows):
+        assert f"{after.partition('.')[0]}." in before
 
 
 def test_a_window_lists_its_speakers_and_shows_who_said_what(windows):
@@ -122,7 +122,9 @@ def test_a_memory_of_turns_becomes_one_of_windows_and_back(tmp_path, new_embedde
 def test_changed_context_is_embedded_again(tmp_path, new_embedder, windows):
     store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
     store.build(windows)
-    assert store.build([replace(window, context="Another title.") for window in windows]).num_embedded == len(windows)
+    assert store.build(
+        [replace(window, embedded=f"Another title.\n{window.embedded}") for window in windows]
+    ).num_embedded == len(windows)
 
 
 def test_one_speaker_is_displayed_as_before():
@@ -164,7 +166,7 @@ def test_the_tool_searches_within_what_the_call_names(window_store):
 
 def test_a_result_opens_with_its_neighbours_and_no_words_twice(window_store, windows, transcript):
     tool = MemoryOpenTool(window_store)
-    output = tool.execute(id=windows[1].chunk_id)
+    output = tool.execute(id=windows[1].chunk_id, num_neighbours=1)
     assert output.metadata["chunk_ids"] == [window.chunk_id for window in windows[:3]]
     shown = " ".join(line.partition("; 00:00:00: ")[2] for line in output.text.splitlines())
     assert " ".join(turn.text for turn in transcript.turns).startswith(re.sub(r"(Ann|Bob): ", "", shown))

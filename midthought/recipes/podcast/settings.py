@@ -42,9 +42,10 @@ class MemorySection(Section):
     chunk_words: int = Field(18, ge=4)
     """Maximum words of a chunk with `turns`. With `windows`: of the part of a turn that a question is made from."""
     chunk_size: int | None = Field(None, ge=1)
-    """Tokens or sentences per chunk. Null: 128 tokens, 3 sentences, or 256 tokens of a window with its context."""
+    """Tokens or sentences per chunk. Null: 128 tokens, 3 sentences, or 128 embedded tokens of a window with its
+    context."""
     chunk_overlap: int | None = Field(None, ge=0)
-    """Tokens or sentences that consecutive chunks share. Null: 32 tokens, 1 sentence, or 64 tokens of a window."""
+    """Tokens or sentences that consecutive chunks share. Null: 32 tokens, 1 sentence, or 32 tokens of a window."""
     embedding_model: str = "minilm"
     """`minilm` (packaged, offline), the folder of a sentence-transformers model, or `https://HOST/v1?api_key_env=NAME#MODEL`.
     `minilm?dtype=float32` or `bfloat16` fixes the precision of new vectors; otherwise the faster one is measured."""
