@@ -1,8 +1,8 @@
 """Part `paraphrases`: what a reader of search results finds, at equal displayed words, for hard paraphrases and quotes.
 
 A hit counts only if the whole passage is in its displayed text. Chunks of different sizes are compared by the recall within 200,
-600 and 2,000 displayed words, which several hits may cover together. Half of the hard paraphrases were used for tuning; the
-figures are of the other half. The part reads `../shared/data/podcast/changelog_md` and is skipped if that is missing.
+600 and 2,000 displayed words, which several hits may cover together. Questions of `hard.jsonl` that are for tuning are left
+out. The part reads `../shared/data/podcast/changelog_md` and is skipped if that is missing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PART = "paraphrases"
 HARD = Path(__file__).with_name("hard.jsonl")
 WORD_BUDGETS = (200, 600, 2_000)
 GOALS = {"recall@1": 0.30, "recall@3": 0.45, "recall@10": 0.65}
-"""Of the windows, on hard paraphrases."""
+"""Of the windows, on the hard paraphrases of the frozen set."""
 
 Split = Callable[[Sequence[Transcript]], list[Chunk]]
 
@@ -84,7 +84,9 @@ def measure_steps(
     """Builds a memory for each step and asks all questions. Vectors are kept in `cache`."""
     transcripts = read_transcripts(folder).require_all()
     episodes = Episodes(transcripts)
-    asked = {"quotes": _quotes(transcripts, episodes, num_quotes), "hard paraphrases": held_out(questions, episodes)}
+    hard = {path.stem: hard_questions(path, episodes) for path in questions}
+    asked = {"quotes": _quotes(transcripts, episodes, num_quotes)}
+    asked |= {f"hard paraphrases ({name})": each for name, each in hard.items()}
     for step in steps:
         chunks = step.split(transcripts)
         places = episodes.places_of(chunks)
@@ -94,19 +96,19 @@ def measure_steps(
             for kind, each in asked.items():
                 found = [search(store, places, one, step.mode) for one in each]
                 setting = f"{step.name} ({len(chunks):,} chunks), {len(each)} {kind}"
-                goals = GOALS if step.has_goals and kind != "quotes" else {}
+                goals = GOALS if step.has_goals and kind.endswith(f"({questions[0].stem})") else {}
                 yield from rows_of(setting, found, goals)
             if step.has_goals:
                 yield from rows_of_second_queries(
-                    step, store, places, asked["hard paraphrases"], second_queries(questions)
+                    step, store, places, [each for part in hard.values() for each in part], second_queries(questions)
                 )
 
 
-def held_out(paths: Sequence[Path], episodes: Episodes) -> list[Asked]:
-    """Returns the hard questions of these files that were not used for tuning."""
+def hard_questions(path: Path, episodes: Episodes) -> list[Asked]:
+    """Returns the hard questions of a file; of `hard.jsonl` only those that are not for tuning."""
     hardness = Hardness(episodes)
-    every = [question for path in paths for question in read_questions(path, episodes)]
-    return [question for question in every if not is_for_tuning(question) and not hardness.shared(question)]
+    every = [question for question in read_questions(path, episodes) if not hardness.shared(question)]
+    return [question for question in every if path != HARD or not is_for_tuning(question)]
 
 
 def _quotes(transcripts: Sequence[Transcript], episodes: Episodes, num_quotes: int) -> list[Asked]:

@@ -16,6 +16,8 @@ from heapq import nsmallest
 
 _RUN_WORDS = 5
 _SKETCH_HASHES = 256
+_MIN_REPEATED_SHARE = 0.5
+"""Of the shorter text's runs."""
 _MIN_SHARE = 0.7
 """Minimum share of common shingles. Files of one episode share nearly all, two episodes of one show about one in eighty."""
 
@@ -54,9 +56,8 @@ def word_runs(text: str) -> frozenset[str]:
 
 
 def is_repeated(runs: frozenset[str], others: Iterable[frozenset[str]]) -> bool:
-    """Whether one of the other texts has most runs of this one, or of which this one has most: ads, intros, the same words
-    in another window."""
-    return any(len(runs & other) >= _MIN_SHARE * min(len(runs), len(other)) for other in others)
+    """Whether one of the others shares half of the shorter text's runs: ads, intros, neighbouring windows."""
+    return any(len(runs & other) >= _MIN_REPEATED_SHARE * min(len(runs), len(other)) for other in others)
 
 
 def _sketch(text: str) -> frozenset[int]:
