@@ -55,16 +55,16 @@ def window_store(tmp_path_factory, new_embedder, windows):
 def test_windows_are_whole_sentences_within_the_limit_and_together_the_whole_episode(transcript, windows):
     said = " ".join(turn.text for turn in transcript.turns)
     assert len(windows) > 2
-    place = 0
+    end = 0
     for window in windows:
-        start = said.index(window.transcript, place and place - 400)
-        assert start <= place, "words between two windows are lost"
+        start = said.index(window.transcript)
+        assert start <= end, "words between two windows are lost"
         assert window.transcript.endswith(".") and window.transcript[0].isupper()
         assert sum(num_tokens(window.embedded_text.split())) + 2 <= 128
         assert window.embedded_text.partition("\n")[2] in window.transcript
         assert len(window.transcript.split()) <= 200
-        place = start + len(window.transcript)
-    assert place == len(said)
+        end = start + len(window.transcript)
+    assert end == len(said)
 
 
 def test_consecutive_windows_share_their_last_and_first_sentences(windows):
@@ -76,7 +76,7 @@ def test_a_window_lists_its_speakers_and_shows_who_said_what(windows):
     mixed = next(window for window in windows if "herring" in window.transcript)
     assert mixed.speakers == ("Ann", "Bob")
     assert "Bob: The herring was packed in ice." in format_chunk(mixed)
-    assert format_chunk(mixed).startswith("episode: The Tide Clock; 00:00:00: Ann: The keeper")
+    assert format_chunk(mixed).startswith("episode: The Tide Clock; 00:00:00: Ann: On day 1 the keeper")
 
 
 def test_the_context_is_embedded_and_not_displayed(windows):
@@ -88,7 +88,9 @@ def test_the_context_is_embedded_and_not_displayed(windows):
 def test_a_speaker_filter_matches_any_speaker_of_a_window(window_store, windows):
     for name in ("Ann", "Bob"):
         found = window_store.search("slow clock", 100, "vector", speakers=[name])
-        assert {hit.chunk_id for hit in found} == {each.chunk_id for each in windows if name in each.speakers}
+        assert found and all(name in {speaker for _, speaker in hit.turns} for hit in found)
+    by_id = {window.chunk_id: window for window in windows}
+    assert any(len(by_id[hit.chunk_id].speakers) == 2 for hit in found)
     assert window_store.search("slow clock", 100, speakers=["Ann, Bob"]) == []
     assert dict(FacetCounts.read(window_store).speakers) == {
         name: sum(name in window.speakers for window in windows) for name in ("Ann", "Bob")
