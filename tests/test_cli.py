@@ -226,9 +226,9 @@ def test_questions_are_made_from_chunks_and_name_their_proof(transcripts, call):
     assert sorted(question["labels"]["needs_memory"] for question in questions) == [False, False, True, True]
     for question in questions:
         proof = chunks[question["evidence"][0]]
-        assert question["answer"] in (proof["speaker"], proof["episode"]) or proof["transcript"].endswith(
-            question["answer"]
-        )
+        assert question["labels"]["quote"] in proof["transcript"]
+        speakers = [speaker for _, speaker in proof["turns"]]
+        assert question["answer"] in (*speakers, proof["episode"]) or question["answer"] in proof["transcript"]
 
 
 def test_the_report_of_a_run_is_written_anew(here, call):

@@ -59,7 +59,9 @@ def build(
 def add(
     transcripts: Transcripts,
     path: MemoryPath = "memory",
-    chunking: ChunkingKind = "turns",
+    chunking: Annotated[
+        str, typer.Option(help="As in build; default: windows, or turns if the memory has no windows.")
+    ] = "",
     chunk_words: ChunkWords = 18,
     chunk_size: ChunkSize = None,
     chunk_overlap: ChunkOverlap = None,
@@ -70,8 +72,9 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Add transcripts to a memory; all others stay. Searches go on meanwhile. A corrected transcript replaces its old version."""
-    folder, chunks = _read_chunks(transcripts, chunking, chunk_words, chunk_size, chunk_overlap, each_once, strict)
     store = _open(path, embedding_model)
+    kind = chunking or ("turns" if store.is_built and not store.has_windows else "windows")
+    folder, chunks = _read_chunks(transcripts, kind, chunk_words, chunk_size, chunk_overlap, each_once, strict)
     report = _write(store.add, folder, chunks, replace, as_json)
     if not as_json:
         numbers = f"{report.num_added} added, {report.num_kept} known, {report.num_removed} removed"
@@ -142,7 +145,7 @@ def evaluate(
         str, typer.Option(help="What is found in conversations of published sets: session or turn.")
     ] = "session",
     max_questions: Annotated[int | None, typer.Option(help="Use the first questions only.")] = None,
-    chunking: ChunkingKind = "turns",
+    chunking: ChunkingKind = "windows",
     chunk_words: ChunkWords = 18,
     chunk_size: ChunkSize = None,
     chunk_overlap: ChunkOverlap = None,

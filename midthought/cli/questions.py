@@ -119,9 +119,10 @@ def blind(
 
 
 def _chunks_of(path: Path) -> list[Any]:
-    """Returns the chunks of a memory, a folder of transcripts or a file of chunks."""
+    """Returns the chunks of a memory, of a file, or those that `memory build` makes of a folder of transcripts."""
     from midthought.memory.build import chunk_all
     from midthought.memory.chunks import read_chunks
+    from midthought.memory.splitting import Chunking
     from midthought.memory.store import MemoryStore
     from midthought.memory.transcripts import read_transcripts
 
@@ -129,7 +130,7 @@ def _chunks_of(path: Path) -> list[Any]:
         return read_chunks(path)
     if any(path.glob("*.lance")):
         return MemoryStore.open(path).chunks()
-    return chunk_all(read_transcripts(path, each_once=True).transcripts)
+    return chunk_all(read_transcripts(path, each_once=True).transcripts, Chunking("windows"))
 
 
 def _named(kinds: str, known: Iterable[str]) -> tuple[str, ...]:
@@ -150,7 +151,8 @@ def _listener_questions(chunks: Path, out: Path, num_questions: int, kinds: str,
 
 
 def _quote_questions(chunks: Path, out: Path, num_questions: int, no_memory_share: float, seed: int) -> list[Task]:
-    from midthought.memory.questions import QuestionPlan, make_questions, write_questions
+    from midthought.memory.questions import QuestionPlan, make_questions, with_windows, write_questions
+    from midthought.memory.rule_questions.speech import one_speaker_chunks
     from midthought.recipes.podcast.settings import QuestionsSection
 
     read = _chunks_of(chunks)
@@ -162,7 +164,10 @@ def _quote_questions(chunks: Path, out: Path, num_questions: int, no_memory_shar
         min_quote_words=defaults.min_quote_words,
         max_quote_words=defaults.max_quote_words,
     )
-    tasks = make_questions(read, plan, seed, memory=read)
+    said = one_speaker_chunks(read)
+    tasks = make_questions(said, plan, seed, memory=said)
+    if said is not read:
+        tasks = with_windows(tasks, read)
     write_questions(tasks, out)
     return tasks
 

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from midthought.atomic_files import atomic_path
@@ -163,6 +164,33 @@ def _sentences(transcript: Transcript) -> list[_Sentence]:
             sentences.append(_Sentence(number, "".join(words[start:end]), time))
         time = times[-1][1] if times else time
     return sentences
+
+
+def with_speakers(transcript: str, turns: Sequence[tuple[int, str]]) -> str:
+    """Returns the words of several turns (`Chunk.turns`), each after its speaker: `Ann: So we have … Bob: Yes.`; of one turn, the
+    words alone."""
+    if len(turns) < 2:
+        return transcript
+    words = transcript.split()
+    ends = [start for start, _ in turns[1:]] + [len(words)]
+    said = (f"{speaker}: {' '.join(words[start:end])}" for (start, speaker), end in zip(turns, ends, strict=True))
+    return " ".join(said)
+
+
+def each_word_once(chunks: Sequence[Chunk]) -> list[Chunk]:
+    """Returns the chunks; a window without its first words if the window before, of the same episode, ends with them."""
+    return [*chunks[:1], *itertools.starmap(_without_repeats, itertools.pairwise(chunks))]
+
+
+def _without_repeats(before: Chunk, after: Chunk) -> Chunk:
+    """Returns `after` without its first words if `before` ends with them, as consecutive windows do."""
+    if not after.turns or before.stem != after.stem:
+        return after
+    said, words = before.transcript.split(), after.transcript.split()
+    shared = next((num for num in range(min(len(said), len(words)), 0, -1) if said[-num:] == words[:num]), 0)
+    turns = [(max(start - shared, 0), speaker) for start, speaker in after.turns]
+    last = max((number for number, (start, _) in enumerate(turns) if start == 0), default=0)
+    return replace(after, transcript=" ".join(words[shared:]), turns=tuple(turns[last:]), speaker=turns[last][1])
 
 
 def chunk_id_of(stem: str, number: int) -> str:

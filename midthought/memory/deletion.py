@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ class DeletionReport:
 
 
 def delete_transcripts(location: TableLocation, stems: Collection[str], cache_folder: Path) -> DeletionReport:
-    """Deletes the transcripts with these stems. Raises MemoryStoreError, and changes nothing, if one is in no version.
+    """Deletes the transcripts with these stems. Raises MemoryStoreError, and deletes none, if one is in no version.
 
     The other rows are written to new files and indexed, then all old versions are removed. If that is interrupted, the
     memory is as before, or without the transcripts; deleting again removes what is left of them.
@@ -48,22 +49,34 @@ def delete_transcripts(location: TableLocation, stems: Collection[str], cache_fo
     started = time.perf_counter()
     opened = location.open(even_incomplete=True)
     present = transcripts_in(opened.table, stems)
-    everywhere = {*present, *(chunk for table in location.each_version() for chunk in transcripts_in(table, stems))}
+    old, are_readable = _in_old_versions(location, stems)
+    everywhere = {*present, *old}
     if missing := set(stems) - {chunk.stem for chunk in everywhere}:
+        # Files of versions that a killed deletion had removed may still be there.
+        location.purge(location.keep_versions if are_readable else timedelta(0))
         raise MemoryStoreError(_unknown(location, opened.table, sorted(missing)))
     if present or not opened.is_indexed:
         location.write(_without(opened.table, stems), opened.table.schema)
-    location.purge()
-    texts = {chunk.transcript for chunk in everywhere}
     forget(cache_folder, {chunk.embedded_text for chunk in everywhere})
     num_questions = _delete_questions(location, stems)
-    remaining: tuple[Path, ...] = ()
     if location.is_local:
         num_questions += sum(_delete_lines(path, stems) for path in sorted(Path(location.uri).glob("*.jsonl")))
         for path in Path(location.uri).glob("*.replies.sqlite*"):  # a cache of replies about whole episodes
             path.unlink()
-        remaining = _files_with(location, texts)
+    location.purge()  # last: the old versions name what is to be deleted, if this is interrupted
+    remaining = _files_with(location, {chunk.transcript for chunk in everywhere}) if location.is_local else ()
     return DeletionReport(len(present), num_questions, remaining, time.perf_counter() - started)
+
+
+def _in_old_versions(location: TableLocation, stems: Collection[str]) -> tuple[list[Chunk], bool]:
+    """Returns the transcripts' chunks in all versions, and whether all can be read: a killed deletion may have removed files."""
+    found, are_readable = list[Chunk](), True
+    for table in location.each_version():
+        try:
+            found += transcripts_in(table, stems)
+        except (ValueError, RuntimeError, OSError):
+            are_readable = False
+    return found, are_readable
 
 
 def transcripts_in(table: Any, stems: Collection[str]) -> list[Chunk]:

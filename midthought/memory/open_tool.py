@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import replace
-
-from midthought.memory.chunks import Chunk, neighbour_ids
+from midthought.memory.chunks import each_word_once, neighbour_ids
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.store import MemoryStore
 from midthought.memory.tool import format_chunk
@@ -50,17 +47,5 @@ class MemoryOpenTool(Tool):
             raise ValueError(f"no chunk has the id {id!r}; give the id of a search result")
         around = self._store.get(neighbour_ids(chunk, num_neighbours)) | {id: chunk}
         chunks = sorted((each for each in around.values() if each.stem == chunk.stem), key=lambda each: each.number)
-        shown = [chunks[0], *itertools.starmap(_without_repeats, itertools.pairwise(chunks))]
-        lines = [f"id: {each.chunk_id}; {format_chunk(each)}" for each in shown if each.transcript]
+        lines = [f"id: {each.chunk_id}; {format_chunk(each)}" for each in each_word_once(chunks) if each.transcript]
         return ToolOutput("\n".join(lines), {"chunk_ids": [each.chunk_id for each in chunks]})
-
-
-def _without_repeats(before: Chunk, after: Chunk) -> Chunk:
-    """Returns `after` without its first words if `before` ends with them, as consecutive windows do."""
-    if not after.turns:
-        return after
-    said, words = before.transcript.split(), after.transcript.split()
-    shared = next((num for num in range(min(len(said), len(words)), 0, -1) if said[-num:] == words[:num]), 0)
-    turns = [(max(start - shared, 0), speaker) for start, speaker in after.turns]
-    last = max((number for number, (start, _) in enumerate(turns) if start == 0), default=0)
-    return replace(after, transcript=" ".join(words[shared:]), turns=tuple(turns[last:]), speaker=turns[last][1])

@@ -12,7 +12,7 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from midthought.atomic_files import atomic_path
@@ -120,6 +120,22 @@ def as_task(chunk: Chunk, kind: str, quote: str, answer: str, *, note: Chunk | N
         labels={"needs_memory": needs_memory, "kind": kind, "episode": chunk.stem, "quote": quote},
         evidence=(chunk.chunk_id,),
     )
+
+
+def with_windows(tasks: Sequence[Task], windows: Sequence[Chunk]) -> list[Task]:
+    """Returns the questions about quotes with the windows that contain the quote as their evidence. A question whose quote is in
+    no single window is left out; a question without a quote stays as it is."""
+    by_stem: dict[str, list[Chunk]] = {}
+    for window in windows:
+        by_stem.setdefault(window.stem, []).append(window)
+    found = []
+    for task in tasks:
+        quote = task.labels.get("quote")
+        near = by_stem.get(str(task.labels.get("episode")), []) if quote else []
+        evidence = tuple(window.chunk_id for window in near if str(quote) in window.transcript)
+        if evidence or not quote:
+            found.append(replace(task, evidence=evidence) if evidence else task)
+    return found
 
 
 def split_episodes(chunks: Iterable[Chunk], num_test: int, num_validation: int, seed: int) -> dict[str, list[Chunk]]:

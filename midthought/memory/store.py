@@ -24,10 +24,7 @@ from midthought.memory.embedding import Embedder, Progress, embed_queries, load_
 from midthought.memory.rows import (
     chunks_of,
     embedding_of,
-    precision_of,
     require_columns,
-    rows_of,
-    vectors_of,
 )
 from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search, find_each, is_among
 from midthought.memory.table import (
@@ -37,6 +34,7 @@ from midthought.memory.table import (
     Version,
     in_one_sentence,
     is_wholly_indexed,
+    require_same_embedding,
     warm_vector_index,
 )
 from midthought.memory.upsert import (
@@ -45,12 +43,12 @@ from midthought.memory.upsert import (
     KnownRows,
     NewVectors,
     all_chunks,
-    batches_of,
     by_id,
     caches_of,
     chunk_order,
     compare,
     embed_new,
+    write_changes,
 )
 from midthought.memory.vector_cache import default_folder
 
@@ -116,7 +114,10 @@ class MemoryStore:
     @property
     def embedder(self) -> Embedder:
         """The embedding model, loaded if necessary."""
-        return self._require_embedder()
+        with self._lock:
+            if self._embedder is None:
+                self._embedder = load_embedder()
+            return self._embedder
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process opens the memory again at the same location."""
@@ -169,7 +170,7 @@ class MemoryStore:
     def _embed_and_replace(
         self, chunks: Sequence[Chunk], progress: Progress | None, replace: bool, stems: Collection[str] | None
     ) -> BuildReport:
-        embedder = self._require_embedder()
+        embedder = self.embedder
         self._location.check()
         with self._lock, self._location.only_writer():
             caches = caches_of(embedder, self._cache_folder())
@@ -187,15 +188,10 @@ class MemoryStore:
         """Makes the memory hold exactly these rows (`rows.rows_of`), which were embedded elsewhere. `replace` as in `build`."""
         require_columns(rows.column_names, "the table of embedded chunks")
         embedding = embedding_of(rows, "the table of embedded chunks")
-        chunks, vectors = chunks_of(rows), vectors_of(rows)
-        row_of = {chunk.chunk_id: row for row, chunk in enumerate(chunks)}
-
-        def vectors_for(part: Sequence[Chunk]) -> np.ndarray:
-            return vectors[[row_of[chunk.chunk_id] for chunk in part]]
-
-        new = NewVectors(vectors_for, precision_of(rows.schema))
+        chunks = chunks_of(rows)
+        new = NewVectors.of_rows(rows, chunks)
         with self._lock, self._location.only_writer():
-            return self._replace(chunks, embedding or ("", vectors.shape[1]), lambda *_: new, replace)
+            return self._replace(chunks, embedding or ("", new.of([]).shape[1]), lambda *_: new, replace)
 
     def _replace(
         self,
@@ -211,22 +207,15 @@ class MemoryStore:
         started = time.perf_counter()
         self.refresh()
         opened = self._location.open(even_incomplete=True) if self.is_built else None
-        self._require_same(opened.embedding if opened else None, embedding)
+        require_same_embedding(self.uri, opened.embedding if opened else None, embedding)
         known, changes, can_update = compare(opened, wanted, stems)
-        if not replace and stems is None:
-            changes.require_kept(self.uri)
-        elif not replace:
-            changes.require_same_transcripts(self.uri)
+        if not replace:
+            changes.require_allowed(self.uri, stems)
         new = None
         try:
             if opened is None or changes.any:
                 new = prepare(opened, known, changes)
-                how = embedding[0], new.precision
-                schema = rows_of([], np.zeros((0, embedding[1]), np.float32), *how).schema
-                if can_update and opened and new.precision == opened.precision:
-                    self._location.change(changes.removed, batches_of(changes.new, new.of, *how), schema)
-                else:
-                    self._location.write(batches_of(changes.wanted, new.of, *how), schema)
+                write_changes(self._location, opened, changes, new, embedding, can_update)
             elif not opened.is_indexed:
                 self._location.index()
         finally:
@@ -281,7 +270,7 @@ class MemoryStore:
         if not is_wholly_indexed(newest.table):  # a build is writing
             return False
         if self._embedder is not None:
-            self._require_same(newest.embedding, (self._embedder.name, self._embedder.dimension))
+            require_same_embedding(self.uri, newest.embedding, (self._embedder.name, self._embedder.dimension))
         warm_vector_index(newest.table)
         self._opened = newest
         return True
@@ -321,7 +310,7 @@ class MemoryStore:
         if mode != "vector" and not self._open_table().is_indexed:
             raise MemoryStoreError(f"{self.uri}: the words of table {self.table!r} are not indexed; {BUILD_REMEDY}")
         if mode != "full_text" and vectors is None:
-            embedder = self._require_embedder()
+            embedder = self.embedder
             self._check_embedding((embedder.name, embedder.dimension))
             vectors = list(embed_queries(queries, embedder))
         near = vectors or []
@@ -367,6 +356,11 @@ class MemoryStore:
         memory is not built."""
         return not self._open_table().is_large
 
+    @property
+    def has_windows(self) -> bool:
+        """Whether a chunk is a window of several turns. Raises MemoryStoreError if the memory is not built."""
+        return self._open_table().has_windows
+
     @in_one_sentence
     def _open_table(self) -> TableSnapshot:
         """Returns the version of the table at the first call: later writes of other processes are not seen."""
@@ -389,21 +383,8 @@ class MemoryStore:
             self.refresh()
             return read(self._open_table())
 
-    def _require_embedder(self) -> Embedder:
-        with self._lock:
-            if self._embedder is None:
-                self._embedder = load_embedder()
-            return self._embedder
-
     def _check_embedding(self, given: tuple[str, int]) -> None:
-        self._require_same(self._open_table().embedding if self.is_built else None, given)
-
-    def _require_same(self, stored: tuple[str, int] | None, given: tuple[str, int]) -> None:
-        if stored and stored != given:
-            raise MemoryStoreError(
-                f"{self.uri}: the memory was built with {stored[0]} ({stored[1]} dimensions), not with {given[0]} "
-                f"({given[1]} dimensions); give the same embedding model, or build in another folder"
-            )
+        require_same_embedding(self.uri, self._open_table().embedding if self.is_built else None, given)
 
 
 def _reopened(

@@ -168,8 +168,9 @@ class TableLocation:
             table.checkout(entry["version"])
             yield table
 
-    def purge(self) -> None:
-        """Removes every version but the newest, and files of killed builds. Who reads an old version must open the newest.
+    def purge(self, lifetime: timedelta = timedelta(0)) -> None:
+        """Removes every version but the newest and those younger than `lifetime`, and files of killed processes. Who reads a
+        removed version must open the newest.
 
         No other process may be writing.
         """
@@ -177,7 +178,7 @@ class TableLocation:
             warnings.simplefilter(
                 "ignore", UserWarning
             )  # old readers would fail; `MemoryStore` opens the newest version
-            self.newest().optimize(cleanup_older_than=timedelta(0), delete_unverified=True)
+            self.newest().optimize(cleanup_older_than=lifetime, delete_unverified=True)
 
     def only_writer(self) -> contextlib.AbstractContextManager[None]:
         """Lets no other process write in the block; waits for one that is writing. Object stores have no lock."""
@@ -285,6 +286,15 @@ def _is_of_lance(error: BaseException) -> bool:
         or kind.__name__ == "PanicException"
         or (isinstance(error, Exception) and "lance" in str(error).lower())
     )
+
+
+def require_same_embedding(uri: str, stored: tuple[str, int] | None, given: tuple[str, int]) -> None:
+    """Raises `MemoryStoreError` if a memory has vectors of another model (name, dimension) than the given one."""
+    if stored and stored != given:
+        raise MemoryStoreError(
+            f"{uri}: the memory was built with {stored[0]} ({stored[1]} dimensions), not with {given[0]} "
+            f"({given[1]} dimensions); give the same embedding model, or build in another folder"
+        )
 
 
 def _embedding_of(table: Any, where: str) -> tuple[str, int] | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from midthought.errors import SettingsError
-from midthought.memory.chunks import Chunk
+from midthought.memory.chunks import Chunk, with_speakers
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.reranker import NUM_CANDIDATES, CrossEncoderReranker
 from midthought.memory.search import FilterOptions, Hit, SearchMode
@@ -138,9 +138,5 @@ def format_hits(hits: Iterable[Hit | Chunk], *, shows_ids: bool = False) -> str:
 def format_chunk(chunk: Hit | Chunk) -> str:
     """`speaker: Ines Marlowe; episode: The Tide Clock; 00:01:37: So we have ...`. In a window of several turns every turn
     begins with its speaker: `episode: The Tide Clock; 00:01:37: Ines Marlowe: So we have ... Odile: Yes.`"""
-    if len(chunk.turns) < 2:
-        return f"speaker: {chunk.speaker}; episode: {chunk.episode}; {chunk.time}: {chunk.transcript}"
-    words = chunk.transcript.split()
-    ends = [start for start, _ in chunk.turns[1:]] + [len(words)]
-    said = (f"{speaker}: {' '.join(words[start:end])}" for (start, speaker), end in zip(chunk.turns, ends, strict=True))
-    return f"episode: {chunk.episode}; {chunk.time}: {' '.join(said)}"
+    speaker = "" if len(chunk.turns) > 1 else f"speaker: {chunk.speaker}; "
+    return f"{speaker}episode: {chunk.episode}; {chunk.time}: {with_speakers(chunk.transcript, chunk.turns)}"

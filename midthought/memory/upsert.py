@@ -13,9 +13,9 @@ import numpy as np
 from midthought.errors import MemoryStoreError
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder, MeasuredEmbedder, Progress, embed_in_parts, in_order
-from midthought.memory.rows import chunk_columns, chunks_of, rows_of, vectors_of
+from midthought.memory.rows import chunk_columns, chunks_of, precision_of, rows_of, vectors_of
 from midthought.memory.search import may_be_of
-from midthought.memory.table import TableSnapshot, word_indices
+from midthought.memory.table import TableLocation, TableSnapshot, word_indices
 from midthought.memory.vector_cache import VectorCache, digest_of
 from midthought.precision import Precision, PrecisionChoice
 
@@ -35,6 +35,13 @@ class NewVectors:
     """Precision of the vectors; float32 if unknown."""
     num_embedded: int = 0
     choice: PrecisionChoice | None = None
+
+    @classmethod
+    def of_rows(cls, rows: pa.Table, chunks: Sequence[Chunk]) -> NewVectors:
+        """The vectors of rows whose chunks are these, in the same order."""
+        vectors = vectors_of(rows)
+        row_of = {chunk.chunk_id: row for row, chunk in enumerate(chunks)}
+        return cls(lambda part: vectors[[row_of[chunk.chunk_id] for chunk in part]], precision_of(rows.schema))
 
 
 _ROWS_PER_BATCH = 16_384
@@ -114,6 +121,13 @@ class Changes:
         replaced = [chunk.chunk_id for chunk in new if chunk.chunk_id in known.chunks]
         return cls(ordered, new, removed, replaced, len(known.chunks))
 
+    def require_allowed(self, uri: str, stems: Collection[str] | None) -> None:
+        """Raises `MemoryStoreError` if another transcript would be removed, or, with `stems`, replaced."""
+        if stems is None:
+            self.require_kept(uri)
+        else:
+            self.require_same_transcripts(uri)
+
     def require_kept(self, uri: str) -> None:
         """Raises `MemoryStoreError` if chunks would be removed of transcripts that have no wanted chunk."""
         wanted = {chunk.stem for chunk in self.wanted}
@@ -132,6 +146,11 @@ class Changes:
     @property
     def any(self) -> bool:
         return bool(self.new or self.removed)
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether a wanted chunk needs the columns of windows."""
+        return any(chunk.turns or chunk.embedded for chunk in self.wanted)
 
     def are_few(self, num_rows: int) -> bool:
         """Whether updating a table of so many rows in place is cheaper than rewriting it."""
@@ -159,7 +178,8 @@ def compare(
 ) -> tuple[KnownRows, Changes, bool]:
     """Returns the existing rows, the changes, and whether to update the table in place.
 
-    With `stems`, only those transcripts change: a large table's other rows are not read, a small one's are wanted, too.
+    With `stems`, only those transcripts change: a large table's other rows are not read, a small one's are wanted, too. A table
+    whose columns do not fit is rewritten.
     """
     if opened is None:
         return KnownRows(), Changes.between(KnownRows(), wanted), False
@@ -167,13 +187,33 @@ def compare(
     if stems is not None and can_update:
         known = KnownRows.read(opened.table, stems)
         changes = Changes.between(known, wanted)
-        if changes.are_few(num_rows):
+        if changes.are_few(num_rows) and (opened.has_windows or not changes.has_windows):
             return known, changes, True
     if stems is not None:
         wanted = [*(chunk for chunk in all_chunks(opened.table) if chunk.stem not in stems), *wanted]
     known = KnownRows.read(opened.table)
     changes = Changes.between(known, wanted)
+    can_update = can_update and changes.has_windows == opened.has_windows
     return known, changes, can_update and changes.are_few(num_rows)
+
+
+def write_changes(
+    location: TableLocation,
+    opened: TableSnapshot | None,
+    changes: Changes,
+    new: NewVectors,
+    embedding: tuple[str, int],
+    can_update: bool,
+) -> None:
+    """Makes the table hold the wanted chunks: updates it in place (`can_update`), or rewrites it."""
+    is_update = can_update and opened is not None and new.precision == opened.precision
+    has_windows = opened.has_windows if is_update and opened else changes.has_windows
+    how = embedding[0], new.precision, has_windows
+    schema = rows_of([], np.zeros((0, embedding[1]), np.float32), *how).schema
+    if is_update:
+        location.change(changes.removed, batches_of(changes.new, new.of, *how), schema)
+    else:
+        location.write(batches_of(changes.wanted, new.of, *how), schema)
 
 
 def all_chunks(table: Any, where: str | None = None) -> list[Chunk]:

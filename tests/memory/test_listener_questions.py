@@ -206,13 +206,28 @@ def test_the_same_seed_gives_the_same_questions_and_another_seed_others(memory, 
     assert listener_questions(memory, 180, seed=4) != tasks
 
 
-def test_overlapping_chunks_give_the_same_sentences_as_whole_turns():
+def test_overlapping_chunks_and_windows_of_several_speakers_give_the_same_sentences_as_whole_turns():
     transcripts = read_transcripts(SAMPLE).require_all()[:1]
-    by_turns, by_windows = (
-        [sentence.text for turn in spoken_turns(chunk_all(transcripts, chunking)) for sentence in turn.sentences]
-        for chunking in (18, Chunking("sentences", 3, 1))
+    by_turns, by_sentences, by_windows = (
+        [
+            (turn.speaker, sentence.text)
+            for turn in spoken_turns(chunk_all(transcripts, chunking))
+            for sentence in turn.sentences
+        ]
+        for chunking in (18, Chunking("sentences", 3, 1), Chunking("windows"))
     )
-    assert by_turns == by_windows
+    assert by_turns == by_sentences == by_windows
+
+
+def test_the_evidence_of_a_sentence_in_windows_is_one_that_displays_all_of_it():
+    windows = {
+        chunk.chunk_id: chunk for chunk in chunk_all(read_transcripts(SAMPLE).require_all(), Chunking("windows"))
+    }
+    sentences = [sentence for turn in spoken_turns(windows.values()) for sentence in turn.sentences]
+    assert {len(sentence.chunk_ids) for sentence in sentences} == {1}
+    assert all(sentence.text in windows[sentence.chunk_ids[0]].transcript for sentence in sentences)
+    in_the_middle = [sentence.text in windows[sentence.chunk_ids[0]].embedded for sentence in sentences]
+    assert sum(in_the_middle) > 0.9 * len(sentences)
 
 
 def test_other_languages_and_unknown_speakers_give_no_question_and_an_unknown_kind_is_an_error():

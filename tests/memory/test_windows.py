@@ -121,6 +121,24 @@ def test_a_memory_of_turns_becomes_one_of_windows_and_back(tmp_path, new_embedde
         assert store.chunks() == chunks
 
 
+@pytest.mark.parametrize("min_rows", [20, 20_000], ids=["large", "small"])
+def test_windows_and_turns_are_added_to_each_other_and_nothing_is_lost(
+    tmp_path, monkeypatch, new_embedder, windows, min_rows
+):
+    monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", min_rows)
+    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
+    bells = [Chunk(f"bell_{n}", "Bells", "bell", "Carl", f"Bell {n} rings.", "00:00:00", n) for n in range(80)]
+    store.build(bells)
+    assert not store.has_windows
+    store.add(windows)
+    assert store.has_windows and store.chunks() == [*bells, *windows]
+    gull = Chunk("gull_0", "Gulls", "gull", "Dora", "A gull took it.", "00:00:00", 0)
+    store.add([gull])
+    assert store.has_windows and store.chunks() == [*bells, gull, *windows]
+    assert [hit.chunk_id for hit in store.search("gull", 1, "full_text", speakers=["Dora"])] == ["gull_0"]
+    assert all(hit.chunk_id.startswith("tide_") for hit in store.search("slow clock", 3, speakers=["Bob"]))
+
+
 def test_changed_context_is_embedded_again(tmp_path, new_embedder, windows):
     store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
     store.build(windows)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from midthought.data.abstention import UNANSWERABLE
 from midthought.errors import NoReplyError, SettingsError, near_names
-from midthought.memory.chunks import Chunk
+from midthought.memory.chunks import Chunk, each_word_once, with_speakers
 from midthought.memory.embedding import Embedder
 from midthought.memory.llm_questions.prompts import (
     ACROSS_KINDS,
@@ -202,7 +202,7 @@ async def _write(
         "num_pairs": num_pairs,
         "kinds": {kind: {"num_pairs": number, "description": KINDS[kind]} for kind, number in kinds.items()},
         "already_asked": list(asked),
-        "transcript": [_numbered(number, chunk, source.is_across) for number, chunk in enumerate(chunks)],
+        "transcript": [_numbered(number, chunk, source.is_across) for number, chunk in enumerate(each_word_once(chunks))],
     }
     instruction = WRITE_ACROSS if source.is_across else WRITE
     reply = await model.ask(instruction, material, pairs_schema(num_pairs), temperature=plan.temperature)
@@ -279,7 +279,7 @@ def _without_repeats(episodes: list[EpisodeQuestions]) -> list[EpisodeQuestions]
 
 def _numbered(number: int, chunk: Chunk, with_episode: bool) -> str:
     where = f"{chunk.episode}, {chunk.time}" if with_episode else chunk.time
-    return f"{number}. {chunk.speaker} ({where}): {chunk.transcript}"
+    return f"{number}. {chunk.speaker} ({where}): {with_speakers(chunk.transcript, chunk.turns)}"
 
 
 def _windows(chunks: Sequence[Chunk], max_letters: int) -> list[list[Chunk]]:

@@ -1,18 +1,19 @@
 """What was said, sentence by sentence, read back from the chunks of a memory.
 
-Chunks may cut sentences and may overlap. Does not depend on a language beyond the ends of its sentences.
+Chunks may cut sentences, may overlap, and may hold several speakers. Does not depend on a language beyond the ends of its
+sentences.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from midthought.memory.chunks import Chunk
-from midthought.memory.splitting import sentence_ends, words_of
+from midthought.memory.splitting import Chunking, sentence_ends, words_of
 
 MIN_OVERLAP_WORDS = 3
 """A chunk that starts with this many words of the end of the chunk before repeats them; fewer only among windows."""
@@ -41,48 +42,108 @@ class SpokenTurn:
 
 
 def spoken_turns(chunks: Iterable[Chunk]) -> list[SpokenTurn]:
-    """Returns the turns of all episodes, in the order of their chunks."""
+    """Returns the turns of all episodes, in the order of their chunks. Windows of several turns are taken apart."""
     by_episode: dict[str, list[Chunk]] = defaultdict(list)
     for chunk in chunks:
         by_episode[chunk.stem].append(chunk)
     turns: list[SpokenTurn] = []
     for of_episode in by_episode.values():
         ordered = sorted(of_episode, key=lambda chunk: chunk.number)
+        if any(chunk.turns for chunk in ordered):
+            turns += _turns_of_windows(ordered)
+            continue
         least = 1 if _do_overlap(ordered) else MIN_OVERLAP_WORDS
-        together: list[Chunk] = []
-        for chunk in ordered:
-            if together and chunk.speaker != together[-1].speaker:
-                turns.append(_turn(together, least))
-                together = []
-            together.append(chunk)
-        turns.append(_turn(together, least))
+        for _, together in itertools.groupby(ordered, key=lambda chunk: chunk.speaker):
+            turns.append(_turn(list(together), least))
     return turns
+
+
+def one_speaker_chunks(chunks: Sequence[Chunk], max_words: int = 18) -> Sequence[Chunk]:
+    """Returns the chunks, or, if there are windows among them, what was said in chunks of one speaker and at most so many words.
+
+    Their ids are those of no chunk of the memory.
+    """
+    if not any(chunk.turns for chunk in chunks):
+        return chunks
+    pieces: list[Chunk] = []
+    for turn in spoken_turns(chunks):
+        words = words_of(" ".join(sentence.text for sentence in turn.sentences))
+        for start, end in Chunking("turns", max_words).ranges([word.strip() for word in words]):
+            text, number = "".join(words[start:end]).strip(), len(pieces)
+            time = turn.sentences[0].time
+            pieces.append(Chunk(f"{turn.stem}:{number}", turn.episode, turn.stem, turn.speaker, text, time, number))
+    return pieces
 
 
 def _turn(chunks: list[Chunk], min_overlap: int) -> SpokenTurn:
     words: list[str] = []
-    holders: list[list[Chunk]] = []  # of each word
+    holders: list[Chunk] = []  # of each word: the first chunk that has it
     for chunk in chunks:
         own = words_of(chunk.transcript)
         shared = _overlap(words, own, min_overlap)
-        for place in range(len(words) - shared, len(words)):
-            holders[place].append(chunk)
         words += own[shared:]
-        holders += [[chunk] for _ in own[shared:]]
+        holders += [chunk] * (len(own) - shared)
+
+    def held_by(start: int, end: int) -> list[Chunk]:
+        return list({chunk.chunk_id: chunk for chunk in holders[start:end]}.values())
+
+    return _spoken(chunks[0], chunks[0].speaker, words, (0, len(words)), held_by)
+
+
+def _turns_of_windows(windows: list[Chunk]) -> list[SpokenTurn]:
+    """The chunk of a sentence is the window in whose middle it is, of those that hold all of it."""
+    words: list[str] = []
+    speakers: list[str] = []
+    spans: list[tuple[int, int, Chunk]] = []
+    for window in windows:
+        own = words_of(window.transcript)
+        shared = _overlap(words, own, 1)
+        spans.append((len(words) - shared, len(words) - shared + len(own), window))
+        words += own[shared:]
+        speakers += _speakers_of(window, own)[shared:]
+
+    def held_by(start: int, end: int) -> list[Chunk]:
+        whole = [span for span in spans if span[0] <= start and end <= span[1]]
+        nearest = min(whole, key=lambda span: abs(span[0] + span[1] - start - end), default=None)
+        return [nearest[2]] if nearest else [span[2] for span in spans if span[0] < end and start < span[1]]
+
+    ends = [place for place in range(1, len(words)) if speakers[place] != speakers[place - 1]] + [len(words)]
+    between = zip([0, *ends], ends, strict=False)
+    return [_spoken(windows[0], speakers[start], words, (start, end), held_by) for start, end in between]
+
+
+def _speakers_of(window: Chunk, words: list[str]) -> list[str]:
+    """Returns the speaker of each of the window's words. `Chunk.turns` counts words between blanks."""
+    starts = dict(window.turns)
+    speakers, speaker, num_before = list[str](), window.speaker, 0
+    for word in words:
+        speaker = starts.pop(num_before, speaker)
+        speakers.append(speaker)
+        num_before += word.endswith(" ")
+    return speakers
+
+
+def _spoken(
+    first: Chunk,
+    speaker: str,
+    words: list[str],
+    span: tuple[int, int],
+    held_by: Callable[[int, int], list[Chunk]],
+) -> SpokenTurn:
     sentences = []
-    start = 0
-    for end in sentence_ends([word.strip() for word in words]):
-        held = {chunk.chunk_id: chunk for place in holders[start:end] for chunk in place[:1]}
-        first = next(iter(held.values()))
-        sentences.append(Sentence("".join(words[start:end]).strip(), tuple(held), first.time))
-        start = end
-    return SpokenTurn(chunks[0].stem, chunks[0].episode, chunks[0].speaker, tuple(sentences))
+    start = span[0]
+    for end in sentence_ends([word.strip() for word in words[slice(*span)]]):
+        chunks = held_by(start, span[0] + end)
+        text = "".join(words[start : span[0] + end]).strip()
+        sentences.append(Sentence(text, tuple(chunk.chunk_id for chunk in chunks), chunks[0].time))
+        start = span[0] + end
+    return SpokenTurn(first.stem, first.episode, speaker, tuple(sentences))
 
 
 def _do_overlap(chunks: list[Chunk]) -> bool:
     """Whether chunks of an episode are windows that repeat words of the window before: at least every fifth does."""
     texts = [words_of(chunk.transcript) for chunk in chunks]
-    num_shared = sum(_overlap(first, second, MIN_OVERLAP_WORDS) > 0 for first, second in pairwise(texts))
+    num_shared = sum(_overlap(first, second, MIN_OVERLAP_WORDS) > 0 for first, second in itertools.pairwise(texts))
     return 5 * num_shared >= len(chunks)
 
 

@@ -7,7 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from midthought.env.question import QuestionEnvironment, answer_reward
@@ -19,7 +19,14 @@ from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk
 from midthought.memory.connect import open_memory
 from midthought.memory.open_tool import MemoryOpenTool
-from midthought.memory.questions import QuestionPlan, make_questions, read_questions, split_episodes, write_questions
+from midthought.memory.questions import (
+    QuestionPlan,
+    make_questions,
+    read_questions,
+    split_episodes,
+    with_windows,
+    write_questions,
+)
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.reranker import CrossEncoderReranker
 from midthought.memory.rule_questions.unanswerable import is_answerable
@@ -218,22 +225,6 @@ def _registry(config: PodcastConfig, store: MemoryStore | RemoteMemory) -> ToolR
         reranker=CrossEncoderReranker(memory.reranker) if memory.reranker else None,
     )
     return ToolRegistry([search, MemoryOpenTool(store)] if memory.open_tool else [search])
-
-
-def with_windows(tasks: Sequence[Task], windows: Sequence[Chunk]) -> list[Task]:
-    """Returns the questions about quotes with the windows that contain the quote as their evidence. A question whose quote is in
-    no single window is left out; a question without a quote stays as it is."""
-    by_stem: dict[str, list[Chunk]] = {}
-    for window in windows:
-        by_stem.setdefault(window.stem, []).append(window)
-    found = []
-    for task in tasks:
-        quote = task.labels.get("quote")
-        near = by_stem.get(str(task.labels.get("episode")), []) if quote else []
-        evidence = tuple(window.chunk_id for window in near if str(quote) in window.transcript)
-        if evidence or not quote:
-            found.append(replace(task, evidence=evidence) if evidence else task)
-    return found
 
 
 def _plan(config: PodcastConfig, num_questions: int, no_memory_share: float) -> QuestionPlan:
