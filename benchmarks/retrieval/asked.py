@@ -38,6 +38,8 @@ class Asked:
     text: str
     place: Place
     is_quote: bool
+    first_wording: str = ""
+    """Before it was rewritten, if it was; it decides whether the question is for tuning."""
 
     @property
     def num_words(self) -> int:
@@ -103,7 +105,12 @@ def read_questions(path: Path, episodes: Episodes) -> list[Asked]:
     """The questions of a file as README.md describes it."""
     records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     return [
-        Asked(record["question"], episodes.passage(record["stem"], record["begins"], record["ends"]), is_quote=False)
+        Asked(
+            record["question"],
+            episodes.passage(record["stem"], record["begins"], record["ends"]),
+            is_quote=False,
+            first_wording=record.get("first_wording", ""),
+        )
         for record in records
     ]
 

@@ -75,7 +75,8 @@ def find_each(
 
     Without a vector index, up to 32 queries are compared with all vectors together, so that the vectors are read once.
     A large table uses its vector index, and no phrase queries, which take LanceDB a second in a million rows; instead
-    full-text hits are reweighted by the share of the query that occurs contiguously in each.
+    full-text hits are reweighted by the share of the query that occurs contiguously in each. So are the hits of a table with
+    windows, whose many words hide a short quote within a question.
     """
     table, is_large, has_windows = opened.table, opened.is_large, opened.has_windows
     limit, where = max(2 * k, _MIN_CANDIDATES), filters.to_sql(has_windows)
@@ -85,15 +86,16 @@ def find_each(
     num_together = 1 if is_large else _MAX_TOGETHER
     num_read = k if is_large and mode == "vector" and not has_windows else limit
     parts = [vectors[start : start + num_together] for start in range(0, len(queries), num_together)]
+    is_weighed = is_large or has_windows
     asked_words = (
-        [_by_words(table, columns, query, limit, where, is_large) for query in queries] if mode != "vector" else []
+        [_by_words(table, columns, query, limit, where, is_weighed) for query in queries] if mode != "vector" else []
     )
     asked_meaning = (
         [_by_meaning(table, columns, part, limit, num_read, where) for part in parts] if mode != "full_text" else []
     )
     rows = _answers_to([*asked_words, *asked_meaning])
     by_words = [
-        _weighed(query, _hits_of(each, "_score"))[:limit] if is_large else _hits_of(each, "_score")
+        _weighed(query, _hits_of(each, "_score"), has_windows)[:limit] if is_weighed else _hits_of(each, "_score")
         for query, each in zip(queries, rows[: len(asked_words)], strict=False)
     ]
     by_meaning = [
@@ -153,13 +155,6 @@ def fuse(query: str, by_words: Sequence[Hit], by_meaning: Sequence[Hit]) -> list
     return _in_order(replace(hit, score=scores[chunk_id]) for chunk_id, hit in hits.items())
 
 
-def share_in_a_row(query: str, text: str) -> float:
-    """Returns the length of the longest contiguous run of the query's words in the text, divided by the number of the
-    query's words; 0 if it has none."""
-    num_in_a_row, num_words = words_in_a_row(query, text)
-    return num_in_a_row / max(num_words, 1)
-
-
 def words_in_a_row(query: str, text: str) -> tuple[int, int]:
     """Returns (length of the longest contiguous run of the query's words in the text, number of the query's words)."""
     asked, there = words_of(query), f" {' '.join(words_of(text))} "
@@ -174,25 +169,33 @@ def words_in_a_row(query: str, text: str) -> tuple[int, int]:
 
 def words_of(text: str) -> list[str]:
     """Returns the words as full-text search compares them: runs of letters and digits, without case and accents."""
-    bare = "".join(letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
+    bare = text
+    if not text.isascii():
+        bare = "".join(letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
     return _WORD.findall(bare.casefold())
 
 
-def _by_words(table: Any, columns: list[str], query: str, limit: int, where: str | None, is_large: bool) -> Any:
-    """Full-text query: BM25 of the words and of the phrase. For a large table: of the words only, with more rows, which
-    are reweighted."""
+def _by_words(table: Any, columns: list[str], query: str, limit: int, where: str | None, is_weighed: bool) -> Any:
+    """Full-text query: BM25 of the words and of the phrase. If hits are reweighted: of the words only, with more rows."""
     from lancedb.query import BooleanQuery, MatchQuery, Occur, PhraseQuery
 
     kinds: tuple[Any, ...] = (MatchQuery, PhraseQuery)  # mypy misreads the defaults of their settings
     parts = [kind(query, "transcript") for kind in kinds]
-    words = parts[0] if is_large else BooleanQuery([(Occur.SHOULD, part) for part in parts])
+    words = parts[0] if is_weighed else BooleanQuery([(Occur.SHOULD, part) for part in parts])
     search = table._table.query().nearest_to_text(words).select([*columns, "_score"])
-    return _within(search, where).limit(_NUM_WEIGHED * limit if is_large else limit)
+    return _within(search, where).limit(_NUM_WEIGHED * limit if is_weighed else limit)
 
 
-def _weighed(query: str, hits: Sequence[Hit]) -> list[Hit]:
-    """Multiplies scores by 1 + the square of the share of the query that occurs contiguously."""
-    return _in_order(replace(hit, score=hit.score * (1 + share_in_a_row(query, hit.transcript) ** 2)) for hit in hits)
+def _weighed(query: str, hits: Sequence[Hit], has_windows: bool) -> list[Hit]:
+    """Multiplies scores by 1 + s² for the share s of the query that occurs contiguously. In a table with windows also by
+    1 + max(0, n - 3) for the n words of that run: a window has so many words that BM25 alone ranks others higher."""
+
+    def worth(text: str) -> float:
+        num_in_a_row, num_words = words_in_a_row(query, text)
+        num_beyond_chance = max(0, num_in_a_row - _NUM_BY_CHANCE) if has_windows else 0
+        return (1 + (num_in_a_row / max(num_words, 1)) ** 2) * (1 + num_beyond_chance)
+
+    return _in_order(replace(hit, score=hit.score * worth(hit.transcript)) for hit in hits)
 
 
 def _by_meaning(

@@ -2,18 +2,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.memory.search import Hit, fuse, share_in_a_row, words_of
+from midthought.memory.search import Hit, fuse, words_in_a_row, words_of
 
 
 def hit(name: str, text: str = "other words") -> Hit:
     return Hit(name, "E", "Ann", text, "00:00:00", 0.0)
 
 
-def test_the_share_in_a_row_is_that_of_the_longest_run_in_order():
-    assert share_in_a_row("A copper hand", "the single copper hand, a hand") == 2 / 3
-    assert share_in_a_row("“Copper HAND!”", "a copper—hand") == 1
-    assert share_in_a_row("hand copper", "copper hand") == 1 / 2
-    assert share_in_a_row("and", "hand") == share_in_a_row("?!", "hand") == share_in_a_row("x", "") == 0
+def test_the_longest_run_of_words_in_order_is_counted():
+    assert words_in_a_row("A copper hand", "the single copper hand, a hand") == (2, 3)
+    assert words_in_a_row("“Copper HAND!”", "a copper—hand") == (2, 2)
+    assert words_in_a_row("hand copper", "copper hand") == (1, 2)
+    assert words_in_a_row("and", "hand") == words_in_a_row("x", "") == (0, 1)
+    assert words_in_a_row("?!", "hand") == (0, 0)
     assert words_of("Café don't 3rd_x") == ["cafe", "don", "t", "3rd", "x"]
 
 
@@ -24,7 +25,7 @@ def test_the_share_is_what_comparing_all_runs_gives(query, text):
         (end - start for start in range(len(query)) for end in range(start, len(query) + 1) if tuple(query[start:end]) in runs),
         default=0,
     )  # fmt: skip
-    assert share_in_a_row(" ".join(query), " ".join(text)) == (longest / len(query) if query else 0)
+    assert words_in_a_row(" ".join(query), " ".join(text)) == (longest, len(query))
 
 
 def test_a_quote_comes_in_the_order_of_words_and_a_question_in_that_of_meaning():

@@ -207,3 +207,15 @@ def test_an_ad_that_several_episodes_repeat_is_found_once(tmp_path, new_embedder
         found = [hit.transcript for hit in store.search("harbour bakery bread", 4, mode)]
         assert sum("harbour" in text for text in found) == 1
         assert texts[2] in found
+
+
+def test_a_short_quote_within_a_question_is_found_among_many_words(tmp_path, new_embedder):
+    quote = "the granite sill was cold"
+    others = "which speaker said it the sill was old and the speaker said which granite it was " * 5
+    turns = ((0, "Ann"),)
+    texts = [f"{others} number {n}" for n in range(30)] + [f"{said(1, 8)} {quote} {said(8, 16)}"]
+    chunks = [Chunk(f"e{n}_0", f"E{n}", f"e{n}", "Ann", text, "00:00:00", 0, turns) for n, text in enumerate(texts)]
+    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
+    store.build(chunks)
+    for mode in ("full_text", "hybrid"):
+        assert store.search(f'Which speaker said: "{quote}"?', 1, mode)[0].chunk_id == "e30_0"
