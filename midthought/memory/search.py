@@ -87,8 +87,11 @@ def find_each(
     num_read = k if is_large and mode == "vector" and not has_windows else limit
     parts = [vectors[start : start + num_together] for start in range(0, len(queries), num_together)]
     is_weighed = is_large or has_windows
+    num_by_words = _NUM_WEIGHED * limit if is_weighed else limit
     asked_words = (
-        [_by_words(table, columns, query, limit, where, is_weighed) for query in queries] if mode != "vector" else []
+        [_by_words(table, columns, query, num_by_words, where, is_large) for query in queries]
+        if mode != "vector"
+        else []
     )
     asked_meaning = (
         [_by_meaning(table, columns, part, limit, num_read, where) for part in parts] if mode != "full_text" else []
@@ -175,15 +178,15 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(bare.casefold())
 
 
-def _by_words(table: Any, columns: list[str], query: str, limit: int, where: str | None, is_weighed: bool) -> Any:
-    """Full-text query: BM25 of the words and of the phrase. If hits are reweighted: of the words only, with more rows."""
+def _by_words(table: Any, columns: list[str], query: str, limit: int, where: str | None, is_large: bool) -> Any:
+    """Full-text query: BM25 of the words and of the phrase; in a large table of the words only."""
     from lancedb.query import BooleanQuery, MatchQuery, Occur, PhraseQuery
 
     kinds: tuple[Any, ...] = (MatchQuery, PhraseQuery)  # mypy misreads the defaults of their settings
     parts = [kind(query, "transcript") for kind in kinds]
-    words = parts[0] if is_weighed else BooleanQuery([(Occur.SHOULD, part) for part in parts])
+    words = parts[0] if is_large else BooleanQuery([(Occur.SHOULD, part) for part in parts])
     search = table._table.query().nearest_to_text(words).select([*columns, "_score"])
-    return _within(search, where).limit(_NUM_WEIGHED * limit if is_weighed else limit)
+    return _within(search, where).limit(limit)
 
 
 def _weighed(query: str, hits: Sequence[Hit], has_windows: bool) -> list[Hit]:

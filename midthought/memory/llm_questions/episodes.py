@@ -202,7 +202,9 @@ async def _write(
         "num_pairs": num_pairs,
         "kinds": {kind: {"num_pairs": number, "description": KINDS[kind]} for kind, number in kinds.items()},
         "already_asked": list(asked),
-        "transcript": [_numbered(number, chunk, source.is_across) for number, chunk in enumerate(each_word_once(chunks))],
+        "transcript": [
+            _numbered(number, chunk, source.is_across) for number, chunk in enumerate(each_word_once(chunks))
+        ],
     }
     instruction = WRITE_ACROSS if source.is_across else WRITE
     reply = await model.ask(instruction, material, pairs_schema(num_pairs), temperature=plan.temperature)
