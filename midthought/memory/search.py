@@ -16,6 +16,7 @@ import numpy as np
 from midthought.errors import SettingsError, near_names
 from midthought.memory.duplicates import is_repeated, word_runs
 from midthought.memory.rows import turns_of_json
+from midthought.memory.sql_conditions import has_any, is_among, quoted
 from midthought.memory.turns import clock_time
 
 if TYPE_CHECKING:
@@ -281,34 +282,3 @@ class Filters:
         parts += [f"time >= {quoted(self.after)}"] if self.after else []
         parts += [f"time < {quoted(self.before)}"] if self.before else []
         return " AND ".join(parts) or None
-
-
-def is_among(column: str, values: Sequence[str]) -> str:
-    """Returns `column IN ('…', …)`. Values cannot inject SQL: within a string only the quote is special, and it is doubled."""
-    storable = [value for value in values if _is_storable(value)]
-    return f"{column} IN ({', '.join(map(quoted, storable))})" if storable else "false"
-
-
-def may_be_of(stems: Iterable[str]) -> str:
-    """Returns the condition that a chunk's id starts with one of the stems and `_`. The index of ids answers it.
-
-    It also holds for longer stems: for `a_b_0` if `a` is asked for.
-    """
-    ranges = (f"(id >= {quoted(f'{stem}_')} AND id < {quoted(f'{stem}`')})" for stem in stems)
-    return " OR ".join(ranges) or "false"
-
-
-def has_any(column: str, values: Sequence[str]) -> str:
-    """Returns the condition that a list column has one of the values."""
-    storable = [value for value in values if _is_storable(value)]
-    return f"array_has_any({column}, make_array({', '.join(map(quoted, storable))}))" if storable else "false"
-
-
-def quoted(value: str) -> str:
-    """Returns an SQL string literal."""
-    return "'" + value.replace("'", "''") + "'"
-
-
-def _is_storable(value: str) -> bool:
-    """False for lone surrogates: no column has them, and the query could not be encoded."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in value)

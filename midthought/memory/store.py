@@ -26,7 +26,8 @@ from midthought.memory.rows import (
     embedding_of,
     require_columns,
 )
-from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search, find_each, is_among
+from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search, find_each
+from midthought.memory.sql_conditions import is_among
 from midthought.memory.table import (
     BUILD_REMEDY,
     TableLocation,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from midthought.errors import MemoryStoreError, MidthoughtError, MissingExtraError
 from midthought.memory.rows import precision_of, require_columns
-from midthought.memory.search import is_among, quoted
+from midthought.memory.sql_conditions import is_among, quoted
 from midthought.memory.write_lock import only_writer
 from midthought.precision import Precision
 from midthought.storage_errors import storage_error

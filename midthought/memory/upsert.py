@@ -14,7 +14,7 @@ from midthought.errors import MemoryStoreError
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder, MeasuredEmbedder, Progress, embed_in_parts, in_order
 from midthought.memory.rows import chunk_columns, chunks_of, precision_of, rows_of, vectors_of
-from midthought.memory.search import may_be_of
+from midthought.memory.sql_conditions import may_be_of
 from midthought.memory.table import TableLocation, TableSnapshot, word_indices
 from midthought.memory.vector_cache import VectorCache, digest_of
 from midthought.precision import Precision, PrecisionChoice

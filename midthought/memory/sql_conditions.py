@@ -1,0 +1,36 @@
+"""Conditions on a memory's rows in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def is_among(column: str, values: Sequence[str]) -> str:
+    """Returns `column IN ('…', …)`. Values cannot inject SQL: within a string only the quote is special, and it is doubled."""
+    storable = [value for value in values if _is_storable(value)]
+    return f"{column} IN ({', '.join(map(quoted, storable))})" if storable else "false"
+
+
+def may_be_of(stems: Iterable[str]) -> str:
+    """Returns the condition that a chunk's id starts with one of the stems and `_`. The index of ids answers it.
+
+    It also holds for longer stems: for `a_b_0` if `a` is asked for.
+    """
+    ranges = (f"(id >= {quoted(f'{stem}_')} AND id < {quoted(f'{stem}`')})" for stem in stems)
+    return " OR ".join(ranges) or "false"
+
+
+def has_any(column: str, values: Sequence[str]) -> str:
+    """Returns the condition that a list column has one of the values."""
+    storable = [value for value in values if _is_storable(value)]
+    return f"array_has_any({column}, make_array({', '.join(map(quoted, storable))}))" if storable else "false"
+
+
+def quoted(value: str) -> str:
+    """Returns an SQL string literal."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _is_storable(value: str) -> bool:
+    """False for lone surrogates: no column has them, and the query could not be encoded."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)
