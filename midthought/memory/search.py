@@ -50,7 +50,7 @@ class Hit:
     time: str
     score: float
     turns: tuple[tuple[int, str], ...] = ()
-    """As in `Chunk`: where the speakers of a window begin."""
+    """As in `Chunk`: the positions at which the speakers of a window begin."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "turns", tuple((int(start), str(speaker)) for start, speaker in self.turns))

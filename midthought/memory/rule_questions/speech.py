@@ -61,7 +61,7 @@ def spoken_turns(chunks: Iterable[Chunk]) -> list[SpokenTurn]:
 def one_speaker_chunks(chunks: Sequence[Chunk], max_words: int = 18) -> Sequence[Chunk]:
     """Returns the chunks, or, if there are windows among them, what was said in chunks of one speaker and at most so many words.
 
-    Their ids are those of no chunk of the memory.
+    No chunk of the memory has their ids.
     """
     if not any(chunk.turns for chunk in chunks):
         return chunks
