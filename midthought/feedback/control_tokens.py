@@ -6,7 +6,7 @@ import re
 
 _CONTROL_TOKEN = re.compile(
     r"<(?=[|｜/]|[a-zA-Z_][\w:.-]{0,39}>)"  # most models: <|im_end|>, <｜User｜>, </s>, <think>
-    r"|\[(?=/?[a-zA-Z_]{0,2}[A-Z_]{2,40}\])"  # Mistral, GLM: [/INST], [gMASK]
+    r"|\[(?=\||/?[a-zA-Z_]{0,2}[A-Z_]{2,40}\])"  # EXAONE, Mistral, GLM: [|user|], [/INST], [gMASK]
     r"|/(?=nothink\b)|\](?=~!?b[\[\]])|\[(?=e~\[)"  # GLM: /nothink; MiniMax: ]~!b[ ]~b] [e~[
 )
 """Matches the first character of what is written like a control token of tests/chat_templates."""

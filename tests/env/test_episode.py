@@ -314,8 +314,8 @@ def test_a_reward_function_replaces_what_the_environment_paid(reward_fn, reward)
 
 @pytest.mark.parametrize(
     "reward_fn",
-    [lambda: 0, lambda one, two, three: 0, lambda trajectory, *, scale: 0, 3, dict, "reward"],
-    ids=["no parameter", "three", "a needed keyword", "a number", "no signature", "a name"],
+    [lambda: 0, lambda one, two, three: 0, lambda trajectory, *, scale: 0, 3, "reward"],
+    ids=["no parameter", "three", "a needed keyword", "a number", "a name"],
 )
 def test_a_reward_function_that_cannot_be_called_is_refused_at_once_with_both_forms(reward_fn):
     remedy = r"write it as f\(trajectory\) or f\(trajectory, environment\)"
