@@ -177,10 +177,14 @@ def kl_outweighs_reward(history: History) -> Iterator[Finding]:
     if len(rows) < 3:
         return
     in_reward = penalty(rows[-1]) > KL_FACTOR * abs(value(rows[-1], "reward/mean"))
-    name = "training.kl_coef" if in_reward else "training.kl_loss_coef"
+    name, coef = (
+        ("training.kl_coef", history.setting("training.kl_coef", 0.0))
+        if in_reward
+        else ("training.kl_loss_coef", history.setting("training.kl_loss_coef", 0.0))
+    )
     yield Finding(
         observation=f"the KL penalty outweighs the reward in the last {len(rows)} iterations: kl_reference is "
-        f"{value(rows[-1], 'kl_reference'):.3g} nats per token, {name} {history.setting(name, 0.0):g}, and the mean reward "
+        f"{value(rows[-1], 'kl_reference'):.3g} nats per token, {name} {coef:g}, and the mean reward "
         f"{value(rows[-1], 'reward/mean'):.3g}",
         start_step=step_of(rows[0]),
         causes=(f"{name} is too large", "steps that are too large (training.learning_rate)"),
