@@ -316,11 +316,12 @@ def word_piece() -> PreTrainedTokenizerFast:
 @pytest.mark.parametrize(
     "make", [byte_level, metaspace, unigram, llama_3, whole_texts, word_piece, byte_tokenizer, small_tokenizer]
 )
-def test_truncation_gives_what_it_gives_when_all_of_the_text_is_encoded(make) -> None:
+@pytest.mark.parametrize("num_examples", [40, pytest.param(120, marks=pytest.mark.slow)])
+def test_truncation_gives_what_it_gives_when_all_of_the_text_is_encoded(make, num_examples: int) -> None:
     renderer, made = watched_renderer(make())
     (foreign,) = (each for each in made if not each.tokenizer.get_added_tokens_decoder())
 
-    @settings(max_examples=40)
+    @settings(max_examples=num_examples)
     @given(text=long_texts, max_tokens=st.integers(0, 40))
     def check(text: str, max_tokens: int) -> None:
         assert renderer.truncate(text, max_tokens) == truncated_whole(renderer, foreign, text, max_tokens)

@@ -141,7 +141,7 @@ def rows_of_second_queries(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where the passage of one question is among the results."""
+    """The place of a question's passage among the results."""
 
     rank: int
     """Rank of the first hit that displays the whole passage; 0: not among the first 10."""
@@ -161,7 +161,7 @@ def _num_results(places: Mapping[str, Place]) -> int:
 
 
 def found_in(shown: Sequence[Place], passage: Place) -> Found:
-    """Returns where the passage is displayed in results in this order."""
+    """Returns the place of the passage in results in this order, by what they display."""
     rank = next((number for number, place in enumerate(shown[:NUM_RANKS], 1) if place.covers(passage)), 0)
     missing, num_words = set(range(passage.start, passage.end)), 0
     for place in shown:

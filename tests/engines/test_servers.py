@@ -222,7 +222,15 @@ def test_a_request_that_breaks_is_continued_from_the_tokens_that_came_and_nothin
         assert server.prompts == [PROMPT + tokens[: n * fault.after] for n in range(3)]
 
 
-@pytest.mark.parametrize(("kind", "after"), [("vllm", 0), ("sglang", 4)])
+@pytest.mark.parametrize(
+    ("kind", "after"),
+    [
+        ("vllm", 0),
+        ("sglang", 4),
+        pytest.param("vllm", 4, marks=pytest.mark.slow),
+        pytest.param("sglang", 0, marks=pytest.mark.slow),
+    ],
+)
 def test_a_stalled_stream_is_given_up_and_continued(kind: Any, after: int) -> None:
     with FakeServer(kind) as server:
         server.faults = [Fault(kind="stall", after=after)]
@@ -499,7 +507,13 @@ def record(trajectory: Trajectory) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("chunk_size", "kind", "faulty"),
-    [(1, "vllm", True), (7, "vllm", False), (1, "sglang", False), (7, "sglang", True)],
+    [
+        *((1, "vllm", True), (7, "vllm", False), (1, "sglang", False), (7, "sglang", True)),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((1, "vllm", False), (7, "vllm", True), (1, "sglang", True), (7, "sglang", False))
+        ),
+    ],
 )
 def test_trajectories_are_those_of_a_scripted_engine(
     renderer: Renderer, kind: Any, chunk_size: int, faulty: bool

@@ -7,6 +7,7 @@ from word_embedder import WordEmbedder
 from midthought.cli import main
 from midthought.memory.chunks import Chunk
 from midthought.memory.store import MemoryStore
+from midthought.memory.transcripts import Transcript, read_transcript
 
 LINES = [
     ("Ann", "The tide clock has a single copper hand and no numerals at all."),
@@ -26,6 +27,17 @@ def new_embedder() -> type[WordEmbedder]:
 @pytest.fixture
 def embedder() -> WordEmbedder:
     return WordEmbedder()
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Reads a text as a transcript, from a file of this name."""
+
+    def read_text(text: str, name: str = "a.txt") -> Transcript:
+        (tmp_path / name).write_text(text, "utf-8")
+        return read_transcript(tmp_path / name)
+
+    return read_text
 
 
 @pytest.fixture

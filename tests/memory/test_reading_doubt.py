@@ -5,10 +5,11 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from read_texts import said
 
 from midthought.errors import TranscriptError
 from midthought.memory.formats import FORMATS, format_of
-from midthought.memory.transcripts import read_transcript, read_transcripts
+from midthought.memory.transcripts import read_transcripts
 
 PROSE = (
     "So the bell rang at three and nobody was there to hear it, which was odd. The clock in the hall had stopped a week before, "
@@ -27,19 +28,6 @@ HEADER = (
     ("Title", "The Bell"), ("Host", "Ann Lee"), ("Guest", "Bob Reece"), ("Date", "2021-03-04"),
     ("Summary", "A show about bells and what they mean."), ("License", "CC BY 4.0"), ("URL", "https://x.org/a"),
 )  # fmt: skip
-
-
-@pytest.fixture
-def read(tmp_path):
-    def read_text(text: str, name: str = "a.txt"):
-        (tmp_path / name).write_text(text, "utf-8")
-        return read_transcript(tmp_path / name)
-
-    return read_text
-
-
-def said(transcript) -> list[tuple[str, str]]:
-    return [(turn.speaker, turn.text) for turn in transcript.turns]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from read_texts import said
 
 from midthought.errors import TranscriptError
-from midthought.memory.transcripts import read_transcript
 
 LINES = [
     "So the bell rang at three, and nobody was there.", "I think that is right: the clock was fast.",
@@ -13,19 +13,6 @@ LINES = [
     "Nobody went out for three weeks after that.", "Then the first boat left, and all of us waved.", "And I still think of it.",
 ]  # fmt: skip
 NAMES = ["Ann Lee", "Bob Reece"] * 4
-
-
-@pytest.fixture
-def read(tmp_path):
-    def read_text(text: str, name: str = "a.txt"):
-        (tmp_path / name).write_text(text, "utf-8")
-        return read_transcript(tmp_path / name)
-
-    return read_text
-
-
-def said(transcript) -> list[tuple[str, str]]:
-    return [(turn.speaker, turn.text) for turn in transcript.turns]
 
 
 EXPECTED = list(zip(NAMES, LINES, strict=True))

@@ -107,7 +107,7 @@ class Reader:
         return self.page.locator("figure.chart", has=self.page.locator("b", has_text=re.compile(f"^{title}$"))).first
 
     def place(self, title: str, step: int) -> dict[str, float]:
-        """Where the chart has a step: pixels from the corner of its picture."""
+        """The position of a step in the chart, in pixels from the corner of its picture."""
         chart = self.page.evaluate("(number) => DATA.charts[number]", self.chart(title).get_attribute("data-chart"))
         box = self.chart(title).locator("svg").bounding_box()
         share = (step - chart["low"]) / (chart["high"] - chart["low"])
