@@ -1,6 +1,6 @@
 """Attention of rows of different lengths in one kernel: FlashAttention through `torch.nn.attention.varlen`.
 
-For half precision on a GPU; needs torch 2.13. One call per layer instead of one per row, and no new shape per row length.
+For half precision on a GPU; needs torch 2.11. One call per layer instead of one per row, and no new shape per row length.
 Each kind of call is first compared with attention in float32, forward and backward; if it differs or fails, it is not used
 and callers compute row by row. Not run on a GPU yet. Does not depend on a model.
 """
@@ -8,6 +8,7 @@ and callers compute row by row. Not run on a GPU yet. Does not depend on a model
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -71,6 +72,7 @@ def attend_rows(
 
     The queries of a row are its last tokens. A token attends to itself and, with a window, to `window` - 1 tokens before it.
     """
+    names_gqa = query.shape[1] != key.shape[1] and _takes_enable_gqa(varlen_attn)
     attended: Tensor = varlen_attn(
         query,
         key,
@@ -81,9 +83,15 @@ def attend_rows(
         keys.longest,
         scale=scale,
         window_size=(-1 if window is None else window - 1, 0),
-        enable_gqa=query.shape[1] != key.shape[1],
+        **({"enable_gqa": True} if names_gqa else {}),
     )
     return attended
+
+
+@functools.cache
+def _takes_enable_gqa(kernel: Any) -> bool:
+    """Without this argument (torch 2.11) the kernel takes fewer key heads than query heads as they are."""
+    return "enable_gqa" in inspect.signature(kernel).parameters
 
 
 @contextmanager
