@@ -55,6 +55,7 @@ test-all: $(VENV)/.ready-oracles $(ECOSYSTEM_ENVIRONMENTS) axe docs test
 	$(ECOSYSTEMS)/verifiers/bin/python -m pytest tests/env/test_verifiers_v1.py tests/examples/test_examples.py -k verifiers
 	$(ECOSYSTEMS)/verifiers-v0/bin/python -m pytest tests/env/test_verifiers.py tests/examples/test_examples.py -k verifiers
 	PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/algo/test_against_verl.py tests/algo/test_against_trl.py tests/feedback/test_loads_elsewhere.py tests/learning/test_optimizer.py tests/test_site.py tests/benchmarks
+	TRITON_INTERPRET=1 PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/engines/test_triton_kernels.py
 
 lint: style types
 	$(BIN)/pytest -q tests/test_prose.py

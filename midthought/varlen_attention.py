@@ -25,6 +25,8 @@ try:
 except ImportError:  # an older torch
     varlen_attn = None
 
+flash_attention: Any = torch.ops.aten._flash_attention_forward
+"""The operation that `varlen_attn` calls. Only from torch 2.13 on does `varlen_attn` itself take the lengths of cached keys."""
 DEVICES = {"cuda"}
 """Types of devices that have the kernel."""
 HALF = (torch.bfloat16, torch.float16)
@@ -88,6 +90,95 @@ def attend_rows(
     return attended
 
 
+@dataclass(frozen=True, slots=True)
+class CachedRows:
+    """Places of the keys of rows in a cache `[slots, kv_heads, length, head_dim]`, for `attend_cache`."""
+
+    queries: Tensor
+    """`[n + 1]` int32: row i has query i."""
+    starts: Tensor
+    """`[n + 1]` int32: a row's first key, counted in keys of one head; the last number is not used."""
+    lengths: Tensor
+    """`[n]` int32: number of keys of each row."""
+    longest: int
+
+    @classmethod
+    def of(cls, slots: Tensor, lengths: Tensor, longest: int, keys: Tensor) -> CachedRows:
+        """`slots`, `lengths`: `[n]`. Does not copy anything between devices."""
+        queries = torch.arange(len(slots) + 1, dtype=torch.int32, device=slots.device)
+        starts = torch.zeros_like(queries)
+        starts[:-1] = slots * (keys.shape[1] * keys.shape[2])
+        return cls(queries, starts, lengths.to(torch.int32), longest)
+
+
+def is_cache_usable(query: Tensor, keys: Tensor, values: Tensor) -> bool:
+    """Whether `attend_cache` supports queries `[n, heads, D]` and a cache `[slots, kv_heads, length, D]` like these."""
+    if query.device.type not in DEVICES or query.dtype not in HALF or query.shape[-1] > MAX_HEAD_DIM:
+        return False
+    if keys.shape != values.shape or not (keys.is_contiguous() and values.is_contiguous()):
+        return False
+    return is_cache_right(query.device, query.dtype, query.shape[1], keys.shape[1], query.shape[2])
+
+
+def attend_cache(
+    query: Tensor, keys: Tensor, values: Tensor, rows: CachedRows, *, scale: float | None = None
+) -> Tensor:
+    """Computes attention of one query per row to its keys in the cache, in place: `[n, heads, D]`, and keys and values
+    `[slots, kv_heads, length, D]` -> `[n, heads, D]`. Without gradients.
+
+    The kernel expects `[S, kv_heads, D]`, with any distance between heads. In the cache, the next key of a head is `D` numbers
+    away, so a slot begins a multiple of `D` numbers after the first.
+    """
+    attended: Tensor = flash_attention(
+        query, _as_rows(keys), _as_rows(values), rows.queries, rows.starts, 1, rows.longest,
+        0.0, False, False, scale=scale, seqused_k=rows.lengths,
+    )[0]  # fmt: skip
+    return attended
+
+
+def _as_rows(cached: Tensor) -> Tensor:
+    num_slots, num_heads, length, head_dim = cached.shape
+    num_rows = num_slots * num_heads * length - (num_heads - 1) * length
+    return cached.as_strided((num_rows, num_heads, head_dim), (head_dim, length * head_dim, 1))
+
+
+@functools.cache
+def is_cache_right(device: torch.device, dtype: torch.dtype, num_heads: int, num_kv_heads: int, head_dim: int) -> bool:
+    """Whether `attend_cache` agrees with attention in float32 on random rows. Logs the reason if it does not."""
+    try:
+        with torch.inference_mode():
+            difference = _cache_difference(device, dtype, num_heads, num_kv_heads, head_dim)
+    except (TypeError, ValueError, RuntimeError) as error:
+        return _refused(f"{type(error).__name__}: {error}".splitlines()[0])
+    return difference <= TOLERANCE or _refused(f"results differ by {difference:.2g} of the largest number")
+
+
+def _cache_difference(
+    device: torch.device, dtype: torch.dtype, num_heads: int, num_kv_heads: int, head_dim: int
+) -> float:
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*size: int) -> Tensor:
+        return torch.randn(*size, head_dim, generator=generator).to(device, dtype)
+
+    query, keys, values = random(3, num_heads), random(4, num_kv_heads, 320), random(4, num_kv_heads, 320)
+    slots, lengths = torch.tensor([2, 0, 3], device=device), torch.tensor([1, 320, 70], device=device)
+    found = attend_cache(query, keys, values, CachedRows.of(slots, lengths, 320, keys))
+    rows = zip(query, slots.tolist(), lengths.tolist(), strict=True)
+    expected = [
+        _row_by_row(
+            one[None], keys[slot, :, :length].transpose(0, 1), values[slot, :, :length].transpose(0, 1), (1,), (length,)
+        )
+        for one, slot, length in rows
+    ]
+    return _largest_difference(found, torch.cat(expected))
+
+
+def _largest_difference(found: Tensor, expected: Tensor) -> float:
+    """Relative to the largest number."""
+    return float((found.float() - expected).abs().max() / expected.abs().max())
+
+
 @functools.cache
 def _takes_enable_gqa(kernel: Any) -> bool:
     """Without this argument (torch 2.11) the kernel takes fewer key heads than query heads as they are."""
@@ -141,8 +232,8 @@ def _difference(
     query, key, value = ours = [tensor.clone().requires_grad_() for tensor in inputs]
     found = results(attend_rows(query, key, value, queries, keys, window=window), ours)
     query, key, value = theirs = [tensor.float().requires_grad_() for tensor in inputs]
-    expected = results(_row_by_row(query, key, value, lengths, window), theirs)
-    return max(float((one - two).abs().max() / two.abs().max()) for one, two in zip(found, expected, strict=True))
+    expected = results(_row_by_row(query, key, value, _NEW, lengths, window), theirs)
+    return max(map(_largest_difference, found, expected))
 
 
 def _refused(reason: str) -> bool:
@@ -150,12 +241,15 @@ def _refused(reason: str) -> bool:
     return False
 
 
-def _row_by_row(query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], window: int | None) -> Tensor:
-    """Computes `attend_rows` with a mask per row."""
+def _row_by_row(
+    query: Tensor, key: Tensor, value: Tensor, new: Sequence[int], lengths: Sequence[int], window: int | None = None
+) -> Tensor:
+    """Computes `attend_rows` in float32 with a mask per row."""
     num_sharing = query.shape[1] // key.shape[1]
+    query, key, value = (each.float() for each in (query, key, value))
     key, value = (each.repeat_interleave(num_sharing, dim=1) for each in (key, value))
     outs = []
-    for of_query, of_key, of_value in zip(query.split(_NEW), key.split(lengths), value.split(lengths), strict=True):
+    for of_query, of_key, of_value in zip(query.split(new), key.split(lengths), value.split(lengths), strict=True):
         num_keys, num_new = len(of_key), len(of_query)
         positions = torch.arange(num_keys, device=query.device)
         distance = positions[-num_new:, None] - positions

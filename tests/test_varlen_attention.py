@@ -14,7 +14,15 @@ from midthought import varlen_attention
 from midthought.engines.engine import Sampling
 from midthought.engines.local.engine import LocalEngine
 from midthought.learning.attention import attending_by_rows, row_arguments
-from midthought.varlen_attention import RowBounds, attend_rows, is_usable, no_cudnn_attention
+from midthought.varlen_attention import (
+    CachedRows,
+    RowBounds,
+    attend_cache,
+    attend_rows,
+    is_cache_usable,
+    is_usable,
+    no_cudnn_attention,
+)
 
 VOCABULARY = 61
 CPU = torch.device("cpu")
@@ -73,19 +81,54 @@ class Kernel:
         return torch.cat(outs)
 
 
+def flash_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    return_debug_mask: bool,
+    *,
+    scale: float | None,
+    seqused_k: Tensor,
+) -> tuple[Tensor]:
+    """PyTorch's operation for one query per row: row i has the keys from `cu_seq_k[i]` on, `seqused_k[i]` of them."""
+    assert not (dropout_p or is_causal or return_debug_mask) and max_q == 1
+    assert cu_seq_q.tolist() == list(range(len(query) + 1)) and len(cu_seq_k) == len(query) + 1
+    assert {each.dtype for each in (cu_seq_q, cu_seq_k, seqused_k)} == {torch.int32}
+    assert int(seqused_k.max()) <= max_k
+    outs = []
+    for one, start, length in zip(query, cu_seq_k.tolist(), seqused_k.tolist(), strict=False):
+        keys, values = (
+            each[start : start + length].repeat_interleave(len(one) // each.shape[1], 1) for each in (key, value)
+        )
+        scores = torch.einsum("hd,khd->hk", one.double(), keys.double()) * (
+            one.shape[1] ** -0.5 if scale is None else scale
+        )
+        outs.append(torch.einsum("hk,khd->hd", scores.softmax(-1), values.double()).to(query.dtype))
+    return (torch.stack(outs),)
+
+
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch):
     """Installs a kernel for every float type on the CPU."""
 
-    def install(kernel: Kernel) -> Kernel:
+    def install(kernel: Kernel, flash: Any = flash_attention) -> Kernel:
         monkeypatch.setattr(varlen_attention, "varlen_attn", kernel)
         monkeypatch.setattr(varlen_attention, "DEVICES", {"cpu"})
         monkeypatch.setattr(varlen_attention, "HALF", (torch.bfloat16, torch.float32, torch.float64))
+        monkeypatch.setattr(varlen_attention, "flash_attention", flash)
         varlen_attention.is_right.cache_clear()
+        varlen_attention.is_cache_right.cache_clear()
         return kernel
 
     yield install
     varlen_attention.is_right.cache_clear()
+    varlen_attention.is_cache_right.cache_clear()
 
 
 def make_model(**changes: Any) -> Any:
@@ -206,3 +249,36 @@ def test_cudnn_attention_is_off_within_the_context_on_a_gpu_only():
     assert torch.backends.cuda.cudnn_sdp_enabled() == before
     with no_cudnn_attention(CPU):
         assert torch.backends.cuda.cudnn_sdp_enabled() == before
+
+
+def test_rows_of_a_cache_by_hand(install):
+    """Slot 1: scores 0 and ln 3 of its first two keys, so weights 1/4 and 3/4; slot 0: one key."""
+    install(Kernel())
+    keys, values = torch.full((2, 1, 3, 1), 9.0), torch.full((2, 1, 3, 1), 90.0)
+    keys[1, 0, :2, 0], values[1, 0, :2, 0] = (
+        torch.tensor([1.0, 3.0]).log(),
+        torch.tensor([8.0, 4.0]),
+    )
+    values[0, 0, 0, 0] = 2.0
+    query = torch.ones(2, 1, 1)
+    rows = CachedRows.of(torch.tensor([1, 0]), torch.tensor([2, 1]), 2, keys)
+    assert is_cache_usable(query, keys, values)
+    assert attend_cache(query, keys, values, rows, scale=1.0).flatten().tolist() == pytest.approx([5.0, 2.0])
+
+
+def test_a_wrong_attention_to_the_cache_is_not_used(install, caplog):
+    query, keys = torch.zeros(2, 4, 8), torch.zeros(3, 2, 5, 8)
+
+    def wrong(*arguments: Any, seqused_k: Tensor, **options: Any) -> tuple[Tensor]:
+        return flash_attention(*arguments, seqused_k=torch.full_like(seqused_k, int(seqused_k.max())), **options)
+
+    def fails(*arguments: Any, **options: Any) -> tuple[Tensor]:
+        raise RuntimeError("no kernel image is available")
+
+    install(Kernel())
+    assert is_cache_usable(query, keys, keys)
+    assert not is_cache_usable(query, keys.transpose(1, 2), keys.transpose(1, 2))
+    for flash, reason in ((wrong, "results differ"), (fails, "no kernel image")):
+        install(Kernel(), flash)
+        assert not is_cache_usable(query, keys, keys)
+        assert reason in caplog.text

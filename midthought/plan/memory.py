@@ -25,7 +25,7 @@ MERGED_SHARE = 0.25
 MERGE_BYTES = {4: 8, 2: 28}
 """Temporary bytes per number of a weight, by its width, while adapters are merged into it: float32 copies, and in half precision
 the parts of stochastic rounding (`peft_weights.effective_tensors`)."""
-MAX_COPIED_BYTES = 2**29
+MAX_COPIED_BYTES = 2**30
 """Maximum size of the copies of a small model's weights that `local` makes to be faster."""
 ENOUGH_SEQUENCES = 16
 """An engine with fewer concurrent sequences, while more are waiting, reads its weights for too few tokens."""

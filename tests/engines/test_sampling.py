@@ -25,7 +25,7 @@ def draw(
     samplings: Sequence[Sampling],
     histories: Sequence[Sequence[int]] = (),
 ) -> tuple[list[int], list[float]]:
-    return draw_tokens(logits, uniforms, SamplingBatch(samplings), histories).read()
+    return draw_tokens(logits, torch.from_numpy(np.asarray(uniforms)), SamplingBatch(samplings), histories).read()
 
 
 THREE = torch.tensor([[0.5, 0.3, 0.2]]).log()

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from midthought.engines.local.device_memory import to_device
 from midthought.engines.local.float32_reference import expected_difference
 from midthought.engines.local.kv_cache import SlotCache
 from midthought.engines.local.slot_attention import SlotBatch
@@ -82,7 +83,7 @@ class _Recording:
         )
 
         def compute_all() -> Tensor:
-            batch.forget_masks()
+            batch.forget_positions()
             return compute(token_ids, positions, batch, None)
 
         self._replay = compute_all
@@ -96,9 +97,9 @@ class _Recording:
         inputs[1:, slots] = positions, slots
         if not isinstance(token_ids, Tensor):
             inputs[0, slots] = token_ids
-        self._inputs.copy_(torch.from_numpy(inputs))
+        self._inputs.copy_(to_device(inputs, self._inputs.device))
         is_ordered = (slots == np.arange(len(slots))).all()
-        rows = slice(len(slots)) if is_ordered else torch.from_numpy(slots).to(self._inputs.device)
+        rows = slice(len(slots)) if is_ordered else to_device(slots, self._inputs.device)
         if isinstance(token_ids, Tensor):
             self._inputs[0, rows] = token_ids
         return self._replay()[rows]

@@ -6,6 +6,8 @@ with the model's own forward pass before using it. Unknown or modified models ke
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -13,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from midthought.engines.local.slot_attention import SlotBatch, attend
+from midthought.engines.local.slot_attention import SlotBatch, attend, attend_cached
 from midthought.engines.local.weight_copies import HeadNorms, Projection, WeightCopies, normed
 from midthought.float32_head import Float32Linear
 from midthought.peft_weights import is_adapted, is_mergeable, used_module
@@ -21,6 +23,8 @@ from midthought.peft_weights import is_adapted, is_mergeable, used_module
 _KNOWN = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _FIXED_TURNS = {"default", "linear", "llama3", "yarn"}
 """Types of rotary embeddings that depend only on the position, not on the length of the longest sequence."""
+DEVICES = {"cuda"}
+"""Types of devices on which Triton kernels are used."""
 
 
 class _Layer(NamedTuple):
@@ -42,7 +46,7 @@ class Decoder:
     have changed. LoRA layers are merged into copies; without memory for copies they are called.
     """
 
-    def __init__(self, policy: Any, *, merge_adapters: bool = True) -> None:
+    def __init__(self, policy: Any, *, merge_adapters: bool = True, fused_kernels: bool = True) -> None:
         config, trunk = policy.config, policy.base_model
         self._embeddings, head = used_module(trunk.embed_tokens), used_module(policy.lm_head)
         self._head: Any = head if isinstance(head, Float32Linear) else Projection(head)
@@ -54,6 +58,12 @@ class Decoder:
         copied += [self._head] if isinstance(self._head, Projection) else []
         self._copies = WeightCopies(copied, merge_adapters=merge_adapters)
         self._turns: Tensor | None = None
+        self._kernels = kernels_of(policy.device) if fused_kernels else None
+
+    @property
+    def uses_kernels(self) -> bool:
+        """Whether it computes with `triton_kernels`."""
+        return self._kernels is not None
 
     def _layer(self, layer: Any, config: Any) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp
@@ -78,14 +88,15 @@ class Decoder:
         )
 
     @classmethod
-    def of(cls, policy: Any, *, merge_adapters: bool = True) -> Decoder | None:
-        """Returns the decoder of a known, unmodified model; None for any other model."""
+    def of(cls, policy: Any, *, merge_adapters: bool = True, fused_kernels: bool = True) -> Decoder | None:
+        """Returns the decoder of a known, unmodified model; None for any other model. `fused_kernels`: use `triton_kernels`
+        on a GPU."""
         if type(policy).__name__ not in _KNOWN or policy.config.hidden_act != "silu":
             return None
         if policy.base_model.rotary_emb.rope_type not in _FIXED_TURNS:
             return None
         is_known = all(_is_known(module) for module in _modules(policy))
-        return cls(policy, merge_adapters=merge_adapters) if is_known else None
+        return cls(policy, merge_adapters=merge_adapters, fused_kernels=fused_kernels) if is_known else None
 
     def forget_copies(self) -> None:
         """Marks all copies as outdated, even if no tensor's version counter shows a change."""
@@ -102,37 +113,66 @@ class Decoder:
         if not batch.num_advances:
             self._copies.renew()
         hidden = F.embedding(token_ids, self._embeddings.weight)
-        cos, sin = self._turns_at(positions, hidden, batch.longest)
-        num_turned = self._num_queries + self._num_keys
+        turns = self._turns_up_to(batch.longest, hidden)
+        if self._kernels is None:
+            norm, gate_with, turns = normed, _gated, turns.index_select(0, positions)
+        else:
+            norm, gate_with = self._kernels.normed, self._kernels.gated
         for index, layer in enumerate(self._layers):
-            heads = layer.queries_keys_values(normed(layer.input_norm, hidden)).view(len(hidden), -1, self._head_dim)
-            turned, values, scaling = heads[:, :num_turned], heads[:, num_turned:], layer.scaling
-            if layer.head_norms is not None:
-                turned, scaling = layer.head_norms(turned)
-            turned = self._turned(turned, cos, sin)
-            queries, keys = turned[:, : self._num_queries], turned[:, self._num_queries :]
-            attended = attend(batch, index, queries, keys, values, scaling=scaling, window=layer.window)
-            hidden = layer.output(attended.flatten(1), onto=hidden)
-            gate, up = layer.gate_up(normed(layer.mlp_norm, hidden)).chunk(2, dim=-1)
-            hidden = layer.down(F.silu(gate).mul_(up), onto=hidden)
-        logits: Tensor = self._head(normed(self._norm, hidden if columns is None else hidden[columns]))
+            attended = self._attend(index, layer, norm(layer.input_norm, hidden), turns, positions, batch)
+            hidden = layer.output.added(attended.flatten(1), hidden)
+            hidden = layer.down.added(gate_with(*layer.gate_up.parts(norm(layer.mlp_norm, hidden))), hidden)
+        logits: Tensor = self._head(norm(self._norm, hidden if columns is None else hidden[columns]))
         return logits
 
-    def _turns_at(self, positions: Tensor, hidden: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Returns `[T, 1, head_dim]`: cosines, and sines with the first half negated."""
+    def _attend(
+        self, index: int, layer: _Layer, hidden: Tensor, turns: Tensor, positions: Tensor, batch: SlotBatch
+    ) -> Tensor:
+        """Returns `[T, heads, head_dim]` for a layer's normalized input. `turns`: of all positions for the kernels, else of the
+        `T` tokens."""
+        if self._kernels is not None:
+            queries, keys, values = layer.queries_keys_values.parts(hidden)
+            shape = (len(hidden), self._num_keys, self._head_dim)
+            cached = batch.cache.layer(index, keys.view(shape), values.view(shape))
+            norms = None if layer.head_norms is None else layer.head_norms.modules
+            queries = self._kernels.turn_and_write(
+                queries, keys, values, norms, turns, positions, batch.token_slots, *cached
+            )
+            return attend_cached(batch, index, queries, *cached, scaling=layer.scaling, window=layer.window)
+        num_turned, scaling = self._num_queries + self._num_keys, layer.scaling
+        heads = layer.queries_keys_values(hidden).view(len(hidden), -1, self._head_dim)
+        turned, values = heads[:, :num_turned], heads[:, num_turned:]
+        if layer.head_norms is not None:
+            turned, scaling = layer.head_norms(turned)
+        turned = self._turned(turned, *turns[:, :, None].unbind(1))
+        queries, keys = turned[:, : self._num_queries], turned[:, self._num_queries :]
+        return attend(batch, index, queries, keys, values, scaling=scaling, window=layer.window)
+
+    def _turns_up_to(self, length: int, hidden: Tensor) -> Tensor:
+        """Returns `[length or more, 2, head_dim]`: cosines, and sines with the first half negated."""
         table = self._turns
         if table is None or len(table) < length or table.dtype != hidden.dtype or table.device != hidden.device:
             all_positions = torch.arange(-(-length // 1024) * 1024, device=hidden.device)
             cos, sin = self._rotary(hidden[None], all_positions[None])
             sin = torch.cat([-sin[..., : self._head_dim // 2], sin[..., self._head_dim // 2 :]], dim=-1)
             table = self._turns = torch.stack([cos[0], sin[0]], dim=1)
-        cos, sin = table.index_select(0, positions).unbind(1)
-        return cos[:, None], sin[:, None]
+        return table
 
     def _turned(self, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Applies rotary embeddings (RoFormer, arXiv 2104.09864) to `[T, heads, head_dim]`, in place."""
         rolled = heads.roll(self._head_dim // 2, -1)
         return heads.mul_(cos).addcmul_(rolled, sin)
+
+
+def _gated(gate: Tensor, up: Tensor) -> Tensor:
+    return F.silu(gate).mul_(up)
+
+
+def kernels_of(device: torch.device) -> Any:
+    """Returns the module of Triton kernels for a GPU; None for other devices and without Triton."""
+    if device.type not in DEVICES or importlib.util.find_spec("triton") is None:
+        return None
+    return importlib.import_module("midthought.engines.local.triton_kernels")
 
 
 def _copied(layer: _Layer) -> Iterator[Projection | HeadNorms]:

@@ -1,7 +1,8 @@
-"""Memory of a device."""
+"""Memory of a device, and copies to it."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from midthought.plan.hardware import machine_bytes
@@ -15,3 +16,10 @@ def memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return machine_bytes() or ASSUMED_BYTES
+
+
+def to_device(numbers: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Copies numbers to a device. The host does not wait for the work that a GPU still has: from other than pinned memory it
+    would."""
+    tensor = torch.from_numpy(numbers)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

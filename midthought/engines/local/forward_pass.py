@@ -35,16 +35,16 @@ _log = logging.getLogger(__name__)
 class _Batch:
     """Requests of one or several consecutive passes, with the data that stays the same between them."""
 
-    def __init__(self, requests: Sequence[Request], groups: Sequence[Group] = ()) -> None:
+    def __init__(self, requests: Sequence[Request], device: torch.device, groups: Sequence[Group] = ()) -> None:
         self.requests = list(requests)
         self.groups = groups
         self.steps: Steps | None = None
         """Set when each request has one new token per pass."""
-        self.ways = SamplingBatch([request.sampling for request in requests])
+        self.ways = SamplingBatch([request.sampling for request in requests], device)
         self.histories = [request.token_ids for request in requests]
         """Token lists of the requests, shared with them; they grow."""
         self._lengths = np.array([len(request.token_ids) for request in requests])
-        self._uniforms = np.empty((0, len(requests)))
+        self._uniforms = torch.empty((0, len(requests)))
         """`[passes ahead, n]`"""
         self.token_ids: TokenIds = [history[-1] for history in self.histories]
         """Last token of each request, not computed yet."""
@@ -53,11 +53,11 @@ class _Batch:
         self.num_roomy_passes = 0
         """Number of further passes of these requests for which the cache is long enough."""
 
-    def uniforms(self) -> np.ndarray:
+    def uniforms(self) -> torch.Tensor:
         """Returns `[n]`: a uniform number for the next token of each request; computed for several passes at once."""
         if not len(self._uniforms):
             num_ahead = NUM_DRAWN_AHEAD if self.steps else 1
-            self._uniforms = self.ways.streams.at(self._lengths + np.arange(num_ahead)[:, None])
+            self._uniforms = self.ways.uniforms(self._lengths + np.arange(num_ahead)[:, None])
             self._lengths += num_ahead
         uniforms, self._uniforms = self._uniforms[0], self._uniforms[1:]
         return uniforms
@@ -119,7 +119,7 @@ class ForwardPasses:
             self._settled = None
         is_last_of_several, self._is_prefilling = self._is_prefilling and not more_wait, more_wait
         if joining and (more_wait or is_last_of_several):
-            return self._forward(_Batch(joining)) or has_ended
+            return self._forward(_Batch(joining, self._cache_manager.device)) or has_ended
         if self._settled is None or self._settled.requests != scheduler.running:
             self._settled = self._settle()
         longest = max(len(history) for history in self._settled.histories)
@@ -136,7 +136,7 @@ class ForwardPasses:
         running = self._scheduler.running
         self._cache_manager.compact_running(running)
         running.sort(key=lambda request: self._cache_manager.slots.slot(request.episode))
-        return _Batch(running, self._find_groups(running))
+        return _Batch(running, self._cache_manager.device, self._find_groups(running))
 
     def _find_groups(self, running: Sequence[Request]) -> list[Group]:
         """Finds neighboring running sequences with a common prefix, whose attention is computed once for the group."""

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from midthought.engines.local.cuda_graphs import Record, StepRecorder
 from midthought.engines.local.decoder import Decoder
+from midthought.engines.local.device_memory import to_device
 from midthought.engines.local.kv_cache import SlotCache
 from midthought.engines.local.prefix_attention import Group
 from midthought.engines.local.slot_attention import ATTENTION_NAME, RowGroup, SlotBatch
@@ -329,7 +330,7 @@ def _tensor(numbers: TokenIds | np.ndarray, device: torch.device) -> torch.Tenso
     """Returns `[n]` int64; a tensor unchanged. Uses numpy, which reads lists several times faster."""
     if isinstance(numbers, torch.Tensor):
         return numbers
-    return torch.from_numpy(np.array(numbers, dtype=np.int64)).to(device)
+    return to_device(np.array(numbers, dtype=np.int64), device)
 
 
 def _lay_behind(rows: Sequence[Row], token_ids: list[int], positions: list[int]) -> tuple[list[RowGroup], list[int]]:

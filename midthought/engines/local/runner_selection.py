@@ -39,6 +39,11 @@ def make_runner(model: PreTrainedModel, *, record: Record | None = None, merge_a
     decoder = Decoder.of(twin, merge_adapters=merge_adapters)
     cached = CachedRunner(twin, decoder=decoder)
     reason = trial.why_not(cached)
+    if reason is not None and decoder is not None and decoder.uses_kernels:
+        _warn(model, f"decoding is slower: the Triton kernels are not used ({reason})")
+        decoder = Decoder.of(twin, merge_adapters=merge_adapters, fused_kernels=False)
+        cached = CachedRunner(twin, decoder=decoder)
+        reason = trial.why_not(cached)
     if reason is not None and decoder is not None:
         _warn(
             model, f"decoding calls the model's own layers, which is slower: the fused decoder is not used ({reason})"

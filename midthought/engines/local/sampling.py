@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from midthought.engines.engine import Sampling
+from midthought.engines.local.device_memory import to_device
 from midthought.random_streams import RandomStreams
 
 BLOCK = 128
@@ -19,7 +20,10 @@ BLOCK = 128
 MAX_SUMMED = 4096
 """Vocabularies up to this size are summed token by token."""
 
-_Filter = Callable[[torch.Tensor, Sequence[Sampling]], torch.Tensor]
+CPU = torch.device("cpu")
+Rows = slice | torch.Tensor
+"""An index of rows; `slice(None)` for all."""
+_Filter = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class DrawnTokens:
@@ -51,7 +55,9 @@ class DrawnTokens:
 class SamplingBatch:
     """Sampling options of each row of a batch. Valid as long as the batch has the same rows."""
 
-    def __init__(self, samplings: Sequence[Sampling]) -> None:
+    def __init__(self, samplings: Sequence[Sampling], device: torch.device = CPU) -> None:
+        """`device`: of the logits. What rows need is copied there once."""
+        self.device = CPU if device.type == "mps" else device  # no float64 on mps
         self.streams = RandomStreams([sampling.seed for sampling in samplings])
         self._sums: torch.Tensor | None = None
         self.penalties = {
@@ -59,15 +65,33 @@ class SamplingBatch:
             for row, sampling in enumerate(samplings)
             if sampling.repetition_penalty != 1.0
         }
-        self.temperatures: list[float] | None = None
+        self.temperatures: torch.Tensor | None = None
+        """`[n, 1]`"""
         if any(sampling.temperature not in (0.0, 1.0) for sampling in samplings):
-            self.temperatures = [sampling.temperature or 1.0 for sampling in samplings]
-        self.greedy = [row for row, sampling in enumerate(samplings) if sampling.temperature == 0.0]
-        self.filters: list[tuple[_Filter, list[int], list[Sampling]]] = []
-        for leave_out, asks in _FILTERS:
-            rows = [row for row, sampling in enumerate(samplings) if sampling.temperature and asks(sampling)]
-            if rows:
-                self.filters.append((leave_out, rows, [samplings[row] for row in rows]))
+            self.temperatures = self._column([sampling.temperature or 1.0 for sampling in samplings], np.float32)
+        self.greedy = self._rows(
+            [row for row, sampling in enumerate(samplings) if sampling.temperature == 0.0], len(samplings)
+        )
+        self.filters: list[tuple[_Filter, Rows, torch.Tensor]] = []
+        """Function, its rows, and their values `[rows, 1]`."""
+        for leave_out, option, asks in _FILTERS:
+            values = [getattr(sampling, option) for sampling in samplings]
+            rows = [row for row, value in enumerate(values) if samplings[row].temperature and asks(value)]
+            if (places := self._rows(rows, len(samplings))) is not None:
+                self.filters.append((leave_out, places, self._column([values[row] for row in rows], np.float64)))
+
+    def uniforms(self, positions: np.ndarray) -> torch.Tensor:
+        """`[m, n]` positions -> `[m, n]` float64 in [0, 1) on the device of the logits."""
+        return to_device(self.streams.at(positions), self.device)
+
+    def _column(self, numbers: Sequence[float], dtype: type[np.floating]) -> torch.Tensor:
+        return to_device(np.array(numbers, dtype=dtype)[:, None], self.device)
+
+    def _rows(self, rows: Sequence[int], num_rows: int) -> Rows | None:
+        """Returns an index of these rows; None if there are none."""
+        if not rows:
+            return None
+        return slice(None) if len(rows) == num_rows else to_device(np.array(rows), self.device)
 
     def running_sums(self, probabilities: torch.Tensor) -> torch.Tensor:
         """Returns cumulative sums `[n, V]` in float64, in a buffer that is allocated once: reallocating costs as much as
@@ -80,7 +104,7 @@ class SamplingBatch:
 @torch.inference_mode()
 def draw_tokens(
     logits: torch.Tensor,
-    uniforms: np.ndarray,
+    uniforms: torch.Tensor,
     ways: SamplingBatch,
     histories: Sequence[Sequence[int]] = (),
 ) -> DrawnTokens:
@@ -91,7 +115,7 @@ def draw_tokens(
 
     Args:
         logits: `[n, V]`, any float type; converted to fp32.
-        uniforms: `[n]` float64 in [0, 1).
+        uniforms: `[n]` float64 in [0, 1), on the device of `ways`.
         ways: sampling options of the `n` rows.
         histories: token ids of each sequence so far, for the repetition penalty.
 
@@ -99,17 +123,17 @@ def draw_tokens(
         The token ids, and the log-probability of each under its sampling distribution (for temperature 0: at temperature 1,
         penalty included).
     """
-    logits = logits.float().cpu() if logits.device.type == "mps" else logits.float()  # no float64 on mps
+    logits = logits.float().to(ways.device)
     if ways.penalties:
         logits = _penalise(logits, ways.penalties, histories)
     if ways.temperatures is not None:
-        logits = logits / torch.tensor(ways.temperatures, device=logits.device)[:, None]
-    for leave_out, rows, samplings in ways.filters:
-        logits = logits.clone()
-        logits[rows] = leave_out(logits[rows], samplings)
+        logits = logits / ways.temperatures
+    for leave_out, rows, values in ways.filters:
+        kept = leave_out(logits[rows], values)
+        logits = kept if isinstance(rows, slice) else logits.index_copy(0, rows, kept)
     probabilities = logits.softmax(-1)
-    tokens = _inverse_cdf(probabilities, torch.from_numpy(uniforms).to(logits.device)[:, None], ways)
-    if ways.greedy:
+    tokens = _inverse_cdf(probabilities, uniforms[:, None], ways)
+    if ways.greedy is not None:
         tokens[ways.greedy] = logits[ways.greedy].argmax(-1, keepdim=True)
     return DrawnTokens(tokens, probabilities.gather(-1, tokens).double().log())
 
@@ -153,31 +177,30 @@ def _penalise(logits: torch.Tensor, penalties: Mapping[int, float], histories: S
     return logits
 
 
-def _leave_out_improbable(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
+def _leave_out_improbable(logits: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
     """min-p (arXiv 2407.01082): keeps tokens that are at least `min_p` times as probable as the most probable one."""
-    shares = torch.tensor([sampling.min_p for sampling in samplings], device=logits.device).log()
-    return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + shares[:, None], -torch.inf)
+    return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + shares.float().log(), -torch.inf)
 
 
-def _leave_out_low_ranks(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
+def _leave_out_low_ranks(logits: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     """Keeps the `top_k` most probable tokens, and those that are exactly as probable as the last of them."""
-    ranks = torch.tensor([min(sampling.top_k, logits.shape[-1]) - 1 for sampling in samplings], device=logits.device)
-    lowest = logits.sort(dim=-1, descending=True).values.gather(-1, ranks[:, None])
+    ranks = numbers.long().clamp(max=logits.shape[-1]) - 1
+    lowest = logits.sort(dim=-1, descending=True).values.gather(-1, ranks)
     return logits.masked_fill(logits < lowest, -torch.inf)
 
 
-def _leave_out_tail(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
+def _leave_out_tail(logits: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
     """Nucleus sampling (arXiv 1904.09751): keeps the smallest set of most probable tokens whose probability reaches `top_p`."""
-    shares = torch.tensor([sampling.top_p for sampling in samplings], dtype=torch.float64, device=logits.device)
     ordered, order = logits.sort(dim=-1, descending=True, stable=True)
     probabilities = ordered.softmax(-1, dtype=torch.float64)
-    tail = probabilities.cumsum(-1) - probabilities >= shares[:, None]
+    tail = probabilities.cumsum(-1) - probabilities >= shares
     tail[:, 0] = False
     return logits.masked_fill(torch.zeros_like(tail).scatter_(-1, order, tail), -torch.inf)
 
 
-_FILTERS: tuple[tuple[_Filter, Callable[[Sampling], bool]], ...] = (
-    (_leave_out_improbable, lambda sampling: sampling.min_p > 0.0),
-    (_leave_out_low_ranks, lambda sampling: sampling.top_k > 0),
-    (_leave_out_tail, lambda sampling: sampling.top_p < 1.0),
+_FILTERS: tuple[tuple[_Filter, str, Callable[[float], bool]], ...] = (
+    (_leave_out_improbable, "min_p", lambda value: value > 0.0),
+    (_leave_out_low_ranks, "top_k", lambda value: value > 0),
+    (_leave_out_tail, "top_p", lambda value: value < 1.0),
 )
+"""Function, option of `Sampling`, and whether a value of it leaves anything out."""

@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface
 
+from midthought.engines.local.device_memory import to_device
 from midthought.engines.local.kv_cache import SlotCache
 from midthought.engines.local.prefix_attention import Group, attend_in_groups
-from midthought.varlen_attention import RowBounds, attend_rows, is_usable
+from midthought.varlen_attention import CachedRows, RowBounds, attend_cache, attend_rows, is_cache_usable, is_usable
 
 ATTENTION_NAME = "midthought_slots"
 NUM_MASKED_AHEAD = 64
@@ -93,6 +95,24 @@ class SlotBatch:
     _growing_mask: torch.Tensor | None = None
     """`[rows, 1, 1, length or more]`: mask of singles without a sliding window."""
     _bounds: tuple[RowBounds, RowBounds] | None = None
+    _token_slots: torch.Tensor | None = None
+    _cached_rows: CachedRows | None = None
+
+    @property
+    def token_slots(self) -> torch.Tensor:
+        """`[T]`: the slot of each new token."""
+        if not self.several:
+            return self.slots
+        if self._token_slots is None:
+            slots = [np.arange(rows.num_rows).repeat(rows.num_new) + rows.slot for rows in self.several]
+            self._token_slots = torch.cat([self.slots, to_device(np.concatenate(slots), self.slots.device)])
+        return self._token_slots
+
+    def cached_rows(self, keys: torch.Tensor) -> CachedRows:
+        """Places of the singles' keys in a layer's cache `[slots, kv_heads, length, head_dim]`."""
+        if self._cached_rows is None:
+            self._cached_rows = CachedRows.of(self.slots, self.positions + 1, self.length, keys)
+        return self._cached_rows
 
     @property
     def bounds_of_several(self) -> tuple[RowBounds, RowBounds]:
@@ -111,6 +131,7 @@ class SlotBatch:
         self.length += 1
         self.longest += 1
         self.num_advances += 1
+        self._cached_rows = None
         self._masks.clear()
         if (mask := self._growing_mask) is not None:
             if mask.shape[-1] < self.length:
@@ -118,8 +139,9 @@ class SlotBatch:
             else:
                 mask[self._rows, 0, 0, self.positions] = 0.0
 
-    def forget_masks(self) -> None:
-        """Discards the masks after positions have changed; they are computed again when needed."""
+    def forget_positions(self) -> None:
+        """Discards what depends on the positions after they have changed; it is computed again when needed."""
+        self._cached_rows = None
         self._masks.clear()
         self._growing_mask = None
 
@@ -249,33 +271,63 @@ def attend(
     Returns:
         `[T, heads, head_dim]`.
     """
-    _, num_heads, head_dim = query.shape
-    num_kv_heads = key.shape[1]
-    slot_batch.cache.windows[index] = window
     keys, values = slot_batch.write(index, key, value)
+    return attend_cached(slot_batch, index, query, keys, values, scaling=scaling, window=window, softcap=softcap)
+
+
+def attend_cached(
+    slot_batch: SlotBatch,
+    index: int,
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    *,
+    scaling: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> torch.Tensor:
+    """`attend` after the new keys and values were written into the layer's cache, `[slots, kv_heads, length, head_dim]`."""
+    slot_batch.cache.windows[index] = window
     num_singles = len(slot_batch.slots)
     attended: list[torch.Tensor] = []
     if num_singles:
         own = query[:num_singles] if slot_batch.several else query
-        packed = slot_batch.spread(own).reshape(-1, num_kv_heads, num_heads // num_kv_heads, head_dim)
-        mask = slot_batch.mask_of_singles(window, query.dtype)
-        its_keys, its_values = slot_batch.of_singles(keys), slot_batch.of_singles(values)
-        shares_keys = packed.shape[2] > 1 and packed.device.type == "cpu" and packed.dtype == torch.float32
-        if slot_batch.groups and shares_keys and softcap is None and window is None:
-            scale = head_dim**-0.5 if scaling is None else scaling
-            over = attend_in_groups(packed, its_keys, its_values, mask, scale, slot_batch.groups)
-        elif softcap is not None or shares_keys:
-            over = _attend_in_steps(packed, its_keys, its_values, mask, scaling, softcap)
-        else:
-            over = F.scaled_dot_product_attention(packed, its_keys, its_values, attn_mask=mask, scale=scaling)
-        attended.append(slot_batch.collect(over).reshape(num_singles, num_heads, -1))
-    if slot_batch.several and softcap is None and is_usable(query, key, window):
+        attended.append(_attend_singles(own, keys, values, slot_batch, scaling, window, softcap))
+    if slot_batch.several and softcap is None and is_usable(query, keys.transpose(1, 2)[0], window):
         attended.append(_attend_packed(query[num_singles:], keys, values, slot_batch, scaling, window))
         return torch.cat(attended) if num_singles else attended[0]
     for rows in slot_batch.several:
         over = _attend_several(rows.of_rows(query), keys, values, slot_batch, rows, scaling, window, softcap)
         attended.append(over.transpose(1, 2).flatten(0, 1))
     return torch.cat(attended) if len(attended) > 1 else attended[0]
+
+
+def _attend_singles(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    slot_batch: SlotBatch,
+    scaling: float | None,
+    window: int | None,
+    softcap: float | None,
+) -> torch.Tensor:
+    """Computes attention of rows with one new token each: `[n, heads, head_dim]` of queries -> the same."""
+    if softcap is None and window is None and is_cache_usable(query, keys, values):
+        return attend_cache(query, keys, values, slot_batch.cached_rows(keys), scale=scaling)
+    num_rows, num_heads, head_dim = query.shape
+    num_kv_heads = keys.shape[1]
+    packed = slot_batch.spread(query).reshape(-1, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    mask = slot_batch.mask_of_singles(window, query.dtype)
+    its_keys, its_values = slot_batch.of_singles(keys), slot_batch.of_singles(values)
+    shares_keys = packed.shape[2] > 1 and packed.device.type == "cpu" and packed.dtype == torch.float32
+    if slot_batch.groups and shares_keys and softcap is None and window is None:
+        scale = head_dim**-0.5 if scaling is None else scaling
+        over = attend_in_groups(packed, its_keys, its_values, mask, scale, slot_batch.groups)
+    elif softcap is not None or shares_keys:
+        over = _attend_in_steps(packed, its_keys, its_values, mask, scaling, softcap)
+    else:
+        over = F.scaled_dot_product_attention(packed, its_keys, its_values, attn_mask=mask, scale=scaling)
+    return slot_batch.collect(over).reshape(num_rows, num_heads, -1)
 
 
 def _attend_packed(

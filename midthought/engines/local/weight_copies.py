@@ -60,6 +60,7 @@ class Projection:
     def __init__(self, *modules: Any) -> None:
         self.modules = modules
         self.has_adapters = any(is_adapted(module) for module in modules)
+        self._sizes = [_base(module).weight.shape[0] for module in modules]
         self._laid_out: tuple[Tensor, Tensor | None] | None = None
         """`[in, out]` and `[out]`."""
 
@@ -79,28 +80,44 @@ class Projection:
         """Size of the copy; 0 for a view."""
         if len(self.modules) == 1 and not self.has_adapters:
             return 0
-        bases = [module.get_base_layer() if is_adapted(module) else module for module in self.modules]
-        return sum(tensor.nbytes for base in bases for tensor in base.parameters())
+        return sum(tensor.nbytes for module in self.modules for tensor in _base(module).parameters())
 
     @property
     def copies(self) -> tuple[Tensor | None, ...]:
         """The tensors that are read instead of the modules' tensors."""
         return self._laid_out or ()
 
-    def __call__(self, hidden: Tensor, *, onto: Tensor | None = None) -> Tensor:
-        """Returns `[T, out]` for `[T, in]`, added to `onto` if given."""
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Returns the concatenated outputs, `[T, out]`, for `[T, in]`."""
         if self._laid_out is None:
-            outs = [
-                module(hidden) if is_adapted(module) else F.linear(hidden, module.weight, module.bias)
-                for module in self.modules
-            ]
-            out = torch.cat(outs, dim=-1) if len(outs) > 1 else outs[0]
-            return out if onto is None else onto + out
+            outs = self._outputs(hidden)
+            return torch.cat(outs, dim=-1) if len(outs) > 1 else outs[0]
         weight, bias = self._laid_out
-        if onto is None:
-            return torch.mm(hidden, weight) if bias is None else torch.addmm(bias, hidden, weight)
-        out = torch.addmm(onto, hidden, weight)
-        return out if bias is None else out.add_(bias)
+        return torch.mm(hidden, weight) if bias is None else torch.addmm(bias, hidden, weight)
+
+    def parts(self, hidden: Tensor) -> Sequence[Tensor]:
+        """Returns the outputs of each map; their rows may be parts of longer rows."""
+        return self._outputs(hidden) if self._laid_out is None else self(hidden).split(self._sizes, dim=-1)
+
+    def added(self, hidden: Tensor, onto: Tensor) -> Tensor:
+        """Adds the outputs of the only map to `onto`, `[T, out]`, in place."""
+        [module] = self.modules
+        if self._laid_out is None and is_adapted(module):
+            return onto.add_(module(hidden))
+        weight, bias = self._laid_out or (module.weight.t(), module.bias)
+        onto.addmm_(hidden, weight)
+        return onto if bias is None else onto.add_(bias)
+
+    def _outputs(self, hidden: Tensor) -> list[Tensor]:
+        return [
+            module(hidden) if is_adapted(module) else F.linear(hidden, module.weight, module.bias)
+            for module in self.modules
+        ]
+
+
+def _base(module: Any) -> Any:
+    """Returns the linear layer without its adapters."""
+    return module.get_base_layer() if is_adapted(module) else module
 
 
 def _tensors(module: Any) -> tuple[Tensor, Tensor | None]:

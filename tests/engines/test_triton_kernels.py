@@ -1,0 +1,76 @@
+"""The fused decoder with Triton kernels. Without a GPU, Triton's interpreter runs them on the CPU."""
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
+
+from midthought.engines.engine import Sampling
+from midthought.engines.local import decoder as decoders
+from midthought.engines.local.decoder import Decoder
+from midthought.engines.local.engine import LocalEngine
+from midthought.engines.local.runner import CachedRunner, Row, share_tensors
+from tests.engines.decoder_calls import decoders_in
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("runs with TRITON_INTERPRET=1 and Triton, as `make test-all` does", allow_module_level=True)
+pytest.importorskip("triton")
+SIZES = {"vocab_size": 61, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+MODELS = {
+    "norms of the heads": Qwen3Config(**SIZES, **HEADS, head_dim=24, initializer_range=0.3),
+    "biases": Qwen2Config(**SIZES, **HEADS, initializer_range=0.3),
+    "neither": LlamaConfig(**SIZES, **HEADS, head_dim=16, initializer_range=0.3),
+}
+
+
+@pytest.fixture(autouse=True)
+def on_a_cpu(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(decoders, "DEVICES", {"cpu"})
+
+
+def make_model(config: PreTrainedConfig) -> Any:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith(("bias", "norm.weight")):
+            parameter.data.uniform_(0.5, 1.5)
+    return model
+
+
+@pytest.mark.parametrize("config", MODELS.values(), ids=MODELS.keys())
+def test_passes_of_new_and_of_cached_rows_are_those_of_the_models_layers(config):
+    model = make_model(config)
+    plain, fused = CachedRunner(share_tensors(model)), CachedRunner(share_tensors(model), decoder=Decoder.of(model))
+    draw = torch.Generator().manual_seed(1)
+    one, two, three = (torch.randint(61, (length,), generator=draw).tolist() for length in (9, 4, 6))
+    passes = [
+        [Row(one[:5], 0, 2), Row(two[:3], 0, 0)],
+        [Row(one[:6], 5, 2), Row(two, 3, 0), Row(three[:4], 0, 1)],
+        [Row(one, 6, 2), Row(three[:5], 4, 1)],
+    ]
+    for rows in passes:
+        torch.testing.assert_close(fused.forward(rows), plain.forward(rows), atol=2e-5, rtol=2e-5)
+
+
+def test_an_engine_samples_the_same_tokens():
+    model = make_model(MODELS["norms of the heads"])
+
+    def sample() -> list[tuple[int, ...]]:
+        engine = LocalEngine(model, eos_token_ids=(), max_seq_len=64)
+
+        async def all_of_them() -> list[tuple[int, ...]]:
+            ways = [Sampling(max_tokens=6, seed=seed) for seed in range(3)]
+            found = await asyncio.gather(*(engine.sample(each.seed, [5, each.seed, 7], each) for each in ways))
+            return [completion.token_ids for completion in found]
+
+        return asyncio.run(all_of_them())
+
+    used: list[list[tuple[int, ...]]] = []
+    [*_, decoder] = decoders_in(lambda: used.append(sample()))
+    assert decoder.uses_kernels
+    decoders.DEVICES.clear()
+    assert used == [sample()]
