@@ -116,12 +116,14 @@ bench: $(VENV)/.ready-oracles
 	PYTHONPATH=$(VENV)/oracles $(BIN)/python -m benchmarks $(BENCH)
 
 # make gpu-wheels PYTHON_VERSION=3.12: what `python -m benchmarks gpu` needs beside torch and transformers, in runs/gpu-wheels,
-# for a machine without a network (Linux, x86-64). Some wheels are compiled: name that machine's Python. See docs/gpu.md.
+# for a machine without a network (Linux, x86-64). Some wheels are compiled: name that machine's Python. CUDA_VERSION=13.0: also
+# bitsandbytes, only with the library for this CUDA. See docs/gpu.md.
 gpu-wheels: $(VENV)/.python
 	rm -rf $(WHEELS)
 	$(BIN)/python -m pip download --quiet --no-deps --only-binary=:all: --implementation cp --python-version $(PYTHON_VERSION) \
 	  $(foreach tag,manylinux_2_28 manylinux_2_27 manylinux_2_24 manylinux_2_17 manylinux2014 manylinux2010 manylinux_2_12 manylinux1 manylinux_2_5,--platform $(tag)_x86_64) \
-	  --constraint constraints.txt --dest $(WHEELS) --requirement benchmarks/gpu/wheels.txt
+	  --constraint constraints.txt --dest $(WHEELS) --requirement benchmarks/gpu/wheels.txt $(if $(CUDA_VERSION),bitsandbytes)
+	$(if $(CUDA_VERSION),$(BIN)/python benchmarks/gpu/reduced_wheel.py $(WHEELS)/bitsandbytes-*.whl $(CUDA_VERSION))
 	ls -1sh $(WHEELS)
 
 $(VENV)/.python:

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 def main(words: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if words is None else words
     if words[:1] == ["gpu"]:
+        from benchmarks.gpu.compiled_files import keep_compiled_files
+
+        keep_compiled_files()
         from benchmarks.gpu.command import main as check_gpu
 
         sys.exit(check_gpu(words[1:]))

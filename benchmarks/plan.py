@@ -111,7 +111,8 @@ def take(values: dict[str, Any]) -> Taken:
     return Taken(allocated=_peak(profiler), resident=resident)
 
 
-def iterate(settings: PlanSettings, shape: Shape | None = None, device: str | torch.device = "cpu") -> None:
+def iterate(settings: PlanSettings, shape: Shape | None = None, device: str | torch.device = "cpu") -> dict[str, float]:
+    """One iteration of the learner that the settings describe, with a new model; returns the update's metrics."""
     from midthought.config import TrainingConfig
     from midthought.learning.adapters import add_adapters
     from midthought.learning.batch import TokenBatch
@@ -149,7 +150,7 @@ def iterate(settings: PlanSettings, shape: Shape | None = None, device: str | to
     batch = TokenBatch.from_trajectories(make_trajectories(settings, shape.vocab_size))
     batch, _ = learner.score(batch)
     batch, _ = learner.credit(batch)
-    learner.update(batch)
+    return learner.update(batch)
 
 
 def make_policy(shape: Shape, dtype: torch.dtype, folder: str = "") -> Any:

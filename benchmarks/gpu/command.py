@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -17,14 +18,19 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.findings import CHECKS, Finding, Outcome, Status, to_markdown, to_text, write_json
+from benchmarks.gpu.findings import CHECKS, Finding, Outcome, Status, to_markdown, to_summary, to_text, write_json
 from benchmarks.gpu.worker import serve
 from benchmarks.table import describe_machine
 
 SECONDS = 540
 """Of the whole command, by default: a machine that is lent for ten minutes also has packages to install."""
 MIN_CHECK_SECONDS = 3.0
-TIMED_OUT = "stopped: it took longer than its share of the time"
+MIN_OVERRUN_SECONDS = 20.0
+"""A check that is over its share leaves out what it has not begun. It is ended at twice its share, at least so much later:
+a new process takes longer than most checks."""
+END_SECONDS = 1.0
+"""To end the process before the whole time is over."""
+TIMED_OUT = "stopped: it took much longer than its share of the time"
 MODELS = ("0.6B", "1.7B", "8B")
 TINY_MODELS = ("tiny",)
 
@@ -32,6 +38,7 @@ TINY_MODELS = ("tiny",)
 def main(words: Sequence[str] | None = None) -> int:
     """The exit code: 0 if no check failed or broke."""
     arguments = _parse(words)
+    ends = time.monotonic() + arguments.seconds
     out: Path = arguments.out
     machine = _describe(arguments)
     outcomes: list[Outcome] = []
@@ -40,69 +47,86 @@ def main(words: Sequence[str] | None = None) -> int:
         write_json(out / "gpu.json", machine, outcomes)
 
     write()
-    with Worker(arguments.device, arguments.tiny, tuple(arguments.models)) as worker:
-        ends = time.monotonic() + arguments.seconds
+    with Worker(arguments.device, arguments.tiny, tuple(arguments.models), ends=ends) as worker:
         checks = [check for check in CHECKS if check.number in arguments.checks]
         for place, check in enumerate(checks):
+            worker.start()
+            machine |= {"device": worker.device_name or machine["device"], "start seconds": worker.start_seconds}
             outcomes.append(Outcome(check=check))
             left, weights = ends - time.monotonic(), [each.weight for each in checks[place:]]
             worker.run(outcomes[-1], left * weights[0] / sum(weights), on_finding=write)
-            machine["device"] = worker.device_name or machine["device"]
             write()
             print(to_text(outcomes[-1]), flush=True)
     table = "\n".join([*(f"- {name}: {value}" for name, value in machine.items()), "", to_markdown(outcomes), ""])
     (out / "gpu.md").write_text(table, "utf-8")
-    counts = {status: sum(outcome.status is status for outcome in outcomes) for status in Status}
-    print(f"\n{', '.join(f'{count} {status}' for status, count in counts.items())}; {out}/gpu.json, {out}/gpu.md")
+    print(to_summary(outcomes))
+    print(f"seconds to start a process of the checks: {worker.start_seconds}; {out}/gpu.json, {out}/gpu.md")
     return int(any(outcome.status in (Status.FAILED, Status.ERROR) for outcome in outcomes))
 
 
 class Worker:
-    """The process of the checks; a new one after a check that broke it."""
+    """The process of the checks; a new one after a check that broke it.
 
-    def __init__(self, device: str, is_tiny: bool, model_names: tuple[str, ...]) -> None:
+    Args:
+        ends: when the whole time is over, on the clock `time.monotonic`.
+    """
+
+    def __init__(self, device: str, is_tiny: bool, model_names: tuple[str, ...], *, ends: float = math.inf) -> None:
         self._arguments = device, is_tiny, model_names
+        self._ends = ends - END_SECONDS
         self._process: SpawnProcess | None = None
         self._pipe: Connection
         self.device_name = ""
         """As its process says."""
+        self.start_seconds: list[float] = []
+        """Of each process: imports and the device's initialization. No check is charged for them."""
 
-    def run(self, outcome: Outcome, seconds: float, *, on_finding: Any) -> None:
-        """Fill in the outcome of its check, which may take so many seconds, the start of a process included."""
+    def start(self) -> None:
+        """Starts the process and waits until it is ready. Does nothing if there is one."""
+        if self._process is not None:
+            return
         began = time.monotonic()
+        context = get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs, *self._arguments))
+        self._process.start()
+        theirs.close()
+        with contextlib.suppress(EOFError, OSError):  # `run` reports a process that has ended
+            if self._poll(self._ends):
+                self.device_name = self._pipe.recv().device_name
+        self.start_seconds.append(round(time.monotonic() - began, 1))
+
+    def run(self, outcome: Outcome, seconds: float, *, on_finding: Callable[[], None]) -> None:
+        """Fills in the outcome of its check, whose share of the time is so many seconds."""
         if seconds < MIN_CHECK_SECONDS:
             return outcome.end(Status.NOT_RUN, "no time is left", 0.0)
-        status, reason = self._run(outcome, began + seconds, on_finding)
+        self.start()
+        began = time.monotonic()
+        status, reason = self._run(outcome, seconds, on_finding)
         if status is Status.ERROR:
             self._stop(prints_stack=reason == TIMED_OUT)
         outcome.end(status, reason, time.monotonic() - began)
 
-    def _run(self, outcome: Outcome, ends: float, on_finding: Any) -> tuple[Status, str]:
+    def _run(self, outcome: Outcome, seconds: float, on_finding: Callable[[], None]) -> tuple[Status, str]:
+        now = time.monotonic()
+        ends = min(self._ends, now + max(2.0 * seconds, seconds + MIN_OVERRUN_SECONDS))
         try:
-            if self._process is None:
-                self._start()
-            self._pipe.send((outcome.check, 0.9 * (ends - time.monotonic())))
-            while self._pipe.poll(max(0.0, ends - time.monotonic())):
+            self._pipe.send((outcome.check, min(seconds, 0.9 * (ends - now))))
+            while self._poll(ends):
                 message = self._pipe.recv()
-                if isinstance(message, str):
-                    self.device_name = message
-                elif isinstance(message, Finding):
-                    outcome.findings.append(message)
-                    on_finding()
-                else:
+                if not isinstance(message, Finding):
                     return message
+                outcome.findings.append(message)
+                on_finding()
         except (EOFError, OSError):
             assert self._process is not None
             self._process.join(10.0)
             return Status.ERROR, f"its process ended with exit code {self._process.exitcode}"
         return Status.ERROR, TIMED_OUT
 
-    def _start(self) -> None:
-        context = get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, *self._arguments))
-        self._process.start()
-        theirs.close()
+    def _poll(self, ends: float) -> bool:
+        seconds = max(0.0, ends - time.monotonic())
+        return self._pipe.poll(None if math.isinf(seconds) else seconds)
 
     def _stop(self, *, prints_stack: bool = False) -> None:
         process, self._process = self._process, None
@@ -110,8 +134,9 @@ class Worker:
             return
         self._pipe.close()
         if prints_stack:
-            os.kill(process.pid, signal.SIGABRT)
-            process.join(5.0)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGUSR1)
+            process.join(0.5)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # with the processes that vLLM started
         process.join(5.0)

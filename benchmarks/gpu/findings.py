@@ -22,21 +22,23 @@ class Check(NamedTuple):
 
 
 CHECKS = (
-    Check(1, "benchmarks.gpu.hardware", "versions, bandwidth, matmul rate, attention backend", 3),
-    Check(2, "benchmarks.gpu.runners", "runner that is selected, error against float32", 3),
-    Check(3, "benchmarks.gpu.graphs", "CUDA graphs versus eager: same tokens", 2),
-    Check(4, "benchmarks.gpu.decoding", "decoding speed versus the bandwidth bound", 4),
-    Check(5, "benchmarks.gpu.prefill", "prefill of 128 prompts of distinct lengths", 2),
-    Check(6, "benchmarks.gpu.learning", "learner: tokens/s, MFU, peak memory, packed versus padded", 4),
-    Check(7, "benchmarks.gpu.agreement", "sampled versus recomputed log-probabilities after 3 updates", 3),
-    Check(8, "benchmarks.gpu.fit", "largest batch that fits versus the plan", 3),
-    Check(9, "benchmarks.gpu.one_rank", "one rank of a process group equals no rank", 2),
-    Check(10, "benchmarks.gpu.grpo", "10 GRPO iterations: time per stage", 3),
-    Check(11, "benchmarks.gpu.less_memory", "learner with less memory: peak and seconds of each option", 2),
+    Check(1, "benchmarks.gpu.hardware", "versions, bandwidth, matmul rate, attention backend", 8),
+    Check(2, "benchmarks.gpu.runners", "runner that is selected, error against float32", 12),
+    Check(3, "benchmarks.gpu.graphs", "CUDA graphs versus eager: same tokens", 16),
+    Check(7, "benchmarks.gpu.agreement", "sampled versus recomputed log-probabilities after 3 updates", 28),
+    Check(4, "benchmarks.gpu.decoding", "decoding speed versus the bandwidth bound", 24),
+    Check(6, "benchmarks.gpu.learning", "learner: tokens/s, MFU, peak memory, packed versus padded", 42),
+    Check(10, "benchmarks.gpu.grpo", "up to 10 GRPO iterations: time per stage", 28),
+    Check(9, "benchmarks.gpu.one_rank", "one rank of a process group equals no rank", 8),
+    Check(5, "benchmarks.gpu.prefill", "prefill of 128 prompts of distinct lengths", 10),
+    Check(8, "benchmarks.gpu.fit", "largest batch that fits versus the plan", 14),
+    Check(11, "benchmarks.gpu.less_memory", "learner with less memory: peak and seconds of each option", 14),
     Check(
-        12, "benchmarks.gpu.engines", "engine beside the learner: memory released, vLLM in process, weight update", 5
+        12, "benchmarks.gpu.engines", "engine beside the learner: memory released, vLLM in process, weight update", 12
     ),
 )
+"""In the order in which they run: correctness and the required rates first. The weights are about the seconds that a check
+takes on an H200. The last one gets what is left, because vLLM starts slowly."""
 
 
 class Status(enum.StrEnum):
@@ -60,6 +62,8 @@ class Finding:
     requirement: str = ""
     is_met: bool | None = None
     is_left_out: bool = False
+    is_detail: bool = False
+    """In JSON and Markdown only."""
 
     @property
     def verdict(self) -> str:
@@ -88,8 +92,29 @@ class Outcome:
 
     @property
     def heading(self) -> str:
+        return f"({self.check.number}) {self.check.title}: {self._end}"
+
+    @property
+    def summary(self) -> str:
+        """One line: the status, the required figures by setting, first those that fail, and the number of parts that were left
+        out. Words that are those required are not repeated."""
+        figures: dict[str, list[str]] = {}
+        for finding in sorted(self.findings, key=lambda finding: finding.is_met is not False):
+            value = finding.cells()[2]
+            if finding.requirement and value != finding.requirement:
+                failed = "" if finding.is_met else ": FAILED"
+                figures.setdefault(finding.setting, []).append(
+                    f"{finding.name} {value} ({finding.requirement}{failed})"
+                )
+        settings = [f"{setting}: {', '.join(its)}" if setting else ", ".join(its) for setting, its in figures.items()]
+        num_left_out = sum(each.is_left_out for each in self.findings)
+        left_out = [f"parts not run: {num_left_out}"] if num_left_out else []
+        return "; ".join([f"({self.check.number}) {self._end}", *settings, *left_out])
+
+    @property
+    def _end(self) -> str:
         reason = f" ({self.reason})" if self.reason else ""
-        return f"({self.check.number}) {self.check.title}: {self.status}{reason}, {self.seconds:.1f} s"
+        return f"{self.status}{reason}, {self.seconds:.1f} s"
 
     def to_json(self) -> dict[str, Any]:
         findings = [asdict(finding) for finding in self.findings]
@@ -112,6 +137,10 @@ class Report:
 
     def figure(self, setting: str, name: str, value: float | int | str, unit: str = "") -> None:
         self._send(Finding(setting=setting, name=name, value=value, unit=unit))
+
+    def detail(self, setting: str, name: str, value: float | int | str, unit: str = "") -> None:
+        """A figure that is not printed, only written to the files."""
+        self._send(Finding(setting=setting, name=name, value=value, unit=unit, is_detail=True))
 
     def require(
         self, setting: str, name: str, value: float | int | str, is_met: bool, requirement: str, unit: str = ""
@@ -137,10 +166,19 @@ def to_text(outcome: Outcome) -> str:
     """Several lines, for a terminal."""
     lines = [outcome.heading]
     for finding in outcome.findings:
+        if finding.is_detail:
+            continue
         setting, name, value, requirement, verdict = finding.cells()
         required = f"  [{requirement}: {verdict}]" if requirement else ""
         lines.append(f"    {setting:<32} {name:<70} {value}{required}")
     return "\n".join(lines)
+
+
+def to_summary(outcomes: Sequence[Outcome]) -> str:
+    """A line for each check, by its number, and how many there are of each status."""
+    lines = [outcome.summary for outcome in sorted(outcomes, key=lambda outcome: outcome.check.number)]
+    counts = {status: sum(outcome.status is status for outcome in outcomes) for status in Status}
+    return "\n".join(["", "Summary", *lines, ", ".join(f"{count} {status}" for status, count in counts.items())])
 
 
 def to_markdown(outcomes: Sequence[Outcome]) -> str:

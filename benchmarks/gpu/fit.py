@@ -15,6 +15,7 @@ from benchmarks.gpu.findings import Report
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.models import SHAPES
 from benchmarks.plan import TOLERANCE, iterate, planned_bytes, settings_of, take
+from midthought.errors import SettingsError
 from midthought.plan.settings import PlanSettings
 
 LIMIT_GIB, TINY_LIMIT_GIB = 24.0, 0.012
@@ -44,7 +45,8 @@ def _search(machine: Machine, report: Report, name: str, way: str, limit_bytes: 
             lambda settings=settings: _taken_bytes(machine, settings, limit_bytes)
         )
         if taken is None:
-            report.figure(setting, "smallest pass that did not fit", tokens, "tokens")
+            words = f"smallest pass that did not fit, planned {its_bytes / 2**20:,.0f} MiB"
+            report.figure(setting, words, tokens, "tokens")
             break
         largest, num_rows = tokens, 2 * num_rows
         words = (
@@ -78,11 +80,16 @@ def _taken_bytes(machine: Machine, settings: PlanSettings, limit_bytes: int) -> 
     machine.clean()
     before = torch.cuda.memory_allocated(machine.device)
     machine.start_peak()
+    return (machine.peak_bytes or 0) - before if fits(settings, machine.device) else None
+
+
+def fits(settings: PlanSettings, device: torch.device) -> bool:
+    """Whether an iteration of the learner has enough memory for its micro-batches. It has not if the learner halved them."""
     try:
-        iterate(settings, device=machine.device)
-    except torch.OutOfMemoryError:
-        return None
-    return (machine.peak_bytes or 0) - before
+        metrics = iterate(settings, device=device)
+    except (torch.OutOfMemoryError, SettingsError):  # the latter for a single row
+        return False
+    return not metrics.get("num_halved_micro_batches")
 
 
 @contextmanager

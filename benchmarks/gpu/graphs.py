@@ -19,6 +19,7 @@ from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.models import (
     SHAPES,
     complete,
+    is_left_out,
     make_engine,
     make_model,
     own_error_of_random_prompts,
@@ -65,9 +66,10 @@ class Comparison:
 
 def run(machine: Machine, report: Report) -> None:
     name = machine.model_names[0]
-    for dtype in (torch.float32, torch.bfloat16):
-        _compare(machine, report, name, dtype)
-        machine.clean()
+    for dtype in (torch.bfloat16, torch.float32):
+        if not is_left_out(machine, report, f"{name} {short(dtype)}", name, seconds=5.0):
+            _compare(machine, report, name, dtype)
+            machine.clean()
     if not machine.is_cuda:
         report.not_run("there are no CUDA graphs on a CPU; all engines computed every pass")
 

@@ -1,4 +1,4 @@
-"""Check 10: ten GRPO iterations of `RayPPOTrainer` from end to end, and where the time goes.
+"""Check 10: up to ten GRPO iterations of `RayPPOTrainer` from end to end, as many as there is time for, and where it goes.
 
 The policy writes random words. An episode's reward is the share of its words with a low number, so rewards differ within
 groups and the policy can learn.
@@ -22,7 +22,7 @@ from benchmarks.gpu.models import SHAPES, make_model, own_error_of_random_prompt
 from midthought import RayPPOTrainer, create_default_config
 from midthought.types import Trajectory
 
-NUM_ITERS = 10
+MAX_ITERS, MIN_ITERS = 10, 3
 SPECIALS = ("<|pad|>", "<|im_start|>", "<|im_end|>", "[unk]", "user", "assistant")
 TEMPLATE = (
     "{% for m in messages %}<|im_start|> {{ m['role'] }} {{ m['content'] }} <|im_end|> {% endfor %}"
@@ -51,7 +51,7 @@ def run(machine: Machine, report: Report) -> None:
                 "mini_batch_size": machine.pick(64, 8),
                 "group_size": machine.pick(8, 4),
                 "micro_batch_tokens": machine.pick(8192, 256),
-                "num_train_iters": NUM_ITERS,
+                "num_train_iters": MAX_ITERS,
                 "learning_rate": machine.pick(1e-7, 1e-5),
                 "kl_coef": 0.0,
                 "gradient_checkpointing": True,
@@ -60,7 +60,7 @@ def run(machine: Machine, report: Report) -> None:
             "inference": {"max_tokens": machine.pick(256, 12), "max_segment_length": machine.pick(256, 12)},
         }
     )
-    questions = [{"question": f"w{number} w{number + 1}", "answer": "w1"} for number in range(10, 90)]
+    questions = [{"question": f"w{number} w{number + 1}", "answer": f"w{number + 2}"} for number in range(10, 90)]
     model = make_model(machine, name, torch.bfloat16)
     limit = max(MEAN_DIFFERENCE, 2 * own_error_of_random_prompts(model, SHAPES[name]).mean)
     seconds: dict[str, float] = defaultdict(float)
@@ -71,7 +71,12 @@ def run(machine: Machine, report: Report) -> None:
         for stage in ("score", "credit", "update"):
             setattr(trainer.learner, stage, timed(machine, seconds, stage, getattr(trainer.learner, stage)))
         trainer.source.update_weights = timed(machine, seconds, "new weights", trainer.source.update_weights)
-        history = trainer.fit()
+        last_seconds = 0.0
+        while len(trainer.metrics_history) < MAX_ITERS and (
+            len(trainer.metrics_history) < MIN_ITERS or machine.seconds_left > last_seconds
+        ):
+            last_seconds, _ = machine.wall_seconds(lambda: trainer.train_step(trainer.rollout()))
+        history = list(trainer.metrics_history)
     whole = time.perf_counter() - began
     _tell(report, setting, history, seconds, whole, limit)
 
@@ -79,11 +84,11 @@ def run(machine: Machine, report: Report) -> None:
 def _tell(
     report: Report, setting: str, history: list[dict[str, float]], seconds: dict[str, float], whole: float, limit: float
 ) -> None:
-    report.require(setting, "iterations", len(history), len(history) == NUM_ITERS, str(NUM_ITERS))
+    report.require(setting, "iterations", len(history), len(history) >= MIN_ITERS, f"≥ {MIN_ITERS}")
     seconds = {"rollout": sum(each["time/rollout_seconds"] for each in history), **seconds}
     seconds["everything else"] = whole - sum(seconds.values())
     for stage, its_seconds in seconds.items():
-        report.figure(setting, f"{stage}, {NUM_ITERS} iterations", its_seconds, "s")
+        report.figure(setting, f"{stage}, {len(history)} iterations", its_seconds, "s")
     report.figure(setting, "all of it", whole, "s")
     report.figure(setting, "last iteration", history[-1]["time/tokens_per_second"], "tokens/s")
     rewards = [each["reward/mean"] for each in history]

@@ -2,12 +2,14 @@
 
 MFU = FLOPs / (seconds · measured matmul rate), of one update (forward, backward and optimizer step). FLOPs of a token at
 position p: 6 · parameters (LoRA: 4, because frozen weights need no gradient) of the layers and the output layer, and
-12 · layers · query width · p for the attention. Recomputed layers are not counted. It is required of rows of 4,096 tokens.
+12 · layers · query width · p for the attention. Recomputed layers are not counted. It is required of rows of 4,096 tokens,
+which are measured first.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +19,7 @@ from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.models import (
     SHAPES,
     grpo_settings,
-    has_room,
+    is_left_out,
     made_up_completions,
     make_episodes,
     make_model,
@@ -47,26 +49,35 @@ class Work(NamedTuple):
     required_mfu: float = 0.0
     """Of rows of `LONG_ROW` tokens, on a GPU; 0: not measured."""
 
+    @property
+    def way(self) -> str:
+        return f"LoRA {self.lora_rank}" if self.lora_rank else "full"
+
 
 WORKS = (Work("0.6B", 0, 64, 22), Work("1.7B", 0, 32, 20, 0.35), Work("8B", LORA_RANK, 16, 3, 0.40))
 TINY_WORKS = (Work("tiny", 0, 8, 20), Work("tiny", LORA_RANK, 8, 3))
 
 
 def run(machine: Machine, report: Report) -> None:
-    for work in machine.pick(WORKS, TINY_WORKS):
-        if work.name not in machine.model_names:
-            continue
-        setting = f"{work.name} bfloat16, {f'LoRA {work.lora_rank}' if work.lora_rank else 'full'}"
-        if not has_room(machine, work.name, work.bytes_per_parameter):
-            report.left_out(setting, "the learner does not fit into the free memory")
-        elif machine.seconds_left < machine.pick(20.0, 1.0):
-            report.left_out(setting, "no time is left")
-        else:
-            try:
-                _measure(machine, report, setting, work)
-            except ImportError as error:
-                report.left_out(setting, str(error))
-        machine.clean()
+    works = [work for work in machine.pick(WORKS, TINY_WORKS) if work.name in machine.model_names]
+    for work in works:
+        if work.required_mfu:
+            _try(machine, report, _measure_long_rows, work, f", {NUM_LONG_ROWS} rows of {LONG_ROW} tokens", 1.0)
+    for work in works:
+        _try(machine, report, _compare_packing, work, "", 4.0)
+
+
+def _try(
+    machine: Machine, report: Report, measure: Callable[..., None], work: Work, suffix: str, seconds: float
+) -> None:
+    setting, room = f"{work.name} bfloat16, {work.way}{suffix}", work.bytes_per_parameter
+    if is_left_out(machine, report, setting, work.name, bytes_per_parameter=room, seconds=seconds):
+        return
+    try:
+        measure(machine, report, setting, work)
+    except ImportError as error:
+        report.left_out(setting, str(error))
+    machine.clean()
 
 
 def make_batch(machine: Machine, name: str, num_episodes: int) -> TokenBatch:
@@ -78,9 +89,20 @@ def make_batch(machine: Machine, name: str, num_episodes: int) -> TokenBatch:
     return TokenBatch.from_trajectories(make_episodes(prompts, made_up_completions(shape, lengths)))
 
 
-def _measure(machine: Machine, report: Report, setting: str, work: Work) -> None:
+def _make_policy(machine: Machine, work: Work) -> Any:
     model = make_model(machine, work.name, torch.bfloat16)
-    policy = add_adapters(model, work.lora_rank, 2 * work.lora_rank) if work.lora_rank else model
+    return add_adapters(model, work.lora_rank, 2 * work.lora_rank) if work.lora_rank else model
+
+
+def _measure_long_rows(machine: Machine, report: Report, setting: str, work: Work) -> None:
+    prompts = random_prompts(SHAPES[work.name], [128] * NUM_LONG_ROWS)
+    completions = made_up_completions(SHAPES[work.name], [LONG_ROW - 128] * NUM_LONG_ROWS)
+    batch = TokenBatch.from_trajectories(make_episodes(prompts, completions))
+    _update(machine, report, setting, work, _make_policy(machine, work), batch, True)
+
+
+def _compare_packing(machine: Machine, report: Report, setting: str, work: Work) -> None:
+    policy = _make_policy(machine, work)
     batch = make_batch(machine, work.name, work.num_episodes)
     report.figure(
         setting, f"{len(batch)} episodes of up to {int(batch.lengths.max())} tokens", batch.num_tokens, "tokens"
@@ -95,16 +117,6 @@ def _measure(machine: Machine, report: Report, setting: str, work: Work) -> None
     report.at_most(setting, "packed against padded, mean difference of log-probabilities", difference, limit, "nats")
     relative = abs(norms["packed"] / norms["padded"] - 1.0)
     report.at_most(setting, "packed against padded, gradient norm, relative difference", relative, TOLERANCE_NORM)
-    if work.required_mfu and machine.seconds_left > 15.0:
-        machine.clean()
-        where = f"{setting}, {NUM_LONG_ROWS} rows of {LONG_ROW} tokens"
-        _update(machine, report, where, work, policy, _long_rows(work.name), True)
-
-
-def _long_rows(name: str) -> TokenBatch:
-    prompts = random_prompts(SHAPES[name], [128] * NUM_LONG_ROWS)
-    completions = made_up_completions(SHAPES[name], [LONG_ROW - 128] * NUM_LONG_ROWS)
-    return TokenBatch.from_trajectories(make_episodes(prompts, completions))
 
 
 def flops(work: Work, batch: TokenBatch) -> float:

@@ -12,7 +12,7 @@ import torch
 from benchmarks.gpu.findings import Report
 from benchmarks.gpu.learning import make_batch
 from benchmarks.gpu.machine import Machine
-from benchmarks.gpu.models import grpo_settings, has_room, make_model
+from benchmarks.gpu.models import grpo_settings, has_room, is_left_out, make_model
 from midthought.errors import MissingExtraError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
@@ -40,8 +40,7 @@ def run(machine: Machine, report: Report) -> None:
     moved: torch.Tensor | None = None
     for option, changes in OPTIONS.items():
         setting = f"{name} bfloat16, {option}"
-        if machine.seconds_left < machine.pick(6.0, 0.5):
-            report.left_out(setting, "no time is left")
+        if is_left_out(machine, report, setting, name, seconds=3.0):
             continue
         try:
             seconds, peak, change = _update(machine, name, batch, changes)

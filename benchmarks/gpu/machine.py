@@ -48,9 +48,19 @@ class Machine:
     def seconds_left(self) -> float:
         return self.deadline - time.monotonic()
 
+    def has_time(self, seconds: float) -> bool:
+        """Whether a part that takes so many seconds on a GPU should still begin; tiny shapes take half a second."""
+        return self.seconds_left >= self.pick(seconds, 0.5)
+
     def pick(self, real: T, tiny: T) -> T:
         """How large the work is."""
         return tiny if self.is_tiny else real
+
+    def initialize(self) -> None:
+        """Creates the device's context and loads its matmul library; on a GPU that takes seconds."""
+        matrix = torch.ones(16, 16, device=self.device)
+        torch.mm(matrix, matrix)
+        self.synchronize()
 
     # -- clocks ------------------------------------------------------------------------------------------------
 
@@ -108,6 +118,12 @@ class Machine:
     def peak_bytes(self) -> int | None:
         """Most bytes allocated at once since `start_peak`; None on a CPU, whose allocator does not count them."""
         return int(torch.cuda.max_memory_allocated(self.device)) if self.is_cuda else None
+
+    @property
+    def allocated_bytes(self) -> int | None:
+        """Of all tensors on a GPU; None on a CPU, whose allocator does not count them."""
+        self.clean()
+        return int(torch.cuda.memory_allocated(self.device)) if self.is_cuda else None
 
     # -- rates -------------------------------------------------------------------------------------------------
 

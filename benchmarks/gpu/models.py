@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu.findings import Report
 from benchmarks.gpu.machine import Machine
 from benchmarks.plan import make_policy
 from midthought.config import TrainingConfig
@@ -65,6 +66,20 @@ def has_room(machine: Machine, name: str, bytes_per_parameter: float) -> bool:
     """Whether so many bytes per parameter fit, and 2 GiB beside them."""
     needed = bytes_per_parameter * SHAPES[name].parameters + (2 << 30)
     return needed <= machine.free_bytes
+
+
+def is_left_out(
+    machine: Machine, report: Report, setting: str, name: str, *, bytes_per_parameter: float = 0.0, seconds: float
+) -> bool:
+    """Reports a part of a check as left out if the model does not fit or the time is short. `seconds`: that it takes with a
+    model of 10^9 parameters; half of that does not depend on the size."""
+    if not has_room(machine, name, bytes_per_parameter):
+        report.left_out(setting, "the model does not fit into the free memory")
+    elif not machine.has_time(seconds * (0.5 + 0.5 * SHAPES[name].parameters / 1e9)):
+        report.left_out(setting, "no time is left")
+    else:
+        return False
+    return True
 
 
 def random_prompts(shape: Shape, lengths: Sequence[int], seed: int = 0) -> list[list[int]]:

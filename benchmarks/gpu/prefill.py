@@ -12,7 +12,7 @@ from benchmarks.gpu.models import (
     SHAPES,
     WIDTHS,
     complete,
-    has_room,
+    is_left_out,
     make_engine,
     make_model,
     own_error,
@@ -32,11 +32,7 @@ def run(machine: Machine, report: Report) -> None:
     lengths = [machine.pick(100, 8) + machine.pick(7, 1) * number for number in range(num_prompts)]
     for name in machine.model_names:
         setting, shape = f"{name} {short(dtype)}", SHAPES[name]
-        if not has_room(machine, name, 2 * WIDTHS[dtype]):
-            report.left_out(setting, "the model does not fit into the free memory")
-            continue
-        if machine.seconds_left < machine.pick(10.0, 0.5):
-            report.left_out(setting, "no time is left")
+        if is_left_out(machine, report, setting, name, bytes_per_parameter=2 * WIDTHS[dtype], seconds=4.0):
             continue
         model = make_model(machine, name, dtype)
         engine = make_engine(model, num_prompts, max(lengths) + 2)

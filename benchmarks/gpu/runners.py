@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.gpu.findings import Report
 from benchmarks.gpu.machine import Machine
-from benchmarks.gpu.models import WIDTHS, has_room, make_model, short
+from benchmarks.gpu.models import WIDTHS, is_left_out, make_model, short
 from midthought.engines.local.runner import CachedRunner, RecomputingRunner, share_tensors
 from midthought.engines.local.runner_selection import Trial, make_runner
 
@@ -20,11 +20,8 @@ def run(machine: Machine, report: Report) -> None:
     for name in machine.model_names:
         for dtype in (torch.bfloat16, torch.float32):
             setting = f"{name} {short(dtype)}"
-            if not has_room(machine, name, 1.5 * WIDTHS[dtype]):
-                report.left_out(setting, "the model does not fit into the free memory")
-            elif machine.seconds_left < machine.pick(8.0, 0.5):
-                report.left_out(setting, "no time is left")
-            else:
+            room = 1.5 * WIDTHS[dtype]
+            if not is_left_out(machine, report, setting, name, bytes_per_parameter=room, seconds=3.0):
                 _select(machine, report, setting, name, dtype)
                 machine.clean()
 

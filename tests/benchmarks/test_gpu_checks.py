@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import py_compile
 import sys
 import types
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 import torch
@@ -13,11 +16,15 @@ import torch
 from benchmarks.__main__ import main
 from benchmarks.gpu import agreement, command, fit, graphs, one_rank, runners
 from benchmarks.gpu.command import TINY_MODELS, Worker
-from benchmarks.gpu.findings import CHECKS, Check, Outcome, Report, Status, to_markdown
+from benchmarks.gpu.compiled_files import keep_compiled_files
+from benchmarks.gpu.findings import CHECKS, Check, Outcome, Report, Status, to_markdown, to_summary, to_text
 from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.reduced_wheel import reduce_wheel
 from benchmarks.gpu.worker import run_check
+from benchmarks.plan import settings_of
 from midthought.engines.local import runner_selection as trial
 from midthought.engines.local.engine import LocalEngine
+from midthought.learning import passes
 from midthought.learning.learner import Learner
 from midthought.types import Completion, Finish
 
@@ -112,6 +119,23 @@ def test_a_plan_that_is_off_by_half_fails_the_check(monkeypatch: pytest.MonkeyPa
     assert "largest of these passes that the plan allows" in failures(outcome)
 
 
+@pytest.mark.parametrize(("max_tokens", "has_memory"), [(64, True), (32, False)])
+def test_a_pass_does_not_fit_if_the_learner_halves_it(
+    monkeypatch: pytest.MonkeyPatch, max_tokens: int, has_memory: bool
+) -> None:
+    forward = passes.token_outputs
+
+    def limited(model, micro, *arguments, **options):
+        if micro.num_tokens > max_tokens:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+        return forward(model, micro, *arguments, **options)
+
+    monkeypatch.setattr(passes, "token_outputs", limited)
+    model = "hidden_size=16 num_layers=1 num_heads=2 vocab_size=64 dtype=float32"
+    work = "batch_size=4 mini_batch_size=4 micro_batch_tokens=64 prompt_tokens=8 response_tokens=24"
+    assert fit.fits(settings_of(model, work), torch.device("cpu")) == has_memory
+
+
 def completion(token_ids: list[int], logprobs: list[float]) -> Completion:
     return Completion(token_ids=tuple(token_ids), sampled_logprobs=tuple(logprobs), finish=Finish.LENGTH)
 
@@ -147,6 +171,63 @@ def test_a_requirement_that_is_not_met_is_reported_though_the_check_broke_later(
     assert outcome.to_json()["findings"][0]["value"] == "nan"
 
 
+def test_the_summary_has_a_line_per_check_with_its_required_figures_and_details_are_not_printed() -> None:
+    outcome, other = Outcome(check=QUICK._replace(number=2)), Outcome(check=QUICK)
+    report = Report(outcome.findings.append)
+    report.figure("tiny", "rate", 7.0)
+    report.detail("tiny", "attention", 8.0, "µs")
+    report.at_most("tiny", "error", 0.05, 0.1, "nats")
+    report.at_most("tiny", "later error", 0.2, 0.1, "nats")
+    report.left_out("large", "no time is left")
+    outcome.end(Status.OK, "", 1.0)
+    other.end(Status.NOT_RUN, "no time is left", 0.0)
+    assert to_summary([outcome, other]).splitlines()[2:] == [
+        "(1) not run (no time is left), 0.0 s",
+        "(2) FAILED, 1.0 s; tiny: later error 0.2 nats (≤ 0.1: FAILED), error 0.05 nats (≤ 0.1); parts not run: 1",
+        "0 ok, 1 FAILED, 0 error, 1 not run",
+    ]
+    assert "attention" not in to_text(outcome)
+    assert "| attention | 8 µs |" in to_markdown([outcome])
+
+
+def test_every_check_has_a_number_of_its_own() -> None:
+    assert sorted(check.number for check in CHECKS) == list(range(1, 13))
+
+
+def test_compiled_files_are_kept_in_the_user_s_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "package_without_compiled_files"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", "")
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    keep_compiled_files([name])
+    importlib.import_module(name)
+    assert len(list((tmp_path / "cache").rglob(f"{name}/__init__*.pyc"))) == 1
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    py_compile.compile(str(tmp_path / name / "__init__.py"))
+    keep_compiled_files([name])
+    assert sys.pycache_prefix is None
+
+
+def test_a_reduced_wheel_has_the_library_for_one_cuda_version(tmp_path: Path) -> None:
+    path = tmp_path / "bitsandbytes-1-py3-none-any.whl"
+    libraries = [f"bitsandbytes/libbitsandbytes_{kind}.so" for kind in ("cpu", "cuda128", "cuda130", "rocm64")]
+    with ZipFile(path, "w") as wheel:
+        for name in ("bitsandbytes/__init__.py", *libraries):
+            wheel.writestr(name, name)
+        wheel.writestr("bitsandbytes-1.dist-info/RECORD", "".join(f"{name},,\n" for name in libraries))
+    reduce_wheel(path, "13.0")
+    kept = ["bitsandbytes/libbitsandbytes_cpu.so", "bitsandbytes/libbitsandbytes_cuda130.so"]
+    with ZipFile(path) as wheel:
+        assert wheel.namelist() == ["bitsandbytes/__init__.py", *kept, "bitsandbytes-1.dist-info/RECORD"]
+        assert wheel.read("bitsandbytes-1.dist-info/RECORD").decode() == "".join(f"{name},,\n" for name in kept)
+    with pytest.raises(SystemExit, match="has no libbitsandbytes_cuda120"):
+        reduce_wheel(path, "12.0")
+
+
 def test_a_gpu_without_a_number_is_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most functions of torch.cuda refuse a device without a number."""
     chosen: list[torch.device] = []
@@ -157,12 +238,20 @@ def test_a_gpu_without_a_number_is_the_first_one(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-def test_a_check_that_hangs_or_dies_does_not_hide_the_next_one(capfd: pytest.CaptureFixture[str]) -> None:
-    hangs, dies = Check(2, "gpu_check_that_hangs", "", 1), Check(3, "gpu_check_that_dies", "", 1)
-    first, hanging, dying, last = outcomes = [Outcome(check=check) for check in (QUICK, hangs, dies, QUICK)]
+def test_a_check_that_hangs_or_dies_does_not_hide_the_next_one(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check that is over its share, but not twice, loses nothing."""
+    monkeypatch.setattr(command, "MIN_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(command, "MIN_OVERRUN_SECONDS", 0.0)
+    slow, hangs, dies = (Check(2, f"gpu_check_that_{does}", "", 1) for does in ("is_slow", "hangs", "dies"))
+    checks = (QUICK, slow, hangs, dies, QUICK)
+    first, late, hanging, dying, last = outcomes = [Outcome(check=check) for check in checks]
     with Worker("cpu", True, TINY_MODELS) as worker:
-        for outcome, seconds in zip(outcomes, (100.0, 8.0, 100.0, 100.0), strict=True):
+        for outcome, seconds in zip(outcomes, (100.0, 1.0, 1.0, 100.0, 100.0), strict=True):
             worker.run(outcome, seconds, on_finding=lambda: None)
+    assert len(worker.start_seconds) == 3
+    assert (late.status, [finding.name for finding in late.findings]) == (Status.OK, ["after its share"])
     assert (dying.status, dying.reason) == (Status.ERROR, "its process ended with exit code 7")
     assert (hanging.status, hanging.reason) == (Status.ERROR, command.TIMED_OUT)
     assert [finding.name for finding in dying.findings] == ["before the end"]

@@ -111,6 +111,11 @@ class LocalEngine:
     def policy_version(self, version: int) -> None:
         self._forward_passes.policy_version = version
 
+    @property
+    def num_cache_bytes(self) -> int:
+        """Current memory of keys and values, in bytes."""
+        return self._cache_manager.num_bytes
+
     # -- the contract ------------------------------------------------------------------------------------------
 
     async def sample(

@@ -161,6 +161,11 @@ class KVCacheManager:
         return self._model.device
 
     @property
+    def num_bytes(self) -> int:
+        """Current memory of keys and values, in bytes."""
+        return 0 if self._runner is None else self._runner.num_bytes
+
+    @property
     def is_on_gpu(self) -> bool:
         return self.device.type == "cuda"
 
