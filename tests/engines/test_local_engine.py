@@ -562,7 +562,9 @@ def test_where_memory_is_short_fewer_run_at_once_and_that_is_said(
     completions = sample_all(engine, prompts, max_tokens=25)
     assert "the key/value cache fits only 3 sequences of 54 tokens" in caplog.text
     (runner,) = made_runners
-    assert 0 < runner.num_bytes <= 3 * 64 * BYTES_PER_TOKEN
+    assert 0 < engine.num_cache_bytes == runner.num_bytes <= 3 * 64 * BYTES_PER_TOKEN
+    engine.shutdown()
+    assert engine.num_cache_bytes == 0
     for ids, completion in zip(prompts, completions, strict=True):
         assert len(completion.token_ids) == 25
         assert completion.sampled_logprobs == pytest.approx(
