@@ -17,6 +17,7 @@ from midthought.engines.engine import Sampling
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.float32_reference import Deviation, float32_logprobs
 from midthought.peft_weights import base_of
+from midthought.plan.activations import logits_sizes
 from midthought.plan.model_configs import MODEL_CONFIGS
 from midthought.plan.shape import Shape
 from midthought.types import Completion, Finish, Reward, Task, Trajectory
@@ -144,12 +145,15 @@ def own_error_of_random_prompts(model: Any, shape: Shape) -> Deviation:
 
 
 def grpo_settings(num_episodes: int, **changes: Any) -> TrainingConfig:
-    """One optimizer step of GRPO on so many episodes, without other terms than the policy loss."""
+    """One optimizer step of GRPO on so many episodes, without other terms than the policy loss. Logits are computed in blocks of
+    the size that a run chooses for this GPU."""
+    memory_bytes = torch.cuda.get_device_properties().total_memory if torch.cuda.is_available() else 0
+    sizes = {"logits_mib": max(logits_sizes(memory_bytes), default=64)}
     return TrainingConfig(
         adv_estimator="grpo",
         warmup_steps=0,
         mini_batch_size=num_episodes,
-        **{"learning_rate": 1e-5, "gradient_checkpointing": True, **changes},
+        **{"learning_rate": 1e-5, "gradient_checkpointing": True, **sizes, **changes},
     )
 
 

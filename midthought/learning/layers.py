@@ -21,12 +21,16 @@ class RecomputedLayers:
     Raises ValueError for a model without layers that transformers can recompute.
 
     With `offload`, the inputs of the layers are kept in main memory: no memory of a GPU grows with the number of layers.
+    With `compiled`, compiled layers are recomputed. (`torch.compile` of a layer that recomputes itself compiles nothing: the
+    attention is outside of the compiled code, and `checkpoint` allows no such break in it, pytorch issue 139989.)
     """
 
-    def __init__(self, *models: Any, offload: bool = False) -> None:
-        layers = [layer for model in models for layer in decoder_layers(model)]
+    def __init__(self, *models: Any, offload: bool = False, compiled: bool = False) -> None:
         compute = _recomputed_from_main_memory if offload else _recomputed
-        self._forwards = [(layer, functools.partial(compute, layer.forward)) for layer in layers]
+        self._forwards: list[tuple[nn.Module, Callable[..., Any]]] = []
+        for layer in (layer for model in models for layer in decoder_layers(model)):
+            forward = torch.compile(layer.forward, dynamic=True) if compiled else layer.forward
+            self._forwards.append((layer, functools.partial(compute, forward)))
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ weight; does not depend on a model or a loss.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from midthought.algo.divergence import NEVER
+from midthought.learning.fused import Fused
 
 BYTES_PER_LOGIT = 4
 """Blocks are in float32 for any weight type but float64, which stays."""
@@ -83,10 +85,13 @@ class BlockedHead:
         )
         return logprobs.view(targets.shape), entropies
 
+    def product(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """[n, H] -> [n, V]: the layer's outputs, in the type of the arguments."""
+        return torch.nn.functional.linear(hidden, weight, bias)
+
     def logits(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """[n, H] -> [n, V], float32 or float64."""
-        product = torch.nn.functional.linear(hidden, weight, bias)
-        return self.shape.forward(product if product.dtype == torch.float64 else product.float())
+        return self.shape.forward(_wide(self.product(hidden, weight, bias)))
 
     def computing_type(self, device_type: str) -> torch.dtype:
         """Returns the type of the product in the present context."""
@@ -149,14 +154,12 @@ class _BlockedLogprobs(torch.autograd.Function):
             wide = hidden.new_empty(len(hidden), dtype=torch.promote_types(context.dtype, torch.float32))
             logprobs, entropies, totals = wide.new_empty(targets.shape), torch.zeros_like(wide), wide
             for block in head.blocks(len(hidden)):
-                logits = head.logits(states[block], matrix, offset)
-                if temperatures is not None:
-                    logits.div_(temperatures[block, None])
-                totals[block] = logits.logsumexp(dim=-1)
-                logprobs[block] = logits.gather(-1, targets[block]) - totals[block, None]
-                if entropy:
-                    normal = logits.sub_(totals[block, None]).clamp_(min=NEVER)
-                    entropies[block] = -normal.exp().mul_(normal).sum(dim=-1)
+                product = head.product(states[block], matrix, offset)
+                its_temperatures = None if temperatures is None else temperatures[block]
+                totals[block], logprobs[block], entropies[block] = _outputs_of_block(
+                    product, targets[block], its_temperatures, head.shape, entropy
+                )
+                del product
         context.head = head
         context.save_for_backward(hidden, weight, bias, targets, temperatures, totals, entropies)
         if not entropy:
@@ -172,22 +175,73 @@ class _BlockedLogprobs(torch.autograd.Function):
         learns_entropy = bool(of_entropies.any())
         of_all = of_logprobs.sum(dim=-1, keepdim=True)
         for block in head.blocks(len(hidden)):
-            logits = gradients.logits(head, block)
-            capped = logits.clone() if head.shape.cap is not None else logits
-            if temperatures is not None:
-                logits.div_(temperatures[block, None])
-            normal = logits.sub_(totals[block, None])
-            gradient = normal.exp()
-            if learns_entropy:
-                factor = normal.clamp_(min=NEVER).add_(entropies[block, None]).mul_(of_entropies[block, None])
-                gradient.mul_(factor.add_(of_all[block])).neg_()
-            else:
-                gradient.mul_(-of_all[block])
-            gradient.scatter_add_(1, targets[block], of_logprobs[block].to(gradient.dtype))
-            if temperatures is not None:
-                gradient.div_(temperatures[block, None])
-            gradients.add(block, head.shape.backward(gradient, capped))
+            product = gradients.product(head, block)
+            gradient = _gradient_of_block(
+                product,
+                targets[block],
+                None if temperatures is None else temperatures[block],
+                totals[block],
+                of_logprobs[block],
+                of_all[block],
+                of_entropies[block] if learns_entropy else None,
+                entropies[block] if learns_entropy else None,
+                head.shape,
+            )
+            del product
+            gradients.add(block, gradient)
+            del gradient
         return (*gradients.result(), None, None, None, None)
+
+
+def _wide(product: Tensor) -> Tensor:
+    return product if product.dtype == torch.float64 else product.float()
+
+
+@Fused
+def _outputs_of_block(
+    product: Tensor, targets: Tensor, temperatures: Tensor | None, shape: LogitShape, entropy: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns `log Σ exp l` [n], log-probabilities [n, K] and entropies [n] of a block; changes a wide `product` [n, V]."""
+    logits = shape.forward(_wide(product))
+    if temperatures is not None:
+        logits.div_(temperatures[:, None])
+    totals = logits.logsumexp(dim=-1)
+    logprobs = logits.gather(-1, targets) - totals[:, None]
+    if not entropy:
+        return totals, logprobs, torch.zeros_like(totals)
+    normal = logits.sub_(totals[:, None]).clamp_(min=NEVER)
+    return totals, logprobs, -normal.exp().mul_(normal).sum(dim=-1)
+
+
+@Fused
+def _gradient_of_block(
+    product: Tensor,
+    targets: Tensor,
+    temperatures: Tensor | None,
+    totals: Tensor,
+    of_logprobs: Tensor,
+    of_all: Tensor,
+    of_entropies: Tensor | None,
+    entropies: Tensor | None,
+    shape: LogitShape,
+) -> Tensor:
+    """Returns the gradient at `product` [n, V] of a block, in its type; changes a wide `product`. `of_all`: sum over K of
+    `of_logprobs` [n, K]."""
+    logits = shape.forward(_wide(product))
+    capped = logits.clone() if shape.cap is not None else logits
+    if temperatures is not None:
+        logits.div_(temperatures[:, None])
+    normal = logits.sub_(totals[:, None])
+    gradient = normal.exp()
+    if of_entropies is not None and entropies is not None:
+        factor = normal.clamp_(min=NEVER).add_(entropies[:, None]).mul_(of_entropies[:, None])
+        gradient.mul_(factor.add_(of_all)).neg_()
+    else:
+        gradient.mul_(-of_all)
+    gradient.scatter_add_(1, targets, of_logprobs.to(gradient.dtype))
+    if temperatures is not None:
+        gradient.div_(temperatures[:, None])
+    return shape.backward(gradient, capped).to(product.dtype)
 
 
 class HeadGradients:
@@ -207,6 +261,10 @@ class HeadGradients:
         """Computes the logits of a block again: [n, V]."""
         return head.logits(self._states[block], self._matrix, self._offset)
 
+    def product(self, head: BlockedHead, block: slice) -> Tensor:
+        """Computes the layer's outputs of a block again: [n, V]."""
+        return head.product(self._states[block], self._matrix, self._offset)
+
     def add(self, block: slice, gradient: Tensor) -> None:
         """Adds the gradient at the layer's outputs of a block: [n, V]."""
         product = gradient.to(self._matrix.dtype)
@@ -215,7 +273,7 @@ class HeadGradients:
         if self._to_weight is not None:
             _add_product(self._to_weight, product.t(), self._states[block])
         if self._to_bias is not None:
-            self._to_bias += gradient.sum(dim=0)
+            self._to_bias += gradient.sum(dim=0, dtype=self._to_bias.dtype)
 
     def result(self) -> tuple[Tensor | None, ...]:
         """Returns the gradients of the three tensors, in their types; None for those that need none."""
@@ -225,11 +283,27 @@ class HeadGradients:
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Computes `total += left @ right`, without a temporary if the types are equal."""
+    """Computes `total += left @ right`, without a temporary if the types are equal or the device adds to float32 itself."""
     if total.dtype == left.dtype:
         total.addmm_(left, right)
+    elif adds_half_products(left.device, left.dtype):
+        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
     else:
         total += left @ right
+
+
+@functools.cache
+def adds_half_products(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether one matrix product adds half-precision matrices to a float32 matrix in place, as CUDA's does since torch 2.8."""
+    generator = torch.Generator().manual_seed(0)
+    left, right, total = (torch.randn(size, generator=generator).to(device) for size in ((40, 96), (40, 64), (96, 64)))
+    left, right = left.to(dtype), right.to(dtype)
+    expected = total + left.t().float() @ right.float()
+    try:
+        torch.addmm(total, left.t(), right, out_dtype=torch.float32, out=total)
+    except (NotImplementedError, RuntimeError, TypeError):
+        return False
+    return bool((total - expected).abs().max() <= 1e-3 * expected.abs().max())
 
 
 def cast(

@@ -18,6 +18,7 @@ from midthought.learning.attention import attending_by_rows, can_pack
 from midthought.learning.batch import TokenBatch
 from midthought.learning.distributed.process_group import ProcessGroup
 from midthought.learning.forward import NOTHING_MORE, TokenOutputs, frozen_logits
+from midthought.learning.fused_norms import FusedNorms
 from midthought.learning.layers import RecomputedLayers, compile_layers
 from midthought.learning.micro_batch_limit import MicroBatchLimit, Result
 from midthought.learning.model import Critic, token_outputs
@@ -53,9 +54,12 @@ class ForwardPasses:
         self._models = [*learning, *(model for model in others if model not in (None, policy))]
         self._recomputed = None
         if training.recomputes_layers:
-            self._recomputed = RecomputedLayers(*learning, offload=training.offloads_activations)
+            offload = training.offloads_activations
+            self._recomputed = RecomputedLayers(*learning, offload=offload, compiled=training.compile)
         for model in self._models if training.compile else ():
-            compile_layers(model)
+            if self._recomputed is None or all(model is not each for each in learning):
+                compile_layers(model)
+        self._norms = FusedNorms(*(() if training.compile else self._models))
 
     @property
     def device(self) -> torch.device:
@@ -73,6 +77,7 @@ class ForwardPasses:
             stack.enter_context(no_cudnn_attention(self.device))
             if self.is_packed:
                 stack.enter_context(attending_by_rows(*self._models))
+            stack.enter_context(self._norms.active())
             if self._recomputed is not None:
                 stack.enter_context(self._recomputed.active())
             yield

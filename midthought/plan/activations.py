@@ -15,6 +15,10 @@ from midthought.plan.shape import Shape
 
 FLOAT = 4
 """Bytes of a float32."""
+LOGITS_MIB = (512, 256, 128, 64)
+"""Values of `training.logits_mib` on a GPU, tried before the other sizes: large blocks are better for its matrix product."""
+LOGITS_SHARE = 160
+"""A block of logits takes at most this fraction of a GPU's memory: its backward pass holds about five of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -267,3 +271,8 @@ class Head:
         if not self.learns:
             return 0
         return self.shape.embedding_parameters * (FLOAT + (self.width if self.width < FLOAT else 0))
+
+
+def logits_sizes(memory_bytes: int) -> tuple[int, ...]:
+    """Returns the values of `training.logits_mib` for a GPU with this memory, largest first; empty if it is small."""
+    return tuple(size for size in LOGITS_MIB if size * 2**20 <= memory_bytes // LOGITS_SHARE)

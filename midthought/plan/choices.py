@@ -13,6 +13,7 @@ from midthought.config.algorithms import algorithm_summary
 from midthought.config.changes import unset_values
 from midthought.config.store import TINY
 from midthought.errors import MissingExtraError, ModelPathError, SettingsError
+from midthought.plan.activations import logits_sizes
 from midthought.plan.advice import ON_ONE_CPU, ON_ONE_GPU, Step, advise, needed
 from midthought.plan.engine_choice import (
     choose_backend,
@@ -24,7 +25,7 @@ from midthought.plan.engine_choice import (
     vllm_problem,
 )
 from midthought.plan.hardware import GIB, Hardware, gpu_of_device
-from midthought.plan.memory import MIB, Memory
+from midthought.plan.memory import Memory
 from midthought.plan.reasons import table, word
 from midthought.plan.run_settings import plan_arguments
 from midthought.plan.settings import PlanSettings
@@ -44,11 +45,6 @@ SIZES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("training", "logits_mib", (64, 32, 16)),
 )
 """Section, key and values of settings that affect only memory and speed, largest first. On a GPU, the first that fits is used."""
-LOGITS_MIB = (512, 256, 128, 64)
-"""Values of `training.logits_mib` on a GPU, tried before the other sizes: large blocks are better for its matrix product."""
-LOGITS_SHARE = 160
-"""A block of logits takes at most this fraction of a GPU's memory: its backward pass holds about five of them."""
-
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
 
 
@@ -323,12 +319,11 @@ def _largest(
     plan = _with_share(settled, source, words)
     if not on_gpu:
         return settled, plan
-    largest = plan.settings.machine.memory_bytes // LOGITS_SHARE
-    logits = [size for size in LOGITS_MIB if size * MIB <= largest]
+    logits = logits_sizes(plan.settings.machine.memory_bytes)
     if logits and config.training.logits_mib == "auto":
         settled = settled.merged({"training": {"logits_mib": logits[0]}})
         plan = _with_share(settled, source, words)
-    for section, key, sizes in (("training", "logits_mib", tuple(logits)), *SIZES):
+    for section, key, sizes in (("training", "logits_mib", logits), *SIZES):
         for size in sizes[1:] if getattr(getattr(config, section), key) == "auto" else ():
             if _is_enough(plan):
                 break

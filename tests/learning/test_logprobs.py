@@ -109,9 +109,9 @@ def test_an_impossible_token_adds_nothing():
 
 def test_no_more_logits_exist_than_a_block_holds(monkeypatch):
     seen = []
-    own = BlockedHead.logits
+    own = BlockedHead.product
     monkeypatch.setattr(
-        BlockedHead, "logits", lambda self, hidden, *rest: seen.append(len(hidden)) or own(self, hidden, *rest)
+        BlockedHead, "product", lambda self, hidden, *rest: seen.append(len(hidden)) or own(self, hidden, *rest)
     )
     hidden, weight, bias, targets = given()
     BlockedHead(weight, bias, LogitShape(), 5).outputs(hidden, targets)[0].sum().backward()
