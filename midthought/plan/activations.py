@@ -18,7 +18,7 @@ FLOAT = 4
 LOGITS_MIB = (512, 256, 128, 64)
 """Values of `training.logits_mib` on a GPU, tried before the other sizes: large blocks are better for its matrix product."""
 LOGITS_SHARE = 160
-"""A block of logits takes at most this fraction of a GPU's memory: its backward pass holds about five of them."""
+"""A block of logits takes at most this fraction of a GPU's memory: its backward pass holds about four of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,11 +250,12 @@ class Head:
 
     @property
     def backward(self) -> int:
-        """While learning. In blocks: logits, the previous block's logits and gradient (freed once the new logits exist), and one
-        entropy term. All at once: logits, their logarithm, its exponential, and the two entropy terms. The gradient of a cap
-        takes two more."""
-        capped = 2 * self.block if self.shape.final_softcap else 0
-        return (5 if self.num_blocks == 1 else 4) * self.block + capped + self._half_a_block
+        """While learning. In blocks: logits and their gradient, in half precision also the product and its gradient, twice while
+        `fused` compares; the gradient of a cap takes three more. All at once: logits, their logarithm, its exponential, and the
+        two entropy terms; the gradient of a cap takes two more."""
+        if self.num_blocks == 1:
+            return (7 if self.shape.final_softcap else 5) * self.block + self._half_a_block
+        return (5 if self.shape.final_softcap else 2) * self.block + 3 * self._half_a_block
 
     @property
     def _half_a_block(self) -> int:
