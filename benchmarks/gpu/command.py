@@ -24,13 +24,14 @@ from benchmarks.table import describe_machine
 
 SECONDS = 540
 """Of the whole command, by default: a machine that is lent for ten minutes also has packages to install."""
-MIN_CHECK_SECONDS = 3.0
+MIN_CHECK_SECONDS = 1.0
 MIN_OVERRUN_SECONDS = 20.0
 """A check that is over its share leaves out what it has not begun. It is ended at twice its share, at least so much later:
 a new process takes longer than most checks."""
 END_SECONDS = 1.0
 """To end the process before the whole time is over."""
 TIMED_OUT = "stopped: it took much longer than its share of the time"
+TIME_IS_OVER = "stopped: the time of the whole command is over"
 MODELS = ("0.6B", "1.7B", "8B")
 TINY_MODELS = ("tiny",)
 
@@ -82,8 +83,8 @@ class Worker:
         """Of each process: imports and the device's initialization. No check is charged for them."""
 
     def start(self) -> None:
-        """Starts the process and waits until it is ready. Does nothing if there is one."""
-        if self._process is not None:
+        """Starts the process and waits until it is ready. Does nothing if there is one, or no time."""
+        if self._process is not None or time.monotonic() > self._ends:
             return
         began = time.monotonic()
         context = get_context("spawn")
@@ -104,7 +105,7 @@ class Worker:
         began = time.monotonic()
         status, reason = self._run(outcome, seconds, on_finding)
         if status is Status.ERROR:
-            self._stop(prints_stack=reason == TIMED_OUT)
+            self._stop(prints_stack=reason in (TIMED_OUT, TIME_IS_OVER))
         outcome.end(status, reason, time.monotonic() - began)
 
     def _run(self, outcome: Outcome, seconds: float, on_finding: Callable[[], None]) -> tuple[Status, str]:
@@ -122,7 +123,7 @@ class Worker:
             assert self._process is not None
             self._process.join(10.0)
             return Status.ERROR, f"its process ended with exit code {self._process.exitcode}"
-        return Status.ERROR, TIMED_OUT
+        return Status.ERROR, TIME_IS_OVER if ends == self._ends else TIMED_OUT
 
     def _poll(self, ends: float) -> bool:
         seconds = max(0.0, ends - time.monotonic())
@@ -139,6 +140,7 @@ class Worker:
             process.join(0.5)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # with the processes that vLLM started
+        process.kill()  # if it had no group of its own yet
         process.join(5.0)
 
     def __enter__(self) -> Worker:
@@ -150,8 +152,8 @@ class Worker:
 
 def _parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks gpu", description=__doc__)
-    numbers = [check.number for check in CHECKS]
     titles = "; ".join(f"{check.number} {check.title}" for check in CHECKS)
+    numbers = sorted(check.number for check in CHECKS)
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1 or cpu")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes: to see that every check runs")
     parser.add_argument("--checks", nargs="+", type=int, default=numbers, choices=numbers, help=titles)

@@ -86,7 +86,10 @@ class Outcome:
     seconds: float = 0.0
 
     def end(self, status: Status, reason: str, seconds: float) -> None:
-        """A requirement that is not met is reported even if the check broke later."""
+        """A requirement that is not met is reported even if the check broke later. A check without one part that was run was
+        not run."""
+        if status is Status.OK and self.findings and all(each.is_left_out for each in self.findings):
+            status, reason = Status.NOT_RUN, str(self.findings[0].value)
         self.status = Status.FAILED if any(each.is_met is False for each in self.findings) else status
         self.reason, self.seconds = reason, seconds
 

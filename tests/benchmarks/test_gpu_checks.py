@@ -228,6 +228,13 @@ def test_a_reduced_wheel_has_the_library_for_one_cuda_version(tmp_path: Path) ->
         reduce_wheel(path, "12.0")
 
 
+def test_a_check_whose_parts_were_all_left_out_was_not_run() -> None:
+    outcome = Outcome(check=QUICK)
+    Report(outcome.findings.append).left_out("8B", "no time is left")
+    outcome.end(Status.OK, "", 1.0)
+    assert (outcome.status, outcome.reason) == (Status.NOT_RUN, "no time is left")
+
+
 def test_a_gpu_without_a_number_is_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most functions of torch.cuda refuse a device without a number."""
     chosen: list[torch.device] = []
