@@ -18,7 +18,7 @@ from midthought.learning.attention import attending_by_rows, can_pack
 from midthought.learning.batch import TokenBatch
 from midthought.learning.distributed.process_group import ProcessGroup
 from midthought.learning.forward import NOTHING_MORE, TokenOutputs, frozen_logits
-from midthought.learning.fused_norms import FusedNorms
+from midthought.learning.fused_modules import FusedModules
 from midthought.learning.layers import RecomputedLayers, compile_layers
 from midthought.learning.micro_batch_limit import MicroBatchLimit, Result
 from midthought.learning.model import Critic, token_outputs
@@ -59,7 +59,7 @@ class ForwardPasses:
         for model in self._models if training.compile else ():
             if self._recomputed is None or all(model is not each for each in learning):
                 compile_layers(model)
-        self._norms = FusedNorms(*(() if training.compile else self._models))
+        self._fused = FusedModules(*self._models, norms=not training.compile)
 
     @property
     def device(self) -> torch.device:
@@ -77,7 +77,7 @@ class ForwardPasses:
             stack.enter_context(no_cudnn_attention(self.device))
             if self.is_packed:
                 stack.enter_context(attending_by_rows(*self._models))
-            stack.enter_context(self._norms.active())
+            stack.enter_context(self._fused.active())
             if self._recomputed is not None:
                 stack.enter_context(self._recomputed.active())
             yield

@@ -7,9 +7,10 @@ import torch
 from training_settings import training
 
 from midthought.learning import fused, logprobs
+from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
 from midthought.learning.fused import Fused
-from midthought.learning.fused_norms import FusedNorms
+from midthought.learning.fused_modules import FusedModules
 from midthought.learning.learner import Learner
 from midthought.learning.logprobs import BlockedHead, LogitShape, adds_half_products
 
@@ -104,16 +105,44 @@ def test_norms_that_compute_the_same_are_replaced_within_the_context(kind, numbe
     def replaced() -> int:
         return sum("forward" in vars(module) for module in policy.modules())
 
-    with FusedNorms(policy).active():
+    with FusedModules(policy).active():
         assert replaced() == 0, "float32 stays"
-    norms = FusedNorms(policy.bfloat16())
+    norms = FusedModules(policy.bfloat16())
     with norms.active():
         assert replaced() == number
     assert replaced() == 0
 
 
-def test_a_learner_with_fused_norms_is_as_near_to_float32(make_policy, make_trajectory, monkeypatch):
+@pytest.mark.parametrize("changes", [{}, {"use_rslora": True}, {"use_dora": True}])
+def test_lora_layers_are_replaced_unless_they_compute_something_else(changes, make_policy, on_cpu):
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(
+        r=2, lora_alpha=3, target_modules=["q_proj", "down_proj"], init_lora_weights=False, **changes
+    )
+    policy = peft.get_peft_model(make_policy().bfloat16(), config).eval()
+    tokens = torch.arange(8)[None]
+    with torch.no_grad():
+        plain = policy(input_ids=tokens).logits
+        with policy.disable_adapter():
+            base = policy(input_ids=tokens).logits
+        with FusedModules(policy, norms=False).active():
+            replaced = sum("forward" in vars(module) for module in policy.modules())
+            found = policy(input_ids=tokens).logits
+            with policy.disable_adapter():
+                assert torch.equal(policy(input_ids=tokens).logits, base)
+    assert replaced == (0 if "use_dora" in changes else 4)
+    assert (found - plain).norm() < 0.02 * plain.norm() < 0.2 * (plain - base).norm()
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+def test_a_learner_with_fused_modules_is_as_near_to_float32(rank, make_policy, make_trajectory, monkeypatch):
     policy = make_policy().bfloat16()
+    if rank:
+        pytest.importorskip("peft")
+        policy = add_adapters(policy, rank, 2 * rank)
+        for name, parameter in policy.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(parameter, std=0.05)
     batch = TokenBatch.from_trajectories([make_trajectory(seed, group=0) for seed in range(4)])
     settings = training(adv_estimator="grpo", gradient_checkpointing=True, logits_mib=48 * 4 * 64 / 2**20)
 
@@ -123,7 +152,7 @@ def test_a_learner_with_fused_norms_is_as_near_to_float32(make_policy, make_traj
         updated = [tensor for group in learner.optimizer.param_groups for tensor in group["params"]]
         return torch.cat([tensor.grad.flatten() for tensor in updated])
 
-    exact, plain = gradient(policy.float()), gradient(policy.bfloat16())
+    exact, plain = gradient(copy.deepcopy(policy).float()), gradient(policy)
     monkeypatch.setattr(fused, "DEVICES", {"cpu"})
     found = gradient(policy)
     assert not torch.equal(found, plain)
