@@ -24,13 +24,16 @@ from midthought.peft_weights import is_mergeable
 
 
 class FusedModules:
-    """The norms (if requested) and LoRA layers of models. Weights are read in place."""
+    """The norms and LoRA layers of models. Weights are read in place.
 
-    def __init__(self, *models: Any, norms: bool = True) -> None:
+    Not for models with `torch.compile`, which would compile every layer again.
+    """
+
+    def __init__(self, *models: Any) -> None:
         modules = [module for model in models for module in model.modules()]
         self._forwards: list[tuple[Any, Callable[..., Tensor]]] = []
         is_same: dict[Any, bool] = {}
-        for module in filter(_is_norm, modules) if norms else ():
+        for module in filter(_is_norm, modules):
             weight = module.weight
             key = type(module), weight.device, weight.dtype, weight.shape, module.variance_epsilon
             if key not in is_same:

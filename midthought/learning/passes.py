@@ -59,7 +59,7 @@ class ForwardPasses:
         for model in self._models if training.compile else ():
             if self._recomputed is None or all(model is not each for each in learning):
                 compile_layers(model)
-        self._fused = FusedModules(*self._models, norms=not training.compile)
+        self._fused = FusedModules(*(() if training.compile else self._models))
 
     @property
     def device(self) -> torch.device:

@@ -42,7 +42,8 @@ class Activations:
     capped logits (Gemma 2) keeps all scores twice, `8 n_heads n`, and neither log-sum-exp nor a second copy of its outputs.
 
     With LoRA of rank r, frozen weights keep nothing: a norm keeps 4 w, and each of the linear maps 4 r. If b < 4, every map
-    keeps its own copy of its input in float32 (peft's adapters are in float32) instead of the shared one. Experts with adapters
+    keeps its own copy of its input in float32 (peft's adapters are in float32) instead of the shared one; not on a GPU,
+    where `fused_modules` needs less, which is not counted. Experts with adapters
     compute with merged weights, which are kept for the backward pass: `constant`. DoRA keeps what a map and its adapter give,
     and constants that grow with the square of a map's input (`_dora_constant`).
     """

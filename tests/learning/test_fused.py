@@ -125,13 +125,14 @@ def test_lora_layers_are_replaced_unless_they_compute_something_else(changes, ma
         plain = policy(input_ids=tokens).logits
         with policy.disable_adapter():
             base = policy(input_ids=tokens).logits
-        with FusedModules(policy, norms=False).active():
-            replaced = sum("forward" in vars(module) for module in policy.modules())
+        with FusedModules(policy).active():
+            replaced = sum("forward" in vars(module) for module in policy.modules() if hasattr(module, "base_layer"))
             found = policy(input_ids=tokens).logits
             with policy.disable_adapter():
-                assert torch.equal(policy(input_ids=tokens).logits, base)
+                disabled = policy(input_ids=tokens).logits
     assert replaced == (0 if "use_dora" in changes else 4)
-    assert (found - plain).norm() < 0.02 * plain.norm() < 0.2 * (plain - base).norm()
+    far = (plain - base).norm()
+    assert (found - plain).norm() < 0.1 * far and (disabled - base).norm() < 0.1 * far
 
 
 @pytest.mark.parametrize("rank", [0, 4])
