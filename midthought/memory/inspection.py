@@ -7,6 +7,7 @@ from typing import Any
 
 from midthought.memory.formats.scripts import is_diarization_label
 from midthought.memory.transcripts import Transcript, TranscriptFolder
+from midthought.memory.turns import clock_seconds
 
 _NUM_FIRST_TURNS = 3
 _MAX_LETTERS = 160
@@ -111,10 +112,7 @@ def _durations(transcript: Transcript) -> Sequence[int | None]:
 
 
 def _seconds(time: str | None) -> int | None:
-    if time is None:
-        return None
-    hours, minutes, seconds = map(int, time.split(":"))
-    return hours * 3600 + minutes * 60 + seconds
+    return None if time is None else clock_seconds(time)
 
 
 def _cut(text: str) -> str:

@@ -14,6 +14,7 @@ from midthought.memory.duplicates import duplicate_groups
 from midthought.memory.formats import Format, Reading, binary_format_of, format_of, suffixes
 from midthought.memory.formats.decoding import decode
 from midthought.memory.formats.reading import DOUBTFUL_BELOW, Skipped
+from midthought.memory.formats.speech_signs import with_speech_doubts
 from midthought.memory.speaker_names import FILE_NAME, SpeakerNames, with_names
 from midthought.memory.turns import UNKNOWN_SPEAKER, Turn, turns_of, without_unusable_characters
 
@@ -148,7 +149,7 @@ def _understood(path: Path, content: bytes) -> tuple[Format, str, Reading]:
     form = binary_format_of(content)
     try:
         if form is not None and form.read_bytes is not None:
-            return form, "binary", form.read_bytes(content)
+            return form, "binary", with_speech_doubts(form.read_bytes(content))
         decoded = decode(content)
         text = without_unusable_characters(decoded.text.replace("\r\n", "\n").replace("\r", "\n"))
     except ValueError as error:
@@ -156,7 +157,7 @@ def _understood(path: Path, content: bytes) -> tuple[Format, str, Reading]:
         raise TranscriptError(f"{path}: {error}{remedy}") from None
     form = format_of(text, path.suffix)
     try:
-        return form, decoded.encoding, form.read(text)
+        return form, decoded.encoding, with_speech_doubts(form.read(text))
     except ValueError as error:
         raise TranscriptError(f"{path}: {error}; {form.remedy}") from None
 

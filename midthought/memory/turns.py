@@ -102,6 +102,12 @@ def clock_time(value: object) -> str | None:
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}" if seconds < _MAX_SECONDS else None
 
 
+def clock_seconds(time: str) -> int:
+    """Returns the seconds of `HH:MM:SS`."""
+    hours, minutes, seconds = map(int, time.split(":"))
+    return 3600 * hours + 60 * minutes + seconds
+
+
 def without_unusable_characters(text: str) -> str:
     """Replaces control characters, lone surrogates and private-use characters by blanks.
 

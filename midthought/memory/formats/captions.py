@@ -12,6 +12,7 @@ from midthought.memory.formats.line_candidates import Layout, Row, share_in_orde
 from midthought.memory.formats.line_heads import Head, name_alone
 from midthought.memory.formats.reading import Reading, Skipped, head_of, name_of
 from midthought.memory.formats.registry import transcript_format
+from midthought.memory.formats.scripts import word_count
 from midthought.memory.markup import unescape
 from midthought.memory.turns import CLOCK_PATTERN, UNKNOWN_SPEAKER, Segment, clock_time
 
@@ -24,9 +25,16 @@ _CUE_TIME = re.compile(
 
 _REMEDY = "give it cues with '{} --> {}' and words"
 _VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s+(?P<name>[^<>]*)>")
-_TAG = re.compile(r"</?(?:b|c|font|i|lang|rt|ruby|u)(?:[.\s][^<>]*)?>|</v>|<\d[\d:.]*>", re.IGNORECASE)
+_TAG = re.compile(r"</?(?:b|c|font|i|lang|rt|ruby|u)(?:[.\s][^<>]*)?>|</v>|<\d[\d:.]*>|\{\\[^{}]*\}", re.IGNORECASE)
 _FILE_FIELD = re.compile(r"(Kind|Language|Title|Region):\s*(.*)")
 _DASH = re.compile(r"^\s*(?P<change>>>+|[-–—])\s+")
+_OUTSIDE = "not part of a cue"
+_MAX_NAME_WORDS = 2
+"""Of the name of a cue, on the line before its times."""
+_MAX_WORDS_OUTSIDE = 40
+_MAX_SHARE_OUTSIDE = 0.05
+_NOTES = ("NOTE", "STYLE", "REGION")
+"""First words of the blocks of a VTT file that are no cues."""
 _BREAK = re.compile(r"\[br\]|<br\s?/?>", re.IGNORECASE)
 
 
@@ -54,9 +62,13 @@ def read_captions(text: str) -> Reading:
     """Ignores notes, styles, numbers and headers between cues. Lines repeated by roll-up captions are read once."""
     cues, lines = _cues(text)
     header, skipped = _outside(lines, text.startswith("WEBVTT"))
-    return read_cues(cues)._replace(
-        title=next((value for key, value in header if key.lower() == "title"), None), header=header, skipped=skipped
-    )
+    title = next((value for key, value in header if key.lower() == "title"), None)
+    reading = read_cues(cues)._replace(title=title, header=header, skipped=skipped)
+    left = [each.text for each in skipped if each.reason == _OUTSIDE and len(each.text.split()) > _MAX_NAME_WORDS]
+    num_left = sum(map(word_count, left))
+    if num_left > max(_MAX_WORDS_OUTSIDE, _MAX_SHARE_OUTSIDE * sum(word_count(each.text) for each in reading.segments)):
+        return reading.doubted(f"{num_left} words are not part of a cue and were not read: {left[-1][:40]!r}", 0.3)
+    return reading
 
 
 def read_cues(cues: list[Cue]) -> Reading:
@@ -108,13 +120,14 @@ def _judge_times(layout: Layout, times: Sequence[str]) -> None:
         layout.doubt(f"{1 - order:.0%} of the times go back", min(0.4, 2 * (1 - order)))
 
 
-def _cues(text: str) -> tuple[list[Cue], list[str]]:
-    """Returns the cues, and the lines outside of them that are no numbers."""
+def _cues(text: str) -> tuple[list[Cue], list[tuple[str, bool]]]:
+    """Returns the cues, and the lines outside of them that are no numbers, with whether they are notes."""
     cues: list[Cue] = []
-    outside: list[str] = []
+    outside: list[tuple[str, bool]] = []
     is_vtt = text.startswith("WEBVTT")
-    inside = False
+    inside = in_notes = False
     for line in text.split("\n"):
+        in_notes = is_vtt and bool(line) and (in_notes or line.split(" ")[0] in _NOTES)
         if start := _CUE_TIME.match(line):
             if inside and (number := cues[-1].lines) and number[-1] == str(len(cues) + 1):
                 number.pop()  # number of a cue without a blank line before it
@@ -125,22 +138,22 @@ def _cues(text: str) -> tuple[list[Cue], list[str]]:
         elif inside:
             cues[-1].lines.append(_TAG.sub("", _BREAK.sub(" ", line)).strip())
         elif line.strip() and not line.strip().isdigit():
-            outside.append(line.strip())
+            outside.append((line.strip(), in_notes))
     return [Cue(cue.time, [line for line in cue.lines if line]) for cue in cues], outside
 
 
-def _outside(lines: Sequence[str], is_vtt: bool) -> tuple[tuple[tuple[str, str], ...], tuple[Skipped, ...]]:
+def _outside(lines: Sequence[tuple[str, bool]], is_vtt: bool) -> tuple[tuple[tuple[str, str], ...], tuple[Skipped, ...]]:
     """Returns the header's fields and the skipped blocks: notes, styles, names of cues."""
     fields: list[tuple[str, str]] = []
     skipped: list[Skipped] = []
-    for number, line in enumerate(lines):
+    for number, (line, is_note) in enumerate(lines):
         if is_vtt and number == 0:
             if rest := line.removeprefix("WEBVTT").strip(" -"):
                 fields.append(("", rest))
         elif (field := _FILE_FIELD.fullmatch(line)) and len(skipped) == 0:
             fields.append((field[1], field[2]))
         else:
-            skipped.append(Skipped(line, "not part of a cue"))
+            skipped.append(Skipped(line, "note or style" if is_note else _OUTSIDE))
     return tuple(fields), tuple(skipped)
 
 

@@ -26,7 +26,7 @@ from midthought.memory.formats.line_candidates import (
 from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_label, time_head
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role, looks_like_name
-from midthought.memory.turns import clock_time
+from midthought.memory.turns import clock_seconds, clock_time
 
 _WEIGHTS = {
     "name / time": 1.6,
@@ -297,18 +297,13 @@ def _evidence(style: str, accepted: dict[int, Head]) -> float:
 def _scale_numbers(layout: Layout, num_words: int) -> None:
     """Takes times that are numbers for milliseconds if they would make a word longer than anybody speaks it."""
     numbers = {place: head for place, head in layout.heads.items() if head.is_number}
-    last = max((_seconds(head.time) for head in numbers.values() if head.time), default=0)
+    last = max((clock_seconds(head.time) for head in numbers.values() if head.time), default=0)
     if last > _MAX_SECONDS_PER_WORD * num_words:
         layout.heads |= {
-            place: head._replace(time=clock_time(_seconds(head.time) / 1000))
+            place: head._replace(time=clock_time(clock_seconds(head.time) / 1000))
             for place, head in numbers.items()
             if head.time
         }
-
-
-def _seconds(time: str) -> int:
-    hours, minutes, seconds = map(int, time.split(":"))
-    return 3600 * hours + 60 * minutes + seconds
 
 
 def _add_known_labels(layout: Layout, rows: Sequence[Row], candidates: dict[str, dict[int, Head]]) -> None:

@@ -22,7 +22,7 @@ from midthought.memory.formats.layouts import choose_layout
 from midthought.memory.formats.line_candidates import Layout, Row
 from midthought.memory.formats.line_heads import heads_of
 from midthought.memory.formats.reading import Reading, Skipped, name_of
-from midthought.memory.formats.scripts import ends_sentence, is_unspaced
+from midthought.memory.formats.scripts import ends_sentence, word_count
 from midthought.memory.turns import CLOCK, Segment
 
 MIN_PROSE_WORDS = 50
@@ -42,7 +42,6 @@ _SPELLED_LAST = re.compile(r"(?<=\S )(?:(\d{1,2}) hours? )?(\d{1,3}) minutes? (\
 _MAX_END_SHARE = 0.25
 _MAX_TITLE_WORDS = 15
 _MAX_TITLE_ROWS = 5
-_UNSPACED_LETTERS_PER_WORD = 2
 
 
 def read_rows(
@@ -122,7 +121,7 @@ def _without_spelled_time(line: str) -> str:
 
 def _num_rows_before_transcript(rows: Sequence[Row]) -> int:
     """Returns the number of rows up to a heading such as `Transcript` that most of the text follows, with it; else 0."""
-    sizes = [num_words(row.text) for row in rows]
+    sizes = [word_count(row.text) for row in rows]
     for place, row in enumerate(rows):
         if starts_transcript(row.text) and (row.mark or row.after_blank) and sum(sizes[:place]) < 0.5 * sum(sizes):
             return place + 1
@@ -137,9 +136,9 @@ def _without_end(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
     ]
     counts = Counter(rows[place].text.casefold() for place in places)  # headings in the parts of a meeting recur
     for place in places:
-        after = sum(num_words(row.text) for row in rows[place:])
+        after = sum(word_count(row.text) for row in rows[place:])
         is_end = place > 0 and counts[rows[place].text.casefold()] == 1
-        if is_end and after < _MAX_END_SHARE * sum(num_words(row.text) for row in rows):
+        if is_end and after < _MAX_END_SHARE * sum(word_count(row.text) for row in rows):
             return rows[:place], rows[place:]
     return rows, ()
 
@@ -170,9 +169,9 @@ def _num_header_rows(rows: Sequence[Row]) -> int:
 
 def _is_speech(preface: Sequence[Row], rows: Sequence[Row], *, has_fields: bool) -> bool:
     """Whether text before the first named turn is so long that it is no description; longer ones follow header fields."""
-    spoken = sum(num_words(row.text) for row in preface if row.mark != "#")
+    spoken = sum(word_count(row.text) for row in preface if row.mark != "#")
     share = 0.5 if has_fields else 0.2
-    return spoken > 400 or spoken > max(60, share * sum(num_words(row.text) for row in rows))
+    return spoken > 400 or spoken > max(60, share * sum(word_count(row.text) for row in rows))
 
 
 def _segments(
@@ -227,7 +226,7 @@ def _prose(
         rows = rows[num:]
     skipped += [Skipped(keep(row.text.lstrip("# ")), "heading") for row in rows if row.mark == "#"]
     rows = [row for row in rows if row.mark != "#" and not is_rule(row.text)]
-    if sum(num_words(row.text) for row in rows) < MIN_PROSE_WORDS:
+    if sum(word_count(row.text) for row in rows) < MIN_PROSE_WORDS:
         return Reading(None, [])
     is_lines = len(rows) > 1 and not any(row.after_blank for row in rows[1:])  # as Whisper writes them
     parts = [row.text for row in rows] if is_lines else ["\n".join(row.text for row in rows)]
@@ -244,10 +243,3 @@ def _num_title_rows(rows: Sequence[Row]) -> int:
         return 0
     are_short = all(len(row.text.split()) <= _MAX_TITLE_WORDS + 5 * bool(place) for place, row in enumerate(rows[:num]))
     return num if are_short and not any(ends_sentence(row.text.rstrip(")]")) for row in rows[:num]) else 0
-
-
-def num_words(text: str) -> int:
-    """Returns the number of words; two letters of a script without blanks between words count as one."""
-    if text.isascii():
-        return len(text.split())
-    return len(text.split()) + sum(map(is_unspaced, text)) // _UNSPACED_LETTERS_PER_WORD

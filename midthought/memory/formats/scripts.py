@@ -20,6 +20,7 @@ _PREPOSITIONS = frozenset({"and", "at", "by", "for", "from", "in", "of", "the", 
 """Words that no name ends with."""
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 _MAX_UNSPACED_LETTERS = 14
+_UNSPACED_LETTERS_PER_WORD = 2
 _VOICES = (
     "speaker|spk|spkr|sprecher|spreker|talare|puhuja|locuteur|interlocuteur|intervenant|hablante|interlocutor|ponente|orador|"
     "falante|parlante|interlocutore|pembicara|penutur|mówca|konuşmacı|participant|teilnehmer|person|voice|channel|"
@@ -31,7 +32,9 @@ _LABEL = regex.compile(
     r"caller|interviewer|interviewee|moderator|unknown|unidentified|audience|male|female|man|woman)"
     r"(?:[ _#\-]?(?:speaker|voice|member))?[ _#\-]?(?:\d{1,3}(?:-\p{L}{1,20})?|[a-z])?"
 )
-_DIARIZED = regex.compile(rf"(?i)(?:{_VOICES}|s)[ _#\-]*(?:\d{{1,3}}|[a-z])")
+_DIARIZED = regex.compile(
+    rf"(?i)(?:(?:{_VOICES}|s)[ _#\-]*\d{{1,3}}|(?:{_VOICES})(?:[ _#\-]+[a-z]|(?-i:(?<=[a-z])[A-Z]))|s[ _#\-]+[a-z])"
+)
 _SENTENCE_END = regex.compile(r"(?:[\p{Sentence_Terminal}…:–—\-][\p{Pf}\p{Pe}\"'’”]*|[\p{Pe}\p{Pf}])\s*$")
 _LETTER = regex.compile(r"\p{L}")
 
@@ -98,3 +101,8 @@ def ends_sentence(text: str) -> bool:
 def is_unspaced(sign: str) -> bool:
     """True for a character of a script that writes no blanks between words."""
     return bool(_UNSPACED.match(sign))
+
+
+def word_count(text: str) -> int:
+    """Returns the number of words; two letters of a script without blanks between words count as one."""
+    return len(text.split()) + (0 if text.isascii() else len(_UNSPACED.findall(text)) // _UNSPACED_LETTERS_PER_WORD)

@@ -1,0 +1,52 @@
+"""Signs, in every format, that what was read is not only speech: lines that recur, codes of a markup, too few words for the
+time. Each lowers the confidence and is reported as a sentence."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from midthought.memory.formats.reading import Reading
+from midthought.memory.formats.scripts import word_count
+from midthought.memory.turns import clock_seconds
+
+_MIN_LINES = 8
+_MIN_LINE_WORDS = 4
+_MAX_RECURRING_SHARE = 0.4
+_MAX_CODE_SHARE = 0.02
+_MIN_CODES = 3
+_MIN_WORDS_PER_SECOND = 0.15
+"""People say two to three words per second; films with long silence have 0.3."""
+_DIGITS = re.compile(r"\d+")
+_CODE = re.compile(
+    r"=[0-9A-F]{2}(?:=|\W|$)|\\[a-zA-Z]{2,20}[{\[]|\{\\|\{\d{1,7}\}|</?[a-zA-Z][\w:]{0,20}(?:[\s>/]|$)|"
+    r"\w=\"|&(?:#\d{1,6}|[a-z]{2,8});|â€|Ã[\x80-\xbf©¨¤¶¼]"
+)
+"""Quoted-printable, LaTeX, subtitle effects, frame numbers, tags, attributes, character references, wrong encodings."""
+
+
+def with_speech_doubts(reading: Reading) -> Reading:
+    """Returns the reading with doubts about text that is not speech."""
+    texts = [segment.text for segment in reading.segments if segment.text.strip()]
+    lines = [_DIGITS.sub("#", text) for text in texts if len(text.split()) >= _MIN_LINE_WORDS]
+    num_again = len(lines) - len(set(lines))
+    if len(lines) >= _MIN_LINES and num_again > _MAX_RECURRING_SHARE * len(lines):
+        most = Counter(lines).most_common(1)[0][0]
+        reading = reading.doubted(f"{num_again} of {len(lines)} lines recur, as those of a log do: {most[:50]!r}", 0.4)
+    words = [word for text in texts for word in text.split()]
+    codes = [word for word in words if _CODE.search(word)]
+    if len(codes) > max(_MIN_CODES, _MAX_CODE_SHARE * len(words)):
+        reading = reading.doubted(f"{len(codes)} words have codes of a markup: {codes[0][:30]!r}", 0.4)
+    return _with_rate_doubt(reading)
+
+
+def _with_rate_doubt(reading: Reading) -> Reading:
+    """Returns the reading with a doubt if the times of text without speakers leave minutes for a few words, as chapters do."""
+    times = [clock_seconds(segment.time) for segment in reading.segments if segment.time]
+    if len(times) < 3 or any(segment.speaker for segment in reading.segments):
+        return reading
+    said, seconds = sum(word_count(segment.text) for segment in reading.segments), max(times) - min(times)
+    if said >= _MIN_WORDS_PER_SECOND * seconds:
+        return reading
+    what = f"{said} words in {seconds // 60} minutes are too few for speech: its times may be those of chapters"
+    return reading.doubted(what, 0.4)
