@@ -142,7 +142,9 @@ def _cues(text: str) -> tuple[list[Cue], list[tuple[str, bool]]]:
     return [Cue(cue.time, [line for line in cue.lines if line]) for cue in cues], outside
 
 
-def _outside(lines: Sequence[tuple[str, bool]], is_vtt: bool) -> tuple[tuple[tuple[str, str], ...], tuple[Skipped, ...]]:
+def _outside(
+    lines: Sequence[tuple[str, bool]], is_vtt: bool
+) -> tuple[tuple[tuple[str, str], ...], tuple[Skipped, ...]]:
     """Returns the header's fields and the skipped blocks: notes, styles, names of cues."""
     fields: list[tuple[str, str]] = []
     skipped: list[Skipped] = []

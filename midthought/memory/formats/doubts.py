@@ -10,6 +10,7 @@ from itertools import pairwise
 from midthought.memory.formats.header_fields import is_role_key
 from midthought.memory.formats.line_candidates import (
     ODD,
+    OF_SENTENCES,
     WEAK,
     Layout,
     Row,
@@ -87,7 +88,7 @@ def judge_named(
 
 def judge_inner_lines(layout: Layout, rows: Sequence[Row]) -> None:
     """Adds a doubt if lines within turns start with times that were read as words, or with numbers as a list does."""
-    first, taken = min(layout.heads), {*layout.heads, *layout.used}
+    first, taken = min(layout.heads), {*layout.heads, *layout.used, *layout.headings}
     inside = [row.text for place, row in enumerate(rows) if place > first and place not in taken]
     found = [text for text in inside if _TIME_INSIDE.match(text)]
     if len(found) > max(1, 0.02 * len(layout.heads)):
@@ -104,11 +105,14 @@ def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dic
     counts = Counter(
         name_of(head.name or "")
         for style, found in candidates.items()
-        if style not in ("name", "any:", "name |", ODD + "any:") and not style.startswith("# ") and style != "bold name"
+        if style not in ("name", "any:", "name |", ODD + "any:")
+        and bare_style(style.removeprefix(ODD)) not in OF_SENTENCES
+        and not style.startswith("# ")
+        and style != "bold name"
         for head in found.values()
     )
     said = [layout.heads[place].rest if place in layout.heads else row.text for place, row in enumerate(rows)]
-    if labels := _hidden_labels(said):
+    if labels := _hidden_labels(said) or _recurring_sentences(candidates, len(rows)):
         layout.doubt(f"many lines start alike: {', '.join(map(repr, labels[:3]))}", 0.3)
     if labels := _recurring_short_lines(rows):
         layout.doubt(f"short lines recur, as names do: {', '.join(map(repr, labels[:3]))}", 0.3)
@@ -131,7 +135,7 @@ def _hidden_labels(texts: Sequence[str]) -> list[str]:
     for text in texts:
         label = _LABEL.match(text, _LEAD.match(text).end())  # type: ignore[union-attr]  # matches the empty text
         if label and len(label[1].split()) <= _MAX_LABEL_WORDS:
-            labels[label[1].strip().casefold()] += 1
+            labels[_DIGITS.sub("#", label[1].strip().casefold())] += 1
         if len(text.split()) > 2:
             starts[_DIGITS.sub("#", " ".join(text.split()[:2]))] += 1
             starts[text.split()[0]] += any(map(_is_sign, text.split()[0]))
@@ -140,6 +144,16 @@ def _hidden_labels(texts: Sequence[str]) -> list[str]:
     if sum(recurring.values()) >= max(3, 0.15 * len(texts)):
         return sorted(recurring, key=lambda label: -recurring[label])
     return common if sum(starts[start] for start in common) > 0.3 * len(texts) else []
+
+
+def _recurring_sentences(candidates: dict[str, dict[int, Head]], num_rows: int) -> list[str]:
+    """Returns labels such as `PRESIDENT.` if recurring ones start a third of the lines."""
+    for style in OF_SENTENCES:
+        counts = Counter(head.name or "" for head in candidates.get(style, {}).values())
+        recurring = [name for name, count in counts.most_common() if count > 1]
+        if len(recurring) > 1 and sum(counts[name] for name in recurring) > max(3, num_rows / 3):
+            return recurring
+    return []
 
 
 def _is_sign(letter: str) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import regex
 
 from midthought.memory.formats.reading import Skipped
-from midthought.memory.formats.scripts import folded, is_role, looks_like_name
+from midthought.memory.formats.scripts import ends_sentence, folded, is_role, looks_like_name
 from midthought.memory.formats.word_lists import COLUMNS, FIELDS, LONG_FIELDS, ROLES
 from midthought.memory.turns import CLOCK
 
@@ -42,20 +42,29 @@ _FOOTERS = {
     "page number": regex.compile(r"(?i)\W{0,3}page\s+\d{1,4}(?:\s*(?:of|/)\s*\d{1,4})?\W{0,3}|-\s*\d{1,4}\s*-"),
     "field of an archive": regex.compile(r"_[a-z]{2,20}\s?:.{0,2000}"),
     "field of lyrics": regex.compile(r"\[(?:ti|ar|al|au|by|la|re|ve|offset|length):[^\[\]]{0,200}\]"),
+    "note of a meeting program": regex.compile(
+        r"(?i)(?:meeting|transcription) ended after .{1,20}|this editable transcript was computer generated.{0,99}"
+    ),
+    "line of an export": regex.compile(r"(?i)exported \d{1,9} message(?:s|\(s\))\W{0,3}"),
+    "message of a chat server": regex.compile(
+        rf"(?:\[?{CLOCK}\]?\s{{1,3}})?(?:-!-|\*\*\*)\s.{{1,180}}|-{{3}} Log (?:opened|closed) .{{1,60}}"
+    ),
+    "line of a coder": regex.compile(r"%[a-z]{3}:\s.{0,190}"),
     "start of a recording": regex.compile(r"(?i).{1,60}(?:started|stopped) transcription"),
     _MARK: regex.compile(r"={2,}\s*[^=\s][^=]{0,100}={2,}|-{3,}\s*[^-\s].{0,100}?-{3,}"),
 }
-_ANYWHERE = frozenset({*_FOOTERS} - {"line of a service", "end mark"})
+_ANYWHERE = frozenset({*_FOOTERS} - {"line of a service", "end mark", "line of an export"})
 """Kinds of lines that are recognized in the middle of a text, too."""
 _TRANSCRIPT = regex.compile(
-    r"(?i)[\s#*_]*(?:(?:full|complete|edited|raw|verbatim|video|audio|episode|interview|podcast|machine|the)\s+){0,3}"
-    r"(?:transcript|transcription|interview|transkript|transcripción|trascrizione|transcrição|인터뷰|文字起こし|逐字稿|文字稿)"
-    r"[\s:*_]*"
+    r"(?i)[\W_]*(?:(?:full|complete|edited|raw|verbatim|video|audio|episode|interview|podcast|machine|the)\s+){0,3}"
+    r"(?:transcript|transcription|interview|transkript|transcripción|trascrizione|transcrição|인터뷰|文字起こし|書き起こし|逐字稿|文字稿|文字记录|文字記錄)"
+    r"[\s:：*_]*"
 )
 _AFTER_TRANSCRIPT = regex.compile(
     r"(?i)[\s#*_]*(?:show\s*notes|(?:relevant |useful |related |further |episode )?(?:links|resources|reading|references)|"
     r"footnotes|further reading|credits|sponsors?|about (?:the|this|us)\b.{0,60}|action items(?: recap)?|next steps|"
-    r"key (?:takeaways|points)|resources mentioned)[\s:*_]*"
+    r"key (?:takeaways|points)|resources mentioned|leave a (?:comment|reply)|comments?(?: \(\d{1,4}\))?|"
+    r"(?:related|recent|more) (?:posts|episodes|articles)|you may also like|share this)[\s:*_]*"
 )
 _QUESTION = regex.compile(r"[QA]\.\s+\S")
 _TIMED = regex.compile(rf"[\[(<]?{CLOCK}(?=\W|$)")
@@ -63,6 +72,7 @@ _NAMES = regex.compile(r"[,;&](?![^()]{0,80}\))|\band\b")
 """What separates names, outside of brackets."""
 _MAX_VALUE_WORDS = 30
 _MAX_TITLE_WORDS = 25
+_MAX_UNKNOWN_WORDS = 8
 _MIN_WRAPPED_LETTERS = 55
 
 
@@ -128,6 +138,9 @@ def fields_end(lines: Sequence[str], counts: Callable[[str], int]) -> int:
     """
     end = known = 0
     open_field = False
+    if num := _num_unknown_fields(lines, counts):
+        end, known = num, 1
+        lines = [*[""] * num, *lines[num:]]
     for number, line in enumerate(lines):
         text = line.strip()
         if not text or is_rule(text):
@@ -149,6 +162,21 @@ def fields_end(lines: Sequence[str], counts: Callable[[str], int]) -> int:
         elif known or number > 6 or not _may_be_title(text):
             break
     return end if known else 0
+
+
+def _num_unknown_fields(lines: Sequence[str], counts: Callable[[str], int]) -> int:
+    """Returns the number of lines of a first block of fields in whatever language: keys that occur once, before labels that
+    recur, with values that are no sentences."""
+    size = next((number for number, line in enumerate(lines) if number and not line.strip()), len(lines))
+    block, after = [field_of(line) for line in lines[:size] if line.strip()], map(field_of, lines[size:])
+    are_fields = len(block) > 1 and all(
+        field
+        and counts(field[0]) == 1
+        and 0 < len(field[1].split()) <= _MAX_UNKNOWN_WORDS
+        and not ends_sentence(field[1])
+        for field in block
+    )
+    return size if are_fields and any(field and counts(field[0]) > 1 for field in after) else 0
 
 
 def _is_field(field: tuple[str, str], counts: Callable[[str], int], known: int) -> bool:

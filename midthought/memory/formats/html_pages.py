@@ -13,7 +13,8 @@ from midthought.memory.markup import mark_times, unescape, without_comments
 from midthought.memory.turns import Segment, clock_time, without_unusable_characters
 
 _START = re.compile(
-    r"\s*<(?:!doctype html|html|head|body|cite|time|p|div|section|article|main|table|ul|ol|h[1-6])\b", re.IGNORECASE
+    r"\s*<(?:\?xml|!doctype html|html|head|body|cite|time|p|div|section|article|main|table|ul|ol|h[1-6])\b",
+    re.IGNORECASE,
 )
 _SUFFIXES = (".html", ".htm")
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]{0,20})\b[^<>]*>|<![^<>]*>")
@@ -22,11 +23,16 @@ _BLOCK = re.compile(
     "address|article|aside|blockquote|br|dd|div|dl|dt|figure|footer|h[1-6]|header|hr|li|main|nav|ol|p|pre|section|table|td|th|title|tr|ul"
 )
 _LABEL = re.compile(
-    r"""<(span|div|p|h[2-6]|strong|b|a)\b[^<>]{0,300}class=["'][^"'<>]{0,200}speaker[^"'<>]{0,200}["'][^<>]{0,300}>([^<>]{1,60})</\1>""",
+    r"""<(span|div|p|h[2-6]|strong|b|a)\b[^<>]{0,300}class=["'](?:[^"'<>]{0,200}speaker[^"'<>]{0,200}|(?:[^"'<>]{0,99}[\s_-])?(?:author|who|sender|username)(?:\s[^"'<>]{0,99})?)["'][^<>]{0,300}>([^<>]{1,60})</\1>""",
     re.IGNORECASE,
 )
 """An element whose class says that it names the speaker."""
 _TERM = re.compile(r"<(dt|author|speaker)\b[^<>]{0,300}>([^<>]{1,60})</\1>", re.IGNORECASE)
+_WHO = re.compile(
+    r"""<(?:u|sp|turn|segment|utterance)\b[^<>]{0,300}\b(?:who|speaker)=["']#?([^"'<>]{1,60})["'][^<>]{0,300}>""",
+    re.IGNORECASE,
+)
+"""An utterance in XML, whose attribute names the speaker."""
 _HEADING = re.compile("h[1-6]|title")
 _TITLES = ("h1", "title")
 _MAX_TAGS = 500_000
@@ -59,9 +65,10 @@ def read_html(text: str) -> Reading:
             return Reading(title, segments)
     labelled, num_labels = _LABEL.subn(_as_label, text)
     labelled, num_terms = _TERM.subn(_as_label, labelled)
+    labelled, num_utterances = _WHO.subn(lambda match: f"<p>{match[1]}:</p><p>", labelled)
     reading = read_rows(_rows(_pieces(_spoken(without_comments(labelled)))), mark_times)
-    others = sum(segment.speaker is not None for segment in reading.segments) - num_labels - num_terms
-    if num_labels + num_terms > 1 and others > 0:
+    others = sum(segment.speaker is not None for segment in reading.segments) - num_labels - num_terms - num_utterances
+    if num_labels + num_terms + num_utterances > 1 and others > 0:
         reading = reading.doubted(f"{others} names of speakers are marked in another way than the others", 0.3)
     return reading._replace(title=title or reading.title)
 

@@ -120,6 +120,8 @@ def _parsed(text: str) -> tuple[Any, tuple[str, ...]]:
         lines = [line for line in text.split("\n") if line.strip()]
         if error.msg == "Extra data" and len(lines) > 1 and all(line.lstrip().startswith("{") for line in lines):
             return _json_lines(lines)
+        if error.msg == "Extra data" and (documents := _documents(text)):
+            return documents, ()
         if (document := repaired(text, error.pos)) is not None:
             where = f"line {error.lineno} column {error.colno}"
             return document, (f"the JSON is damaged at {where}; what is complete before it is read",)
@@ -128,6 +130,19 @@ def _parsed(text: str) -> tuple[Any, tuple[str, ...]]:
         raise ValueError("its JSON is nested too deeply") from None
     except ValueError:  # int() refuses numbers of thousands of digits
         raise ValueError("its JSON has a number that is too long") from None
+
+
+def _documents(text: str) -> list[Any]:
+    """Returns the documents of a text that has several, one after the other; empty if one of them is damaged."""
+    decoder, found, place = json.JSONDecoder(), [], 0
+    while place < len(text):
+        try:
+            document, place = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            return []
+        found.append(document)
+        place += len(text) - place - len(text[place:].lstrip(" \t\n,"))
+    return found
 
 
 def _json_lines(lines: Sequence[str]) -> tuple[list[Any], tuple[str, ...]]:

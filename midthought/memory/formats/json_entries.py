@@ -15,9 +15,10 @@ Entry = dict[str, Any]
 
 _TEXT_KEYS = (
     "body", "text", "transcript", "punctuatedword", "word", "content", "display", "displaytext", "value", "utf8", "line",
-    "sentence", "caption", "utterance", "message", "lexical", "wordsstr",
+    "sentence", "caption", "utterance", "message", "lexical", "wordsstr", "paragraph",
 )  # fmt: skip
 _SPEAKER_KEYS = (
+    "userprofile",
     "speakername",
     "voice",
     "speaker",
@@ -37,7 +38,10 @@ _SPEAKER_KEYS = (
     "sender",
     "role",
     "name",
+    "from",
 )
+_NAME_KEYS = ("realname", "nickname", "displayname", "name", "label", "id")
+"""Where an object that is a speaker has the name."""
 _WORD_KEYS = ("wdlist", "words", "elements", "items", "tokens", "segs", "sentences", "textblocks")
 _FIRST_KEYS = ("alternatives", "nbest", "hypotheses")
 """Lists of alternative readings, the best one first."""
@@ -85,8 +89,15 @@ def folded_keys(entry: Mapping[str, Any]) -> Entry:
 
 def text_of(entry: Entry) -> str:
     """Returns the first non-empty text of an entry with folded keys."""
-    found = (value for key in _TEXT_KEYS if isinstance(value := entry.get(key), str) and value.strip())
-    return without_unusable_characters(next(found, ""))
+    values = (_joined_parts(entry.get(key)) for key in _TEXT_KEYS)
+    return without_unusable_characters(next((value for value in values if value.strip()), ""))
+
+
+def _joined_parts(value: object) -> str:
+    """Returns a text; of `["It ", {"type": "bold", "text": "rang"}]`, as Telegram writes it, its parts together."""
+    if isinstance(value, list) and any(isinstance(part, str) for part in value):
+        return "".join(str(part.get("text", "")) if isinstance(part, dict) else str(part) for part in value)
+    return value if isinstance(value, str) else ""
 
 
 def words_of(entry: Entry) -> list[Entry]:
@@ -117,8 +128,11 @@ def speaker_of(entry: Entry, names: Mapping[str, str] | None = None) -> str | No
     """Returns the name under the first key that has one; a number gives `Speaker 1`. `names` has the names of numbers."""
     for key in _SPEAKER_KEYS:
         value = entry.get(key)
+        if key == "from" and not (isinstance(value, dict) or (isinstance(value, str) and not _time(value, None))):
+            continue  # the start
         if isinstance(value, dict):
-            value = next((value[each] for each in ("name", "label", "id") if value.get(each) not in (None, "")), None)
+            folded = folded_keys(value)
+            value = next((folded[each] for each in _NAME_KEYS if folded.get(each) not in (None, "")), None)
         if isinstance(value, (int, str)) and not isinstance(value, bool) and names and (name := names.get(str(value))):
             return name
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**9:
@@ -201,6 +215,10 @@ def entry_lists(document: object) -> Iterator[tuple[tuple[str, ...], list[list[E
         following: list[tuple[tuple[str, ...], object]] = []
         for path, value in waiting:
             if isinstance(value, dict):
+                blocks = [each for each in value.values() if isinstance(each, dict)]
+                are_entries = len({frozenset(map(str, block)) for block in blocks}) == 1
+                if are_entries and len(blocks) == len(value) > 2:  # `{"block-1": {…}, "block-2": {…}, …}`
+                    found.setdefault(path, []).append(blocks)
                 following += [
                     ((*path, str(key)), each) for key, each in value.items() if isinstance(each, (dict, list))
                 ]

@@ -13,6 +13,7 @@ from midthought.memory.formats.doubts import judge_inner_lines, judge_named, jud
 from midthought.memory.formats.header_fields import is_role_key
 from midthought.memory.formats.line_candidates import (
     ODD,
+    OF_SENTENCES,
     WEAK,
     Layout,
     Row,
@@ -24,9 +25,9 @@ from midthought.memory.formats.line_candidates import (
     share_in_order,
 )
 from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_label, time_head
+from midthought.memory.formats.line_times import add_times, chapters, scale_numbers
 from midthought.memory.formats.reading import name_of
-from midthought.memory.formats.scripts import ends_sentence, is_role, looks_like_name
-from midthought.memory.turns import clock_seconds, clock_time
+from midthought.memory.formats.scripts import ends_sentence, is_role, looks_like_name, word_count
 
 _WEIGHTS = {
     "name / time": 1.6,
@@ -39,6 +40,10 @@ _WEIGHTS = {
     "speaker: name": 1.5,
     "name |": 0.8,
     "name —": 0.7,
+    "name >": 0.8,
+    "name\t": 0.6,
+    "(name)": 0.6,
+    "name.": 0.6,
     "any:": 0.7,
     "@name": 0.9,
     "name": 0.4,
@@ -46,14 +51,24 @@ _WEIGHTS = {
 }
 _TIMED_WEIGHT = 1.5
 _BOLD_WEIGHT = 1.4
-_NEEDS_RECURRENCE = ("name", "name below", "@name", "time name", "name time text", "[name]", "name |", "name —")
+_NEEDS_RECURRENCE = (
+    "name",
+    "name below",
+    "@name",
+    "time name",
+    "name time text",
+    "[name]",
+    "name |",
+    "name —",
+    "name >",
+    "name\t",
+)
 """Styles whose labels must recur."""
 _MAX_PREFACE_WORDS = 150
 _MAX_PREFACE_SHARE = 0.15
 _MAX_WORDS_PER_TURN = 1500
 _MAX_LABEL_LETTERS = 60
 _MAX_PHRASES = 200
-_MAX_SECONDS_PER_WORD = 40.0
 _ARTICLES = ("a", "an", "this", "that")
 _RECURRING_ROLES = ("question", "answer")
 """Labels that are no annotations if they recur."""
@@ -62,7 +77,7 @@ _RECURRING_ROLES = ("question", "answer")
 def choose_layout(rows: Sequence[Row]) -> Layout:
     """Returns the style that most evidence supports, with the turns that it finds; without a style if none does."""
     candidates = candidates_of(rows)
-    num_words = [len(row.text.split()) for row in rows]
+    num_words = [word_count(row.text) for row in rows]
     best, best_evidence = Layout(), 0.0
     for style, found in candidates.items():
         accepted = _odd_heads(rows, found, style) if style.startswith(ODD) else accepted_heads(rows, found, style)
@@ -76,8 +91,10 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
         best.used = {row + 1 for row, head in best.heads.items() if " / " in head.style}
         judge_named(best, rows, candidates, num_words)
     is_named = bool(best.style)
-    _scale_numbers(best, sum(num_words))
-    _add_times(best, rows)
+    scale_numbers(best, sum(num_words))
+    add_times(best, rows)
+    if best.heads:
+        best.headings = chapters(best, rows)
     if is_named:
         judge_inner_lines(best, rows)
     else:
@@ -92,7 +109,7 @@ def speakers_of(rows: Sequence[Row]) -> Layout:
         for style, found in candidates_of(rows).items()
         if bare_style(style.removeprefix(ODD)) in ("name:", "[name]:")
     }
-    num_words = [len(row.text.split()) for row in rows]
+    num_words = [word_count(row.text) for row in rows]
     layout = Layout(confidence=0.9)
     for style, found in candidates.items():
         accepted = {} if style.startswith(ODD) else accepted_heads(rows, found, style)
@@ -253,6 +270,8 @@ def _is_supported(
     recurs = len(labels) < len(places)
     if bare == "name —" and 2 * sum(ends_sentence(head.rest) for head in accepted.values()) < len(accepted):
         return False
+    if bare in OF_SENTENCES and not _are_labels_of_paragraphs(rows, accepted, labels):
+        return False
     if bare in _NEEDS_RECURRENCE:
         all_roles = all(is_role(label) for label in labels)
         if not all_roles and not _explains(rows, found, style) and len(places) - len(labels) < 0.3 * len(places):
@@ -275,6 +294,16 @@ def _is_supported(
     return not (len(labels) == 1 and is_sparse)
 
 
+def _are_labels_of_paragraphs(rows: Sequence[Row], accepted: dict[int, Head], labels: set[str]) -> bool:
+    """Whether labels such as `PRESIDENT.`, which may also be short sentences, start nearly all paragraphs and recur, at
+    least two of them."""
+    rows = rows[min(accepted) :]
+    units = sum(row.after_blank for row in rows)
+    starts = len(accepted) >= 0.9 * (units if units > 0.1 * len(rows) else len(rows))
+    counts = Counter(key_of(head.name or "") for head in accepted.values())
+    return starts and 2 * len(labels) <= len(accepted) and sum(count > 1 for count in counts.values()) > 1
+
+
 def _is_single_turn(rows: Sequence[Row], head: Head, place: int, total: int, strong: bool) -> bool:
     name = name_of(head.name or "")
     if strong or (head.time is not None and place <= 3):
@@ -294,24 +323,12 @@ def _evidence(style: str, accepted: dict[int, Head]) -> float:
     return weight * len(accepted)
 
 
-def _scale_numbers(layout: Layout, num_words: int) -> None:
-    """Takes times that are numbers for milliseconds if they would make a word longer than anybody speaks it."""
-    numbers = {place: head for place, head in layout.heads.items() if head.is_number}
-    last = max((clock_seconds(head.time) for head in numbers.values() if head.time), default=0)
-    if last > _MAX_SECONDS_PER_WORD * num_words:
-        layout.heads |= {
-            place: head._replace(time=clock_time(clock_seconds(head.time) / 1000))
-            for place, head in numbers.items()
-            if head.time
-        }
-
-
 def _add_known_labels(layout: Layout, rows: Sequence[Row], candidates: dict[str, dict[int, Head]]) -> None:
     """Adds lines of other styles, and lines without a blank after the colon, that start with a label of the chosen one."""
     labels, first = {key_of(head.name or "") for head in layout.heads.values()}, min(layout.heads)
     for style, found in sorted(candidates.items(), key=lambda item: -_evidence(item[0], item[1])):
         bare = bare_style(style)
-        if bare in ("name", "name time text") or style.startswith(ODD):
+        if bare in ("name", "name time text", *OF_SENTENCES) or style.startswith(ODD):
             continue
         is_list = bare in ("name —", "name |")  # of those present, before the first turn
         for place, head in found.items():
@@ -319,49 +336,11 @@ def _add_known_labels(layout: Layout, rows: Sequence[Row], candidates: dict[str,
             if not is_taken and key_of(head.name or "") in labels and not (is_list and place < first):
                 layout.heads[place] = head
     for place, row in enumerate(rows):
-        name, colon, rest = row.text[:_MAX_LABEL_LETTERS].partition(":")
+        sign = ";" if ";" in row.text[:_MAX_LABEL_LETTERS].partition(":")[0] else ":"
+        name, colon, rest = row.text[:_MAX_LABEL_LETTERS].partition(sign)
         is_typo = colon and rest and rest[0] not in "0123456789/" and key_of(name) in labels and row.mark != "code"
         if is_typo and place not in layout.heads:
             layout.heads[place] = Head("name:", name, None, row.text[len(name) + 1 :])
         name, bracket, _ = row.text[:_MAX_LABEL_LETTERS].partition(" [")  # `Ann [crosstalk 00:12] text`
         if bracket and key_of(name) in labels and place not in layout.heads and row.mark != "code":
             layout.heads[place] = Head("name [", name, None, row.text[len(name) + 1 :])
-
-
-def _add_times(layout: Layout, rows: Sequence[Row]) -> None:
-    """Adds the rows that start with a time and no name."""
-    named = bool(layout.style)
-    found = {
-        place: head
-        for place, row in enumerate(rows)
-        if row.mark != "code"
-        and place not in layout.heads
-        and place not in layout.used
-        and (head := time_head(row.text))
-    }
-    if named:
-        found = {
-            place: head
-            for place, head in found.items()
-            if not head.rest.strip() or rows[place].text.lstrip()[:1] in ("(", "[", "<", "（", "［", "【")
-        }
-        if not any(head.time for head in layout.heads.values()):  # before the first turn: the time of day of a hearing
-            found = {place: head for place, head in found.items() if place > min(layout.heads)}
-        merged = sorted([*found.items(), *layout.heads.items()])
-        if share_in_order([head.time for _, head in merged if head.time]) < 0.8:
-            return
-    elif not _are_times(found, len(rows)):
-        return
-    if found and not named:
-        layout.style, layout.confidence = "time", 0.85
-        order = share_in_order([head.time or "" for _, head in sorted(found.items())])
-        if order < 0.98:
-            layout.doubt(f"{1 - order:.0%} of the times go back", 0.1 + (1 - order))
-    layout.heads.update(found)
-
-
-def _are_times(found: dict[int, Head], num_rows: int) -> bool:
-    """Whether rows that start with a time are more than a few lines that happen to."""
-    if (len(found) < 2 and num_rows > 2) or (len(found) < 4 and len(found) < 0.2 * num_rows):
-        return False
-    return len(found) < 4 or share_in_order([head.time or "" for _, head in sorted(found.items())]) >= 0.7

@@ -19,8 +19,12 @@ WEAK = frozenset(
     {
         "name:",
         "name.-",
+        "name.",
         "name —",
         "name |",
+        "name >",
+        "name\t",
+        "(name)",
         "[name]:",
         "[name]",
         "name",
@@ -32,6 +36,8 @@ WEAK = frozenset(
     }
 )
 """Styles that ordinary sentences and notes have, too."""
+OF_SENTENCES = ("name.", "(name)")
+"""Styles that very many sentences and notes have, such as `Yes. It rang.` and `(laughs) It rang.`"""
 _NUMBER = re.compile(r"\d\.\d{1,3}$")
 """End of labels such as `Decision 80.1`."""
 _URL = re.compile(r"\s*<?https?://\S+\s*")
@@ -61,6 +67,8 @@ class Layout:
     heads: dict[int, Head] = field(default_factory=dict)
     used: set[int] = field(default_factory=set)
     """Rows that are part of the head before them."""
+    headings: set[int] = field(default_factory=set)
+    """Rows that are headings, such as those of chapters."""
     confidence: float = 0.0
     doubts: list[str] = field(default_factory=list)
 
@@ -96,8 +104,14 @@ def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
         label, colon, rest = row.text.partition(":")
         if colon and not heads and 0 < len(label) <= row.num_bold and rest[:1] in ("", " "):
             heads = [Head("name:", label, None, rest)]  # a bold label of any shape
+        if not heads and 0 < row.num_bold < len(row.text):  # `**[00:01] Ann** text`
+            heads = [
+                head._replace(rest=row.text[row.num_bold :])
+                for head in heads_of(row.text[: row.num_bold])
+                if head.style == "time name"
+            ]
         for head in heads:
-            if head.style == "time name" and next_is_timed:
+            if head.style == "time name" and next_is_timed and not head.rest.strip():
                 continue  # a line of few words, as the next one
             is_usual = head.style in ("any:", "<name>", "@name") or row.num_bold > 0 or is_label(head.name or "")
             (found if is_usual else odd)[prefix + head.style][place] = head
@@ -147,7 +161,11 @@ def _add_recurring(found: dict[str, dict[int, Head]], style: str, odd: dict[int,
     known = sum(counts.values()) + len(found[style])
     for place, head in odd.items():
         key = key_of(head.name or "")
-        if len(key.split()) <= _MAX_ODD_WORDS and (counts[key] > 1 or (known > 4 and len(key.split()) < 3)):
+        if (
+            len(key.split()) <= _MAX_ODD_WORDS
+            and any(map(str.isalpha, key))
+            and (counts[key] > 1 or (known > 4 and len(key.split()) < 3))
+        ):
             found[style][place] = head
 
 

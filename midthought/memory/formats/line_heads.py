@@ -10,9 +10,10 @@ from midthought.memory.formats.scripts import folded, is_role, looks_like_name
 from midthought.memory.turns import CLOCK, clock_time
 
 _MAX_HEAD_LETTERS = 200
+_MIN_CAPITALS = 5
 
 _FRAMES = r"(?:[:;]\d\d(?!\d))?(?!:?\d)"
-_DATE = r"(?:\d{1,4}[./-]\d{1,2}[./-]\d{1,4},?\s{1,3})?"
+_DATE = r"(?:\d{1,4}[./-]\d{1,2}(?:[./-]\d{1,4})?,?\s{1,3}|\d{4}年\d{1,2}月\d{1,2}日\s{0,3})?"
 _HALF = r"(?:\s?(?P<half>[AaPp])\.?[Mm]\b\.?)?"
 _CLOCK = rf"{_DATE}(?P<time>{CLOCK}){_FRAMES}{_HALF}"
 _UNTIL = r"\s{0,9}(?:-{0,2}>|[-–—~→,]|to|bis|à)\s{0,9}"
@@ -22,10 +23,13 @@ _BRACKETED = rf"[(\[<]\s{{0,3}}(?:{_SPAN}|{_NUMBERS})\s{{0,3}}[)\]>]"
 _TIME = rf"(?:{_BRACKETED}|{_SPAN})"
 _NAME = r"(?P<name>[^\s:()\[\]|<>\\](?:[^:()\[\]|<>]|\((?:[^():\d][^():]{0,38})?\)){0,79}?)"
 _IN_BRACKETS = r"\[(?P<name>[^:\[\]]{1,80})\]"
-_IN_ANGLES = r"<(?!/|(?:a|b|br|em|i|li|p|q|s|u)\s*>)(?P<name>[^\s<>=/][^<>=/]{0,39}?)\\?>"
+_IN_ANGLES = r"<(?!/|(?:a|b|br|em|i|li|p|q|s|u)\s*>)[ @+%]?(?P<name>[^\s<>=/][^<>=/]{0,39}?)\\?>"
 _REST = r"(?P<rest>.*)$"
 _BREAK = r"(?:\s+|$)"
 
+_TITLES = r"(?:Mr|Ms|Mrs|M|MM|Mme|Mlle|Dr|Prof|Sr|Sra|Sen|Rep|Hon|St|On|Gen|Col|Lt|Capt|Rev|Gov|Hr|Fr|Frau|Herr)"
+_TITLED = regex.compile(rf"{_TITLES}\.(?:\s[^\s.,!?]{{1,20}}){{1,4}}")
+"""A label with a title, such as `M. le ministre`."""
 _SEPARATED = r"\s{0,9}[-–—|•,]?\s{0,9}"
 _COLUMN = r"(?:[ ]{0,9}[|\t]\s{0,9})"
 
@@ -33,7 +37,7 @@ _STYLES = {
     "name (time)": rf"{_NAME}:?\s{{0,9}}[,–—-]?\s{{0,3}}{_BRACKETED}\s{{0,9}}[:–—-]?\s{{0,9}}{_REST}",
     "name time": rf"{_NAME}(?:\s{{0,9}}[,|–—•-]\s{{0,9}}|:\s{{1,9}}|\s{{1,9}}){_SPAN}\s{{0,9}}:?$(?P<rest>)",
     "name time text": rf"{_NAME}(?:\s{{0,9}}[|]\s{{0,9}}|:?\s{{1,9}}){_SPAN}\s{{0,9}}[|:–—-]?\s{_REST}",
-    "time name:": rf"{_TIME}{_SEPARATED}(?:{_NAME}|{_IN_BRACKETS})\s{{0,3}}:{_BREAK}{_REST}",
+    "time name:": rf"{_TIME}{_SEPARATED}(?:{_NAME}|{_IN_BRACKETS})\s{{0,3}}(?::|>>?){_BREAK}{_REST}",
     "time [name]": rf"{_TIME}\s{{0,9}}[-–—|]?\s{{0,9}}{_IN_BRACKETS}{_BREAK}{_REST}",
     "time name": rf"{_TIME}\s{{0,9}}[-–—|•]?\s{{0,9}}{_NAME}\s{{0,9}}$(?P<rest>)",
     "time | name |": rf"{_TIME}{_COLUMN}{_NAME}{_COLUMN}{_REST}",
@@ -45,10 +49,14 @@ _STYLES = {
     "@name": rf"@(?P<name>[^\s:@]{{1,40}}):?\s{{1,9}}{_REST}",
     "<name>": rf"(?:{_TIME}\s{{0,9}})?\\?{_IN_ANGLES}{_BREAK}{_REST}",
     "name.-": rf"{_NAME}\.\s?[-–—]+{_BREAK}{_REST}",
+    "name >": rf"{_NAME}\s{{0,3}}>>?\s{{1,9}}{_REST}",
+    "name\t": rf"{_NAME}[ ]{{0,3}}\t\s{{0,9}}{_REST}",
+    "(name)": rf"\((?P<name>[^():\d][^():]{{0,60}})\)\s{{1,9}}{_REST}",
+    "name.": rf"(?P<name>(?:{_TITLES}\.\s)?[^\s:.][^:.]{{0,60}})\.\s{{1,9}}{_REST}",
     "speaker: name": rf"(?i:speaker)\s{{0,3}}:\s{{1,9}}{_NAME}$(?P<rest>)",
-    "name —": rf"{_NAME}\s{{1,3}}(?:[–—]|--?)\s{{1,3}}{_REST}",
+    "name —": rf"{_NAME}\s{{1,3}}(?:[–—―]|--?)\s{{1,3}}{_REST}",
     "name |": rf"{_NAME}\s{{0,9}}[|]\s{{0,9}}(?=[^|]*\|?\s*$){_REST}",
-    "name:": rf"(?:(?P<name>[QA])\.(?=\s+\S)|{_NAME}\s{{0,3}}:){_BREAK}{_REST}",
+    "name:": rf"(?:(?P<name>[QA])\.(?=\s+\S)|{_NAME}\s{{0,3}}::?){_BREAK}{_REST}",
 }
 _PATTERNS = {style: regex.compile(pattern, regex.DOTALL) for style, pattern in _STYLES.items()}
 _TIME_FIRST = regex.compile(rf"{_TIME}(?:\s{{0,9}}[:–—-])?{_BREAK}{_REST}", regex.DOTALL)
@@ -58,7 +66,7 @@ _ANY = regex.compile(
     rf"(?P<name>[^\s:()\[\]|<>\\,.!?]{{1,20}}(?:\s[^\s:()\[\]|<>\\,.!?]{{1,20}})?):{_BREAK}{_REST}", regex.DOTALL
 )
 """A label of any shape: accepted only if nearly all lines have one."""
-_MARK = regex.compile(r"(?:>>+|[-–—•])\s{0,3}(?=\S)")
+_MARK = regex.compile(r"(?:>>+|[-–—•])\s{0,3}(?=\S)|:(?=[^\s:])")
 
 _CHAT = regex.compile(r"^From\s{1,3}(.{1,60}?)(?:\s{1,3}to\s{1,3}\S.{0,40})?$")
 """How chats write who says something to whom."""
@@ -119,6 +127,8 @@ def name_alone(line: str, *, any_name: bool = False) -> str | None:
         return line
     if is_role(bare := line.strip("-=*_#~ ")):
         return bare  # `--- Speaker 1 ---`
+    if line.isupper() and line.endswith(".") and len(line) > _MIN_CAPITALS:
+        line = line[:-1]  # `FAUST.`
     match = _ALONE.match(folded(line).strip()) if len(line) <= 90 else None
     return match["name"] if match and is_label(match["name"]) else None
 
@@ -128,6 +138,8 @@ def is_label(name: str) -> bool:
     name = name.strip(" \t*_-–—")
     if name[:1] == "(" or (name[:1] in ('"', "“", "«") and name[-1] not in ('"', "”", "»")):
         return False  # a sound, the start of a quotation
+    if _TITLED.fullmatch(name):
+        return True
     return bool(name) and (looks_like_name(name) or is_role(name)) and not is_exclamation(name)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 from midthought.memory.formats.header_fields import (
     Header,
@@ -22,12 +21,12 @@ from midthought.memory.formats.layouts import choose_layout
 from midthought.memory.formats.line_candidates import Layout, Row
 from midthought.memory.formats.line_heads import heads_of
 from midthought.memory.formats.reading import Reading, Skipped, name_of
+from midthought.memory.formats.row_order import in_usual_order
 from midthought.memory.formats.scripts import ends_sentence, word_count
 from midthought.memory.turns import CLOCK, Segment
 
 MIN_PROSE_WORDS = 50
 """Text without names and timestamps is a transcript only from this length on; shorter, it is probably a note."""
-_LINE_NUMBER = re.compile(r"(\d{1,5})[.)]?\s+(?=\S)")
 _LINKED_TIME = re.compile(rf"\[\(?({CLOCK})\)?\]\([^()\s]{{1,300}}\)")
 _HEADING = re.compile(r"#{1,6}\s+\S")
 _SPELLED = (
@@ -52,7 +51,7 @@ def read_rows(
     `keep` turns lines into words without markup, with time marks. `start` rewrites a row so that names and times at its
     start can be recognized.
     """
-    rows = [row._replace(mark="#") if _HEADING.match(row.text) else row for row in _without_numbers(rows)]
+    rows = [row._replace(mark="#") if _HEADING.match(row.text) else row for row in in_usual_order(rows)]
     rows, after = _without_end(rows)
     extra = service_lines([row.text for row in rows])
     skipped = [*extra.values(), *(Skipped(keep(row.text.lstrip("# ")), "after the transcript") for row in after)]
@@ -143,19 +142,6 @@ def _without_end(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
     return rows, ()
 
 
-def _without_numbers(rows: Sequence[Row]) -> Sequence[Row]:
-    """Returns the rows without their numbers, if nearly all have one that counts up, as the lines of a page do."""
-    found = [_LINE_NUMBER.match(row.text) for row in rows]
-    numbers = [int(match[1]) for match in found if match]
-    steps = sum(after == before + 1 for before, after in pairwise(numbers))
-    if len(rows) < 4 or len(numbers) < 0.9 * len(rows) or steps < 0.9 * (len(numbers) - 1):
-        return rows
-    return [
-        row._replace(text=row.text[match.end() :]) if match and not row.num_bold else row
-        for row, match in zip(rows, found, strict=True)
-    ]
-
-
 def _with_blanks(rows: Sequence[Row]) -> list[str]:
     return [line for row in rows for line in (["", row.text] if row.after_blank else [row.text])]
 
@@ -196,10 +182,9 @@ def _segments(
             end()
             name = name_of(keep(head.name)) or None if head.name is not None else None
             time, begins, running = head.time, head.name is not None, [head.rest]
-        elif row.mark == "#" or follows_heading:
-            skipped.append(
-                Skipped(keep(row.text.lstrip("# ")), "heading" if row.mark == "#" else "field after a heading")
-            )
+        elif row.mark == "#" or follows_heading or place in layout.headings:
+            reason = "heading" if row.mark == "#" or place in layout.headings else "field after a heading"
+            skipped.append(Skipped(keep(row.text.lstrip("# ")), reason))
         elif place not in layout.used and not is_rule(row.text):
             running.append(row.text)
     end()

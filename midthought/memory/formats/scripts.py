@@ -16,6 +16,7 @@ _NAME_WORD = regex.compile(
     r"|(?:de|da|del|der|den|di|du|la|le|van|von|bin|ibn|al|and|und|et|y|e|of|from|the|in|at|with|to)|\([^()]{1,40}\),?"
 )
 _NOTE = regex.compile(r"(?<=\S)\s?[(（][^()（）]{1,40}[)）]$")
+_CHINESE_DATE = regex.compile(r"\d{4}年")
 _PREPOSITIONS = frozenset({"and", "at", "by", "for", "from", "in", "of", "the", "to", "with"})
 """Words that no name ends with."""
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
@@ -42,7 +43,7 @@ _LETTER = regex.compile(r"\p{L}")
 def folded(text: str) -> str:
     """Returns the text, of the same length, with ASCII signs for digits, colons, brackets and blanks of other scripts.
 
-    Marks of the writing direction become blanks.
+    Marks of the writing direction, pictures and symbols become blanks, wide blanks become tabs.
     """
     return text if text.isascii() else text.translate(_table("".join(set(text))))
 
@@ -56,14 +57,18 @@ def _folded_sign(sign: str) -> str:
         return ":"
     if sign in _OPENING or sign in _CLOSING:
         return "[" if sign in _OPENING else "]"
+    if sign == "\u3000":
+        return "\t"  # a wide blank separates columns
     category = unicodedata.category(sign)
     if category == "Nd":
         return str(unicodedata.decimal(sign))
-    if category == "Zs" or unicodedata.bidirectional(sign) in _DIRECTIONS or sign in "\u200e\u200f\u061c\u200b\u2060":
+    is_blank = category == "Zs" or (category == "So" and sign != "№") or sign in _INVISIBLE
+    if is_blank or unicodedata.bidirectional(sign) in _DIRECTIONS:
         return " "
     return chr(ord(sign) - 0xFEE0) if "\uff01" <= sign <= "\uff5e" and not sign.isalpha() else sign
 
 
+_INVISIBLE = "\u200b\u200d\u200e\u200f\u061c\u2060\ufe0f"
 _DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
@@ -73,7 +78,7 @@ def looks_like_name(text: str) -> bool:
     words = _NOTE.sub("", text).split() if len(text) <= MAX_NAME_LETTERS else []
     if not 1 <= len(words) <= _MAX_NAME_WORDS or not _LETTER.search(text):
         return False
-    if len(words) > 1 and words[-1].lower() in _PREPOSITIONS:
+    if words[-1].lower() in _PREPOSITIONS or _CHINESE_DATE.match(text):
         return False
     first = words[0].lstrip("\"'“”‘’«»([#")
     if not first or first[0].islower() or not (first[0].isalpha() or first[0].isdigit()):

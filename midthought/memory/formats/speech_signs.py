@@ -18,6 +18,7 @@ _MIN_CODES = 3
 _MIN_WORDS_PER_SECOND = 0.15
 """People say two to three words per second; films with long silence have 0.3."""
 _DIGITS = re.compile(r"\d+")
+_VOICE = re.compile(r"(?i)\[?(?:speaker|spk)[_-]?\d{1,3}\]?[:：]?")
 _CODE = re.compile(
     r"=[0-9A-F]{2}(?:=|\W|$)|\\[a-zA-Z]{2,20}[{\[]|\{\\|\{\d{1,7}\}|</?[a-zA-Z][\w:]{0,20}(?:[\s>/]|$)|"
     r"\w=\"|&(?:#\d{1,6}|[a-z]{2,8});|â€|Ã[\x80-\xbf©¨¤¶¼]"
@@ -37,6 +38,10 @@ def with_speech_doubts(reading: Reading) -> Reading:
     codes = [word for word in words if _CODE.search(word)]
     if len(codes) > max(_MIN_CODES, _MAX_CODE_SHARE * len(words)):
         reading = reading.doubted(f"{len(codes)} words have codes of a markup: {codes[0][:30]!r}", 0.4)
+    if not any(segment.speaker for segment in reading.segments):
+        labels = [word for word in words if word[-1:] in ":]：" and _VOICE.fullmatch(word)]
+        if len(labels) > 1:
+            reading = reading.doubted(f"{len(labels)} labels of speakers were read as words: {labels[0]!r}", 0.4)
     return _with_rate_doubt(reading)
 
 

@@ -12,6 +12,7 @@ from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.registry import transcript_format
 
 _MAX_COLUMN_LETTERS = 30
+_HEAD_LETTERS = 20_000
 _DELIMITERS = ",\t;|"
 _SUFFIXES = (".csv", ".tsv")
 
@@ -22,6 +23,11 @@ def _names(line: str, sign: str) -> list[str]:
     are_names = all(not name or (len(name) <= _MAX_COLUMN_LETTERS and name[0].isalpha()) for name in names)
     given = [name for name in names if name]
     return names if len(names) > 1 and are_names and len(set(given)) == len(given) else []
+
+
+def _separates(lines: Sequence[str], sign: str) -> bool:
+    """Whether all lines but the last, which may be cut, have the same number of the sign."""
+    return len({line.count(sign) for line in lines[:-1]}) == 1 and sign in lines[0]
 
 
 def _knows_text(names: Sequence[str]) -> bool:
@@ -44,7 +50,10 @@ def _is_table(text: str, suffix: str) -> bool:
 def read_table(text: str) -> Reading:
     """Each row is an entry; an empty speaker is the one before. Columns without a known name are found by their values."""
     head = text[:500].split("\n", 1)[0]
-    sign = max(_DELIMITERS, key=lambda each: (_knows_text(_names(head, each)), head.count(each)))
+    lines = text[:_HEAD_LETTERS].split("\n")[:10]
+    sign = max(
+        _DELIMITERS, key=lambda each: (_knows_text(_names(head, each)), _separates(lines, each), head.count(each))
+    )
     rows = _rows(text, sign)
     names = _names(head, sign)
     if _knows_text(names):

@@ -1,0 +1,96 @@
+"""Times of lines without names: which lines start with one, which are the chapters of a list, and the unit of numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from midthought.memory.formats.line_candidates import Layout, Row, share_in_order
+from midthought.memory.formats.line_heads import Head, time_head
+from midthought.memory.formats.scripts import ends_sentence
+from midthought.memory.formats.word_lists import NUMBERED
+from midthought.memory.turns import clock_seconds, clock_time
+
+_MAX_SECONDS_PER_WORD = 40.0
+_MAX_CHAPTER_WORDS = 8
+_MAX_TITLE_WORDS = 15
+_NUMBERED_TITLE = re.compile(r"(\w+) \d{1,3}\s?[:.–—-] ")
+
+
+def scale_numbers(layout: Layout, num_words: int) -> None:
+    """Takes times that are numbers for milliseconds if they would make a word longer than anybody speaks it."""
+    numbers = {place: head for place, head in layout.heads.items() if head.is_number}
+    last = max((clock_seconds(head.time) for head in numbers.values() if head.time), default=0)
+    if last > _MAX_SECONDS_PER_WORD * num_words:
+        layout.heads |= {
+            place: head._replace(time=clock_time(clock_seconds(head.time) / 1000))
+            for place, head in numbers.items()
+            if head.time
+        }
+
+
+def add_times(layout: Layout, rows: Sequence[Row]) -> None:
+    """Adds the rows that start with a time and no name."""
+    named = bool(layout.style)
+    found = {
+        place: head
+        for place, row in enumerate(rows)
+        if row.mark != "code"
+        and place not in layout.heads
+        and place not in layout.used
+        and (head := time_head(row.text))
+    }
+    if named:
+        found = {
+            place: head
+            for place, head in found.items()
+            if not head.rest.strip() or rows[place].text.lstrip()[:1] in ("(", "[", "<", "（", "［", "【")
+        }
+        first = min(layout.heads)
+        if sum(place < first and _is_title(head) for place, head in found.items()) > 1:  # a list of chapters
+            found = {place: head for place, head in found.items() if place > first}
+        if not any(head.time for head in layout.heads.values()):  # before the first turn: the time of day of a hearing
+            found = {place: head for place, head in found.items() if place > min(layout.heads)}
+        merged = sorted([*found.items(), *layout.heads.items()])
+        if share_in_order([head.time for _, head in merged if head.time]) < 0.8:
+            return
+    elif not _are_times(found, len(rows)):
+        return
+    if found and not named:
+        layout.style, layout.confidence = "time", 0.85
+        order = share_in_order([head.time or "" for _, head in sorted(found.items())])
+        if order < 0.98:
+            layout.doubt(f"{1 - order:.0%} of the times go back", 0.1 + (1 - order))
+    layout.heads.update(found)
+
+
+def chapters(layout: Layout, rows: Sequence[Row]) -> set[int]:
+    """Returns the rows of a time and a few words that stand alone before a turn, and those such as `Chapter 3: The bell`."""
+    first = min(layout.heads)
+    numbered = {
+        place
+        for place, row in enumerate(rows)
+        if place > first and place not in layout.heads and (match := _NUMBERED_TITLE.match(row.text))
+        if match[1].casefold() in NUMBERED and len(row.text.split()) <= _MAX_TITLE_WORDS and not ends_sentence(row.text)
+    }
+    return numbered | {
+        place
+        for place in range(min(layout.heads), len(rows) - 1)
+        if place not in layout.heads
+        and place + 1 in layout.heads
+        and rows[place].after_blank
+        and rows[place + 1].after_blank
+        if (head := time_head(rows[place].text)) and _is_title(head)
+    }
+
+
+def _is_title(head: Head) -> bool:
+    """Whether a few words that are no sentence follow the time."""
+    return 0 < len(head.rest.split()) <= _MAX_CHAPTER_WORDS and not ends_sentence(head.rest)
+
+
+def _are_times(found: dict[int, Head], num_rows: int) -> bool:
+    """Whether rows that start with a time are more than a few lines that happen to."""
+    if (len(found) < 2 and num_rows > 2) or (len(found) < 4 and len(found) < 0.2 * num_rows):
+        return False
+    return len(found) < 4 or share_in_order([head.time or "" for _, head in sorted(found.items())]) >= 0.7

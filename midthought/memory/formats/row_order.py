@@ -1,0 +1,88 @@
+"""Brings the lines of some layouts into the usual order before they are read: without line numbers, one turn per line, names
+before the words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+import regex
+
+from midthought.memory.formats.line_candidates import Row, key_of
+from midthought.memory.formats.line_heads import is_label
+from midthought.memory.formats.scripts import folded
+
+_LINE_NUMBER = regex.compile(r"(\d{1,5})[.)]?\s+(?=\S)")
+_ATTRIBUTION = regex.compile(r"[—–―]\s{0,3}(?P<name>[^\s:.!?][^:!?]{0,50})")
+_COLON = regex.compile(r":\s+(?=\S)")
+_SENTENCE_START = regex.compile(r"(?<=[.!?…。！？][\"'”’)\]]?\s+)(?=\S)")
+_MIN_ATTRIBUTIONS = 3
+_MIN_INNER_LABELS = 4
+_MAX_LABEL_LETTERS = 60
+
+
+def in_usual_order(rows: Sequence[Row]) -> Sequence[Row]:
+    """Returns the rows as most layouts have them. Takes time linear in the text's length."""
+    return _names_first(_one_turn_per_row(_without_numbers(rows)))
+
+
+def _without_numbers(rows: Sequence[Row]) -> Sequence[Row]:
+    """Returns the rows without their numbers, if nearly all have one that counts up, as the lines of a page do."""
+    found = [_LINE_NUMBER.match(row.text) for row in rows]
+    numbers = [int(match[1]) for match in found if match]
+    steps = sum(after == before + 1 for before, after in pairwise(numbers))
+    if len(rows) < 4 or len(numbers) < 0.9 * len(rows) or steps < 0.9 * (len(numbers) - 1):
+        return rows
+    return [
+        row._replace(text=row.text[match.end() :]) if match and not row.num_bold else row
+        for row, match in zip(rows, found, strict=True)
+    ]
+
+
+def _one_turn_per_row(rows: Sequence[Row]) -> Sequence[Row]:
+    """Splits rows before labels at the starts of sentences, if at least two labels recur and rows have several of them."""
+    places = [_inner_labels(row.text) for row in rows]
+    counts = Counter(key for found in places for _, key in found)
+    recurring = {key for key, count in counts.items() if count > 1}
+    num = sum(counts[key] for key in recurring)
+    if len(recurring) < 2 or num < max(_MIN_INNER_LABELS, len(rows)):
+        return rows
+    parts: list[Row] = []
+    for row, found in zip(rows, places, strict=True):
+        starts = [0, *(place for place, key in found if key in recurring)]
+        for start, end in pairwise([*starts, len(row.text)]):
+            parts.append(row._replace(text=row.text[start:end].strip(), after_blank=row.after_blank or start > 0))
+    return [row for row in parts if row.text]
+
+
+def _inner_labels(text: str) -> list[tuple[int, str]]:
+    """Returns (place, key) of the labels that start a sentence within the text."""
+    plain, found = folded(text), []
+    for colon in _COLON.finditer(plain):
+        begin = max(0, colon.start() - _MAX_LABEL_LETTERS)
+        for start in _SENTENCE_START.finditer(plain, begin, colon.start()):
+            if is_label(name := text[start.end() : colon.start()]):
+                found.append((start.end(), key_of(name)))
+                break
+    return found
+
+
+def _names_first(rows: Sequence[Row]) -> Sequence[Row]:
+    """Puts names such as `— Ann Lee`, which stand below their words, above them as `Ann Lee:`."""
+    names = {
+        place: match["name"].strip()
+        for place, row in enumerate(rows)
+        if (match := _ATTRIBUTION.fullmatch(row.text)) and is_label(match["name"])
+        if place and (place + 1 == len(rows) or rows[place + 1].after_blank)
+    }
+    if len(names) < _MIN_ATTRIBUTIONS or len(rows) - 1 not in names or len(set(names.values())) == len(names):
+        return rows
+    ordered: list[Row] = []
+    start = next((place for place in range(min(names) - 1, 0, -1) if rows[place].after_blank), 0)
+    ordered += rows[:start]
+    for place, name in names.items():
+        ordered.append(rows[place]._replace(text=f"{name}:", after_blank=True, mark="", num_bold=0))
+        ordered += [rows[start]._replace(after_blank=False), *rows[start + 1 : place]]
+        start = place + 1
+    return ordered
