@@ -33,6 +33,7 @@ _DIGITS = re.compile(r"\d+")
 _TIME_INSIDE = re.compile(r"\d{1,2}:\d{1,2}(?::\d|\b)|.{0,30}-->")
 _NUMBERED_LINE = re.compile(r"\(?\d{1,2}[.)]\s")
 _MIN_ROWS = 4
+_MOST = 0.8
 _MAX_LABEL_WORDS = 4
 _SHORT_WORDS = 3
 _TOO_SHORT = 2.5
@@ -54,7 +55,7 @@ def judge_named(
     is_long = len(places) > 3 or total > 40 * len(places) > 40
     if is_long and len(labels) == len(places) and not all(map(is_role, labels)):
         layout.doubt("every speaker label occurs once", 0.3)
-    elif len(labels) == 1 and len(places) > 2 and not any(times) and not all(map(is_role, labels)):
+    elif len(labels) == 1 and len(places) > 2 and not any(times) and not _is_only_speaker(layout, rows):
         layout.doubt(f"all turns have one label: {next(iter(labels))!r}", 0.3)
     elif len(labels) > 25 and len(labels) > len(places) / 3:
         layout.doubt(f"{len(labels)} speaker labels for {len(places)} turns", 0.3)
@@ -84,6 +85,13 @@ def judge_named(
         upper = sum((head.name or "").isupper() for head in layout.heads.values()) > 0.8 * len(places)
         is_alike = (is_strict and alike & others.keys()) or (upper and any(name.isupper() for name in names))
         layout.doubt(what, 0.3 if is_alike or len(others) >= _MAX_OTHER_SHARE * len(places) else 0.05)
+
+
+def _is_only_speaker(layout: Layout, rows: Sequence[Row]) -> bool:
+    """Whether the only label is a speaker's: a role, or a name of several words or in most paragraphs, from the first line on."""
+    name = name_of(layout.heads[min(layout.heads)].name or "")
+    is_usual = len(layout.heads) >= _MOST * sum(row.after_blank for row in rows)
+    return is_role(name) or (min(layout.heads) == 0 and (" " in name or is_usual))
 
 
 def judge_inner_lines(layout: Layout, rows: Sequence[Row]) -> None:

@@ -95,7 +95,7 @@ def text_of(entry: Entry) -> str:
 
 def _joined_parts(value: object) -> str:
     """Returns a text; of `["It ", {"type": "bold", "text": "rang"}]`, as Telegram writes it, its parts together."""
-    if isinstance(value, list) and any(isinstance(part, str) for part in value):
+    if isinstance(value, list) and {str, dict} <= set(map(type, value)):
         return "".join(str(part.get("text", "")) if isinstance(part, dict) else str(part) for part in value)
     return value if isinstance(value, str) else ""
 

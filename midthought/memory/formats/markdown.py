@@ -29,12 +29,19 @@ _EMPHASIS = re.compile(
 _EMPHASIZED_TIME = re.compile(rf"(?<=\s)[*_]{{1,3}}({CLOCK})[*_]{{1,3}}")
 _ESCAPED_TIME = re.compile(rf"\\([(\[])\s*({CLOCK})\s*\\([)\]])")
 _SHOWN = re.compile(r"^\s{0,3}(?:#{1,6}\s|\*\*\S|```)|\]\(\w|\*\*\w[^*\n]{0,80}\*\*|^\s{0,3}\|", re.MULTILINE)
+_BOLD_START = re.compile(r"^\s{0,3}\*\*[^*\s][^*\n]{0,80}\*\*", re.MULTILINE)
+_MAX_BOLD_STARTS = 3
+"""In the first part of a text that is not Markdown."""
+_HEAD_LETTERS = 20_000
 _FENCE = re.compile(r"^\s{0,3}(?:```|~~~)", re.MULTILINE)
 
 
 def _is_markdown(text: str, suffix: str) -> bool:
     is_named = suffix in (".md", ".markdown") or (len(_HEADING_LINE.findall(text)) > 1 and "](http" in text)
-    return bool(SPEAKER.search(text) or (is_named and (text.startswith("---\n") or _SHOWN.search(text))))
+    has_bold_starts = len(_BOLD_START.findall(text[:_HEAD_LETTERS])) > _MAX_BOLD_STARTS
+    return bool(
+        SPEAKER.search(text) or has_bold_starts or (is_named and (text.startswith("---\n") or _SHOWN.search(text)))
+    )
 
 
 @transcript_format(

@@ -10,7 +10,7 @@ from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.scripts import word_count
 from midthought.memory.turns import clock_seconds
 
-_MIN_LINES = 8
+_MIN_LINES = 20
 _MIN_LINE_WORDS = 4
 _MAX_RECURRING_SHARE = 0.4
 _MAX_CODE_SHARE = 0.02

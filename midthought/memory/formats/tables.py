@@ -75,7 +75,11 @@ def _rows(text: str, sign: str) -> list[list[str]]:
     has_quotes = sign in ",;" or f'{sign}"' in text
     try:
         rows = list(
-            csv.reader(text.split("\n"), delimiter=sign, quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE)
+            csv.reader(
+                text.splitlines(keepends=True),
+                delimiter=sign,
+                quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE,
+            )
         )
     except csv.Error as error:
         raise ValueError(f"its table is damaged: {error}") from None
