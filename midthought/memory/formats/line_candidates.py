@@ -68,7 +68,7 @@ class Layout:
     used: set[int] = field(default_factory=set)
     """Rows that are part of the head before them."""
     headings: set[int] = field(default_factory=set)
-    """Rows that are headings, such as those of chapters."""
+    """Rows that are headings, such as titles of chapters."""
     confidence: float = 0.0
     doubts: list[str] = field(default_factory=list)
 

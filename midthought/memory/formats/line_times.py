@@ -65,7 +65,7 @@ def add_times(layout: Layout, rows: Sequence[Row]) -> None:
 
 
 def chapters(layout: Layout, rows: Sequence[Row]) -> set[int]:
-    """Returns the rows of a time and a few words that stand alone before a turn, and those such as `Chapter 3: The bell`."""
+    """Returns the rows of a time and a few words that stand alone before a turn, and titles such as `Chapter 3: The bell`."""
     first = min(layout.heads)
     numbered = {
         place

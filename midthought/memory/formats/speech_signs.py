@@ -33,7 +33,7 @@ def with_speech_doubts(reading: Reading) -> Reading:
     num_again = len(lines) - len(set(lines))
     if len(lines) >= _MIN_LINES and num_again > _MAX_RECURRING_SHARE * len(lines):
         most = Counter(lines).most_common(1)[0][0]
-        reading = reading.doubted(f"{num_again} of {len(lines)} lines recur, as those of a log do: {most[:50]!r}", 0.4)
+        reading = reading.doubted(f"{num_again} of {len(lines)} lines recur, as in a log: {most[:50]!r}", 0.4)
     words = [word for text in texts for word in text.split()]
     codes = [word for word in words if _CODE.search(word)]
     if len(codes) > max(_MIN_CODES, _MAX_CODE_SHARE * len(words)):
@@ -53,5 +53,5 @@ def _with_rate_doubt(reading: Reading) -> Reading:
     said, seconds = sum(word_count(segment.text) for segment in reading.segments), max(times) - min(times)
     if said >= _MIN_WORDS_PER_SECOND * seconds:
         return reading
-    what = f"{said} words in {seconds // 60} minutes are too few for speech: its times may be those of chapters"
+    what = f"{said} words in {seconds // 60} minutes are too few for speech: its times may belong to chapters"
     return reading.doubted(what, 0.4)
