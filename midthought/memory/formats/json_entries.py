@@ -41,7 +41,7 @@ _SPEAKER_KEYS = (
     "from",
 )
 _NAME_KEYS = ("realname", "nickname", "displayname", "name", "label", "id")
-"""Where an object that is a speaker has the name."""
+"""Keys of the name in an object that is a speaker."""
 _WORD_KEYS = ("wdlist", "words", "elements", "items", "tokens", "segs", "sentences", "textblocks")
 _FIRST_KEYS = ("alternatives", "nbest", "hypotheses")
 """Lists of alternative readings, the best one first."""
