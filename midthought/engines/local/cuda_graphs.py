@@ -33,8 +33,8 @@ _log = logging.getLogger(__name__)
 
 
 def cuda_graphs() -> Record:
-    """Returns a function that records CUDA graphs. They share the memory of intermediate results: only the latest result is
-    valid."""
+    """Returns a function that records CUDA graphs. They share a pool of memory for intermediate results: only the latest result
+    is valid. Once all of them are discarded, record others with a new function: PyTorch does not use a pool again."""
     pool = torch.cuda.graph_pool_handle()
 
     def record(compute: Pass) -> Pass:
@@ -111,6 +111,7 @@ class StepRecorder:
     Args:
         compute: returns the logits for `(token_ids, positions, batch, None)`.
         addresses: returns the addresses of everything that a pass reads besides the cache.
+        new_record: returns a function that records; called again after all recordings were discarded.
         tolerance: maximum expected |Δ log-probability| of a token, in nats, between a recorded and an ordinary pass.
     """
 
@@ -119,7 +120,7 @@ class StepRecorder:
         cache: SlotCache,
         compute: Callable[..., Tensor],
         addresses: Callable[[], Sequence[int]],
-        record: Record,
+        new_record: Callable[[], Record],
         *,
         device: torch.device,
         tolerance: float,
@@ -128,7 +129,9 @@ class StepRecorder:
         self._cache = cache
         self._compute = compute
         self._addresses = addresses
-        self._record: Record | None = record
+        self._new_record = new_record
+        self._record: Record | None = None
+        self._is_on = True
         self._device = device
         self._tolerance = tolerance
         self._recordings: dict[tuple[int, int], _Recording] = {}
@@ -138,8 +141,8 @@ class StepRecorder:
 
     def begin(self) -> None:
         """Call it before the first pass of other rows. Discards the recordings if the weights have moved to other memory."""
-        if self._record is not None and (addresses := tuple(self._addresses())) != self._known:
-            self._recordings.clear()
+        if self._is_on and (addresses := tuple(self._addresses())) != self._known:
+            self.clear()
             self._known = addresses
 
     def replay(self, token_ids: Sequence[int] | Tensor, positions: np.ndarray, slots: np.ndarray) -> Tensor | None:
@@ -148,7 +151,7 @@ class StepRecorder:
         The tensor is valid until the next pass.
         """
         if self._layout != self._cache.num_layouts:
-            self._recordings.clear()
+            self.clear()
             self._layout = self._cache.num_layouts
         recording = self._recordings.get(self._size(positions, slots))
         return None if recording is None else recording(token_ids, positions, slots)
@@ -159,8 +162,9 @@ class StepRecorder:
         """Counts an ordinary pass that computed these logits, and records a pass of its size if there have been enough."""
         size = self._size(positions, slots)
         self._num_passes[size] += 1
-        if self._record is None or self._num_passes[size] < MIN_PASSES:
+        if not self._is_on or self._num_passes[size] < MIN_PASSES:
             return
+        self._record = self._record or self._new_record()
         try:
             recording = _Recording(self._cache, *size, self._device, self._compute)
             recording.record(self._record)
@@ -175,13 +179,14 @@ class StepRecorder:
         self._recordings[size] = recording
 
     def clear(self) -> None:
-        """Releases the recordings' memory."""
+        """Discards all recordings and releases their memory."""
         self._recordings.clear()
+        self._record = None
 
     def _give_up(self, reason: str) -> None:
         _log.warning("passes of decoding are not recorded any more, which is slower and as right (%s)", reason)
-        self._record = None
-        self._recordings.clear()
+        self._is_on = False
+        self.clear()
 
     def _size(self, positions: np.ndarray, slots: np.ndarray) -> tuple[int, int]:
         """Returns the numbers of rows (1, 2, 4, 8, then multiples of 8) and keys (multiples of KEYS_PER_STEP), rounded up to

@@ -66,8 +66,8 @@ class KVCacheManager:
     def runner(self) -> Runner:
         if self._runner is None:
             self._adapter_state = adapter_state(self._model)
-            record = cuda_graphs() if self._records_steps else None
-            self._runner = make_runner(self._model, record=record, merge_adapters=self._merge_adapters)
+            new_record = cuda_graphs if self._records_steps else None
+            self._runner = make_runner(self._model, new_record=new_record, merge_adapters=self._merge_adapters)
         return self._runner
 
     def follow_adapters(self) -> None:

@@ -131,17 +131,17 @@ class CachedRunner:
         last = _tensor(columns, device) if several else None
         return self._compute(_tensor(token_ids, device), flat_positions, batch, last)
 
-    def record_steps(self, record: Record, *, tolerance: float) -> None:
+    def record_steps(self, new_record: Callable[[], Record], *, tolerance: float) -> None:
         """Enables recording and replaying of the passes of `steps`. Call it before the first pass.
 
-        `tolerance`: maximum expected |Δ log-probability| between a recorded and an ordinary pass, in nats.
+        `new_record`: as in `StepRecorder`. `tolerance`: maximum expected |Δ log-probability| between a recorded and an ordinary pass, in nats.
         """
         assert not self.cache.num_slots
         self._recorder = StepRecorder(
             self.cache,
             self._compute,
             self._addresses,
-            record,
+            new_record,
             device=self.model.device,
             tolerance=tolerance,
         )

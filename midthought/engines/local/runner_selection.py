@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,11 +24,13 @@ ROUNDING = 1e-4
 logger = logging.getLogger(__name__)
 
 
-def make_runner(model: PreTrainedModel, *, record: Record | None = None, merge_adapters: bool = True) -> Runner:
+def make_runner(
+    model: PreTrainedModel, *, new_record: Callable[[], Record] | None = None, merge_adapters: bool = True
+) -> Runner:
     """Returns the first of these that deviates from float32 about as little as the model's own forward pass does: the fused
     decoder, the model's own layers with a key/value cache, the model without a cache. Warns if it is not the first possible.
 
-    `record`: records passes of decoding (CUDA graphs). `merge_adapters`: as in `LocalEngine`.
+    `new_record`: returns a function that records passes of decoding (`cuda_graphs`). `merge_adapters`: as in `LocalEngine`.
     Raises EngineError for a PEFT model that learns a prompt.
     """
     try:
@@ -57,8 +60,8 @@ def make_runner(model: PreTrainedModel, *, record: Record | None = None, merge_a
             "is slow but right",
         )
         return plain
-    if record is not None:
-        cached.record_steps(record, tolerance=2 * trial.bound.largest)
+    if new_record is not None:
+        cached.record_steps(new_record, tolerance=2 * trial.bound.largest)
     return cached
 
 
