@@ -20,9 +20,11 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 pytest.importorskip("triton")
 SIZES = {"vocab_size": 61, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+WINDOWS = {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}
 MODELS = {
     "norms of the heads": Qwen3Config(**SIZES, **HEADS, head_dim=24, initializer_range=0.3),
     "biases": Qwen2Config(**SIZES, **HEADS, initializer_range=0.3),
+    "a sliding window": Qwen3Config(**SIZES, **HEADS, **WINDOWS, head_dim=16, initializer_range=0.3),
     "neither": LlamaConfig(**SIZES, **HEADS, head_dim=16, initializer_range=0.3),
 }
 
@@ -30,6 +32,9 @@ MODELS = {
 @pytest.fixture(autouse=True)
 def on_a_cpu(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(decoders, "DEVICES", {"cpu"})
+    kernels = decoders.kernels_of(torch.device("cpu"))
+    monkeypatch.setattr(kernels, "HALF", (torch.float32,))
+    monkeypatch.setattr(kernels, "MIN_PROGRAMS", 1)
 
 
 def make_model(config: PreTrainedConfig) -> Any:
@@ -74,3 +79,26 @@ def test_an_engine_samples_the_same_tokens():
     assert decoder.uses_kernels
     decoders.DEVICES.clear()
     assert used == [sample()]
+
+
+@pytest.mark.parametrize("window", [None, 65])
+def test_attention_to_keys_of_several_blocks(window):
+    kernels = decoders.kernels_of(torch.device("cpu"))
+    draw = torch.Generator().manual_seed(2)
+    query, keys, values = (torch.randn(size, generator=draw) for size in ((3, 6, 24), (4, 2, 150, 24), (4, 2, 150, 24)))
+    slots, lengths = torch.tensor([3, 0, 1]), torch.tensor([150, 1, 64])
+    found = kernels.attend(query, keys, values, lengths - 1, slots, scale=0.2, window=window)
+    for row, (slot, length) in enumerate(zip(slots.tolist(), lengths.tolist(), strict=True)):
+        seen = slice(max(0, length - (window or length)), length)
+        its_keys, its_values = (each[slot, :, seen].repeat_interleave(3, 0) for each in (keys, values))
+        scores = torch.einsum("hd,hkd->hk", query[row], its_keys) * 0.2
+        expected = torch.einsum("hk,hkd->hd", scores.softmax(-1), its_values)
+        torch.testing.assert_close(found[row], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_attention_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch):
+    kernels = decoders.kernels_of(torch.device("cpu"))
+    query, keys = torch.zeros(3, 8, 16), torch.zeros(4, 2, 30, 16)
+    assert kernels.can_attend(query, keys, keys)
+    monkeypatch.setattr(kernels, "attend", lambda query, *_, **__: query)
+    assert not kernels.can_attend(query[:, :2], keys, keys)

@@ -138,7 +138,9 @@ class Decoder:
             queries = self._kernels.turn_and_write(
                 queries, keys, values, norms, turns, positions, batch.token_slots, *cached
             )
-            return attend_cached(batch, index, queries, *cached, scaling=layer.scaling, window=layer.window)
+            return attend_cached(
+                batch, index, queries, *cached, scaling=layer.scaling, window=layer.window, kernels=self._kernels
+            )
         num_turned, scaling = self._num_queries + self._num_keys, layer.scaling
         heads = layer.queries_keys_values(hidden).view(len(hidden), -1, self._head_dim)
         turned, values = heads[:, :num_turned], heads[:, num_turned:]

@@ -134,7 +134,8 @@ class CachedRunner:
     def record_steps(self, new_record: Callable[[], Record], *, tolerance: float) -> None:
         """Enables recording and replaying of the passes of `steps`. Call it before the first pass.
 
-        `new_record`: as in `StepRecorder`. `tolerance`: maximum expected |Δ log-probability| between a recorded and an ordinary pass, in nats.
+        `new_record`: as in `StepRecorder`.
+        `tolerance`: maximum expected |Δ log-probability| between a recorded and an ordinary pass, in nats.
         """
         assert not self.cache.num_slots
         self._recorder = StepRecorder(

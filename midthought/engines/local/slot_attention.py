@@ -285,14 +285,16 @@ def attend_cached(
     scaling: float | None = None,
     window: int | None = None,
     softcap: float | None = None,
+    kernels: Any = None,
 ) -> torch.Tensor:
-    """`attend` after the new keys and values were written into the layer's cache, `[slots, kv_heads, length, head_dim]`."""
+    """`attend` after the new keys and values were written into the layer's cache, `[slots, kv_heads, length, head_dim]`.
+    `kernels`: the module `triton_kernels` if it is used."""
     slot_batch.cache.windows[index] = window
     num_singles = len(slot_batch.slots)
     attended: list[torch.Tensor] = []
     if num_singles:
         own = query[:num_singles] if slot_batch.several else query
-        attended.append(_attend_singles(own, keys, values, slot_batch, scaling, window, softcap))
+        attended.append(_attend_singles(own, keys, values, slot_batch, scaling, window, softcap, kernels))
     if slot_batch.several and softcap is None and is_usable(query, keys.transpose(1, 2)[0], window):
         attended.append(_attend_packed(query[num_singles:], keys, values, slot_batch, scaling, window))
         return torch.cat(attended) if num_singles else attended[0]
@@ -310,8 +312,14 @@ def _attend_singles(
     scaling: float | None,
     window: int | None,
     softcap: float | None,
+    kernels: Any,
 ) -> torch.Tensor:
     """Computes attention of rows with one new token each: `[n, heads, head_dim]` of queries -> the same."""
+    if kernels is not None and softcap is None and kernels.can_attend(query, keys, values):
+        attended: torch.Tensor = kernels.attend(
+            query, keys, values, slot_batch.positions, slot_batch.slots, scale=scaling, window=window
+        )
+        return attended
     if softcap is None and window is None and is_cache_usable(query, keys, values):
         return attend_cache(query, keys, values, slot_batch.cached_rows(keys), scale=scaling)
     num_rows, num_heads, head_dim = query.shape

@@ -7,6 +7,8 @@ with the model's own forward pass before it is used. Import this module only whe
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import torch
@@ -14,7 +16,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from midthought.varlen_attention import HALF, is_right_on_cached_rows
+
 BLOCK = 1024
+KEYS_PER_BLOCK = 64
+MIN_PROGRAMS = 64
+"""With fewer rows times key heads, `attend` would leave most of a GPU idle on long rows."""
 
 
 @triton.jit
@@ -137,3 +144,81 @@ def turn_and_write(
         num_heads, head_dim, triton.next_power_of_2(head_dim), norms is not None, num_warps=1,
     )  # fmt: skip
     return out
+
+
+@triton.jit
+def _attend(  # type: ignore[no-untyped-def]
+    query, keys, values, positions, slots, out, scale, slot_stride, head_stride, window,
+    num_kv_heads: tl.constexpr, num_sharing: tl.constexpr, head_dim: tl.constexpr,
+    block_heads: tl.constexpr, block_dim: tl.constexpr, block_keys: tl.constexpr,
+):  # fmt: skip
+    row, kv_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    heads, columns = tl.arange(0, block_heads), tl.arange(0, block_dim)
+    of_row = ((row * num_kv_heads + kv_head) * num_sharing + heads)[:, None] * head_dim + columns[None, :]
+    is_there = (heads < num_sharing)[:, None] & (columns < head_dim)[None, :]
+    queries = tl.load(query + of_row, mask=is_there, other=0.0)
+    length = tl.load(positions + row) + 1
+    first = tl.maximum(length - window, 0)
+    cached = tl.load(slots + row) * slot_stride + kv_head * head_stride
+    largest = tl.full([block_heads], -float("inf"), tl.float32)
+    total = tl.zeros([block_heads], tl.float32)
+    attended = tl.zeros([block_heads, block_dim], tl.float32)
+    for start in range(first // block_keys * block_keys, length, block_keys):
+        places = start + tl.arange(0, block_keys)
+        is_seen = (places >= first) & (places < length)
+        of_keys = cached + places[:, None] * head_dim + columns[None, :]
+        is_key = is_seen[:, None] & (columns < head_dim)[None, :]
+        scores = tl.dot(queries, tl.trans(tl.load(keys + of_keys, mask=is_key, other=0.0))) * scale
+        scores = tl.where(is_seen[None, :], scores, -float("inf"))
+        now_largest = tl.maximum(largest, tl.max(scores, 1))
+        shrunk = tl.exp2(largest - now_largest)
+        weights = tl.exp2(scores - now_largest[:, None])
+        its_values = tl.load(values + of_keys, mask=is_key, other=0.0)
+        attended = attended * shrunk[:, None] + tl.dot(weights.to(its_values.dtype), its_values)
+        total = total * shrunk + tl.sum(weights, 1)
+        largest = now_largest
+    tl.store(out + of_row, (attended / total[:, None]).to(out.dtype.element_ty), mask=is_there)
+
+
+def attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    *,
+    scale: float | None = None,
+    window: int | None = None,
+) -> Tensor:
+    """Computes attention of one query per row to its keys in the cache, in place (FlashAttention, arXiv 2205.14135): `[n, heads,
+    head_dim]` of queries and `[slots, kv_heads, length, head_dim]` of keys and values -> `[n, heads, head_dim]`.
+
+    All heads that share a key head are one program. `positions`, `slots`: `[n]`. A window as in `varlen_attention`.
+    """
+    num_rows, num_heads, head_dim = query.shape
+    _, num_kv_heads, length, _ = keys.shape
+    num_sharing = num_heads // num_kv_heads
+    out = torch.empty_like(query)
+    scale = (head_dim**-0.5 if scale is None else scale) * math.log2(math.e)
+    block_heads = max(16, triton.next_power_of_2(num_sharing))  # what a matrix product of Triton needs at least
+    _attend[(num_rows, num_kv_heads)](
+        query, keys, values, positions, slots, out, scale, keys.stride(0), keys.stride(1), window or length,
+        num_kv_heads, num_sharing, head_dim, block_heads, max(16, triton.next_power_of_2(head_dim)), KEYS_PER_BLOCK,
+        num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def can_attend(query: Tensor, keys: Tensor, values: Tensor) -> bool:
+    """Whether `attend` is right for tensors like these, and as fast as other kernels."""
+    if query.dtype not in HALF or keys.shape != values.shape or len(query) * keys.shape[1] < MIN_PROGRAMS:
+        return False
+    return _is_right(query.device, query.dtype, query.shape[1], keys.shape[1], query.shape[2])
+
+
+@functools.cache
+def _is_right(device: torch.device, dtype: torch.dtype, num_heads: int, num_kv_heads: int, head_dim: int) -> bool:
+    def attended(query: Tensor, keys: Tensor, values: Tensor, slots: Tensor, lengths: Tensor) -> Tensor:
+        return attend(query, keys, values, lengths - 1, slots)
+
+    return is_right_on_cached_rows(attended, device, dtype, num_heads, num_kv_heads, head_dim)
