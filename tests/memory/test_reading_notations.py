@@ -154,3 +154,35 @@ def test_captions_of_one_speaker(read):
     assert said(transcript) == [("Ann", WORDS)] and not transcript.is_doubtful
     slides = "".join(f"{text}\n\n{'slide: the bell' if n % 2 else text}\n\n" for n, text in enumerate(LINES))
     assert read(slides, "b.txt").speakers == () or read(slides, "b.txt").is_doubtful
+
+
+def test_chats_of_several_days(read):
+    days = ["1/22/22, 3:20 PM - ", "1/23/22, 9:10 AM - "]
+    lines = [f"{days[n // 4]}{name}: {text}\n" for n, (name, text) in enumerate(EXPECTED)]
+    numbers = [f"{days[1]}+91 91586 7604{n}: {text}\n" for n, text in enumerate(LINES[:2])]
+    transcript = read("".join([*lines, f"{days[1]}Bob Reece left\n", *numbers]))
+    phones = [f"+91 91586 7604{n}" for n in range(2)]
+    assert said(transcript) == [*EXPECTED, *zip(phones, LINES, strict=False)] and not transcript.is_doubtful
+    assert transcript.skipped[0].reason == "message of the chat program"
+
+
+def test_labels_that_are_not_among_the_participants_are_reported(read):
+    turns = "".join(f"{name.split()[0]}: {text}\n\n" for name, text in EXPECTED)
+    top = "Date: May 3\nDuration: 1 hour\nParticipants: Ann Lee (host), Bob Reece (guest)\n\n"
+    transcript = read(f"{top}{turns}Timeline: nine months, or a year.\n\nAnn: Good.\n")
+    assert [name for name, _ in said(transcript)] == [*["Ann", "Bob"] * 4, "Ann"] and transcript.is_doubtful
+    assert transcript.turns[7].text.endswith("Timeline: nine months, or a year.")
+
+
+def test_a_field_at_the_end_of_the_header_is_no_turn(read):
+    turns = "".join(f"{('Doctor', 'Patient')[n % 2]}: {text}\n\n" for n, text in enumerate(LINES))
+    transcript = read(f"A visit\n\nDate: May 3\nProvider: Dr. Ann Lee\nPatient: Bob Reece, 47\n\n{turns}")
+    assert [name for name, _ in said(transcript)] == ["Doctor", "Patient"] * 4
+    assert transcript.header[-1] == ("Patient", "Bob Reece, 47")
+
+
+def test_a_numbered_list_is_reported(read):
+    items = "\n".join(
+        f"{n}. The {word} of the bell and what we think about it (5 min)" for n, word in enumerate("abcdef", 1)
+    )
+    assert "are numbered, as in a list" in " ".join(read(f"# Agenda\n\n{WORDS}\n\n{items}\n", "a.md").doubts)

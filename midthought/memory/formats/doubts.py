@@ -15,10 +15,10 @@ from midthought.memory.formats.line_candidates import (
     Layout,
     Row,
     bare_style,
+    in_order,
     is_annotation,
     is_name_list,
     key_of,
-    share_in_order,
 )
 from midthought.memory.formats.line_heads import TIMED_STYLES, Head
 from midthought.memory.formats.reading import name_of
@@ -32,6 +32,7 @@ _LABEL = re.compile(r"([^\W\d_][^:：\n]{0,30}?)[\s\d_]*(?:[:：](?=\s|$|\W)|[\]
 _DIGITS = re.compile(r"\d+")
 _TIME_INSIDE = re.compile(r"\d{1,2}:\d{1,2}(?::\d|\b)|.{0,30}-->")
 _NUMBERED_LINE = re.compile(r"\(?\d{1,2}[.)]\s")
+_MAX_NUMBERED_SHARE = 0.3
 _MIN_ROWS = 4
 _MOST = 0.8
 _MAX_LABEL_WORDS = 4
@@ -49,7 +50,7 @@ def judge_named(
     times = [layout.heads[place].time for place in places]
     total = sum(num_words)
     layout.confidence = 0.98 if any(times) else 0.93
-    order = share_in_order([time for time in times if time])
+    order = in_order(layout.heads[place] for place in places)
     if order < 0.98:
         layout.doubt(f"{1 - order:.0%} of the times go back", min(0.4, 0.05 + 2 * (1 - order)))
     is_long = len(places) > 3 or total > 40 * len(places) > 40
@@ -96,7 +97,7 @@ def _is_only_speaker(layout: Layout, rows: Sequence[Row]) -> bool:
 
 def judge_inner_lines(layout: Layout, rows: Sequence[Row]) -> None:
     """Adds a doubt if lines within turns start with times that were read as words, or with numbers as a list does."""
-    first, taken = min(layout.heads), {*layout.heads, *layout.used, *layout.headings}
+    first, taken = min(layout.heads), {*layout.heads, *layout.used, *layout.notes}
     inside = [row.text for place, row in enumerate(rows) if place > first and place not in taken]
     found = [text for text in inside if _TIME_INSIDE.match(text)]
     if len(found) > max(1, 0.02 * len(layout.heads)):
@@ -127,6 +128,9 @@ def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dic
     num_words = sum(len(text.split()) for text in said)
     if layout.heads and len(rows) > _MIN_ROWS and num_words < _TOO_SHORT * len(layout.heads):
         layout.doubt(f"its lines with times have {num_words / len(rows):.1f} words on average", 0.3)
+    numbered = [text for text in said if _NUMBERED_LINE.match(text)]
+    if len(numbered) > max(2, _MAX_NUMBERED_SHARE * len(rows)):
+        layout.doubt(f"{len(numbered)} of {len(rows)} lines are numbered, as in a list: {numbered[0][:40]!r}", 0.3)
     named = {name: count for name, count in counts.items() if not is_annotation(name.casefold())}
     if num := sum(named.values()):
         names = ", ".join(repr(name) for name, _ in Counter(named).most_common(3))

@@ -155,6 +155,8 @@ def fields_end(lines: Sequence[str], counts: Callable[[str], int]) -> int:
             end = number + 1
         elif _KEY_WITHOUT_COLON.match(text):
             known, open_field, end = known + 1, True, number + 1
+        elif field and known and _ends_block(lines, number, field[1]):
+            end = number + 1
         elif field and counts(field[0]) > 1:
             break
         elif open_field and lines[number - 1].strip() and len(text.split()) <= 2 * _MAX_VALUE_WORDS:
@@ -162,6 +164,13 @@ def fields_end(lines: Sequence[str], counts: Callable[[str], int]) -> int:
         elif known or number > 6 or not _may_be_title(text):
             break
     return end if known else 0
+
+
+def _ends_block(lines: Sequence[str], number: int, value: str) -> bool:
+    """Whether the line is the last one of a block and its value is no sentence, as `Patient: John Davis, 47`."""
+    is_last = number + 1 == len(lines) or not lines[number + 1].strip()
+    is_short = len(value.split()) <= _MAX_UNKNOWN_WORDS and not ends_sentence(value)
+    return is_last and is_short and number > 1 and all(map(field_of, lines[number - 2 : number]))
 
 
 def _num_unknown_fields(lines: Sequence[str], counts: Callable[[str], int]) -> int:

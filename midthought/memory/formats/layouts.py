@@ -19,13 +19,13 @@ from midthought.memory.formats.line_candidates import (
     Row,
     bare_style,
     candidates_of,
+    in_order,
     is_annotation,
     is_name_list,
     key_of,
-    share_in_order,
 )
 from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_label, time_head
-from midthought.memory.formats.line_times import add_times, chapters, scale_numbers
+from midthought.memory.formats.line_times import add_times, notes_between, scale_numbers
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role, looks_like_name, word_count
 
@@ -94,7 +94,7 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
     scale_numbers(best, sum(num_words))
     add_times(best, rows)
     if best.heads:
-        best.headings = chapters(best, rows)
+        best.notes = notes_between(best, rows)
     if is_named:
         judge_inner_lines(best, rows)
     else:
@@ -317,8 +317,7 @@ def _evidence(style: str, accepted: dict[int, Head]) -> float:
     weight = _WEIGHTS.get(bare, _TIMED_WEIGHT if bare in TIMED_STYLES else 1.0)
     if style.startswith("bold "):
         weight = max(weight, _BOLD_WEIGHT)
-    times = [head.time for _, head in sorted(accepted.items()) if head.time]
-    if len(times) > 3 and share_in_order(times) < 0.8:
+    if in_order(head for _, head in sorted(accepted.items())) < 0.8 and len(accepted) > 3:
         weight *= 0.3
     return weight * len(accepted)
 

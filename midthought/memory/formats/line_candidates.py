@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -44,6 +44,7 @@ _URL = re.compile(r"\s*<?https?://\S+\s*")
 ODD = "odd "
 """Mark of a style's recurring labels that do not have the shape of names."""
 _MAX_ODD_WORDS = 4
+_MIN_PHONE_DIGITS = 7
 
 
 class Row(NamedTuple):
@@ -67,8 +68,8 @@ class Layout:
     heads: dict[int, Head] = field(default_factory=dict)
     used: set[int] = field(default_factory=set)
     """Rows that are part of the head before them."""
-    headings: set[int] = field(default_factory=set)
-    """Rows that are headings, such as titles of chapters."""
+    notes: dict[int, str] = field(default_factory=dict)
+    """Rows between turns that are no speech, such as titles of chapters, with the reason."""
     confidence: float = 0.0
     doubts: list[str] = field(default_factory=list)
 
@@ -161,11 +162,9 @@ def _add_recurring(found: dict[str, dict[int, Head]], style: str, odd: dict[int,
     known = sum(counts.values()) + len(found[style])
     for place, head in odd.items():
         key = key_of(head.name or "")
-        if (
-            len(key.split()) <= _MAX_ODD_WORDS
-            and any(map(str.isalpha, key))
-            and (counts[key] > 1 or (known > 4 and len(key.split()) < 3))
-        ):
+        is_phone = sum(map(str.isdigit, key)) >= _MIN_PHONE_DIGITS
+        is_usual = counts[key] > 1 or (known > 4 and (is_phone or len(key.split()) < 3))
+        if len(key.split()) <= _MAX_ODD_WORDS and is_usual and (is_phone or any(map(str.isalpha, key))):
             found[style][place] = head
 
 
@@ -199,6 +198,11 @@ def _is_bold(row: Row, head: Head) -> bool:
         return True
     ends = len(row.text) - len(head.rest) >= row.num_bold
     return ends and (head.name or "").strip() in row.text[: row.num_bold]
+
+
+def in_order(heads: Iterable[Head]) -> float:
+    """Returns `share_in_order` of the heads' times, except times of the day with a date."""
+    return share_in_order([head.time for head in heads if head.time and not head.is_dated])
 
 
 def share_in_order(times: Sequence[str]) -> float:

@@ -13,7 +13,7 @@ _MAX_HEAD_LETTERS = 200
 _MIN_CAPITALS = 5
 
 _FRAMES = r"(?:[:;]\d\d(?!\d))?(?!:?\d)"
-_DATE = r"(?:\d{1,4}[./-]\d{1,2}(?:[./-]\d{1,4})?,?\s{1,3}|\d{4}年\d{1,2}月\d{1,2}日\s{0,3})?"
+_DATE = r"(?P<date>\d{1,4}[./-]\d{1,2}(?:[./-]\d{1,4})?,?\s{1,3}|\d{4}年\d{1,2}月\d{1,2}日\s{0,3})?"
 _HALF = r"(?:\s?(?P<half>[AaPp])\.?[Mm]\b\.?)?"
 _CLOCK = rf"{_DATE}(?P<time>{CLOCK}){_FRAMES}{_HALF}"
 _UNTIL = r"\s{0,9}(?:-{0,2}>|[-–—~→,]|to|bis|à)\s{0,9}"
@@ -84,6 +84,8 @@ class Head(NamedTuple):
     """`HH:MM:SS`."""
     rest: str
     """The line after it."""
+    is_dated: bool = False
+    """Whether the time is one of the day, after a date."""
     is_number: bool = False
     """Whether the time is a number without a unit, taken for seconds."""
 
@@ -118,7 +120,7 @@ def time_head(line: str) -> Head | None:
     """Returns the line's start as a time without a name."""
     plain = folded(line[:_MAX_HEAD_LETTERS])
     match = _TIME_FIRST.match(plain, len(plain) - len(plain.lstrip()))
-    return Head("time", None, _time_of(match), line[match.start("rest") :]) if match else None
+    return Head("time", None, _time_of(match), line[match.start("rest") :], bool(match["date"])) if match else None
 
 
 def name_alone(line: str, *, any_name: bool = False) -> str | None:
@@ -154,8 +156,10 @@ def is_exclamation(name: str) -> bool:
 def _head(style: str, match: regex.Match[str], line: str) -> Head:
     time = _time_of(match)
     name = line[match.start("name") : match.end("name")]
-    is_number = bool(match.groupdict().get("seconds"))
-    return Head(style, _CHAT.sub(r"\1", name) if time else name, time, line[match.start("rest") :], is_number)
+    found = match.groupdict()
+    is_dated, is_number = bool(found.get("date")), bool(found.get("seconds"))
+    name = _CHAT.sub(r"\1", name) if time else name
+    return Head(style, name, time, line[match.start("rest") :], is_dated, is_number)
 
 
 def _time_of(match: regex.Match[str]) -> str | None:

@@ -20,6 +20,7 @@ from midthought.memory.formats.header_fields import (
 from midthought.memory.formats.layouts import choose_layout
 from midthought.memory.formats.line_candidates import Layout, Row
 from midthought.memory.formats.line_heads import heads_of
+from midthought.memory.formats.participants import reject_strangers
 from midthought.memory.formats.reading import Reading, Skipped, name_of
 from midthought.memory.formats.row_order import in_usual_order
 from midthought.memory.formats.scripts import ends_sentence, word_count
@@ -66,6 +67,7 @@ def read_rows(
     first = min(layout.heads)
     preface = body[:first]
     header = header_of([row.text for row in shown[:num_fields]], keep)
+    reject_strangers(layout, header.fields)
     segments: list[Segment] = []
     if _is_speech(preface, body, has_fields=num_fields > 0):
         words = keep("\n".join(row.text for row in preface if row.mark != "#"))
@@ -182,8 +184,8 @@ def _segments(
             end()
             name = name_of(keep(head.name)) or None if head.name is not None else None
             time, begins, running = head.time, head.name is not None, [head.rest]
-        elif row.mark == "#" or follows_heading or place in layout.headings:
-            reason = "heading" if row.mark == "#" or place in layout.headings else "field after a heading"
+        elif row.mark == "#" or follows_heading or place in layout.notes:
+            reason = "heading" if row.mark == "#" else layout.notes.get(place, "field after a heading")
             skipped.append(Skipped(keep(row.text.lstrip("# ")), reason))
         elif place not in layout.used and not is_rule(row.text):
             running.append(row.text)

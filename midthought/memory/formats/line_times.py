@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from midthought.memory.formats.line_candidates import Layout, Row, share_in_order
+from midthought.memory.formats.line_candidates import Layout, Row, in_order
 from midthought.memory.formats.line_heads import Head, time_head
 from midthought.memory.formats.scripts import ends_sentence
 from midthought.memory.formats.word_lists import NUMBERED
@@ -52,36 +52,45 @@ def add_times(layout: Layout, rows: Sequence[Row]) -> None:
         if not any(head.time for head in layout.heads.values()):  # before the first turn: the time of day of a hearing
             found = {place: head for place, head in found.items() if place > min(layout.heads)}
         merged = sorted([*found.items(), *layout.heads.items()])
-        if share_in_order([head.time for _, head in merged if head.time]) < 0.8:
+        if in_order(head for _, head in merged) < 0.8:
             return
     elif not _are_times(found, len(rows)):
         return
     if found and not named:
         layout.style, layout.confidence = "time", 0.85
-        order = share_in_order([head.time or "" for _, head in sorted(found.items())])
+        order = in_order(head for _, head in sorted(found.items()))
         if order < 0.98:
             layout.doubt(f"{1 - order:.0%} of the times go back", 0.1 + (1 - order))
     layout.heads.update(found)
 
 
-def chapters(layout: Layout, rows: Sequence[Row]) -> set[int]:
-    """Returns the rows of a time and a few words that stand alone before a turn, and titles such as `Chapter 3: The bell`."""
-    first = min(layout.heads)
-    numbered = {
-        place
-        for place, row in enumerate(rows)
-        if place > first and place not in layout.heads and (match := _NUMBERED_TITLE.match(row.text))
-        if match[1].casefold() in NUMBERED and len(row.text.split()) <= _MAX_TITLE_WORDS and not ends_sentence(row.text)
-    }
-    return numbered | {
-        place
-        for place in range(min(layout.heads), len(rows) - 1)
-        if place not in layout.heads
-        and place + 1 in layout.heads
-        and rows[place].after_blank
-        and rows[place + 1].after_blank
-        if (head := time_head(rows[place].text)) and _is_title(head)
-    }
+def notes_between(layout: Layout, rows: Sequence[Row]) -> dict[int, str]:
+    """Returns the rows between turns that are no speech: titles such as `Chapter 3: The bell`, a time and a few words alone
+    before a turn, and lines of a chat with a date and no name."""
+    is_chat = 2 * sum(head.is_dated and head.name is not None for head in layout.heads.values()) > len(layout.heads)
+    notes: dict[int, str] = {}
+    for place in range(min(layout.heads) + 1, len(rows)):
+        row, time = rows[place], time_head(rows[place].text)
+        if place in layout.heads:
+            continue
+        if time is None:
+            if _is_numbered_title(row.text) and not any(map(_is_numbered_title, _neighbors(rows, place))):
+                notes[place] = "title of a chapter"
+        elif is_chat and time.is_dated:
+            notes[place] = "message of the chat program"
+        elif _is_title(time) and row.after_blank and place + 1 in layout.heads and rows[place + 1].after_blank:
+            notes[place] = "title of a chapter"
+    return notes
+
+
+def _neighbors(rows: Sequence[Row], place: int) -> list[str]:
+    return [row.text for row in (*rows[place - 1 : place], *rows[place + 1 : place + 2])]
+
+
+def _is_numbered_title(text: str) -> bool:
+    match = _NUMBERED_TITLE.match(text)
+    is_short = len(text.split()) <= _MAX_TITLE_WORDS and not ends_sentence(text)
+    return match is not None and match[1].casefold() in NUMBERED and is_short
 
 
 def _is_title(head: Head) -> bool:
@@ -93,4 +102,4 @@ def _are_times(found: dict[int, Head], num_rows: int) -> bool:
     """Whether rows that start with a time are more than a few lines that happen to."""
     if (len(found) < 2 and num_rows > 2) or (len(found) < 4 and len(found) < 0.2 * num_rows):
         return False
-    return len(found) < 4 or share_in_order([head.time or "" for _, head in sorted(found.items())]) >= 0.7
+    return len(found) < 4 or in_order(head for _, head in sorted(found.items())) >= 0.7

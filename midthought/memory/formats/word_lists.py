@@ -56,7 +56,7 @@ update warning what when where who why внимание примечание ה�
 
 NUMBERED = _words(
     """
-act action capitolo capítulo chapitre chapter decision decisions figure hoofdstuk item kapitel note part
+act action capitolo capítulo chapitre chapter decision decisions figure hoofdstuk item kapitel milestone note option part phase
 question scene section step table topic глава
 """
 )
