@@ -255,6 +255,25 @@ def test_weights_may_change_while_episodes_are_in_flight() -> None:
     assert completion.policy_version == 1
 
 
+def test_an_engine_that_sleeps_while_it_samples_computes_the_rest_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_cache_manager.KVCacheManager, "is_on_gpu", True)
+    model = make_model()
+    engine = LocalEngine(model, eos_token_ids=[], async_scheduling=True)
+    ids = prompt(12)
+
+    async def run() -> Completion:
+        pending = asyncio.ensure_future(engine.sample(1, ids, Sampling(max_tokens=12)))
+        while engine.stats.num_sampled_tokens < 5:
+            await asyncio.sleep(0)
+        engine.sleep()
+        assert not engine.num_cache_bytes
+        return await pending
+
+    completion = asyncio.run(run())
+    expected = rescore(model, ids, completion.token_ids)
+    assert completion.sampled_logprobs == pytest.approx(expected, abs=logit_tolerance(model))
+
+
 def test_the_learners_model_is_left_alone() -> None:
     model = make_model().train()
     implementation = model.config._attn_implementation

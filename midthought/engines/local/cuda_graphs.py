@@ -113,6 +113,8 @@ class StepRecorder:
         addresses: returns the addresses of everything that a pass reads besides the cache.
         new_record: returns a function that records; called again after all recordings were discarded.
         tolerance: maximum expected |Δ log-probability| of a token, in nats, between a recorded and an ordinary pass.
+        reads_all_keys: attention reads as many keys as a pass is recorded for, and masks the others. If it reads each row's own
+            keys only, one recording is for all lengths.
     """
 
     def __init__(
@@ -124,6 +126,7 @@ class StepRecorder:
         *,
         device: torch.device,
         tolerance: float,
+        reads_all_keys: bool = True,
     ) -> None:
         cache.has_spare = True
         self._cache = cache
@@ -134,6 +137,7 @@ class StepRecorder:
         self._is_on = True
         self._device = device
         self._tolerance = tolerance
+        self._reads_all_keys = reads_all_keys
         self._recordings: dict[tuple[int, int], _Recording] = {}
         self._num_passes: Counter[tuple[int, int]] = Counter()
         self._known: tuple[int, ...] = ()
@@ -189,9 +193,9 @@ class StepRecorder:
         self.clear()
 
     def _size(self, positions: np.ndarray, slots: np.ndarray) -> tuple[int, int]:
-        """Returns the numbers of rows (1, 2, 4, 8, then multiples of 8) and keys (multiples of KEYS_PER_STEP), rounded up to
-        few sizes."""
+        """Returns the numbers of rows (1, 2, 4, 8, then multiples of 8) and keys (multiples of KEYS_PER_STEP, or all), rounded
+        up to few sizes."""
         num_rows, length = int(slots.max()) + 1, int(positions.max()) + 1
         num_rows = 1 << (num_rows - 1).bit_length() if num_rows < 8 else -(-num_rows // 8) * 8
-        length = -(-length // KEYS_PER_STEP) * KEYS_PER_STEP
+        length = -(-length // KEYS_PER_STEP) * KEYS_PER_STEP if self._reads_all_keys else self._cache.length
         return min(num_rows, self._cache.num_slots), min(length, self._cache.length)

@@ -19,6 +19,7 @@ from midthought.engines.local.slot_attention import SlotBatch, attend, attend_ca
 from midthought.engines.local.weight_copies import HeadNorms, Projection, WeightCopies, normed
 from midthought.float32_head import Float32Linear
 from midthought.peft_weights import is_adapted, is_mergeable, used_module
+from midthought.varlen_attention import HALF
 
 _KNOWN = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _FIXED_TURNS = {"default", "linear", "llama3", "yarn"}
@@ -64,6 +65,11 @@ class Decoder:
     def uses_kernels(self) -> bool:
         """Whether it computes with `triton_kernels`."""
         return self._kernels is not None
+
+    @property
+    def reads_own_keys(self) -> bool:
+        """Whether attention reads each row's own keys, and no masked ones."""
+        return self.uses_kernels and self._embeddings.weight.dtype in HALF
 
     def _layer(self, layer: Any, config: Any) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp

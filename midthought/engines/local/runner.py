@@ -145,6 +145,7 @@ class CachedRunner:
             new_record,
             device=self.model.device,
             tolerance=tolerance,
+            reads_all_keys=self._decoder is None or not self._decoder.reads_own_keys,
         )
 
     def _addresses(self) -> list[int]:
