@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from benchmarks.gpu.findings import Report
+from benchmarks.gpu.graphs import logged_warnings
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.models import SHAPES, make_model, own_error_of_random_prompts
 from midthought import RayPPOTrainer, create_default_config
@@ -52,7 +53,7 @@ def run(machine: Machine, report: Report) -> None:
                 "group_size": machine.pick(8, 4),
                 "micro_batch_tokens": machine.pick(8192, 256),
                 "num_train_iters": MAX_ITERS,
-                "learning_rate": machine.pick(1e-7, 1e-5),
+                "learning_rate": machine.pick(2e-6, 1e-5),
                 "kl_coef": 0.0,
                 "gradient_checkpointing": True,
                 "validate_every": 0,
@@ -65,9 +66,12 @@ def run(machine: Machine, report: Report) -> None:
     limit = max(MEAN_DIFFERENCE, 2 * own_error_of_random_prompts(model, SHAPES[name]).mean)
     seconds: dict[str, float] = defaultdict(float)
     began = time.perf_counter()
-    with RayPPOTrainer(
-        config, None, share_of_low_words, questions, model=model, tokenizer=tokenizer, progress=False
-    ) as trainer:
+    with (
+        logged_warnings() as messages,
+        RayPPOTrainer(
+            config, None, share_of_low_words, questions, model=model, tokenizer=tokenizer, progress=False
+        ) as trainer,
+    ):
         for stage in ("score", "credit", "update"):
             setattr(trainer.learner, stage, timed(machine, seconds, stage, getattr(trainer.learner, stage)))
         trainer.source.update_weights = timed(machine, seconds, "new weights", trainer.source.update_weights)
@@ -79,6 +83,7 @@ def run(machine: Machine, report: Report) -> None:
         history = list(trainer.metrics_history)
     whole = time.perf_counter() - began
     _tell(report, setting, history, seconds, whole, limit)
+    report.require(setting, "warnings about recorded passes", "; ".join(messages) or "none", not messages, "none")
 
 
 def _tell(
