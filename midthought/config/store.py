@@ -165,7 +165,7 @@ TINY: Mapping[str, Mapping[str, Any]] = {
     "training": {
         "batch_size": 32,
         "mini_batch_size": 32,
-        "learning_rate": 3e-4,
+        "learning_rate": 2e-4,
         "critic_learning_rate": 1e-3,
         "adam_beta2": 0.95,
         "weight_decay": 0.0,
