@@ -9,15 +9,18 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from midthought.engines.engine import Sampling
-from midthought.engines.local import decoder as decoders
+from midthought.engines.local import gpu_kernels
 from midthought.engines.local.decoder import Decoder
 from midthought.engines.local.engine import LocalEngine
+from midthought.engines.local.gpu_kernels import kernels_of
 from midthought.engines.local.runner import CachedRunner, Row, share_tensors
+from midthought.engines.local.sampling import SamplingBatch, draw_tokens
 from tests.engines.decoder_calls import decoders_in
 
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("runs with TRITON_INTERPRET=1 and Triton, as `make test-all` does", allow_module_level=True)
 pytest.importorskip("triton")
+CPU = torch.device("cpu")
 SIZES = {"vocab_size": 61, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
 WINDOWS = {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}
@@ -31,8 +34,8 @@ MODELS = {
 
 @pytest.fixture(autouse=True)
 def on_a_cpu(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(decoders, "DEVICES", {"cpu"})
-    kernels = decoders.kernels_of(torch.device("cpu"))
+    monkeypatch.setattr(gpu_kernels, "DEVICES", {"cpu"})
+    kernels = kernels_of(CPU, "triton_decoder")
     monkeypatch.setattr(kernels, "HALF", (torch.float32,))
     monkeypatch.setattr(kernels, "MIN_PROGRAMS", 1)
 
@@ -77,13 +80,13 @@ def test_an_engine_samples_the_same_tokens():
     used: list[list[tuple[int, ...]]] = []
     [*_, decoder] = decoders_in(lambda: used.append(sample()))
     assert decoder.uses_kernels
-    decoders.DEVICES.clear()
+    gpu_kernels.DEVICES.clear()
     assert used == [sample()]
 
 
 @pytest.mark.parametrize("window", [None, 65])
 def test_attention_to_keys_of_several_blocks(window):
-    kernels = decoders.kernels_of(torch.device("cpu"))
+    kernels = kernels_of(CPU, "triton_decoder")
     draw = torch.Generator().manual_seed(2)
     query, keys, values = (torch.randn(size, generator=draw) for size in ((3, 6, 24), (4, 2, 150, 24), (4, 2, 150, 24)))
     slots, lengths = torch.tensor([3, 0, 1]), torch.tensor([150, 1, 64])
@@ -97,8 +100,48 @@ def test_attention_to_keys_of_several_blocks(window):
 
 
 def test_attention_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch):
-    kernels = decoders.kernels_of(torch.device("cpu"))
+    kernels = kernels_of(CPU, "triton_decoder")
     query, keys = torch.zeros(3, 8, 16), torch.zeros(4, 2, 30, 16)
     assert kernels.can_attend(query, keys, keys)
     monkeypatch.setattr(kernels, "attend", lambda query, *_, **__: query)
     assert not kernels.can_attend(query[:, :2], keys, keys)
+
+
+def drawn(
+    logits: torch.Tensor, uniforms: torch.Tensor, temperatures: torch.Tensor | None
+) -> tuple[list[int], torch.Tensor]:
+    tokens, logprobs = kernels_of(CPU, "triton_sampling").draw(logits, temperatures, uniforms)
+    assert tokens.shape == logprobs.shape == (len(logits), 1)
+    return tokens[:, 0].tolist(), logprobs[:, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tokens_are_those_that_pytorch_samples(dtype, monkeypatch: pytest.MonkeyPatch):
+    draw = torch.Generator().manual_seed(3)
+    logits = (4.0 * torch.randn(40, 3000, generator=draw)).to(dtype)
+    uniforms = torch.rand(40, generator=draw, dtype=torch.float64)
+    samplings = [Sampling(max_tokens=1, temperature=0.5 + row / 40) for row in range(40)]
+    ways = SamplingBatch(samplings)
+    found = draw_tokens(logits, uniforms, ways).read()
+    assert kernels_of(CPU, "triton_sampling").can_draw(logits)
+    gpu_kernels.DEVICES.clear()
+    token_ids, logprobs = draw_tokens(logits, uniforms, ways).read()
+    assert found[0] == token_ids
+    assert found[1] == pytest.approx(logprobs, abs=1e-5)
+
+
+def test_tokens_that_are_left_out_are_never_sampled():
+    logits = torch.full((3, 2500), -torch.inf)
+    logits[:, [700, 2100]] = torch.tensor([0.0, 3.0]).log1p()  # 1/5 and 4/5
+    uniforms = torch.tensor([0.0, 0.2 - 1e-9, 1.0 - 2.0**-53], dtype=torch.float64)
+    token_ids, logprobs = drawn(logits, uniforms, None)
+    assert token_ids == [700, 700, 2100]
+    torch.testing.assert_close(logprobs, torch.tensor([0.2, 0.2, 0.8], dtype=torch.float64).log(), atol=1e-6, rtol=0)
+
+
+def test_a_temperature_divides_the_logits():
+    logits = torch.zeros(2, 2)
+    logits[:, 1] = torch.tensor(3.0).log()
+    token_ids, logprobs = drawn(logits, torch.tensor([0.2, 0.2], dtype=torch.float64), torch.tensor([[1.0], [0.5]]))
+    assert token_ids == [0, 1]
+    torch.testing.assert_close(logprobs.exp(), torch.tensor([0.25, 0.9], dtype=torch.float64), atol=1e-6, rtol=0)

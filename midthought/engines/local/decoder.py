@@ -6,8 +6,6 @@ with the model's own forward pass before using it. Unknown or modified models ke
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -15,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from midthought.engines.local.gpu_kernels import kernels_of
 from midthought.engines.local.slot_attention import SlotBatch, attend, attend_cached
 from midthought.engines.local.weight_copies import HeadNorms, Projection, WeightCopies, normed
 from midthought.float32_head import Float32Linear
@@ -24,8 +23,6 @@ from midthought.varlen_attention import HALF
 _KNOWN = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _FIXED_TURNS = {"default", "linear", "llama3", "yarn"}
 """Types of rotary embeddings that depend only on the position, not on the length of the longest sequence."""
-DEVICES = {"cuda"}
-"""Types of devices on which Triton kernels are used."""
 
 
 class _Layer(NamedTuple):
@@ -59,11 +56,11 @@ class Decoder:
         copied += [self._head] if isinstance(self._head, Projection) else []
         self._copies = WeightCopies(copied, merge_adapters=merge_adapters)
         self._turns: Tensor | None = None
-        self._kernels = kernels_of(policy.device) if fused_kernels else None
+        self._kernels = kernels_of(policy.device, "triton_decoder") if fused_kernels else None
 
     @property
     def uses_kernels(self) -> bool:
-        """Whether it computes with `triton_kernels`."""
+        """Whether it computes with `triton_decoder`."""
         return self._kernels is not None
 
     @property
@@ -95,7 +92,7 @@ class Decoder:
 
     @classmethod
     def of(cls, policy: Any, *, merge_adapters: bool = True, fused_kernels: bool = True) -> Decoder | None:
-        """Returns the decoder of a known, unmodified model; None for any other model. `fused_kernels`: use `triton_kernels`
+        """Returns the decoder of a known, unmodified model; None for any other model. `fused_kernels`: use `triton_decoder`
         on a GPU."""
         if type(policy).__name__ not in _KNOWN or policy.config.hidden_act != "silu":
             return None
@@ -174,13 +171,6 @@ class Decoder:
 
 def _gated(gate: Tensor, up: Tensor) -> Tensor:
     return F.silu(gate).mul_(up)
-
-
-def kernels_of(device: torch.device) -> Any:
-    """Returns the module of Triton kernels for a GPU; None for other devices and without Triton."""
-    if device.type not in DEVICES or importlib.util.find_spec("triton") is None:
-        return None
-    return importlib.import_module("midthought.engines.local.triton_kernels")
 
 
 def _copied(layer: _Layer) -> Iterator[Projection | HeadNorms]:

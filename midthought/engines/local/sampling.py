@@ -13,6 +13,7 @@ import torch
 
 from midthought.engines.engine import Sampling
 from midthought.engines.local.device_memory import to_device
+from midthought.engines.local.gpu_kernels import kernels_of
 from midthought.random_streams import RandomStreams
 
 BLOCK = 128
@@ -80,6 +81,11 @@ class SamplingBatch:
             if (places := self._rows(rows, len(samplings))) is not None:
                 self.filters.append((leave_out, places, self._column([values[row] for row in rows], np.float64)))
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether every row is sampled from all tokens."""
+        return not self.penalties and not self.filters and self.greedy is None
+
     def uniforms(self, positions: np.ndarray) -> torch.Tensor:
         """`[m, n]` positions -> `[m, n]` float64 in [0, 1) on the device of the logits."""
         return to_device(self.streams.at(positions), self.device)
@@ -123,7 +129,11 @@ def draw_tokens(
         The token ids, and the log-probability of each under its sampling distribution (for temperature 0: at temperature 1,
         penalty included).
     """
-    logits = logits.float().to(ways.device)
+    logits = logits.to(ways.device)
+    kernels = kernels_of(logits.device, "triton_sampling")
+    if kernels is not None and ways.is_plain and kernels.can_draw(logits):
+        return DrawnTokens(*kernels.draw(logits, ways.temperatures, uniforms))
+    logits = logits.float()
     if ways.penalties:
         logits = _penalise(logits, ways.penalties, histories)
     if ways.temperatures is not None:

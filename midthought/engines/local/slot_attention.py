@@ -288,7 +288,7 @@ def attend_cached(
     kernels: Any = None,
 ) -> torch.Tensor:
     """`attend` after the new keys and values were written into the layer's cache, `[slots, kv_heads, length, head_dim]`.
-    `kernels`: the module `triton_kernels` if it is used."""
+    `kernels`: the module `triton_decoder` if it is used."""
     slot_batch.cache.windows[index] = window
     num_singles = len(slot_batch.slots)
     attended: list[torch.Tensor] = []

@@ -1,0 +1,25 @@
+"""Access to the modules of Triton kernels: they can be imported only where Triton is installed, and run on GPUs only."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from typing import Any
+
+import torch
+
+DEVICES = {"cuda"}
+"""Types of devices that have the kernels."""
+
+
+def kernels_of(device: torch.device, module: str) -> Any:
+    """Returns a module of this package, `triton_decoder` or `triton_sampling`; None for other devices and without Triton."""
+    return _imported(module) if device.type in DEVICES else None
+
+
+@functools.cache
+def _imported(module: str) -> Any:
+    if importlib.util.find_spec("triton") is None:
+        return None
+    return importlib.import_module(f"midthought.engines.local.{module}")
