@@ -186,3 +186,33 @@ def test_a_numbered_list_is_reported(read):
         f"{n}. The {word} of the bell and what we think about it (5 min)" for n, word in enumerate("abcdef", 1)
     )
     assert "are numbered, as in a list" in " ".join(read(f"# Agenda\n\n{WORDS}\n\n{items}\n", "a.md").doubts)
+
+
+def test_a_written_name_beside_a_label(read):
+    labels = {"Ann Lee": "A", "Bob Reece": "B"}
+    entries = [{"speaker": labels[name], "speakerLabel": name, "text": text} for name, text in EXPECTED]
+    assert said(read(json.dumps({"utterances": entries}), "a.json")) == EXPECTED
+
+
+def test_lines_and_times_in_turn_have_no_names(read):
+    lines = ["WELL, SEYMOUR", "WELCOME", "THE ROAST IS RUINED.", "AURORA BOREALIS", "THANK YOU.", "STEAMED HAMS."] * 3
+    transcript = read("".join(f"00:{n:02d}\n{line}\n" for n, line in enumerate(lines)))
+    assert said(transcript) == [("Unknown Speaker", " ".join(lines))]
+
+
+def test_turns_within_one_text_of_json(read):
+    dialogue = " ".join(f"{name}: {text}" for name, text in EXPECTED)
+    segment = {"speaker": "Speaker A", "start": 0, "end": 60, "text": dialogue}
+    assert said(read(json.dumps({"segments": [segment]}), "a.json")) == EXPECTED
+    several = read(json.dumps([{"type": "sprint", "transcript": dialogue}] * 2), "b.json")
+    assert several.is_doubtful and "labels within the text recur" in " ".join(several.doubts)
+
+
+def test_text_of_roll_up_captions_is_read_once(read):
+    text = "Kind: captions\nLanguage: en\n" + "".join(f"{text}\n" * 3 for text in LINES)
+    assert said(read(text)) == [("Unknown Speaker", WORDS)]
+
+
+def test_a_list_of_words_is_reported(read):
+    transcript = read("\n".join(f"{word}-{n}" for n, word in enumerate(WORDS.split())))
+    assert "words on average, as in a list" in " ".join(transcript.doubts) and transcript.is_doubtful

@@ -22,7 +22,7 @@ from midthought.memory.formats.line_candidates import (
 )
 from midthought.memory.formats.line_heads import TIMED_STYLES, Head
 from midthought.memory.formats.reading import name_of
-from midthought.memory.formats.scripts import ends_sentence, is_role
+from midthought.memory.formats.scripts import ends_sentence, is_role, word_count
 
 _MAX_OTHER_SHARE = 0.01
 """Share of lines that start like turns and were read as text, of the turns, from which on a file is doubtful."""
@@ -33,6 +33,8 @@ _DIGITS = re.compile(r"\d+")
 _TIME_INSIDE = re.compile(r"\d{1,2}:\d{1,2}(?::\d|\b)|.{0,30}-->")
 _NUMBERED_LINE = re.compile(r"\(?\d{1,2}[.)]\s")
 _MAX_NUMBERED_SHARE = 0.3
+_MIN_LIST_ROWS = 20
+_MIN_WORDS_PER_LINE = 2.0
 _MIN_ROWS = 4
 _MOST = 0.8
 _MAX_LABEL_WORDS = 4
@@ -128,14 +130,22 @@ def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dic
     num_words = sum(len(text.split()) for text in said)
     if layout.heads and len(rows) > _MIN_ROWS and num_words < _TOO_SHORT * len(layout.heads):
         layout.doubt(f"its lines with times have {num_words / len(rows):.1f} words on average", 0.3)
-    numbered = [text for text in said if _NUMBERED_LINE.match(text)]
-    if len(numbered) > max(2, _MAX_NUMBERED_SHARE * len(rows)):
-        layout.doubt(f"{len(numbered)} of {len(rows)} lines are numbered, as in a list: {numbered[0][:40]!r}", 0.3)
     named = {name: count for name, count in counts.items() if not is_annotation(name.casefold())}
     if num := sum(named.values()):
         names = ", ".join(repr(name) for name, _ in Counter(named).most_common(3))
         cost = 0.3 if num >= max(2, 0.02 * len(rows)) else 0.05
         layout.doubt(f"lines that start like turns were read as text: {names}", cost)
+
+
+def judge_list(layout: Layout, rows: Sequence[Row]) -> None:
+    """Adds doubts about lines without names that are numbered, or have one or two words, as in a list."""
+    said = [layout.heads[place].rest if place in layout.heads else row.text for place, row in enumerate(rows)]
+    num_words = sum(map(word_count, said))
+    if not layout.heads and len(rows) >= _MIN_LIST_ROWS and num_words < _MIN_WORDS_PER_LINE * len(rows):
+        layout.doubt(f"its {len(rows)} lines have {num_words / len(rows):.1f} words on average, as in a list", 0.3)
+    numbered = [text for text in said if _NUMBERED_LINE.match(text)]
+    if len(numbered) > max(2, _MAX_NUMBERED_SHARE * len(rows)):
+        layout.doubt(f"{len(numbered)} of {len(rows)} lines are numbered, as in a list: {numbered[0][:40]!r}", 0.3)
 
 
 def _hidden_labels(texts: Sequence[str]) -> list[str]:

@@ -29,6 +29,7 @@ from midthought.memory.formats.line_candidates import share_in_order
 from midthought.memory.formats.plain_text import read_plain_text
 from midthought.memory.formats.reading import Reading, Skipped
 from midthought.memory.formats.registry import transcript_format
+from midthought.memory.formats.row_order import inner_labels
 from midthought.memory.formats.scripts import is_unspaced
 from midthought.memory.markup import mark_times
 from midthought.memory.turns import Segment, without_unusable_characters
@@ -94,6 +95,11 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
                 title=title or lines.title, header=header + lines.header, doubts=doubts + lines.doubts
             )
         return Reading(title, [Segment(None, mark_times(full))], header, (), 0.8 - 0.3 * bool(doubts), doubts)
+    said = [segment.text for segment in best.segments if segment.text]
+    if len(said) == 1 and len({key for _, key in inner_labels(said[0])}) > 1:
+        lines = read_plain_text(said[0])
+        if len({segment.speaker for segment in lines.segments}) > 1:
+            return lines._replace(title=title, header=header, doubts=doubts + lines.doubts)
     confidence = (
         0.97 if best.named >= 0.5 and best.timed >= 0.5 else 0.9 if best.timed >= 0.5 or best.named >= 0.5 else 0.8
     )

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from midthought.memory.formats.columns import columns_of
+from midthought.memory.formats.scripts import is_diarization_label
 from midthought.memory.turns import CLOCK, clock_time, without_unusable_characters
 
 Entry = dict[str, Any]
@@ -40,6 +41,7 @@ _SPEAKER_KEYS = (
     "name",
     "from",
 )
+_WRITTEN_NAME_KEYS = ("speakername", "speakerlabel", "participantname", "displayname")
 _NAME_KEYS = ("realname", "nickname", "displayname", "name", "label", "id")
 """Keys of the name in an object that is a speaker."""
 _WORD_KEYS = ("wdlist", "words", "elements", "items", "tokens", "segs", "sentences", "textblocks")
@@ -125,21 +127,27 @@ def spoken(word: Entry) -> str:
 
 
 def speaker_of(entry: Entry, names: Mapping[str, str] | None = None) -> str | None:
-    """Returns the name under the first key that has one; a number gives `Speaker 1`. `names` has the names of numbers."""
-    for key in _SPEAKER_KEYS:
-        value = entry.get(key)
-        if key == "from" and not (isinstance(value, dict) or (isinstance(value, str) and not _time(value, None))):
-            continue  # the start
-        if isinstance(value, dict):
-            folded = folded_keys(value)
-            value = next((folded[each] for each in _NAME_KEYS if folded.get(each) not in (None, "")), None)
-        if isinstance(value, (int, str)) and not isinstance(value, bool) and names and (name := names.get(str(value))):
-            return name
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**9:
-            return f"Speaker {value}"
-        if isinstance(value, str) and (name := " ".join(without_unusable_characters(value).split())):
-            return name
-    return None
+    """Returns the name under the first key that has one, or under another key if that one is a label such as `A`; a number
+    gives `Speaker 1`. `names` has the names of numbers."""
+    found = next((name for key in _SPEAKER_KEYS if (name := _name_under(key, entry, names))), None)
+    if found is None or not is_diarization_label(found):
+        return found
+    written = (_name_under(key, entry, names) for key in _WRITTEN_NAME_KEYS)
+    return next((name for name in written if name and not is_diarization_label(name)), found)
+
+
+def _name_under(key: str, entry: Entry, names: Mapping[str, str] | None) -> str | None:
+    value = entry.get(key)
+    if key == "from" and not (isinstance(value, dict) or (isinstance(value, str) and not _time(value, None))):
+        return None  # the start
+    if isinstance(value, dict):
+        folded = folded_keys(value)
+        value = next((folded[each] for each in _NAME_KEYS if folded.get(each) not in (None, "")), None)
+    if isinstance(value, (int, str)) and not isinstance(value, bool) and names and (name := names.get(str(value))):
+        return name
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**9:
+        return f"Speaker {value}"
+    return " ".join(without_unusable_characters(value).split()) or None if isinstance(value, str) else None
 
 
 def start_of(entry: Entry) -> Time | None:

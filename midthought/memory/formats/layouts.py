@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from midthought.memory.formats.doubts import judge_inner_lines, judge_named, judge_unnamed
+from midthought.memory.formats.doubts import judge_inner_lines, judge_list, judge_named, judge_unnamed
 from midthought.memory.formats.header_fields import is_role_key
 from midthought.memory.formats.line_candidates import (
     ODD,
@@ -99,6 +99,7 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
         judge_inner_lines(best, rows)
     else:
         judge_unnamed(best, rows, candidates)
+        judge_list(best, rows)
     return best
 
 

@@ -120,14 +120,16 @@ def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
         name = alone[place]
         if name is None:
             time = times[place]
-            if time and not time.rest.strip() and follower and (name := alone[place + 1]) and place + 2 < len(rows):
+            has_words = place + 2 < len(rows) and times[place + 2] is None  # else: the line after a time is speech
+            if time and not time.rest.strip() and follower and (name := alone[place + 1]) and has_words:
                 found["time / name"][place] = Head("time / name", name, time.time, "")
             continue
         if follower is None:
             continue
         time = times[place + 1]
         is_timed = time is not None and not time.rest.strip()
-        if time and is_timed:
+        alternate = place + 3 < len(rows) and times[place + 3] is not None  # a line and a time in turn: no names
+        if time and is_timed and not alternate:
             found["name / time"][place] = Head("name / time", name, time.time, "")
         above = found["name below"].get(place - 1)
         is_below = (place == 0 or not row.after_blank) and not (above and above.style == "name / role")

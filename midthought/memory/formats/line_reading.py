@@ -22,7 +22,7 @@ from midthought.memory.formats.line_candidates import Layout, Row
 from midthought.memory.formats.line_heads import heads_of
 from midthought.memory.formats.participants import reject_strangers
 from midthought.memory.formats.reading import Reading, Skipped, name_of
-from midthought.memory.formats.row_order import in_usual_order
+from midthought.memory.formats.row_order import in_usual_order, unrolled
 from midthought.memory.formats.scripts import ends_sentence, word_count
 from midthought.memory.turns import CLOCK, Segment
 
@@ -52,10 +52,12 @@ def read_rows(
     `keep` turns lines into words without markup, with time marks. `start` rewrites a row so that names and times at its
     start can be recognized.
     """
+    rows, repeated = unrolled(rows)
     rows = [row._replace(mark="#") if _HEADING.match(row.text) else row for row in in_usual_order(rows)]
     rows, after = _without_end(rows)
     extra = service_lines([row.text for row in rows])
     skipped = [*extra.values(), *(Skipped(keep(row.text.lstrip("# ")), "after the transcript") for row in after)]
+    skipped += [Skipped(keep(row.text), "repeats the line before") for row in repeated]
     rows = [row for place, row in enumerate(rows) if place not in extra]
     shown = [start(row) for row in rows]
     num_notes = _num_rows_before_transcript(shown)

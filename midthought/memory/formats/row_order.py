@@ -18,8 +18,17 @@ _ATTRIBUTION = regex.compile(r"[—–―]\s{0,3}(?P<name>[^\s:.!?][^:!?]{0,50})
 _COLON = regex.compile(r":\s+(?=\S)")
 _SENTENCE_START = regex.compile(r"(?<=[.!?…。！？][\"'”’)\]]?\s+)(?=\S)")
 _MIN_ATTRIBUTIONS = 3
+_MIN_ROLLED = 12
 _MIN_INNER_LABELS = 4
 _MAX_LABEL_LETTERS = 60
+
+
+def unrolled(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
+    """Returns the rows without those that repeat the row before, and these, if they are most, as in text of roll-up captions."""
+    again = [row for before, row in pairwise(rows) if row.text == before.text]
+    if len(rows) < _MIN_ROLLED or 2 * len(again) < len(rows):
+        return rows, ()
+    return [row for place, row in enumerate(rows) if place == 0 or row.text != rows[place - 1].text], again
 
 
 def in_usual_order(rows: Sequence[Row]) -> Sequence[Row]:
@@ -42,7 +51,7 @@ def _without_numbers(rows: Sequence[Row]) -> Sequence[Row]:
 
 def _one_turn_per_row(rows: Sequence[Row]) -> Sequence[Row]:
     """Splits rows before labels at the starts of sentences, if at least two labels recur and rows have several of them."""
-    places = [_inner_labels(row.text) for row in rows]
+    places = [inner_labels(row.text) for row in rows]
     counts = Counter(key for found in places for _, key in found)
     recurring = {key for key, count in counts.items() if count > 1}
     num = sum(counts[key] for key in recurring)
@@ -56,7 +65,7 @@ def _one_turn_per_row(rows: Sequence[Row]) -> Sequence[Row]:
     return [row for row in parts if row.text]
 
 
-def _inner_labels(text: str) -> list[tuple[int, str]]:
+def inner_labels(text: str) -> list[tuple[int, str]]:
     """Returns (place, key) of the labels that start a sentence within the text."""
     plain, found = folded(text), []
     for colon in _COLON.finditer(plain):

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 
 from midthought.memory.formats.reading import Reading
+from midthought.memory.formats.row_order import inner_labels
 from midthought.memory.formats.scripts import word_count
 from midthought.memory.turns import clock_seconds
 
@@ -15,12 +16,13 @@ _MIN_LINE_WORDS = 4
 _MAX_RECURRING_SHARE = 0.4
 _MAX_CODE_SHARE = 0.02
 _MIN_CODES = 3
+_MIN_INNER_LABELS = 4
 _MIN_WORDS_PER_SECOND = 0.15
 """People say two to three words per second; films with long silence have 0.3."""
 _DIGITS = re.compile(r"\d+")
 _VOICE = re.compile(r"(?i)\[?(?:speaker|spk)[_-]?\d{1,3}\]?[:：]?")
 _CODE = re.compile(
-    r"=[0-9A-F]{2}(?:=|\W|$)|\\[a-zA-Z]{2,20}[{\[]|\{\\|\{\d{1,7}\}|</?(?:[a-z]|[A-Z]{2})[\w:]{0,20}(?:[\s>/]|$)|"
+    r"-->|=[0-9A-F]{2}(?:=|\W|$)|\\[a-zA-Z]{2,20}[{\[]|\{\\|\{\d{1,7}\}|</?(?:[a-z]|[A-Z]{2})[\w:]{0,20}(?:[\s>/]|$)|"
     r"\w=\"|&(?:#\d{1,6}|[a-z]{2,8});|â€|Ã[\x80-\xbf©¨¤¶¼]"
 )
 """Quoted-printable, LaTeX, subtitle effects, frame numbers, tags, attributes, character references, wrong encodings."""
@@ -38,6 +40,11 @@ def with_speech_doubts(reading: Reading) -> Reading:
     codes = [word for word in words if _CODE.search(word)]
     if len(codes) > max(_MIN_CODES, _MAX_CODE_SHARE * len(words)):
         reading = reading.doubted(f"{len(codes)} words have codes of a markup: {codes[0][:30]!r}", 0.4)
+    inner = Counter(key for text in texts for _, key in inner_labels(text))
+    recurring = {key: count for key, count in inner.items() if count > 1}
+    if len(recurring) > 1 and sum(recurring.values()) >= max(_MIN_INNER_LABELS, len(texts)):
+        names = ", ".join(repr(key) for key, _ in inner.most_common(3))
+        reading = reading.doubted(f"labels within the text recur, as names of speakers do: {names}", 0.4)
     if not any(segment.speaker for segment in reading.segments):
         labels = [word for word in words if word[-1:] in ":]：" and _VOICE.fullmatch(word)]
         if len(labels) > 1:
