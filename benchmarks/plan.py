@@ -31,7 +31,7 @@ from midthought.plan.shape import Shape, find_shape
 
 PART = "plan"
 TOLERANCE = 0.15
-WORK = "prompt_tokens=128 response_tokens=384 micro_batch_tokens=512 batch_size=4 mini_batch_size=2 engine=local"
+WORK = "device=cpu prompt_tokens=128 response_tokens=384 micro_batch_tokens=512 batch_size=4 mini_batch_size=2 engine=local"
 SIZES = {
     "38 M": "hidden_size=384 num_layers=8 num_heads=6 num_kv_heads=2 head_dim=64 intermediate_size=1152 vocab_size=32000",
     "57 M": "hidden_size=512 num_layers=10 num_heads=8 num_kv_heads=4 head_dim=64 intermediate_size=1536 vocab_size=50000 "

@@ -37,7 +37,7 @@ def _search(machine: Machine, report: Report, name: str, way: str, limit_bytes: 
     report.figure(setting, "memory limit", limit_bytes / GIB, "GiB")
     planned, largest, num_rows, last_seconds = 0, 0, machine.pick(8, 1), 1.0
     while machine.seconds_left > 4 * last_seconds:  # twice the tokens take twice as long, or a little more
-        settings = _settings(name, way, num_rows, limit_bytes)
+        settings = _settings(name, f"device={'gpu' if machine.is_cuda else 'cpu'} {way}", num_rows, limit_bytes)
         its_bytes, tokens = planned_bytes(settings), settings.micro_batch_tokens
         if its_bytes <= (1.0 - settings.headroom) * limit_bytes:
             planned = tokens

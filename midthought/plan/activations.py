@@ -42,10 +42,13 @@ class Activations:
     capped logits (Gemma 2) keeps all scores twice, `8 n_heads n`, and neither log-sum-exp nor a second copy of its outputs.
 
     With LoRA of rank r, frozen weights keep nothing: a norm keeps 4 w, and each of the linear maps 4 r. If b < 4, every map
-    keeps its own copy of its input in float32 (peft's adapters are in float32) instead of the shared one; not on a GPU,
-    where `fused_modules` needs less, which is not counted. Experts with adapters
+    keeps its own copy of its input in float32 (peft's adapters are in float32) instead of the shared one. Experts with adapters
     compute with merged weights, which are kept for the backward pass: `constant`. DoRA keeps what a map and its adapter give,
     and constants that grow with the square of a map's input (`_dora_constant`).
+
+    `is_fused` (`learning.fused_modules`, `varlen_attention`): a norm keeps its input, `norm(w) = b w`, but Gemma's; a LoRA layer
+    b r of each map, its shared input, and adapters in half precision (`constant`); packing repeats no keys and values and joins
+    no outputs: b (2 Q + 2 K).
     """
 
     shape: Shape
@@ -55,6 +58,8 @@ class Activations:
     use_dora: bool = False
     row_tokens: int = 0
     """Tokens of a row, for what grows with their square."""
+    is_fused: bool = False
+    """Whether norms, LoRA layers and attention are fused, as for half precision on a GPU."""
     are_offloaded: bool = False
     """Whether the inputs of recomputed layers are in main memory."""
 
@@ -81,14 +86,19 @@ class Activations:
         kept = num_norms * (self._norm(hidden) + FLOAT)
         if shape.qk_norm:
             kept += self._norm(query) + self._norm(key) + FLOAT * (shape.num_heads + shape.num_kv_heads)
-        repeats = (self.is_packed or shape.attn_softcap) and shape.num_heads != shape.num_kv_heads
+        repeats = (self._is_by_rows or shape.attn_softcap) and shape.num_heads != shape.num_kv_heads
         kept += width * (query + 2 * (query if repeats else key))
         if shape.attn_softcap:
             kept += 8 * shape.num_heads * self.row_tokens
         else:
-            kept += FLOAT * shape.num_heads + (width * query if self.is_packed or self._are_cast else 0)
+            kept += FLOAT * shape.num_heads + (width * query if self._is_by_rows or self._are_cast else 0)
         inputs = FLOAT * (3 * hidden + query) if self._are_cast else width * (hidden + query)
         return kept + inputs + self._adapters(shape.attention_linears)
+
+    @property
+    def _is_by_rows(self) -> bool:
+        """Whether attention is computed row by row. Fused attention computes all rows at once, without a mask."""
+        return self.is_packed and not self.is_fused
 
     @property
     def _mlp(self) -> int:
@@ -124,26 +134,32 @@ class Activations:
         """The mask of a layer with a sliding window, as numbers."""
         shape = self.shape
         has_mask = shape.num_sliding_layers and self.row_tokens > shape.sliding_window and not shape.attn_softcap
-        return self.width * self.row_tokens if has_mask else 0
+        return self.width * self.row_tokens if has_mask and not (self.is_packed and self.is_fused) else 0
 
     def _adapters(self, maps: Mapping[str, tuple[int, int]]) -> int:
         if not self.lora_rank:
             return 0
         of_dora = (self.width + FLOAT) * sum(outputs for _, outputs in maps.values()) if self.use_dora else 0
-        return FLOAT * self.lora_rank * len(maps) + of_dora
+        return (self.width if self._are_adapters_fused else FLOAT) * self.lora_rank * len(maps) + of_dora
 
     @property
     def _are_cast(self) -> bool:
-        return bool(self.lora_rank) and self.width < FLOAT
+        return bool(self.lora_rank) and self.width < FLOAT and not self._are_adapters_fused
+
+    @property
+    def _are_adapters_fused(self) -> bool:
+        return self.is_fused and bool(self.lora_rank) and not self.use_dora
 
     def constant(self, *, recomputed: bool) -> int:
-        """Bytes kept for the backward pass however many tokens there are: experts' weights with their adapters merged."""
+        """Bytes kept for the backward pass however many tokens there are: experts' weights with their adapters merged, and fused
+        adapters in half precision."""
         shape = self.shape
         if self.use_dora:
             return (1 if recomputed else shape.num_layers) * self._dora_constant
         if not (self.lora_rank and shape.adapts_experts):
-            return 0
-        adapters = shape.expert_adapters(self.lora_rank) if self._are_cast else 0
+            adapters = shape.adapter_parameters(self.lora_rank) if self._are_adapters_fused else 0
+            return self.width * adapters // (shape.num_layers if recomputed else 1)
+        adapters = shape.expert_adapters(self.lora_rank) if self.width < FLOAT else 0
         num_layers = 1 if recomputed else shape.num_expert_layers
         return num_layers * self.width * (shape.expert_parameters + adapters)
 
@@ -205,6 +221,8 @@ class Activations:
         return self._norm(self.shape.hidden_size) + 2 * self.width * self.shape.head_dim + 16
 
     def _norm(self, width: int) -> int:
+        if self.is_fused and not self.shape.is_gemma:
+            return width * self.width
         if self.lora_rank:
             return width * FLOAT
         return width * (2 * FLOAT if self.shape.is_gemma else FLOAT + self.width)
@@ -223,6 +241,8 @@ class Head:
     logits_mib: float
     learns: bool = True
     """The output layer's weight has a gradient (not with LoRA)."""
+    is_fused: bool = False
+    """Whether matrix products of half-precision blocks add to the weight's float32 gradient themselves."""
 
     @property
     def num_blocks(self) -> int:
@@ -269,10 +289,13 @@ class Head:
 
     @property
     def weight(self) -> int:
-        """The weight's gradient, accumulated in float32; in half precision also the gradient of one block."""
+        """The weight's gradient, accumulated in float32; in half precision also the gradient of one block, or (`is_fused`) a copy
+        of the sum beside no more logits."""
         if not self.learns:
             return 0
-        return self.shape.embedding_parameters * (FLOAT + (self.width if self.width < FLOAT else 0))
+        copy = self.shape.embedding_parameters * (self.width if self.width < FLOAT else 0)
+        beside_logits = max(0, copy - self.backward) if self.is_fused else copy
+        return self.shape.embedding_parameters * FLOAT + beside_logits
 
 
 def logits_sizes(memory_bytes: int) -> tuple[int, ...]:

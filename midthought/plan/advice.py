@@ -48,7 +48,7 @@ def _gradient_checkpointing(memory: Memory) -> Changes | None:
 
 def _offload_activations(memory: Memory) -> Changes | None:
     plan = memory.settings
-    applies = plan.gradient_checkpointing and not plan.offload_activations and not _is_for_verl(plan)
+    applies = plan.gradient_checkpointing and not plan.offload_activations and not plan.is_for_verl
     return {"offload_activations": True} if applies else None
 
 
@@ -65,12 +65,7 @@ def _offload_optimizer(memory: Memory) -> Changes | None:
 def _trains_weights_alone(plan: PlanSettings) -> bool:
     """Whether one process trains whole weights; states of adapters are small."""
     trains_weights = not plan.lora_rank or plan.critic == "separate"
-    return trains_weights and plan.num_shards == 1 and not _is_for_verl(plan)
-
-
-def _is_for_verl(plan: PlanSettings) -> bool:
-    """Whether only verl trains like this: an engine of its own that sleeps."""
-    return plan.offload or (plan.engine_sleeps and not plan.in_process)
+    return trains_weights and plan.num_shards == 1 and not plan.is_for_verl
 
 
 def _blocks(memory: Memory) -> Changes | None:

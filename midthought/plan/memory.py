@@ -125,6 +125,7 @@ class Memory:
             num_tokens=num_tokens,
             logits_mib=settings.logits_mib,
             learns=not settings.lora_rank,
+            is_fused=settings.is_fused,
         )
 
     @cached_property
@@ -141,8 +142,9 @@ class Memory:
         resident = 0 if settings.offload_reference else self.reference
         tokens, recomputed = settings.tokens_of_pass, settings.gradient_checkpointing
         head, width, hidden = self.head, self.width, self.shape.hidden_size
-        tied = head.weight if self.shape.is_tied else 0
         embedding = 0 if settings.lora_rank else width * self.shape.embedding_parameters
+        tied = embedding if self.shape.is_tied else 0
+        largest = max(embedding, self.shared(embedding * FLOAT // width)) if self._has_masters else embedding
         during = {**stays, "reference": resident, "gradients": gradients}
         after = {**stays, "reference": resident, "gradients": held.gradients}
         policy = self.of_policy
@@ -157,7 +159,7 @@ class Memory:
                 "temporary gradient": head.weight,
             },
             "layers' backward pass": {**during, "activations": layers, "temporary gradient": tied + expert_gradient},
-            "end of the backward pass": {**after, "temporary gradient": fresh + embedding},
+            "end of the backward pass": {**after, "temporary gradient": fresh + largest},
             "scoring": {
                 **after,
                 "reference": self.reference,
@@ -389,5 +391,6 @@ class Memory:
             lora_rank=lora_rank,
             use_dora=settings.use_dora and bool(lora_rank),
             row_tokens=settings.tokens_of_episode,
+            is_fused=settings.is_fused,
             are_offloaded=settings.offload_activations and settings.device == "gpu",
         )

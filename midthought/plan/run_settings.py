@@ -14,6 +14,7 @@ FROM_TRAINING = (
     "mini_batch_size",
     "ppo_epochs",
     "packing",
+    "compile",
     "master_weights",
     "offload_reference",
     "optimizer",

@@ -78,6 +78,8 @@ class PlanSettings(Section):
     """Store only the input of each layer and recompute the layer in the backward pass."""
     offload_activations: bool = False
     """With `gradient_checkpointing`: store these inputs in main memory."""
+    compile: bool = False
+    """Whether the decoder layers are compiled, which replaces the fused norms and LoRA layers of half precision on a GPU."""
     logits_mib: float = Field(64, ge=0)
     """Memory limit for logits, in MiB of float32; 0: no limit."""
     packing: bool = True
@@ -161,6 +163,17 @@ class PlanSettings(Section):
     def engine_has_copy(self) -> bool:
         """Whether the engine has its own copy of the weights."""
         return self.engine != "local" or self.is_split or self.engine_copies
+
+    @property
+    def is_for_verl(self) -> bool:
+        """Whether only verl trains like this: an engine of its own that sleeps."""
+        return self.offload or (self.engine_sleeps and not self.in_process)
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether the learner fuses norms, LoRA layers and attention: half precision on one GPU."""
+        is_half_on_gpu = self.device == "gpu" and self.dtype == "bfloat16"
+        return is_half_on_gpu and self.num_shards == 1 and not (self.compile or self.is_for_verl)
 
     @property
     def sampling_gpus(self) -> int:

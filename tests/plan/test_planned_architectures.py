@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,10 +15,12 @@ import torch
 from benchmarks.memory import STATUS
 from benchmarks.plan import WORK, make_trajectories, planned_bytes, settings_of, take
 from midthought.config import TrainingConfig
+from midthought.learning import attention, fused
 from midthought.learning.adapters import add_adapters
 from midthought.learning.attention import attending_by_rows
 from midthought.learning.batch import TokenBatch
 from midthought.learning.forward import hidden_states
+from midthought.learning.fused_modules import FusedModules
 from midthought.learning.learner import Learner
 from midthought.learning.packing import ModelInputs
 from midthought.plan.activations import Activations
@@ -45,8 +50,11 @@ def model_of(kind: str, num_layers: int, dtype: torch.dtype, lora_rank: int) -> 
         return add_adapters(model, lora_rank, 16) if lora_rank else model
 
 
-def kept_bytes(model: Any) -> tuple[int, bool]:
-    """Bytes that a forward pass of one row keeps for the backward pass, without parameters; whether it is packed."""
+def kept_bytes(model: Any, context: Callable[[], AbstractContextManager[Any]] = nullcontext) -> tuple[int, bool]:
+    """Bytes that a forward pass of one row keeps for the backward pass, without parameters; whether it is packed.
+
+    `context`: of the forward pass.
+    """
     prompt, response = NUM_TOKENS
     settings = settings_of(f"hidden_size=64 num_layers=1 num_heads=2 {WORK} batch_size=1")
     settings = settings.model_copy(update={"prompt_tokens": prompt, "response_tokens": response})
@@ -63,7 +71,7 @@ def kept_bytes(model: Any) -> tuple[int, bool]:
         return tensor
 
     layout = ModelInputs.of(batch, packed=learner.is_packed)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with context(), FusedModules(model).active(), torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept):
         if learner.is_packed:
             with attending_by_rows(model):
                 hidden_states(model, layout)
@@ -96,6 +104,57 @@ def test_a_layer_keeps_the_bytes_that_are_planned(kind, dtype, lora_rank):
 
     assert is_packed is (kind != "gemma2")
     assert planned(6) - planned(2) == pytest.approx(many - few, rel=0.02)
+
+
+class Norm(torch.autograd.Function):
+    """An RMS norm that keeps what CUDA's kernel keeps: input, weight, and a float32 root per row."""
+
+    @staticmethod
+    def forward(context: Any, hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        root = torch.rsqrt(hidden.float().pow(2).mean(-1, keepdim=True) + epsilon)
+        context.save_for_backward(hidden, weight, root)
+        return (hidden.float() * root).to(hidden.dtype) * weight
+
+
+class Attention(torch.autograd.Function):
+    """Keeps what flash attention of several rows keeps: queries, keys, values, outputs and their log-sum-exp. Computes none."""
+
+    @staticmethod
+    def forward(context: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        attended = torch.zeros_like(query)
+        context.save_for_backward(query, key, value, attended, torch.zeros(query.shape[:2]))
+        return attended
+
+
+@contextmanager
+def fused_on_a_cpu() -> Iterator[None]:
+    """Fuses modules and attention as on a GPU."""
+    with (
+        patch.object(fused, "DEVICES", {"cpu"}),
+        patch(
+            "torch.nn.functional.rms_norm", lambda hidden, size, weight, epsilon: Norm.apply(hidden, weight, epsilon)
+        ),
+        patch.object(attention, "is_usable", lambda query, key, window: True),
+        patch.object(
+            attention, "attend_rows", lambda query, key, value, *rows, **options: Attention.apply(query, key, value)
+        ),
+    ):
+        yield
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("lora_rank", [0, 8])
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_fused_layer_keeps_the_bytes_that_are_planned(kind, lora_rank):
+    (few, is_packed), (many, _) = (
+        kept_bytes(model_of(kind, number, torch.bfloat16, lora_rank), fused_on_a_cpu) for number in (2, 6)
+    )
+    shape = Shape.from_config({"model_type": kind, **SIZES, **CONFIGS[kind], "num_hidden_layers": 4})
+    num_tokens = sum(NUM_TOKENS) - 1
+    activations = Activations(shape=shape, width=2, is_packed=is_packed, lora_rank=lora_rank, row_tokens=num_tokens,
+                              is_fused=True)  # fmt: skip
+    planned = num_tokens * activations.all_layers + activations.constant(recomputed=False)
+    assert planned == pytest.approx(many - few, rel=0.02)
 
 
 @pytest.mark.filterwarnings("ignore")
