@@ -47,7 +47,7 @@ class RunLock:
 
     @classmethod
     def acquire(cls, folder: Path) -> RunLock:
-        """Locks an existing folder. Raises `RunLockedError` if another process holds its lock.
+        """Locks an existing folder. Raises `RunLockedError` if another process holds its lock, or if the lock is not a file.
 
         The lock of a killed process is taken over at once on the same host, else after `SILENCE_SECONDS`, if then no heartbeat
         comes for one and a half `HEARTBEAT_SECONDS`.
@@ -84,6 +84,8 @@ class RunLock:
             "since": time.strftime("%Y-%m-%d %H:%M:%S %z"),
             "token": secrets.token_hex(8),
         }
+        if self.path.exists() and not self.path.is_file():
+            raise RunLockedError(f"{self.path} is not a file; remove it, or give another folder")
         with self._exclusively() as is_atomic:
             holder = self._read()
             if holder and self._is_alive(holder):
@@ -134,6 +136,8 @@ class RunLock:
             os.close(descriptor)
 
     def _read(self) -> dict[str, Any]:
+        if not self.path.is_file():  # reading a named pipe would not end
+            return {}
         try:
             record = json.loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):  # a killed process may leave a partial file

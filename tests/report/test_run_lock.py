@@ -174,3 +174,10 @@ def test_a_run_that_is_refused_holds_no_lock_and_changes_nothing(tmp_path: Path)
     with pytest.raises(FileExistsError):
         RunFolder(tmp_path).begin(resume=True)
     assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+def test_a_named_pipe_in_place_of_the_lock_is_refused_and_does_not_block(tmp_path: Path):
+    os.mkfifo(tmp_path / ".lock")
+    assert not RunLock.is_held(tmp_path)
+    with pytest.raises(RunLockedError, match=r"\.lock is not a file; remove it"):
+        RunLock.acquire(tmp_path)
