@@ -11,6 +11,8 @@ from midthought.guards.registry import LOWER_LEARNING_RATE, guard
 
 MAX_FAILED_ITERS = 3
 """Iterations in a row whose episodes all fail. The run stops after them, or after one if no episode had a reward before."""
+MIN_FAILED_SHARE = 0.25
+"""Share of failed episodes that is reported after `NUM_ITERS` iterations."""
 ENGINE_ERROR = "EngineError"
 """Start of an error of the engine, which stops the run at once."""
 NUM_ITERS = 5
@@ -50,6 +52,24 @@ def episodes_fail(history: History) -> Iterator[Finding]:
         if history.error
         else ("the errors in trajectories.jsonl",),
         action=action,
+    )
+
+
+@guard("some_episodes_fail")
+def some_episodes_fail(history: History) -> Iterator[Finding]:
+    """Many episodes fail in several iterations in a row. Nothing is learned from them, so the others are a biased sample."""
+    rows = history.streak(lambda row: MIN_FAILED_SHARE <= value(row, "episode/failed") < 1)
+    if len(rows) < NUM_ITERS:
+        return
+    yield Finding(
+        observation=f"{history.recent('episode/failed'):.0%} of the episodes of the last {len(rows)} iterations failed, and "
+        "nothing is learned from them",
+        start_step=step_of(rows[0]),
+        causes=(
+            f"the most frequent error: {history.error}" if history.error else "the errors in trajectories.jsonl",
+            "a service that the reward, the environment or a tool needs is overloaded",
+        ),
+        action="Correct what the message names: a longer timeout, fewer concurrent episodes, a retry",
     )
 
 

@@ -61,6 +61,19 @@ def judged_until(number):
     return reward
 
 
+def fails_every(number):
+    """A judge that answers all but every so many questions."""
+    judged = itertools.count()
+    good = says("red")
+
+    def reward(trajectory):
+        if next(judged) % number == 0:
+            raise TimeoutError("the judge did not answer")
+        return good(trajectory)
+
+    return reward
+
+
 def works_until(number):
     """A tool whose service is gone after so many calls."""
     called = itertools.count()
@@ -161,6 +174,11 @@ PLANTED = {
         {"reward_fn": judged_until(16), "num_iters": 14, "learning_rate": 1e-4},
         "policy_collapsed",
         "the reward function has failed",
+    ),
+    "judge fails for every third episode": (
+        {"reward_fn": fails_every(3)},
+        "some_episodes_fail",
+        "the judge did not answer",
     ),
     "rounding errors as rewards": (
         {"reward_fn": lambda t: 0.5 + 1e-8 * (len(t.turns[-1].model_output))} | GROUPS,
