@@ -157,7 +157,7 @@ def _understood(path: Path, content: bytes) -> tuple[Format, str, Reading]:
         raise TranscriptError(f"{path}: {error}{remedy}") from None
     form = format_of(text, path.suffix)
     try:
-        return form, decoded.encoding, with_speech_doubts(form.read(text))
+        return form, decoded.encoding, with_speech_doubts(form.read(text), len(text))
     except ValueError as error:
         raise TranscriptError(f"{path}: {error}; {form.remedy}") from None
 

@@ -216,3 +216,25 @@ def test_text_of_roll_up_captions_is_read_once(read):
 def test_a_list_of_words_is_reported(read):
     transcript = read("\n".join(f"{word}-{n}" for n, word in enumerate(WORDS.split())))
     assert "words on average, as in a list" in " ".join(transcript.doubts) and transcript.is_doubtful
+
+
+def test_text_under_an_unknown_key_of_json(read):
+    dialogue = "\n\n".join(f"{name}: {text}" for name, text in EXPECTED)
+    transcript = read(json.dumps({"redacted_text": dialogue}), "a.json")
+    assert said(transcript) == EXPECTED and transcript.doubts == ("the value of 'redacted_text' is taken for the text",)
+    assert transcript.is_doubtful
+
+
+def test_a_page_with_few_words_and_a_corpus_of_audio_files_are_reported(read):
+    script = "<script>" + "let subtitles = [];\n" * 600 + "</script>"
+    page = read(f"<html><body>{script}<p>00:00 Player</p><p>Space=pause, F=full</p></body></html>", "a.html")
+    assert "words were found in a file of" in page.doubts[-1]
+    corpus = read("".join(f"call/call_{n:04}.wav|{text}|x\n" for n, text in enumerate(LINES)), "b.txt")
+    assert corpus.is_doubtful and "codes of a markup" in " ".join(corpus.doubts)
+
+
+def test_a_field_after_the_last_turn_is_no_speech(read):
+    turns = "".join(f"{name.split()[0]}:\n{text}\n\n" for name, text in EXPECTED)
+    transcript = read(f"{turns}[End of Transcript]\nDuration: 57 minutes\n")
+    assert transcript.turns[-1].text == LINES[-1] and not transcript.is_doubtful
+    assert [each.reason for each in transcript.skipped] == ["end mark", "field at the end"]

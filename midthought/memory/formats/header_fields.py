@@ -258,6 +258,12 @@ def _title(fields: Sequence[tuple[str, str]]) -> str | None:
     return first[1] if not first[0] and len(words) <= _MAX_TITLE_WORDS and not COLUMNS.issuperset(words) else None
 
 
+def _is_last_field(text: str) -> bool:
+    field = field_of(text)
+    is_short = field is not None and 0 < len(field[1].split()) <= _MAX_UNKNOWN_WORDS and not ends_sentence(field[1])
+    return is_short and field is not None and field[0].casefold() in FIELDS
+
+
 def service_lines(lines: Sequence[str], last: int = 4) -> dict[int, Skipped]:
     """Returns the lines, by number, that a service added: among the first and last ones, and page numbers anywhere."""
     full = [number for number, line in enumerate(lines) if line.strip()]
@@ -268,7 +274,9 @@ def service_lines(lines: Sequence[str], last: int = 4) -> dict[int, Skipped]:
         if len(text) > 200 and not text.startswith("_"):
             continue
         for reason, pattern in _FOOTERS.items():
-            if (number in edge or reason in _ANYWHERE or "was exported" in text) and pattern.fullmatch(text):
+            if _is_last_field(text) and any(each.reason == "end mark" for each in found.values()):
+                found[number] = Skipped(text, "field at the end")
+            elif (number in edge or reason in _ANYWHERE or "was exported" in text) and pattern.fullmatch(text):
                 is_label = reason == _MARK and (is_role(text.strip("=- ")) or lines.count(lines[number]) > 1)
                 if not is_label:  # such as `--- Speaker 1 ---`
                     found[number] = Skipped(text, reason)

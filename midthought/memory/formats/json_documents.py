@@ -6,6 +6,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -25,11 +26,10 @@ from midthought.memory.formats.json_entries import (
 )
 from midthought.memory.formats.json_leftovers import leftover_doubts
 from midthought.memory.formats.json_repair import repaired
+from midthought.memory.formats.json_texts import longest_text, read_text, turns_within
 from midthought.memory.formats.line_candidates import share_in_order
-from midthought.memory.formats.plain_text import read_plain_text
 from midthought.memory.formats.reading import Reading, Skipped
 from midthought.memory.formats.registry import transcript_format
-from midthought.memory.formats.row_order import inner_labels
 from midthought.memory.formats.scripts import is_unspaced
 from midthought.memory.markup import mark_times
 from midthought.memory.turns import Segment, without_unusable_characters
@@ -88,18 +88,14 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
     best = _best(candidates)
     if best is None:
         full = text_of(folded_keys(document)) if isinstance(document, dict) else ""
+        if not full and isinstance(document, dict) and (key := longest_text(document)):
+            full, doubts = document[key], (*doubts, f"the value of {key!r} is taken for the text")
         if not full:
             raise ValueError(_refusal(document))
-        if "\n" in full and (lines := read_plain_text(full)).segments:
-            return lines._replace(
-                title=title or lines.title, header=header + lines.header, doubts=doubts + lines.doubts
-            )
-        return Reading(title, [Segment(None, mark_times(full))], header, (), 0.8 - 0.3 * bool(doubts), doubts)
+        return _with_fields(read_text(full), title, header, doubts)
     said = [segment.text for segment in best.segments if segment.text]
-    if len(said) == 1 and len({key for _, key in inner_labels(said[0])}) > 1:
-        lines = read_plain_text(said[0])
-        if len({segment.speaker for segment in lines.segments}) > 1:
-            return lines._replace(title=title, header=header, doubts=doubts + lines.doubts)
+    if len(said) == 1 and (turns := turns_within(said[0])):
+        return _with_fields(turns, title, header, doubts)
     confidence = (
         0.97 if best.named >= 0.5 and best.timed >= 0.5 else 0.9 if best.timed >= 0.5 or best.named >= 0.5 else 0.8
     )
@@ -170,6 +166,14 @@ def _refusal(document: object) -> str:
             if isinstance(document.get(key), list) and document[key] and not isinstance(document[key][0], dict):
                 return f"the entries of {key!r} are not all objects"
     return "the JSON has neither a 'content' nor a 'segments' list"
+
+
+def _with_fields(
+    reading: Reading, title: str | None, header: tuple[tuple[str, str], ...], doubts: tuple[str, ...]
+) -> Reading:
+    """Returns the reading of a text within the document, with the document's fields and doubts."""
+    reading = reading._replace(title=title or reading.title, header=header + reading.header)
+    return reduce(lambda each, doubt: each.doubted(doubt, 0.3), doubts, reading)
 
 
 def _fields(document: object) -> tuple[str | None, tuple[tuple[str, str], ...]]:

@@ -16,7 +16,7 @@ Entry = dict[str, Any]
 
 _TEXT_KEYS = (
     "body", "text", "transcript", "punctuatedword", "word", "content", "display", "displaytext", "value", "utf8", "line",
-    "sentence", "caption", "utterance", "message", "lexical", "wordsstr", "paragraph",
+    "sentence", "caption", "utterance", "message", "lexical", "wordsstr", "paragraph", "speech",
 )  # fmt: skip
 _SPEAKER_KEYS = (
     "userprofile",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from functools import cache
 
 import regex
 
@@ -12,7 +13,7 @@ _COLONS = ":：﹕︰꞉∶፦፥"
 _OPENING, _CLOSING = "【〔［〖", "】〕］〗"
 
 _NAME_WORD = regex.compile(
-    r"""["'“”‘’«»]?[\p{Lu}\p{Lt}\p{Lo}][\p{L}\p{M}\p{N}.'’_·・\-/]*["'“”‘’«»]?[,、]?|[#№]?\p{N}+|--|[&+/–—-]"""
+    r"""["'“”‘’«»]?[\p{Lu}\p{Lt}\p{Lo}][\p{L}\p{M}\p{N}.'’_·‧・\-/]*["'“”‘’«»]?[,、]?|[#№]?\p{N}+|--|[&+/–—-]"""
     r"|(?:de|da|del|der|den|di|du|la|le|van|von|bin|ibn|al|and|und|et|y|e|of|from|the|in|at|with|to)|\([^()]{1,40}\),?"
 )
 _NOTE = regex.compile(r"(?<=\S)\s?[(（][^()（）]{1,40}[)）]$")
@@ -52,6 +53,7 @@ def _table(signs: str) -> dict[int, str]:
     return {ord(sign): _folded_sign(sign) for sign in signs if not sign.isascii()}
 
 
+@cache
 def _folded_sign(sign: str) -> str:
     if sign in _COLONS:
         return ":"

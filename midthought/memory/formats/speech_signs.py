@@ -16,20 +16,23 @@ _MIN_LINE_WORDS = 4
 _MAX_RECURRING_SHARE = 0.4
 _MAX_CODE_SHARE = 0.02
 _MIN_CODES = 3
+_MIN_LETTERS = 5000
+_MIN_READ_SHARE = 0.005
+"""Words of a JSON file with a time for each are 5 % of it, of a saved page 4 %."""
 _MIN_INNER_LABELS = 4
 _MIN_WORDS_PER_SECOND = 0.15
 """People say two to three words per second; films with long silence have 0.3."""
 _DIGITS = re.compile(r"\d+")
 _VOICE = re.compile(r"(?i)\[?(?:speaker|spk)[_-]?\d{1,3}\]?[:：]?")
 _CODE = re.compile(
-    r"-->|=[0-9A-F]{2}(?:=|\W|$)|\\[a-zA-Z]{2,20}[{\[]|\{\\|\{\d{1,7}\}|</?(?:[a-z]|[A-Z]{2})[\w:]{0,20}(?:[\s>/]|$)|"
+    r"-->|\.(?:wav|mp3|flac|ogg|m4a|opus|webm)\b|=[0-9A-F]{2}(?:=|\W|$)|\\[a-zA-Z]{2,20}[{\[]|\{\\|\{\d{1,7}\}|</?(?:[a-z]|[A-Z]{2})[\w:]{0,20}(?:[\s>/]|$)|"
     r"\w=\"|&(?:#\d{1,6}|[a-z]{2,8});|â€|Ã[\x80-\xbf©¨¤¶¼]"
 )
 """Quoted-printable, LaTeX, subtitle effects, frame numbers, tags, attributes, character references, wrong encodings."""
 
 
-def with_speech_doubts(reading: Reading) -> Reading:
-    """Returns the reading with doubts about text that is not speech."""
+def with_speech_doubts(reading: Reading, num_letters: int = 0) -> Reading:
+    """Returns the reading with doubts about text that is not speech. `num_letters`: of the file, if it is text."""
     texts = [segment.text for segment in reading.segments if segment.text.strip()]
     lines = [_DIGITS.sub("#", text) for text in texts if len(text.split()) >= _MIN_LINE_WORDS]
     num_again = len(lines) - len(set(lines))
@@ -49,6 +52,9 @@ def with_speech_doubts(reading: Reading) -> Reading:
         labels = [word for word in words if word[-1:] in ":]：" and _VOICE.fullmatch(word)]
         if len(labels) > 1:
             reading = reading.doubted(f"{len(labels)} labels of speakers were read as words: {labels[0]!r}", 0.4)
+    num_read = sum(map(len, texts))
+    if num_letters > _MIN_LETTERS and num_read < _MIN_READ_SHARE * num_letters:
+        reading = reading.doubted(f"only {len(words)} words were found in a file of {num_letters:,} letters", 0.4)
     return _with_rate_doubt(reading)
 
 

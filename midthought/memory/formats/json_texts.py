@@ -1,0 +1,34 @@
+"""Text of a JSON document that has no list of entries, or one entry with all turns: it is read as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from midthought.memory.formats.line_reading import MIN_PROSE_WORDS
+from midthought.memory.formats.plain_text import read_plain_text
+from midthought.memory.formats.reading import Reading
+from midthought.memory.formats.row_order import inner_labels
+from midthought.memory.markup import mark_times
+from midthought.memory.turns import Segment
+
+
+def turns_within(text: str) -> Reading | None:
+    """Returns the turns of a text with labels of several speakers; None if it has no turns."""
+    if len({key for _, key in inner_labels(text)}) < 2:
+        return None
+    lines = read_plain_text(text)
+    return lines if len({segment.speaker for segment in lines.segments}) > 1 else None
+
+
+def read_text(text: str) -> Reading:
+    """Returns the turns of a text, or all of it as one segment without a speaker."""
+    lines = read_plain_text(text) if "\n" in text else turns_within(text)
+    return lines if lines and lines.segments else Reading(None, [Segment(None, mark_times(text))], confidence=0.8)
+
+
+def longest_text(document: Mapping[str, Any]) -> str | None:
+    """Returns the key of the longest text, if it is long."""
+    texts = {key: len(value.split()) for key, value in document.items() if isinstance(value, str)}
+    key = max(texts, key=texts.__getitem__, default=None)
+    return key if key and texts[key] >= MIN_PROSE_WORDS else None
