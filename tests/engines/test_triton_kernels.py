@@ -145,3 +145,13 @@ def test_a_temperature_divides_the_logits():
     token_ids, logprobs = drawn(logits, torch.tensor([0.2, 0.2], dtype=torch.float64), torch.tensor([[1.0], [0.5]]))
     assert token_ids == [0, 1]
     torch.testing.assert_close(logprobs.exp(), torch.tensor([0.25, 0.9], dtype=torch.float64), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+@pytest.mark.parametrize("place", [slice(None), slice(5, 6)])
+def test_logits_that_are_not_finite_give_a_token_of_the_vocabulary_and_no_logprob(number, place):
+    logits = torch.zeros(1, 2500)
+    logits[:, place] = number
+    [token_id], logprobs = drawn(logits, torch.tensor([0.5], dtype=torch.float64), None)
+    assert 0 <= token_id < 2500
+    assert logprobs.isnan().all()

@@ -35,17 +35,22 @@ _log = logging.getLogger(__name__)
 def cuda_graphs() -> Record:
     """Returns a function that records CUDA graphs. They share a pool of memory for intermediate results: only the latest result
     is valid. Once all of them are discarded, record others with a new function: PyTorch does not use a pool again."""
-    pool = torch.cuda.graph_pool_handle()
+    pool, aside = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
 
     def record(compute: Pass) -> Pass:
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
+        before = torch.cuda.current_stream()
+        aside.wait_stream(before)
         with torch.cuda.stream(aside):
             compute()  # warm-up: the setup of the first call must not be recorded
-        torch.cuda.current_stream().wait_stream(aside)
+        before.wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            logits = compute()
+        try:
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                logits = compute()
+        except BaseException:
+            torch.cuda.set_stream(before)  # PyTorch stays on the stream of a recording that CUDA has ended
+            torch.cuda.synchronize()
+            raise
 
         def replay() -> Tensor:
             graph.replay()

@@ -66,7 +66,8 @@ class Decoder:
     @property
     def reads_own_keys(self) -> bool:
         """Whether attention reads each row's own keys, and no masked ones."""
-        return self.uses_kernels and self._embeddings.weight.dtype in HALF
+        has_windows = any(layer.window is not None for layer in self._layers)
+        return self.uses_kernels and self._embeddings.weight.dtype in HALF and not has_windows
 
     def _layer(self, layer: Any, config: Any) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp

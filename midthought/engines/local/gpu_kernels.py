@@ -14,8 +14,13 @@ DEVICES = {"cuda"}
 
 
 def kernels_of(device: torch.device, module: str) -> Any:
-    """Returns a module of this package, `triton_decoder` or `triton_sampling`; None for other devices and without Triton."""
-    return _imported(module) if device.type in DEVICES else None
+    """Returns a module of this package, `triton_decoder` or `triton_sampling`; None for other devices and without Triton. Triton
+    computes on the current GPU, so there are none for another one."""
+    if device.type not in DEVICES or (
+        device.type == "cuda" and device.index not in (None, torch.cuda.current_device())
+    ):
+        return None
+    return _imported(module)
 
 
 @functools.cache

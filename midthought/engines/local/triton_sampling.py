@@ -48,7 +48,7 @@ def _find(  # type: ignore[no-untyped-def]
     its_largest = tl.load(largest + row * num_blocks + numbers, mask=is_block, other=-float("inf"))
     its_sums = tl.load(sums + row * num_blocks + numbers, mask=is_block, other=0.0)
     most = tl.max(its_largest, axis=0)
-    shares = tl.where(its_sums > 0.0, its_sums * tl.exp(its_largest - most), 0.0).to(tl.float64)
+    shares = tl.where(its_sums == 0.0, 0.0, its_sums * tl.exp(its_largest - most)).to(tl.float64)
     running = tl.cumsum(shares, axis=0)
     total = tl.max(running, axis=0)
     target = tl.minimum(tl.load(uniforms + row) * total, total * (1.0 - 1e-15))
@@ -61,9 +61,10 @@ def _find(  # type: ignore[no-untyped-def]
     inside = tl.cumsum(tl.exp(scaled - most).to(tl.float64), axis=0)
     missing = tl.minimum(missing, tl.max(inside, axis=0) * (1.0 - 1e-15))
     token = place * block + tl.sum((inside <= missing).to(tl.int32), axis=0)
+    token = tl.minimum(token, num_tokens - 1)  # of logits that are not finite
     its_logit = tl.sum(tl.where(columns == token, scaled, 0.0), axis=0)
     tl.store(tokens + row, token.to(tl.int64))
-    tl.store(logprobs + row, (its_logit - most).to(tl.float64) - tl.log(total))
+    tl.store(logprobs + row, (its_logit - most).to(tl.float64) - tl.log(tl.sum(shares, axis=0)))
 
 
 def draw(logits: Tensor, temperatures: Tensor | None, uniforms: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,7 +77,7 @@ def draw(logits: Tensor, temperatures: Tensor | None, uniforms: Tensor) -> tuple
         uniforms: `[n]` float64 in [0, 1).
 
     Returns:
-        Token ids `[n, 1]` and their log-probabilities `[n, 1]`, float64.
+        Token ids `[n, 1]` and their log-probabilities `[n, 1]`, float64: NaN for a row with NaN or infinite logits.
     """
     num_rows, num_tokens = logits.shape
     num_blocks = triton.cdiv(num_tokens, BLOCK)
