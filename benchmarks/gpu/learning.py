@@ -3,7 +3,7 @@
 MFU = FLOPs / (seconds · measured matmul rate), of one update (forward, backward and optimizer step). FLOPs of a token at
 position p: 6 · parameters (LoRA: 4, because frozen weights need no gradient) of the layers and the output layer, and
 12 · layers · query width · p for the attention. Recomputed layers are not counted. It is required of rows of 4,096 tokens,
-which are measured first.
+which are measured first. Whether layers are recomputed, and the tokens of a micro-batch, are what a run chooses for the GPU.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ from benchmarks.gpu.models import (
 from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
+from midthought.plan.activations import logits_sizes
+from midthought.plan.hardware import GPUS
+from midthought.plan.memory import Memory
+from midthought.plan.reasons import word
+from midthought.plan.settings import PlanSettings
+from midthought.plan.update_speed import fastest_update
 
 LORA_RANK = 16
 TOLERANCE_MEAN, TOLERANCE_NORM = 0.02, 0.05
@@ -119,6 +125,32 @@ def _compare_packing(machine: Machine, report: Report, setting: str, work: Work)
     report.at_most(setting, "packed against padded, gradient norm, relative difference", relative, TOLERANCE_NORM)
 
 
+def chosen_update(work: Work, batch: TokenBatch, memory_gib: float, *, is_packed: bool) -> dict[str, Any]:
+    """Settings of `training` that a run with the local engine chooses for this model on a GPU with so much memory."""
+    settings = PlanSettings(
+        engine="local",
+        gpu_memory_gib=memory_gib,
+        lora_rank=work.lora_rank,
+        gradient_checkpointing=True,
+        logits_mib=max(logits_sizes(round(memory_gib * GIB)), default=64),
+        packing=is_packed,
+        prompt_tokens=1,
+        response_tokens=int(batch.lengths.max()) - 1,
+        batch_size=len(batch),
+        mini_batch_size=len(batch),
+        micro_batch_tokens=4096,
+    )
+    plan = fastest_update(Memory(SHAPES[work.name], settings)).settings
+    return {key: getattr(plan, key) for key in ("gradient_checkpointing", "micro_batch_tokens")}
+
+
+def _memory_gib(machine: Machine) -> float:
+    """Memory of the GPU that other processes leave; on a CPU, of an H100."""
+    if not machine.is_cuda:
+        return GPUS["h100"].memory_gib
+    return (machine.free_bytes + (machine.allocated_bytes or 0)) / GIB
+
+
 def flops(work: Work, batch: TokenBatch) -> float:
     """Floating-point operations of an update on this batch."""
     shape, lengths = SHAPES[work.name], batch.lengths.double()
@@ -131,9 +163,12 @@ def _update(
     machine: Machine, report: Report, where: str, work: Work, policy: Any, batch: TokenBatch, is_packed: bool
 ) -> tuple[torch.Tensor, float]:
     """Log-probabilities `[B, T]` and the gradient norm. The learning rate is 0, so both ways learn from the same weights."""
-    training = grpo_settings(
-        work.num_episodes, micro_batch_tokens=machine.pick(8192, 64), packing=is_packed
-    ).model_copy(update={"learning_rate": 0.0})
+    chosen = chosen_update(work, batch, _memory_gib(machine), is_packed=is_packed)
+    for key, value in chosen.items():
+        report.figure(where, f"chosen: training.{key}", word(value))
+    few_tokens = machine.pick({}, {"micro_batch_tokens": 64})
+    training = grpo_settings(work.num_episodes, packing=is_packed, **(chosen | few_tokens))
+    training = training.model_copy(update={"learning_rate": 0.0})
     learner = Learner(policy, None, None, training)
     if is_packed:
         report.require(where, "rows are packed", str(learner.is_packed), learner.is_packed, "True")

@@ -30,6 +30,7 @@ from midthought.plan.reasons import table, word
 from midthought.plan.run_settings import plan_arguments
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import Shape, find_shape
+from midthought.plan.update_speed import with_fastest_update
 
 LORA_RANK = 32
 WEIGHT_RATES = (1e-6, 2e-5)
@@ -44,7 +45,8 @@ SIZES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("inference", "max_num_seqs", (128, 64, 32, 16, 8)),
     ("training", "logits_mib", (64, 32, 16)),
 )
-"""Section, key and values of settings that affect only memory and speed, largest first. On a GPU, the first that fits is used."""
+"""Section, key and values of settings that affect only memory and speed, largest first. On a GPU, the first that fits is used;
+if the first fits, `plan.update_speed` chooses the micro-batches."""
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
 
 
@@ -331,7 +333,7 @@ def _largest(
             tried = _with_share(smaller, source, words)
             if _excess(tried) < _excess(plan) or tried.settings.in_process:
                 settled, plan = smaller, tried
-    return settled, plan
+    return with_fastest_update(config, settled, plan) if _is_enough(plan) else (settled, plan)
 
 
 def _with_share(settled: RecipeConfig, source: str, words: Mapping[str, Any]) -> Memory:

@@ -74,6 +74,8 @@ def _why(key: str, value: Any, config: Any, *, on_gpu: bool) -> str:
         return WHY_NOT.get(key, "the largest of its values")
     if key == "lora_rank" and not value:
         return "peft is not installed, so all weights are trained; for adapters: pip install 'midthought[lora]'"
+    if key == "gradient_checkpointing" and not value:
+        return "all activations fit, with memory to spare; recomputing takes a third more time"
     return WHY.get(key, "the largest of its values that fits")
 
 

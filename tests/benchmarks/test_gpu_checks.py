@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from benchmarks.__main__ import main
-from benchmarks.gpu import agreement, command, fit, graphs, one_rank, runners
+from benchmarks.gpu import agreement, command, fit, graphs, learning, one_rank, runners
 from benchmarks.gpu.command import TINY_MODELS, Worker
 from benchmarks.gpu.compiled_files import keep_compiled_files
 from benchmarks.gpu.findings import CHECKS, Check, Outcome, Report, Status, to_markdown, to_summary, to_text
@@ -107,6 +107,17 @@ def test_a_rank_that_learns_something_else_fails_the_check(monkeypatch: pytest.M
 
     outcome = run(one_rank.__name__)
     assert failures(outcome) == ["largest difference of log-probabilities after an update"]
+
+
+@pytest.mark.parametrize(("memory_gib", "keeps_layers"), [(24, False), (140, True)])
+def test_the_learner_is_measured_with_the_settings_that_a_run_chooses(memory_gib: float, keeps_layers: bool) -> None:
+    (work,) = [work for work in learning.WORKS if work.name == "1.7B"]
+    batch = learning.make_batch(Machine("cpu", is_tiny=True, model_names=("tiny",)), "tiny", 4)
+    chosen = learning.chosen_update(work, batch, memory_gib, is_packed=True)
+    assert chosen == {
+        "gradient_checkpointing": not keeps_layers,
+        "micro_batch_tokens": 16_384 if keeps_layers else 4096,
+    }
 
 
 @pytest.mark.slow

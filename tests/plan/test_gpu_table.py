@@ -26,7 +26,6 @@ USUAL = {
     "model.critic": "shared",
     "model.lora_rank": "32",
     "model.attn_implementation": "sdpa",
-    "training.gradient_checkpointing": "true",
 }
 """Settings that a cell names only if they differ."""
 
@@ -57,6 +56,7 @@ def cell(model: str, memory_gib: int) -> str:
     if "inference.in_process" in values:
         parts.append(f"share {values['inference.gpu_memory_utilization']}")
     parts += [f"{values['inference.max_num_seqs']} seqs", f"{values['training.micro_batch_tokens']} tokens"]
+    parts += ["layers recomputed"] * (values["training.gradient_checkpointing"] == "true")
     parts += [f"logits {values['training.logits_mib']} MiB", f"needed {needed}"]
     parts += [values[name] for name, usual in USUAL.items() if values[name] != usual]
     if refusal:

@@ -112,7 +112,7 @@ def test_the_table_of_a_recipe_shows_what_train_chooses_and_refuses():
     assert list(chosen) == [(name, gib) for name in ("0.6B", "1.7B", "4B", "8B") for gib in ("24", "48", "80")]
     limit, needed, settings, outcome = chosen["1.7B", "24"]
     assert limit == "21.6" and float(needed) < 21.6 and outcome == "starts"
-    assert "`lora_rank=32`" in settings and "`gradient_checkpointing=true`" in settings
+    assert "`lora_rank=32`" in settings and "`gradient_checkpointing=false`" in settings
     before = rows("model.dtype=float32", "model.critic=separate", "model.lora_rank=0", "training.micro_batch_tokens=4096",
                   "training.gradient_checkpointing=false", "inference.max_num_seqs=128")  # fmt: skip
     limit, needed, settings, outcome = before["1.7B", "80"]
@@ -125,7 +125,8 @@ def test_a_recipe_is_planned_with_what_train_would_choose():
     words = ("--recipe", "podcast", "model.local_path=Qwen/Qwen3-4B", "--json")
     large, small = (json.loads(invoke(*words, f"gpu={gpu}").output)["settings"] for gpu in ("h100", "rtx4090"))
     assert (large["dtype"], large["critic"], large["lora_rank"]) == ("bfloat16", "shared", 32)
-    assert (large["micro_batch_tokens"], small["micro_batch_tokens"]) == (4096, 4096)
+    assert (large["micro_batch_tokens"], small["micro_batch_tokens"]) == (8192, 16_384)
+    assert (large["gradient_checkpointing"], small["gradient_checkpointing"]) == (False, True)
     tiny = json.loads(invoke(*words, "gpu=rtx4090", "gpu_memory_gib=16").output)["settings"]
     assert tiny["max_num_seqs"] < small["max_num_seqs"] == 128
     verl = json.loads(invoke("--recipe", "podcast", "--engine", "verl", "--json").output)["settings"]
