@@ -36,7 +36,7 @@ def chosen(trainer: RayPPOTrainer) -> tuple[object, ...]:
     return model.dtype, model.critic, model.lora_rank, trainer.config.training.gradient_checkpointing
 
 
-ON_GPU = ("bfloat16", "shared", 32, True)
+ON_GPU = ("bfloat16", "shared", 32, False)
 ON_CPU = ("float32", "separate", 0, False)
 
 
