@@ -41,6 +41,7 @@ _KNOWN_LISTS = ("content", "segments", "transcription", "chunks", "utterances")
 _FULL_TEXTS = ("text", "transcript", "results")
 _MAX_FIELD_LETTERS = 300
 _MAX_CHANNELS = 8
+_BETWEEN = re.compile(r"[\s,]*")
 
 
 class _Candidate(NamedTuple):
@@ -143,7 +144,7 @@ def _documents(text: str) -> list[Any]:
         except (ValueError, RecursionError):
             return []
         found.append(document)
-        place += len(text) - place - len(text[place:].lstrip(" \t\n,"))
+        place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr]  # matches the empty text
     return found
 
 

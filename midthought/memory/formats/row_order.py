@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 
 import regex
@@ -68,10 +69,11 @@ def _one_turn_per_row(rows: Sequence[Row]) -> Sequence[Row]:
 def inner_labels(text: str) -> list[tuple[int, str]]:
     """Returns (place, key) of the labels that start a sentence within the text."""
     plain, found = folded(text), []
+    is_name = cache(is_label)
     for colon in _COLON.finditer(plain):
         begin = max(0, colon.start() - _MAX_LABEL_LETTERS)
         for start in _SENTENCE_START.finditer(plain, begin, colon.start()):
-            if is_label(name := text[start.end() : colon.start()]):
+            if is_name(name := text[start.end() : colon.start()]):
                 found.append((start.end(), key_of(name)))
                 break
     return found

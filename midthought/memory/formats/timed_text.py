@@ -20,7 +20,7 @@ _TICKS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h)?")
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _EVENT = re.compile(r"^\s*Dialogue:\s*(?P<fields>.*)$", re.MULTILINE)
 _EVENT_COLUMNS = re.compile(r"^\s*Format:\s*(?P<names>.*Start.*Text.*)$", re.MULTILINE | re.IGNORECASE)
-_OVERRIDE = re.compile(r"\{[^{}]*\\p[1-9][^{}]*\}.*?(?:\{[^{}]*\\p0[^{}]*\}|$)|\{[^{}]*\}")
+_OVERRIDE = re.compile(r"\{[^{}]{0,99}\\p[1-9][^{}]{0,99}\}.*?(?:\{[^{}]{0,99}\\p0[^{}]{0,99}\}|$)|\{[^{}]*\}")
 """Effects, and shapes that are drawn between `{\\p1}` and `{\\p0}`."""
 
 
