@@ -238,3 +238,9 @@ def test_a_field_after_the_last_turn_is_no_speech(read):
     transcript = read(f"{turns}[End of Transcript]\nDuration: 57 minutes\n")
     assert transcript.turns[-1].text == LINES[-1] and not transcript.is_doubtful
     assert [each.reason for each in transcript.skipped] == ["end mark", "field at the end"]
+
+
+def test_a_page_of_definitions_is_reported(read):
+    page = "# Questions\n\n" + "".join(f"What does it mean ({n})?\n:   {text}\n\n" for n, text in enumerate(LINES))
+    transcript = read(page, "a.md")
+    assert transcript.is_doubtful and "it has 8 definitions" in " ".join(transcript.doubts)

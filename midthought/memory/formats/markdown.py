@@ -33,6 +33,8 @@ _BOLD_START = re.compile(r"^\s{0,3}\*\*[^*\s][^*\n]{0,80}\*\*", re.MULTILINE)
 _MAX_BOLD_STARTS = 3
 """In the first part of a text that is not Markdown."""
 _HEAD_LETTERS = 20_000
+_DEFINITION = re.compile(r"^:\s{1,4}\S", re.MULTILINE)
+_MAX_DEFINITIONS = 2
 _FENCE = re.compile(r"^\s{0,3}(?:```|~~~)", re.MULTILINE)
 
 
@@ -66,6 +68,8 @@ def read_markdown(text: str) -> Reading:
         return Reading(None, [])  # a page about something, with code
     if has_code:
         reading = reading.doubted("it may be a page about something, not a transcript: it has code", 0.4)
+    if not is_named and (num := len(_DEFINITION.findall(text))) > _MAX_DEFINITIONS:
+        reading = reading.doubted(f"it may be a page about something, not a transcript: it has {num} definitions", 0.4)
     return reading._replace(title=title or reading.title or None, header=fields + reading.header)
 
 
