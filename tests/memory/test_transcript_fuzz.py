@@ -251,6 +251,8 @@ def test_long_lines_of_stray_signs_cost_little(tmp_path):
         start = STARTS[number % len(STARTS)]
         path.write_text(start + stray * (50_000 // len(stray)), "utf-8")
         read_or_refused(path)
+    path.write_text("- " * 150_000 + " x")  # nearly a rule of signs
+    read_or_refused(path, seconds=2)
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ _NO_VALUE = frozenset("/0123456789\\")
 _KEY_WITHOUT_COLON = regex.compile(
     r"(?i)^(?:summary keywords|keywords|speakers|summary|date|title|participants|attendees|outline|topics|description)$"
 )
-_RULE = regex.compile(r"^\s*(?:[-=*_~#+·–—]\s*){3,}$")
+_RULE_SIGNS = "-=*_~#+·–—"
 _MARK = "mark between two rules"
 _FOOTERS = {
     "line of a service": regex.compile(
@@ -127,7 +127,8 @@ def ends_transcript(line: str) -> bool:
 
 def is_rule(line: str) -> bool:
     """Whether the line consists of `---`, `***` or similar signs."""
-    return bool(_RULE.match(line))
+    signs = "".join(line.split())
+    return len(signs) > 2 and not signs.strip(_RULE_SIGNS)
 
 
 def fields_end(lines: Sequence[str], counts: Callable[[str], int]) -> int:
