@@ -2,7 +2,7 @@
 
 For half precision on a GPU; needs torch 2.11. One call per layer instead of one per row, and no new shape per row length.
 Each kind of call is first compared with attention in float32, forward and backward; if it differs or fails, it is not used
-and callers compute row by row. Not run on a GPU yet. Does not depend on a model.
+and callers compute row by row. Does not depend on a model.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Check 11: options that reduce the learner's memory, each alone: peak memory and seconds of an update beside no option.
 
-They must take less memory on a GPU and move the log-probabilities as the update without an option does.
+They must take less memory on a GPU and move the log-probabilities as the update without an option does, up to what two such
+updates differ by: attention's backward pass on a GPU adds in another order each time, and bfloat16 weights magnify that.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from midthought.learning.learner import Learner
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "no option": {},
+    "no option, again": {},
     "gradient_checkpointing=true": {"gradient_checkpointing": True},
     "gradient_checkpointing=offload": {"gradient_checkpointing": "offload"},
     "optimizer=adamw_8bit": {"optimizer": "adamw_8bit"},
     "offload_optimizer=true": {"offload_optimizer": True},
 }
 NUM_EPISODES = 16
-MAX_DIFFERENCE = 0.1
-"""Mean |Δ log-probability| to the update without an option, relative to what that update changed. AdamW on a CPU and with
-8 bits rounds differently."""
+MAX_DIFFERENCE, REPEATED = 0.1, 1.5
+"""Mean |Δ log-probability| to the update without an option, relative to what that update changed, or so many times what two
+such updates differ by. AdamW on a CPU and with 8 bits rounds differently."""
 MIB = 2**20
 
 
@@ -38,6 +40,7 @@ def run(machine: Machine, report: Report) -> None:
     batch = make_batch(machine, name, machine.pick(NUM_EPISODES, 4))
     plain_peak: int | None = None
     moved: torch.Tensor | None = None
+    limit = MAX_DIFFERENCE
     for option, changes in OPTIONS.items():
         setting = f"{name} bfloat16, {option}"
         if is_left_out(machine, report, setting, name, seconds=3.0):
@@ -52,7 +55,12 @@ def run(machine: Machine, report: Report) -> None:
             plain_peak, moved = peak, change
         else:
             difference = float((change - moved).abs().mean() / moved.abs().mean())
-            report.at_most(setting, "log-probabilities, relative difference to no option", difference, MAX_DIFFERENCE)
+            words = "log-probabilities, relative difference to no option"
+            if changes:
+                report.at_most(setting, words, difference, limit)
+            else:
+                limit = max(MAX_DIFFERENCE, REPEATED * difference)
+                report.figure(setting, words, difference)
         if peak is not None and plain_peak is not None:
             is_less = not changes or peak < plain_peak
             report.require(setting, "peak memory of the update", peak / MIB, is_less, "less than with no option", "MiB")
@@ -65,7 +73,7 @@ def _update(
     """Seconds and peak bytes of the second update, and what both changed at the policy tokens."""
     training = grpo_settings(
         len(batch),
-        learning_rate=machine.pick(1e-6, 1e-4),
+        learning_rate=machine.pick(1e-5, 1e-4),
         micro_batch_tokens=machine.pick(8192, 64),
         **{"gradient_checkpointing": False, **changes},
     )
