@@ -253,6 +253,8 @@ def test_long_lines_of_stray_signs_cost_little(tmp_path):
         read_or_refused(path)
     path.write_text("- " * 150_000 + " x")  # nearly a rule of signs
     read_or_refused(path, seconds=2)
+    path.write_text("**Ann:** " + " " * 50_000 + " x")
+    read_or_refused(path, seconds=2)
 
 
 @pytest.mark.slow

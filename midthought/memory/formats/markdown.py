@@ -22,7 +22,6 @@ _HEADING = re.compile(r"^\s{0,3}#{1,6}\s")
 _HEADING_LINE = re.compile(r"^#{1,6} \S", re.MULTILINE)
 _RULE = re.compile(r"^[\s\\]*(?:\|[\s|:\-]{3,}|(?:\*[\s\\]*){3,}|(?:-\s*){3,}|(?:_\s*){3,}|=+\s*|(?:```|~~~).*)$")
 _LINE_PREFIX = re.compile(r"^\s*(?:>\s?)*(?:[-*+]\s+)?(?:\|\s?)?")
-_TABLE_END = re.compile(r"\s*\|\s*$")
 _EMPHASIS = re.compile(
     rf"^(?P<before>(?:[(\[]?{CLOCK}[)\]]?\s{{0,3}}[-–—]?\s{{0,3}})?)(\*{{1,3}}|_{{1,3}})(?P<inner>[^*_\n][^*\n]{{0,99}}?)\2"
 )
@@ -56,7 +55,7 @@ def read_markdown(text: str) -> Reading:
     """The title is in the front matter or the first heading; a turn's paragraphs, lists and quotes are its words."""
     title, fields, text = front_matter(text)
     lines = [
-        _TABLE_END.sub("", _LINE_PREFIX.sub("", line)) if not _RULE.match(line) else "" for line in text.split("\n")
+        _without_table_end(_LINE_PREFIX.sub("", line)) if not _RULE.match(line) else "" for line in text.split("\n")
     ]
     rows = rows_of("\n".join(lines), lambda line: "#" if _HEADING.match(line) else "")
     fenced = _fenced(text.split("\n"))
@@ -71,6 +70,12 @@ def read_markdown(text: str) -> Reading:
     if not is_named and (num := len(_DEFINITION.findall(text))) > _MAX_DEFINITIONS:
         reading = reading.doubted(f"it may be a page about something, not a transcript: it has {num} definitions", 0.4)
     return reading._replace(title=title or reading.title or None, header=fields + reading.header)
+
+
+def _without_table_end(line: str) -> str:
+    """Returns the line without the `|` at its end."""
+    text = line.rstrip()
+    return text[:-1].rstrip() if text.endswith("|") else line
 
 
 def _fenced(lines: list[str]) -> set[int]:
