@@ -32,7 +32,7 @@ class TrainingConfig(AlgorithmSection):
     """Episodes per iteration."""
     mini_batch_size: int = Field(64, ge=1)
     """Largest number of episodes per optimizer step. The episodes of an iteration are divided evenly among its steps."""
-    micro_batch_tokens: Harmless[Annotated[int, Field(ge=64)] | Auto] = 4096
+    micro_batch_tokens: Harmless[Annotated[int, Field(ge=64)] | Auto] = "auto"
     """Tokens per micro-batch (one forward and backward pass); changes memory and speed, not the result. `auto`: 4096; on a
     GPU the largest of 16384, 8192, 4096, 2048 and 1024 that fits in its memory."""
     accumulation_steps: Harmless[int | None] = Field(None, ge=1)
@@ -40,14 +40,14 @@ class TrainingConfig(AlgorithmSection):
     packing: Harmless[bool] = True
     """Pack the rows of a micro-batch without padding; attention stays within each row. If false, or if the model's attention
     does not support it (the log says so), rows of similar length are padded; changes speed, not the result."""
-    logits_mib: Harmless[Annotated[int, Field(ge=1)] | Auto] = 64
+    logits_mib: Harmless[Annotated[int, Field(ge=1)] | Auto] = "auto"
     """Memory limit for logits, in MiB. If policy tokens × vocabulary need more, log-probabilities are computed block by block,
     and again in the backward pass; changes memory and speed, not the result. `auto`: 64 on a CPU; on a GPU up to 512, at most
     1/160 of its memory, or fewer if they do not fit."""
     gradient_checkpointing: Harmless[bool | Literal["auto", "offload"]] = "auto"
     """Store only the input of each layer and recompute the layer in the backward pass: less memory, about a third more time.
-    `offload`: store these inputs in CPU memory. `auto`: for a model from `local_path` on a GPU true, but false
-    if all activations fit in its memory with a tenth to spare."""
+    `offload`: store these inputs in CPU memory. `auto`: for a given model on a GPU true, but false if all
+    activations fit in its memory with a tenth to spare."""
     compile: Harmless[bool] = False
     """Compile the decoder layers (`torch.compile`; needs a C++ compiler). The first steps take about a minute longer."""
     master_weights: bool = True
@@ -285,8 +285,13 @@ class TrainingConfig(AlgorithmSection):
 
     @property
     def max_micro_batch_tokens(self) -> int:
-        """`micro_batch_tokens`. Raises SettingsError if it is still `auto`."""
-        return settled(self.micro_batch_tokens)
+        """`micro_batch_tokens`; 4096 if it is still `auto`."""
+        return settled(self.micro_batch_tokens, 4096)
+
+    @property
+    def max_logits_mib(self) -> int:
+        """`logits_mib`; 64 if it is still `auto`."""
+        return settled(self.logits_mib, 64)
 
     @property
     def recomputes_layers(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from midthought.config import TrainingConfig, settled
+from midthought.config import TrainingConfig
 from midthought.learning.attention import attending_by_rows, can_pack
 from midthought.learning.batch import TokenBatch
 from midthought.learning.distributed.process_group import ProcessGroup
@@ -100,7 +100,7 @@ class ForwardPasses:
             entropy=entropy,
             entropy_gradient=learns_entropy,
             packed=self.is_packed,
-            logits_mib=self._logits_mib,
+            logits_mib=self.training.max_logits_mib,
             request=request,
         )
         if critic is not None and outputs.values is None:
@@ -109,7 +109,7 @@ class ForwardPasses:
 
     def frozen_logits(self, model: Any, micro: TokenBatch) -> FrozenLogits:
         """Runs one pass of a model that does not learn, to compare the policy with its whole distribution."""
-        return frozen_logits(model, ModelInputs.of(micro, packed=self.is_packed), self._logits_mib)
+        return frozen_logits(model, ModelInputs.of(micro, packed=self.is_packed), self.training.max_logits_mib)
 
     def logprobs(self, model: Any, batch: TokenBatch) -> Tensor:
         """Returns the log-probabilities of this rank's rows at policy tokens, 0 elsewhere: [N] float32. Call it in `context`.
@@ -126,10 +126,6 @@ class ForwardPasses:
                 found = torch.cat([found[:, None], outputs.token_logprobs], dim=1)
             fill(filled, batch, rows, found, is_own)
         return filled
-
-    @property
-    def _logits_mib(self) -> int:
-        return settled(self.training.logits_mib, 64)
 
     def over(self, batch: TokenBatch) -> Iterator[tuple[Tensor, bool, TokenBatch]]:
         """Yields this rank's passes over a batch: the rows, whether they count, and the rows' tokens on the device."""

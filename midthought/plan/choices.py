@@ -13,7 +13,6 @@ from midthought.config.algorithms import algorithm_summary
 from midthought.config.changes import unset_values
 from midthought.config.store import TINY
 from midthought.errors import MissingExtraError, ModelPathError, SettingsError
-from midthought.plan.activations import logits_sizes
 from midthought.plan.advice import ON_ONE_CPU, ON_ONE_GPU, Step, advise, needed
 from midthought.plan.engine_choice import (
     choose_backend,
@@ -21,7 +20,6 @@ from midthought.plan.engine_choice import (
     is_planned_in_process,
     needs_local,
     requested_backend,
-    share_for_engine,
     vllm_problem,
 )
 from midthought.plan.hardware import GIB, Hardware, gpu_of_device
@@ -30,7 +28,7 @@ from midthought.plan.reasons import table, word
 from midthought.plan.run_settings import plan_arguments
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import Shape, find_shape
-from midthought.plan.update_speed import with_fastest_update
+from midthought.plan.sizes import SIZES, is_enough, largest_sizes, most_bytes
 
 LORA_RANK = 32
 WEIGHT_RATES = (1e-6, 2e-5)
@@ -40,13 +38,6 @@ default of verl and TRL. Adapters learn best at about ten times the rate of full
 Regret"."""
 MADE_RATES = (TINY["training"]["learning_rate"], 3e-3)
 """Of the small model that a run creates."""
-SIZES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
-    ("training", "micro_batch_tokens", (4096, 2048, 1024)),
-    ("inference", "max_num_seqs", (128, 64, 32, 16, 8)),
-    ("training", "logits_mib", (64, 32, 16)),
-)
-"""Section, key and values of settings that affect only memory and speed, largest first. On a GPU, the first that fits is used;
-if the first fits, `plan.update_speed` chooses the micro-batches."""
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
 
 
@@ -74,7 +65,7 @@ class Choice:
         if self.plan is None:
             yield f"Memory is not checked before this run: {self.unknown}"
         else:
-            most, limit = _most(self.plan) / GIB, self.plan.limit / GIB
+            most, limit = most_bytes(self.plan) / GIB, self.plan.limit / GIB
             yield f"Memory needed (midthought plan): {most:.1f} GiB; {limit:.1f} GiB can be used"
         if self.plan is not None and self.plan.settings.in_process and self.config.model.adapter_rank:
             num_gib = self.plan.engine_weights / GIB
@@ -107,14 +98,14 @@ class Choice:
             remedy = "no setting makes it fit; take a smaller model, or hardware with more memory"
         name = plan.settings.model or "the model"
         raise SettingsError(
-            f"{name} does not fit: training needs {_most(plan) / GIB:.1f} GiB, and of {self.hardware} "
+            f"{name} does not fit: training needs {most_bytes(plan) / GIB:.1f} GiB, and of {self.hardware} "
             f"{plan.limit / GIB:.1f} GiB can be used; {remedy}{'; ' * bool(self.hardware.occupied)}{self.hardware.occupied}"
         )
 
     @property
     def fits(self) -> bool:
         """Whether the run fits, as far as known."""
-        return self.plan is None or _is_enough(self.plan)
+        return self.plan is None or is_enough(self.plan)
 
     def remedy(self) -> list[Step]:
         """Settings with which the run fits; empty if there are none."""
@@ -237,8 +228,7 @@ def choose_and_plan(
             settled, plan = chosen_plan(config, source, more, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm)
         except (SettingsError, ModelPathError) as error:
             unknown = str(error).partition(". ")[0]
-        if plan is not None and config.inference.gpu_memory_utilization == "auto":
-            settled = _of_whole_gpu(settled, hardware)
+        settled = _of_whole_gpu(config, settled, hardware)
     if plan is None and config.inference.backend == "auto":
         settled = choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=False)
     chosen = tuple(_changed(config, settled))
@@ -246,21 +236,32 @@ def choose_and_plan(
 
 
 def plan_of_loaded(
-    config: RecipeConfig, hardware: Hardware, model_config: Mapping[str, Any], dtype: str, adapters: Mapping[str, Any]
+    config: RecipeConfig, settled: RecipeConfig, hardware: Hardware, model: Mapping[str, Any], words: Mapping[str, Any]
 ) -> Choice:
-    """Plans a run without `auto` that trains a model which is loaded already, from its parsed `config.json`. `adapters`: rank and
-    kind of its adapters, as arguments of the plan."""
+    """Plans a run that trains a loaded model.
+
+    Args:
+        settled: the settings that `choose` returns for `config`; they stay if the run cannot be planned.
+        model: its parsed `config.json`.
+        words: its data type, and rank and kind of its adapters, as arguments of the plan.
+    """
+    on_gpu = hardware.kind == "gpu"
+    more = {**_machine(hardware), **_apart(settled, on_gpu), **words}
+    sizes = ("model", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "vocab_size")
     unknown, plan = _unknown(config, hardware), None
     if not unknown:
-        on_gpu = hardware.kind == "gpu"
-        found = {**plan_arguments(config), "dtype": dtype, **_machine(hardware), **_apart(config, on_gpu), **adapters}
-        sizes = ("model", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "vocab_size")
         try:
-            shape = Shape.from_config(model_config)
-            plan = Memory(shape, PlanSettings(**{key: found[key] for key in found if key not in sizes}))
+            shape = Shape.from_config(model)
+
+            def planned(tried: RecipeConfig) -> Memory:
+                found = {**plan_arguments(tried), **more}
+                return Memory(shape, PlanSettings(**{key: found[key] for key in found if key not in sizes}))
+
+            settled, plan = largest_sizes(config, settled, planned, on_gpu)
+            settled = _of_whole_gpu(config, settled.merged(_planned_values(config, plan, "")), hardware)
         except SettingsError as error:
             unknown = str(error).partition(". ")[0]
-    return Choice(config, hardware, (), plan, unknown)
+    return Choice(settled, hardware, (), plan, unknown)
 
 
 def _machine(hardware: Hardware) -> dict[str, Any]:
@@ -269,10 +270,10 @@ def _machine(hardware: Hardware) -> dict[str, Any]:
     return {"device": hardware.kind, "gpu_memory_gib": hardware.memory_gib, **({"gpu": known} if known else {})}
 
 
-def _of_whole_gpu(settled: AnyConfig, hardware: Hardware) -> AnyConfig:
-    """Converts the engine's share of the free memory to a share of all memory, as vLLM counts it."""
-    share = settled.inference.gpu_memory_utilization
-    if share == "auto" or not hardware.memory_gib or not hardware.total_gib:
+def _of_whole_gpu(config: RecipeConfig, settled: AnyConfig, hardware: Hardware) -> AnyConfig:
+    """Converts the engine's share of the free memory, if it was `auto`, to a share of all memory, as vLLM counts it."""
+    share, is_open = settled.inference.gpu_memory_utilization, config.inference.gpu_memory_utilization == "auto"
+    if not is_open or share == "auto" or not hardware.memory_gib or not hardware.total_gib:
         return settled
     return settled.merged({"inference": {"gpu_memory_utilization": share * hardware.memory_gib / hardware.total_gib}})
 
@@ -293,10 +294,10 @@ def chosen_plan(
 
     def largest(has_vllm: bool | None) -> tuple[AnyConfig, Memory]:
         chosen = choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm)
-        return _largest(config, chosen, source, words, on_gpu)
+        return largest_sizes(config, chosen, lambda settled: plan_of(settled, source, words), on_gpu)
 
     settled, plan = largest(has_vllm)
-    if config.inference.backend == "auto" and is_planned_in_process(settled) and not _is_enough(plan):
+    if config.inference.backend == "auto" and is_planned_in_process(settled) and not is_enough(plan):
         settled, plan = largest(has_vllm=False)
     return settled.merged(_planned_values(config, plan, source if on_gpu else "")), plan
 
@@ -311,40 +312,6 @@ def _planned_values(config: RecipeConfig, plan: Memory, source: str) -> dict[str
     return found
 
 
-def _largest(
-    config: RecipeConfig, settled: AnyConfig, source: str, words: Mapping[str, Any], on_gpu: bool
-) -> tuple[AnyConfig, Memory]:
-    """Makes the sizes that are `auto` in `config` smaller until the run fits, and gives the engine what is free.
-
-    A size stays if a smaller one does not help, because another phase is too large.
-    """
-    plan = _with_share(settled, source, words)
-    if not on_gpu:
-        return settled, plan
-    logits = logits_sizes(plan.settings.machine.memory_bytes)
-    if logits and config.training.logits_mib == "auto":
-        settled = settled.merged({"training": {"logits_mib": logits[0]}})
-        plan = _with_share(settled, source, words)
-    for section, key, sizes in (("training", "logits_mib", logits), *SIZES):
-        for size in sizes[1:] if getattr(getattr(config, section), key) == "auto" else ():
-            if _is_enough(plan):
-                break
-            smaller = settled.merged({section: {key: size}})
-            tried = _with_share(smaller, source, words)
-            if _excess(tried) < _excess(plan) or tried.settings.in_process:
-                settled, plan = smaller, tried
-    return with_fastest_update(config, settled, plan) if _is_enough(plan) else (settled, plan)
-
-
-def _with_share(settled: RecipeConfig, source: str, words: Mapping[str, Any]) -> Memory:
-    """Returns the plan. The engine's share of the memory is what is free, if it is `auto`."""
-    plan = plan_of(settled, source, words)
-    is_open = settled.inference.gpu_memory_utilization == "auto"
-    if not is_open or not plan.settings.in_process:
-        return plan
-    return Memory(plan.shape, plan.settings.model_copy(update={"gpu_memory_utilization": share_for_engine(plan)}))
-
-
 def plan_of(config: RecipeConfig, source: str, words: Mapping[str, Any]) -> Memory:
     """Returns the plan of a run without `auto` that starts from the model in `source`, on the GPUs in `words`."""
     found = plan_arguments(config)
@@ -353,20 +320,6 @@ def plan_of(config: RecipeConfig, source: str, words: Mapping[str, Any]) -> Memo
         found["model"] = source
     settings = PlanSettings(**{**found, **words})
     return Memory(find_shape(settings), settings)
-
-
-def _is_enough(plan: Memory) -> bool:
-    """Whether the run fits. vLLM in this process also needs a cache for enough sequences."""
-    return _most(plan) <= plan.limit and (not plan.settings.in_process or plan.has_enough_sequences)
-
-
-def _excess(plan: Memory) -> int:
-    """Returns the bytes that all phases need beyond the limit."""
-    return sum(max(0, total - plan.limit) for total in plan.totals.values())
-
-
-def _most(plan: Memory) -> int:
-    return max(plan.totals.values())
 
 
 def _apart(config: RecipeConfig, on_gpu: bool) -> dict[str, Any]:

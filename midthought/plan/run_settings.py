@@ -30,8 +30,8 @@ def plan_arguments(config: RecipeConfig) -> dict[str, Any]:
     found: dict[str, Any] = {key: getattr(training, key) for key in FROM_TRAINING}
     found |= _size(config)
     found |= {
-        "logits_mib": settled(training.logits_mib, 64),
-        "micro_batch_tokens": settled(training.micro_batch_tokens),
+        "logits_mib": training.max_logits_mib,
+        "micro_batch_tokens": training.max_micro_batch_tokens,
         "gradient_checkpointing": training.recomputes_layers,
         "offload_activations": training.offloads_activations,
         "dtype": model.weights_dtype,

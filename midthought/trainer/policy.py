@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from midthought.config.store import TINY
 from midthought.errors import SettingsError
 from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.plan.choices import Choice, choose, choose_and_plan, plan_of_loaded
-from midthought.plan.hardware import find_hardware, require_device
+from midthought.plan.hardware import GIB, find_hardware, require_device
 from midthought.pretrained import load_model, load_tokenizer, placed
 from midthought.trainer.rollouts import MAX_LENGTH
 
@@ -109,26 +110,31 @@ def _choose_for_loaded(config: RecipeConfig, model: Any) -> Choice:
     if config.model.lora_rank == "auto":
         config = config.merged({"model": {"lora_rank": 0}})
     weight = next(model.parameters())
-    config = choose(config, on_gpu=weight.device.type == "cuda", has_vllm=False)
     hardware = find_hardware(str(weight.device))
+    on_gpu = hardware.kind == "gpu" and hardware.memory_gib is not None  # it is not known of other accelerators
+    if on_gpu:
+        num_held = sum(parameter.nbytes for parameter in model.parameters() if parameter.device == weight.device)
+        hardware = replace(hardware, memory_gib=hardware.memory_gib + num_held / GIB)  # the plan counts these weights
+    settled = choose(config, on_gpu=on_gpu, has_vllm=False)
     if not hasattr(model, "config"):
-        return Choice(config, hardware, (), None, f"a {type(model).__name__} has no config that gives its size")
+        return Choice(settled, hardware, (), None, f"a {type(model).__name__} has no config that gives its size")
     adapters = [] if not hasattr(model, "peft_config") else [*model.peft_config.values()]
     if len(adapters) > 1:
-        return Choice(config, hardware, (), None, "the given model has several adapters, which are not planned")
+        return Choice(settled, hardware, (), None, "the given model has several adapters, which are not planned")
     given = (
         {key: getattr(adapters[0], name, 0) for key, name in (("lora_rank", "r"), ("use_dora", "use_dora"))}
         if adapters
         else {}
     )
-    found = plan_of_loaded(config, hardware, model.config.to_dict(), str(weight.dtype).removeprefix("torch."), given)
+    words = {"dtype": str(weight.dtype).removeprefix("torch."), **given}
+    found = plan_of_loaded(config, settled, hardware, model.config.to_dict(), words)
     if not adapters:
         return found
     num_learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     if found.plan is None or found.plan.adapter_parameters == num_learning:
         return found
     unknown = f"the given model's adapters learn {num_learning:,} parameters; only LoRA and DoRA on all linear layers are planned"
-    return Choice(config, hardware, (), None, unknown)
+    return Choice(settled, hardware, (), None, unknown)
 
 
 def vocabulary_digest(tokenizer: Any) -> str:

@@ -4,8 +4,9 @@ import pytest
 
 from midthought.config import ConfigStore, RecipeConfig
 from midthought.errors import MissingExtraError, SettingsError
-from midthought.plan.choices import as_recorded, choose, choose_and_plan, plan_of
+from midthought.plan.choices import as_recorded, choose, choose_and_plan, plan_of, plan_of_loaded
 from midthought.plan.hardware import GIB, Hardware, find_hardware
+from midthought.plan.model_configs import MODEL_CONFIGS
 
 CPU = Hardware("cpu", "a CPU", 64.0)
 QWEN = "Qwen/Qwen3-1.7B"
@@ -142,6 +143,38 @@ def test_layers_are_recomputed_only_if_no_pass_fits_without_with_memory_to_spare
 )
 def test_of_an_update_only_what_is_auto_is_chosen(training, expected):
     assert update_of(choose_and_plan(auto(training=training), gpu(80), source=QWEN)) == expected
+
+
+def loaded(memory_gib: float | None, model: dict[str, object] = MODEL_CONFIGS[QWEN], **training):
+    """What is chosen for a loaded model in bfloat16, all of whose weights learn."""
+    config = ConfigStore().merged({"model": {"lora_rank": 0}, "training": training})
+    fixed = choose(config, on_gpu=True, has_vllm=False)
+    return plan_of_loaded(config, fixed, gpu(memory_gib), model, {"dtype": "bfloat16"})
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "training", "expected"),
+    [
+        (64, {}, (False, 8192, 256)),
+        (80, {}, (False, 8192, 512)),
+        (141, {}, (False, 16_384, 512)),
+        (141, {"gradient_checkpointing": True}, (True, 16_384, 512)),
+        (141, {"micro_batch_tokens": 2048, "logits_mib": 32}, (False, 2048, 32)),
+    ],
+)
+def test_a_loaded_model_gets_the_sizes_that_its_gpu_has_memory_for(memory_gib, training, expected):
+    choice = loaded(memory_gib, **training)
+    assert (*update_of(choice), choice.config.training.logits_mib) == expected
+    settings = choice.plan.settings
+    assert (settings.gradient_checkpointing, settings.micro_batch_tokens, settings.logits_mib) == expected
+    assert choice.fits
+
+
+@pytest.mark.parametrize(("memory_gib", "model"), [(None, {}), (141, {"model_type": "mamba2"})])
+def test_a_loaded_model_that_cannot_be_planned_keeps_fixed_sizes(memory_gib, model):
+    choice = loaded(memory_gib, model)
+    assert choice.plan is None and choice.unknown
+    assert (*update_of(choice), choice.config.training.logits_mib) == (True, 4096, 64)
 
 
 def test_fewer_sequences_are_sampled_at_once_if_sampling_is_what_does_not_fit():

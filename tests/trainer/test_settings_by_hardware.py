@@ -10,8 +10,9 @@ from small_environments import Colours, settings
 
 from midthought import RayPPOTrainer, SettingsError
 from midthought.learning.adapters import has_adapters
-from midthought.plan.hardware import Hardware
+from midthought.plan.hardware import GIB, Hardware
 from midthought.pretrained import save_model
+from midthought.trainer.policy import choose_settings
 
 
 @pytest.fixture
@@ -59,6 +60,23 @@ def test_a_model_from_a_folder_learns_as_its_hardware_allows_also_after_resuming
 def test_a_model_object_gets_no_adapters(talker: dict[str, Any]) -> None:
     with RayPPOTrainer(settings("gae"), Colours(), **talker) as trainer:
         assert chosen(trainer) == ON_CPU and not has_adapters(trainer.learner.policy)
+
+
+def test_the_sizes_of_a_model_objects_update_are_chosen_with_its_plan(talker: dict[str, Any], on_gpu: Any) -> None:
+    on_gpu(24)
+    with RayPPOTrainer(settings("gae"), Colours(), **talker) as trainer:
+        training = trainer.config.training
+        assert chosen(trainer)[1:] == ("shared", 0, False)
+        assert (training.micro_batch_tokens, training.logits_mib) == (16_384, 128)
+        trainer.fit(num_epochs=1)
+
+
+def test_the_weights_of_a_model_object_are_in_the_memory_that_it_may_use(talker: dict[str, Any], on_gpu: Any) -> None:
+    model = talker["model"]
+    num_bytes = sum(parameter.nbytes for parameter in model.parameters())
+    on_gpu(2.0)
+    choice = choose_settings(settings("gae"), model)
+    assert choice.hardware.memory_gib == pytest.approx(2 + num_bytes / GIB, rel=1e-9)
 
 
 def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_loaded(
