@@ -56,9 +56,9 @@ def test_a_trainer_without_a_model_takes_tiny_and_says_so(capsys):
     config = create_default_config(**SMALL)
     with Trainer(config, dataset=ROWS) as trainer:
         training = trainer.config.training
-        assert (training.learning_rate, training.adam_beta2, training.batch_size) == (3e-4, 0.95, 2)
+        assert (training.learning_rate, training.adam_beta2, training.batch_size) == (2e-4, 0.95, 2)
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "Preset tiny" in line)
-    assert "No model is given" in line and "training.learning_rate=0.0003" in line and "batch_size=2" not in line
+    assert "No model is given" in line and "training.learning_rate=0.0002" in line and "batch_size=2" not in line
     assert config.training.adam_beta2 == 0.999  # the caller's settings are unchanged
 
 
