@@ -11,7 +11,7 @@ from midthought.guards.registry import LOWER_LEARNING_RATE, guard
 
 MAX_FAILED_ITERS = 3
 """Iterations in a row whose episodes all fail. The run stops after them, or after one if no episode had a reward before."""
-MIN_FAILED_SHARE = 0.25
+MIN_FAILED_SHARE = 0.5
 """Share of failed episodes that is reported after `NUM_ITERS` iterations."""
 ENGINE_ERROR = "EngineError"
 """Start of an error of the engine, which stops the run at once."""
@@ -57,7 +57,7 @@ def episodes_fail(history: History) -> Iterator[Finding]:
 
 @guard("some_episodes_fail")
 def some_episodes_fail(history: History) -> Iterator[Finding]:
-    """Many episodes fail in several iterations in a row. Nothing is learned from them, so the others are a biased sample."""
+    """At least half of the episodes fail in several iterations in a row. Nothing is learned from them."""
     rows = history.streak(lambda row: MIN_FAILED_SHARE <= value(row, "episode/failed") < 1)
     if len(rows) < NUM_ITERS:
         return

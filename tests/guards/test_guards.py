@@ -139,7 +139,7 @@ FAILURES = {
         "no_reward_variance",
         "does not tell",
     ),
-    "a part of the episodes": (6, [{"episode/failed": 0.3}] * 5, "some_episodes_fail", "trajectories.jsonl"),
+    "a part of the episodes": (6, [{"episode/failed": 0.6}] * 5, "some_episodes_fail", "trajectories.jsonl"),
     "truncated: the policy broke": (
         6,
         [{"episode/length": 1.0, **CRASHED}] * 5,

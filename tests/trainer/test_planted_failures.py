@@ -175,8 +175,8 @@ PLANTED = {
         "policy_collapsed",
         "the reward function has failed",
     ),
-    "judge fails for every third episode": (
-        {"reward_fn": fails_every(3)},
+    "judge fails for every second episode": (
+        {"reward_fn": fails_every(2)},
         "some_episodes_fail",
         "the judge did not answer",
     ),
