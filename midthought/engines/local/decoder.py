@@ -6,7 +6,7 @@ with the model's own forward pass before using it. Unknown or modified models ke
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -117,11 +117,11 @@ class Decoder:
         if not batch.num_advances:
             self._copies.renew()
         hidden = F.embedding(token_ids, self._embeddings.weight)
-        turns = self._turns_up_to(batch.longest, hidden)
+        table = self._turns_up_to(batch.longest, hidden)
         if self._kernels is None:
-            norm, gate_with, turns = normed, _gated, turns.index_select(0, positions)
+            norm, gate_with, turns = normed, _gated, table.index_select(0, positions)[:, :, None].unbind(1)
         else:
-            norm, gate_with = self._kernels.normed, self._kernels.gated
+            norm, gate_with, turns = self._kernels.normed, self._kernels.gated, (table,)
         for index, layer in enumerate(self._layers):
             attended = self._attend(index, layer, norm(layer.input_norm, hidden), turns, positions, batch)
             hidden = layer.output.added(attended.flatten(1), hidden)
@@ -130,17 +130,25 @@ class Decoder:
         return logits
 
     def _attend(
-        self, index: int, layer: _Layer, hidden: Tensor, turns: Tensor, positions: Tensor, batch: SlotBatch
+        self,
+        index: int,
+        layer: _Layer,
+        hidden: Tensor,
+        turns: Sequence[Tensor],
+        positions: Tensor,
+        batch: SlotBatch,
     ) -> Tensor:
-        """Returns `[T, heads, head_dim]` for a layer's normalized input. `turns`: of all positions for the kernels, else of the
-        `T` tokens."""
+        """Returns `[T, heads, head_dim]` for a layer's normalized input.
+
+        `turns`: for the kernels, the table of all positions; else cosines and sines of the `T` tokens.
+        """
         if self._kernels is not None:
             queries, keys, values = layer.queries_keys_values.parts(hidden)
             shape = (len(hidden), self._num_keys, self._head_dim)
             cached = batch.cache.layer(index, keys.view(shape), values.view(shape))
             norms = None if layer.head_norms is None else layer.head_norms.modules
             queries = self._kernels.turn_and_write(
-                queries, keys, values, norms, turns, positions, batch.token_slots, *cached
+                queries, keys, values, norms, *turns, positions, batch.token_slots, *cached
             )
             return attend_cached(
                 batch, index, queries, *cached, scaling=layer.scaling, window=layer.window, kernels=self._kernels
@@ -150,7 +158,7 @@ class Decoder:
         turned, values = heads[:, :num_turned], heads[:, num_turned:]
         if layer.head_norms is not None:
             turned, scaling = layer.head_norms(turned)
-        turned = self._turned(turned, *turns[:, :, None].unbind(1))
+        turned = self._turned(turned, *turns)
         queries, keys = turned[:, : self._num_queries], turned[:, self._num_queries :]
         return attend(batch, index, queries, keys, values, scaling=scaling, window=layer.window)
 

@@ -44,8 +44,8 @@ class _Batch:
         self.histories = [request.token_ids for request in requests]
         """Token lists of the requests, shared with them; they grow."""
         self._lengths = np.array([len(request.token_ids) for request in requests])
-        self._uniforms = torch.empty((0, len(requests)))
-        """`[passes ahead, n]`"""
+        self._uniforms: list[torch.Tensor] = []
+        """`[n]` for each of the next passes, the last one first."""
         self.token_ids: TokenIds = [history[-1] for history in self.histories]
         """Last token of each request, not computed yet."""
         self.unread: DrawnTokens | None = None
@@ -55,12 +55,11 @@ class _Batch:
 
     def uniforms(self) -> torch.Tensor:
         """Returns `[n]`: a uniform number for the next token of each request; computed for several passes at once."""
-        if not len(self._uniforms):
+        if not self._uniforms:
             num_ahead = NUM_DRAWN_AHEAD if self.steps else 1
-            self._uniforms = self.ways.uniforms(self._lengths + np.arange(num_ahead)[:, None])
+            self._uniforms += self.ways.uniforms(self._lengths + np.arange(num_ahead)[:, None]).unbind()[::-1]
             self._lengths += num_ahead
-        uniforms, self._uniforms = self._uniforms[0], self._uniforms[1:]
-        return uniforms
+        return self._uniforms.pop()
 
     @property
     def brings_one_token_each(self) -> bool:
