@@ -26,7 +26,7 @@ SECONDS = 540
 """Of the whole command, by default: a machine that is lent for ten minutes also has packages to install."""
 MIN_CHECK_SECONDS = 1.0
 MIN_OVERRUN_SECONDS = 20.0
-"""A check that is over its share leaves out what it has not begun. It is ended at twice its share, at least so much later:
+"""A check that is over its share leaves out what it has not started. It is ended at twice its share, at least so much later:
 a new process takes longer than most checks."""
 END_SECONDS = 1.0
 """To end the process before the whole time is over."""

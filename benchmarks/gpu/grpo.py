@@ -1,4 +1,4 @@
-"""Check 10: up to ten GRPO iterations of `RayPPOTrainer` from end to end, as many as there is time for, and where it goes.
+"""Check 10: up to ten GRPO iterations of `RayPPOTrainer` from end to end, as many as there is time for: seconds of each stage.
 
 The policy writes random words. An episode's reward is the share of its words with a low number, so rewards differ within
 groups and the policy can learn.

@@ -19,10 +19,10 @@ from transformers import (
     RecurrentGemmaConfig,
 )
 
-from midthought.engines.local import slot_attention
+from midthought.engines.local import slot_batch
 from midthought.engines.local.runner import CachedRunner, RecomputingRunner, Row, share_tensors, shares_tensors
 from midthought.engines.local.runner_selection import make_runner
-from midthought.engines.local.slot_attention import RowGroup
+from midthought.engines.local.slot_batch import RowGroup
 
 TOKENS: dict[str, Any] = {"vocab_size": 61, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
 SMALL: dict[str, Any] = {
@@ -131,7 +131,7 @@ def test_both_runners_give_the_same_logits_for_rows_of_any_length() -> None:
 def test_rows_that_bring_equally_many_tokens_are_computed_as_each_alone(
     model: str, max_joined: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slot_attention, "MAX_JOINED_TOKENS", max_joined)
+    monkeypatch.setattr(slot_batch, "MAX_JOINED_TOKENS", max_joined)
     config = {
         "full attention": MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=None),
         "window": MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=5),
@@ -160,7 +160,7 @@ def test_rows_are_joined_where_they_bring_equally_many_to_equally_many_in_slots_
         RowGroup(12, 17, slot=4, num_cached=4),
     ):
         assert two.joined(other) is None
-    half = slot_attention.MAX_JOINED_TOKENS // 2 + 1
+    half = slot_batch.MAX_JOINED_TOKENS // 2 + 1
     assert RowGroup(0, half, slot=0, num_cached=0).joined(RowGroup(half, 2 * half, slot=1, num_cached=0)) is None
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from midthought.engines.local.device_memory import to_device
 from midthought.engines.local.float32_reference import expected_difference
 from midthought.engines.local.kv_cache import SlotCache
-from midthought.engines.local.slot_attention import SlotBatch
+from midthought.engines.local.slot_batch import SlotBatch
 
 MIN_PASSES = 8
 """A size is recorded after this many passes of it."""

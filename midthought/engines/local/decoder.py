@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from midthought.engines.local.gpu_kernels import kernels_of
-from midthought.engines.local.slot_attention import SlotBatch, attend, attend_cached
+from midthought.engines.local.slot_attention import attend, attend_cached
+from midthought.engines.local.slot_batch import SlotBatch
 from midthought.engines.local.weight_copies import HeadNorms, Projection, WeightCopies, normed
 from midthought.float32_head import Float32Linear
 from midthought.peft_weights import is_adapted, is_mergeable, used_module
