@@ -74,11 +74,19 @@ class RemoteMemory:
         vars(self).update(state, _idle=deque())
 
     def search(
-        self, query: str, k: int = 3, mode: SearchMode = "hybrid", **filters: Unpack[FilterOptions]
+        self,
+        query: str,
+        k: int = 3,
+        mode: SearchMode = "hybrid",
+        *,
+        thought: str = "",
+        **filters: Unpack[FilterOptions],
     ) -> list[Hit]:
         """The same as `MemoryStore.search`, on the service."""
         check_search(k, mode)
         asked = {"query": _plain(query), "k": k, "mode": mode} | _filters(filters)
+        if thought:  # an older service does not know it
+            asked["thought"] = _plain(thought)
         return self._ask("POST", "/search", asked, lambda reply: _hits(reply["hits"]))
 
     def search_batch(

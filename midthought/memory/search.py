@@ -64,6 +64,12 @@ def check_search(k: int, mode: str) -> None:
         raise SettingsError(f"k must be at least 1, not {k}")
 
 
+def with_thought(query: str, thought: str) -> str:
+    """Returns the text that is embedded for a query and the thought before it. The query is first: embedders cut long
+    texts at the end."""
+    return f"{query}\n{thought}" if thought else query
+
+
 def find_each(
     opened: TableSnapshot,
     queries: Sequence[str],

@@ -26,7 +26,7 @@ from midthought.memory.rows import (
     embedding_of,
     require_columns,
 )
-from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search, find_each
+from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search, find_each, with_thought
 from midthought.memory.sql_conditions import is_among
 from midthought.memory.table import (
     BUILD_REMEDY,
@@ -279,7 +279,13 @@ class MemoryStore:
     # -- searching ---------------------------------------------------------------------------------------------
 
     def search(
-        self, query: str, k: int = 3, mode: SearchMode = "hybrid", **filters: Unpack[FilterOptions]
+        self,
+        query: str,
+        k: int = 3,
+        mode: SearchMode = "hybrid",
+        *,
+        thought: str = "",
+        **filters: Unpack[FilterOptions],
     ) -> list[Hit]:
         """Returns the best `k` chunks, best first. The query is plain text in every mode, without query syntax.
 
@@ -287,9 +293,10 @@ class MemoryStore:
         `hybrid` by both rankings (`search.fuse`). `episodes`, `speakers` and times of the episode (`HH:MM:SS`,
         `after` inclusive, `before` exclusive) restrict the search. The same memory returns the same hits; equal scores
         are ordered by id. If more than max(2 k, 20) hits have equal scores (vector search in a large memory: more than
-        k), LanceDB decides which of them are returned. Raises MemoryStoreError if the memory is not built.
+        k), LanceDB decides which of them are returned. A `thought` is embedded after the query (`search.with_thought`);
+        `full_text` ignores it. Raises MemoryStoreError if the memory is not built.
         """
-        return self.search_batch([query], k, mode, **filters)[0]
+        return self.search_batch([query], k, mode, thoughts=[thought], **filters)[0]
 
     @in_one_sentence
     def search_batch(
@@ -298,12 +305,14 @@ class MemoryStore:
         k: int = 3,
         mode: SearchMode = "hybrid",
         *,
+        thoughts: Sequence[str] = (),
         vectors: Sequence[np.ndarray] | None = None,
         **filters: Unpack[FilterOptions],
     ) -> list[list[Hit]]:
         """Returns the hits of `search` for each query. Queries are embedded together, and compared together with all vectors.
 
-        `vectors` are the queries' unit vectors, float32 [D] each, if the caller has embedded them.
+        `thoughts`: one for each query, or none. `vectors` are the unit vectors of the queries with their thoughts, float32
+        [D] each, if the caller has embedded them.
         """
         check_search(k, mode)
         queries = [query.encode(errors="replace").decode() for query in queries]  # no lone surrogates
@@ -313,7 +322,8 @@ class MemoryStore:
         if mode != "full_text" and vectors is None:
             embedder = self.embedder
             self._check_embedding((embedder.name, embedder.dimension))
-            vectors = list(embed_queries(queries, embedder))
+            embedded = list(map(with_thought, queries, thoughts)) if thoughts else queries
+            vectors = list(embed_queries(embedded, embedder))
         near = vectors or []
         return self._read(lambda opened: find_each(opened, queries, near, k, mode, within))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -22,6 +23,7 @@ NOTHING_FOUND = "Nothing found."
 NOTHING_WITH_FILTERS = (
     "Nothing found within the episode, speaker and times given; names must be exact, or leave them out."
 )
+_THOUGHT_TAG = re.compile(r"</?think>")
 FILTERS = {
     "episode": "Only this episode, by its exact title.",
     "speaker": "Only what this person says, by the exact name.",
@@ -37,6 +39,8 @@ class MemoryRetrievalTool(Tool):
     The memory is local or a service (`RemoteMemory`); results are the same. `k` is the default number of results (1 to
     10). With `has_filters` the model may restrict a search (`episode`, `speaker`, `after`, `before`); with `shows_ids`
     every line begins with the chunk's id, for `MemoryOpenTool`; with a `reranker` the best 20 results are ordered again.
+    The last `thought_words` words of the thought before a call are embedded after its query (as AgentIR does, with a
+    retriever trained for it); full-text search ignores them.
     Repeated queries are answered from a cache.
     """
 
@@ -53,7 +57,10 @@ class MemoryRetrievalTool(Tool):
         has_filters: bool = False,
         shows_ids: bool = False,
         reranker: CrossEncoderReranker | None = None,
+        thought_words: int = 0,
     ) -> None:
+        if thought_words < 0:
+            raise SettingsError(f"thought_words must be 0 or more, not {thought_words}")
         if not 1 <= k <= MAX_RESULTS:
             raise SettingsError(f"k must be from 1 to {MAX_RESULTS}, not {k}")
         filters = FILTERS if has_filters else {}
@@ -73,6 +80,8 @@ class MemoryRetrievalTool(Tool):
         self._mode: SearchMode = mode
         self._shows_ids = shows_ids
         self._reranker = reranker
+        self._thought_words = thought_words
+        self.reads_thought = thought_words > 0
         self._max_cached = max_cached
         self._cache: OrderedDict[tuple[object, ...], ToolOutput] = OrderedDict()
         self._lock = threading.Lock()
@@ -93,6 +102,7 @@ class MemoryRetrievalTool(Tool):
         speaker: str | None = None,
         after: str | None = None,
         before: str | None = None,
+        thought: str = "",
     ) -> ToolOutput:
         """Searches. Raises ValueError, which is shown to the model, if the query is empty or too long, `k` is out of range,
         or a time is none."""
@@ -104,7 +114,9 @@ class MemoryRetrievalTool(Tool):
         if not 1 <= k <= MAX_RESULTS:
             raise ValueError(f"k must be from 1 to {MAX_RESULTS}")
         plain = " ".join(query.split())
-        key = (plain, k, episode, speaker, after, before)
+        last_words = _THOUGHT_TAG.sub(" ", thought).split()[-self._thought_words :] if self._thought_words else []
+        thought = " ".join(last_words)
+        key = (plain, k, episode, speaker, after, before, thought)
         with self._lock:
             if key in self._cache:
                 self._cache.move_to_end(key)
@@ -113,7 +125,7 @@ class MemoryRetrievalTool(Tool):
         filters |= {"episodes": [episode] if episode else [], "speakers": [speaker] if speaker else []}
         num_found = max(k, NUM_CANDIDATES) if self._reranker else k
         try:
-            hits = self._store.search(plain, num_found, self._mode, **filters)
+            hits = self._store.search(plain, num_found, self._mode, thought=thought, **filters)
         except SettingsError as error:
             raise ValueError(str(error)) from None
         if self._reranker:

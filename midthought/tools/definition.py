@@ -195,6 +195,9 @@ class Tool(ABC):
     retries: int | None = None
     """Number of retries of a call that raised; set it only if a retry does no harm. None: the tool executor's number for a
     pure tool, otherwise 0."""
+    reads_thought: bool = False
+    """Whether `execute` is also passed `thought`: what the policy wrote before the call, since its prompt or the latest result.
+    The model cannot pass it, and it is not in the record of the call. Empty if a call does not come from an episode."""
 
     @also_named({"name description parameters": "give one definition: ToolDefinition(name, description, parameters)"})
     def __init__(self, definition: ToolDefinition | None = None) -> None:

@@ -277,6 +277,8 @@ class ToolExecutor:
             arguments = self.registry.arguments(action.tool_name, action.parameters)
         except ArgumentsError as error:
             raise _CallFailure(ToolOutcome.BAD_ARGUMENTS, str(error)) from None
+        if self._tool(action).reads_thought:
+            arguments["thought"] = action.thought
         return replace(action, parameters=arguments)
 
     def _tool(self, action: ParsedAction) -> Tool:

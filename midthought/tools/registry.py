@@ -78,6 +78,10 @@ class ToolRegistry:
             if parameter.type not in TYPES:
                 where = f"tool {definition.name!r}, parameter {parameter.name!r}"
                 raise SettingsError(f"{where}: unknown type {parameter.type!r}. {near_names(parameter.type, TYPES)}")
+        if tool.reads_thought and any(parameter.name == "thought" for parameter in definition.parameters):
+            raise SettingsError(
+                f"tool {definition.name!r} reads the thought (reads_thought): rename its parameter 'thought'"
+            )
         try:
             self._checkers[definition.name] = ArgumentsChecker(definition.parameters_schema())
         except SettingsError as error:

@@ -51,6 +51,16 @@ def test_the_tool_says_the_same_of_a_memory_here_and_of_one_that_is_served(servi
         assert here.execute(query=query, k=4) == there.execute(query=query, k=4), query
 
 
+@pytest.mark.parametrize("mode", ["hybrid", "vector"])
+def test_a_thought_is_embedded_with_the_query_of_a_served_memory_too(service, store, mode):
+    here, there = (
+        MemoryRetrievalTool(memory, mode=mode, thought_words=9) for memory in (store, RemoteMemory(service.url))
+    )
+    asked = "which thing was put there"
+    found = [tool.execute(query=asked, k=2, thought="<think>A boy's mitten as a filter?") for tool in (here, there)]
+    assert found[0] == found[1] != here.execute(query=asked, k=2)
+
+
 def test_filters_and_batches_are_those_of_the_store(service, store):
     remote = RemoteMemory(service.url)
     assert remote.search("yes", 5, "vector", speakers=["Ann"]) == store.search("yes", 5, "vector", speakers=["Ann"])

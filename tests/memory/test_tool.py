@@ -53,3 +53,26 @@ def test_equal_questions_are_searched_once_and_old_ones_forgotten(store, embedde
     for query in ["a", "b", "a", "c", "a", "b"]:
         tool.execute(query=query)
     assert embedder.embedded == ["a", "b", "c", "b"]
+
+
+def test_the_last_words_of_the_thought_are_embedded_after_the_query_if_that_is_set(store, embedder):
+    thought = "<think>Who was it? Ann spoke of a mitten."
+    embedder.embedded.clear()
+    MemoryRetrievalTool(store, mode="hybrid").execute(query="the clock", thought=thought)
+    MemoryRetrievalTool(store, mode="hybrid", thought_words=4).execute(query="the clock", thought=thought)
+    MemoryRetrievalTool(store, mode="full_text", thought_words=4).execute(query="the clock", thought=thought)
+    assert embedder.embedded == ["the clock", "the clock\nspoke of a mitten."]
+
+
+def test_full_text_search_ignores_the_thought(store):
+    hits = store.search("boy's", k=3, mode="full_text")
+    assert store.search("boy's", k=3, mode="full_text", thought="the wheel in the café") == hits
+
+
+def test_other_thoughts_are_other_searches(store):
+    tool = MemoryRetrievalTool(store, k=1, mode="vector", thought_words=50)
+    found = {
+        thought: tool.execute(query="yes", thought=thought).metadata["chunk_ids"]
+        for thought in ("", "Somebody had used a boy's mitten as a filter")
+    }
+    assert found[""] != ["tide_2"] and found["Somebody had used a boy's mitten as a filter"] == ["tide_2"]

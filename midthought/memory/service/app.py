@@ -7,7 +7,7 @@ import functools
 import importlib.metadata
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib import resources
 from typing import Annotated, Any
@@ -104,7 +104,7 @@ def _search_routes(state: ServiceState) -> APIRouter:
     async def search(asked: schemas.Query) -> schemas.Found:
         """The best `k` chunks for a query, best first."""
         started = time.perf_counter()
-        hits = await _search(state.searcher, [asked.query], asked)
+        hits = await _search(state.searcher, [asked.query], asked, [asked.thought])
         return schemas.Found(hits=hits[0], seconds=time.perf_counter() - started)
 
     @router.post("/search/batch")
@@ -204,10 +204,13 @@ def _refusal(status: int, words: str) -> dict[int | str, dict[str, Any]]:
 
 
 async def _search(
-    searcher: Searcher, queries: list[str], asked: schemas.Query | schemas.QueryBatch
+    searcher: Searcher,
+    queries: list[str],
+    asked: schemas.Query | schemas.QueryBatch,
+    thoughts: Sequence[str] = (),
 ) -> list[list[schemas.Hit]]:
     try:
-        return await searcher.search(queries, asked.k, asked.mode, asked.filters())
+        return await searcher.search(queries, asked.k, asked.mode, asked.filters(), thoughts)
     except BusyError as error:
         raise HTTPException(429, str(error), {"Retry-After": "1"}) from None
 

@@ -70,6 +70,8 @@ class Query(_Choice):
 
     query: QueryText
     """Plain text, without query syntax."""
+    thought: Annotated[str, StringConstraints(max_length=MAX_QUERY_CHARS), AfterValidator(_plain)] = ""
+    """Text that is embedded after the query; full-text search ignores it."""
 
 
 class QueryBatch(_Choice):

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from midthought.memory.embedding import Embedder, embed_queries
-from midthought.memory.search import Filters, Hit, SearchMode
+from midthought.memory.search import Filters, Hit, SearchMode, with_thought
 from midthought.memory.service.dynamic_batcher import DynamicBatcher
 from midthought.memory.store import MemoryStore
 
@@ -90,6 +90,7 @@ class Searcher:
         k: int,
         mode: SearchMode,
         filters: Filters | None = None,
+        thoughts: Sequence[str] = (),
     ) -> list[list[Hit]]:
         """Returns the hits of `MemoryStore.search` for each query. Raises BusyError if too many queries are in progress."""
         if self.num_in_progress and self.num_in_progress + len(queries) > self._limits.max_concurrent_queries:
@@ -98,8 +99,8 @@ class Searcher:
         try:
             one = functools.partial(self._search, k=k, mode=mode, filters=filters or Filters())
             if len(queries) == 1:
-                return [await one(queries[0])]
-            return await _all_or_none([one(query) for query in queries])
+                return [await one(queries[0], *thoughts)]
+            return await _all_or_none(list(map(one, queries, thoughts or [""] * len(queries))))
         finally:
             self.num_in_progress -= len(queries)
 
@@ -118,15 +119,15 @@ class Searcher:
         self._search_batcher.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _search(self, query: str, **choice: Any) -> list[Hit]:
+    async def _search(self, query: str, thought: str = "", **choice: Any) -> list[Hit]:
         if choice["mode"] != "full_text" and self.num_in_progress == 1:  # a second thread would only take longer
             self._observe("embedded_together", 1)
-            return await self._embedding_batcher.alone(functools.partial(self._ask, query, None, **choice))
+            return await self._embedding_batcher.alone(functools.partial(self._ask, query, thought, **choice))
         vector = None
         if choice["mode"] != "full_text":
             self._num_embedding += 1
             try:
-                vector = await self._embedding_batcher.submit(query)
+                vector = await self._embedding_batcher.submit(with_thought(query, thought))
             finally:
                 self._num_embedding -= 1
         started = time.perf_counter()
@@ -134,13 +135,23 @@ class Searcher:
         if vector is not None and can_batch:
             hits = await self._search_batcher.submit(_VectorQuery(query, vector, choice["k"], choice["filters"]))
         else:
-            hits = await self.run(functools.partial(self._ask, query, vector, **choice))
+            hits = await self.run(functools.partial(self._ask, query, vector=vector, **choice))
         self._observe("search_seconds", time.perf_counter() - started)
         return hits
 
-    def _ask(self, query: str, vector: np.ndarray | None, *, k: int, mode: SearchMode, filters: Filters) -> list[Hit]:
+    def _ask(
+        self,
+        query: str,
+        thought: str = "",
+        *,
+        vector: np.ndarray | None = None,
+        k: int,
+        mode: SearchMode,
+        filters: Filters,
+    ) -> list[Hit]:
         vectors = None if vector is None else [vector]
-        return self.store.search_batch([query], k, mode, **asdict(filters), vectors=vectors)[0]
+        found = self.store.search_batch([query], k, mode, **asdict(filters), thoughts=[thought], vectors=vectors)
+        return found[0]
 
     def _search_together(self, batch: list[_VectorQuery]) -> list[list[Hit]]:
         found: dict[int, list[Hit]] = {}

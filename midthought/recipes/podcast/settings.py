@@ -55,6 +55,9 @@ class MemorySection(Section):
     """Default number of results per call."""
     reranker: str = ""
     """A cross-encoder (Hugging Face name or folder, one output) that orders the best 20 results again. Empty: none."""
+    thought_words: int = Field(0, ge=0, le=500)
+    """Words of the thought before a call that are embedded after its query, at most the last ones. 0: the query alone. Full-text
+    search ignores them. Intended for an embedding model that was trained with thoughts (AgentIR)."""
     tool_filters: bool = False
     """Whether a call may name an episode, a speaker and times to search within."""
     open_tool: bool = False

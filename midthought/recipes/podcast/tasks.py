@@ -223,6 +223,7 @@ def _registry(config: PodcastConfig, store: MemoryStore | RemoteMemory) -> ToolR
         has_filters=memory.tool_filters,
         shows_ids=memory.open_tool,
         reranker=CrossEncoderReranker(memory.reranker) if memory.reranker else None,
+        thought_words=memory.thought_words,
     )
     return ToolRegistry([search, MemoryOpenTool(store)] if memory.open_tool else [search])
 

@@ -109,6 +109,7 @@ def job(config: PodcastVerlConfig, folder: Path) -> VerlJob:
                     "has_filters": memory.tool_filters,
                     "shows_ids": memory.open_tool,
                     "reranker": memory.reranker,
+                    "thought_words": memory.thought_words,
                 },
             ),
             *(
@@ -132,7 +133,7 @@ def memory_tool(
     search: Any,
     token_env: str | None = None,
     reranker: str = "",
-    **options: bool,
+    **options: Any,
 ) -> Tool:
     """Returns the recipe's tool for a memory on disk or a memory service. Raises `MemoryStoreError` if there is none."""
     memory = open_memory(path, table, embedding_model, token_env)
