@@ -1,4 +1,5 @@
 """Check 10: up to ten GRPO iterations of `RayPPOTrainer` from end to end, as many as there is time for: seconds of each stage.
+All weights, then three iterations of adapters; sizes of passes and recomputed layers as a run chooses them.
 
 The policy writes random words. An episode's reward is the share of its words with a low number, so rewards differ within
 groups and the policy can learn.
@@ -19,11 +20,13 @@ from transformers import PreTrainedTokenizerFast
 from benchmarks.gpu.findings import Report
 from benchmarks.gpu.graphs import logged_warnings
 from benchmarks.gpu.machine import Machine
-from benchmarks.gpu.models import SHAPES, make_model, own_error_of_random_prompts
+from benchmarks.gpu.models import SHAPES, is_left_out, make_model, own_error_of_random_prompts
 from midthought import RayPPOTrainer, create_default_config
+from midthought.learning.adapters import add_adapters
 from midthought.types import Trajectory
 
 MAX_ITERS, MIN_ITERS = 10, 3
+LORA_RANK = 16
 SPECIALS = ("<|pad|>", "<|im_start|>", "<|im_end|>", "[unk]", "user", "assistant")
 TEMPLATE = (
     "{% for m in messages %}<|im_start|> {{ m['role'] }} {{ m['content'] }} <|im_end|> {% endfor %}"
@@ -36,7 +39,13 @@ twice the mean error of the model's own forward pass."""
 
 def run(machine: Machine, report: Report) -> None:
     name = machine.model_names[0]
-    setting = f"{name} bfloat16"
+    _run(machine, report, f"{name} bfloat16", name, MAX_ITERS)
+    setting = f"{name} bfloat16, LoRA {LORA_RANK}"
+    if not is_left_out(machine, report, setting, name, seconds=10.0):
+        _run(machine, report, setting, name, MIN_ITERS, lora_rank=LORA_RANK)
+
+
+def _run(machine: Machine, report: Report, setting: str, name: str, max_iters: int, lora_rank: int = 0) -> None:
     tokenizer = word_tokenizer(SHAPES[name].vocab_size)
     half = SHAPES[name].vocab_size // 2
 
@@ -51,11 +60,9 @@ def run(machine: Machine, report: Report) -> None:
                 "batch_size": machine.pick(64, 8),
                 "mini_batch_size": machine.pick(64, 8),
                 "group_size": machine.pick(8, 4),
-                "micro_batch_tokens": machine.pick(8192, 256),
-                "num_train_iters": MAX_ITERS,
-                "learning_rate": machine.pick(2e-6, 1e-5),
+                "num_train_iters": max_iters,
+                "learning_rate": machine.pick(2e-6, 1e-5) * (10 if lora_rank else 1),
                 "kl_coef": 0.0,
-                "gradient_checkpointing": True,
                 "validate_every": 0,
             },
             "inference": {"max_tokens": machine.pick(256, 12), "max_segment_length": machine.pick(256, 12)},
@@ -64,6 +71,8 @@ def run(machine: Machine, report: Report) -> None:
     questions = [{"question": f"w{number} w{number + 1}", "answer": f"w{number + 2}"} for number in range(10, 90)]
     model = make_model(machine, name, torch.bfloat16)
     limit = max(MEAN_DIFFERENCE, 2 * own_error_of_random_prompts(model, SHAPES[name]).mean)
+    if lora_rank:
+        model = add_adapters(model, lora_rank, 2 * lora_rank)
     seconds: dict[str, float] = defaultdict(float)
     began = time.perf_counter()
     with (
@@ -76,7 +85,7 @@ def run(machine: Machine, report: Report) -> None:
             setattr(trainer.learner, stage, timed(machine, seconds, stage, getattr(trainer.learner, stage)))
         trainer.source.update_weights = timed(machine, seconds, "new weights", trainer.source.update_weights)
         last_seconds = 0.0
-        while len(trainer.metrics_history) < MAX_ITERS and (
+        while len(trainer.metrics_history) < max_iters and (
             len(trainer.metrics_history) < MIN_ITERS or machine.seconds_left > last_seconds
         ):
             last_seconds, _ = machine.wall_seconds(lambda: trainer.train_step(trainer.rollout()))
