@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.atomic_files import atomic_path
+from midthought.regular_files import read_regular_text
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -33,7 +34,7 @@ def manifest_of(folder: Path) -> dict[str, Any] | None:
     """Returns the content of a folder's manifest; None if it has none. Raises `ValueError`, with the reason, if it cannot be
     read."""
     try:
-        content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        content = json.loads(read_regular_text(folder / MANIFEST))
         if content.get("format") != FORMAT:
             raise ValueError(f"has format {content.get('format')!r}, this version reads {FORMAT}")
         if not isinstance(content["files"], Mapping):
@@ -75,15 +76,18 @@ def damage(folder: Path, files: Mapping[str, Any], below: str = "") -> str:
     return ""
 
 
+def descriptions(expected: Any) -> list[dict[str, Any]]:
+    """Returns the descriptions that a manifest has of one file; values of other types are left out."""
+    return [each for each in (expected if isinstance(expected, list) else [expected]) if isinstance(each, dict)]
+
+
 def _damage_of(folder: Path, name: str, expected: Any) -> str:
     path = folder / name
     if name.endswith("/"):
         return "" if path.is_dir() else f"is not whole: {name} is missing"
     if not path.is_file():
         return f"is not whole: {name} is missing"
-    options = [
-        option for option in (expected if isinstance(expected, list) else [expected]) if isinstance(option, dict)
-    ]
+    options = descriptions(expected)
     sizes = [option.get("size") for option in options]
     try:
         size = path.stat().st_size

@@ -15,6 +15,7 @@ from typing import Any
 
 from midthought.errors import OutputPathError
 from midthought.manifest import write_manifest
+from midthought.regular_files import read_regular_text
 from midthought.storage_errors import storage_errors
 
 MARK = ".midthought.json"
@@ -139,7 +140,7 @@ def _files(folder: Path) -> set[str]:
 
 def _read_mark(folder: Path) -> dict[str, Any]:
     try:
-        content = json.loads((folder / MARK).read_text(encoding="utf-8"))
+        content = json.loads(read_regular_text(folder / MARK))
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

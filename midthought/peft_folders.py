@@ -26,6 +26,7 @@ from midthought.peft_weights import (
     model_leaves,
     stochastically_rounded,
 )
+from midthought.regular_files import read_regular_text
 
 ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 MAX_SHARD_BYTES = 2 * 2**30
@@ -79,6 +80,28 @@ def set_adapter_tensors(model: Any, tensors: dict[str, Tensor], adapter: str = "
         raise RuntimeError(f"adapters do not fit: {(missing or result.unexpected_keys)[0]!r}")
 
 
+def base_name_of(folder: Path) -> str:
+    """Returns the base model that a folder of adapters names. Raises `ModelPathError`.
+
+    If the base was moved together with the adapters, it is found beside their folder or above it."""
+    file = folder / ADAPTER_CONFIG
+    try:
+        config = json.loads(read_regular_text(file))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelPathError(
+            f"{file} cannot be read ({' '.join(str(error).split())[:200]}); save the adapters anew"
+        ) from None
+    base = config.get("base_model_name_or_path") if isinstance(config, dict) else None
+    if not isinstance(base, str) or not base or "\0" in base:
+        raise ModelPathError(
+            f"{folder} contains adapters, but does not name their base model; give the model, and resume from the checkpoint"
+        )
+    if Path(base).is_absolute() and not Path(base).is_dir():
+        moved = [parent / Path(base).name for parent in folder.resolve().parents]
+        base = next((str(place) for place in moved if (place / "config.json").is_file()), base)
+    return base
+
+
 def merged_from(folder: Path, load_base: Callable[[str], Any]) -> Any:
     """Returns the base model that a folder of adapters names, loaded by `load_base`, with the adapters merged into it.
 
@@ -87,14 +110,16 @@ def merged_from(folder: Path, load_base: Callable[[str], Any]) -> Any:
     """
     from peft import PeftModel
 
-    base = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8")).get("base_model_name_or_path")
-    if not base:
-        raise ModelPathError(
-            f"{folder} contains adapters, but does not name their base model; give the model, and resume from the checkpoint"
-        )
-    if Path(base).is_absolute() and not Path(base).is_dir():
-        moved = [parent / Path(base).name for parent in folder.resolve().parents]
-        base = next((str(place) for place in moved if (place / "config.json").is_file()), base)
+    base = base_name_of(folder)
+    above, place = {folder.resolve()}, Path(base)
+    while (place / ADAPTER_CONFIG).is_file():
+        if place.resolve() in above:
+            raise ModelPathError(
+                f"{folder} contains adapters whose base model is {place}, which names these adapters as its own base; give the "
+                "model that they were trained on"
+            )
+        above.add(place.resolve())
+        place = Path(base_name_of(place))
     model = load_base(base)
     _require_base(model, folder / ADAPTER_FILE)
     return merge(PeftModel.from_pretrained(model, folder))

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from midthought.errors import ModelPathError, SettingsError
+from midthought.errors import MidthoughtError, ModelPathError, SettingsError
 from midthought.manifest import MANIFEST, damage_in
 from midthought.output_folder import kind_of, replaced
 from midthought.peft_folders import ADAPTER_CONFIG, merged_from, save_merged
+from midthought.regular_files import require_regular_files
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 """A tokenizer has one of these files. Without any, transformers would create an empty tokenizer for some architectures."""
@@ -45,10 +46,19 @@ def load_model(
     from transformers import AutoModelForCausalLM
 
     folder = Path(path).expanduser()
+    require_regular_files(folder, below=False)
     if not is_checked:
         require_intact_model(folder)
     if (folder / ADAPTER_CONFIG).is_file():
-        return merged_from(folder, lambda base: load_model(base, dtype, attn_implementation))
+        try:
+            return merged_from(folder, lambda base: load_model(base, dtype, attn_implementation))
+        except MidthoughtError:
+            raise
+        except Exception as error:  # damaged adapters can cause any error
+            raise ModelPathError(
+                f"model path {str(path)!r}: its adapters do not load ({why_not_loaded(error)}); save them anew, or give another "
+                "path"
+            ) from error
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ModelPathError(
@@ -137,6 +147,7 @@ def load_tokenizer(path: str | Path) -> Any:
     folder = Path(path).expanduser()
     if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         raise ModelPathError(f"{path} holds a model but no tokenizer; save one beside it with `save_pretrained`")
+    require_regular_files(folder, below=False)
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder if folder.is_dir() else path), trust_remote_code=False)
     except Exception as error:  # a damaged tokenizer.json can cause any error

@@ -15,6 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from midthought.errors import ModelPathError
 from midthought.peft_folders import base_digest, load_adapters, merge, save_adapters, save_merged
+from midthought.plan.settings import PlanSettings
+from midthought.plan.shape import find_shape
 from midthought.pretrained import load_model
 from tests.test_peft_weights import IDS, KINDS, adapted
 
@@ -124,6 +126,35 @@ def test_adapters_without_a_base_model_are_named_with_the_remedy(tmp_path):
     save_adapters(adapted(), tmp_path / "policy")
     with pytest.raises(ModelPathError, match="does not name their base model"):
         load_model(tmp_path / "policy")
+
+
+def test_adapters_that_are_their_own_base_model_are_named(tmp_path):
+    for folder, base in (("one", "two"), ("two", "one"), ("self", "self")):
+        (tmp_path / folder).mkdir()
+        text = json.dumps({"peft_type": "LORA", "base_model_name_or_path": str(tmp_path / base)})
+        (tmp_path / folder / "adapter_config.json").write_text(text)
+    for folder in ("one", "self"):
+        with pytest.raises(ModelPathError, match="give the model that they were trained on"):
+            load_model(tmp_path / folder)
+        with pytest.raises(ModelPathError, match="names no base model but adapters"):
+            find_shape(PlanSettings(model=str(tmp_path / folder)))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"base_model_name_or_path": 7}', "[" * 9999, '{"base_model_name_or_path": "a\\u0000"}']
+)
+def test_a_damaged_description_of_adapters_is_named(text, tmp_path):
+    (tmp_path / "adapter_config.json").write_text(text)
+    with pytest.raises(ModelPathError, match=f"{tmp_path}"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff" * 100])
+def test_damaged_adapters_are_named(damage, tmp_path):
+    saved_with_base(tmp_path)
+    (tmp_path / "run/step/policy/adapter_model.safetensors").write_bytes(damage)
+    with pytest.raises(ModelPathError, match=r"run/step/policy.* adapters do not load .* save them anew"):
+        load_model(tmp_path / "run/step/policy")
 
 
 def test_the_digest_is_of_the_base_alone_and_the_same_in_bfloat16():

@@ -1,6 +1,7 @@
 """Hugging Face folders: what loads loads whole, what does not is one message, nobody's code runs, writing is all or nothing."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from midthought.errors import ModelPathError, OutputPathError, SettingsError
+from midthought.errors import ModelPathError, OutputPathError, SettingsError, StorageError
 from midthought.pretrained import load_model, load_tokenizer, placed, save_model
 
 
@@ -55,6 +56,19 @@ def test_a_model_without_its_weights_or_with_a_broken_file_is_one_clear_error(tm
     with pytest.raises(ModelPathError) as caught:
         load_model(tmp_path)
     assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "vocab.json"]
+)
+def test_a_pipe_in_a_models_folder_is_named_and_not_waited_for(name, tmp_path):
+    small_model().save_pretrained(tmp_path)
+    small_tokenizer().save_pretrained(tmp_path)
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    for load in (load_model, load_tokenizer):
+        with pytest.raises((ModelPathError, StorageError), match=str(tmp_path)):
+            load(tmp_path)
 
 
 def test_a_model_that_lacks_some_weights_is_refused_and_not_filled_with_noise(tmp_path):

@@ -11,6 +11,7 @@ from typing import Any
 
 from midthought.cassette.entries import RecordedCall, to_line
 from midthought.errors import CassetteError
+from midthought.regular_files import lines_of
 
 SUFFIX = ".jsonl"
 _END = "num_calls"
@@ -109,15 +110,14 @@ class PartReader:
         )
 
     def _entries(self) -> Iterator[tuple[dict[str, Any], bytes]]:
-        with self._path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    entry = json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise CassetteError(f"{self._path}, line {number}: not JSON ({error}); record again") from None
-                if not isinstance(entry, dict):
-                    raise CassetteError(f"{self._path}, line {number}: not a JSON object; record again")
-                yield entry, line
+        for number, line in enumerate(lines_of(self._path), start=1):
+            try:
+                entry = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise CassetteError(f"{self._path}, line {number}: not JSON ({error}); record again") from None
+            if not isinstance(entry, dict):
+                raise CassetteError(f"{self._path}, line {number}: not a JSON object; record again")
+            yield entry, line
 
 
 def _call_of(entry: Mapping[str, Any], path: Path) -> RecordedCall:

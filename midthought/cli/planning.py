@@ -100,6 +100,7 @@ def report(
     from midthought.report.html import write_report
 
     curves = None
+    tell_damage(run, *(seeds or ()))
     if seeds:
         from midthought.evaluation.comparison.overlays import seed_curves
 
@@ -128,6 +129,7 @@ def compare(
     from midthought.evaluation.comparison.output import print_comparison, to_dict, write_page
     from midthought.report.console import Console
 
+    tell_damage(*runs)
     with value_errors(_named(*runs)):
         comparison = compare(runs, arm=arm)
         page = None if html is None else write_page(comparison, html)
@@ -147,6 +149,7 @@ def guard(
     from midthought.guards.command import judge
     from midthought.guards.finding import to_lines
 
+    tell_damage(run)
     with value_errors(run):
         findings = judge(run)
     if as_json:
@@ -155,6 +158,17 @@ def guard(
         tell("\n".join(to_lines(findings)) or "No guard has a finding.")
     if findings:
         raise typer.Exit(1)
+
+
+def tell_damage(*runs: Path) -> None:
+    """Prints which runs are damaged. They are read all the same: a damaged run is one that somebody wants to see."""
+    from midthought.report.results_damage import damage_of_results
+
+    for run in runs:
+        with value_errors(run):
+            found = damage_of_results(run)
+        if found:
+            tell(f"midthought: {found}. The following is read from the files as they are now", err=True)
 
 
 def _named(*runs: Path) -> str:
@@ -166,6 +180,7 @@ def _compare(run: Path, *, as_json: bool) -> None:
     from midthought.report.run_folder import RunFolder
     from midthought.report.run_record import read_plan
 
+    tell_damage(run)
     with value_errors(run):
         record = read_plan(run)
         rows = [row for row in RunFolder(run).metrics.read() if row["stage"] == record["stage"]]

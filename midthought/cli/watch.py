@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from midthought.cli.output import tell
+from midthought.cli.planning import tell_damage
 from midthought.errors import MidthoughtError, SettingsError
 from midthought.storage_errors import value_errors
 
@@ -34,6 +35,7 @@ def watch(
     if web:
         _serve(watcher, port)
         return
+    tell_damage(run)
     with value_errors(run):
         watched = watcher.look() if once else follow(watcher, interval_seconds=interval)
         if once:

@@ -30,6 +30,7 @@ from midthought.manifest import MANIFEST, damage_in
 from midthought.output_folder import recover, replaced
 from midthought.peft_folders import ADAPTER_FILE, load_adapters, save_adapters, set_adapter_tensors
 from midthought.pretrained import load_model, quiet_transformers
+from midthought.regular_files import read_regular_text
 
 _STEP_FOLDER = re.compile(r"step_(\d+)")
 
@@ -220,7 +221,7 @@ def _from_hex(text: str) -> torch.Tensor:
 def _is_checkpoint(path: Path) -> bool:
     """Whether a folder without a mark is a checkpoint of an earlier version."""
     try:
-        return {"format", "files"} <= json.loads((path / MANIFEST).read_text(encoding="utf-8")).keys()
+        return {"format", "files"} <= json.loads(read_regular_text(path / MANIFEST)).keys()
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
@@ -231,7 +232,7 @@ def _write_json(file: Path, content: Any) -> None:
 
 def _read_json(file: Path) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(read_regular_text(file))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{file} cannot be read ({_one_line(error)}); take an earlier checkpoint of the run"

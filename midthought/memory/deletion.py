@@ -18,6 +18,7 @@ from midthought.memory.sql_conditions import may_be_of, quoted
 from midthought.memory.table import TableLocation
 from midthought.memory.upsert import all_chunks
 from midthought.memory.vector_cache import forget
+from midthought.regular_files import open_regular, read_regular_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +61,9 @@ def delete_transcripts(location: TableLocation, stems: Collection[str], cache_fo
     forget(cache_folder, {chunk.embedded_text for chunk in everywhere})
     num_questions = _delete_questions(location, stems)
     if location.is_local:
-        num_questions += sum(_delete_lines(path, stems) for path in sorted(Path(location.uri).glob("*.jsonl")))
+        num_questions += sum(
+            _delete_lines(path, stems) for path in sorted(Path(location.uri).glob("*.jsonl")) if path.is_file()
+        )
         for path in Path(location.uri).glob("*.replies.sqlite*"):  # a cache of replies about whole episodes
             path.unlink()
     location.purge()  # last: the old versions name what is to be deleted, if this is interrupted
@@ -135,7 +138,7 @@ def _delete_lines(path: Path, stems: Collection[str]) -> int:
     """Deletes questions and chunks of the transcripts from a file of JSON lines; returns the number of questions."""
     kept, num_questions = list[str](), 0
     try:
-        lines = path.read_text("utf-8").split("\n")
+        lines = read_regular_text(path, max_bytes=None).split("\n")
         for line in lines:
             row = json.loads(line) if line.strip() else None
             if row is not None and _is_about(row, stems):
@@ -157,4 +160,10 @@ def _files_with(location: TableLocation, texts: Collection[str]) -> tuple[Path, 
     probes = [text.encode() for text in longest if not table.count_rows(f"transcript = {quoted(text)}")]
     files = (path for path in sorted(Path(location.uri).rglob("*")) if path.is_file())
     others = (path for path in files if not any(parent.suffix == ".lance" for parent in path.parents))
-    return tuple(path for path in others if any(probe in path.read_bytes() for probe in probes))
+    return tuple(path for path in others if _holds_any(path, probes))
+
+
+def _holds_any(path: Path, probes: Collection[bytes]) -> bool:
+    with open_regular(path) as file:
+        content = file.read()
+    return any(probe in content for probe in probes)

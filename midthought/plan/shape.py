@@ -11,6 +11,7 @@ from typing import Any
 from midthought.errors import ModelPathError, SettingsError, near_names
 from midthought.plan.model_configs import MODEL_CONFIGS
 from midthought.plan.settings import PlanSettings
+from midthought.regular_files import read_regular_text
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "mixtral", "qwen2_moe", "qwen3_moe")
 """Values of `model_type` whose layers are counted here."""
@@ -313,11 +314,15 @@ def find_shape(settings: PlanSettings) -> Shape:
     return _shape_of(settings.model)
 
 
-def _shape_of(model: str) -> Shape:
+def _shape_of(model: str, above: frozenset[Path] = frozenset()) -> Shape:
+    """`above`: folders of adapters whose base model this is."""
     folder = Path(model).expanduser()
     adapters = folder / "adapter_config.json"
     if adapters.is_file() and not (folder / "config.json").is_file():
-        return _shape_of(str(read_config(adapters)["base_model_name_or_path"]))
+        base = read_config(adapters).get("base_model_name_or_path")
+        if not base or folder.resolve() in above:
+            raise ModelPathError(f"{adapters} names no base model but adapters ({base!r:.200}); give the model itself")
+        return _shape_of(str(base), above | {folder.resolve()})
     if folder.is_dir():
         return Shape.from_config(read_config(folder / "config.json"))
     return Shape.from_config(MODEL_CONFIGS[model] if model in MODEL_CONFIGS else _from_hub(model))
@@ -326,11 +331,13 @@ def _shape_of(model: str) -> Shape:
 def read_config(path: Path) -> dict[str, Any]:
     """Reads a config.json. Raises `ModelPathError` if it is missing or not JSON."""
     try:
-        config = json.loads(path.read_text("utf-8"))
+        config = json.loads(read_regular_text(path))
     except FileNotFoundError:
         raise ModelPathError(f"model={str(path.parent)!r} holds no config.json; give a model's folder") from None
     except (OSError, ValueError, RecursionError) as error:
         raise ModelPathError(f"{path} cannot be read: {error}; save the model anew") from None
+    if not isinstance(config, dict):
+        raise ModelPathError(f"{path} holds no JSON object; save the model anew")
     text: dict[str, Any] = config.get("text_config") or config
     return text
 

@@ -15,6 +15,7 @@ from midthought.config.changes import BEFORE_THEY_WERE_SETTINGS
 from midthought.config.store import TINY
 from midthought.errors import CheckpointError, SettingsError, near_names
 from midthought.plan.choices import as_recorded
+from midthought.regular_files import read_regular_text
 from midthought.report.run_folder import require_intact_run
 
 STAGES = ("sft", "rl", "all", "evaluate")
@@ -95,7 +96,8 @@ def is_given(config: RecipeConfig, from_path: Path | None) -> bool:
     return bool(config.model.local_path) or _is_given(from_path)
 
 
-def _is_given(from_path: Path | None) -> bool:
+def _is_given(from_path: Path | None, later: frozenset[Path] = frozenset()) -> bool:
+    """`later`: runs that started from this one."""
     if from_path is None:
         return False
     run = run_of(from_path)
@@ -103,12 +105,16 @@ def _is_given(from_path: Path | None) -> bool:
         return True
     file = run / "progress.json"
     try:
-        earlier = json.loads(file.read_text("utf-8"))["from_path"]
+        earlier = json.loads(read_regular_text(file))["from_path"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(
             f"{file} cannot be read ({error}); give one of the run's policies, copied to another folder"
         ) from None
-    return earlier is not None and _is_given(Path(earlier))
+    if run in later:
+        raise CheckpointError(
+            f"{file}: the run started from itself; give one of the run's policies, copied to another folder"
+        )
+    return earlier is not None and _is_given(Path(earlier), later | {run})
 
 
 def _has_algorithm(values: Mapping[str, Any]) -> bool:

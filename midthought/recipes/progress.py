@@ -12,6 +12,7 @@ from typing import Any
 from midthought.errors import CheckpointError, SettingsError
 from midthought.learning.phase_meter import process_peak_bytes
 from midthought.precision import Precision
+from midthought.regular_files import read_regular_text
 from midthought.report.run_folder import RunFolder
 
 FILE_NAME = "progress.json"
@@ -56,7 +57,7 @@ class RunProgress:
     def load(self) -> None:
         """Reads what an earlier process wrote. Raises `CheckpointError` if there is nothing to continue from."""
         try:
-            state = json.loads(self._path.read_text(encoding="utf-8"))
+            state = json.loads(read_regular_text(self._path))
             keys = [_KEYS.get(name, name) for name in _FIELDS]
             if not isinstance(state, dict) or state.keys() - set(_LATER_FIELDS) != set(keys):
                 raise ValueError(f"it does not hold {', '.join(keys)}")

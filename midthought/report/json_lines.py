@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import CheckpointError
+from midthought.regular_files import lines_of
 
 
 class JsonLines:
@@ -104,36 +105,32 @@ class JsonLines:
         """Yields every complete line in order. Raises CheckpointError for a line that is not a JSON object. Changes nothing."""
         if not self.path.exists():
             return
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.endswith(b"\n"):
-                    return
-                try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError) as error:
+        for number, line in enumerate(lines_of(self.path), start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise CheckpointError(f"{self.path}, line {number}: not JSON ({error}); repair or delete it") from None
+            if not isinstance(row, dict):
+                raise CheckpointError(f"{self.path}, line {number}: not a JSON object; repair or delete it")
+            for key, kind in self._keys.items():
+                if type(row.get(key)) is not kind:
                     raise CheckpointError(
-                        f"{self.path}, line {number}: not JSON ({error}); repair or delete it"
-                    ) from None
-                if not isinstance(row, dict):
-                    raise CheckpointError(f"{self.path}, line {number}: not a JSON object; repair or delete it")
-                for key, kind in self._keys.items():
-                    if type(row.get(key)) is not kind:
-                        raise CheckpointError(
-                            f"{self.path}, line {number}: {key} is {row.get(key)!r:.40}, not of type {kind.__name__}; "
-                            "repair or delete it"
-                        )
-                yield row
+                        f"{self.path}, line {number}: {key} is {row.get(key)!r:.40}, not of type {kind.__name__}; "
+                        "repair or delete it"
+                    )
+            yield row
 
     def _count(self) -> int:
         self._digest, self._num_bytes, num_lines = hashlib.sha256(), 0, 0
         if not self.path.exists():
             return 0
-        with self.path.open("rb") as file:
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                num_lines, self._num_bytes = num_lines + 1, self._num_bytes + len(line)
-                self._digest.update(line)
+        for line in lines_of(self.path):
+            if not line.endswith(b"\n"):
+                break
+            num_lines, self._num_bytes = num_lines + 1, self._num_bytes + len(line)
+            self._digest.update(line)
         return num_lines
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from midthought.activity import ACTIVITY
 from midthought.atomic_files import atomic_path
+from midthought.regular_files import read_regular_text
 from midthought.report.json_lines import json_value
 from midthought.report.progress import Progress
 from midthought.report.run_folder import RunFolder
@@ -87,7 +88,7 @@ class LiveStatus:
 def read_live(run_path: Path) -> dict[str, Any]:
     """Returns what `LiveStatus` wrote last; empty if there is nothing that can be read."""
     try:
-        found = json.loads((run_path / FILE_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(read_regular_text(run_path / FILE_NAME))
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -13,12 +13,14 @@ import logging
 import queue
 import re
 import threading
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from midthought.atomic_files import atomic_path
 from midthought.errors import CheckpointError
+from midthought.regular_files import lines_in, open_regular
 from midthought.report.json_lines import json_value
 
 FOLDER = "recording"
@@ -155,11 +157,15 @@ def recorded_files(folder: Path) -> list[Path]:
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yields the rows of a file. Raises CheckpointError if it is damaged or of a later version."""
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            if json.loads(next(file)) != _HEADER:
+        with open_regular(path) as compressed, gzip.open(compressed) as file:
+            lines = lines_in(file, path)
+            if json.loads(next(lines)) != _HEADER:
                 raise ValueError("its first line is of another version")
-            yield from map(json.loads, file)
-    except (OSError, EOFError, ValueError, RecursionError, StopIteration) as error:
+            for row in map(json.loads, lines):
+                if not isinstance(row, dict):
+                    raise ValueError("a line is not a JSON object")
+                yield row
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError, StopIteration) as error:
         raise CheckpointError(f"{path} is no recording that can be read ({error!r:.200}); delete it") from None
 
 

@@ -20,8 +20,9 @@ from midthought.atomic_files import atomic_path
 from midthought.config import Change, CheckpointConfig, RecipeConfig, Section, changes_between, read_yaml
 from midthought.config.yaml_files import SAFE_DUMPER, SAFE_LOADER
 from midthought.errors import CheckpointError, StorageError, UserError
-from midthought.manifest import FORMAT, MANIFEST, damage, describe_text, manifest_of
+from midthought.manifest import FORMAT, MANIFEST, damage, describe_text, descriptions, manifest_of
 from midthought.output_folder import kind_of, mark, require_ours
+from midthought.regular_files import read_regular_text
 from midthought.report.json_lines import JsonLines, json_value
 from midthought.report.origin import command, versions
 from midthought.report.recording import FOLDER as RECORDING_FOLDER
@@ -80,7 +81,7 @@ class RunFolder:
     def _is_older_run(self, path: Path) -> bool:
         """Whether a folder without a mark is a run of an earlier version: it has our settings and files of a run."""
         try:
-            text = self.config_path.read_text(encoding="utf-8")
+            text = read_regular_text(self.config_path)
         except (OSError, UnicodeDecodeError):
             return False
         written = ("progress.json", "metrics.jsonl", "checkpoints")
@@ -183,7 +184,7 @@ class RunFolder:
         self.require_present()
         if self._is_marked:
             files = self._manifest["files"]
-            before = files.get(name, [])[-1:]  # a killed process leaves the file with either content
+            before = descriptions(files.get(name))[-1:]  # a killed process leaves the file with either content
             self._write_manifest(files={**files, name: [*before, describe_text(text)]})
         write_whole(self.path / name, text)
 
@@ -242,7 +243,7 @@ class RunFolder:
         if not self.settings_history_path.is_file():
             return []
         try:
-            return list(yaml.load_all(self.settings_history_path.read_text(encoding="utf-8"), SAFE_LOADER))
+            return list(yaml.load_all(read_regular_text(self.settings_history_path), SAFE_LOADER))
         except (OSError, ValueError, yaml.YAMLError) as error:
             reason = " ".join(str(error).split())
             raise CheckpointError(
@@ -250,9 +251,20 @@ class RunFolder:
             ) from None
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Writes the run's metrics atomically, under flat dotted keys (see `flat_keys`)."""
+        """Writes the run's metrics atomically, under flat dotted keys (see `flat_keys`), and notes the logs as they are now."""
         text = json.dumps(json_value(flat_keys(summary)), indent=2, ensure_ascii=False, allow_nan=False)
-        write_whole(self.summary_path, text + "\n")
+        self.write_result(self.summary_path.name, text + "\n")
+        if self._is_marked:
+            self._write_manifest(final_logs=self.log_position)
+
+    def write_result(self, name: str, text: str) -> None:
+        """Writes a file that only readers need, atomically. `damage_of_results` then compares it with its digest."""
+        if self._is_marked:
+            results = self._manifest.get("results")
+            known = dict(results) if isinstance(results, Mapping) else {}
+            before = descriptions(known.get(name))[-1:]
+            self._write_manifest(results={**known, name: [*before, describe_text(text)]})
+        write_whole(self.path / name, text)
 
     # -- resuming ----------------------------------------------------------------------------------------------
 
@@ -300,6 +312,8 @@ class RunFolder:
     def forget_after(self, position: Mapping[str, Any]) -> None:
         """Drops what was logged after this `log_position`. Raises as `require_logged`."""
         self.require_logged(position)
+        if self._is_marked and self._manifest.get("final_logs"):
+            self._write_manifest(final_logs=None)
         self.keep_metric_lines(min(position["num_metric_lines"], self.num_metric_lines))
         self.keep_trajectory_lines(min(position["num_trajectory_lines"], self.num_trajectory_lines))
         self.recording.keep(position.get("num_recorded_files") or 0)  # earlier versions recorded nothing

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import RunLockedError
+from midthought.regular_files import read_regular_text
 
 FILE_NAME = ".lock"
 HEARTBEAT_SECONDS = 30.0
@@ -139,7 +140,7 @@ class RunLock:
         if not self.path.is_file():  # reading a named pipe would not end
             return {}
         try:
-            record = json.loads(self.path.read_text(encoding="utf-8"))
+            record = json.loads(read_regular_text(self.path))
         except (OSError, ValueError, RecursionError):  # a killed process may leave a partial file
             return {}
         return record if isinstance(record, dict) and {"host", "pid", "since"} <= record.keys() else {}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import CheckpointError
+from midthought.regular_files import read_regular_text
 from midthought.report.json_lines import json_value
 from midthought.report.run_folder import RunFolder, flat_keys
 
@@ -47,9 +48,7 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
         )
     return RunRecord(
         name=folder.path.resolve().name,
-        config=folder.config_path.read_text(encoding="utf-8", errors="replace")
-        if folder.config_path.exists()
-        else None,
+        config=read_regular_text(folder.config_path, "replace") if folder.config_path.exists() else None,
         starts=[entry for entry in folder.settings_history if isinstance(entry, dict)],
         summary=_read_summary(folder.summary_path),
         metrics=_read_metrics(folder),
@@ -62,7 +61,7 @@ def read_plan(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Reads the plan and the measurements of the run at `path`. Raises CheckpointError if there are none."""
     folder = RunFolder(path)
     try:
-        record = json.loads(folder.plan_path.read_text(encoding="utf-8"))
+        record = json.loads(read_regular_text(folder.plan_path))
         if not isinstance(record, dict) or not {"stage", "planned", "measured"} <= record.keys():
             raise ValueError("it holds no plan")
     except FileNotFoundError:
@@ -90,7 +89,7 @@ def _read_summary(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
+        summary = json.loads(read_regular_text(path))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not JSON ({error}); delete it and evaluate again") from None
     if not isinstance(summary, dict):

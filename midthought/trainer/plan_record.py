@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from midthought.learning.phase_meter import Measured, Phase, PhaseMeter
+from midthought.regular_files import read_regular_text
 from midthought.report.json_lines import json_value
-from midthought.report.run_folder import RunFolder, write_whole
+from midthought.report.run_folder import RunFolder
 from midthought.types import Trajectory
 
 OF_THE_MOMENT = ("gpu_memory_gib", "gpu_memory_utilization")
@@ -75,7 +76,7 @@ class PlanRecord:
             "phases": {phase: asdict(found) for phase, found in self._together().items()},
         }
         record = {"stage": self._stage, "planned": self._planned, "measured": measured}
-        write_whole(self._path, json.dumps(json_value(record), indent=1, allow_nan=False) + "\n")
+        self._run.write_result(self._path.name, json.dumps(json_value(record), indent=1, allow_nan=False) + "\n")
 
     def _together(self) -> dict[Phase, Measured]:
         found = dict(self._earlier)
@@ -86,7 +87,7 @@ class PlanRecord:
     def _read(self) -> dict[Phase, Measured]:
         """Returns the measurements of earlier processes; none if they had another plan, or their file cannot be read."""
         try:
-            record = json.loads(self._path.read_text(encoding="utf-8"))
+            record = json.loads(read_regular_text(self._path))
             if _lasting(record["planned"]) != _lasting(self._planned):
                 return {}
             self._episodes = EpisodeTokens(**record["measured"]["episodes"])

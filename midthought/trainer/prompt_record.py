@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from midthought.errors import CheckpointError, SettingsError
 from midthought.output_folder import kind_of
+from midthought.regular_files import read_regular_text
 from midthought.report.run_folder import RunFolder
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
@@ -55,7 +56,7 @@ class PromptRecord:
         fields = {name: getattr(self, name) for name in self.__slots__}
         text = json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
         file = run.path / FILE
-        if not file.is_file() or file.read_text(encoding="utf-8", errors="replace") != text:
+        if not file.is_file() or read_regular_text(file, "replace") != text:
             run.write_file(FILE, text)
 
     @classmethod
@@ -65,7 +66,7 @@ class PromptRecord:
         if not file.is_file():
             return None
         try:
-            return cls(**json.loads(file.read_text(encoding="utf-8")))
+            return cls(**json.loads(read_regular_text(file)))
         except (OSError, ValueError, TypeError, RecursionError) as error:
             reason = " ".join(str(error).split())[:200]
             raise CheckpointError(

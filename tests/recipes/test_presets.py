@@ -70,6 +70,13 @@ def test_a_model_to_begin_with_is_trained_with_own_unless_a_run_made_it(recipe, 
     ]  # fmt: skip
 
 
+def test_a_run_that_says_that_it_started_from_itself_is_named(tmp_path, run):
+    one = run("one", from_path=str(tmp_path / "two"))
+    run("two", from_path=str(one))
+    with pytest.raises(CheckpointError, match=r"progress.json: the run started from itself"):
+        started("podcast", from_path=one)
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_tiny_is_refused_for_a_given_model(recipe, tmp_path):
     for given in ({"words": ["model.local_path=some/model"]}, {"from_path": tmp_path}):

@@ -11,6 +11,7 @@ from midthought.errors import OutputPathError
 from midthought.evaluation.comparison.comparison import AnswerChanges, Comparison, Example, PairComparison
 from midthought.evaluation.comparison.overlays import overlays
 from midthought.evaluation.comparison.verdict import LABELS, arm_text, p_text
+from midthought.regular_files import read_regular_text
 from midthought.report.console import Console
 from midthought.report.curves import overlaid_curves
 from midthought.report.json_lines import json_value
@@ -167,9 +168,7 @@ def _setting(value: Any) -> str:
 def write_page(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
     """Writes the comparison as one HTML file that loads nothing. Raises `OutputPathError` if something else is at `path`."""
     target = Path(path)
-    if target.is_dir() or (
-        target.exists() and _MARK not in target.read_text(encoding="utf-8", errors="replace")[:2000]
-    ):
+    if target.is_dir() or (target.exists() and _MARK not in read_regular_text(target, "replace")[:2000]):
         raise OutputPathError(f"{target} exists and is no page of midthought compare; give another path")
     target.parent.mkdir(parents=True, exist_ok=True)
     write_whole(target, render_comparison(comparison))

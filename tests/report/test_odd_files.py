@@ -1,0 +1,165 @@
+"""Pipes, devices, sockets, links and endless lines in place of a run's files: one sentence with the path, and no waiting."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+from invented_runs import fill_run
+from typer.testing import CliRunner
+
+from midthought.cli import app
+from midthought.errors import CheckpointError, MidthoughtError, StorageError
+from midthought.regular_files import lines_of
+from midthought.report.recording import read_rows
+from midthought.report.results_damage import damage_of_results
+from midthought.report.run_folder import RunFolder
+from midthought.storage_errors import storage_error
+
+
+def pipe(file: Path) -> None:
+    os.mkfifo(file)
+
+
+def device(file: Path) -> None:
+    file.symlink_to("/dev/zero")
+
+
+def unix_socket(file: Path) -> None:
+    here = os.getcwd()
+    os.chdir(file.parent)  # addresses are short
+    try:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(file.name)
+    finally:
+        os.chdir(here)
+
+
+def loop(file: Path) -> None:
+    file.symlink_to(file.name)
+
+
+def folder(file: Path) -> None:
+    (file / "inner").mkdir(parents=True)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    return fill_run(tmp_path_factory.mktemp("whole") / "run", num_steps=4, num_tasks=2)
+
+
+@pytest.fixture
+def run(whole, tmp_path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("odd", [pipe, device, unix_socket, loop, folder])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("manifest.json", ["guard"]),
+        ("metrics.jsonl", ["guard"]),
+        ("metrics.jsonl", ["watch", "--once"]),
+        ("trajectories.jsonl", ["guard"]),
+        ("summary.json", ["compare"]),
+        ("config.yaml", ["guard"]),
+        ("config.yaml", ["report"]),
+    ],
+)
+def test_a_reader_says_which_file_is_none(name, words, odd, run, whole):
+    file = run / name
+    file.unlink()
+    odd(file)
+    command, *options = words
+    others = [str(whole)] if command == "compare" else []
+    result = CliRunner().invoke(app, [command, *options, str(run), *others])
+    error = result.exception
+    if error is not None and not isinstance(error, SystemExit):
+        assert isinstance(error, MidthoughtError) or storage_error(error), error
+    assert name in f"{result.stderr}{error}"
+
+
+def test_a_summary_that_is_too_large_is_not_read(run):
+    os.truncate(run / "summary.json", 2**35)
+    error = CliRunner().invoke(app, ["report", str(run)]).exception
+    assert isinstance(error, StorageError) and "summary.json has 34,359,738,368 bytes" in str(error)
+
+
+@pytest.mark.parametrize("command", ["guard", "report"])
+def test_a_pipe_in_place_of_the_mark_is_not_waited_for(command, run):
+    (run / ".midthought.json").unlink()
+    pipe(run / ".midthought.json")
+    assert CliRunner().invoke(app, [command, str(run)]).exit_code == 0
+
+
+def test_a_line_without_an_end_is_not_read_into_memory(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"stage": "ppo", "step": 1}\n' + "x" * 300)
+    with pytest.raises(StorageError, match=r"metrics.jsonl, line 2 has more than 100 bytes.* restore the file"):
+        list(lines_of(file, max_bytes=100))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        gzip.compress(b'{"midthought_recording": 1}\n[1]\n'),
+        gzip.compress(b'{"midthought_recording": 1}\n{"step": 1}\n' * 50)[:-20],
+        gzip.compress(b'{"midthought_recording": 1}\n' + os.urandom(2000))[:40] + b"\xff" * 2000,
+    ],
+)
+def test_a_damaged_recording_is_named(content, tmp_path):
+    file = tmp_path / "000001-train-000001.jsonl.gz"
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"000001-train-000001.jsonl.gz is no recording"):
+        list(read_rows(file))
+
+
+@pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "trajectories.jsonl", "config.yaml"])
+def test_a_number_that_was_changed_is_told_before_the_result(name, run):
+    assert damage_of_results(run) == ""
+    file = run / name
+    file.write_text(file.read_text().replace("0.0003", "0.003") if name == "config.yaml" else changed(file))
+    assert name in damage_of_results(run)
+    result = CliRunner().invoke(app, ["report", str(run)])
+    assert name in result.stderr and "as they are now" in result.stderr and result.exit_code == 0
+
+
+def changed(file: Path) -> str:
+    text = file.read_text()
+    place = next(number for number, letter in enumerate(text) if letter.isdigit() and text[number - 1] == ".")
+    return text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :]
+
+
+def test_a_run_that_goes_on_is_not_called_damaged(run):
+    with RunFolder(run).create(resume=True) as folder:
+        position = {**folder.log_position, "num_metric_lines": folder.num_metric_lines}
+        folder.log("ppo", 41, {"reward/mean": 0.5})
+        assert damage_of_results(run) == ""
+        del position["log_digests"]  # a position of an earlier version
+        folder.forget_after({**position, "num_metric_lines": 5})
+        assert damage_of_results(run) == ""
+        folder.write_summary({"seed": 2})
+        assert damage_of_results(run) == ""
+
+
+@pytest.mark.parametrize("wrong", [7, "x", {"size": 1}, [1], None])
+def test_a_manifest_with_values_of_other_types_is_written_again(wrong, run):
+    file = run / "manifest.json"
+    content = json.loads(file.read_text())
+    content["files"]["config.yaml"] = content["results"]["summary.json"] = wrong
+    file.write_text(json.dumps(content))
+    assert "config.yaml" in damage_of_results(run)
+    with RunFolder(run) as folder:
+        folder.write_config("training: {seed: 2}\n")
+        folder.write_summary({"seed": 2})
+    assert damage_of_results(run) == ""
+    file.write_text(json.dumps(content | {"results": [wrong], "final_logs": [wrong], "files": {}}))
+    damage_of_results(run)
+    RunFolder(run).write_summary({"seed": 3})
+    assert damage_of_results(run) == ""
