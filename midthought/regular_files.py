@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import BinaryIO, Protocol
 
 from midthought.errors import StorageError
 
@@ -25,6 +25,10 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+
+class _Lines(Protocol):
+    def readline(self, size: int = ..., /) -> bytes: ...
 
 
 def open_regular(path: str | os.PathLike[str], max_bytes: int | None = None) -> BinaryIO:
@@ -61,7 +65,7 @@ def lines_of(path: str | os.PathLike[str], max_bytes: int = MAX_LINE_BYTES) -> I
         yield from lines_in(file, path, max_bytes)
 
 
-def lines_in(file: IO[bytes], path: str | os.PathLike[str], max_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
+def lines_in(file: _Lines, path: str | os.PathLike[str], max_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
     """Yields the lines of an open file, also of a decompressed one. Raises `StorageError` as `lines_of`."""
     number = 0
     while line := file.readline(max_bytes + 1):

@@ -216,6 +216,7 @@ def test_the_training_loop_knows_no_engine_no_tool_and_no_memory_by_name():
         "output_folder",
         "manifest",
         "storage_errors",
+        "regular_files",
         "precision",
         "float32_head",
         "varlen_attention",
