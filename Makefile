@@ -21,10 +21,13 @@ TESTS  := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
 # On Linux x86-64 with Python 3.11 every package is one of those whose SHA-256 is in locks/. Elsewhere constraints.txt pins the
 # versions alone.
 IS_LOCKED := $(BIN)/python -c "import platform as p, sys; sys.exit((p.system(), p.machine(), *sys.version_info[:2]) != ('Linux', 'x86_64', 3, 11))"
-LOCKED    := $(BIN)/python -m pip install --quiet --no-compile --no-deps --only-binary=:all: --require-hashes --requirement
+HASHED    := --no-deps --only-binary=:all: --require-hashes --requirement
+LOCKED    := $(BIN)/python -m pip install --quiet --no-compile $(HASHED)
+# uv installs packages in a tenth of pip's time. pip installs them if uv cannot, because it does not read pip's configuration (a mirror).
+LOCKED_BY_UV = { $(BIN)/uv pip install --quiet --python $(BIN)/python $(HASHED) $(1) 2> /dev/null || $(LOCKED) $(1); }
 OURSELVES := $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
-# pip compiles in one process. Packages contain some files that do not compile.
-COMPILED  := { $(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true; }
+# In both cores. Packages contain some files that do not compile; of the models of transformers, a run uses a few.
+COMPILED  := { $(BIN)/python -m compileall -qq -j 0 -x '/tests?/|/transformers/models/' $(VENV)/lib || true; }
 EXTRAS    := memory documents serve mcp data math judge vllm sglang lora ray wandb gym openenv dev
 PINNED    := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 empty     :=
@@ -89,10 +92,10 @@ pictures: demo $(VENV)/.ready-dev
 # make audit: known vulnerabilities of the locked packages, from PyPI's advisories; needs the network. Fails if a package cannot
 # be looked up.
 audit: $(VENV)/supply-chain/.ready
-	$(VENV)/supply-chain/bin/pip-audit --strict --disable-pip --require-hashes $(addprefix --requirement ,locks/test.txt locks/torch.txt locks/cuda.txt)
+	$(VENV)/supply-chain/bin/pip-audit --strict --disable-pip --require-hashes $(addprefix --requirement ,locks/test.txt locks/uv.txt locks/torch.txt locks/cuda.txt)
 
-# make locks: writes locks/demo.txt and locks/test.txt anew, after a change of pyproject.toml or constraints.txt. the three files
-# of torch are written by hand for a new torch.
+# make locks: writes locks/demo.txt and locks/test.txt anew, after a change of pyproject.toml or constraints.txt. The three files
+# of torch, and uv's, are written by hand for a new version.
 COMPILE := $(VENV)/supply-chain/bin/uv pip compile --quiet --no-annotate --no-header --generate-hashes --constraint constraints.txt \
   --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
   $(addprefix --no-emit-package ,torch $(shell sed -n 's/^\([a-z][a-z0-9-]*\)==.*/\1/p' locks/cuda.txt))
@@ -102,7 +105,7 @@ locks: $(VENV)/supply-chain/.ready
 
 $(VENV)/supply-chain/.ready:
 	$(PYTHON) -m venv $(VENV)/supply-chain
-	$(VENV)/supply-chain/bin/python -m pip install --quiet pip-audit==2.10.1 uv==0.13.9
+	$(VENV)/supply-chain/bin/python -m pip install --quiet pip-audit==2.10.1 $$(sed -n 's/^\(uv==[0-9.]*\).*/\1/p' locks/uv.txt)
 	touch $@
 
 # make measure SEED=0 [RECIPE=feedback] [DATA=folder of transcripts]: a recipe's whole job, the podcast's with its control
@@ -133,11 +136,11 @@ $(VENV)/.python:
 	touch $@
 
 $(VENV)/.ready: $(VENV)/.python pyproject.toml constraints.txt locks/demo.txt
-	if $(IS_LOCKED); then $(LOCKED) locks/demo.txt && $(OURSELVES) && $(COMPILED); else $(PINNED) '.[memory]'; fi
+	if $(IS_LOCKED); then $(LOCKED) locks/uv.txt && $(call LOCKED_BY_UV,locks/demo.txt) && $(OURSELVES) && $(COMPILED); else $(PINNED) '.[memory]'; fi
 	touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready locks/test.txt
-	if $(IS_LOCKED); then $(LOCKED) locks/test.txt && $(COMPILED); else $(PINNED) '.[$(subst $(empty) $(empty),$(comma),$(EXTRAS))]'; fi
+	if $(IS_LOCKED); then $(call LOCKED_BY_UV,locks/test.txt) && $(COMPILED); else $(PINNED) '.[$(subst $(empty) $(empty),$(comma),$(EXTRAS))]'; fi
 	touch $@
 
 $(VENV)/.ready-oracles: $(VENV)/.ready-dev tests/algo/oracles.txt

@@ -50,5 +50,9 @@ def test_locked_versions_are_those_of_the_constraints(name: str) -> None:
     assert {package: version for package, version in versions.items() if pinned.get(package, version) != version} == {}
 
 
+def test_the_installer_is_locked_too() -> None:
+    assert locked("uv.txt").keys() == {"uv"}
+
+
 def test_tests_install_no_other_versions_than_the_demo() -> None:
     assert locked("demo.txt").items() <= locked("test.txt").items()
