@@ -44,6 +44,7 @@ _CAUSES: Mapping[int, tuple[str, str]] = {
     errno.ENOTDIR: ("a part of the path is a file, not a folder", "move that file, or give another path"),
     errno.EEXIST: ("there is a file instead of a folder", "move that file, or give another path"),
     errno.EISDIR: ("it is a folder, not a file", "move that folder, or give another path"),
+    errno.ELOOP: ("the link leads to itself", "remove it, and restore the file from a copy"),
     errno.ENAMETOOLONG: ("the name is too long", "give a shorter path"),
     errno.EMFILE: ("too many files are open", "raise the limit (ulimit -n)"),
     errno.ENFILE: ("too many files are open", "close other programs"),

@@ -330,6 +330,25 @@ def test_truncation_gives_what_it_gives_when_all_of_the_text_is_encoded(make, nu
 
 
 @pytest.mark.parametrize(
+    "make", [byte_level, metaspace, unigram, llama_3, whole_texts, byte_tokenizer, small_tokenizer]
+)
+def test_texts_exceed_a_number_of_tokens_if_they_have_more(make) -> None:
+    renderer = Renderer(make())
+
+    @settings(max_examples=40)
+    @given(texts=st.lists(long_texts, max_size=4), max_tokens=st.integers(0, 200))
+    def check(texts: list[str], max_tokens: int) -> None:
+        num_tokens = sum(len(renderer.foreign(text)) for text in texts)
+        assert renderer.exceed(texts, max_tokens) >= (num_tokens > max_tokens)
+        if num_tokens <= max_tokens and not any(
+            letter not in "abcdefghijklmnopqrstuvwxyz ," for letter in "".join(texts)
+        ):
+            assert not renderer.exceed(texts, max_tokens)
+
+    check()
+
+
+@pytest.mark.parametrize(
     ("make", "text"),
     [
         *((make, "the baker thinks of bread, ") for make in (byte_level, unigram, llama_3, word_piece, byte_tokenizer)),
@@ -339,6 +358,7 @@ def test_truncation_gives_what_it_gives_when_all_of_the_text_is_encoded(make, nu
 def test_of_a_long_text_only_the_beginning_is_encoded(make, text) -> None:
     renderer, made = watched_renderer(make())
     renderer.truncate(text * 300_000, 64)
+    assert renderer.exceed(["a", text * 300_000], 64)
     assert 0 < max(length for tokenizer in made for length in tokenizer.encoded) < 2_000
 
 

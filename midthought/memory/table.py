@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from midthought.errors import MemoryStoreError, MidthoughtError, MissingExtraError
+from midthought.memory.lance_files import noted_version, require_noted, require_readable_files
 from midthought.memory.rows import precision_of, require_columns
 from midthought.memory.sql_conditions import is_among, quoted
 from midthought.memory.write_lock import only_writer
@@ -27,6 +29,8 @@ WORD_INDEX: dict[str, Any] = {
 }  # fmt: skip
 MIN_ROWS_FOR_VECTOR_INDEX = 20_000  # with fewer rows every vector is compared
 ROWS_PER_PARTITION = 1_000
+_PLACES_IN_RUST = re.compile(r", \S+\.rs:\d+:\d+")
+"""Where in its own sources LanceDB noticed an error."""
 MAX_UNINDEXED_ROWS = 2_000
 """So many new rows of a large table are searched without the indices; with more, the indices are extended."""
 
@@ -100,7 +104,9 @@ class TableLocation:
         """
         if not self.exists():
             raise MemoryStoreError(f"{self.uri}: there is no memory (table {self.name!r}); {BUILD_REMEDY}")
+        noted = noted_version(Path(self.uri), self.name) if self.is_local else None
         table, where = self.newest(), f"{self.uri} (table {self.name!r})"
+        require_noted(Path(self.uri), self.name, noted, table.version)
         if version is not None:
             self._check_out(table, version)
         elif not even_incomplete:
@@ -237,6 +243,8 @@ class TableLocation:
                 raise MissingExtraError("lancedb", "memory") from None
             self.check()
             with self.errors():
+                if self.is_local:
+                    require_readable_files(Path(self.uri))
                 try:
                     self._database = lancedb.connect(self.uri, storage_options=self.storage_options or None)
                 except (ValueError, RuntimeError) as error:  # an unknown scheme or option
@@ -256,7 +264,7 @@ class TableLocation:
                 raise found from error
             if not _is_of_lance(error):
                 raise
-            reason = " ".join(str(error).split())[:300]
+            reason = _PLACES_IN_RUST.sub("", " ".join(str(error).split()))[:300]
             raise MemoryStoreError(
                 f"{self.uri}: LanceDB cannot read or write the memory ({reason}); if its files are damaged, delete it and "
                 f"{BUILD_REMEDY}"

@@ -16,7 +16,15 @@ from typing import Literal, cast
 from midthought.engines.engine import Sampling, Stopper
 from midthought.rollout.answer_stream import AnswerStream, Piece, PieceKind
 from midthought.rollout.chat_messages import digest
-from midthought.rollout.chat_policy import ChatHistory, ChatPolicy, ChatPrompt, HeldTurn, packed, prompt_of
+from midthought.rollout.chat_policy import (
+    ChatHistory,
+    ChatPolicy,
+    ChatPrompt,
+    HeldTurn,
+    packed,
+    prompt_of,
+    require_room,
+)
 from midthought.rollout.episode import Episode, RolloutParts, bounded, open_tools
 from midthought.tokenization.chat_template import Message
 from midthought.tools.definition import ToolDefinition
@@ -96,6 +104,7 @@ class ChatAnswers:
 
     async def answer(self, request: ChatRequest, on_piece: OnPiece = lambda piece: None) -> ChatAnswer:
         """Returns the answer; `on_piece` gets its text as it arrives. Raises as `prompt_of`, and `EngineError`."""
+        require_room(self.policy, request.messages, request.tools)
         policy = self.policy.with_client_tools(request.tools)
         prompt = prompt_of(policy, request.messages, request.tools, self._history)
         answer = _Answer(policy, request, prompt, on_piece)

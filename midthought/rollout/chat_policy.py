@@ -6,9 +6,10 @@ A conversation that the policy has had is continued from its tokens, not rendere
 from __future__ import annotations
 
 import dataclasses
+import json
 from array import array
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from midthought.config import InferenceConfig
@@ -165,6 +166,25 @@ def prompt_of(
             "shorten it"
         )
     return prompt
+
+
+def require_room(policy: ChatPolicy, said: Sequence[Message], tools: Sequence[ToolDefinition]) -> None:
+    """Raises `DataError` if the messages or the tools of the client alone have more tokens than a sequence may have. Takes no
+    longer than a prompt of that length, however long they are: encoding 8 MB would hold up all other answers for a minute."""
+    if sum(map(len, texts := [*_texts(said, tools)])) <= policy.max_seq_len:
+        return
+    if policy.renderer.exceed(texts, policy.max_seq_len):
+        raise DataError(
+            f"the conversation and the descriptions of its tools are longer than the {policy.max_seq_len} tokens that a sequence "
+            "may have with its answer; shorten them"
+        )
+
+
+def _texts(said: Sequence[Message], tools: Sequence[ToolDefinition]) -> Iterator[str]:
+    for message in said:
+        yield message["content"]
+        yield from (str(message[name]) for name in ("reasoning_content", "tool_calls") if message.get(name))
+    yield from (json.dumps(tool.json_schema(), ensure_ascii=False) for tool in tools)
 
 
 def _rendered(policy: ChatPolicy, said: Sequence[Message], tools: Sequence[ToolDefinition]) -> ChatPrompt:

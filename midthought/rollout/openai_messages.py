@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from midthought.errors import DataError
 from midthought.tokenization.chat_template import ROLES, Message
 from midthought.types import ToolCall, ToolEvent, ToolOutcome
+
+MAX_DEPTH = 100
+"""Levels of lists and objects in arguments and schemas."""
 
 
 def in_one_form(messages: Sequence[Any]) -> list[Any]:
@@ -97,6 +100,7 @@ def check_message(number: int, message: Any) -> None:
             f"message {number} is {message!r:.80}; a message has a role ({', '.join(ROLES)}) and a content, such as "
             '{"role": "user", "content": "…"}'
         )
+    require_shallow(message, f"message {number} is")
     if message.get("function_call"):
         raise DataError(
             f"message {number} has a function_call, OpenAI's former form; write tool_calls, and results as 'tool'"
@@ -116,12 +120,29 @@ def check_message(number: int, message: Any) -> None:
                 '{"type": "function", "function": {"name": "…", "arguments": {…}}}'
             )
         try:
-            _arguments(function.get("arguments"))
-        except ValueError:
+            arguments = _arguments(function.get("arguments"))
+        except (ValueError, RecursionError):
             raise DataError(
                 f"the arguments of {function['name']!r} in message {number} are {function.get('arguments')!r:.120}; they "
                 "must be a JSON object"
             ) from None
+        require_shallow(arguments, f"the arguments of {function['name']!r:.80} in message {number} are")
+
+
+def require_shallow(value: Any, subject: str) -> None:
+    """Raises `DataError` if lists and objects are nested more than `MAX_DEPTH` levels deep: templates write them recursively."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [part for each in level for part in _parts(each)]
+        if not level:
+            return
+    raise DataError(f"{subject} nested more than {MAX_DEPTH} levels deep; write them flatter")
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """Returns what is in a list or an object, texts and numbers left out."""
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return [part for part in inner if isinstance(part, Mapping | list)]
 
 
 def _arguments(given: Any) -> dict[str, Any]:

@@ -266,7 +266,8 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     """Returns one sentence about the first thing that is wrong. Does not repeat the request."""
     assert isinstance(error, RequestValidationError)
     problem = error.errors()[0]
-    place = ".".join(str(part)[:50] for part in problem["loc"] if part != "body")
+    where = () if problem["type"] == "json_invalid" else problem["loc"]  # a position in the text
+    place = ".".join(str(part)[:50] for part in where if part != "body")
     words = {
         "json_invalid": "the body is not JSON",
         "extra_forbidden": f"the parameter {place!r} is not supported; leave it out",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -9,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from midthought.errors import DataError
 from midthought.rollout.chat_answer import ChatRequest
 from midthought.rollout.chat_messages import TOOL_NAME, checked_messages
+from midthought.rollout.openai_messages import require_shallow
+from midthought.tools.bounded_schema import MAX_SCHEMA_CHARS
 from midthought.tools.definition import ToolDefinition
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
@@ -113,6 +116,11 @@ class ChatCompletionRequest(_Given):
 def _definition(function: Function) -> ToolDefinition:
     if not TOOL_NAME.fullmatch(function.name):
         raise DataError(f"the tool {function.name!r:.80}: a name has 1 to 64 letters, digits, _ and -")
+    require_shallow(function.parameters, f"the parameters of the tool {function.name!r} are")
+    if len(json.dumps(function.parameters)) > MAX_SCHEMA_CHARS:
+        raise DataError(
+            f"the parameters of the tool {function.name!r} have more than {MAX_SCHEMA_CHARS:,} characters of JSON"
+        )
     schema = {"type": "object", "properties": {}, **(function.parameters or {})}
     if not isinstance(schema["properties"], dict):
         raise DataError(f"the tool {function.name!r}: 'properties' of its parameters must be an object")

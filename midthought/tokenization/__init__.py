@@ -9,7 +9,7 @@ import copy
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tokenizers import Encoding, Tokenizer
@@ -178,6 +178,24 @@ class Renderer:
             if self._num_foreign(shorter) <= max_tokens:
                 return shorter
         return ""
+
+    def exceed(self, texts: Iterable[str], max_tokens: int) -> bool:
+        """Whether foreign texts have more than `max_tokens` tokens together, without encoding all of a text that is much longer.
+
+        A text with more characters than `max_tokens` of the longest tokens have counts as too long.
+        """
+        num_left = max_tokens
+        for text in texts:
+            if len(text) > max(num_left, 1) * self._longest_token:
+                return True
+            num_left -= len(self._beginning(text, max(num_left, 0))[1].ids)
+            if num_left < 0:
+                return True
+        return False
+
+    @functools.cached_property
+    def _longest_token(self) -> int:
+        return max(map(len, self._control.get_vocab()), default=1)
 
     def _beginning(self, text: str, num_tokens: int) -> tuple[str, Encoding]:
         """Returns a head of the text and its encoding as foreign text: the whole text, or at least `num_tokens` + 1 tokens.

@@ -17,6 +17,8 @@ from jsonschema.exceptions import ValidationError
 
 MAX_STEPS = 20_000
 """Keywords and patterns that one check evaluates at most, about 0.2 s. The count does not depend on the machine's speed."""
+MAX_SCHEMA_CHARS = 100_000
+"""Size of a schema of others, as JSON."""
 MAX_PATTERN_CHARS = 1000
 MAX_PATTERN_SECONDS = 0.05
 """Time of one search, after which the pattern is not decided. Patterns without nested repetition take microseconds."""

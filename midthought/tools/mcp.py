@@ -13,12 +13,12 @@ from typing import Any, Self
 
 from midthought.errors import MissingExtraError, SettingsError
 from midthought.tools.arguments import TYPES, ArgumentsChecker
+from midthought.tools.bounded_schema import MAX_SCHEMA_CHARS
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.mcp_connection import Connection, McpServerError, Remote, Started
 
 _MAX_RESULT_CHARS = 100_000
 """Longer results are cut here; the rollout loop then cuts the text for the model to tokens."""
-_MAX_SCHEMA_CHARS = 100_000
 _MAX_DEPTH = 64
 """Nesting of lists and objects in arguments. Servers' JSON readers fail at about 200 levels and would never answer."""
 _MAX_REFERENCES = 2
@@ -102,8 +102,8 @@ class McpTool(Tool):
 
     def __init__(self, connection: Connection, listed: Any, prefix: str) -> None:
         schema = listed.input_schema
-        if len(json.dumps(schema)) > _MAX_SCHEMA_CHARS:
-            raise McpServerError(f"MCP tool {listed.name!r}: its schema has more than {_MAX_SCHEMA_CHARS:,} characters")
+        if len(json.dumps(schema)) > MAX_SCHEMA_CHARS:
+            raise McpServerError(f"MCP tool {listed.name!r}: its schema has more than {MAX_SCHEMA_CHARS:,} characters")
         try:
             ArgumentsChecker(schema)
         except SettingsError as error:

@@ -24,6 +24,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 32 * 1024
+_READ_TO_REFUSE = 4
+"""A body that is too large is read, and not kept, up to so many times the limit."""
 
 _ALWAYS = {
     "x-content-type-options": "nosniff",
@@ -124,10 +126,17 @@ class SecurityMiddleware:
     async def _read(self, headers: dict[str, str], receive: Receive) -> bytes:
         limit = self._max_body_bytes
         too_large = _Refused(413, f"a body may hold {limit:,} bytes at most", connection="close")
+        if {
+            "content-length",
+            "transfer-encoding",
+        } <= headers.keys():  # another reader may see another end (RFC 9112, 6.3)
+            words = "a request has either Content-Length or Transfer-Encoding"
+            raise _Refused(400, words, connection="close")
         if headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise _Refused(415, "a body must not be compressed", connection="close")
         declared = headers.get("content-length", "0")
-        if declared.isdecimal() and (len(declared) > 18 or int(declared) > limit):
+        is_declared = declared.isdecimal() and (len(declared) > 18 or int(declared) > limit)
+        if is_declared and "expect" in headers:  # the client waits for permission to send it
             raise too_large
         parts, size = [], 0
         try:
@@ -136,13 +145,20 @@ class SecurityMiddleware:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise _Refused(400, "the request ended early")
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
-                    if size > limit:
-                        raise too_large
-                    if not message.get("more_body", False):
+                    size += len(body := message.get("body", b""))
+                    is_whole = not message.get("more_body", False)
+                    if is_declared or size > limit:
+                        parts.clear()
+                        # What is not read makes the connection reset, and most clients would not see the answer.
+                        if is_whole or size > _READ_TO_REFUSE * limit:
+                            raise too_large
+                        continue
+                    parts.append(body)
+                    if is_whole:
                         return b"".join(parts)
         except TimeoutError:
+            if is_declared or size > limit:
+                raise too_large from None
             words = f"the body did not arrive within {self._body_seconds:g} seconds"
             raise _Refused(408, words, connection="close") from None
 

@@ -1,0 +1,132 @@
+"""Requests that would hold up or break `midthought serve`, each refused with a reason: endless texts, deep JSON, two lengths."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the serve extra is not installed")
+
+from endpoints import served
+
+from midthought.engines.create import ScriptedInferenceEngine
+from midthought.rollout.chat_policy import ChatPolicy
+from midthought.tools.call_formats.registry import find_call_format
+from midthought.tools.executor import ToolExecutor
+from midthought.tools.registry import ToolRegistry
+
+NAME = "run"
+HI = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture(scope="module")
+def address():
+    engine = ScriptedInferenceEngine(lambda episode, token_ids: "</think> Hello.")
+    policy = ChatPolicy(
+        engine=engine.core,
+        renderer=engine.renderer,
+        call_format=find_call_format("in_thought"),
+        executor=ToolExecutor(ToolRegistry([])),
+        max_seq_len=2000,
+    )
+    with served(engine, policy, NAME) as url:
+        yield url.split("/")[2]
+
+
+def ask(address: str, body: bytes | dict[str, Any], **headers: str) -> tuple[int, dict[str, Any]]:
+    data = body if isinstance(body, bytes) else json.dumps({"model": NAME, "max_tokens": 5, **body}).encode()
+    connection = http.client.HTTPConnection(address, timeout=60)
+    try:
+        connection.request("POST", "/v1/chat/completions", data, {"Content-Type": "application/json", **headers})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def tool(parameters: Any, **fields: Any) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": {"name": "look", "parameters": parameters, **fields}}]
+
+
+def nested(depth: int) -> Any:
+    value: Any = "x"
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+def called(arguments: Any) -> list[dict[str, Any]]:
+    call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": arguments}}
+    answer = {"role": "assistant", "content": None, "tool_calls": [call]}
+    return [*HI, answer, {"role": "tool", "tool_call_id": "a", "content": "y"}]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"messages": [{"role": "user", "content": "a" * 8_000_000}]},
+        {"messages": [{"role": "user", "content": "a b " * 2_000_000}]},
+        {"messages": [{"role": "user", "content": "</think>" * 1_000_000}]},
+        {"messages": [{"role": "user", "content": "a b " * 300}] * 4000},
+        {"messages": [*HI, {"role": "assistant", "content": "a", "reasoning_content": "a " * 9999}, *HI]},
+        {"messages": HI, "tools": tool({}, description="x " * 1_000_000)},
+        {"messages": called(json.dumps({"a": "b " * 100_000}))},
+    ],
+    ids=["a run of letters", "words", "tags", "messages", "a thought", "a description", "arguments"],
+)  # fmt: skip
+def test_a_conversation_without_end_is_refused_before_it_is_encoded(asked, address):
+    status, found = ask(address, asked)
+    assert status == 400 and "the 2000 tokens that a sequence may have" in found["error"]["message"], found
+    assert found["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_conversation_that_just_fits_is_answered(address):
+    assert ask(address, {"messages": [{"role": "user", "content": "a" * 1900}]})[0] == 200
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"messages": called('{"a":' + "[" * 3000 + "]" * 3000 + "}")},
+        {"messages": called(json.dumps(nested(300)))},
+        {"messages": called(nested(200))},
+        {"messages": HI, "tools": tool(nested(200))},
+        {"messages": HI, "tools": tool({"properties": {f"p{n}": {"type": "string"} for n in range(100_000)}})},
+    ],
+    ids=["text", "shorter text", "object", "schema", "many parameters"],
+)
+def test_deep_arguments_and_large_schemas_are_refused(asked, address):
+    status, found = ask(address, asked)
+    reasons = ("levels deep", "a JSON object", "characters of JSON")
+    assert status == 400 and any(words in found["error"]["message"] for words in reasons)
+
+
+def test_a_text_that_is_not_json_is_not_called_a_parameter(address):
+    status, found = ask(address, b'{"model": "run",')
+    assert status == 400 and found["error"] | {"type": ""} == {
+        "message": "the body is not JSON",
+        "type": "",
+        "param": None,
+        "code": None,
+    }
+
+
+def test_a_client_that_sends_too_much_reads_why(address):
+    status, found = ask(address, b" " * 12_000_000)
+    assert status == 413 and "8,388,608 bytes" in found["error"]["message"]
+    assert ask(address, b"{}", Expect="100-continue", **{"Content-Length": "99999999"})[0] == 413
+
+
+def test_a_request_with_two_lengths_is_refused_and_the_connection_closed(address):
+    host, port = address.split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(head.encode() + b"0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        received = b""
+        while piece := connection.recv(65536):
+            received += piece
+    assert received.startswith(b"HTTP/1.1 400") and received.count(b"HTTP/1.1") == 1
