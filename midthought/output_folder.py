@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,14 +83,15 @@ def replaced(path: str | Path, kind: str, is_older: Callable[[Path], bool] = lam
     try:
         with storage_errors(target.parent):
             if new.is_dir() and (kind_of(new) == kind or not _files(new)):  # left by a killed process
-                shutil.rmtree(new)
+                remove(new)
             new.mkdir(parents=True)
             mark(new, kind)
             yield new
             _complete(new, kind)
             _swap(new, target, kind)
     finally:
-        shutil.rmtree(new, ignore_errors=True)
+        with suppress(OSError):
+            remove(new)
 
 
 def _complete(new: Path, kind: str) -> None:
@@ -108,7 +109,7 @@ def recover(path: str | Path) -> None:
     if kind_of(old) is None:
         return
     if target.exists():
-        shutil.rmtree(old)
+        remove(old)
     else:
         old.rename(target)
 
@@ -116,6 +117,10 @@ def recover(path: str | Path) -> None:
 def _swap(new: Path, target: Path, kind: str) -> None:
     old = _old(target)
     if target.exists() and any(target.iterdir()):
+        if old.is_dir() and any(old.iterdir()):  # `recover` has removed ours
+            raise OutputPathError(
+                f"{old} has files that midthought does not know, so {target} is not replaced; remove it"
+            )
         if kind_of(target) is None:
             mark(target, kind)
         target.rename(old)
@@ -126,7 +131,20 @@ def _swap(new: Path, target: Path, kind: str) -> None:
             old.rename(target)
         raise
     _flush(target.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    with suppress(OSError):
+        remove(old)
+
+
+def remove(folder: Path) -> None:
+    """Removes a marked folder, its mark last: what a killed process leaves of it is still known as ours."""
+    for entry in folder.iterdir() if folder.is_dir() else ():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != MARK:
+            entry.unlink()
+    if folder.is_dir():
+        (folder / MARK).unlink(missing_ok=True)
+        folder.rmdir()
 
 
 def _old(target: Path) -> Path:

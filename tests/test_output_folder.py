@@ -118,3 +118,52 @@ def test_an_empty_folder_that_a_killed_process_left_does_not_stop_the_next_one(t
 def test_the_mark_lists_the_files(tmp_path):
     write(tmp_path / "model", "first")
     assert '"weights"' in (tmp_path / "model" / MARK).read_text()
+
+
+KILLED_WHILE_REMOVING = """
+import os, sys
+from pathlib import Path
+from midthought import output_folder
+path, number, task = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+
+def counted(remove):
+    def removes(*words, **named):
+        global number
+        number -= 1
+        if number == 0:
+            os._exit(9)
+        remove(*words, **named)
+    return removes
+
+os.unlink, os.remove, os.rmdir = map(counted, (os.unlink, os.remove, os.rmdir))
+if task == "replace":
+    with output_folder.replaced(path, "model") as folder:
+        (folder / "weights").write_text("second")
+        (folder / "more").mkdir()
+        (folder / "more/weights").write_text("second")
+else:
+    output_folder.remove(path)
+"""
+
+
+@pytest.mark.parametrize("task", ["replace", "remove"])
+@pytest.mark.parametrize("number", range(1, 8))
+def test_a_process_killed_while_it_removes_a_folder_does_not_stop_the_next_one(number, task, tmp_path):
+    path = tmp_path / "model"
+    with replaced(path, "model") as folder:
+        (folder / "weights").write_text("first")
+        (folder / "more").mkdir()
+        (folder / "more/weights").write_text("first")
+    words = [sys.executable, "-c", KILLED_WHILE_REMOVING, str(path), str(number), task]
+    subprocess.run(words, check=False, env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)})
+    write(path, "third")
+    assert (path / "weights").read_text() == "third" and os.listdir(tmp_path) == ["model"]
+
+
+def test_what_is_not_ours_in_the_way_of_a_replacement_is_named(tmp_path):
+    write(tmp_path / "model", "first")
+    (tmp_path / ".model.old").mkdir()
+    (tmp_path / ".model.old/thesis.tex").write_text("years of work")
+    with pytest.raises(OutputPathError, match=r"\.model\.old has files that midthought does not know.*remove it"):
+        write(tmp_path / "model", "second")
+    assert (tmp_path / "model/weights").read_text() == "first" and (tmp_path / ".model.old/thesis.tex").exists()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.adapters import has_adapters
 from midthought.learning.run_checks import require_finite
 from midthought.manifest import MANIFEST, damage_in
-from midthought.output_folder import recover, replaced
+from midthought.output_folder import recover, remove, replaced
 from midthought.peft_folders import ADAPTER_FILE, load_adapters, save_adapters, set_adapter_tensors
 from midthought.pretrained import load_model, quiet_transformers
 from midthought.regular_files import read_regular_text
@@ -155,7 +154,7 @@ def keep_last(run_dir: str | Path, num_kept: int, best: str | Path | None = None
     doomed = [path for path in step_paths(run_dir)[:-num_kept] if path.resolve() != kept_best]
     for path in doomed:
         (path / MANIFEST).unlink()
-        shutil.rmtree(path)
+        remove(path)
     return doomed
 
 

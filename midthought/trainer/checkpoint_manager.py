@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from midthought.learning.checkpoint import (
     step_path,
     step_paths,
 )
-from midthought.output_folder import recover
+from midthought.output_folder import recover, remove
 from midthought.report.run_folder import RunFolder
 
 _log = logging.getLogger(__name__)
@@ -54,7 +54,8 @@ class CheckpointManager:
         for old in (self._folder / "checkpoints").glob(".step_*.old"):
             recover(old.with_name(old.name.removeprefix(".").removesuffix(".old")))
         for partial in (self._folder / "checkpoints").glob(".step_*.new"):
-            shutil.rmtree(partial, ignore_errors=True)
+            with suppress(OSError):
+                remove(partial)
         return self._newest_of(step_paths(self._folder, with_damaged=True))
 
     def before(self, step: int) -> Path | None:
@@ -82,7 +83,8 @@ class CheckpointManager:
         if _is_intact(path):
             return ""
         aside = path.with_name(f"{path.name}.damaged")
-        shutil.rmtree(aside, ignore_errors=True)
+        with suppress(OSError):
+            remove(aside)
         path.rename(aside)
         return f", and the damaged checkpoint is now {aside}"
 
@@ -139,7 +141,7 @@ class CheckpointManager:
 
     def _delete_old(self, step: int, best: int) -> None:
         for later in self._after(step):
-            shutil.rmtree(later)
+            remove(later)
         kept_best = self.path(best) if self._settings.keep_best and best else None
         keep_last(self._folder, self._settings.keep_last_n, kept_best)
 

@@ -138,7 +138,8 @@ class SecurityMiddleware:
         is_declared = declared.isdecimal() and (len(declared) > 18 or int(declared) > limit)
         if is_declared and "expect" in headers:  # the client waits for permission to send it
             raise too_large
-        parts, size = [], 0
+        parts: list[bytes] = []
+        size = 0
         try:
             async with asyncio.timeout(self._body_seconds):
                 while True:
