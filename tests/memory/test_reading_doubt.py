@@ -272,13 +272,6 @@ def test_words_with_spans_of_speakers_and_words_repeated_with_speakers(read):
     assert [turn.speaker for turn in read(json.dumps(results), "b.json").turns] == ["Speaker 1", "Speaker 2"]
 
 
-@pytest.mark.parametrize("line", ["{} => {}\n\n", "{} ~ {}\n\n"])
-def test_many_lines_that_start_alike_are_reported(read, line):
-    said = [f"We rang it {n} times, and nobody was there to hear it." for n in range(12)]
-    transcript = read("".join(line.format(("Ann Lee", "Bob Reece")[n % 2], text) for n, text in enumerate(said)))
-    assert transcript.is_doubtful and "many lines start alike" in " ".join(transcript.doubts)
-
-
 def test_the_numbers_of_lines_are_no_words(read):
     lines = [
         "Q. Where were you?",

@@ -20,7 +20,8 @@ from midthought.memory.formats.line_candidates import (
     is_name_list,
     key_of,
 )
-from midthought.memory.formats.line_heads import TIMED_STYLES, Head
+from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_label
+from midthought.memory.formats.notations import Notation
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role, word_count
 
@@ -29,6 +30,7 @@ _MAX_OTHER_SHARE = 0.01
 _LEAD = re.compile(r"[\W\d_]*(?:[AaPp][Mm]\b)?[\W\d_]*")
 """What stands before the first word of a line: times in any notation, brackets, marks."""
 _LABEL = re.compile(r"([^\W\d_][^:：\n]{0,30}?)[\s\d_]*(?:[:：](?=\s|$|\W)|[\]})>|=](?=\W|$))")
+_WORD = re.compile(r"[^\W\d_]{2,}")
 _DIGITS = re.compile(r"\d+")
 _TIME_INSIDE = re.compile(r"\d{1,2}:\d{1,2}(?::\d|\b)|.{0,30}-->")
 _NUMBERED_LINE = re.compile(r"\(?\d{1,2}[.)]\s")
@@ -36,6 +38,8 @@ _MAX_NUMBERED_SHARE = 0.3
 _MIN_LIST_ROWS = 20
 _MIN_WORDS_PER_LINE = 2.0
 _MIN_ROWS = 4
+_MIN_NAMES = 6
+_MAX_FIELD_WORDS = 12
 _MOST = 0.8
 _MAX_LABEL_WORDS = 4
 _SHORT_WORDS = 3
@@ -66,7 +70,8 @@ def judge_named(
     if total > 400 and len(places) > 2 and longest > 0.6 * total:
         layout.doubt(f"one turn has {longest / total:.0%} of the words", 0.3)
     if len(places) == 1 and total > 200:
-        layout.doubt("there is one turn only", 0.2 if len(layout.heads[places[0]].rest.split()) > 4 else 0.3)
+        is_usual = len(layout.heads[places[0]].rest.split()) > 4 and (is_role(next(iter(labels))) or bool(times[0]))
+        layout.doubt("there is one turn only", 0.2 if is_usual else 0.3)
     alike = {*candidates.get(layout.style, ()), *candidates.get(ODD + layout.style, ())}
     sure = [
         style for style in candidates if bare_style(style) in {"name:"} | TIMED_STYLES - WEAK and style != layout.style
@@ -75,10 +80,14 @@ def judge_named(
         place: name_of(head.name or "")
         for style in (layout.style, ODD + layout.style, *sure)
         for place, head in candidates.get(style, {}).items()
-        if place not in layout.heads and place > places[0]
+        if place not in layout.heads and place not in layout.notes and place > places[0]
         if place - 1 not in layout.heads or layout.heads[place - 1].rest.strip()  # else: said by that speaker
         if not (is_role_key(key_of(head.name or "")) and is_name_list(head.rest))
     }
+    if alone := _unknown_labels(layout, rows, labels):
+        layout.doubt(f"labels that occur once may be no speakers: {', '.join(map(repr, alone[:3]))}", 0.3)
+    if layout.leftovers:
+        layout.doubt(f"after the last turn, which may be no speech: {layout.leftovers[0][:40]!r}", 0.3)
     if others:
         names = sorted(set(others.values()))
         what = (
@@ -88,6 +97,29 @@ def judge_named(
         upper = sum((head.name or "").isupper() for head in layout.heads.values()) > 0.8 * len(places)
         is_alike = (is_strict and alike & others.keys()) or (upper and any(name.isupper() for name in names))
         layout.doubt(what, 0.3 if is_alike or len(others) >= _MAX_OTHER_SHARE * len(places) else 0.05)
+
+
+def _unknown_labels(layout: Layout, rows: Sequence[Row], counts: Counter[str]) -> list[str]:
+    """Returns the labels that occur once, without a time, before a few words that are no sentence, as in a title with a colon,
+    if no word of the label occurs anywhere else."""
+    if bare_style(layout.style) in TIMED_STYLES or layout.style.startswith("bold ") or max(counts.values()) < 2:
+        return []
+    once = {
+        place: head
+        for place, head in layout.heads.items()
+        if counts[key_of(head.name or "")] == 1
+        and not head.time
+        and 0 < len(head.rest.split()) <= _MAX_FIELD_WORDS
+        and not ends_sentence(head.rest)
+    }
+    if not once:
+        return []
+    words = Counter(word for row in rows for word in set(_WORD.findall(row.text.casefold())))
+    return [
+        name_of(head.name or "")
+        for place, head in once.items()
+        if not any(words[word] > 1 for word in _WORD.findall(key_of(head.name or "")))
+    ]
 
 
 def _is_only_speaker(layout: Layout, rows: Sequence[Row]) -> bool:
@@ -135,6 +167,18 @@ def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dic
         names = ", ".join(repr(name) for name, _ in Counter(named).most_common(3))
         cost = 0.3 if num >= max(2, 0.02 * len(rows)) else 0.05
         layout.doubt(f"lines that start like turns were read as text: {names}", cost)
+
+
+def judge_notation(layout: Layout, notation: Notation | None) -> None:
+    """Adds a doubt about text without names if a few names stand before it in a notation that is not certain."""
+    if (
+        notation
+        and len(notation.heads) >= _MIN_NAMES
+        and all(is_label(head.name or "") for head in notation.heads.values())
+        and notation.are_names
+    ):
+        names = ", ".join(repr(name) for name, _ in notation.labels.most_common(3))
+        layout.doubt(f"many lines start alike: {names}", 0.3)
 
 
 def judge_list(layout: Layout, rows: Sequence[Row]) -> None:

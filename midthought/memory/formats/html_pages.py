@@ -13,7 +13,7 @@ from midthought.memory.markup import mark_times, unescape, without_comments
 from midthought.memory.turns import Segment, clock_time, without_unusable_characters
 
 _START = re.compile(
-    r"\s*<(?:\?xml|!doctype html|html|head|body|cite|time|p|div|section|article|main|table|ul|ol|h[1-6])\b",
+    r"\s*<(?:\?xml|!doctype html|html|head|body|cite|time|p|div|section|article|main|table|ul|ol|dl|h[1-6])\b",
     re.IGNORECASE,
 )
 _SUFFIXES = (".html", ".htm")

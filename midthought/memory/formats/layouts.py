@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from midthought.memory.formats.doubts import judge_inner_lines, judge_list, judge_named, judge_unnamed
+from midthought.memory.formats.between_turns import drop_first_fields, mark_last_rows, mark_loose_rows, notes_between
+from midthought.memory.formats.doubts import judge_inner_lines, judge_list, judge_named, judge_notation, judge_unnamed
 from midthought.memory.formats.header_fields import is_role_key
 from midthought.memory.formats.line_candidates import (
     ODD,
@@ -25,7 +26,8 @@ from midthought.memory.formats.line_candidates import (
     key_of,
 )
 from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_label, time_head
-from midthought.memory.formats.line_times import add_times, notes_between, scale_numbers
+from midthought.memory.formats.line_times import add_times, scale_numbers
+from midthought.memory.formats.notations import INDUCED, Notation, has_words, is_label_cut, notation_of
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role, looks_like_name, word_count
 
@@ -70,6 +72,11 @@ _MAX_WORDS_PER_TURN = 1500
 _MAX_LABEL_LETTERS = 60
 _MAX_PHRASES = 200
 _ARTICLES = ("a", "an", "this", "that")
+_MAX_MISSED = 0.2
+_MOST_COMMON = 0.9
+_MAX_MORE_LABELS = 2
+_MIN_CUT_HEADS = 6
+_MAX_MORE_HEADS = 5
 _RECURRING_ROLES = ("question", "answer")
 """Labels that are no annotations if they recur."""
 
@@ -86,21 +93,87 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
         evidence = _evidence(style, accepted)
         if evidence > best_evidence:
             best, best_evidence = Layout(style, accepted), evidence
+    notation = notation_of(rows)
+    if (
+        notation
+        and notation.is_certain
+        and (notation.is_strong or _MAX_MORE_HEADS * len(best.heads) < len(notation.heads))
+    ):
+        best = _with_notation(best, notation)
     if best.style:
+        drop_first_fields(best, rows)
+        _complete_labels(best, rows)
+        _remove_common_word(best)
         _add_known_labels(best, rows, candidates)
         best.used = {row + 1 for row, head in best.heads.items() if " / " in head.style}
+        mark_loose_rows(best, rows)
+        mark_last_rows(best, rows)
         judge_named(best, rows, candidates, num_words)
     is_named = bool(best.style)
     scale_numbers(best, sum(num_words))
     add_times(best, rows)
     if best.heads:
-        best.notes = notes_between(best, rows)
+        best.notes |= notes_between(best, rows)
     if is_named:
         judge_inner_lines(best, rows)
     else:
         judge_unnamed(best, rows, candidates)
+        judge_notation(best, notation)
         judge_list(best, rows)
     return best
+
+
+def _with_notation(known: Layout, notation: Notation) -> Layout:
+    """Returns the turns of the notation if the known style misses many of them, else those of the known style.
+
+    Signs and times that the notation has before the words, and the known style takes for words, are removed.
+    """
+    is_two_rows = " / " in known.style
+    missed = [
+        place for place in notation.heads if place not in known.heads and not (is_two_rows and place - 1 in known.heads)
+    ]
+    if len(missed) > _MAX_MISSED * len(notation.heads):
+        return Layout(INDUCED, notation.heads | notation.others)
+    common = known.heads.keys() & notation.heads.keys()
+    if missed and len(common) >= _MOST_COMMON * len(known.heads) and notation.is_strong:
+        return Layout(known.style, notation.heads | known.heads)
+    labels = {key_of(known.heads[place].name or "") for place in common}
+    is_other = bare_style(known.style) in OF_SENTENCES and labels != notation.labels.keys()
+    if len(labels) > _MAX_MORE_LABELS * len(notation.labels) or is_other:  # `#1 Ann`
+        return Layout(INDUCED, notation.heads | notation.others)
+    signs = {place: known.heads[place].rest.removesuffix(notation.heads[place].rest) for place in common}
+    if len(common) < _MOST_COMMON * len(known.heads) or not all(signs.values()) or any(map(has_words, signs.values())):
+        return known
+    heads = {place: notation.heads[place]._replace(name=known.heads[place].name) for place in common}
+    return Layout(
+        known.style,
+        known.heads
+        | {
+            place: head._replace(style=known.heads[place].style, time=known.heads[place].time or head.time)
+            for place, head in heads.items()
+        },
+    )
+
+
+def _complete_labels(layout: Layout, rows: Sequence[Row]) -> None:
+    """Adds the next word to labels as long as each label is always followed by the same one, as in `Dr. Lee`."""
+    if bare_style(layout.style) not in (INDUCED, *OF_SENTENCES):
+        return
+    while len(layout.heads) >= _MIN_CUT_HEADS and is_label_cut(layout.heads):
+        for place, head in layout.heads.items():
+            text, (word, rest) = rows[place].text, (*head.rest.split(maxsplit=1), "")[:2]
+            end = len(text) - len(head.rest.lstrip())
+            begin = text.rfind(head.name or "", 0, end)
+            layout.heads[place] = head._replace(name=text[max(0, begin) : end] + word, rest=rest)
+
+
+def _remove_common_word(layout: Layout) -> None:
+    """Removes a word in lower case at the ends of all labels, such as `says`, which is part of the notation."""
+    names = {place: (head.name or "").rstrip(" :").rpartition(" ") for place, head in layout.heads.items()}
+    labels = {parts[0] for parts in names.values()}
+    words = {parts[2] for parts in names.values()}
+    if len(labels) > 1 and len(words) == 1 and "" not in labels and min(words).isalpha() and min(words).islower():
+        layout.heads = {place: head._replace(name=names[place][0]) for place, head in layout.heads.items()}
 
 
 def speakers_of(rows: Sequence[Row]) -> Layout:
@@ -116,6 +189,8 @@ def speakers_of(rows: Sequence[Row]) -> Layout:
         accepted = {} if style.startswith(ODD) else accepted_heads(rows, found, style)
         if accepted and len(accepted) > len(layout.heads) and _is_supported(rows, accepted, found, num_words, style):
             layout = Layout(style, accepted)
+    if not layout.style and (notation := notation_of(rows)) and notation.is_certain and notation.is_strong:
+        layout = Layout(INDUCED, notation.heads | notation.others)
     if layout.style:
         odd = candidates.get(ODD + layout.style, {})  # labels of any shape that recur
         if len(layout.heads) >= len(odd) and len(layout.heads | odd) > 0.8 * sum(row.after_blank for row in rows):

@@ -70,6 +70,8 @@ class Layout:
     """Rows that are part of the head before them."""
     notes: dict[int, str] = field(default_factory=dict)
     """Rows between turns that are no speech, such as titles of chapters, with the reason."""
+    leftovers: list[str] = field(default_factory=list)
+    """Rows after the last turn that are read as a part of it, though turns have one paragraph."""
     confidence: float = 0.0
     doubts: list[str] = field(default_factory=list)
 

@@ -39,6 +39,10 @@ _COLONS = r"\d{1,2}(?::\d{2}){1,2}"
 _SPELLED_FIRST = re.compile(rf"(?P<before>{_COLONS})\s?{_SPELLED}|{_SPELLED}(?P<after>{_COLONS})")
 _GLUED = re.compile(rf"^({_COLONS})(?=[^\W\d_])")
 _SPELLED_LAST = re.compile(r"(?<=\S )(?:(\d{1,2}) hours? )?(\d{1,3}) minutes? (\d{1,2}) seconds?$")
+_CLOCK_ALONE = re.compile(_COLONS)
+_NUMBER = re.compile(r"\d+")
+_MAX_SPELLED_LETTERS = 60
+_MAX_BLANK_SHARE = 0.1
 _MAX_END_SHARE = 0.25
 _MAX_TITLE_WORDS = 15
 _MAX_TITLE_ROWS = 5
@@ -103,14 +107,32 @@ def rows_of(text: str, mark: Callable[[str], str] = lambda line: "") -> list[Row
     """Returns the lines that are not empty."""
     rows: list[Row] = []
     after_blank = True
-    lines = [line.strip() for line in _LINKED_TIME.sub(r"[\1]", text).split("\n")]
+    raw = _LINKED_TIME.sub(r"[\1]", text).split("\n")
+    lines, indented = [line.strip() for line in raw], _indented(raw)
     if sum(bool(_SPELLED_FIRST.match(line)) for line in lines) > 2:
         lines = list(map(_without_spelled_time, lines))
     for number, line in enumerate(lines):
-        if line:
-            rows.append(Row(number, line, after_blank, mark(line)))
+        if line and not (number and _repeats_time(lines[number - 1], line)):
+            rows.append(Row(number, line, after_blank or number in indented, mark(line)))
         after_blank = not line
     return rows
+
+
+def _indented(lines: Sequence[str]) -> set[int]:
+    """Returns the lines that start paragraphs by an indent, if blank lines do not separate them."""
+    indents = {number: len(line) - len(line.lstrip()) for number, line in enumerate(lines) if line.strip()}
+    usual = Counter(indents.values()).most_common(1)[0][0] if indents else 0
+    found = {number for number, indent in indents.items() if indent > usual}
+    has_paragraphs = len(lines) - len(indents) > _MAX_BLANK_SHARE * len(lines)
+    return set() if has_paragraphs or 2 * len(found) > len(indents) else found
+
+
+def _repeats_time(before: str, line: str) -> bool:
+    """Whether the line spells the time in the line before it, as `1 Minute, 5 Sekunden` does after `1:05`."""
+    if not line[0].isdigit() or len(line) > _MAX_SPELLED_LETTERS or not _CLOCK_ALONE.fullmatch(before):
+        return False
+    shown, spelled = ([int(number) for number in _NUMBER.findall(text) if int(number)] for text in (before, line))
+    return shown == spelled and ":" not in line
 
 
 def _without_spelled_time(line: str) -> str:
@@ -151,10 +173,15 @@ def _with_blanks(rows: Sequence[Row]) -> list[str]:
 
 
 def _num_header_rows(rows: Sequence[Row]) -> int:
-    counts = Counter(field[0].casefold() for row in rows if (field := field_of(row.text)))
+    counts = Counter(_without_number(field[0]) for row in rows if (field := field_of(row.text)))
     lines = _with_blanks(rows[:80])
-    end = fields_end(lines, lambda key: counts[key.casefold()])
+    end = fields_end(lines, lambda key: counts[_without_number(key)])
     return sum(map(bool, lines[:end]))
+
+
+def _without_number(key: str) -> str:
+    """Returns a label for comparison, without a number and signs before it."""
+    return key.casefold().lstrip("#().[] 0123456789") or key
 
 
 def _is_speech(preface: Sequence[Row], rows: Sequence[Row], *, has_fields: bool) -> bool:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from midthought.memory.formats.line_candidates import Layout, Row, in_order
 from midthought.memory.formats.line_heads import Head, time_head
+from midthought.memory.formats.notations import times_of
 from midthought.memory.formats.scripts import ends_sentence
-from midthought.memory.formats.word_lists import NUMBERED
 from midthought.memory.turns import clock_seconds, clock_time
 
 _MAX_SECONDS_PER_WORD = 40.0
 _MAX_CHAPTER_WORDS = 8
-_MAX_TITLE_WORDS = 15
-_NUMBERED_TITLE = re.compile(r"(\w+) \d{1,3}\s?[:.–—-] ")
 
 
 def scale_numbers(layout: Layout, num_words: int) -> None:
@@ -47,14 +44,14 @@ def add_times(layout: Layout, rows: Sequence[Row]) -> None:
             if not head.rest.strip() or rows[place].text.lstrip()[:1] in ("(", "[", "<", "（", "［", "【")
         }
         first = min(layout.heads)
-        if sum(place < first and _is_title(head) for place, head in found.items()) > 1:  # a list of chapters
+        if sum(place < first and is_title(head) for place, head in found.items()) > 1:  # a list of chapters
             found = {place: head for place, head in found.items() if place > first}
         if not any(head.time for head in layout.heads.values()):  # before the first turn: the time of day of a hearing
             found = {place: head for place, head in found.items() if place > min(layout.heads)}
         merged = sorted([*found.items(), *layout.heads.items()])
         if in_order(head for _, head in merged) < 0.8:
             return
-    elif not _are_times(found, len(rows)):
+    elif not _are_times(found, len(rows)) and not (found := times_of(rows)):
         return
     if found and not named:
         layout.style, layout.confidence = "time", 0.85
@@ -64,36 +61,7 @@ def add_times(layout: Layout, rows: Sequence[Row]) -> None:
     layout.heads.update(found)
 
 
-def notes_between(layout: Layout, rows: Sequence[Row]) -> dict[int, str]:
-    """Returns the rows between turns that are no speech: titles such as `Chapter 3: The bell`, a time and a few words alone
-    before a turn, and lines of a chat with a date and no name."""
-    is_chat = 2 * sum(head.is_dated and head.name is not None for head in layout.heads.values()) > len(layout.heads)
-    notes: dict[int, str] = {}
-    for place in range(min(layout.heads) + 1, len(rows)):
-        row, time = rows[place], time_head(rows[place].text)
-        if place in layout.heads:
-            continue
-        if time is None:
-            if _is_numbered_title(row.text) and not any(map(_is_numbered_title, _neighbors(rows, place))):
-                notes[place] = "title of a chapter"
-        elif is_chat and time.is_dated:
-            notes[place] = "message of the chat program"
-        elif _is_title(time) and row.after_blank and place + 1 in layout.heads and rows[place + 1].after_blank:
-            notes[place] = "title of a chapter"
-    return notes
-
-
-def _neighbors(rows: Sequence[Row], place: int) -> list[str]:
-    return [row.text for row in (*rows[place - 1 : place], *rows[place + 1 : place + 2])]
-
-
-def _is_numbered_title(text: str) -> bool:
-    match = _NUMBERED_TITLE.match(text)
-    is_short = len(text.split()) <= _MAX_TITLE_WORDS and not ends_sentence(text)
-    return match is not None and match[1].casefold() in NUMBERED and is_short
-
-
-def _is_title(head: Head) -> bool:
+def is_title(head: Head) -> bool:
     """Whether a few words that are no sentence follow the time."""
     return 0 < len(head.rest.split()) <= _MAX_CHAPTER_WORDS and not ends_sentence(head.rest)
 

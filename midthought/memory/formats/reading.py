@@ -49,10 +49,13 @@ def head_of(text: str) -> str:
 
 def name_of(written: str) -> str:
     """Returns a speaker's name without surrounding brackets, dashes, colons and marks of the writing direction."""
-    name = written.translate(_DIRECTION_MARKS).strip(" \t:：–—-*_").lstrip("[ ")
-    return " ".join((name if "[" in name else name.rstrip("] ")).strip(" \t:：–—-*_").split())
+    name = written.translate(_DIRECTION_MARKS).strip(_SIGNS).lstrip("[ ")
+    name = (name if "[" in name else name.rstrip("] ")).strip(_SIGNS)
+    return " ".join((name.strip("_ ") if name.startswith("_") else name).split())
 
 
+_SIGNS = " \t:：–—-*·•=|>~"
+"""Signs around names."""
 _DIRECTION_MARKS = dict.fromkeys(
     [0x200B, 0x200E, 0x200F, 0x061C, 0x2060, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from midthought.memory.formats.columns import columns_of
 from midthought.memory.formats.json_documents import read_document
 from midthought.memory.formats.json_entries import folded_keys, speaker_of, start_of, text_of
 from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.registry import transcript_format
+from midthought.memory.formats.scripts import ends_sentence
 
+_MAX_HEADING_WORDS = 4
 _MAX_COLUMN_LETTERS = 30
 _HEAD_LETTERS = 20_000
 _DELIMITERS = ",\t;|"
@@ -25,19 +28,26 @@ def _names(line: str, sign: str) -> list[str]:
     return names if len(names) > 1 and are_names and len(set(given)) == len(given) else []
 
 
-def _separates(lines: Sequence[str], sign: str) -> bool:
-    """Whether all lines but the last, which may be cut, have the same number of the sign."""
-    return len({line.count(sign) for line in lines[:-1]}) == 1 and sign in lines[0]
+def _separates(head: str, sign: str) -> bool:
+    """Whether all rows but the last, which may be cut, have the same number of cells."""
+    rows = _rows(head, sign)[:-1] if sign in head else []
+    return len(rows) > 1 and len({len(row) for row in rows}) == 1 and len(rows[0]) > 1
 
 
 def _knows_text(names: Sequence[str]) -> bool:
     return bool(text_of(folded_keys(dict.fromkeys(names, "x"))))
 
 
+def _is_known(name: str) -> bool:
+    entry = folded_keys({name: "1"})
+    return bool(speaker_of(entry) or start_of(entry))
+
+
 def _is_table(text: str, suffix: str) -> bool:
     head = text[:500].split("\n", 1)[0]
-    return suffix not in (".md", ".markdown") and any(
-        all(names) and _knows_text(names) for names in (_names(head, sign) for sign in _DELIMITERS)
+    has_names = any(all(names) and _knows_text(names) for names in (_names(head, sign) for sign in _DELIMITERS))
+    return suffix not in (".md", ".markdown") and (
+        has_names or (suffix in _SUFFIXES and any(_separates(text[:_HEAD_LETTERS], sign) for sign in _DELIMITERS))
     )
 
 
@@ -50,21 +60,27 @@ def _is_table(text: str, suffix: str) -> bool:
 def read_table(text: str) -> Reading:
     """Each row is an entry; an empty speaker is the one before. Columns without a known name are found by their values."""
     head = text[:500].split("\n", 1)[0]
-    lines = text[:_HEAD_LETTERS].split("\n")[:10]
     sign = max(
-        _DELIMITERS, key=lambda each: (_knows_text(_names(head, each)), _separates(lines, each), head.count(each))
+        _DELIMITERS,
+        key=lambda each: (_knows_text(_names(head, each)), _separates(text[:_HEAD_LETTERS], each), head.count(each)),
     )
     rows = _rows(text, sign)
     names = _names(head, sign)
     if _knows_text(names):
-        return read_document(_entries(rows[1:], names))
+        entries = _entries(rows[1:], names)
+        reading = read_document(entries)
+        return (
+            reading.doubted("rows without a speaker may be another one's than the one before", 0.4)
+            if _unwritten(entries)
+            else reading
+        )
     known = folded_keys(dict.fromkeys(filter(None, names), "1"))
-    has_names = bool(names and (speaker_of(known) or start_of(known)))
+    has_names = bool(names and (speaker_of(known) or start_of(known) or _are_headings(rows)))
     found = columns_of(rows[has_names:])
     if not found:
         raise ValueError("its first line has no column for the text")
     given = names if has_names else [""] * len(rows[0])
-    chosen = [given[place] or found.get(place, "") for place in range(len(given))]
+    chosen = [name if name and _is_known(name) else found.get(place, name) for place, name in enumerate(given)]
     chosen[next(place for place, name in found.items() if name == "text")] = "text"
     return read_document(_entries(rows[has_names:], chosen)).doubted(
         "which column has the text follows from its words, not from a name", 0.1
@@ -84,6 +100,33 @@ def _rows(text: str, sign: str) -> list[list[str]]:
     except csv.Error as error:
         raise ValueError(f"its table is damaged: {error}") from None
     return [row for row in rows if any(row)]
+
+
+def _are_headings(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row is unlike the others: its label does not recur, its text is no sentence."""
+    found = columns_of(rows[1:])
+    labels = [place for place, name in found.items() if name == "speaker"]
+    texts = [place for place, name in found.items() if name == "text"]
+    are_other = all(rows[0][place] not in {row[place] for row in rows[1:]} for place in labels)
+    return (
+        bool(labels)
+        and are_other
+        and all(
+            len(rows[0][place].split()) <= _MAX_HEADING_WORDS and not ends_sentence(rows[0][place]) for place in texts
+        )
+    )
+
+
+def _unwritten(entries: Sequence[Mapping[str, str]]) -> bool:
+    """Whether empty speakers cannot mean the one before: a label is written again after them, without a change."""
+    labels = [speaker_of(folded_keys(entry)) for entry in entries]
+    again = changed = 0
+    before: str | None = None
+    for previous, label in pairwise(labels):
+        before = previous or before
+        if label and not previous and before:
+            again, changed = again + (label == before), changed + (label != before)
+    return again > changed
 
 
 def _entries(rows: Sequence[Sequence[str]], names: Sequence[str]) -> list[dict[str, str]]:

@@ -1,0 +1,164 @@
+"""Rows that are in no turn, though turns stand before them: titles, notes of programs, lines of a publisher."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from midthought.memory.formats.header_fields import field_of, is_known_key, is_rule
+from midthought.memory.formats.line_candidates import Layout, Row, key_of
+from midthought.memory.formats.line_heads import time_head
+from midthought.memory.formats.line_times import is_title
+from midthought.memory.formats.scripts import ends_sentence, is_role
+from midthought.memory.formats.word_lists import NUMBERED
+
+_MAX_TITLE_WORDS = 15
+_MAX_LOOSE_WORDS = 10
+_MAX_LOOSE_SHARE = 0.34
+_MIN_TURNS = 6
+_MOST = 0.9
+_MAX_INNER_SHARE = 0.05
+_NUMBERED_TITLE = re.compile(r"(\w+) \d{1,3}\s?[:.–—-] ")
+_PUBLISHER = re.compile(
+    r"(?i)©|\bcopyright\b|all rights reserved|https?://|\bwww\.|\btranscri(?:pt|bed)|^\S+\.[a-z]{2,9}\S{0,60}$"
+)
+"""Signs of lines that a publisher adds."""
+_RIGHTS = re.compile(r"(?i)©|all rights reserved|^https?://\S+$")
+_NOTE = re.compile(r"[(\[（［【<][^()（）]*[)\]）］】>]\W?")
+
+
+def mark_loose_rows(layout: Layout, rows: Sequence[Row]) -> None:
+    """Adds titles before turns, and notes in brackets after the last one, to the notes, if the text's habit shows that they are
+    no speech: other paragraphs end as sentences do."""
+    paragraphs = _paragraphs(layout, rows)
+    turns = [(place, end) for place, end in paragraphs if place in layout.heads]
+    own = [(place, end) for place, end in paragraphs if place not in layout.heads]
+    if len(turns) < _MIN_TURNS or not own:
+        return
+    are_sentences = sum(ends_sentence(rows[end].text) for _, end in turns) >= _MOST * len(turns)
+    next_start = {
+        place: following
+        for (place, _), (following, _) in zip(paragraphs, [*paragraphs[1:], (len(rows), 0)], strict=True)
+    }
+    titles = [
+        place
+        for place, end in own
+        if place == end and _is_loose(rows[place].text) and (next_start[place] in (*layout.heads, len(rows)))
+    ]
+    if are_sentences and len(titles) <= max(2, _MAX_LOOSE_SHARE * len(turns)):
+        layout.notes |= dict.fromkeys(titles, "title between turns")
+    last = max(layout.heads)
+    after = [place for place, end in own if place > last and place == end and _NOTE.fullmatch(rows[place].text)]
+    layout.notes |= dict.fromkeys(after, "note after the last turn")
+
+
+def mark_last_rows(layout: Layout, rows: Sequence[Row]) -> None:
+    """Adds what follows the last turn to the notes if it has the signs of a publisher's lines, else to the leftovers: the first
+    blank line within a turn stands in the last one."""
+    places = sorted(layout.heads)
+    if len(places) < _MIN_TURNS:
+        return
+    ends = [*places[1:], len(rows)]
+    blanks = [_first_blank(layout, rows, place, end) for place, end in zip(places, ends, strict=True)]
+    num_inner = sum(blank is not None for blank in blanks[:-1])
+    begin = blanks[-1]
+    if begin is None:
+        return
+    is_habit = num_inner <= _MAX_INNER_SHARE * len(places)
+    after = [place for place in range(begin if is_habit else len(rows) - 1, len(rows)) if place not in layout.notes]
+    are_credits = is_habit and all(map(_is_credit, (rows[place].text for place in after)))
+    if are_credits or any((_PUBLISHER if is_habit else _RIGHTS).search(rows[place].text) for place in after):
+        layout.notes |= dict.fromkeys(after, "after the last turn")
+    elif (is_habit and after) or any("://" in rows[place].text for place in after):
+        layout.leftovers = [rows[place].text for place in after]
+
+
+def _is_credit(text: str) -> bool:
+    """Whether the row is a rule or a header field such as `Music: Ann Lee`."""
+    field = field_of(text)
+    return is_rule(text) or (field is not None and is_known_key(field[0]))
+
+
+def _first_blank(layout: Layout, rows: Sequence[Row], place: int, end: int) -> int | None:
+    """Returns the first row of a turn that follows a blank line within its words; rows in brackets are left out."""
+    for row in range(place + 1, end):
+        if (
+            rows[row].after_blank
+            and not _is_below_name(layout, rows, row)
+            and not _NOTE.fullmatch(rows[row].text)
+            and row not in layout.notes
+            and rows[row].mark != "#"
+        ):
+            return row
+    return None
+
+
+def drop_first_fields(layout: Layout, rows: Sequence[Row]) -> None:
+    """Removes first labels that occur once, as in a title with a colon, if what follows is no sentence and other turns are."""
+    places = sorted(layout.heads)
+    keys = [key_of(layout.heads[place].name or "") for place in places]
+    if len(places) < _MIN_TURNS or any(head.time for head in layout.heads.values()):
+        return
+    ends = [rows[following - 1].text for following in [*places[1:], len(rows)]]
+    if sum(map(ends_sentence, ends)) < 0.8 * len(ends):
+        return
+    for place, key, end in zip(places[: len(places) // 3], keys, ends, strict=False):
+        if keys.count(key) > 1 or is_role(key) or ends_sentence(end):
+            return
+        del layout.heads[place]
+
+
+def _paragraphs(layout: Layout, rows: Sequence[Row]) -> list[tuple[int, int]]:
+    """Returns (first row, last row) of the paragraphs from the first turn on; a name alone is one with the words below it."""
+    first = min(layout.heads)
+    spaced = sum(rows[place].after_blank for place in layout.heads) >= 0.8 * len(layout.heads)
+    if not spaced and len(layout.heads) < 0.8 * (len(rows) - first):
+        return []
+    starts = [
+        place
+        for place in range(first, len(rows))
+        if place in layout.heads
+        or ((rows[place].after_blank or not spaced) and not _is_below_name(layout, rows, place))
+    ]
+    return [(place, end - 1) for place, end in zip(starts, [*starts[1:], len(rows)], strict=True)]
+
+
+def _is_below_name(layout: Layout, rows: Sequence[Row], place: int) -> bool:
+    above = place - 1
+    while above in layout.used:
+        above -= 1
+    return above in layout.heads and not layout.heads[above].rest.strip()
+
+
+def _is_loose(text: str) -> bool:
+    """Whether the row is short, starts as a title does and does not end as a sentence does."""
+    return len(text.split()) <= _MAX_LOOSE_WORDS and not text[0].islower() and not ends_sentence(text)
+
+
+def notes_between(layout: Layout, rows: Sequence[Row]) -> dict[int, str]:
+    """Returns the rows between turns that are no speech: titles such as `Chapter 3: The bell`, a time and a few words alone
+    before a turn, and lines of a chat with a date and no name."""
+    is_chat = 2 * sum(head.is_dated and head.name is not None for head in layout.heads.values()) > len(layout.heads)
+    notes: dict[int, str] = {}
+    for place in range(min(layout.heads) + 1, len(rows)):
+        row, time = rows[place], time_head(rows[place].text)
+        if place in layout.heads:
+            continue
+        if time is None:
+            if _is_numbered_title(row.text) and not any(map(_is_numbered_title, _neighbors(rows, place))):
+                notes[place] = "title of a chapter"
+        elif is_chat and time.is_dated:
+            notes[place] = "message of the chat program"
+        elif is_title(time) and row.after_blank and place + 1 in layout.heads and rows[place + 1].after_blank:
+            notes[place] = "title of a chapter"
+    return notes
+
+
+def _neighbors(rows: Sequence[Row], place: int) -> list[str]:
+    return [row.text for row in (*rows[place - 1 : place], *rows[place + 1 : place + 2])]
+
+
+def _is_numbered_title(text: str) -> bool:
+    match = _NUMBERED_TITLE.match(text)
+    is_short = len(text.split()) <= _MAX_TITLE_WORDS and not ends_sentence(text)
+    return match is not None and match[1].casefold() in NUMBERED and is_short

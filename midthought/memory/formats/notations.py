@@ -1,0 +1,317 @@
+"""Finds how a text writes its turns from what recurs in it: the same signs around a few labels that alternate.
+
+Does not know any notation. It is a second reading beside the known styles: it reads turns that they miss, and adds doubts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
+from typing import NamedTuple
+
+from midthought.memory.formats.line_candidates import Row, is_annotation, key_of
+from midthought.memory.formats.line_heads import Head, is_label
+from midthought.memory.formats.scripts import ends_sentence, folded, word_count
+from midthought.memory.turns import CLOCK, clock_time
+
+_TOKEN = re.compile(
+    r"(?P<tag><[^<>\s,=/]{0,40}[,=/][^<>\s]{0,40}>)|(?P<number>\d+(?:[:.,/]\d+)*)|(?P<blank>\s+)|"
+    r"(?P<word>[^\W\d_](?:\w|[.'’·・@&/_-](?=\w)|[\u0591-\u05c7\u0900-\u0903\u093a-\u094f\u05f3\u05f4]|\"(?=[\u05d0-\u05ea]))*)|(?P<sign>.)",
+    re.DOTALL,
+)
+_SIGNS = {"tag": "<>", "number": "#", "blank": "\t"}
+_DASH = re.compile(r"\s[-–—]\s")
+_END = re.compile(r"[.!?…,]+\s*")
+_HALF = re.compile(r"[(\[{][^)\]}]*$")
+"""A bracket that is not closed."""
+_OPENING = {")": "(", "]": "["}
+_MAX_HEAD_LETTERS = 160
+_MAX_LEAD_TOKENS = 16
+_MAX_LEADS = 8
+_MIN_SPANS = 3
+_MIN_SPANS_SHARE = 0.02
+_MAX_JUDGED = 10
+"""Notations that are compared with the whole text."""
+_MIN_LEAD_SHARE = 0.4
+_MIN_SIGNS_SHARE = 0.05
+_MIN_PARAGRAPHS = 0.05
+_MAX_LABEL_WORDS = 8
+_MAX_LABEL_LETTERS = 60
+_WEAK_SIGNS = frozenset(" .,!?…'’\"“”„«»-–—&/@")
+"""Signs that sentences have within, too. A separator without others is weak."""
+_TIME = re.compile(rf"{CLOCK}|\d{{1,6}}\.\d{{1,6}}")
+_MIN_HEADS = 6
+_MIN_SHARE = 0.9
+_MIN_SHARE_OF_BLANKS = 0.95
+_MIN_SHARE_OF_SENTENCES = 0.8
+_MAX_MAIN_SHARE = 0.85
+INDUCED = "induced"
+"""The style of such a notation."""
+
+
+class Token(NamedTuple):
+    """A word, a number (`#`), a blank, a wide blank (a tab), a tag (`<>`) or another sign."""
+
+    sign: str
+    start: int
+    end: int
+    is_word: bool
+
+
+class Span(NamedTuple):
+    """Where a label starts and ends, and where the words after it start."""
+
+    start: int
+    end: int
+    rest: int
+
+
+@dataclass
+class Notation:
+    """Signs that stand before and after labels, and the turns that they mark."""
+
+    lead: str
+    sep: str
+    heads: dict[int, Head]
+    """Turns whose labels recur, by row."""
+    others: dict[int, Head]
+    """Turns whose labels do not."""
+    labels: Counter[str]
+    share: float
+    """Of the places, from the first turn to the last one, at which a turn may start."""
+    is_strong: bool
+    """Whether the separator has a sign that sentences seldom have."""
+    is_certain: bool = False
+    """Whether the labels start nearly all units of the text, are few, recur and alternate."""
+
+    are_names: bool = False
+    """Whether the labels have the shape of names and are no words of the text."""
+
+    @property
+    def evidence(self) -> tuple[bool, bool, int, int]:
+        """Of two notations, the one with more is better."""
+        gain = len(self.heads) - 2 * len(self.labels)
+        return self.is_certain, self.is_strong, gain, len(self.lead) + len(self.sep)
+
+
+def notation_of(rows: Sequence[Row]) -> Notation | None:
+    """Returns the notation that explains most rows; None if less than two labels recur. Takes linear time."""
+    tokens = [list(_tokens(row)) for row in rows]
+    starts = [place for place, row in enumerate(rows) if place == 0 or row.after_blank]
+    if len(starts) < max(2, _MIN_PARAGRAPHS * len(rows)):
+        starts = list(range(len(rows)))
+    found: list[Notation] = []
+    for lead, offsets in _leads(tokens):
+        own = (
+            sorted(offsets)
+            if lead.strip() and not has_words(lead) and len(offsets) >= _MIN_PARAGRAPHS * len(rows)
+            else starts
+        )
+        by_sep: dict[str, dict[int, list[Span]]] = defaultdict(lambda: defaultdict(list))
+        for place, number in offsets.items():
+            for sep, span in _spans(tokens[place][number:], rows[place].text):
+                by_sep[sep][place].append(span)
+        for sep, spans in by_sep.items():
+            is_usual = len(spans) >= max(_MIN_SPANS, _MIN_SPANS_SHARE * len(rows))
+            if is_usual and not _HALF.search(sep) and (notation := _supported(rows, lead, sep, spans, own)):
+                found.append(notation)
+    best = sorted(found, key=lambda each: each.evidence)[-_MAX_JUDGED:]
+    for notation in best:
+        notation.are_names = _are_names(rows, notation)
+        notation.is_certain = _is_certain(notation, rows)
+    return max(best, key=lambda each: each.evidence, default=None)
+
+
+def _tokens(row: Row) -> Iterator[Token]:
+    """Returns the first tokens of a row."""
+    if row.mark in ("code", "#"):
+        return
+    for match in _TOKEN.finditer(folded(row.text[:_MAX_HEAD_LETTERS])):
+        kind, text = match.lastgroup or "", match.group()
+        sign = _SIGNS.get(kind, text) if kind != "blank" or text != " " else " "
+        yield Token(sign, match.start(), match.end(), kind == "word")
+
+
+def _leads(tokens: Sequence[Sequence[Token]]) -> list[tuple[str, dict[int, int]]]:
+    """Returns the starts that most rows have, with the number of the first token after them, by row."""
+    counts: Counter[str] = Counter()
+    offsets: dict[str, dict[int, int]] = defaultdict(dict)
+    for place, row in enumerate(tokens):
+        lead = ""
+        for number, token in enumerate(row[:_MAX_LEAD_TOKENS]):
+            if token.is_word:
+                counts[lead] += 1
+                offsets[lead][place] = number
+            lead += token.sign
+    usual = [
+        lead
+        for lead, count in counts.most_common()
+        if count > 2 and count >= (_MIN_LEAD_SHARE if has_words(lead) else _MIN_SIGNS_SHARE) * len(tokens)
+    ]
+    return [(lead, offsets[lead]) for lead in usual[:_MAX_LEADS]]
+
+
+def _spans(tokens: Sequence[Token], text: str) -> Iterator[tuple[str, Span]]:
+    """Returns (separator, span) for every end that the label may have, and every end of the signs after it."""
+    start, number = tokens[0].start, 0
+    for _ in range(_MAX_LABEL_WORDS):
+        if number >= len(tokens) or tokens[number].start - start > _MAX_LABEL_LETTERS:
+            return
+        stop = next((n for n in range(number + 1, len(tokens)) if tokens[n].is_word), len(tokens))
+        run = _without_closing(tokens[number + 1 : stop], text[start : tokens[number].end])
+        is_last = stop == len(tokens)
+        for skipped in (0, 2) if [token.sign for token in run[:2]] == [" ", "#"] else (0,):  # `Speaker 1`
+            end = tokens[stop - len(run) - 1 + skipped].end
+            if is_last:
+                yield "".join(token.sign for token in run[skipped:]) + "\n", Span(start, end, len(text))
+            for last in range(skipped, len(run)):
+                if run[last].sign in " \t" or (last + 1 == len(run) and not is_last):
+                    yield "".join(token.sign for token in run[skipped : last + 1]), Span(start, end, run[last].end)
+        number = stop
+
+
+def _without_closing(run: Sequence[Token], label: str) -> Sequence[Token]:
+    """Returns the signs after a label without those that belong to it: a bracket that it opens, `_` at its end."""
+    while run:
+        if run[0].sign == "." and len(run) > 1 and run[1].sign in _OPENING:
+            label, run = label + ".", run[1:]
+        sign = run[0].sign
+        is_open = label.count(_OPENING[sign]) > label.count(sign) if sign in _OPENING else label.count('"') % 2 == 1
+        if not (sign == "_" or (sign in (*_OPENING, '"') and is_open)):
+            break
+        label, run = label + sign, run[1:]
+    return run
+
+
+def _supported(
+    rows: Sequence[Row], lead: str, sep: str, spans: dict[int, list[Span]], starts: Sequence[int]
+) -> Notation | None:
+    """Returns the notation with the labels that recur; the longest label that nearly always follows a shorter one."""
+    labels = {
+        place: [key_of(rows[place].text[span.start : span.end]) for span in found] for place, found in spans.items()
+    }
+    counts = Counter(label for found in labels.values() for label in found)
+    longer: Counter[str] = Counter()
+    for found in labels.values():
+        longer.update(short for short, long in pairwise(found) if counts[long] > 1)
+    heads: dict[int, Head] = {}
+    others: dict[int, Head] = {}
+    kept: Counter[str] = Counter()
+    for place, found in labels.items():
+        number = 0
+        while (
+            number + 1 < len(found)
+            and counts[found[number + 1]] > 1
+            and longer[found[number]] >= _MIN_SHARE * counts[found[number]]
+        ):
+            number += 1
+        head = _head(rows[place].text, spans[place][number])
+        if counts[found[number]] > 1 and found[number] and not is_annotation(found[number]):
+            heads[place] = head
+            kept[found[number]] += 1
+        elif rows[place].after_blank and is_label(head.name or "") and not is_annotation(found[number]):
+            others[place] = head
+    if len(kept) < 2 or kept.total() < 2 * len(kept):
+        return None
+    first, last = min(heads), max(heads)
+    within = [place for place in starts if first <= place <= last]
+    share = sum(place in heads for place in within) / max(1, len(within))
+    notation = Notation(
+        lead, sep, heads, others, kept, share, not _WEAK_SIGNS.issuperset(sep) or bool(_DASH.search(sep))
+    )
+    if all(head.rest.endswith("|") for head in heads.values()):  # the end of a table's row
+        notation.heads, notation.others = (
+            {place: head._replace(rest=head.rest.rstrip("| ")) for place, head in found.items()}
+            for found in (heads, others)
+        )
+    return notation
+
+
+def _is_certain(notation: Notation, rows: Sequence[Row]) -> bool:
+    places, counts, num = sorted(notation.heads), notation.labels, len(notation.heads)
+    keys = [key_of(notation.heads[place].name or "") for place in places]
+    alternate = 2 * sum(before != after for before, after in pairwise(keys)) >= num
+    are_few = num >= _MIN_HEADS and 3 * len(counts) <= num and counts.most_common(1)[0][1] <= _MAX_MAIN_SHARE * num
+    sizes = [word_count(row.text) for row in rows]
+    is_most = 2 * sum(sizes[places[0] :]) >= sum(sizes)
+    if not (are_few and alternate and is_most and _have_words(notation)):
+        return False
+    if not notation.is_strong:
+        least = _MIN_SHARE_OF_BLANKS if notation.sep == " " else _MIN_SHARE_OF_SENTENCES
+        return notation.share >= least and num >= 8 and 4 * len(counts) <= num and notation.are_names
+    after_end = sum(place == 0 or rows[place].after_blank or ends_sentence(rows[place - 1].text) for place in places)
+    are_labels = all(is_label(head.name or "") for head in notation.heads.values())
+    is_wrapped = (
+        after_end >= 0.95 * num
+        and num > _MIN_HEADS
+        and (notation.share >= 0.4 or (are_labels and num >= 0.08 * len(rows)))
+    )
+    return notation.share >= _MIN_SHARE or is_wrapped
+
+
+def _have_words(notation: Notation) -> bool:
+    """Whether words follow the labels: in the next row if they are alone, else without the same words at their ends."""
+    if notation.sep.endswith("\n"):
+        followed = sum(place + 1 not in notation.heads for place in notation.heads)
+        return followed >= _MIN_SHARE * len(notation.heads) and not _END.fullmatch(notation.sep)
+    if is_label_cut(notation.heads):
+        return False
+    ends = Counter(re.sub(r"\d+", "#", head.rest.rpartition(" ")[2]) for head in notation.heads.values())
+    ((end, num),) = ends.most_common(1)
+    return num < _MIN_SHARE * len(notation.heads) or not has_words(end)
+
+
+def _head(text: str, span: Span) -> Head:
+    """Returns the head of a row; its time is the first one before the words."""
+    time = _TIME.search(folded(text[: span.start])) or _TIME.search(folded(text[span.end : span.rest]))
+    return Head(INDUCED, text[span.start : span.end], clock_time(time.group()) if time else None, text[span.rest :])
+
+
+def _are_names(rows: Sequence[Row], notation: Notation) -> bool:
+    """Whether all labels have the shape of names and none occurs in the text as a word in lower case."""
+    wanted = {label for label in notation.labels if label.isalpha() and label != label.upper()}
+    said = [notation.heads[place].rest if place in notation.heads else row.text for place, row in enumerate(rows)]
+    are_words = any(word.strip(".,;:!?\"'()") in wanted for text in said for word in text.split()) if wanted else False
+    names = [head.name or "" for head in notation.heads.values()]
+    return not are_words and all(is_label(name) or any(map(_is_upper, name.split())) for name in names)
+
+
+def _is_upper(word: str) -> bool:
+    return len(word) > 1 and word.isupper()
+
+
+def is_label_cut(heads: Mapping[int, Head]) -> bool:
+    """Whether each label is always followed by the same word, as in `Dr` and `Lee`."""
+    following: dict[str, set[str]] = defaultdict(set)
+    counts = Counter(key_of(head.name or "") for head in heads.values())
+    for head in heads.values():
+        following[key_of(head.name or "")].add(head.rest.split(maxsplit=1)[0] if head.rest.strip() else "")
+    rests = {head.rest.strip() for head in heads.values()}
+    are_different = len(rests) > 2 * len(counts) or not any(" " in rest for rest in rests)
+    return (
+        are_different
+        and len(counts) > 1
+        and min(counts.values()) > 1
+        and all(len(words) == 1 and "" not in words for words in following.values())
+    )
+
+
+def has_words(text: str) -> bool:
+    """Whether the text has a word, not only numbers, tags and signs."""
+    return any(match.lastgroup == "word" for match in _TOKEN.finditer(folded(text[:_MAX_HEAD_LETTERS])))
+
+
+def times_of(rows: Sequence[Row]) -> dict[int, Head]:
+    """Returns the times of rows that start with the same signs around numbers, such as `0.000 | 2.300 | `, if nearly all do."""
+    found: dict[str, dict[int, Head]] = defaultdict(dict)
+    for place, row in enumerate(rows):
+        lead = ""
+        for token in takewhile(lambda token: not token.is_word, _tokens(row)):
+            lead += token.sign
+            if token.sign in " \t" and "#" in lead and (time := _TIME.search(folded(row.text[: token.end]))):
+                found[lead][place] = Head("time", None, clock_time(time.group()), row.text[token.end :])
+    most = max(found.items(), key=lambda item: (len(item[1]), len(item[0])), default=("", {}))[1]
+    return most if len(most) >= _MIN_SHARE * len(rows) and len(most) > 2 else {}

@@ -1,0 +1,114 @@
+"""Turns are found from what recurs in a text, in notations that no reader knows; what breaks a text's habit is no speech."""
+
+import pytest
+from read_texts import said
+
+NAMES = ("Ann Lee", "Bob Reece", "Dr. Cid Moore")
+TEXTS = [
+    "So the bell rang at three, and nobody was there.", "Did it?", "It did: twice, in fact.", "“Twice” is odd.",
+    "Well. We had no clock.", "And the tide?", "12 of us saw it leave.", "Then I will write that down, as it was said.",
+]  # fmt: skip
+TURNS = [(NAMES[n % len(NAMES)], text) for n, text in enumerate(TEXTS * 2)]
+
+
+def written(line: str, names=NAMES) -> tuple[str, list[tuple[str, str]]]:
+    """The text of the turns in a notation, and the turns."""
+    turns = [(names[n % len(names)], text) for n, (_, text) in enumerate(TURNS)]
+    return "".join(line.format(name=name, text=text, n=n) for n, (name, text) in enumerate(turns)), turns
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{name} => {text}\n\n",
+        "{name} ~ {text}\n",
+        "● {name}  {text}\n",
+        "tape4 {n} {name} # {text}\n",
+        "'''{name}:''' {text}\n\n",
+        "{name}: — {text}\n",
+        "{name} says: {text}\n",
+        "{n} {name}= {text}\n",
+        "#{n} {name}: {text}\n",
+        "| {n}.5 | {name} | {text} |\n",
+        "{name}\t\t{n}.5\t{n}.9\t{text}\n",
+        "\\\\textbf{{{name}:}} {text}\n\n",
+        "<{name}>: {text}\n",
+        "({n}:00) {name}, {n}:05:\n{text}\n\n",
+    ],
+)
+def test_a_notation_that_no_reader_knows_is_read_from_what_recurs(read, line):
+    text, turns = written(line)
+    transcript = read(text)
+    assert said(transcript) == turns
+    assert not transcript.is_doubtful, transcript.doubts
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("El señor PRESIDENTE", "La señora GARCÍA"), ("○議長（山田）", "○鈴木君"), ("mod1", "p_2"), ('היו"ר לוי', "כהן")],
+)
+def test_labels_of_any_shape_that_recur_at_every_turn_are_speakers(read, names):
+    text, turns = written("{name}: {text}\n\n", names)
+    assert said(read(text)) == [(name.removeprefix("○"), words) for name, words in turns]
+
+
+def test_turns_of_wrapped_lines_that_start_with_an_indent(read):
+    names = ("Mr. SMITH of Texas", "The SPEAKER pro tempore")
+    text, turns = written("  {name}. {text}\nand so it was on that day, as far\nas anybody knows.\n", names)
+    more = "and so it was on that day, as far as anybody knows."
+    assert said(read(text)) == [(name, f"{words} {more}") for name, words in turns]
+
+
+def test_a_few_names_in_an_uncertain_notation_are_reported(read):
+    lines = [f"Then we went on to the pier, and the {n}th bell was heard again by all of us.\n\n" for n in range(30)]
+    names = [f"{name}, {text}\n\n" for name, text in TURNS[:9]]
+    transcript = read("".join(line + (names[n // 3] if n % 3 == 0 and n < 27 else "") for n, line in enumerate(lines)))
+    assert transcript.is_doubtful and "many lines start alike" in " ".join(transcript.doubts)
+
+
+def test_titles_between_turns_and_a_publisher_after_them_are_no_speech(read):
+    text, turns = written("{name}: {text}\n\n")
+    parts = text.split("\n\n")
+    page = "\n\n".join(
+        [*parts[:6], "The clock in the hall", *parts[6:-1], "© Tower Radio. All rights reserved.", "Subscribe to us."]
+    )
+    transcript = read(page)
+    assert said(transcript) == turns
+    assert [skip.reason for skip in transcript.skipped] == [
+        "title between turns",
+        "after the last turn",
+        "after the last turn",
+    ]
+
+
+def test_a_second_paragraph_that_only_the_last_turn_has_is_reported(read):
+    text, _ = written("{name}: {text}\n\n")
+    transcript = read(f"{text}This was the third of our evenings on the pier.\n")
+    assert transcript.is_doubtful and "after the last turn" in transcript.doubts[0]
+
+
+def test_a_title_with_a_colon_is_no_turn(read):
+    text, turns = written("{name}: {text}\n\n")
+    transcript = read(f"The bell keeper: half a century of waiting\n\n{text}")
+    assert said(transcript) == turns and transcript.header[0][0] == "The bell keeper"
+
+
+def test_times_in_numbers_before_words_and_times_spelled_below_times(read):
+    numbers = read("".join(f"{n}.000000\t{n + 1}.500000\t{text}\n" for n, text in enumerate(TEXTS * 2)))
+    assert [turn.text for turn in numbers.turns] == [" ".join(TEXTS * 2)] and numbers.turns[0].marks[1][1] == "00:00:02"
+    spelled = read("".join(f"{n}:05\n{n} Minuten, 5 Sekunden\n{text}\n" for n, text in enumerate(TEXTS, 1)), "b.txt")
+    assert [turn.text for turn in spelled.turns] == [" ".join(TEXTS)]
+
+
+def test_a_table_with_headings_in_any_words(read):
+    rows = "".join(f'{n},{name},"{text}",{("yes", "no")[n % 3 == 0]}\n' for n, (name, text) in enumerate(TURNS))
+    assert said(read(f"seq,who_is_talking,what_was_said,checked\n{rows}", "a.csv")) == TURNS
+
+
+def test_empty_speakers_of_a_table_are_the_one_before_only_if_labels_mark_changes(read):
+    def table(labels: list[str]) -> str:
+        return "speaker,text\n" + "".join(f"{label},Line {n} of them.\n" for n, label in enumerate(labels))
+
+    changes = read(table(["Ann", "", "Bob", "", "Ann", "Bob", "", ""]), "a.csv")
+    assert [turn.speaker for turn in changes.turns] == ["Ann", "Bob", "Ann", "Bob"] and not changes.is_doubtful
+    assert read(table(["Ann", "", "", "Ann", "", "Bob", "", "Bob"]), "b.csv").is_doubtful
