@@ -148,7 +148,7 @@ def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dic
     counts = Counter(
         name_of(head.name or "")
         for style, found in candidates.items()
-        if style not in ("name", "any:", "name |", ODD + "any:")
+        if style not in ("name", "name |")
         and bare_style(style.removeprefix(ODD)) not in OF_SENTENCES
         and not style.startswith("# ")
         and style != "bold name"

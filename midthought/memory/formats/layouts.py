@@ -46,7 +46,6 @@ _WEIGHTS = {
     "name\t": 0.6,
     "(name)": 0.6,
     "name.": 0.6,
-    "any:": 0.7,
     "@name": 0.9,
     "name": 0.4,
     "name below": 0.35,
@@ -87,7 +86,7 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
     num_words = [word_count(row.text) for row in rows]
     best, best_evidence = Layout(), 0.0
     for style, found in candidates.items():
-        accepted = _odd_heads(rows, found, style) if style.startswith(ODD) else accepted_heads(rows, found, style)
+        accepted = {} if style.startswith(ODD) else accepted_heads(rows, found, style)
         if not accepted or not _is_supported(rows, accepted, found, num_words, style):
             continue
         evidence = _evidence(style, accepted)
@@ -201,24 +200,11 @@ def speakers_of(rows: Sequence[Row]) -> Layout:
     return layout
 
 
-def _odd_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> dict[int, Head]:
-    """Returns labels without the shape of names, such as `mod1:`, if a few of them recur at the starts of most paragraphs."""
-    counts = Counter(key_of(head.name or "") for head in found.values())
-    units = sum(row.after_blank for row in rows)
-    is_usual = bare_style(style.removeprefix(ODD)) == "name:" and all(len(key.split()) < 3 for key in counts)
-    are_many = (
-        len(found) > 7 and 4 * len(counts) <= len(found) and len(found) >= 0.4 * (units if units > 1 else len(rows))
-    )
-    return found if is_usual and are_many and not any(map(is_annotation, counts)) else {}
-
-
 def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> dict[int, Head]:
     """Returns the heads whose labels the file supports."""
     bare = bare_style(style)
     keys = {place: key_of(head.name or "") for place, head in found.items()}
     counts = Counter(keys.values())
-    if bare == "any:" and not (len(found) > 3 and 2 * len(counts) <= len(found) and _explains(rows, found, style)):
-        return {}
     is_weak = bare in WEAK and not (style.startswith("bold ") and bare != "name")
     rejected = {
         key

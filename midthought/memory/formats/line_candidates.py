@@ -116,7 +116,7 @@ def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
         for head in heads:
             if head.style == "time name" and next_is_timed and not head.rest.strip():
                 continue  # a line of few words, as the next one
-            is_usual = head.style in ("any:", "<name>", "@name") or row.num_bold > 0 or is_label(head.name or "")
+            is_usual = head.style in ("<name>", "@name") or row.num_bold > 0 or is_label(head.name or "")
             (found if is_usual else odd)[prefix + head.style][place] = head
         follower = rows[place + 1] if place + 1 < len(rows) else None
         name = alone[place]

@@ -62,10 +62,6 @@ _PATTERNS = {style: regex.compile(pattern, regex.DOTALL) for style, pattern in _
 _TIME_FIRST = regex.compile(rf"{_TIME}(?:\s{{0,9}}[:–—-])?{_BREAK}{_REST}", regex.DOTALL)
 _ALONE = regex.compile(r"\[?(?P<name>[^:\[\]|<>]{1,80}?)\]?$")
 _WIDE_COLON = regex.compile(rf"{_NAME}\s{{0,3}}:{_REST}", regex.DOTALL)
-_ANY = regex.compile(
-    rf"(?P<name>[^\s:()\[\]|<>\\,.!?]{{1,20}}(?:\s[^\s:()\[\]|<>\\,.!?]{{1,20}})?):{_BREAK}{_REST}", regex.DOTALL
-)
-"""A label of any shape: accepted only if nearly all lines have one."""
 _MARK = regex.compile(r"(?:>>+|[-–—•])\s{0,3}(?=\S)|:(?=[^\s:])")
 
 _CHAT = regex.compile(r"^From\s{1,3}(.{1,60}?)(?:\s{1,3}to\s{1,3}\S.{0,40})?$")
@@ -111,8 +107,6 @@ def heads_of(line: str, *, any_name: bool = False) -> list[Head]:
             line[colon] != ":" or not match["rest"][:1].isascii()
         ):  # no blank after a wide colon, or before another script
             found.append(_head("name:", match, line))
-    if not found and (match := _ANY.match(plain, offset)):
-        found.append(_head("any:", match, line))
     return found
 
 
