@@ -54,7 +54,7 @@ def mark_loose_rows(layout: Layout, rows: Sequence[Row]) -> None:
 
 def mark_last_rows(layout: Layout, rows: Sequence[Row]) -> None:
     """Adds what follows the last turn to the notes if it has the signs of a publisher's lines, else to the leftovers: the first
-    blank line within a turn stands in the last one."""
+    blank line within a turn is in the last one."""
     places = sorted(layout.heads)
     if len(places) < _MIN_TURNS:
         return

@@ -123,7 +123,7 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
 
 
 def _with_notation(known: Layout, notation: Notation) -> Layout:
-    """Returns the turns of the notation if the known style misses many of them, else those of the known style.
+    """Returns the turns of the notation if the known style misses many of them; else of the known style.
 
     Signs and times that the notation has before the words, and the known style takes for words, are removed.
     """

@@ -62,7 +62,7 @@ class Token(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Where a label starts and ends, and where the words after it start."""
+    """Places at which a label starts and ends, and at which the words after it start."""
 
     start: int
     end: int
