@@ -21,7 +21,7 @@ def judge(path: str | os.PathLike[str]) -> list[Finding]:
     `CheckpointError` if there are no metrics.
     """
     folder = RunFolder(path)
-    if not folder.metrics_path.is_file():
+    if not folder.metrics.num_lines:
         raise CheckpointError(
             f"{folder.path} has no {folder.metrics_path.name}; give the folder of a run that has done an iteration"
         )

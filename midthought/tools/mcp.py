@@ -17,6 +17,7 @@ from midthought.tools.bounded_schema import MAX_SCHEMA_CHARS
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.mcp_connection import Connection, McpServerError, Remote, Started
 
+_MAX_NAME_CHARS = 128
 _MAX_RESULT_CHARS = 100_000
 """Longer results are cut here; the rollout loop then cuts the text for the model to tokens."""
 _MAX_DEPTH = 64
@@ -102,8 +103,14 @@ class McpTool(Tool):
 
     def __init__(self, connection: Connection, listed: Any, prefix: str) -> None:
         schema = listed.input_schema
-        if len(json.dumps(schema)) > MAX_SCHEMA_CHARS:
-            raise McpServerError(f"MCP tool {listed.name!r}: its schema has more than {MAX_SCHEMA_CHARS:,} characters")
+        description = listed.description or listed.title or listed.name
+        if len(listed.name) > _MAX_NAME_CHARS:
+            raise McpServerError(f"MCP tool {listed.name!r:.80}: its name has more than {_MAX_NAME_CHARS} characters")
+        for part, size in (("schema", len(json.dumps(schema))), ("description", len(description))):
+            if size > MAX_SCHEMA_CHARS:
+                raise McpServerError(
+                    f"MCP tool {listed.name!r}: its {part} has more than {MAX_SCHEMA_CHARS:,} characters"
+                )
         try:
             ArgumentsChecker(schema)
         except SettingsError as error:
@@ -111,7 +118,7 @@ class McpTool(Tool):
         required = schema.get("required", ())
         self.definition = ToolDefinition(
             prefix + _NOT_IN_A_NAME.sub("_", listed.name),
-            listed.description or listed.title or listed.name,
+            description,
             [parameter_of(name, part, schema, name in required) for name, part in schema.get("properties", {}).items()],
             schema=schema,
         )

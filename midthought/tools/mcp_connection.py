@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import logging
 import os
 import threading
 from collections import deque
@@ -23,6 +24,9 @@ _LATER_SECONDS = 1.0
 _LOG_SECONDS = 1.0
 """Time to read the last lines of a server that has ended."""
 _CLOSE_SECONDS = 15.0
+_MAX_REASON_CHARS = 400
+_LOGGERS = ("mcp.client.stdio", "mcp.client.streamable_http", "client", "mcp.shared.tool_name_validation")
+"""Loggers of the SDK that report what a server sent."""
 
 
 class Started:
@@ -31,7 +35,7 @@ class Started:
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str] | None, folder: str | Path | None
     ) -> None:
-        self.name = f"MCP server {' '.join(map(str, command))!r}"
+        self.name = f"MCP server {_one_line(' '.join(map(str, command)))!r}"
         self._command = command
         self._environment = environment
         self._folder = folder
@@ -150,10 +154,10 @@ class Connection:
     def _failure(self, error: BaseException) -> McpServerError:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        reason = str(getattr(error, "message", "") or error) or type(error).__name__
+        reason = _one_line(str(getattr(error, "message", "") or error)) or type(error).__name__
         if isinstance(error, TimeoutError):
             reason = f"no answer within {self._start_seconds:g} seconds"
-        log = f"; its last output: {self._server.last_lines}" if self._server.last_lines else ""
+        log = f"; its last output: {_one_line(self._server.last_lines)}" if self._server.last_lines else ""
         return McpServerError(f"the {self._server.name} cannot be used: {reason}{log}")
 
 
@@ -165,5 +169,27 @@ async def _listed(client: Any) -> list[Any]:
         tools += page.tools
         cursor = page.next_cursor
         if cursor is None:
-            break
-    return tools
+            return tools
+    raise McpServerError(f"its list of tools has more than {_MAX_PAGES} pages")
+
+
+def _one_line(text: str) -> str:
+    """Returns the text without line breaks, and its end left out if it is long: servers, and the SDK, write pages."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_REASON_CHARS else line[:_MAX_REASON_CHARS] + "…"
+
+
+class _OneLine(logging.Filter):
+    """Shortens the SDK's messages about what a server sent to one line each, without tracebacks."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if f"{os.sep}mcp{os.sep}" not in record.pathname:  # a logger of another package may have the same name
+            return True
+        error = record.exc_info[1] if record.exc_info else None
+        record.msg = _one_line(f"MCP: {record.getMessage()}" + (f": {error}" if error is not None else ""))
+        record.args, record.exc_info, record.exc_text = (), None, None
+        return True
+
+
+for _name in _LOGGERS:
+    logging.getLogger(_name).addFilter(_OneLine())
