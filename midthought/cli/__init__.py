@@ -69,7 +69,7 @@ def main() -> None:
     make_logs_printable()
     shorten_warnings()
     try:
-        app()
+        app(prog_name="midthought")
     except UserError as error:
         tell(f"midthought: {error}", err=True)
         sys.exit(TRAINING_STOPPED if isinstance(error, TrainingStoppedError) else MISTAKE)

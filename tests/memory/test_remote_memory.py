@@ -56,9 +56,9 @@ def test_a_thought_is_embedded_with_the_query_of_a_served_memory_too(service, st
     here, there = (
         MemoryRetrievalTool(memory, mode=mode, thought_words=9) for memory in (store, RemoteMemory(service.url))
     )
-    asked = "which thing was put there"
-    found = [tool.execute(query=asked, k=2, thought="<think>A boy's mitten as a filter?") for tool in (here, there)]
-    assert found[0] == found[1] != here.execute(query=asked, k=2)
+    found = [tool.execute(query="silk", k=1, thought="<think>Somebody had used a mitten") for tool in (here, there)]
+    assert found[0] == found[1] and found[0].metadata["chunk_ids"] == ["tide_2"]
+    assert here.execute(query="silk", k=1).metadata["chunk_ids"] != ["tide_2"]
 
 
 def test_filters_and_batches_are_those_of_the_store(service, store):

@@ -1,6 +1,7 @@
 """Methods beyond policy gradients in the training loop: what they improve, and that a resumed run continues exactly."""
 
 import copy
+import statistics
 
 import pytest
 import torch
@@ -67,16 +68,17 @@ def test_a_kl_penalty_on_rewards_that_only_select_is_an_error():
 
 # -- DPO -----------------------------------------------------------------------------------------------------------
 
-PAIRS = {"algorithm": "online_dpo", "group_size": 4, "batch_size": 16, "mini_batch_size": 8, "learning_rate": 3e-3}
+PAIRS = {"algorithm": "online_dpo", "group_size": 4, "batch_size": 16, "mini_batch_size": 8, "learning_rate": 5e-4}
 
 
 def test_online_dpo_raises_the_margin_and_the_reward(talker):
-    config = settings("best_and_worst", num_train_iters=8, policy_loss_options={"beta": 0.5}, **PAIRS)
+    config = settings("best_and_worst", num_train_iters=14, policy_loss_options={"beta": 0.5}, **PAIRS)
     with RayPPOTrainer(config, dataset=QUESTIONS, reward_fn=said, **talker) as trainer:
         history = trainer.fit()
     assert history[-1]["reward/mean"] > history[0]["reward/mean"] + 0.2
     trained = [row for row in history if row["batch/num_episodes"]]
-    assert trained[-1]["dpo_margin"] > trained[0]["dpo_margin"]
+    first, *later = (row["dpo_margin"] for row in trained)  # each of new pairs, so single ones may be negative
+    assert statistics.median(later) > first
     assert trained[-1]["kl_reference"] > trained[0]["kl_reference"] == pytest.approx(0, abs=1e-6)
     assert all(row["batch/num_episodes"] % 2 == 0 for row in history)
 
