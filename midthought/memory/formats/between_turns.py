@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from midthought.memory.formats.header_fields import field_of, is_known_key, is_rule
@@ -24,6 +25,7 @@ _PUBLISHER = re.compile(
 )
 """Signs of lines that a publisher adds."""
 _RIGHTS = re.compile(r"(?i)©|all rights reserved|^https?://\S+$")
+_SENTENCE = re.compile(r"[.!?…。！？]\s+\W*\w?")
 _NOTE = re.compile(r"[(\[（［【<][^()（）]*[)\]）］】>]\W?")
 
 
@@ -59,7 +61,8 @@ def mark_last_rows(layout: Layout, rows: Sequence[Row]) -> None:
     if len(places) < _MIN_TURNS:
         return
     ends = [*places[1:], len(rows)]
-    blanks = [_first_blank(layout, rows, place, end) for place, end in zip(places, ends, strict=True)]
+    (usual, _), *_ = Counter(end - place for place, end in zip(places, ends, strict=True)).most_common(1)
+    blanks = [_first_blank(layout, rows, place, end, usual) for place, end in zip(places, ends, strict=True)]
     num_inner = sum(blank is not None for blank in blanks[:-1])
     begin = blanks[-1]
     if begin is None:
@@ -69,7 +72,7 @@ def mark_last_rows(layout: Layout, rows: Sequence[Row]) -> None:
     are_credits = is_habit and all(map(_is_credit, (rows[place].text for place in after)))
     if are_credits or any((_PUBLISHER if is_habit else _RIGHTS).search(rows[place].text) for place in after):
         layout.notes |= dict.fromkeys(after, "after the last turn")
-    elif (is_habit and after) or any("://" in rows[place].text for place in after):
+    elif (num_inner == 0 and after) or any("://" in rows[place].text for place in after):
         layout.leftovers = [rows[place].text for place in after]
 
 
@@ -79,8 +82,13 @@ def _is_credit(text: str) -> bool:
     return is_rule(text) or (field is not None and is_known_key(field[0]))
 
 
-def _first_blank(layout: Layout, rows: Sequence[Row], place: int, end: int) -> int | None:
-    """Returns the first row of a turn that follows a blank line within its words; rows in brackets are left out."""
+def _first_blank(layout: Layout, rows: Sequence[Row], place: int, end: int, usual: int) -> int | None:
+    """Returns the first row of a turn that follows a blank line within its words; rows in brackets are left out.
+
+    If no blank lines separate rows, as on pages, it is the first row after the usual number of rows.
+    """
+    if not any(row.after_blank for row in rows[1:]):
+        return place + usual if end - place > usual else None
     for row in range(place + 1, end):
         if (
             rows[row].after_blank
@@ -132,7 +140,12 @@ def _is_below_name(layout: Layout, rows: Sequence[Row], place: int) -> bool:
 
 def _is_loose(text: str) -> bool:
     """Whether the row is short, starts as a title does and does not end as a sentence does."""
-    return len(text.split()) <= _MAX_LOOSE_WORDS and not text[0].islower() and not ends_sentence(text)
+    return (
+        len(text.split()) <= _MAX_LOOSE_WORDS
+        and not text[0].islower()
+        and not _SENTENCE.search(text)
+        and not ends_sentence(text)
+    )
 
 
 def notes_between(layout: Layout, rows: Sequence[Row]) -> dict[int, str]:

@@ -28,6 +28,7 @@ _VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s+(?P<name>[^<>]*)>")
 _TAG = re.compile(r"</?(?:b|c|font|i|lang|rt|ruby|u)(?:[.\s][^<>]*)?>|</v>|<\d[\d:.]*>|\{\\[^{}]*\}", re.IGNORECASE)
 _FILE_FIELD = re.compile(r"(Kind|Language|Title|Region):\s*(.*)")
 _DASH = re.compile(r"^\s*(?P<change>>>+|[-–—])\s+")
+_MIN_DASHES_SHARE = 0.1
 _OUTSIDE = "not part of a cue"
 _MAX_NAME_WORDS = 2
 """Of the name of a cue, on the line before its times."""
@@ -35,7 +36,7 @@ _MAX_WORDS_OUTSIDE = 40
 _MAX_SHARE_OUTSIDE = 0.05
 _NOTES = ("NOTE", "STYLE", "REGION")
 """First words of the blocks of a VTT file that are no cues."""
-_BREAK = re.compile(r"\[br\]|<br\s?/?>", re.IGNORECASE)
+_BREAK = re.compile(r"\[br\]|(?i:<br\s?/?>)")
 
 
 class Cue(NamedTuple):
@@ -74,7 +75,7 @@ def read_captions(text: str) -> Reading:
 def read_cues(cues: list[Cue]) -> Reading:
     """Returns the turns of cues: speakers as `<v Name>`, `Name:`, `[NAME]:` or on lines of their own."""
     cues = [cue for cue in _unrolled(cues) if any(cue.lines)]
-    rows = [_row(number, line, place == 0) for number, cue in enumerate(cues) for place, line in enumerate(cue.lines)]
+    rows = _rows(cues)
     has_voices = any("<v" in row.text for row in rows)
     layout = Layout(confidence=0.95) if has_voices else _names_alone(cues, rows) or speakers_of(rows)
     segments: list[Segment] = []
@@ -95,11 +96,18 @@ def read_cues(cues: list[Cue]) -> Reading:
     return Reading(None, segments, (), (), layout.confidence, tuple(layout.doubts))
 
 
-def _row(number: int, line: str, is_first: bool) -> Row:
-    """Returns a line without the dash or the arrows of another speaker; arrows are its mark."""
-    dash = _DASH.match(line)
-    mark = ">>" if dash and dash["change"].startswith(">") else ""
-    return Row(number, line[dash.end() :] if dash else line, is_first, mark)
+def _rows(cues: Sequence[Cue]) -> list[Row]:
+    """Returns the lines without the dash or the arrows of another speaker; arrows are their mark. A few dashes among many
+    lines are parts of sentences."""
+    rows: list[Row] = []
+    lines = [(number, line, place == 0) for number, cue in enumerate(cues) for place, line in enumerate(cue.lines)]
+    found = [_DASH.match(line) for _, line, _ in lines]
+    num_dashes = sum(dash is not None and not dash["change"].startswith(">") for dash in found)
+    for (number, line, is_first), dash in zip(lines, found, strict=True):
+        is_arrow = dash is not None and dash["change"].startswith(">")
+        is_change = dash is not None and (is_arrow or num_dashes >= _MIN_DASHES_SHARE * len(lines))
+        rows.append(Row(number, line[dash.end() :] if dash and is_change else line, is_first, ">>" if is_arrow else ""))
+    return rows
 
 
 def _names_alone(cues: Sequence[Cue], rows: Sequence[Row]) -> Layout | None:

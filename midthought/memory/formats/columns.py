@@ -18,6 +18,9 @@ _MIN_ROWS = 3
 _MIN_WORDS = 2.0
 _MAX_LABEL_LETTERS = 40
 _NUMBER = re.compile(rf"\s*(?:\d+(?:\.\d+)?|{CLOCK})\s*")
+_NAMES_SPEAKERS = re.compile(
+    r"(?i)speak|talker|spreche|locut|habla|falant|parlant|орящ|спикер|actor|person|who\b|who_|party|话|話|发言|發言|화자|참석|المتحدث|דובר"
+)
 _NO_SPEAKERS = frozenset({
     "category", "confidence", "emotion", "event", "id", "intent", "kind", "label", "lang", "language", "model",
     "sentiment", "source", "state", "status", "topic", "type",
@@ -25,8 +28,11 @@ _NO_SPEAKERS = frozenset({
 """Keys whose values recur, too."""
 
 
-def columns_of(rows: Sequence[Sequence[object]]) -> dict[int, str]:
-    """Returns the names `text`, `speaker`, `start` and `end` by the number of their column; empty if there is no text."""
+def columns_of(rows: Sequence[Sequence[object]], headings: Sequence[str] = ()) -> dict[int, str]:
+    """Returns the names `text`, `speaker`, `start` and `end` by the number of their column; empty if there is no text.
+
+    Labels of any shape are speakers under a heading that says so.
+    """
     if len(rows) < _MIN_ROWS or len({len(row) for row in rows}) > 1:
         return {}
     columns = [[str(cell) for cell in column] for column in zip(*rows, strict=True)]
@@ -34,12 +40,13 @@ def columns_of(rows: Sequence[Sequence[object]]) -> dict[int, str]:
     if not words or max(words) < _MIN_WORDS:
         return {}
     names = {words.index(max(words)): "text"}
+    named = [number for number, heading in enumerate(headings[: len(columns)]) if names_speakers(heading)]
+    labels = [number for number in named if number not in names and _recur(columns[number])]
+    labels = labels or [number for number, column in enumerate(columns) if number not in names and are_labels(column)]
+    if labels:
+        names[max(labels, key=lambda number: _label_share(columns[number]))] = "speaker"
     for number, column in enumerate(columns):
-        if number in names:
-            continue
-        if "speaker" not in names.values() and are_labels(column):
-            names[number] = "speaker"
-        elif _are_numbers(column) and _go_up([cell for cell in column if cell.strip()]):
+        if number not in names and _are_numbers(column) and _go_up([cell for cell in column if cell.strip()]):
             free = [name for name in ("start", "end") if name not in names.values()]
             names |= {number: free[0]} if free else {}
     return names
@@ -48,8 +55,15 @@ def columns_of(rows: Sequence[Sequence[object]]) -> dict[int, str]:
 def speaker_key(entries: Sequence[Mapping[str, Any]]) -> str | None:
     """Returns the key whose values recur as the labels of speakers do, in entries that name none under a known key."""
     keys = {key for entry in entries[:100] for key, value in entry.items() if isinstance(value, str)}
-    found = [key for key in sorted(keys - _NO_SPEAKERS) if are_labels([str(entry.get(key) or "") for entry in entries])]
-    return found[0] if len(found) == 1 else None
+    values = {key: [str(entry.get(key) or "") for entry in entries] for key in sorted(keys - _NO_SPEAKERS)}
+    named = [key for key, said in values.items() if names_speakers(key) and _recur(said)]
+    found = named or [key for key, said in values.items() if are_labels(said)]
+    return max(found, key=lambda key: _label_share(values[key]), default=None)
+
+
+def names_speakers(key: str) -> bool:
+    """Whether a key or heading says, in one of several languages, that its values are speakers."""
+    return is_role(key) or bool(_NAMES_SPEAKERS.search(key))
 
 
 def are_labels(values: Sequence[str]) -> bool:
@@ -58,17 +72,27 @@ def are_labels(values: Sequence[str]) -> bool:
     different = set(values)
     if len(different) > 1 and all(map(is_role, different)):
         return True
+    return _recur(values) and sum(map(_is_label, different)) >= 0.8 * len(different)
+
+
+def _recur(values: Sequence[str]) -> bool:
+    """Whether at least two different short values recur and alternate."""
+    different = set(values)
     changes = sum(before != after for before, after in pairwise(values))
-    return (
-        2 <= len(different) <= max(2, len(values) / 2)
-        and changes >= len(different)
-        and all(len(value) <= _MAX_LABEL_LETTERS for value in different)
-        and sum(map(_is_label, different)) >= 0.8 * len(different)
-    )
+    are_few = 2 <= len(different) <= max(2, len(values) / 2) and changes >= len(different)
+    return are_few and all(len(value) <= _MAX_LABEL_LETTERS for value in different)
 
 
 def _is_label(value: str) -> bool:
-    return bool(value) and (is_label(value) or is_label(value.capitalize())) and not value.isdigit()
+    return any(map(str.isalpha, value)) and (is_label(value) or is_label(value.capitalize()))
+
+
+def _label_share(values: Sequence[str]) -> tuple[float, float, int]:
+    """Returns how much the values are like the labels of speakers: their shape as written, how often they change, their length."""
+    different = set(values)
+    changes = sum(before != after for before, after in pairwise(values))
+    shaped = sum(is_label(value) for value in different if value)
+    return shaped / len(different), round(changes / len(values), 1), max(map(len, different))
 
 
 def _num_words(cell: str) -> float:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 
+from midthought.memory.formats.columns import are_labels
 from midthought.memory.formats.line_candidates import Row
 from midthought.memory.formats.line_reading import read_rows
 from midthought.memory.formats.markdown import SPEAKER
-from midthought.memory.formats.reading import Reading, name_of
+from midthought.memory.formats.reading import Reading, Skipped, name_of
 from midthought.memory.formats.registry import transcript_format
 from midthought.memory.markup import mark_times, unescape, without_comments
 from midthought.memory.turns import Segment, clock_time, without_unusable_characters
@@ -33,6 +35,11 @@ _WHO = re.compile(
     re.IGNORECASE,
 )
 """An utterance in XML, whose attribute names the speaker."""
+_SIMPLE = re.compile(r"<([a-zA-Z][a-zA-Z0-9]{0,9})(\b[^<>]{0,300})>([^<>]{1,60})</\1>(?:\s{0,3}[:：])?")
+_CLASS = re.compile(r"""class=["']([^"'<>]{1,200})["']""")
+_MIN_LABELS = 6
+_ASIDE = re.compile(r"(?i)<(nav|footer|aside)\b[^<>]{0,500}>(.{0,20000}?)</\1>", re.DOTALL)
+"""Elements of a page that are not its content."""
 _HEADING = re.compile("h[1-6]|title")
 _TITLES = ("h1", "title")
 _MAX_TAGS = 500_000
@@ -63,18 +70,55 @@ def read_html(text: str) -> Reading:
             len(said.split()) for _, _, said in pieces
         ):
             return Reading(title, segments)
-    labelled, num_labels = _LABEL.subn(_as_label, text)
-    labelled, num_terms = _TERM.subn(_as_label, labelled)
+    aside = [
+        Skipped(said, "not the content of the page") for match in _ASIDE.finditer(text) if (said := _words(match[2]))
+    ]
+    text = _ASIDE.sub(" ", text)
+    labelled, num_labels = _LABEL.subn(lambda match: _labelled(match[2]), text)
+    labelled, num_terms = _TERM.subn(lambda match: _labelled(match[2]), labelled)
     labelled, num_utterances = _WHO.subn(lambda match: f"<p>{match[1]}:</p><p>", labelled)
-    reading = read_rows(_rows(_pieces(_spoken(without_comments(labelled)))), mark_times)
+    is_known = num_labels + num_terms + num_utterances > 1 or any(tag == "cite" for _, tag, _ in pieces)
+    reading = _read_lines(labelled)
+    if not is_known and (key := _label_element(text)):
+        other = _read_lines(
+            _SIMPLE.sub(lambda match: _labelled(match[3]) if _element_of(match) == key else match[0], labelled)
+        )
+        reading = reading if _speakers(reading) == _speakers(other) else other
     others = sum(segment.speaker is not None for segment in reading.segments) - num_labels - num_terms - num_utterances
     if num_labels + num_terms + num_utterances > 1 and others > 0:
         reading = reading.doubted(f"{others} names of speakers are marked in another way than the others", 0.3)
-    return reading._replace(title=title or reading.title)
+    return reading._replace(title=title or reading.title, skipped=(*aside, *reading.skipped))
 
 
-def _as_label(match: re.Match[str]) -> str:
-    return f"<p>{match[2].strip().rstrip(':')}:</p><p>" if match[2].strip() else ""
+def _read_lines(page: str) -> Reading:
+    return read_rows(_rows(_pieces(_spoken(without_comments(page)))), mark_times)
+
+
+def _speakers(reading: Reading) -> set[str]:
+    return {segment.speaker for segment in reading.segments if segment.speaker}
+
+
+def _labelled(name: str) -> str:
+    return f"<p>{name.strip().rstrip(':')}:</p><p>" if name.strip() else ""
+
+
+def _element_of(match: re.Match[str]) -> tuple[str, str]:
+    """Returns the tag and the class of a simple element."""
+    found = _CLASS.search(match[2])
+    return match[1].lower(), found[1] if found else ""
+
+
+def _label_element(text: str) -> tuple[str, str] | None:
+    """Returns the tag and the class of the elements whose words recur and alternate as the labels of speakers do."""
+    words: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for match in _SIMPLE.finditer(text):
+        words[_element_of(match)].append(unescape(match[3]).strip(" :\n"))
+    found = {key: said for key, said in words.items() if len(said) >= _MIN_LABELS and are_labels(said)}
+    return max(found, key=lambda key: len(found[key]), default=None)
+
+
+def _words(page: str) -> str:
+    return " ".join(" ".join(said for _, _, said in _pieces(page)).split())
 
 
 def _spoken(text: str) -> str:

@@ -10,7 +10,7 @@ from functools import reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from midthought.memory.formats.columns import speaker_key
+from midthought.memory.formats.columns import names_speakers, speaker_key
 from midthought.memory.formats.json_entries import (
     Entry,
     Time,
@@ -30,7 +30,7 @@ from midthought.memory.formats.json_texts import longest_text, read_text, turns_
 from midthought.memory.formats.line_candidates import share_in_order
 from midthought.memory.formats.reading import Reading, Skipped
 from midthought.memory.formats.registry import transcript_format
-from midthought.memory.formats.scripts import is_role, is_unspaced
+from midthought.memory.formats.scripts import is_unspaced
 from midthought.memory.markup import mark_times
 from midthought.memory.turns import Segment, without_unusable_characters
 
@@ -100,7 +100,7 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
     confidence = (
         0.97 if best.named >= 0.5 and best.timed >= 0.5 else 0.9 if best.timed >= 0.5 or best.named >= 0.5 else 0.8
     )
-    if best.inferred and not is_role(best.inferred):
+    if best.inferred and not names_speakers(best.inferred):
         doubts = (*doubts, f"the values of {best.inferred!r} are taken for the speakers")
     doubts = (*doubts, *leftover_doubts(document, best.segments))
     order = share_in_order([segment.time for segment in best.segments if segment.time])

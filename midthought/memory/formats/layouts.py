@@ -188,8 +188,8 @@ def speakers_of(rows: Sequence[Row]) -> Layout:
         accepted = {} if style.startswith(ODD) else accepted_heads(rows, found, style)
         if accepted and len(accepted) > len(layout.heads) and _is_supported(rows, accepted, found, num_words, style):
             layout = Layout(style, accepted)
-    if not layout.style and (notation := notation_of(rows)) and notation.is_certain and notation.is_strong:
-        layout = Layout(INDUCED, notation.heads | notation.others)
+    if (notation := notation_of(rows)) and notation.is_certain and notation.is_strong:
+        layout = _with_notation(layout, notation)
     if layout.style:
         odd = candidates.get(ODD + layout.style, {})  # labels of any shape that recur
         if len(layout.heads) >= len(odd) and len(layout.heads | odd) > 0.8 * sum(row.after_blank for row in rows):

@@ -43,6 +43,7 @@ _MAX_LABEL_LETTERS = 60
 _WEAK_SIGNS = frozenset(" .,!?…'’\"“”„«»-–—&/@")
 """Signs that sentences have within, too. A separator without others is weak."""
 _TIME = re.compile(rf"{CLOCK}|\d{{1,6}}\.\d{{1,6}}")
+_TIME_ALONE = re.compile(rf"\W?{CLOCK}\W?")
 _MIN_HEADS = 6
 _MIN_SHARE = 0.9
 _MIN_SHARE_OF_BLANKS = 0.95
@@ -102,7 +103,7 @@ def notation_of(rows: Sequence[Row]) -> Notation | None:
     tokens = [list(_tokens(row)) for row in rows]
     starts = [place for place, row in enumerate(rows) if place == 0 or row.after_blank]
     if len(starts) < max(2, _MIN_PARAGRAPHS * len(rows)):
-        starts = list(range(len(rows)))
+        starts = [place for place, row in enumerate(rows) if not _TIME_ALONE.fullmatch(row.text)]
     found: list[Notation] = []
     for lead, offsets in _leads(tokens):
         own = (
@@ -237,12 +238,12 @@ def _is_certain(notation: Notation, rows: Sequence[Row]) -> bool:
     are_few = num >= _MIN_HEADS and 3 * len(counts) <= num and counts.most_common(1)[0][1] <= _MAX_MAIN_SHARE * num
     sizes = [word_count(row.text) for row in rows]
     is_most = 2 * sum(sizes[places[0] :]) >= sum(sizes)
-    if not (are_few and alternate and is_most and _have_words(notation)):
+    if not (are_few and alternate and is_most and _have_words(notation, rows)):
         return False
     if not notation.is_strong:
         least = _MIN_SHARE_OF_BLANKS if notation.sep == " " else _MIN_SHARE_OF_SENTENCES
         return notation.share >= least and num >= 8 and 4 * len(counts) <= num and notation.are_names
-    after_end = sum(place == 0 or rows[place].after_blank or ends_sentence(rows[place - 1].text) for place in places)
+    after_end = sum(place == places[0] or rows[place].after_blank or _ends(rows[place - 1].text) for place in places)
     are_labels = all(is_label(head.name or "") for head in notation.heads.values())
     is_wrapped = (
         after_end >= 0.95 * num
@@ -252,10 +253,20 @@ def _is_certain(notation: Notation, rows: Sequence[Row]) -> bool:
     return notation.share >= _MIN_SHARE or is_wrapped
 
 
-def _have_words(notation: Notation) -> bool:
+def _ends(text: str) -> bool:
+    return ends_sentence(text) or bool(_TIME_ALONE.fullmatch(text))
+
+
+def _next_row(place: int, rows: Sequence[Row]) -> int:
+    """Returns the row after a label and, if there is one, a time."""
+    return place + 1 + (place + 1 < len(rows) and bool(_TIME_ALONE.fullmatch(rows[place + 1].text)))
+
+
+def _have_words(notation: Notation, rows: Sequence[Row]) -> bool:
     """Whether words follow the labels: in the next row if they are alone, else without the same words at their ends."""
     if notation.sep.endswith("\n"):
-        followed = sum(place + 1 not in notation.heads for place in notation.heads)
+        following = [_next_row(place, rows) for place in notation.heads]
+        followed = sum(place < len(rows) and place not in notation.heads for place in following)
         return followed >= _MIN_SHARE * len(notation.heads) and not _END.fullmatch(notation.sep)
     if is_label_cut(notation.heads):
         return False
@@ -272,7 +283,7 @@ def _head(text: str, span: Span) -> Head:
 
 def _are_names(rows: Sequence[Row], notation: Notation) -> bool:
     """Whether all labels have the shape of names and none occurs in the text as a word in lower case."""
-    wanted = {label for label in notation.labels if label.isalpha() and label != label.upper()}
+    wanted = {label for label in notation.labels if label != label.upper()}
     said = [notation.heads[place].rest if place in notation.heads else row.text for place, row in enumerate(rows)]
     are_words = any(word.strip(".,;:!?\"'()") in wanted for text in said for word in text.split()) if wanted else False
     names = [head.name or "" for head in notation.heads.values()]

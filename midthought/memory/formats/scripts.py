@@ -16,6 +16,10 @@ _NAME_WORD = regex.compile(
     r"""["'“”‘’«»]?[\p{Lu}\p{Lt}\p{Lo}][\p{L}\p{M}\p{N}.'’_·‧・\-/]*["'“”‘’«»]?[,、]?|[#№]?\p{N}+|--|[&+/–—-]"""
     r"|(?:de|da|del|der|den|di|du|la|le|van|von|bin|ibn|al|and|und|et|y|e|of|from|the|in|at|with|to)|\([^()]{1,40}\),?"
 )
+_PARTICLES = frozenset(
+    {"al", "bin", "de", "del", "den", "der", "di", "du", "la", "le", "ten", "ter", "van", "von", "zu"}
+)
+"""First words of names such as `van der Berg`."""
 _NOTE = regex.compile(r"(?<=\S)\s?[(（][^()（）]{1,40}[)）]$")
 _CHINESE_DATE = regex.compile(r"\d{4}年")
 _PREPOSITIONS = frozenset({"and", "at", "by", "for", "from", "in", "of", "the", "to", "with"})
@@ -83,7 +87,8 @@ def looks_like_name(text: str) -> bool:
     if words[-1].lower() in _PREPOSITIONS or _CHINESE_DATE.match(text):
         return False
     first = words[0].lstrip("\"'“”‘’«»([#")
-    if not first or first[0].islower() or not (first[0].isalpha() or first[0].isdigit()):
+    is_particle = len(words) > 1 and first in _PARTICLES and words[-1][0].isupper()
+    if not first or (first[0].islower() and not is_particle) or not (first[0].isalpha() or first[0].isdigit()):
         return False
     if len(_UNSPACED.findall(text)) > _MAX_UNSPACED_LETTERS:
         return False

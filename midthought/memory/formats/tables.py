@@ -14,6 +14,7 @@ from midthought.memory.formats.registry import transcript_format
 from midthought.memory.formats.scripts import ends_sentence
 
 _MAX_HEADING_WORDS = 4
+_MIN_ROWS = 6
 _MAX_COLUMN_LETTERS = 30
 _HEAD_LETTERS = 20_000
 _DELIMITERS = ",\t;|"
@@ -46,9 +47,17 @@ def _is_known(name: str) -> bool:
 def _is_table(text: str, suffix: str) -> bool:
     head = text[:500].split("\n", 1)[0]
     has_names = any(all(names) and _knows_text(names) for names in (_names(head, sign) for sign in _DELIMITERS))
-    return suffix not in (".md", ".markdown") and (
-        has_names or (suffix in _SUFFIXES and any(_separates(text[:_HEAD_LETTERS], sign) for sign in _DELIMITERS))
-    )
+    start = text[:_HEAD_LETTERS]
+    is_named = suffix in _SUFFIXES and any(_separates(start, sign) for sign in _DELIMITERS)
+    return suffix not in (".md", ".markdown") and (has_names or is_named or _has_columns(start, "\t"))
+
+
+def _has_columns(start: str, sign: str) -> bool:
+    """Whether the rows have the same columns, among them one of labels and one of text."""
+    rows = _rows(start, sign)[:-1] if _separates(start, sign) else []
+    has_cells = len(rows) >= _MIN_ROWS and (len(rows[0]) > 2 or f'{sign}"' in start)
+    found = columns_of(rows[1:], rows[0]) if has_cells else {}
+    return {"speaker", "text"} <= set(found.values())
 
 
 @transcript_format(
@@ -76,7 +85,7 @@ def read_table(text: str) -> Reading:
         )
     known = folded_keys(dict.fromkeys(filter(None, names), "1"))
     has_names = bool(names and (speaker_of(known) or start_of(known) or _are_headings(rows)))
-    found = columns_of(rows[has_names:])
+    found = columns_of(rows[has_names:], names if has_names else ())
     if not found:
         raise ValueError("its first line has no column for the text")
     given = names if has_names else [""] * len(rows[0])
@@ -88,7 +97,7 @@ def read_table(text: str) -> Reading:
 
 
 def _rows(text: str, sign: str) -> list[list[str]]:
-    has_quotes = sign in ",;" or f'{sign}"' in text
+    has_quotes = sign in ",;" or f'{sign}"' in text or text.startswith('"') or '\n"' in text
     try:
         rows = list(
             csv.reader(
@@ -104,7 +113,7 @@ def _rows(text: str, sign: str) -> list[list[str]]:
 
 def _are_headings(rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first row is unlike the others: its label does not recur, its text is no sentence."""
-    found = columns_of(rows[1:])
+    found = columns_of(rows[1:], rows[0])
     labels = [place for place, name in found.items() if name == "speaker"]
     texts = [place for place, name in found.items() if name == "text"]
     are_other = all(rows[0][place] not in {row[place] for row in rows[1:]} for place in labels)
