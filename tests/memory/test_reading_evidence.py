@@ -1,5 +1,7 @@
 """Turns are found from what recurs in a text, in notations that no reader knows; what breaks a text's habit is no speech."""
 
+import json
+
 import pytest
 from read_texts import said
 
@@ -112,3 +114,38 @@ def test_empty_speakers_of_a_table_are_the_one_before_only_if_labels_mark_change
     changes = read(table(["Ann", "", "Bob", "", "Ann", "Bob", "", ""]), "a.csv")
     assert [turn.speaker for turn in changes.turns] == ["Ann", "Bob", "Ann", "Bob"] and not changes.is_doubtful
     assert read(table(["Ann", "", "", "Ann", "", "Bob", "", "Bob"]), "b.csv").is_doubtful
+
+
+@pytest.mark.parametrize(
+    "element", ["<div><i>{time}</i><b class='n'>{name}</b> {text}</div>", "<li><b>{name}</b> {text}</li>"]
+)
+def test_the_element_of_a_page_whose_words_recur_names_the_speakers(read, element):
+    turns = [(("annl", "bob_42")[n % 2], text) for n, (_, text) in enumerate(TURNS)]
+    rows = "".join(element.format(name=name, text=text, time=f"0:{n:02d}") for n, (name, text) in enumerate(turns))
+    page = f"<html><body><nav><a>Home</a></nav><h1>The Bell</h1>{rows}<footer>© Tower Radio</footer></body></html>"
+    transcript = read(page, "a.html")
+    assert said(transcript) == turns and not transcript.is_doubtful
+    assert ("© Tower Radio", "not the content of the page") in [(skip.text, skip.reason) for skip in transcript.skipped]
+
+
+@pytest.mark.parametrize("style", ["[{name}] {text}", "{name} - {text}", "({name}) {text}"])
+def test_captions_name_speakers_in_any_notation(read, style):
+    def cue(n: int, words: str) -> str:
+        return f"{n}\n00:00:{n:02d},000 --> 00:00:{n:02d},900\n{words}\n\n"
+
+    captions = [cue(n, style.format(name=name, text=text)) for n, (name, text) in enumerate(TURNS, 1)]
+    assert said(read("".join(captions), "a.srt")) == TURNS
+
+
+def test_of_several_columns_with_values_that_recur_the_one_with_names_is_the_speakers(read):
+    rows = "".join(
+        f'{("yes", "no")[n % 3 == 0]}\t0.9{n % 3}\t{name}\t"{text}"\n' for n, (name, text) in enumerate(TURNS)
+    )
+    assert said(read(rows, "a.txt")) == TURNS
+
+
+def test_the_text_of_entries_under_an_unknown_key(read):
+    entries = [{"who": name, "start": n, "phrase": text} for n, (name, text) in enumerate(TURNS)]
+    assert said(read(json.dumps(entries), "a.json")) == TURNS
+    unsure = read(json.dumps([{key: entry[key] for key in ("who", "phrase")} for entry in entries]), "b.json")
+    assert said(unsure) == TURNS and unsure.is_doubtful

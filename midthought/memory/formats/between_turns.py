@@ -60,6 +60,9 @@ def mark_last_rows(layout: Layout, rows: Sequence[Row]) -> None:
     places = sorted(layout.heads)
     if len(places) < _MIN_TURNS:
         return
+    if "©" in rows[places[-1]].text:
+        layout.notes[places[-1]] = "after the last turn"
+        del layout.heads[places.pop()]
     ends = [*places[1:], len(rows)]
     (usual, _), *_ = Counter(end - place for place, end in zip(places, ends, strict=True)).most_common(1)
     blanks = [_first_blank(layout, rows, place, end, usual) for place, end in zip(places, ends, strict=True)]

@@ -16,6 +16,7 @@ from midthought.memory.turns import CLOCK
 
 _MIN_ROWS = 3
 _MIN_WORDS = 2.0
+_MIN_TEXT_WORDS = 4.0
 _MAX_LABEL_LETTERS = 40
 _NUMBER = re.compile(rf"\s*(?:\d+(?:\.\d+)?|{CLOCK})\s*")
 _NAMES_SPEAKERS = re.compile(
@@ -42,7 +43,8 @@ def columns_of(rows: Sequence[Sequence[object]], headings: Sequence[str] = ()) -
     names = {words.index(max(words)): "text"}
     named = [number for number, heading in enumerate(headings[: len(columns)]) if names_speakers(heading)]
     labels = [number for number in named if number not in names and _recur(columns[number])]
-    labels = labels or [number for number, column in enumerate(columns) if number not in names and are_labels(column)]
+    others = [number for number, column in enumerate(columns) if number not in names and _recur(column)]
+    labels = labels or [number for number in others if are_labels(columns[number])] or others
     if labels:
         names[max(labels, key=lambda number: _label_share(columns[number]))] = "speaker"
     for number, column in enumerate(columns):
@@ -50,6 +52,14 @@ def columns_of(rows: Sequence[Sequence[object]], headings: Sequence[str] = ()) -
             free = [name for name in ("start", "end") if name not in names.values()]
             names |= {number: free[0]} if free else {}
     return names
+
+
+def text_key(entries: Sequence[Mapping[str, Any]]) -> str | None:
+    """Returns the key whose values have the most words, if they have several each."""
+    keys = {key for entry in entries[:100] for key, value in entry.items() if isinstance(value, str)}
+    words = {key: sum(_num_words(str(entry.get(key) or "")) for entry in entries) for key in sorted(keys)}
+    longest = max(words, key=lambda key: words[key], default=None)
+    return longest if longest and words[longest] >= _MIN_TEXT_WORDS * len(entries) else None
 
 
 def speaker_key(entries: Sequence[Mapping[str, Any]]) -> str | None:
@@ -88,7 +98,7 @@ def _is_label(value: str) -> bool:
 
 
 def _label_share(values: Sequence[str]) -> tuple[float, float, int]:
-    """Returns how much the values are like the labels of speakers: their shape as written, how often they change, their length."""
+    """Returns how much the values are like labels of speakers: their shape as written, how often they change, their length."""
     different = set(values)
     changes = sum(before != after for before, after in pairwise(values))
     shaped = sum(is_label(value) for value in different if value)

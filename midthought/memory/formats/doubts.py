@@ -20,7 +20,7 @@ from midthought.memory.formats.line_candidates import (
     is_name_list,
     key_of,
 )
-from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_label
+from midthought.memory.formats.line_heads import TIMED_STYLES, Head
 from midthought.memory.formats.notations import Notation
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role, word_count
@@ -171,12 +171,7 @@ def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dic
 
 def judge_notation(layout: Layout, notation: Notation | None) -> None:
     """Adds a doubt about text without names if a few names stand before it in a notation that is not certain."""
-    if (
-        notation
-        and len(notation.heads) >= _MIN_NAMES
-        and all(is_label(head.name or "") for head in notation.heads.values())
-        and notation.are_names
-    ):
+    if notation and 2 * notation.num_named >= len(notation.heads) and notation.num_named >= _MIN_NAMES:
         names = ", ".join(repr(name) for name, _ in notation.labels.most_common(3))
         layout.doubt(f"many lines start alike: {names}", 0.3)
 

@@ -10,7 +10,7 @@ from functools import reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from midthought.memory.formats.columns import names_speakers, speaker_key
+from midthought.memory.formats.columns import names_speakers, speaker_key, text_key
 from midthought.memory.formats.json_entries import (
     Entry,
     Time,
@@ -41,6 +41,7 @@ _KNOWN_LISTS = ("content", "segments", "transcription", "chunks", "utterances")
 _FULL_TEXTS = ("text", "transcript", "results")
 _MAX_FIELD_LETTERS = 300
 _MAX_CHANNELS = 8
+_MIN_ENTRIES = 4
 _BETWEEN = re.compile(r"[\s,]*")
 
 
@@ -54,6 +55,8 @@ class _Candidate(NamedTuple):
     timed: float
     inferred: str | None
     """The unknown key that was taken for the speaker."""
+    text_key: str | None
+    """The unknown key that was taken for the text."""
 
     def rank(self) -> tuple[bool, bool, int]:
         return self.named >= 0.5, self.timed >= 0.5, -self.num_entries
@@ -102,6 +105,8 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
     )
     if best.inferred and not names_speakers(best.inferred):
         doubts = (*doubts, f"the values of {best.inferred!r} are taken for the speakers")
+    if best.text_key and min(best.named, best.timed) < 0.5:
+        doubts = (*doubts, f"the values of {best.text_key!r} are taken for the text")
     doubts = (*doubts, *leftover_doubts(document, best.segments))
     order = share_in_order([segment.time for segment in best.segments if segment.time])
     if order < 0.95:
@@ -208,13 +213,16 @@ def _candidates(document: object) -> list[_Candidate]:
         key = None if key and text_of({key: "x"}) else key
         if key:
             entries = [[{**entry, "speaker": entry.get(key)} for entry in part] for part in entries]
+        text = None if any(text_of(entry) or words_of(entry) for entry in every) else text_key(every)
+        if text and len(every) >= _MIN_ENTRIES and any(speaker_of(entry) or start_of(entry) for entry in every):
+            entries = [[{**entry, "text": entry.get(text)} for entry in part] for part in entries]
         segments = _segments(_merged(entries), names, spans, begins=path[-1:] == ("content",))
         said = [segment for segment in segments if segment.text]
         if said:
             num_words = sum(any(map(str.isalnum, word)) for segment in said for word in segment.text.split())
             named = sum(segment.speaker is not None for segment in said) / len(said)
             timed = sum(segment.time is not None for segment in said) / len(said)
-            found.append(_Candidate(path, segments, num_words, sum(map(len, parts)), named, timed, key))
+            found.append(_Candidate(path, segments, num_words, sum(map(len, parts)), named, timed, key, text))
     return found
 
 

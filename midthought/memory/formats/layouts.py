@@ -188,7 +188,8 @@ def speakers_of(rows: Sequence[Row]) -> Layout:
         accepted = {} if style.startswith(ODD) else accepted_heads(rows, found, style)
         if accepted and len(accepted) > len(layout.heads) and _is_supported(rows, accepted, found, num_words, style):
             layout = Layout(style, accepted)
-    if (notation := notation_of(rows)) and notation.is_certain and notation.is_strong:
+    notation = notation_of(rows)
+    if notation and notation.is_certain and notation.is_strong:
         layout = _with_notation(layout, notation)
     if layout.style:
         odd = candidates.get(ODD + layout.style, {})  # labels of any shape that recur
@@ -197,6 +198,7 @@ def speakers_of(rows: Sequence[Row]) -> Layout:
         judge_named(layout, rows, candidates, num_words)
     else:
         judge_unnamed(layout, rows, candidates)
+        judge_notation(layout, notation)
     return layout
 
 

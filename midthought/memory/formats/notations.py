@@ -88,8 +88,8 @@ class Notation:
     is_certain: bool = False
     """Whether the labels start nearly all units of the text, are few, recur and alternate."""
 
-    are_names: bool = False
-    """Whether the labels have the shape of names and are no words of the text."""
+    num_named: int = 0
+    """Turns whose labels have the shape of names and are no words of the text."""
 
     @property
     def evidence(self) -> tuple[bool, bool, int, int]:
@@ -121,7 +121,8 @@ def notation_of(rows: Sequence[Row]) -> Notation | None:
                 found.append(notation)
     best = sorted(found, key=lambda each: each.evidence)[-_MAX_JUDGED:]
     for notation in best:
-        notation.are_names = _are_names(rows, notation)
+        names = _name_labels(rows, notation)
+        notation.num_named = sum(count for label, count in notation.labels.items() if label in names)
         notation.is_certain = _is_certain(notation, rows)
     return max(best, key=lambda each: each.evidence, default=None)
 
@@ -242,11 +243,11 @@ def _is_certain(notation: Notation, rows: Sequence[Row]) -> bool:
         return False
     if not notation.is_strong:
         least = _MIN_SHARE_OF_BLANKS if notation.sep == " " else _MIN_SHARE_OF_SENTENCES
-        return notation.share >= least and num >= 8 and 4 * len(counts) <= num and notation.are_names
+        return notation.share >= least and num >= 8 and 4 * len(counts) <= num and notation.num_named == num
     after_end = sum(place == places[0] or rows[place].after_blank or _ends(rows[place - 1].text) for place in places)
-    are_labels = all(is_label(head.name or "") for head in notation.heads.values())
+    are_labels = 2 * notation.num_named >= num
     is_wrapped = (
-        after_end >= 0.95 * num
+        after_end >= _MIN_SHARE * num
         and num > _MIN_HEADS
         and (notation.share >= 0.4 or (are_labels and num >= 0.08 * len(rows)))
     )
@@ -281,13 +282,21 @@ def _head(text: str, span: Span) -> Head:
     return Head(INDUCED, text[span.start : span.end], clock_time(time.group()) if time else None, text[span.rest :])
 
 
-def _are_names(rows: Sequence[Row], notation: Notation) -> bool:
-    """Whether all labels have the shape of names and none occurs in the text as a word in lower case."""
-    wanted = {label for label in notation.labels if label != label.upper()}
+def _name_labels(rows: Sequence[Row], notation: Notation) -> set[str]:
+    """Returns the labels that have the shape of names and do not occur in the text as words in lower case."""
+    labels = {key_of(head.name or "") for head in notation.heads.values() if _has_name_shape(head.name or "")}
     said = [notation.heads[place].rest if place in notation.heads else row.text for place, row in enumerate(rows)]
-    are_words = any(word.strip(".,;:!?\"'()") in wanted for text in said for word in text.split()) if wanted else False
-    names = [head.name or "" for head in notation.heads.values()]
-    return not are_words and all(is_label(name) or any(map(_is_upper, name.split())) for name in names)
+    wanted = {label for label in labels if label != label.upper()}
+    words = (
+        {word for text in said for each in text.split() if (word := each.strip(".,;:!?\"'()")) in wanted}
+        if wanted
+        else set()
+    )
+    return labels - words
+
+
+def _has_name_shape(name: str) -> bool:
+    return name != "I" and (is_label(name) or any(map(_is_upper, name.split())))
 
 
 def _is_upper(word: str) -> bool:

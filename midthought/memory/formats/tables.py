@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from midthought.memory.formats.columns import columns_of
+from midthought.memory.formats.columns import are_labels, columns_of, names_speakers
 from midthought.memory.formats.json_documents import read_document
 from midthought.memory.formats.json_entries import folded_keys, speaker_of, start_of, text_of
 from midthought.memory.formats.reading import Reading
@@ -15,6 +16,9 @@ from midthought.memory.formats.scripts import ends_sentence
 
 _MAX_HEADING_WORDS = 4
 _MIN_ROWS = 6
+_MAX_LINE_COLUMNS = 3
+"""Columns that lines of text have, too, as in `Ann Lee:<tab>0:12<tab>text`."""
+_QUOTED = re.compile(r'(?:^|[\t\n])"')
 _MAX_COLUMN_LETTERS = 30
 _HEAD_LETTERS = 20_000
 _DELIMITERS = ",\t;|"
@@ -55,9 +59,13 @@ def _is_table(text: str, suffix: str) -> bool:
 def _has_columns(start: str, sign: str) -> bool:
     """Whether the rows have the same columns, among them one of labels and one of text."""
     rows = _rows(start, sign)[:-1] if _separates(start, sign) else []
-    has_cells = len(rows) >= _MIN_ROWS and (len(rows[0]) > 2 or f'{sign}"' in start)
-    found = columns_of(rows[1:], rows[0]) if has_cells else {}
-    return {"speaker", "text"} <= set(found.values())
+    if len(rows) < _MIN_ROWS or not (len(rows[0]) > _MAX_LINE_COLUMNS or _QUOTED.search(start) or _are_headings(rows)):
+        return False
+    found = columns_of(rows[1:], rows[0])
+    place = next((place for place, name in found.items() if name == "speaker"), None)
+    if place is None or "text" not in found.values():
+        return False
+    return are_labels([row[place] for row in rows[1:]]) or names_speakers(rows[0][place]) or bool(_QUOTED.search(start))
 
 
 @transcript_format(
@@ -91,9 +99,15 @@ def read_table(text: str) -> Reading:
     given = names if has_names else [""] * len(rows[0])
     chosen = [name if name and _is_known(name) else found.get(place, name) for place, name in enumerate(given)]
     chosen[next(place for place, name in found.items() if name == "text")] = "text"
-    return read_document(_entries(rows[has_names:], chosen)).doubted(
-        "which column has the text follows from its words, not from a name", 0.1
-    )
+    reading = read_document(_entries(rows[has_names:], chosen))
+    place = next((place for place, name in found.items() if name == "speaker"), None)
+    if (
+        place is not None
+        and not are_labels([row[place] for row in rows[has_names:]])
+        and not names_speakers(given[place])
+    ):
+        reading = reading.doubted(f"the values of column {place + 1} are taken for the speakers", 0.4)
+    return reading.doubted("which column has the text follows from its words, not from a name", 0.1)
 
 
 def _rows(text: str, sign: str) -> list[list[str]]:
