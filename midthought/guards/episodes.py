@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from midthought.guards.finding import Finding, by_evidence
-from midthought.guards.history import History, Row, broke_down, last_names, mean_of, step_of, value
+from midthought.guards.history import History, Row, broke_down, last_names, mean_of, step_of, too_hot, value
 from midthought.guards.registry import LOWER_LEARNING_RATE, guard
 
 MAX_FAILED_ITERS = 3
@@ -18,6 +18,8 @@ ENGINE_ERROR = "EngineError"
 NUM_ITERS = 5
 """Iterations in a row after which a property of the episodes is reported."""
 TRUNCATED_SHARE = 0.9
+MIN_FILLED = 0.75
+"""Episodes that are truncated fill at least this share of the budget, unless a result did not fit into the rest."""
 LENGTH_FACTOR = 2.0
 """Change of the mean length that is reported, if the answers do not get better."""
 MIN_LENGTH_CHANGE = 16
@@ -81,14 +83,30 @@ def truncated(history: History) -> Iterator[Finding]:
         return
     policy, response = history.recent("episode/policy_tokens"), history.recent("episode/response_tokens")
     is_new = step_of(rows[0]) > step_of(history.iterations[0])
-    limit = history.setting("inference.max_tokens")
+    limit = history.setting("inference.max_tokens", 0)
     budget = f"inference.max_tokens={limit}" if limit else "inference.max_tokens"
+    is_hot, heat = too_hot(history, rows)
+    has_calls = history.recent("episode/calls") >= 0.5
     yield Finding(
         observation=f"{history.recent('episode/length'):.0%} of the episodes of the last {len(rows)} iterations were truncated "
         f"at the token limit ({policy:.0f} policy tokens of {response:.0f} on average)",
         start_step=step_of(rows[0]),
         causes=by_evidence(
-            (policy < 0.5 * response, "tool results fill the token budget (inference.max_result_tokens)"),
+            (is_hot, heat),
+            (
+                has_calls and response < policy + 1 and response < MIN_FILLED * limit,
+                f"a tool result does not fit into the rest of {budget}: tools are called, and no episode has a result (lower "
+                "inference.max_result_tokens)",
+            ),
+            (
+                policy < 0.5 * response and has_calls,
+                "tool results fill the token budget (inference.max_result_tokens)",
+            ),
+            (
+                policy < 0.5 * response and not has_calls,
+                "replies of the environment fill the token budget: it does not end its episodes (step returns done=False), or "
+                "writes long replies",
+            ),
             broke_down(history, rows) if is_new else (False, ""),
             (
                 is_new,
@@ -102,6 +120,27 @@ def truncated(history: History) -> Iterator[Finding]:
         ),
         action="Raise inference.max_tokens, lower inference.max_result_tokens, or set training.overlong_buffer_tokens; read an "
         "episode in trajectories.jsonl to see its end",
+    )
+
+
+@guard("turn_limit")
+def turn_limit(history: History) -> Iterator[Finding]:
+    """Nearly all episodes end at the limit of turns instead of by themselves."""
+    rows = history.streak(lambda row: value(row, "episode/max_turns") >= TRUNCATED_SHARE)
+    if len(rows) < NUM_ITERS:
+        return
+    limit = history.setting("inference.max_turns")
+    name = f"inference.max_turns={limit}" if limit else "inference.max_turns"
+    yield Finding(
+        observation=f"{history.recent('episode/max_turns'):.0%} of the episodes of the last {len(rows)} iterations ended at the "
+        f"limit of turns ({name})",
+        start_step=step_of(rows[0]),
+        causes=(
+            "the environment does not end its episodes: step never returns done=True",
+            f"{name} is too small for this environment",
+        ),
+        action="Play one episode by hand (env.reset, env.step) to see what ends it; raise inference.max_turns. If its episodes "
+        "have a fixed number of turns, return done=True in the last one",
     )
 
 
@@ -131,6 +170,7 @@ def length_drift(history: History) -> Iterator[Finding]:
         "gained",
         start_step=step_of(rows[0]),
         causes=by_evidence(
+            too_hot(history, rows),
             (follows, f"the reward pays for {direction} episodes: reward/{part} changed with the length"),
             broke_down(history, rows),
             (

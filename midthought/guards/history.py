@@ -106,3 +106,24 @@ def broke_down(history: History, rows: Sequence[Row]) -> tuple[bool, str]:
     if history.setting("training.self_teacher", "none") != "none":
         cause = "the self-teacher's context misleads it, or it follows the policy (training.self_teacher_update_rate)"
     return fell(history, rows), f"the policy broke down, see the reward: {cause}"
+
+
+RANDOM_ENTROPY = 4.0
+"""Nats per token. The samples are then as random as if 55 tokens were equally likely, which is no text."""
+HIGH_TEMPERATURE = 1.3
+"""From here on, the temperature is the first suspect if samples are random from the start. An untrained model's are at 1, too."""
+
+
+def uncertainty(row: Row) -> float:
+    """Returns the entropy of the policy that sampled, in nats per token: as the learner computed it, else as the samples show it
+    (without a gradient there is no learner's); NaN if neither was logged."""
+    logged = value(row, "entropy")
+    return logged if math.isfinite(logged) else value(row, "episode/sampled_nats")
+
+
+def too_hot(history: History, rows: Sequence[Row]) -> tuple[bool, str]:
+    """Returns whether the samples of these iterations are random at a high temperature, and the cause in words."""
+    temperature = history.setting("inference.temperature", 1.0)
+    found = [nats for row in rows if math.isfinite(nats := uncertainty(row))]
+    is_hot = temperature >= HIGH_TEMPERATURE and bool(found) and math.fsum(found) / len(found) > RANDOM_ENTROPY
+    return is_hot, f"the temperature makes the samples random: inference.temperature={temperature:g}"

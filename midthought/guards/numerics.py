@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from statistics import median
+from statistics import fmean, median
 
 from midthought.guards.finding import Finding, by_evidence
-from midthought.guards.history import History, Row, fell, mean_of, step_of, value
+from midthought.guards.history import RANDOM_ENTROPY, History, Row, fell, mean_of, step_of, too_hot, uncertainty, value
 from midthought.guards.registry import LOWER_LEARNING_RATE, guard
 from midthought.guards.rewards import TOO_LARGE
 
@@ -24,6 +24,10 @@ NUM_AFTER = 3
 """Iterations after a large gradient that show whether it did harm."""
 MAX_APPROX_KL = 0.3
 """KL divergence of an update, in nats per token, that is reported by itself. The usual target of PPO is 0.01."""
+MIN_RANDOM = 3
+"""Iterations in a row with random samples."""
+MAX_DECAY = 0.01
+"""Share of the weights that weight decay may remove per step."""
 MAX_STALE_SHARE = 0.5
 KL_FACTOR = 10.0
 """A KL penalty that is this many times the rewards (in the loss: the largest policy gradient, 1) is reported."""
@@ -130,7 +134,7 @@ def _spike_of(rows: Sequence[Row], name: str, floor: float, then: str = "") -> I
         subject=name,
         causes=by_evidence(
             (
-                _rewards_jumped(rows),
+                _rewards_jumped(rows) or _rewards_grew(rows),
                 f"rewards of another size (mean {mean:.3g}, standard deviation {std:.3g}): a task or a reward",
             ),
             (None, "steps that are too large (training.learning_rate, training.max_grad_norm, training.ppo_epochs)"),
@@ -143,9 +147,18 @@ def _spike_of(rows: Sequence[Row], name: str, floor: float, then: str = "") -> I
 
 def _rewards_jumped(rows: Sequence[Row]) -> bool:
     """Whether the rewards of the last row differ among each other by more than five times the size of all rewards before them."""
-    before = [abs(value(row, "reward/mean")) + value(row, "reward/std") for row in rows[-1 - NUM_BEFORE : -1]]
-    largest = max(filter(math.isfinite, before), default=0.0)
+    largest = max(filter(math.isfinite, map(_size, rows[-1 - NUM_BEFORE : -1])), default=0.0)
     return largest > 0 and value(rows[-1], "reward/std") > 5 * largest
+
+
+def _rewards_grew(rows: Sequence[Row]) -> bool:
+    """Whether the rewards of the last row, even if they are all equal, are more than five times as large as all before them."""
+    largest = max(filter(math.isfinite, map(_size, rows[-1 - NUM_BEFORE : -1])), default=0.0)
+    return largest > 0 and _size(rows[-1]) > 5 * largest
+
+
+def _size(row: Row) -> float:
+    return abs(value(row, "reward/mean")) + value(row, "reward/std")
 
 
 def _did_harm(history: History, name: str) -> bool:
@@ -189,6 +202,36 @@ def kl_outweighs_reward(history: History) -> Iterator[Finding]:
         start_step=step_of(rows[0]),
         causes=(f"{name} is too large", "steps that are too large (training.learning_rate)"),
         action=f"Lower {name} (usual: 0.001 to 0.1), or lower training.learning_rate",
+    )
+
+
+@guard("random_samples")
+def random_samples(history: History) -> Iterator[Finding]:
+    """The policy samples nearly at random: at a high temperature from the start, else after it has written text."""
+    rows = history.streak(lambda row: uncertainty(row) > RANDOM_ENTROPY)
+    first = fmean(map(uncertainty, history.iterations[:2]))
+    is_hot, cause = too_hot(history, rows)
+    if len(rows) < MIN_RANDOM or not (is_hot or first < 0.5 * RANDOM_ENTROPY):
+        return
+    entropy = fmean(map(uncertainty, rows[-MIN_RANDOM:]))
+    coef = history.setting("training.entropy_coef", 0.0)
+    decay = history.setting("training.weight_decay", 0.0) * history.setting("training.learning_rate", 0.0)
+    yield Finding(
+        observation=f"the entropy of the last {len(rows)} iterations is {entropy:.2g} nats per token, as if "
+        f"{math.exp(entropy):.0f} tokens were equally likely; it was {first:.2g} at first",
+        start_step=step_of(rows[0]),
+        causes=by_evidence(
+            (is_hot, cause),
+            (bool(coef), f"a bonus for entropy that outweighs the reward (training.entropy_coef={coef:g})"),
+            (
+                decay >= MAX_DECAY,
+                f"each step removes {decay:.0%} of the weights (training.weight_decay, training.learning_rate)",
+            ),
+            (False if is_hot else None, "steps that are too large (training.learning_rate)"),
+        ),
+        action="Set inference.temperature=1; read an episode in trajectories.jsonl to see whether it is text"
+        if is_hot
+        else "Lower what the first cause names, and go on from a checkpoint before the rise",
     )
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from midthought.guards.finding import Finding, by_evidence
-from midthought.guards.history import History, Row, last_names, mean_of, step_of, value
+from midthought.guards.history import History, Row, last_names, mean_of, step_of, too_hot, value
 from midthought.guards.registry import LOWER_LEARNING_RATE, guard
 
 MIN_EQUAL_ITERS = 3
@@ -40,6 +40,7 @@ def no_reward_variance(history: History) -> Iterator[Finding]:
         f"iteration: {_best(rows):g})",
         start_step=step_of(rows[0]),
         causes=by_evidence(
+            too_hot(history, rows),
             (temperature < 0.5, f"too little exploration: inference.temperature={temperature:g}"),
             (
                 None,
@@ -80,8 +81,9 @@ def policy_collapsed(history: History) -> Iterator[Finding]:
             f"iteration had {best:g} on average: the policy has collapsed",
             start_step=step_of(equal[0]),
             causes=by_evidence(
+                too_hot(history, equal),
                 (
-                    _is_unchanged(history, equal[0]),
+                    _is_unchanged(history, equal[0]) and not too_hot(history, equal)[0],
                     "the reward function has failed, for example a judge that returns 0 for every error: the policy itself did "
                     f"not change in iteration {step_of(equal[0])}",
                 ),

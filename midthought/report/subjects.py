@@ -34,7 +34,7 @@ TOPICS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     ),
     "Policy": (
         ("KL to the reference model", ("kl", "kl/mean", "kl/reference", "kl_reference")),
-        ("Entropy", ("entropy", "entropy/mean")),
+        ("Entropy", ("entropy", "entropy/mean", "episode/sampled_nats")),
         ("KL of an update", ("approx_kl",)),
         ("Clip fraction", ("clip_fraction", "value_clip_fraction")),
         ("Sampled − recomputed log-probability", ("logprob_difference_*",)),

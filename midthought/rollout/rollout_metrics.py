@@ -18,6 +18,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Means over the episodes: reward and its parts, calls, lengths, stop reasons. The shares include failed episodes.
 
     `episode/count`: number of episodes. `episode/repetition`: share of repeated sequences of `NGRAM` policy tokens.
+    `episode/sampled_nats`: mean negative log-probability of a policy token, which estimates the entropy without a learner.
     `episode/empty_thoughts`: share of thoughts without a word, if there is a thought. `episode/repeated_calls`: share of calls
     that equal an earlier one of their episode. `episode/no_calls_left`: share of episodes with a call beyond the limit.
     """
@@ -50,6 +51,15 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 def _text_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     metrics = {"episode/repetition": sum(map(repetition, trajectories)) / len(trajectories)}
+    nats = [
+        -each
+        for t in trajectories
+        for segment in t.segments
+        for each in segment.sampled_logprobs
+        if math.isfinite(each)
+    ]
+    if nats:
+        metrics["episode/sampled_nats"] = math.fsum(nats) / len(nats)
     thoughts = [thought for t in trajectories for turn in t.turns if (thought := thought_of(turn)) is not None]
     if thoughts:
         metrics["episode/empty_thoughts"] = sum(not thought.strip() for thought in thoughts) / len(thoughts)

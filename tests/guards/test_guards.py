@@ -114,6 +114,31 @@ FAILURES = {
         "look is slow",
     ),
     "a slow reward": (6, [{"time/rollout_seconds": 30.0}] * 3, "starved_engine", "the reward function is slow"),
+    "random samples of a policy that wrote text": (
+        6,
+        [{"entropy": 4.7}] * 3,
+        "random_samples",
+        "steps that are too large",
+    ),
+    "all rewards are larger": (
+        6,
+        [{"value_loss": 80.0, "reward/mean": 500.0, "reward/std": 0.0}],
+        "spike",
+        "rewards of another size",
+    ),
+    "the limit of turns": (0, [{"episode/max_turns": 1.0}] * 5, "turn_limit", "does not end its episodes"),
+    "truncated: replies": (
+        0,
+        [{"episode/length": 1.0, "episode/response_tokens": 256.0, "episode/calls": 0.0}] * 5,
+        "truncated",
+        "replies of the environment fill",
+    ),
+    "truncated: a result that does not fit": (
+        0,
+        [{"episode/length": 1.0, "episode/response_tokens": 60.0, **CRASHED}] * 5,
+        "truncated",
+        "a tool result does not fit into the rest of inference.max_tokens=256",
+    ),
     "entropy": (6, [{"entropy": 0.001, "reward/std": 0.01}] * 5, "entropy_collapse", "one answer gets"),
     "entropy and KL": (6, [{"entropy": 0.001, "approx_kl": 0.2}] * 5, "entropy_collapse", "training.learning_rate"),
     "gradient": (6, [{"grad_norm": 800.0, "reward/std": 90.0}], "spike", "rewards of another size"),
@@ -168,6 +193,22 @@ def test_a_failure_is_found_with_its_cause_first(name):
     assert finding.start_step == healthy + 1
     assert finding.action and finding.observation
     assert expected in to_lines(found)[0] or len(found) > 1
+
+
+@pytest.mark.parametrize("logged", [{"entropy": 5.9}, {"entropy": math.nan, "episode/sampled_nats": 5.8}])
+def test_a_high_temperature_is_the_first_cause_of_what_random_samples_do(logged):
+    settings = {"inference": {"temperature": 5.0, "max_tokens": 60}}
+    rows = [{**logged, **CRASHED, "episode/length": 1.0}] * 10
+    found = {finding.guard: finding for finding in findings_of(*rows, settings=settings, healthy=0)}
+    assert found["random_samples"].start_step == 1 and found["random_samples"].step == 3
+    for name in ("random_samples", "truncated", "no_reward_variance"):
+        assert "inference.temperature=5" in found[name].causes[0], found[name]
+
+
+@pytest.mark.parametrize("settings", [{}, {"inference": {"temperature": 1.2}}])
+def test_a_model_that_was_never_taught_is_random_without_a_finding(settings):
+    found = findings_of(*[{"entropy": 5.9}] * 10, settings=settings, healthy=0)
+    assert "random_samples" not in [finding.guard for finding in found]
 
 
 def test_a_self_teacher_is_the_likely_cause_of_a_breakdown():

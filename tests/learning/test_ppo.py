@@ -509,6 +509,15 @@ def test_repeated_sequences_of_four_tokens_are_counted(token_ids, expected):
     assert rollout_metrics([trajectory])["episode/repetition"] == pytest.approx(expected)
 
 
+def test_the_uncertainty_of_the_samples_is_the_mean_of_their_negative_logprobs():
+    done = [Trajectory(Task(task_id="t", prompt="", answer=""), [1]) for _ in range(2)]
+    assert "episode/sampled_nats" not in rollout_metrics(done)
+    for trajectory, logprobs in zip(done, [(-1.0, -3.0), (-2.0,)], strict=True):
+        ids = tuple(range(2, 2 + len(logprobs)))
+        trajectory.add_sampled(Completion(token_ids=ids, sampled_logprobs=logprobs, finish=Finish.END))
+    assert rollout_metrics(done)["episode/sampled_nats"] == pytest.approx(2.0)
+
+
 def test_empty_thoughts_are_counted_if_there_are_thoughts():
     outputs = ["<think>\n</think>red", "<think>it is red</think>red", "</think>red", "red"]
     opened = [False, False, True, False]

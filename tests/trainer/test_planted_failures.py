@@ -30,6 +30,14 @@ def says(colour):
     return reward
 
 
+class Endless(Colours):
+    """Forgets to say that it is over."""
+
+    def step(self, action):
+        observation, reward, _, info = super().step(action)
+        return observation, reward, False, info
+
+
 def words(trajectory):
     return trajectory.num_sampled / 10
 
@@ -106,6 +114,10 @@ def late(word: str) -> str:
     return word
 
 
+def long(word: str) -> str:
+    return f"{word} " * 500
+
+
 def slow(word: str) -> str:
     time.sleep(1.1)
     return word
@@ -136,6 +148,13 @@ PLANTED = {
         "no_reward_variance",
         "inference.temperature",
     ),
+    "temperature 5": ({"temperature": 5.0}, "random_samples", "inference.temperature=5"),
+    "temperature 5, environment": (
+        {"temperature": 5.0, "env": Colours} | GROUPS,
+        "random_samples",
+        "inference.temperature=5",
+    ),
+    "weight decay 100": ({"weight_decay": 100.0, "num_iters": 14}, "random_samples", "training.weight_decay"),
     "learning rate 0.5": ({"learning_rate": 0.5}, "repetitive_text length_drift entropy_collapse truncated", BROKEN),
     "rewards of 1e30": ({"reward_fn": lambda t: 1e30 * len(t.token_ids)}, "not_finite", "rewards of this size"),
     "reward raises": ({"reward_fn": lambda trajectory: 1 / 0}, "episodes_fail", "ZeroDivisionError"),
@@ -147,6 +166,17 @@ PLANTED = {
         {"reward_fn": slow_reward, "batch_size": 2, "mini_batch_size": 2, "num_iters": 4},
         "starved_engine",
         "reward function is slow",
+    ),
+    "environment never ends": (
+        {"env": Endless, "max_tokens": 200},
+        "turn_limit",
+        "does not end its episodes",
+    ),
+    "environment never ends, few tokens": ({"env": Endless}, "truncated", "does not end its episodes"),
+    "results that do not fit": (
+        CALLS | {"tools": [named_twice(long)]},
+        "truncated",
+        "a tool result does not fit into the rest of inference.max_tokens=40",
     ),
     "tool raises": (CALLS | {"tools": [named_twice(raises)]}, "tool_fails", "twice raises"),
     "tool is late": (
