@@ -14,8 +14,8 @@ from midthought.memory.markup import unescape
 from midthought.memory.turns import clock_time
 
 _MAX_TAGS = 500_000
-_TAG = re.compile(r"<(?P<close>/?)(?:[A-Za-z0-9]{1,20}:)?(?P<name>[A-Za-z][A-Za-z0-9]{0,20})\b(?P<rest>[^<>]*)>")
-_ATTRIBUTE = re.compile(r"""(?:[A-Za-z]{1,20}:)?(\w{1,20})\s{0,5}=\s{0,5}["']?([^"'<>]*)["']?""")
+_TAG = re.compile(r"<(?P<close>/?)(?:[A-Za-z0-9]{1,20}:)?(?P<name>[A-Za-z][A-Za-z0-9_]{0,40})\b(?P<rest>[^<>]*)>")
+_ATTRIBUTE = re.compile(r"""(?:[A-Za-z]{1,20}:)?(\w{1,24})\s{0,5}=\s{0,5}["']?([^"'<>]*)["']?""")
 _TICKS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h)?")
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _EVENT = re.compile(r"^\s*Dialogue:\s*(?P<fields>.*)$", re.MULTILINE)
@@ -34,7 +34,7 @@ def read_ttml(text: str) -> Reading:
     """Each `<p>` is a cue; `ttm:agent` is the speaker, by its `<ttm:name>` if it has one."""
     names, agent = _agents(text), ""
     cues: list[Cue] = []
-    for tag, attributes, words in _elements(text):
+    for tag, attributes, words in elements(text):
         if tag == "p":
             agent = names.get(attributes.get("agent", ""), attributes.get("agent", ""))
             cues.append(Cue(_seconds(attributes.get("begin", "")), [f"<v {agent}>{words}" if agent else words]))
@@ -54,7 +54,7 @@ def read_ttml(text: str) -> Reading:
 def read_sami(text: str) -> Reading:
     """Each `<SYNC>` starts a cue."""
     cues: list[Cue] = []
-    for tag, attributes, words in _elements(text[max(0, text.lower().find("<body")) :]):
+    for tag, attributes, words in elements(text[max(0, text.lower().find("<body")) :]):
         if tag == "sync":
             start = attributes.get("start", "")
             cues.append(Cue(clock_time(int(start) / 1000) if start.isdigit() else None, [""]))
@@ -85,7 +85,7 @@ def read_substation(text: str) -> Reading:
     return read_cues(cues)
 
 
-def _elements(text: str) -> list[tuple[str, dict[str, str], str]]:
+def elements(text: str) -> list[tuple[str, dict[str, str], str]]:
     """Returns (tag, attributes, text after it) of every tag, in lower case, closing ones with `/`."""
     if (num_tags := text.count("<")) > _MAX_TAGS:
         raise ValueError(f"it has {num_tags:,} tags, more than {_MAX_TAGS:,}; split it")
@@ -105,7 +105,7 @@ def _agents(text: str) -> dict[str, str]:
     """Returns the names of TTML's agents, by id."""
     names: dict[str, str] = {}
     running = ""
-    for tag, attributes, words in _elements(text[: max(0, text.find("<body"))]):
+    for tag, attributes, words in elements(text[: max(0, text.find("<body"))]):
         running = attributes.get("id", "") if tag == "agent" else running
         if tag == "name" and running and words.strip():
             names[running] = " ".join(words.split())

@@ -1,0 +1,101 @@
+"""Timed annotations of programs: ELAN (.eaf), Praat's TextGrid in its long form, and the XML of video services.
+
+The markup is scanned for its tags, in linear time, so that entities and nesting cost nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from midthought.memory.formats.captions import Cue, read_cues
+from midthought.memory.formats.reading import Reading, name_of
+from midthought.memory.formats.registry import transcript_format
+from midthought.memory.formats.timed_text import elements
+from midthought.memory.markup import unescape
+from midthought.memory.turns import clock_time
+
+_START = re.compile(r"\s*(?:<\?xml[^<>]*>\s*)?<(?:transcript|timedtext|ANNOTATION_DOCUMENT)\b")
+_GRID = re.compile(r'\s*File type = "ooTextFile"')
+_GRID_FIELD = re.compile(
+    r'^\s*(?P<key>name|xmin|text) = (?:"(?P<text>(?:[^"]|"")*)"|(?P<number>\d[\d.]{0,20}))\s*$', re.MULTILINE
+)
+
+
+class _Annotation(NamedTuple):
+    seconds: float
+    speaker: str
+    words: str
+
+
+@transcript_format(
+    "timed XML",
+    suffixes=(".eaf", ".srv1", ".srv2", ".srv3"),
+    remedy="give it '<transcript><text start=\"1.0\">words</text></transcript>'",
+    shown_by=lambda text, suffix: bool(_START.match(text[:2000])),
+)
+def read_timed_xml(text: str) -> Reading:
+    """`<text start>` in seconds, `<p t>` in milliseconds with words in `<s>`; in ELAN the tier's participant is the speaker."""
+    slots: dict[str, float] = {}
+    found: list[_Annotation] = []
+    speaker, seconds = "", 0.0
+    for tag, attributes, after in elements(text):
+        words = " ".join(unescape(after).split())  # the text of captions is escaped twice
+        if tag == "time_slot":
+            slots[attributes.get("time_slot_id", "")] = _number(attributes.get("time_value", "")) / 1000
+        elif tag == "tier":
+            speaker = attributes.get("participant") or attributes.get("tier_id", "")
+        elif tag == "alignable_annotation":
+            seconds = slots.get(attributes.get("time_slot_ref1", ""), seconds)
+        elif tag == "annotation_value" and words:
+            found.append(_Annotation(seconds, speaker, words))
+        elif tag == "text" and "start" in attributes:
+            found.append(_Annotation(_number(attributes["start"]), "", words))
+        elif tag == "p" and "t" in attributes:
+            found.append(_Annotation(_number(attributes["t"]) / 1000, "", words))
+        elif tag in ("s", "/s") and found:
+            found[-1] = found[-1]._replace(words=f"{found[-1].words} {words}".strip())
+    return _read(found)
+
+
+@transcript_format(
+    "TextGrid",
+    suffixes=(".textgrid",),
+    remedy="save it in Praat as a text file, not as a short text file",
+    shown_by=lambda text, suffix: bool(_GRID.match(text[:200])),
+)
+def read_text_grid(text: str) -> Reading:
+    """Each interval with words is a cue; its tier's name is the speaker."""
+    speaker, seconds = "", 0.0
+    found: list[_Annotation] = []
+    for field in _GRID_FIELD.finditer(text):
+        written = (field["text"] or "").replace('""', '"')
+        if field["key"] == "name":
+            speaker = written
+        elif field["key"] == "xmin":
+            seconds = _number(field["number"] or "")
+        elif words := " ".join(written.split()):
+            found.append(_Annotation(seconds, speaker, words))
+    return _read(found)
+
+
+def _read(found: list[_Annotation]) -> Reading:
+    """Returns the turns in the order of time. Tiers with the same words again, such as those of single words, are reported."""
+    found = [each for each in sorted(found, key=lambda each: each.seconds) if each.words]
+    names = {speaker: name_of(speaker) for speaker in {each.speaker for each in found}}
+    cues = [
+        Cue(clock_time(each.seconds), [f"<v {name}>{each.words}" if (name := names[each.speaker]) else each.words])
+        for each in found
+    ]
+    reading = read_cues(cues)
+    singles = sum(" " not in each.words for each in found)
+    if len(found) > 1 and 2 * singles > len(found) and any(names.values()):
+        return reading.doubted("most annotations have one word: a tier may have codes or words, not speech", 0.4)
+    return reading
+
+
+def _number(written: str) -> float:
+    try:
+        return min(float(written), 1e7)
+    except ValueError:
+        return 0.0
