@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from midthought.memory.formats.header_fields import field_of, is_known_key, is_rule
+from midthought.memory.formats.header_fields import field_of, is_rule
 from midthought.memory.formats.line_candidates import Layout, Row, key_of
 from midthought.memory.formats.line_heads import time_head
 from midthought.memory.formats.line_times import is_title
@@ -18,6 +18,7 @@ _MAX_LOOSE_WORDS = 10
 _MAX_LOOSE_SHARE = 0.34
 _MIN_TURNS = 6
 _MOST = 0.9
+_MAX_KEY_WORDS = 4
 _MAX_INNER_SHARE = 0.05
 _NUMBERED_TITLE = re.compile(r"(\w+) \d{1,3}\s?[:.–—-] ")
 _PUBLISHER = re.compile(
@@ -26,6 +27,8 @@ _PUBLISHER = re.compile(
 """Signs of lines that a publisher adds."""
 _RIGHTS = re.compile(r"(?i)©|all rights reserved|^https?://\S+$")
 _SENTENCE = re.compile(r"[.!?…。！？]\s+\W*\w?")
+_VALUE = re.compile(r"[:：].*[^\W\d_]{3}")
+"""A field with words as its value, not only times as in `Outro: [58:05] to [59:55]`."""
 _NOTE = re.compile(r"[(\[（［【<][^()（）]*[)\]）］】>]\W?")
 
 
@@ -72,17 +75,20 @@ def mark_last_rows(layout: Layout, rows: Sequence[Row]) -> None:
         return
     is_habit = num_inner <= _MAX_INNER_SHARE * len(places)
     after = [place for place in range(begin if is_habit else len(rows) - 1, len(rows)) if place not in layout.notes]
-    are_credits = is_habit and all(map(_is_credit, (rows[place].text for place in after)))
+    texts = [rows[place].text for place in after]
+    are_credits = all(map(_is_credit, texts)) and (is_habit or not any(map(_VALUE.search, texts)))
     if are_credits or any((_PUBLISHER if is_habit else _RIGHTS).search(rows[place].text) for place in after):
         layout.notes |= dict.fromkeys(after, "after the last turn")
-    elif (num_inner == 0 and after) or any("://" in rows[place].text for place in after):
-        layout.leftovers = [rows[place].text for place in after]
+    elif (num_inner == 0 and after) or any(
+        "://" in rows[place].text or _is_credit(rows[place].text) for place in after
+    ):
+        layout.leftovers += [rows[place].text for place in after]
 
 
 def _is_credit(text: str) -> bool:
-    """Whether the row is a rule or a header field such as `Music: Ann Lee`."""
+    """Whether the row is a rule or has the shape of a header field, such as `Music: Ann Lee`."""
     field = field_of(text)
-    return is_rule(text) or (field is not None and is_known_key(field[0]))
+    return is_rule(text) or (field is not None and bool(field[1]) and len(field[0].split()) <= _MAX_KEY_WORDS)
 
 
 def _first_blank(layout: Layout, rows: Sequence[Row], place: int, end: int, usual: int) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -20,7 +20,7 @@ from midthought.memory.formats.line_candidates import (
     is_name_list,
     key_of,
 )
-from midthought.memory.formats.line_heads import TIMED_STYLES, Head
+from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_label
 from midthought.memory.formats.notations import Notation
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role, word_count
@@ -85,9 +85,9 @@ def judge_named(
         if not (is_role_key(key_of(head.name or "")) and is_name_list(head.rest))
     }
     if alone := _unknown_labels(layout, rows, labels):
-        layout.doubt(f"labels that occur once may be no speakers: {', '.join(map(repr, alone[:3]))}", 0.3)
+        layout.doubt(f"labels that may be no speakers: {', '.join(map(repr, alone[:3]))}", 0.3)
     if layout.leftovers:
-        layout.doubt(f"after the last turn, which may be no speech: {layout.leftovers[0][:40]!r}", 0.3)
+        layout.doubt(f"may be no part of a turn: {layout.leftovers[0][:40]!r}", 0.3)
     if others:
         names = sorted(set(others.values()))
         what = (
@@ -100,25 +100,42 @@ def judge_named(
 
 
 def _unknown_labels(layout: Layout, rows: Sequence[Row], counts: Counter[str]) -> list[str]:
-    """Returns the labels that occur once, without a time, before a few words that are no sentence, as in a title with a colon,
-    if no word of the label occurs anywhere else."""
-    if bare_style(layout.style) in TIMED_STYLES or layout.style.startswith("bold ") or max(counts.values()) < 2:
-        return []
-    once = {
-        place: head
-        for place, head in layout.heads.items()
-        if counts[key_of(head.name or "")] == 1
-        and not head.time
-        and 0 < len(head.rest.split()) <= _MAX_FIELD_WORDS
-        and not ends_sentence(head.rest)
-    }
-    if not once:
+    """Returns the labels that occur once and are unlike a name: a line of many words, or before a few words that are no
+    sentence, as in a title with a colon, if not all words of the label occur elsewhere."""
+    places = sorted(layout.heads)
+    recurring = [place for place in places if counts[key_of(layout.heads[place].name or "")] > 1]
+    if not recurring:
         return []
     words = Counter(word for row in rows for word in set(_WORD.findall(row.text.casefold())))
+    found = _repeated_labels(layout)
+    for place in places:
+        name, rest = name_of(layout.heads[place].name or ""), layout.heads[place].rest
+        if counts[name.casefold()] > 1 or (bare_style(layout.style) in TIMED_STYLES and place > recurring[0]):
+            continue
+        is_line = len(name.split()) > _MAX_LABEL_WORDS and (
+            not is_label(name) or (place == places[0] and not rest.strip())
+        )
+        is_title = 0 < len(rest.split()) <= _MAX_FIELD_WORDS and not ends_sentence(rest)
+        is_new = any(words[word] < 2 for word in _WORD.findall(name.casefold()))
+        is_strong = layout.style.startswith("bold ")
+        if is_line or (is_title and is_new and not is_strong):
+            found.append(name)
+    return found
+
+
+def _repeated_labels(layout: Layout) -> list[str]:
+    """Returns the labels that are always followed by the same words, as in an advertisement."""
+    said: dict[str, list[str]] = defaultdict(list)
+    for head in layout.heads.values():
+        said[name_of(head.name or "")].append(head.rest.strip())
     return [
-        name_of(head.name or "")
-        for place, head in once.items()
-        if not any(words[word] > 1 for word in _WORD.findall(key_of(head.name or "")))
+        name
+        for name, texts in said.items()
+        if len(texts) > 1
+        and len(set(texts)) == 1
+        and not is_role(name)
+        and len(texts[0].split()) > _SHORT_WORDS
+        and len(said) > 2
     ]
 
 

@@ -39,7 +39,7 @@ _FOOTERS = {
         r"(?i)\W{0,4}(?:end of (?:transcript|transcription|recording|audio|interview)|end transcript|transcript ends|"
         r"(?:audio|recording|transcript) (?:ended|ends))\W{0,4}|\W{1,4}end\W{1,4}"
     ),
-    "page number": regex.compile(r"(?i)\W{0,3}page\s+\d{1,4}(?:\s*(?:of|/)\s*\d{1,4})?\W{0,3}|-\s*\d{1,4}\s*-"),
+    "page number": regex.compile(r"(?i)\W{0,3}page\s+\d{1,4}(?:\s*(?:of|/)\s*\d{1,4})?\W{0,3}|(?:-\s*)?\d{1,4}\s*-"),
     "field of an archive": regex.compile(r"_[a-z]{2,20}\s?:.{0,2000}"),
     "field of lyrics": regex.compile(r"\[(?:ti|ar|al|au|by|la|re|ve|offset|length):[^\[\]]{0,200}\]"),
     "note of a meeting program": regex.compile(
@@ -193,7 +193,7 @@ def _is_field(field: tuple[str, str], counts: Callable[[str], int], known: int) 
     key, value = field
     if is_role_key(key):
         are_names = all(looks_like_name(name.split("(")[0].strip()) for name in _NAMES.split(value) if name.strip())
-        return are_names and (known > 0 or counts(key) == 1)
+        return are_names and (counts(key) == 1 or (known > 0 and bool(value)))
     if is_known_key(key):
         return counts(key) <= 2 and (is_long_key(key) or len(value.split()) <= _MAX_VALUE_WORDS)
     return (

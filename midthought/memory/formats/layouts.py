@@ -105,6 +105,7 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
         _remove_common_word(best)
         _add_known_labels(best, rows, candidates)
         best.used = {row + 1 for row, head in best.heads.items() if " / " in head.style}
+        _add_headings(best, rows)
         mark_loose_rows(best, rows)
         mark_last_rows(best, rows)
         judge_named(best, rows, candidates, num_words)
@@ -152,6 +153,20 @@ def _with_notation(known: Layout, notation: Notation) -> Layout:
             for place, head in heads.items()
         },
     )
+
+
+def _add_headings(layout: Layout, rows: Sequence[Row]) -> None:
+    """Adds headings that recur between names that are headings; others are reported: text below them may be another one's."""
+    if not layout.style.startswith("# "):
+        return
+    first, last = min(layout.heads), max(layout.heads)
+    others = [place for place in range(first, last) if rows[place].mark == "#" and place not in layout.heads]
+    counts = Counter(key_of(rows[place].text) for place in others)
+    for place in others:
+        if counts[key_of(rows[place].text)] > 1:
+            layout.heads[place] = Head("name", rows[place].text, None, "")
+        elif place + 1 < len(rows) and rows[place + 1].mark != "#":
+            layout.leftovers.append(rows[place].text)
 
 
 def _complete_labels(layout: Layout, rows: Sequence[Row]) -> None:
@@ -396,7 +411,8 @@ def _add_known_labels(layout: Layout, rows: Sequence[Row], candidates: dict[str,
         is_list = bare in ("name —", "name |")  # of those present, before the first turn
         for place, head in found.items():
             is_taken = place in layout.heads or (" / " in bare and place + 1 in layout.heads)
-            if not is_taken and key_of(head.name or "") in labels and not (is_list and place < first):
+            is_before = place < first and (is_list or not ends_sentence(head.rest))
+            if not is_taken and key_of(head.name or "") in labels and not is_before:
                 layout.heads[place] = head
     for place, row in enumerate(rows):
         sign = ";" if ";" in row.text[:_MAX_LABEL_LETTERS].partition(":")[0] else ":"

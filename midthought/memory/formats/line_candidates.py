@@ -71,7 +71,7 @@ class Layout:
     notes: dict[int, str] = field(default_factory=dict)
     """Rows between turns that are no speech, such as titles of chapters, with the reason."""
     leftovers: list[str] = field(default_factory=list)
-    """Rows after the last turn that are read as a part of it, though turns have one paragraph."""
+    """Rows that are read as parts of turns, though the text's habit shows that they may be none."""
     confidence: float = 0.0
     doubts: list[str] = field(default_factory=list)
 
