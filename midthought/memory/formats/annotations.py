@@ -80,7 +80,7 @@ def read_text_grid(text: str) -> Reading:
 
 
 def _read(found: list[_Annotation]) -> Reading:
-    """Returns the turns in the order of time. Tiers with the same words again, such as those of single words, are reported."""
+    """Returns the turns in the order of time. Tiers of single words or codes are reported."""
     found = [each for each in sorted(found, key=lambda each: each.seconds) if each.words]
     names = {speaker: name_of(speaker) for speaker in {each.speaker for each in found}}
     cues = [
