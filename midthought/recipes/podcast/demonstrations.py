@@ -26,6 +26,8 @@ NUM_CUE_WORDS = 2
 """Number of the quote's last words at the end of a thought about its continuation."""
 UNKNOWN = "I do not know."
 
+OWN_SHARE = 0.5
+"""Of demonstrations about the user's own questions, if there are any; the others are about quotes, which teach to copy."""
 NUM_FORM_COPIES = 60
 """Copies of the fixed wordings in the tokenizer's corpus: enough for them to become few tokens."""
 
@@ -61,7 +63,12 @@ CLEAN = Habits(ask_short=0.0, give_up=0.0, misread=0.0, needless_ask=0.0)
 
 
 class Demonstrator:
-    """Writes demonstrations from the training episodes' chunks, as Trajectories whose loss mask marks the policy's tokens."""
+    """Writes demonstrations from the training episodes' chunks, as Trajectories whose loss mask marks the policy's tokens.
+
+    Args:
+        own: the user's questions with their evidence. Half of the demonstrations are about those whose answer is the speaker or
+            the episode of the evidence; the query is the question itself.
+    """
 
     def __init__(
         self,
@@ -76,6 +83,7 @@ class Demonstrator:
         num_results: int,
         instruction: str = "",
         error_share: float = 0.03,
+        own: Sequence[tuple[Task, Chunk]] = (),
     ) -> None:
         self._instruction = instruction
         self._chunks = [chunk for chunk in chunks if len(chunk.transcript.split()) >= plan.min_quote_words]
@@ -83,9 +91,13 @@ class Demonstrator:
         self._made_up = SyntheticNames([chunk.transcript for chunk in chunks], renderer)
         self._made_up_share, self._random_text_share = made_up_share, random_text_share
         self._num_results, self._error_share = num_results, error_share
+        self._own = [(task, chunk) for task, chunk in own if task.answer in (chunk.speaker, chunk.episode)]
 
     def write(self, rng: random.Random) -> Trajectory:
         """Returns one demonstration; all randomness comes from `rng`."""
+        if self._own and rng.random() < OWN_SHARE:
+            task, chunk = self._own_question(rng)
+            return self._play(task, self._habit(True, False, rng), chunk, None, rng)
         question = None
         while question is None:
             kind = rng.choice(self._plan.kinds)
@@ -104,6 +116,15 @@ class Demonstrator:
         while sum(len(demonstration.token_ids) for demonstration in written) < num_tokens:
             written.append(self.write(rng))
         return written
+
+    def _own_question(self, rng: random.Random) -> tuple[Task, Chunk]:
+        """Returns one of the user's questions with its evidence, both with the same invented names."""
+        task, chunk = rng.choice(self._own)
+        kind = "speaker" if task.answer == chunk.speaker else "episode"
+        made_up = self._with_made_up_names(chunk, rng)
+        prompt = task.prompt.replace(chunk.speaker, made_up.speaker).replace(chunk.episode, made_up.episode)
+        labels = {"needs_memory": True, "kind": kind, "quote": " ".join(prompt.split())}
+        return replace(task, prompt=prompt, answer=getattr(made_up, kind), labels=labels), made_up
 
     def _habit(self, needs_memory: bool, has_note: bool, rng: random.Random) -> Habit:
         draw = rng.random()
@@ -172,6 +193,9 @@ class Demonstrator:
                 episode=self._made_up.tokens(rng, 2, 6),
                 transcript=self._made_up.words(rng, rng.randint(13, 18)),
             )
+        return self._with_made_up_names(chunk, rng)
+
+    def _with_made_up_names(self, chunk: Chunk, rng: random.Random) -> Chunk:
         if rng.random() < self._made_up_share:
             chunk = replace(chunk, speaker=self._made_up.name(rng))
         if rng.random() < self._made_up_share:

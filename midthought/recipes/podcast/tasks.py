@@ -89,6 +89,14 @@ class PodcastData:
         """Returns the tool's result that proves the task's answer."""
         return format_hits(self._by_id[chunk_id] for chunk_id in task.evidence)
 
+    def with_evidence(self, tasks: Sequence[Task]) -> list[tuple[Task, Chunk]]:
+        """Returns the tasks that one chunk of this memory proves, with it."""
+        return [
+            (task, self._by_id[task.evidence[0]])
+            for task in tasks
+            if len(task.evidence) == 1 and self.can_prove([task])
+        ]
+
     @property
     def may_abstain(self) -> bool:
         """Whether a question has no answer in the memory."""

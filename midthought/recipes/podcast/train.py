@@ -108,6 +108,7 @@ class PodcastRun(RecipeRun):
             random_text_share=settings.random_text_share,
             num_results=config.memory.k,
             instruction=instruction(config, may_abstain=self.data.may_abstain),
+            own=self.data.with_evidence(self.data.tasks["train"]) if config.questions.path else (),
         )
         return lambda step: demonstrator.batch(config.training.seed, step, settings.batch_tokens)
 

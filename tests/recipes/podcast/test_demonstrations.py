@@ -23,7 +23,7 @@ from midthought.recipes.podcast.demonstrations import (
     corpus,
 )
 from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.types import SpanKind, ToolOutcome
+from midthought.types import SpanKind, Task, ToolOutcome
 
 CALL_FORMAT = InThoughtFormat()
 MIXED = Habits(ask_short=0.3, give_up=0.4, misread=0.2, needless_ask=0.5)
@@ -220,3 +220,25 @@ def test_without_a_template_that_opens_the_thought_the_policy_opens_it(make, ren
 
 def test_the_corpus_is_a_function_of_the_chunks_and_the_seed(chunks):
     assert corpus(chunks, random.Random(1)) == corpus(chunks, random.Random(1)) != corpus(chunks, random.Random(2))
+
+
+def test_half_of_the_demonstrations_are_about_the_users_own_questions(make, chunks, renderer):
+    end = renderer.decode([renderer.tokenizer.eos_token_id])
+    chunk = chunks[0]
+    asked = {
+        "own:who": ("Who speaks of it?", chunk.speaker),
+        "own:where": (f"Where does {chunk.speaker} say so?", chunk.episode),
+        "own:other": ("What is it?", "a clock"),
+    }
+    own = [(Task(task_id=name, prompt=prompt, answer=answer), chunk) for name, (prompt, answer) in asked.items()]
+    shown = [each for each in write(make(CLEAN, plan=ALL_NEED_MEMORY, own=own)) if each.task.task_id.startswith("own")]
+    assert 50 < len(shown) < 100 and {each.task.task_id for each in shown} == {"own:who", "own:where"}
+    assert len({each.task.answer for each in shown}) > 20  # invented names: the answer must be copied
+    for each in shown:
+        [event] = each.tool_events
+        assert event.call.parameters == {"query": each.task.prompt}
+        if event.outcome is ToolOutcome.OK:
+            assert each.task.answer in (event.call.result or "")
+            assert task_is_right(each.task, final_answer(each, renderer.decode, [end]))
+    where = [each.task for each in shown if each.task.task_id == "own:where"]
+    assert all(task.prompt.startswith("Where does ") for task in where) and len({task.prompt for task in where}) > 10
