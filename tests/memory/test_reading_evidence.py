@@ -149,3 +149,35 @@ def test_the_text_of_entries_under_an_unknown_key(read):
     assert said(read(json.dumps(entries), "a.json")) == TURNS
     unsure = read(json.dumps([{key: entry[key] for key in ("who", "phrase")} for entry in entries]), "b.json")
     assert said(unsure) == TURNS and unsure.is_doubtful
+
+
+def test_questions_with_their_answers_are_two_turns(read):
+    pairs = [{"question": f"What of bell {n}?", "answer": f"It rang at {n}, as it was said."} for n in range(4)]
+    expected = [(key.capitalize(), text) for pair in pairs for key, text in pair.items()]
+    assert said(read(json.dumps({"interview": pairs}), "a.json")) == expected
+    table = "Question,Answer\n" + "".join(f'{pair["question"]},"{pair["answer"]}"\n' for pair in pairs)
+    assert said(read(table, "b.csv")) == expected
+
+
+def test_a_label_that_is_always_followed_by_the_same_words_is_reported(read):
+    text, _ = written("{name}: {text}\n\n")
+    parts = text.split("\n\n")
+    notice = "Editor's note: this part was cut for length."
+    transcript = read("\n\n".join([*parts[:4], notice, *parts[4:9], notice, *parts[9:]]))
+    assert transcript.is_doubtful and "labels that may be no speakers" in " ".join(transcript.doubts)
+
+
+def test_participants_with_their_offices_before_bold_names_are_no_turns(read):
+    text, turns = written("**{name}:** {text}\n\n")
+    transcript = read(f"Participants\nAnn Lee: Chair\nBob Reece: Treasurer\n\n{text}", "a.md")
+    assert said(transcript) == turns
+
+
+def test_a_single_name_before_the_words_is_a_label_only_if_it_is_no_word_of_the_text(read):
+    names = ("annl", "bob_42")
+    turns = [(names[n % 2], text) for n, text in enumerate(TEXTS)]
+    assert said(read("".join(f"{name} {text}\n\n" for name, text in turns))) == turns
+    prose = read(
+        "".join(f"{('Well', 'Now')[n % 2]} {text} Well, now it is so.\n\n" for n, (_, text) in enumerate(TURNS))
+    )
+    assert prose.speakers == ()

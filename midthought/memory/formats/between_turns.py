@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import takewhile
 
-from midthought.memory.formats.header_fields import field_of, is_rule
+from midthought.memory.formats.header_fields import field_of, is_known_key, is_rule
 from midthought.memory.formats.line_candidates import Layout, Row, key_of
 from midthought.memory.formats.line_heads import time_head
 from midthought.memory.formats.line_times import is_title
@@ -66,6 +67,9 @@ def mark_last_rows(layout: Layout, rows: Sequence[Row]) -> None:
     if "©" in rows[places[-1]].text:
         layout.notes[places[-1]] = "after the last turn"
         del layout.heads[places.pop()]
+    credits = list(takewhile(lambda place: _is_credit(rows[place].text), range(len(rows) - 1, places[-1], -1)))
+    if credits and (is_rule(rows[credits[-1]].text) or all(_is_known_field(rows[place].text) for place in credits)):
+        layout.notes |= dict.fromkeys(credits, "after the last turn")
     ends = [*places[1:], len(rows)]
     (usual, _), *_ = Counter(end - place for place, end in zip(places, ends, strict=True)).most_common(1)
     blanks = [_first_blank(layout, rows, place, end, usual) for place, end in zip(places, ends, strict=True)]
@@ -91,6 +95,11 @@ def _is_credit(text: str) -> bool:
     return is_rule(text) or (field is not None and bool(field[1]) and len(field[0].split()) <= _MAX_KEY_WORDS)
 
 
+def _is_known_field(text: str) -> bool:
+    field = field_of(text)
+    return is_rule(text) or (field is not None and is_known_key(field[0]))
+
+
 def _first_blank(layout: Layout, rows: Sequence[Row], place: int, end: int, usual: int) -> int | None:
     """Returns the first row of a turn that follows a blank line within its words; rows in brackets are left out.
 
@@ -111,7 +120,8 @@ def _first_blank(layout: Layout, rows: Sequence[Row], place: int, end: int, usua
 
 
 def drop_first_fields(layout: Layout, rows: Sequence[Row]) -> None:
-    """Removes first labels that occur once, as in a title with a colon, if what follows is no sentence and other turns are."""
+    """Removes first labels before words that are no sentence, if other turns are sentences: a label that occurs once, as in a
+    title with a colon, and the lines of a first block, as in a list of participants."""
     places = sorted(layout.heads)
     keys = [key_of(layout.heads[place].name or "") for place in places]
     if len(places) < _MIN_TURNS or any(head.time for head in layout.heads.values()):
@@ -119,8 +129,15 @@ def drop_first_fields(layout: Layout, rows: Sequence[Row]) -> None:
     ends = [rows[following - 1].text for following in [*places[1:], len(rows)]]
     if sum(map(ends_sentence, ends)) < 0.8 * len(ends):
         return
-    for place, key, end in zip(places[: len(places) // 3], keys, ends, strict=False):
-        if keys.count(key) > 1 or is_role(key) or ends_sentence(end):
+    num = next((number for number, end in enumerate(ends) if ends_sentence(end)), 0)
+    starts = places[: num + 1]
+    is_block = (
+        num > 1
+        and starts[-1] - starts[0] == num
+        and [rows[place].after_blank for place in starts[1:]] == [False] * (num - 1) + [True]
+    )
+    for place, key in zip(places[:num], keys, strict=False):
+        if (keys.count(key) > 1 and not is_block) or is_role(key):
             return
         del layout.heads[place]
 

@@ -134,7 +134,7 @@ def _repeated_labels(layout: Layout) -> list[str]:
         if len(texts) > 1
         and len(set(texts)) == 1
         and not is_role(name)
-        and len(texts[0].split()) > _SHORT_WORDS
+        and (len(texts[0].split()) > _SHORT_WORDS or not ends_sentence(texts[0]))
         and len(said) > 2
     ]
 

@@ -17,6 +17,7 @@ from midthought.memory.formats.json_entries import (
     end_of,
     entry_lists,
     folded_keys,
+    paired,
     speaker_of,
     spoken,
     start_of,
@@ -201,7 +202,7 @@ def _candidates(document: object) -> list[_Candidate]:
     spans = _speaker_spans(lists, names)
     found: list[_Candidate] = []
     for path, parts in lists:
-        entries = [[folded_keys(entry) for entry in part] for part in parts]
+        entries = [[each for entry in part for each in paired(folded_keys(entry))] for part in parts]
         if (
             path
             and path[-1].lower() in ("speakers", "participants")

@@ -45,6 +45,10 @@ _WRITTEN_NAME_KEYS = ("speakername", "speakerlabel", "participantname", "display
 _NAME_KEYS = ("realname", "nickname", "displayname", "name", "label", "id")
 """Keys of the name in an object that is a speaker."""
 _WORD_KEYS = ("wdlist", "words", "elements", "items", "tokens", "segs", "sentences", "textblocks")
+_PAIRS = (
+    ("question", "answer"), ("q", "a"), ("frage", "antwort"), ("pregunta", "respuesta"), ("domanda", "risposta"),
+    ("pergunta", "resposta"), ("вопрос", "ответ"), ("问", "答"), ("質問", "回答"), ("질문", "답변"),
+)  # fmt: skip
 _FIRST_KEYS = ("alternatives", "nbest", "hypotheses")
 """Lists of alternative readings, the best one first."""
 _START_KEYS: dict[str, float | None] = {
@@ -87,6 +91,15 @@ def folded_keys(entry: Mapping[str, Any]) -> Entry:
         if isinstance(best, list) and best and isinstance(best[0], dict):
             folded = {**{key: value for key, value in folded_keys(best[0]).items() if key not in folded}, **folded}
     return folded
+
+
+def paired(entry: Entry) -> list[Entry]:
+    """Returns the two turns of an entry that is a question with its answer, else the entry."""
+    for keys in _PAIRS:
+        said = [entry.get(key) for key in keys]
+        if all(isinstance(text, str) and text.strip() for text in said):
+            return [{"speaker": key.capitalize(), "text": text} for key, text in zip(keys, said, strict=True)]
+    return [entry]
 
 
 def text_of(entry: Entry) -> str:

@@ -12,6 +12,9 @@ _MIN_TEXT_WORDS = 5
 _MAX_MISSING_SHARE = 0.4
 """Share of the different words of a document's texts that may be in no turn: summaries and titles have few others."""
 
+_MAX_MISSING_UNNAMED = 0.25
+"""The same if no turn has a speaker: other texts may be what the other one says."""
+
 
 def leftover_doubts(document: object, segments: Sequence[Segment]) -> list[str]:
     """Returns a sentence for labels such as `SPEAKER_01` if no turn has a speaker, and one for words of other texts."""
@@ -26,7 +29,8 @@ def leftover_doubts(document: object, segments: Sequence[Segment]) -> list[str]:
         if len(text.split()) >= _MIN_TEXT_WORDS and (missing := _words(text) - read):
             others.setdefault(key, set()).update(missing)
     missing = set().union(*others.values())
-    if len(missing) > _MAX_MISSING_SHARE * (len(read) + len(missing)):
+    is_named = any(segment.speaker for segment in segments)
+    if len(missing) > (_MAX_MISSING_SHARE if is_named else _MAX_MISSING_UNNAMED) * (len(read) + len(missing)):
         most = max(others, key=lambda key: len(others[key]))
         doubts.append(f"text of other keys was not read, such as {most!r}")
     return doubts

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from midthought.memory.formats.between_turns import drop_first_fields, mark_last_rows, mark_loose_rows, notes_between
 from midthought.memory.formats.doubts import judge_inner_lines, judge_list, judge_named, judge_notation, judge_unnamed
 from midthought.memory.formats.header_fields import is_role_key
+from midthought.memory.formats.label_repairs import add_headings, complete_labels, remove_common_word
 from midthought.memory.formats.line_candidates import (
     ODD,
     OF_SENTENCES,
@@ -27,7 +28,7 @@ from midthought.memory.formats.line_candidates import (
 )
 from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_label, time_head
 from midthought.memory.formats.line_times import add_times, scale_numbers
-from midthought.memory.formats.notations import INDUCED, Notation, has_words, is_label_cut, notation_of
+from midthought.memory.formats.notations import INDUCED, Notation, has_words, notation_of
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role, looks_like_name, word_count
 
@@ -74,7 +75,6 @@ _ARTICLES = ("a", "an", "this", "that")
 _MAX_MISSED = 0.2
 _MOST_COMMON = 0.9
 _MAX_MORE_LABELS = 2
-_MIN_CUT_HEADS = 6
 _MAX_MORE_HEADS = 5
 _RECURRING_ROLES = ("question", "answer")
 """Labels that are no annotations if they recur."""
@@ -101,11 +101,11 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
         best = _with_notation(best, notation)
     if best.style:
         drop_first_fields(best, rows)
-        _complete_labels(best, rows)
-        _remove_common_word(best)
+        complete_labels(best, rows)
+        remove_common_word(best)
         _add_known_labels(best, rows, candidates)
         best.used = {row + 1 for row, head in best.heads.items() if " / " in head.style}
-        _add_headings(best, rows)
+        add_headings(best, rows)
         mark_loose_rows(best, rows)
         mark_last_rows(best, rows)
         judge_named(best, rows, candidates, num_words)
@@ -153,41 +153,6 @@ def _with_notation(known: Layout, notation: Notation) -> Layout:
             for place, head in heads.items()
         },
     )
-
-
-def _add_headings(layout: Layout, rows: Sequence[Row]) -> None:
-    """Adds headings that recur between names that are headings; others are reported: text below them may be another one's."""
-    if not layout.style.startswith("# "):
-        return
-    first, last = min(layout.heads), max(layout.heads)
-    others = [place for place in range(first, last) if rows[place].mark == "#" and place not in layout.heads]
-    counts = Counter(key_of(rows[place].text) for place in others)
-    for place in others:
-        if counts[key_of(rows[place].text)] > 1:
-            layout.heads[place] = Head("name", rows[place].text, None, "")
-        elif place + 1 < len(rows) and rows[place + 1].mark != "#":
-            layout.leftovers.append(rows[place].text)
-
-
-def _complete_labels(layout: Layout, rows: Sequence[Row]) -> None:
-    """Adds the next word to labels as long as each label is always followed by the same one, as in `Dr. Lee`."""
-    if bare_style(layout.style) not in (INDUCED, *OF_SENTENCES):
-        return
-    while len(layout.heads) >= _MIN_CUT_HEADS and is_label_cut(layout.heads):
-        for place, head in layout.heads.items():
-            text, (word, rest) = rows[place].text, (*head.rest.split(maxsplit=1), "")[:2]
-            end = len(text) - len(head.rest.lstrip())
-            begin = text.rfind(head.name or "", 0, end)
-            layout.heads[place] = head._replace(name=text[max(0, begin) : end] + word, rest=rest)
-
-
-def _remove_common_word(layout: Layout) -> None:
-    """Removes a word in lower case at the ends of all labels, such as `says`, which is part of the notation."""
-    names = {place: (head.name or "").rstrip(" :").rpartition(" ") for place, head in layout.heads.items()}
-    labels = {parts[0] for parts in names.values()}
-    words = {parts[2] for parts in names.values()}
-    if len(labels) > 1 and len(words) == 1 and "" not in labels and min(words).isalpha() and min(words).islower():
-        layout.heads = {place: head._replace(name=names[place][0]) for place, head in layout.heads.items()}
 
 
 def speakers_of(rows: Sequence[Row]) -> Layout:
@@ -418,7 +383,7 @@ def _add_known_labels(layout: Layout, rows: Sequence[Row], candidates: dict[str,
         sign = ";" if ";" in row.text[:_MAX_LABEL_LETTERS].partition(":")[0] else ":"
         name, colon, rest = row.text[:_MAX_LABEL_LETTERS].partition(sign)
         is_typo = colon and rest and rest[0] not in "0123456789/" and key_of(name) in labels and row.mark != "code"
-        if is_typo and place not in layout.heads:
+        if is_typo and place not in layout.heads and (place > first or ends_sentence(rest)):
             layout.heads[place] = Head("name:", name, None, row.text[len(name) + 1 :])
         name, bracket, _ = row.text[:_MAX_LABEL_LETTERS].partition(" [")  # `Ann [crosstalk 00:12] text`
         if bracket and key_of(name) in labels and place not in layout.heads and row.mark != "code":

@@ -44,6 +44,7 @@ _WEAK_SIGNS = frozenset(" .,!?…'’\"“”„«»-–—&/@")
 """Signs that sentences have within, too. A separator without others is weak."""
 _TIME = re.compile(rf"{CLOCK}|\d{{1,6}}\.\d{{1,6}}")
 _TIME_ALONE = re.compile(rf"\W?{CLOCK}\W?")
+_AROUND_WORDS = ".,;:!?…\"'“”()[]"
 _MIN_HEADS = 6
 _MIN_SHARE = 0.9
 _MIN_SHARE_OF_BLANKS = 0.95
@@ -216,6 +217,10 @@ def _supported(
             kept[found[number]] += 1
         elif rows[place].after_blank and is_label(head.name or "") and not is_annotation(found[number]):
             others[place] = head
+    if 2 * sum(rows[place].num_bold > 0 for place in heads) > len(heads):  # of bold labels, only these
+        heads = {place: head for place, head in heads.items() if rows[place].num_bold > 0}
+        others = {place: head for place, head in others.items() if rows[place].num_bold > 0}
+        kept = Counter(key_of(head.name or "") for head in heads.values())
     if len(kept) < 2 or kept.total() < 2 * len(kept):
         return None
     first, last = min(heads), max(heads)
@@ -283,16 +288,17 @@ def _head(text: str, span: Span) -> Head:
 
 
 def _name_labels(rows: Sequence[Row], notation: Notation) -> set[str]:
-    """Returns the labels that have the shape of names and do not occur in the text as words in lower case."""
-    labels = {key_of(head.name or "") for head in notation.heads.values() if _has_name_shape(head.name or "")}
+    """Returns the labels that have the shape of names and are no words of the text, or recur and are in no other place of it."""
     said = [notation.heads[place].rest if place in notation.heads else row.text for place, row in enumerate(rows)]
-    wanted = {label for label in labels if label != label.upper()}
-    words = (
-        {word for text in said for each in text.split() if (word := each.strip(".,;:!?\"'()")) in wanted}
-        if wanted
-        else set()
-    )
-    return labels - words
+    words = {word for text in said for each in text.split() if (word := each.strip(_AROUND_WORDS))}
+    folded_words = {word.casefold() for word in words}
+    shaped = {key_of(head.name or "") for head in notation.heads.values() if _has_name_shape(head.name or "")}
+    return {
+        label
+        for label, count in notation.labels.items()
+        if (label in shaped and (label == label.upper() or label not in words))
+        or (count > 2 and label not in folded_words and " " not in label and len(label) > 2)
+    }
 
 
 def _has_name_shape(name: str) -> bool:

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from midthought.memory.formats.columns import are_labels, columns_of, names_speakers
 from midthought.memory.formats.json_documents import read_document
-from midthought.memory.formats.json_entries import folded_keys, speaker_of, start_of, text_of
+from midthought.memory.formats.json_entries import folded_keys, paired, speaker_of, start_of, text_of
 from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.registry import transcript_format
 from midthought.memory.formats.scripts import ends_sentence
@@ -91,6 +91,8 @@ def read_table(text: str) -> Reading:
             if _unwritten(entries)
             else reading
         )
+    if len(paired(folded_keys(dict.fromkeys(names, "x")))) > 1:
+        return read_document([dict(zip(names, row, strict=False)) for row in rows[1:]])
     known = folded_keys(dict.fromkeys(filter(None, names), "1"))
     has_names = bool(names and (speaker_of(known) or start_of(known) or _are_headings(rows)))
     found = columns_of(rows[has_names:], names if has_names else ())
