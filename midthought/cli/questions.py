@@ -99,7 +99,10 @@ def blind(
     from midthought.memory.questions import read_questions
     from midthought.report.console import Console
 
-    scores = blind_scores(read_questions(questions))
+    asked = read_questions(questions)
+    if not asked:
+        raise SettingsError(f"{questions} holds no question; write it with 'midthought memory questions'")
+    scores = blind_scores(asked)
     if as_json:
         tell(json.dumps([asdict(score) | {"advantage": score.advantage} for score in scores], indent=1))
         return

@@ -27,6 +27,7 @@ _ROWS_PER_BATCH = 16_384
 _STEMS_PER_QUERY = 50
 _QUESTIONS = "questions"
 _NUM_PROBES, _MIN_PROBE_LETTERS = 8, 24
+BYTES_AT_ONCE = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,12 @@ def _files_with(location: TableLocation, texts: Collection[str]) -> tuple[Path, 
 
 
 def _holds_any(path: Path, probes: Collection[bytes]) -> bool:
+    overlap = max(map(len, probes), default=0)
     with open_regular(path) as file:
-        content = file.read()
-    return any(probe in content for probe in probes)
+        before = b""
+        while part := file.read(BYTES_AT_ONCE):
+            content = before + part
+            if any(probe in content for probe in probes):
+                return True
+            before = content[-overlap:] if overlap else b""
+    return False

@@ -32,7 +32,7 @@ def noted_version(folder: Path, table: str) -> int | None:
         raise
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
-    return version if type(version) is int else None
+    return version if type(version) is int and version < 2**63 else None
 
 
 def require_noted(folder: Path, table: str, noted: int | None, newest: int) -> None:

@@ -14,12 +14,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from midthought.atomic_files import atomic_path
 from midthought.errors import SettingsError, TranscriptError
 from midthought.memory.chunks import Chunk
 from midthought.memory.tool import format_chunk
 from midthought.memory.turns import UNKNOWN_SPEAKER
+from midthought.regular_files import read_regular_text
 from midthought.types import Task
 
 WORDINGS: Mapping[str, str] = {
@@ -180,7 +182,7 @@ def read_questions(path: Path) -> list[Task]:
     """
     tasks = []
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = read_regular_text(path).split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise TranscriptError(f"questions {path} cannot be read: {error}; give a JSON-lines file") from None
     for number, line in enumerate(lines, start=1):
@@ -195,12 +197,20 @@ def read_questions(path: Path) -> list[Task]:
             }
             if not isinstance(known.get("prompt"), str) or not isinstance(known.get("answer"), str):
                 raise ValueError("question and answer must be strings")
+            if not isinstance(known.get("labels", {}), Mapping):
+                raise ValueError("labels must be an object")
+            if not all(_are_texts(known.get(name, [])) for name in ("aliases", "evidence")):
+                raise ValueError("aliases and evidence must be lists of strings")
             tasks.append(Task.from_dict(known))
         except (ValueError, AttributeError, TypeError, RecursionError) as error:
             raise TranscriptError(
                 f'{path}, line {number}: not a question ({error}); write {{"question": "…", "answer": "…"}} on each line'
             ) from None
     return tasks
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 class _QuoteIndex:

@@ -113,7 +113,10 @@ def read_transcript(path: str | Path, names: SpeakerNames | None = None) -> Tran
     """
     path = Path(path)
     if not path.is_file():
-        raise TranscriptError(f"{path}: there is no such file; give the path of a transcript or of a folder of them")
+        what = (
+            "a link to nothing, or no regular file" if path.is_symlink() or path.exists() else "there is no such file"
+        )
+        raise TranscriptError(f"{path}: {what}; give the path of a transcript or of a folder of them")
     try:
         if path.stat().st_size > MAX_BYTES:
             raise TranscriptError(f"{path}: larger than {MAX_BYTES >> 20} MiB; split it by episode")
@@ -210,7 +213,7 @@ def title_of(stem: str) -> str:
 
 def _files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).parts):
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts) and path.is_file():
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts) and not path.is_dir():
             yield path
 
 

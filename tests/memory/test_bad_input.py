@@ -1,5 +1,6 @@
 """Bad input and full disks: one clear message, bounded memory, nothing half built."""
 
+import json
 import os
 import resource
 import subprocess
@@ -15,6 +16,7 @@ pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
 from midthought.errors import MidthoughtError, StorageError, TranscriptError
 from midthought.memory.build import build_memory, chunk_all
+from midthought.memory.questions import read_questions
 from midthought.memory.store import MemoryStore
 from midthought.memory.summary import notices
 from midthought.memory.transcripts import read_transcript, read_transcripts
@@ -95,7 +97,7 @@ def test_a_folder_without_files_is_an_error_that_names_the_suffixes(folder, tmp_
     ):
         build_memory(folder, tmp_path / "memory", embedder=embedder)
     os.mkfifo(folder / "pipe.txt")  # opening it would block
-    with pytest.raises(TranscriptError, match="no transcript in this folder"):
+    with pytest.raises(TranscriptError, match=r"pipe.txt: a link to nothing, or no regular file"):
         build_memory(folder, tmp_path / "memory", embedder=embedder)
     assert not (tmp_path / "memory").exists()
 
@@ -218,3 +220,53 @@ def test_a_hundred_thousand_small_files_take_bounded_memory(folder, tmp_path, em
         assert tracemalloc.get_traced_memory()[1] < 2**31
     finally:
         tracemalloc.stop()
+
+
+def test_a_transcript_that_is_a_broken_link_or_a_pipe_is_named_and_not_left_out(folder):
+    (folder / "good.md").write_text("**Ann:** The clock ran eleven minutes fast and nobody dared to correct it.\n" * 3)
+    (folder / "gone.md").symlink_to(folder / "nowhere")
+    (folder / "loop.md").symlink_to("loop.md")
+    (folder / "device.md").symlink_to("/dev/zero")
+    os.mkfifo(folder / "pipe.md")
+    found = read_transcripts(folder)
+    assert [transcript.stem for transcript in found.transcripts] == ["good"]
+    assert [path.name for path, _ in found.failures] == ["device.md", "gone.md", "loop.md", "pipe.md"]
+    assert all("a link to nothing, or no regular file" in words for _, words in found.failures)
+    assert "gone.md" in "\n".join(notices(found))
+
+
+QUESTION = {"question": "What is late?", "answer": "The tide."}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"labels": "x"}, "labels must be an object"),
+        ({"labels": [1]}, "labels must be an object"),
+        ({"evidence": "t_0"}, "must be lists of strings"),
+        ({"aliases": [1]}, "must be lists of strings"),
+        ({"evidence": 7}, "must be lists of strings"),
+    ],
+)
+def test_a_question_with_a_value_of_another_type_is_named_with_its_line(wrong, words, tmp_path):
+    file = tmp_path / "questions.jsonl"
+    file.write_text(f"{json.dumps(QUESTION)}\n{json.dumps(QUESTION | wrong)}\n")
+    with pytest.raises(TranscriptError, match=rf"questions.jsonl, line 2: not a question .*{words}"):
+        read_questions(file)
+
+
+def test_a_pipe_or_a_file_without_end_in_place_of_questions_is_named(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "long.jsonl").touch()
+    os.truncate(tmp_path / "long.jsonl", 2**35)
+    for name, words in (("pipe.jsonl", "a named pipe"), ("long.jsonl", "34,359,738,368 bytes")):
+        with pytest.raises(TranscriptError, match=f"{name} cannot be read: .*{words}"):
+            read_questions(tmp_path / name)
+
+
+def test_words_in_a_large_file_beside_a_memory_are_found_piece_by_piece(store, monkeypatch):
+    monkeypatch.setattr("midthought.memory.deletion.BYTES_AT_ONCE", 7)
+    notes = Path(store.uri) / "notes.txt"
+    said = max((chunk.transcript for chunk in store.chunks()), key=len)
+    notes.write_text(f"some words before, {said} and after")
+    assert store.delete(["tide"]).remaining == (notes,)
