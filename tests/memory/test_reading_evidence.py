@@ -4,6 +4,7 @@ import json
 
 import pytest
 from read_texts import said
+from test_transcript_fuzz import deadline
 
 NAMES = ("Ann Lee", "Bob Reece", "Dr. Cid Moore")
 TEXTS = [
@@ -181,3 +182,17 @@ def test_a_single_name_before_the_words_is_a_label_only_if_it_is_no_word_of_the_
         "".join(f"{('Well', 'Now')[n % 2]} {text} Well, now it is so.\n\n" for n, (_, text) in enumerate(TURNS))
     )
     assert prose.speakers == ()
+
+
+def test_a_label_that_occurs_once_in_a_found_notation_is_a_turn_or_reported(read):
+    text, turns = written("{name} said: {text}\n\n")
+    parts = text.split("\n\n")
+    once = read("\n\n".join([*parts[:6], "Eve Stone said: I saw it, too.", *parts[6:]]))
+    assert said(once) == [*turns[:6], ("Eve Stone", "I saw it, too."), *turns[6:]] and not once.is_doubtful
+    assert read("\n\n".join([*parts[:6], "somebody else: I saw it, too.", *parts[6:]]), "b.txt").is_doubtful
+
+
+def test_time_grows_in_proportion_to_the_number_of_turns(read):
+    lines = [f"{NAMES[n % 3]}: {TEXTS[n % 8]} It was bell {n} of them.\n" for n in range(8000)]
+    with deadline(15.0):
+        assert len(read("".join(lines)).turns) == 8000

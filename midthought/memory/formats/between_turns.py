@@ -72,6 +72,7 @@ def mark_last_rows(layout: Layout, rows: Sequence[Row]) -> None:
         layout.notes |= dict.fromkeys(credits, "after the last turn")
     ends = [*places[1:], len(rows)]
     (usual, _), *_ = Counter(end - place for place, end in zip(places, ends, strict=True)).most_common(1)
+    usual = 0 if any(row.after_blank for row in rows[1:]) else usual
     blanks = [_first_blank(layout, rows, place, end, usual) for place, end in zip(places, ends, strict=True)]
     num_inner = sum(blank is not None for blank in blanks[:-1])
     begin = blanks[-1]
@@ -103,9 +104,9 @@ def _is_known_field(text: str) -> bool:
 def _first_blank(layout: Layout, rows: Sequence[Row], place: int, end: int, usual: int) -> int | None:
     """Returns the first row of a turn that follows a blank line within its words; rows in brackets are left out.
 
-    If no blank lines separate rows, as on pages, it is the first row after the usual number of rows.
+    If no blank lines separate rows, as on pages, it is the first row after the usual number of rows; else `usual` is 0.
     """
-    if not any(row.after_blank for row in rows[1:]):
+    if usual:
         return place + usual if end - place > usual else None
     for row in range(place + 1, end):
         if (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from midthought.memory.formats.line_candidates import OF_SENTENCES, Layout, Row, bare_style, key_of
 from midthought.memory.formats.line_heads import Head
-from midthought.memory.formats.notations import INDUCED, is_label_cut
+from midthought.memory.formats.notations import INDUCED, common_word, is_label_cut
 
 _MIN_CUT_HEADS = 6
 
@@ -36,12 +36,20 @@ def complete_labels(layout: Layout, rows: Sequence[Row]) -> None:
             end = len(text) - len(head.rest.lstrip())
             begin = text.rfind(head.name or "", 0, end)
             layout.heads[place] = head._replace(name=text[max(0, begin) : end] + word, rest=rest)
+        if all((head.name or "").endswith(".") for head in layout.heads.values()):
+            layout.heads = {place: head._replace(name=(head.name or "")[:-1]) for place, head in layout.heads.items()}
 
 
 def remove_common_word(layout: Layout) -> None:
-    """Removes a word in lower case at the ends of all labels, such as `says`, which is part of the notation."""
-    names = {place: (head.name or "").rstrip(" :").rpartition(" ") for place, head in layout.heads.items()}
-    labels = {parts[0] for parts in names.values()}
-    words = {parts[2] for parts in names.values()}
-    if len(labels) > 1 and len(words) == 1 and "" not in labels and min(words).isalpha() and min(words).islower():
-        layout.heads = {place: head._replace(name=names[place][0]) for place, head in layout.heads.items()}
+    """Removes a word in lower case at the ends of all labels, such as `says`, which is part of the notation; also of labels
+    that occur without it."""
+    names = {place: (head.name or "").rstrip(" :") for place, head in layout.heads.items()}
+    bare = set(names.values())
+    ends = {place: name.rpartition(" ") for place, name in names.items()}
+    repeated = [parts for parts in ends.values() if parts[0] in bare]
+    word = common_word(names.values()) or common_word(" ".join(parts[::2]) for parts in repeated)
+    if word:
+        layout.heads = {
+            place: head._replace(name=ends[place][0]) if ends[place][0] and ends[place][2] == word else head
+            for place, head in layout.heads.items()
+        }

@@ -28,7 +28,7 @@ from midthought.memory.formats.line_candidates import (
 )
 from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_label, time_head
 from midthought.memory.formats.line_times import add_times, scale_numbers
-from midthought.memory.formats.notations import INDUCED, Notation, has_words, notation_of
+from midthought.memory.formats.notations import INDUCED, Notation, has_words, notation_of, once_labelled
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role, looks_like_name, word_count
 
@@ -128,21 +128,27 @@ def _with_notation(known: Layout, notation: Notation) -> Layout:
 
     Signs and times that the notation has before the words, and the known style takes for words, are removed.
     """
+    turns, doubtful = once_labelled(notation)
+    induced = Layout(INDUCED, notation.heads | turns)
+    induced.leftovers = [f"{head.name} {head.rest}".strip() for head in doubtful.values()]
     is_two_rows = " / " in known.style
     missed = [
         place for place in notation.heads if place not in known.heads and not (is_two_rows and place - 1 in known.heads)
     ]
     if len(missed) > _MAX_MISSED * len(notation.heads):
-        return Layout(INDUCED, notation.heads | notation.others)
+        return induced
     common = known.heads.keys() & notation.heads.keys()
     if missed and len(common) >= _MOST_COMMON * len(known.heads) and notation.is_strong:
         return Layout(known.style, notation.heads | known.heads)
     labels = {key_of(known.heads[place].name or "") for place in common}
     is_other = bare_style(known.style) in OF_SENTENCES and labels != notation.labels.keys()
     if len(labels) > _MAX_MORE_LABELS * len(notation.labels) or is_other:  # `#1 Ann`
-        return Layout(INDUCED, notation.heads | notation.others)
+        return induced
     signs = {place: known.heads[place].rest.removesuffix(notation.heads[place].rest) for place in common}
     if len(common) < _MOST_COMMON * len(known.heads) or not all(signs.values()) or any(map(has_words, signs.values())):
+        known.leftovers = [
+            f"{head.name} {head.rest}".strip() for place, head in doubtful.items() if place not in known.heads
+        ]
         return known
     heads = {place: notation.heads[place]._replace(name=known.heads[place].name) for place in common}
     return Layout(

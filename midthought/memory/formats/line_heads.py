@@ -27,8 +27,8 @@ _IN_ANGLES = r"<(?!/|(?:a|b|br|em|i|li|p|q|s|u)\s*>)[ @+%]?(?P<name>[^\s<>=/][^<
 _REST = r"(?P<rest>.*)$"
 _BREAK = r"(?:\s+|$)"
 
-_TITLES = r"(?:Mr|Ms|Mrs|M|MM|Mme|Mlle|Dr|Prof|Sr|Sra|Sen|Rep|Hon|St|On|Gen|Col|Lt|Capt|Rev|Gov|Hr|Fr|Frau|Herr)"
-_TITLED = regex.compile(rf"{_TITLES}\.(?:\s[^\s.,!?]{{1,20}}){{1,4}}")
+TITLES = r"(?:Mr|Ms|Mrs|M|MM|Mme|Mlle|Dr|Prof|Sr|Sra|Sen|Rep|Hon|St|On|Gen|Col|Lt|Capt|Rev|Gov|Hr|Fr|Frau|Herr)"
+_TITLED = regex.compile(rf"{TITLES}\.(?:\s[^\s.,!?]{{1,20}}){{1,4}}")
 """A label with a title, such as `M. le ministre`."""
 _SEPARATED = r"\s{0,9}[-–—|•,]?\s{0,9}"
 _COLUMN = r"(?:[ ]{0,9}[|\t]\s{0,9})"
@@ -52,7 +52,7 @@ _STYLES = {
     "name >": rf"{_NAME}\s{{0,3}}>>?\s{{1,9}}{_REST}",
     "name\t": rf"{_NAME}[ ]{{0,3}}\t\s{{0,9}}{_REST}",
     "(name)": rf"\((?P<name>[^():\d][^():]{{0,60}})\)\s{{1,9}}{_REST}",
-    "name.": rf"(?P<name>(?:{_TITLES}\.\s)?[^\s:.][^:.]{{0,60}})\.\s{{1,9}}{_REST}",
+    "name.": rf"(?P<name>(?:{TITLES}\.\s)?[^\s:.][^:.]{{0,60}})\.\s{{1,9}}{_REST}",
     "speaker: name": rf"(?i:speaker)\s{{0,3}}:\s{{1,9}}{_NAME}$(?P<rest>)",
     "name —": rf"{_NAME}\s{{1,3}}(?:[–—―]|--?)\s{{1,3}}{_REST}",
     "name |": rf"{_NAME}\s{{0,9}}[|]\s{{0,9}}(?=[^|]*\|?\s*$){_REST}",

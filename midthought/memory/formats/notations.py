@@ -6,8 +6,9 @@ Does not know any notation. It is a second reading beside the known styles: it r
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import NamedTuple
@@ -40,6 +41,7 @@ _MIN_SIGNS_SHARE = 0.05
 _MIN_PARAGRAPHS = 0.05
 _MAX_LABEL_WORDS = 8
 _MAX_LABEL_LETTERS = 60
+_MAX_ONCE_WORDS = 3
 _WEAK_SIGNS = frozenset(" .,!?…'’\"“”„«»-–—&/@")
 """Signs that sentences have within, too. A separator without others is weak."""
 _TIME = re.compile(rf"{CLOCK}|\d{{1,6}}\.\d{{1,6}}")
@@ -80,7 +82,7 @@ class Notation:
     heads: dict[int, Head]
     """Turns whose labels recur, by row."""
     others: dict[int, Head]
-    """Turns whose labels do not."""
+    """The same signs around labels that do not recur, at places at which a turn may start."""
     labels: Counter[str]
     share: float
     """Of the places, from the first turn to the last one, at which a turn may start."""
@@ -102,9 +104,14 @@ class Notation:
 def notation_of(rows: Sequence[Row]) -> Notation | None:
     """Returns the notation that explains most rows; None if less than two labels recur. Takes linear time."""
     tokens = [list(_tokens(row)) for row in rows]
-    starts = [place for place, row in enumerate(rows) if place == 0 or row.after_blank]
+    are_times = [bool(_TIME_ALONE.fullmatch(row.text)) for row in rows]
+    starts = [
+        place + are_times[place]
+        for place, row in enumerate(rows)
+        if (place == 0 or row.after_blank) and place + are_times[place] < len(rows)
+    ]
     if len(starts) < max(2, _MIN_PARAGRAPHS * len(rows)):
-        starts = [place for place, row in enumerate(rows) if not _TIME_ALONE.fullmatch(row.text)]
+        starts = [place for place, is_time in enumerate(are_times) if not is_time]
     found: list[Notation] = []
     for lead, offsets in _leads(tokens):
         own = (
@@ -112,13 +119,14 @@ def notation_of(rows: Sequence[Row]) -> Notation | None:
             if lead.strip() and not has_words(lead) and len(offsets) >= _MIN_PARAGRAPHS * len(rows)
             else starts
         )
+        own_rows = frozenset(own)
         by_sep: dict[str, dict[int, list[Span]]] = defaultdict(lambda: defaultdict(list))
         for place, number in offsets.items():
             for sep, span in _spans(tokens[place][number:], rows[place].text):
                 by_sep[sep][place].append(span)
         for sep, spans in by_sep.items():
             is_usual = len(spans) >= max(_MIN_SPANS, _MIN_SPANS_SHARE * len(rows))
-            if is_usual and not _HALF.search(sep) and (notation := _supported(rows, lead, sep, spans, own)):
+            if is_usual and not _HALF.search(sep) and (notation := _supported(rows, lead, sep, spans, own, own_rows)):
                 found.append(notation)
     best = sorted(found, key=lambda each: each.evidence)[-_MAX_JUDGED:]
     for notation in best:
@@ -126,6 +134,30 @@ def notation_of(rows: Sequence[Row]) -> Notation | None:
         notation.num_named = sum(count for label, count in notation.labels.items() if label in names)
         notation.is_certain = _is_certain(notation, rows)
     return max(best, key=lambda each: each.evidence, default=None)
+
+
+def once_labelled(notation: Notation) -> tuple[dict[int, Head], dict[int, Head]]:
+    """Returns the turns whose labels occur once and have the shape of names, and other rows with a few words before the signs."""
+    first, last = min(notation.heads), max(notation.heads)
+    word = common_word(head.name or "" for head in notation.heads.values())
+    turns: dict[int, Head] = {}
+    doubtful: dict[int, Head] = {}
+    for place, head in notation.others.items():
+        name = head.name or ""
+        if is_label(name.removesuffix(f" {word}") if word else name) and name.endswith(word):
+            turns[place] = head
+        elif first < place < last and len(name.split()) <= _MAX_ONCE_WORDS:
+            doubtful[place] = head
+    return turns, doubtful
+
+
+def common_word(names: Iterable[str]) -> str:
+    """Returns the word in lower case with which all labels end, such as `says`; empty if there is none."""
+    parts = {tuple(name.rstrip(" :").rpartition(" ")[::2]) for name in names}
+    words = {word for _, word in parts}
+    is_common = len(parts) > 1 and len(words) == 1 and all(before for before, _ in parts)
+    word = min(words) if is_common else ""
+    return word if word.isalpha() and word.islower() else ""
 
 
 def _tokens(row: Row) -> Iterator[Token]:
@@ -190,7 +222,12 @@ def _without_closing(run: Sequence[Token], label: str) -> Sequence[Token]:
 
 
 def _supported(
-    rows: Sequence[Row], lead: str, sep: str, spans: dict[int, list[Span]], starts: Sequence[int]
+    rows: Sequence[Row],
+    lead: str,
+    sep: str,
+    spans: dict[int, list[Span]],
+    starts: Sequence[int],
+    start_rows: frozenset[int],
 ) -> Notation | None:
     """Returns the notation with the labels that recur; the longest label that nearly always follows a shorter one."""
     labels = {
@@ -215,8 +252,8 @@ def _supported(
         if counts[found[number]] > 1 and found[number] and not is_annotation(found[number]):
             heads[place] = head
             kept[found[number]] += 1
-        elif rows[place].after_blank and is_label(head.name or "") and not is_annotation(found[number]):
-            others[place] = head
+        elif (place in start_rows or rows[place].after_blank) and not is_annotation(found[0]):
+            others[place] = _head(rows[place].text, spans[place][0])
     if 2 * sum(rows[place].num_bold > 0 for place in heads) > len(heads):  # of bold labels, only these
         heads = {place: head for place, head in heads.items() if rows[place].num_bold > 0}
         others = {place: head for place, head in others.items() if rows[place].num_bold > 0}
@@ -224,8 +261,8 @@ def _supported(
     if len(kept) < 2 or kept.total() < 2 * len(kept):
         return None
     first, last = min(heads), max(heads)
-    within = [place for place in starts if first <= place <= last]
-    share = sum(place in heads for place in within) / max(1, len(within))
+    num_within = bisect_right(starts, last) - bisect_left(starts, first)
+    share = sum(place in start_rows for place in heads) / max(1, num_within)
     notation = Notation(
         lead, sep, heads, others, kept, share, not _WEAK_SIGNS.issuperset(sep) or bool(_DASH.search(sep))
     )

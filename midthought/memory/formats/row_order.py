@@ -11,13 +11,14 @@ from itertools import pairwise
 import regex
 
 from midthought.memory.formats.line_candidates import Row, key_of
-from midthought.memory.formats.line_heads import is_label
+from midthought.memory.formats.line_heads import TITLES, is_label
 from midthought.memory.formats.scripts import folded
 
 _LINE_NUMBER = regex.compile(r"(\d{1,5})[.)]?\s+(?=\S)")
 _ATTRIBUTION = regex.compile(r"[—–―]\s{0,3}(?P<name>[^\s:.!?][^:!?]{0,50})")
 _COLON = regex.compile(r":\s+(?=\S)")
 _SENTENCE_START = regex.compile(r"(?<=[.!?…。！？][\"'”’)\]]?\s+)(?=\S)")
+_TITLE = regex.compile(rf"\W*{TITLES}\.\s*")
 _MIN_ATTRIBUTIONS = 3
 _MIN_ROLLED = 12
 _MIN_INNER_LABELS = 4
@@ -73,7 +74,7 @@ def inner_labels(text: str) -> list[tuple[int, str]]:
     for colon in _COLON.finditer(plain):
         begin = max(0, colon.start() - _MAX_LABEL_LETTERS)
         for start in _SENTENCE_START.finditer(plain, begin, colon.start()):
-            if is_name(name := text[start.end() : colon.start()]):
+            if is_name(name := text[start.end() : colon.start()]) and not _TITLE.fullmatch(text, 0, start.end()):
                 found.append((start.end(), key_of(name)))
                 break
     return found
