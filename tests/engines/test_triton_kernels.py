@@ -1,7 +1,9 @@
 """The fused decoder with Triton kernels. Without a GPU, Triton's interpreter runs them on the CPU."""
 
 import asyncio
+import itertools
 import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from midthought.engines.engine import Sampling
-from midthought.engines.local import gpu_kernels
+from midthought.engines.local import fused_step, gpu_kernels, kernel_choice
 from midthought.engines.local.decoder import Decoder
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.gpu_kernels import kernels_of
@@ -23,6 +25,13 @@ pytest.importorskip("triton")
 CPU = torch.device("cpu")
 SIZES = {"vocab_size": 61, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+PRODUCTS = {
+    "vocab_size": 64,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "initializer_range": 0.3,
+}
 WINDOWS = {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}
 MODELS = {
     "norms of the heads": Qwen3Config(**SIZES, **HEADS, head_dim=24, initializer_range=0.3),
@@ -38,6 +47,7 @@ def on_a_cpu(monkeypatch: pytest.MonkeyPatch):
     kernels = kernels_of(CPU, "triton_decoder")
     monkeypatch.setattr(kernels, "HALF", (torch.float32,))
     monkeypatch.setattr(kernels, "MIN_PROGRAMS", 1)
+    monkeypatch.setattr(fused_step, "DTYPES", ())
 
 
 def make_model(config: PreTrainedConfig) -> Any:
@@ -155,3 +165,71 @@ def test_logits_that_are_not_finite_give_a_token_of_the_vocabulary_and_no_logpro
     [token_id], logprobs = drawn(logits, torch.tensor([0.5], dtype=torch.float64), None)
     assert 0 <= token_id < 2500
     assert logprobs.isnan().all()
+
+
+def fuse_products(monkeypatch: pytest.MonkeyPatch, *tiles: Any, seconds: Sequence[float] = (2.0, 1.0)) -> None:
+    """Offers these tiles for every product. There is no clock of a GPU: `seconds` are those of separate kernels and of each of
+    the tiles, again and again."""
+    monkeypatch.setattr(fused_step, "DTYPES", (torch.float32,))
+    kinds = ("after_norm", "gated", "added")
+    offered = {(kind, fused_step.MIN_TILE_ROWS): tiles for kind in kinds}
+    monkeypatch.setattr(kernels_of(CPU, "triton_products"), "TILES", offered)
+    measured = itertools.cycle(seconds)
+
+    def run_and_measure(calls: Sequence[Callable[[], object]]) -> float:
+        for call in calls:
+            call()
+        return next(measured)
+
+    monkeypatch.setattr(kernel_choice, "seconds", run_and_measure)
+
+
+FUSED = {
+    "norms of the heads": (Qwen3Config(**PRODUCTS, **HEADS, head_dim=16), True),
+    "a sliding window": (Qwen3Config(**PRODUCTS, **HEADS, **WINDOWS, head_dim=32), True),
+    "heads of another size": (Qwen3Config(**PRODUCTS, **HEADS, head_dim=24), True),
+    "no norms of the heads": (LlamaConfig(**PRODUCTS, **HEADS, head_dim=16), True),
+    "an output layer of another size": (LlamaConfig(**PRODUCTS | {"vocab_size": 61}, **HEADS, head_dim=16), True),
+    "biases": (Qwen2Config(**PRODUCTS, **HEADS), False),
+}
+
+
+@pytest.mark.parametrize("tiles", [(32, 16, 16), (32, 16, 16, 2, 2, 1, True)], ids=["one", "split and swapped"])
+@pytest.mark.parametrize("config, is_used", FUSED.values(), ids=FUSED.keys())
+def test_fused_products_give_the_passes_of_the_models_layers(config, is_used, tiles, monkeypatch: pytest.MonkeyPatch):
+    fuse_products(monkeypatch, kernels_of(CPU, "triton_products").Tiles(*tiles))
+    model = make_model(config)
+    decoder = Decoder.of(model)
+    plain, fused = CachedRunner(share_tensors(model)), CachedRunner(share_tensors(model), decoder=decoder)
+    draw = torch.Generator().manual_seed(1)
+    sequences = [torch.randint(61, (9,), generator=draw).tolist() for _ in range(3)]
+    num_prompt_tokens = (1, 5, 3)
+    for num_more in range(4):
+        cuts = [number + num_more for number in num_prompt_tokens]
+        parts = enumerate(zip(sequences, cuts, strict=True))
+        rows = [Row(ids[:cut], cut - 1 if num_more else 0, slot) for slot, (ids, cut) in parts]
+        torch.testing.assert_close(fused.forward(rows), plain.forward(rows), atol=5e-5, rtol=5e-5)
+    assert decoder.fuses_products == is_used
+
+
+def test_fused_products_that_are_slower_or_wrong_are_not_used(monkeypatch: pytest.MonkeyPatch):
+    products = kernels_of(CPU, "triton_products")
+    config, _ = FUSED["norms of the heads"]
+
+    def is_used() -> bool:
+        decoder = Decoder.of(make_model(config))
+        CachedRunner(share_tensors(make_model(config)), decoder=decoder).forward([Row([3], 0, 0)])
+        return decoder.fuses_products
+
+    fuse_products(monkeypatch, products.Tiles(32, 16, 16), seconds=(1.0, 2.0))
+    assert not is_used()
+    fuse_products(monkeypatch, products.Tiles(32, 16, 16))
+    assert is_used()
+
+    def zeros(hidden: Any, weights: Sequence[torch.Tensor], *_: Any, **__: Any) -> torch.Tensor:
+        return hidden.numbers.new_zeros(len(hidden.numbers), sum(map(len, weights)))
+
+    monkeypatch.setattr(products, "after_norm", zeros)
+    monkeypatch.setattr(products, "added", lambda inputs, weight, hidden, *_: hidden)
+    fuse_products(monkeypatch, products.Tiles(32, 16, 16), seconds=(1.0,))
+    assert not is_used()

@@ -7,16 +7,18 @@ with the model's own forward pass before using it. Unknown or modified models ke
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from midthought.engines.local.decoder_layer import Layer
+from midthought.engines.local.fused_step import FusedStep
 from midthought.engines.local.gpu_kernels import kernels_of
 from midthought.engines.local.slot_attention import attend, attend_cached
 from midthought.engines.local.slot_batch import SlotBatch
-from midthought.engines.local.weight_copies import HeadNorms, Projection, WeightCopies, normed
+from midthought.engines.local.weight_copies import Projection, WeightCopies, normed
 from midthought.float32_head import Float32Linear
 from midthought.peft_weights import is_adapted, is_mergeable, used_module
 from midthought.varlen_attention import HALF
@@ -24,18 +26,6 @@ from midthought.varlen_attention import HALF
 _KNOWN = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _FIXED_TURNS = {"default", "linear", "llama3", "yarn"}
 """Types of rotary embeddings that depend only on the position, not on the length of the longest sequence."""
-
-
-class _Layer(NamedTuple):
-    input_norm: nn.Module
-    queries_keys_values: Projection
-    head_norms: HeadNorms | None
-    output: Projection
-    mlp_norm: nn.Module
-    gate_up: Projection
-    down: Projection
-    scaling: float
-    window: int | None
 
 
 class Decoder:
@@ -52,12 +42,15 @@ class Decoder:
         self._rotary, self._norm = trunk.rotary_emb, used_module(trunk.norm)
         self._num_queries, self._num_keys = config.num_attention_heads, config.num_key_value_heads
         self._head_dim = trunk.layers[0].self_attn.head_dim
-        self._layers = [self._layer(layer, config) for layer in trunk.layers]
-        copied = [each for layer in self._layers for each in _copied(layer)]
+        self._layers = [Layer.of(layer, config) for layer in trunk.layers]
+        copied = [each for layer in self._layers for each in layer.copied]
         copied += [self._head] if isinstance(self._head, Projection) else []
         self._copies = WeightCopies(copied, merge_adapters=merge_adapters)
         self._turns: Tensor | None = None
         self._kernels = kernels_of(policy.device, "triton_decoder") if fused_kernels else None
+        self._step: FusedStep | None = None
+        if self._kernels is not None:
+            self._step = FusedStep(self._layers, self._embeddings, self._norm, self._head, self._attend_each)
 
     @property
     def uses_kernels(self) -> bool:
@@ -65,32 +58,15 @@ class Decoder:
         return self._kernels is not None
 
     @property
+    def fuses_products(self) -> bool:
+        """Whether passes of one new token per row are computed by `FusedStep`."""
+        return self._step is not None and self._step.is_used
+
+    @property
     def reads_own_keys(self) -> bool:
         """Whether attention reads each row's own keys, and no masked ones."""
         has_windows = any(layer.window is not None for layer in self._layers)
         return self.uses_kernels and self._embeddings.weight.dtype in HALF and not has_windows
-
-    def _layer(self, layer: Any, config: Any) -> _Layer:
-        attention, mlp = layer.self_attn, layer.mlp
-
-        def project(owner: Any, *names: str) -> Projection:
-            return Projection(*(used_module(getattr(owner, name)) for name in names))
-
-        def norms() -> HeadNorms:
-            norms = used_module(attention.q_norm), used_module(attention.k_norm)
-            return HeadNorms(*norms, self._num_queries, self._num_keys, attention.scaling)
-
-        return _Layer(
-            input_norm=used_module(layer.input_layernorm),
-            queries_keys_values=project(attention, "q_proj", "k_proj", "v_proj"),
-            head_norms=norms() if hasattr(attention, "q_norm") else None,
-            output=project(attention, "o_proj"),
-            mlp_norm=used_module(layer.post_attention_layernorm),
-            gate_up=project(mlp, "gate_proj", "up_proj"),
-            down=project(mlp, "down_proj"),
-            scaling=attention.scaling,
-            window=_window(attention, config),
-        )
 
     @classmethod
     def of(cls, policy: Any, *, merge_adapters: bool = True, fused_kernels: bool = True) -> Decoder | None:
@@ -117,8 +93,12 @@ class Decoder:
         positions."""
         if not batch.num_advances:
             self._copies.renew()
+        table = self._turns_up_to(batch.longest, self._embeddings.weight)
+        if self._step is not None and columns is None and not batch.several:
+            stepped = self._step(token_ids, positions, batch, table)
+            if stepped is not None:
+                return stepped
         hidden = F.embedding(token_ids, self._embeddings.weight)
-        table = self._turns_up_to(batch.longest, hidden)
         if self._kernels is None:
             norm, gate_with, turns = normed, _gated, table.index_select(0, positions)[:, :, None].unbind(1)
         else:
@@ -133,7 +113,7 @@ class Decoder:
     def _attend(
         self,
         index: int,
-        layer: _Layer,
+        layer: Layer,
         hidden: Tensor,
         turns: Sequence[Tensor],
         positions: Tensor,
@@ -144,16 +124,7 @@ class Decoder:
         `turns`: for the kernels, the table of all positions; else cosines and sines of the `T` tokens.
         """
         if self._kernels is not None:
-            queries, keys, values = layer.queries_keys_values.parts(hidden)
-            shape = (len(hidden), self._num_keys, self._head_dim)
-            cached = batch.cache.layer(index, keys.view(shape), values.view(shape))
-            norms = None if layer.head_norms is None else layer.head_norms.modules
-            queries = self._kernels.turn_and_write(
-                queries, keys, values, norms, *turns, positions, batch.token_slots, *cached
-            )
-            return attend_cached(
-                batch, index, queries, *cached, scaling=layer.scaling, window=layer.window, kernels=self._kernels
-            )
+            return self._attend_each(index, layer, layer.queries_keys_values.parts(hidden), *turns, positions, batch)
         num_turned, scaling = self._num_queries + self._num_keys, layer.scaling
         heads = layer.queries_keys_values(hidden).view(len(hidden), -1, self._head_dim)
         turned, values = heads[:, :num_turned], heads[:, num_turned:]
@@ -163,12 +134,27 @@ class Decoder:
         queries, keys = turned[:, : self._num_queries], turned[:, self._num_queries :]
         return attend(batch, index, queries, keys, values, scaling=scaling, window=layer.window)
 
-    def _turns_up_to(self, length: int, hidden: Tensor) -> Tensor:
+    def _attend_each(
+        self, index: int, layer: Layer, parts: Sequence[Tensor], turns: Tensor, positions: Tensor, batch: SlotBatch
+    ) -> Tensor:
+        """`_attend` with kernels, for queries, keys and values `[T, heads · head_dim]`."""
+        queries, keys, values = parts
+        shape = (len(queries), self._num_keys, self._head_dim)
+        cached = batch.cache.layer(index, keys.view(shape), values.view(shape))
+        norms = None if layer.head_norms is None else layer.head_norms.modules
+        queries = self._kernels.turn_and_write(
+            queries, keys, values, norms, turns, positions, batch.token_slots, *cached
+        )
+        return attend_cached(
+            batch, index, queries, *cached, scaling=layer.scaling, window=layer.window, kernels=self._kernels
+        )
+
+    def _turns_up_to(self, length: int, like: Tensor) -> Tensor:
         """Returns `[length or more, 2, head_dim]`: cosines, and sines with the first half negated."""
         table = self._turns
-        if table is None or len(table) < length or table.dtype != hidden.dtype or table.device != hidden.device:
-            all_positions = torch.arange(-(-length // 1024) * 1024, device=hidden.device)
-            cos, sin = self._rotary(hidden[None], all_positions[None])
+        if table is None or len(table) < length or table.dtype != like.dtype or table.device != like.device:
+            all_positions = torch.arange(-(-length // 1024) * 1024, device=like.device)
+            cos, sin = self._rotary(like[None], all_positions[None])
             sin = torch.cat([-sin[..., : self._head_dim // 2], sin[..., self._head_dim // 2 :]], dim=-1)
             table = self._turns = torch.stack([cos[0], sin[0]], dim=1)
         return table
@@ -181,19 +167,6 @@ class Decoder:
 
 def _gated(gate: Tensor, up: Tensor) -> Tensor:
     return F.silu(gate).mul_(up)
-
-
-def _copied(layer: _Layer) -> Iterator[Projection | HeadNorms]:
-    yield from (layer.queries_keys_values, layer.output, layer.gate_up, layer.down)
-    if layer.head_norms is not None:
-        yield layer.head_norms
-
-
-def _window(attention: Any, config: Any) -> int | None:
-    """Returns the module's sliding window: Mistral reads it from the config, Qwen stores it in the module, Llama has none."""
-    if hasattr(attention, "sliding_window"):
-        return attention.sliding_window
-    return getattr(config, "sliding_window", None)
 
 
 def _modules(policy: Any) -> Iterator[nn.Module]:

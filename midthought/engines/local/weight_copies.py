@@ -87,6 +87,17 @@ class Projection:
         """The tensors that are read instead of the modules' tensors."""
         return self._laid_out or ()
 
+    @property
+    def weights(self) -> Sequence[Tensor] | None:
+        """The weight of each map, `[out, in]`; None if outputs are more than products with them: biases, adapters that are
+        called."""
+        if self._laid_out is not None:
+            weight, bias = self._laid_out
+            return weight.t().split(self._sizes) if bias is None else None
+        if self.has_adapters or any(module.bias is not None for module in self.modules):
+            return None
+        return [module.weight for module in self.modules]
+
     def __call__(self, hidden: Tensor) -> Tensor:
         """Returns the concatenated outputs, `[T, out]`, for `[T, in]`."""
         if self._laid_out is None:

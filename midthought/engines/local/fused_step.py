@@ -1,0 +1,120 @@
+"""A decoding pass in few kernels: norms, gates and additions are parts of the kernels of products (`triton_products`).
+
+For each product it is measured on the model's own weights whether such a kernel is right and faster than separate kernels
+(cuBLAS).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from midthought.engines.local.decoder_layer import Layer
+from midthought.engines.local.gpu_kernels import kernels_of
+from midthought.engines.local.layer_products import LayerProducts
+from midthought.engines.local.product_trial import ProductTrial
+from midthought.engines.local.slot_batch import SlotBatch
+from midthought.engines.local.weight_copies import Projection
+from midthought.varlen_attention import HALF
+
+DTYPES = HALF
+MAX_ROWS = 128
+MIN_TILE_ROWS = 32
+"""Rows that are not there are not read: fewer save nothing but time to compile."""
+
+Attend = Callable[[int, Layer, Sequence[Tensor], Tensor, Tensor, SlotBatch], Tensor]
+
+
+class _Plan(NamedTuple):
+    """Tiles of each product; None: separate kernels."""
+
+    queries_keys_values: Any
+    output: Any
+    gate_up: Any
+    down: Any
+    head: Any
+
+
+class FusedStep:
+    """Computes passes of one new token per row.
+
+    Args:
+        norm, head: the last norm, and the output layer.
+        attend: attention by other kernels, for rows or heads that `triton_attention` does not take.
+    """
+
+    def __init__(self, layers: Sequence[Layer], embeddings: Any, norm: Any, head: Any, attend: Attend) -> None:
+        self._layers, self._embeddings, self._norm, self._head = layers, embeddings, norm, head
+        self._attend = attend
+        self._attention = kernels_of(embeddings.weight.device, "triton_attention")
+        self._products = LayerProducts(embeddings.weight.device)
+        self._plans: dict[int, _Plan | None] = {}
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it computes passes of some number of rows."""
+        return any(self._plans.values())
+
+    def __call__(self, token_ids: Tensor, positions: Tensor, batch: SlotBatch, turns: Tensor) -> Tensor | None:
+        """Returns logits `[n, V]` after `[n]` tokens; None if other kernels are to compute this pass.
+
+        `turns`: `[length, 2, head_dim]`, as in `triton_decoder`.
+        """
+        plan = self._plan_for(len(token_ids))
+        if plan is None:
+            return None
+        products = self._products
+        hidden = products.embedded(token_ids, self._embeddings.weight, self._layers[0].input_norm)
+        next_norms = [*(layer.input_norm for layer in self._layers[1:]), self._norm]
+        for index, (layer, next_norm) in enumerate(zip(self._layers, next_norms, strict=True)):
+            parts = products.parts(plan.queries_keys_values, hidden, layer.queries_keys_values, layer.input_norm)
+            attended = self._attended(index, layer, parts, turns, positions, batch)
+            hidden = products.added(plan.output, attended, hidden, layer.output, layer.mlp_norm)
+            inner = products.gated(plan.gate_up, hidden, layer.gate_up, layer.mlp_norm)
+            hidden = products.added(plan.down, inner, hidden, layer.down, next_norm)
+        if plan.head is None:
+            logits: Tensor = self._head(products.normed(hidden, self._norm))
+        else:
+            [logits] = products.parts(plan.head, hidden, self._head, self._norm)
+        return logits
+
+    def _attended(
+        self, index: int, layer: Layer, parts: Sequence[Tensor], turns: Tensor, positions: Tensor, batch: SlotBatch
+    ) -> Tensor:
+        """Returns `[n, heads · head_dim]` for queries, keys and values of that shape."""
+        queries, new_keys, new_values = parts
+        shape = (len(queries), -1, turns.shape[2])
+        keys, values = batch.cache.layer(index, new_keys.view(shape), new_values.view(shape))
+        norms = None if layer.head_norms is None else layer.head_norms.modules
+        if not self._attention.can_attend_new(queries, keys, values, has_norms=norms is not None):
+            return self._attend(index, layer, parts, turns, positions, batch).flatten(1)
+        batch.cache.windows[index] = layer.window
+        attended: Tensor = self._attention.attend_new(
+            *parts, norms, turns, positions, batch.slots, keys, values, scale=layer.scaling, window=layer.window
+        )
+        return attended
+
+    def _plan_for(self, num_rows: int) -> _Plan | None:
+        """Returns the plan for about as many rows; it is measured at their first pass that is not being recorded."""
+        if num_rows > MAX_ROWS or not self._is_plain():
+            return None
+        num_tile_rows = max(MIN_TILE_ROWS, 1 << (num_rows - 1).bit_length())
+        if num_tile_rows not in self._plans:
+            if self._embeddings.weight.is_cuda and torch.cuda.is_current_stream_capturing():
+                return None
+            trial = ProductTrial(self._products, self._layers, self._norm, self._head, num_tile_rows)
+            plan = _Plan(*(trial.fastest(kind) for kind in _Plan._fields))
+            self._plans[num_tile_rows] = plan if any(tiles is not None for tiles in plan) else None
+        return self._plans[num_tile_rows]
+
+    def _is_plain(self) -> bool:
+        """Whether layers are products with weights; that changes when adapters are merged."""
+        if self._embeddings.weight.dtype not in DTYPES:
+            return False
+        heads = [self._head] if isinstance(self._head, Projection) else []
+        used = itertools.chain(heads, *(layer.projections for layer in self._layers))
+        return all(projection.weights is not None for projection in used)
