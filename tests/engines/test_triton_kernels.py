@@ -1,7 +1,6 @@
 """The fused decoder with Triton kernels. Without a GPU, Triton's interpreter runs them on the CPU."""
 
 import asyncio
-import itertools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -167,21 +166,33 @@ def test_logits_that_are_not_finite_give_a_token_of_the_vocabulary_and_no_logpro
     assert logprobs.isnan().all()
 
 
-def fuse_products(monkeypatch: pytest.MonkeyPatch, *tiles: Any, seconds: Sequence[float] = (2.0, 1.0)) -> None:
-    """Offers these tiles for every product. There is no clock of a GPU: `seconds` are those of separate kernels and of each of
-    the tiles, again and again."""
+def fuse_products(monkeypatch: pytest.MonkeyPatch, *tiles: Any, seconds_per_call: float = 0.0) -> None:
+    """Offers these tiles for every product. There is no clock of a GPU: a call of one takes so many seconds, and all others
+    take none."""
+    products = kernels_of(CPU, "triton_products")
     monkeypatch.setattr(fused_step, "DTYPES", (torch.float32,))
     kinds = ("after_norm", "gated", "added")
-    offered = {(kind, fused_step.MIN_TILE_ROWS): tiles for kind in kinds}
-    monkeypatch.setattr(kernels_of(CPU, "triton_products"), "TILES", offered)
-    measured = itertools.cycle(seconds)
+    monkeypatch.setattr(products, "TILES", {(kind, fused_step.MIN_TILE_ROWS): tiles for kind in kinds})
+    num_calls = 0
 
-    def run_and_measure(calls: Sequence[Callable[[], object]]) -> float:
-        for call in calls:
+    def counted(compute: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*inputs: Any, **options: Any) -> Any:
+            nonlocal num_calls
+            num_calls += 1
+            return compute(*inputs, **options)
+
+        return call
+
+    for name in ("after_norm", "added"):
+        monkeypatch.setattr(products, name, counted(getattr(products, name)))
+
+    def seconds(calls: Sequence[Callable[[], object]]) -> float:
+        before = num_calls
+        for call in calls[:1]:
             call()
-        return next(measured)
+        return 1.0 + (num_calls - before) * seconds_per_call
 
-    monkeypatch.setattr(kernel_choice, "seconds", run_and_measure)
+    monkeypatch.setattr(kernel_choice, "seconds", seconds)
 
 
 FUSED = {
@@ -212,24 +223,20 @@ def test_fused_products_give_the_passes_of_the_models_layers(config, is_used, ti
     assert decoder.fuses_products == is_used
 
 
-def test_fused_products_that_are_slower_or_wrong_are_not_used(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("seconds_per_call, is_wrong", [(0.0, False), (0.1, False), (0.0, True)])
+def test_fused_products_that_are_slower_or_wrong_are_not_used(
+    seconds_per_call, is_wrong, monkeypatch: pytest.MonkeyPatch
+):
     products = kernels_of(CPU, "triton_products")
-    config, _ = FUSED["norms of the heads"]
+    if is_wrong:
 
-    def is_used() -> bool:
-        decoder = Decoder.of(make_model(config))
-        CachedRunner(share_tensors(make_model(config)), decoder=decoder).forward([Row([3], 0, 0)])
-        return decoder.fuses_products
+        def zeros(hidden: Any, weights: Sequence[torch.Tensor], *_: Any, **__: Any) -> torch.Tensor:
+            return hidden.numbers.new_zeros(len(hidden.numbers), sum(map(len, weights)))
 
-    fuse_products(monkeypatch, products.Tiles(32, 16, 16), seconds=(1.0, 2.0))
-    assert not is_used()
-    fuse_products(monkeypatch, products.Tiles(32, 16, 16))
-    assert is_used()
-
-    def zeros(hidden: Any, weights: Sequence[torch.Tensor], *_: Any, **__: Any) -> torch.Tensor:
-        return hidden.numbers.new_zeros(len(hidden.numbers), sum(map(len, weights)))
-
-    monkeypatch.setattr(products, "after_norm", zeros)
-    monkeypatch.setattr(products, "added", lambda inputs, weight, hidden, *_: hidden)
-    fuse_products(monkeypatch, products.Tiles(32, 16, 16), seconds=(1.0,))
-    assert not is_used()
+        monkeypatch.setattr(products, "after_norm", zeros)
+        monkeypatch.setattr(products, "added", lambda inputs, weight, hidden, *_: hidden)
+    fuse_products(monkeypatch, products.Tiles(32, 16, 16), seconds_per_call=seconds_per_call)
+    model = make_model(FUSED["norms of the heads"][0])
+    decoder = Decoder.of(model)
+    CachedRunner(share_tensors(model), decoder=decoder).forward([Row([3], 0, 0)])
+    assert decoder.fuses_products == (not is_wrong and not seconds_per_call)

@@ -124,7 +124,8 @@ class Decoder:
         `turns`: for the kernels, the table of all positions; else cosines and sines of the `T` tokens.
         """
         if self._kernels is not None:
-            return self._attend_each(index, layer, layer.queries_keys_values.parts(hidden), *turns, positions, batch)
+            [table] = turns
+            return self._attend_each(index, layer, layer.queries_keys_values.parts(hidden), table, positions, batch)
         num_turned, scaling = self._num_queries + self._num_keys, layer.scaling
         heads = layer.queries_keys_values(hidden).view(len(hidden), -1, self._head_dim)
         turned, values = heads[:, :num_turned], heads[:, num_turned:]
@@ -138,6 +139,7 @@ class Decoder:
         self, index: int, layer: Layer, parts: Sequence[Tensor], turns: Tensor, positions: Tensor, batch: SlotBatch
     ) -> Tensor:
         """`_attend` with kernels, for queries, keys and values `[T, heads · head_dim]`."""
+        assert self._kernels is not None
         queries, keys, values = parts
         shape = (len(queries), self._num_keys, self._head_dim)
         cached = batch.cache.layer(index, keys.view(shape), values.view(shape))

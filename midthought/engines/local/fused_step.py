@@ -107,7 +107,7 @@ class FusedStep:
             if self._embeddings.weight.is_cuda and torch.cuda.is_current_stream_capturing():
                 return None
             trial = ProductTrial(self._products, self._layers, self._norm, self._head, num_tile_rows)
-            plan = _Plan(*(trial.fastest(kind) for kind in _Plan._fields))
+            plan = _Plan(**trial.fastest())
             self._plans[num_tile_rows] = plan if any(tiles is not None for tiles in plan) else None
         return self._plans[num_tile_rows]
 

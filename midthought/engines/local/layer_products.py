@@ -1,4 +1,4 @@
-"""The matrix products of a decoding pass, each by a Triton kernel that also computes what surrounds it, or by separate kernels."""
+"""The matrix products of a decoding pass: each with its norm, gate or sum by one Triton kernel, or by several kernels."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ class LayerProducts:
 
     def candidates(self, kind: str, weights: Sequence[Tensor], num_rows: int) -> Sequence[Any]:
         """Tiles that may be fast for these weights `[out, in]` and as many rows. `kind`: `after_norm`, `gated`, `added`."""
-        sizes = [len(weight) for weight in weights]
-        tiles: Sequence[Any] = self._kernels.candidates(kind, num_rows, weights[0].shape[1], sizes)
+        tiles: Sequence[Any] = self._kernels.candidates(kind, num_rows, weights)
         return tiles
 
     def embedded(self, token_ids: Tensor, table: Tensor, norm: Any) -> Any:

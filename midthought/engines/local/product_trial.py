@@ -1,28 +1,27 @@
-"""Measures which kernels compute a product of a decoding pass fastest."""
+"""Measures which kernels compute the products of a decoding pass fastest."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from midthought.engines.local import kernel_choice
 from midthought.engines.local.decoder_layer import Layer
-from midthought.engines.local.kernel_choice import Way, fastest_right
 from midthought.engines.local.layer_products import LayerProducts
 from midthought.engines.local.weight_copies import Projection
 
-NUM_HEAD_CALLS = 2
-"""The output layer alone is larger than a cache."""
-
-
-_KINDS = {"gate_up": "gated", "output": "added", "down": "added"}
+_KINDS = {"queries_keys_values": "after_norm", "output": "added", "gate_up": "gated", "down": "added"}
+"""Of the products of `Layer`."""
+HEAD = "head"
 
 
 class ProductTrial:
-    """Compares kernels on random inputs and the model's own weights.
+    """Compares kernels on random inputs and the model's own weights. The products of all layers are measured together: a kernel
+    begins while the one ahead of it still computes, so the time of one depends on its neighbors.
 
     Args:
         norm, head: the last norm, and the output layer.
@@ -33,41 +32,54 @@ class ProductTrial:
         self._products, self._layers, self._norm, self._head = products, layers, norm, head
         self._num_rows = num_rows
 
-    def fastest(self, kind: str) -> Any:
-        """Returns the tiles of the fastest kernel of a product, which is an attribute of `Layer` or `head`; None if separate
-        kernels are faster."""
-        if kind != "head":
-            norms = [layer.input_norm if kind == "queries_keys_values" else layer.mlp_norm for layer in self._layers]
-            projections = [getattr(layer, kind) for layer in self._layers]
-        elif isinstance(self._head, Projection):
-            norms, projections = [self._norm] * NUM_HEAD_CALLS, [self._head] * NUM_HEAD_CALLS
-        else:
-            return None
-        weights = projections[0].weights
-        candidates = self._products.candidates(_KINDS.get(kind, "after_norm"), weights, self._num_rows)
-        ways = (self._way(kind, tiles, projections, norms) for tiles in (None, *candidates))
+    def fastest(self) -> dict[str, Any]:
+        """Returns the tiles of each product, an attribute of `Layer` or `head`; None for separate kernels."""
+        layer = self._layers[0]
+        ways = {kind: self._right(kind, getattr(layer, kind), layer.mlp_norm) for kind in _KINDS}
+        plan = kernel_choice.fastest(ways, self._seconds)
+        if not isinstance(self._head, Projection):
+            return plan | {HEAD: None}
+        ways = {HEAD: self._right(HEAD, self._head, self._norm)}
+        return plan | kernel_choice.fastest(ways, self._seconds_of_head)
+
+    def _right(self, kind: str, projection: Projection, norm: Any) -> list[Any]:
+        weights, operation = projection.weights or (), _KINDS.get(kind, "after_norm")
+        inputs = self._numbers(weights[0], weights[0].shape[1])
+        numbers = self._numbers(weights[0], len(weights[0])) if operation == "added" else inputs
+
+        def compute(tiles: Any) -> Tensor:
+            hidden = self._products.with_norm(numbers.clone(), norm)
+            if operation == "added":
+                after: Tensor = self._products.added(tiles, inputs, hidden, projection, norm).numbers
+                return after
+            if operation == "gated":
+                return self._products.gated(tiles, hidden, projection, norm)
+            return torch.cat(list(self._products.parts(tiles, hidden, projection, norm)), dim=1)
+
+        candidates = self._products.candidates(operation, weights, self._num_rows)
         title = f"{kind} of {self._num_rows} rows, {weights[0].shape[1]} inputs"
-        return fastest_right(title, next(ways), ways)
+        return kernel_choice.those_that_are_right(title, None, candidates, compute)
 
-    def _way(self, kind: str, tiles: Any, projections: Sequence[Projection], norms: Sequence[Any]) -> Way:
-        products, weight = self._products, (projections[0].weights or ())[0]
-        inputs, is_added = self._numbers(weight, weight.shape[1]), _KINDS.get(kind) == "added"
-        numbers = self._numbers(weight, len(weight)) if is_added else inputs
+    def _seconds(self, plan: Mapping[str, Any]) -> float:
+        weight = (self._layers[0].output.weights or ())[0]
+        attended = self._numbers(weight, weight.shape[1])
+        numbers = self._numbers(weight, len(weight))
+        hidden = self._products.with_norm(numbers, self._layers[0].input_norm)
 
-        def compute(projection: Projection, norm: Any, hidden: Any) -> Sequence[Tensor]:
-            if is_added:
-                return [products.added(tiles, inputs, hidden, projection, norm).numbers]
-            if kind == "gate_up":
-                return [products.gated(tiles, hidden, projection, norm)]
-            return products.parts(tiles, hidden, projection, norm)
+        def compute(layer: Layer) -> None:
+            self._products.parts(plan["queries_keys_values"], hidden, layer.queries_keys_values, layer.input_norm)
+            after = self._products.added(plan["output"], attended, hidden, layer.output, layer.mlp_norm)
+            inner = self._products.gated(plan["gate_up"], after, layer.gate_up, layer.mlp_norm)
+            self._products.added(plan["down"], inner, after, layer.down, layer.input_norm)
 
-        def first() -> Tensor:
-            hidden = products.with_norm(numbers.clone(), norms[0])
-            return torch.cat(list(compute(projections[0], norms[0], hidden)), dim=1)
+        return kernel_choice.seconds([partial(compute, layer) for layer in self._layers])
 
-        hidden = products.with_norm(numbers.clone(), norms[0])
-        places = zip(projections, norms, strict=True)
-        return Way(tiles, first, [partial(compute, *place, hidden) for place in places])
+    def _seconds_of_head(self, plan: Mapping[str, Any]) -> float:
+        weight = self._head.weights[0]
+        hidden = self._products.with_norm(self._numbers(weight, weight.shape[1]), self._norm)
+        return kernel_choice.seconds(
+            [partial(self._products.parts, plan[HEAD], hidden, self._head, self._norm) for _ in range(2)]
+        )
 
     def _numbers(self, like: Tensor, size: int) -> Tensor:
         """Returns the same random numbers `[n, size]` each time."""

@@ -17,8 +17,7 @@ from torch import Tensor
 from midthought.engines.local import triton_decoder
 from midthought.engines.local.triton_products import begin, read_ahead, starts_early
 
-KEYS_PER_BLOCK = 64
-STAGES = 3
+KEYS_PER_BLOCK, STAGES, NUM_WARPS = 64, 4, 4
 TOLERANCE = 0.03
 """Maximum difference from separate kernels in the comparison, relative to the largest number."""
 
@@ -155,13 +154,13 @@ def attend_new(
     query_norm, key_norm = (None, None) if norms is None else (norm.weight for norm in norms)
     epsilon = 0.0 if norms is None else norms[0].variance_epsilon
     block_heads = max(16, triton.next_power_of_2(num_heads // num_kv_heads))
-    early, num_warps = starts_early(queries.device), 4
+    early = starts_early(queries.device)
     _attend_new[(num_rows, num_kv_heads)](
         queries, new_keys, new_values, queries.stride(0), new_keys.stride(0), new_values.stride(0),
         query_norm, key_norm, epsilon, turns, positions, slots, keys, values, out,
         scale * math.log2(math.e), keys.stride(0), keys.stride(1), window or length,
-        num_heads, num_kv_heads, head_dim, norms is not None, block_heads, KEYS_PER_BLOCK, STAGES, 32 * num_warps, early,
-        num_warps=num_warps, launch_pdl=early,
+        num_heads, num_kv_heads, head_dim, norms is not None, block_heads, KEYS_PER_BLOCK, STAGES, 32 * NUM_WARPS, early,
+        num_warps=NUM_WARPS, launch_pdl=early,
     )  # fmt: skip
     return out
 
@@ -198,17 +197,19 @@ def _is_right(
         return torch.randn(size, generator=generator).to(device, dtype)
 
     heads = random(3, (num_heads + 2 * num_kv_heads) * head_dim)
-    parts = heads.split([num_heads * head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim], dim=1)
+    query, key, value = heads.split([num_heads * head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim], dim=1)
     norms = (_Norm(random(head_dim), 1e-6), _Norm(random(head_dim), 1e-6)) if has_norms else None
-    turns, ours = random(200, 2, head_dim), [random(4, num_kv_heads, 200, head_dim) for _ in range(2)]
-    theirs = [each.clone() for each in ours]
+    turns, keys, values = random(200, 2, head_dim), *(random(4, num_kv_heads, 200, head_dim) for _ in range(2))
+    same_keys, same_values = keys.clone(), values.clone()
     positions, slots = torch.tensor([0, 150, 63], device=device), torch.tensor([2, 0, 3], device=device)
-    ways = {"scale": head_dim**-0.5, "window": None}
+    scale = head_dim**-0.5
     try:
-        found = attend_new(*parts, norms, turns, positions, slots, *ours, **ways)
-        queries = triton_decoder.turn_and_write(*parts, norms, turns, positions, slots, *theirs)
-        expected = triton_decoder.attend(queries, *theirs, positions, slots, **ways).flatten(1)
-        pairs = [(found, expected), *zip(ours, theirs, strict=True)]
+        found = attend_new(query, key, value, norms, turns, positions, slots, keys, values, scale=scale)
+        turned = triton_decoder.turn_and_write(
+            query, key, value, norms, turns, positions, slots, same_keys, same_values
+        )
+        expected = triton_decoder.attend(turned, same_keys, same_values, positions, slots, scale=scale).flatten(1)
+        pairs = (found, expected), (keys, same_keys), (values, same_values)
         difference = max(float((one - other).abs().max() / other.abs().max()) for one, other in pairs)
     except Exception as error:  # compilers raise errors of many classes
         return _refused(f"{type(error).__name__}: {error}".splitlines()[0])

@@ -19,6 +19,9 @@ from torch import Tensor
 
 MAX_BYTES_AHEAD = 16 * 2**20
 """Weights of a kernel that are read into the L2 cache before it begins."""
+MAX_RESIDENT_ROWS = 32
+ROOM = 10 * 2**10
+"""Memory of a multiprocessor that a program needs beside inputs and weights."""
 MAX_COUNTERS = 2**14
 """Blocks of a result that are divided among programs."""
 
@@ -39,6 +42,8 @@ class Tiles(NamedTuple):
     warps: int = 4
     swaps: bool = False
     """Computes the transposed result, so that the columns fill the tensor cores' 64 rows."""
+    is_resident: bool = False
+    """Computed by `gluon_products`: a program has all of its inputs and weights in the memory of its multiprocessor."""
 
     def fits(self, num_inputs: int, sizes: Sequence[int]) -> bool:
         """Whether blocks divide the inputs and each part of the outputs."""
@@ -84,9 +89,37 @@ class Hidden(NamedTuple):
     """`[n, blocks]` float32: sums of squares of some of the numbers; together of all."""
 
 
-def candidates(kind: str, num_rows: int, num_inputs: int, sizes: Sequence[int]) -> Sequence[Tiles]:
-    """Tiles that may be fast for weights `[out, in]` of these sizes, and that fit."""
-    return [tiles for tiles in TILES.get((kind, num_rows), ()) if tiles.fits(num_inputs, sizes)]
+def candidates(kind: str, num_rows: int, weights: Sequence[Tensor]) -> Sequence[Tiles]:
+    """Tiles that may be fast for these weights `[out, in]`, and that fit."""
+    num_inputs, sizes = weights[0].shape[1], [len(weight) for weight in weights]
+    tiles = [*_resident(kind, num_rows, weights), *TILES.get((kind, num_rows), ())]
+    return [each for each in tiles if each.fits(num_inputs, sizes)]
+
+
+def _resident(kind: str, num_rows: int, weights: Sequence[Tensor]) -> Sequence[Tiles]:
+    """Tiles with as many programs as the GPU computes at once."""
+    if num_rows > MAX_RESIDENT_ROWS or _gluon_products(weights[0].device) is None:
+        return []
+    num_bytes = (64 + num_rows) * weights[0].shape[1] * weights[0].element_size()
+    num_programs = sum(map(len, weights)) // 64
+    gpu = triton.runtime.driver.active.utils.get_device_properties(torch.cuda.current_device())
+    limit, at_once = gpu["max_shared_mem"] - ROOM, gpu["multiprocessor_count"]
+    splits = [splits for splits in (1, 2, 4, 8) if num_bytes // splits <= limit]
+    splits = [each for each in splits if at_once // 3 <= num_programs * each <= 2 * at_once]
+    columns = 32 if kind == GATED else 64
+    return [Tiles(num_rows, columns, 64, splits=each, is_resident=True) for each in splits]
+
+
+@functools.cache
+def _gluon_products(device: torch.device) -> Any:
+    """The module; None for other GPUs than Hopper, and with another Triton."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
+        return None
+    try:
+        from midthought.engines.local import gluon_products
+    except (ImportError, AttributeError):
+        return None
+    return gluon_products
 
 
 @triton.jit
@@ -151,6 +184,25 @@ def _store(  # type: ignore[no-untyped-def]
         tl.store(squares + rows * num_blocks + block, tl.sum(wide * wide, 1), mask=is_row)
 
 
+@triton.jit
+def _read_weights_ahead(weight, size_in, num_ahead, tile_columns: tl.constexpr, threads: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The first `num_ahead` weights of each column of a block, the same number by each thread."""
+    per_column: tl.constexpr = threads // tile_columns
+    thread = tl.arange(0, threads)
+    number = num_ahead // per_column
+    if num_ahead > 0:
+        places = (thread // per_column).to(tl.int64) * size_in + thread % per_column * number
+        read_ahead(weight + places, number * (weight.dtype.element_ty.primitive_bitwidth // 8))
+
+
+@triton.jit
+def _multiplied(inputs, weights, sums, swaps: tl.constexpr):  # type: ignore[no-untyped-def]
+    if swaps:
+        return tl.dot(weights, tl.trans(inputs), sums)
+    else:
+        return tl.dot(inputs, tl.trans(weights), sums)
+
+
 @triton.jit(do_not_specialize=["num_rows", "num_squares", "num_ahead"])
 def _product(  # type: ignore[no-untyped-def]
     inputs, weight, second, third, out, squares, next_weight, scaled, next_squares, partial, counters,
@@ -171,16 +223,10 @@ def _product(  # type: ignore[no-untyped-def]
             weight = second
             first_column -= first_end
     if early:
-        if num_ahead > 0:
-            per_column: tl.constexpr = threads // tile_columns
-            thread = tl.arange(0, threads)
-            number = num_ahead // per_column
-            ahead = (first_column + thread // per_column).to(tl.int64) * size_in + part * num_inputs
-            ahead += thread % per_column * number
-            width: tl.constexpr = weight.dtype.element_ty.primitive_bitwidth // 8
-            read_ahead(weight + ahead, number * width)
-            if is_gated:
-                read_ahead(second + ahead, number * width)
+        start = first_column.to(tl.int64) * size_in + part * num_inputs
+        _read_weights_ahead(weight + start, size_in, num_ahead, tile_columns, threads)
+        if is_gated:
+            _read_weights_ahead(second + start, size_in, num_ahead, tile_columns, threads)
     begin(early)
     rows = row_block * tile_rows + tl.arange(0, tile_rows)
     is_row = rows < num_rows
@@ -206,16 +252,9 @@ def _product(  # type: ignore[no-untyped-def]
     for start in tl.range(0, num_inputs, tile_inner, num_stages=stages):
         these = tl.load(its_inputs + start, mask=is_row[:, None], other=0.0)
         weights = tl.load(its_weights + start)
-        if swaps:
-            sums = tl.dot(weights, tl.trans(these), sums)
-        else:
-            sums = tl.dot(these, tl.trans(weights), sums)
+        sums = _multiplied(these, weights, sums, swaps)
         if is_gated:
-            weights = tl.load(second + of_weights + start)
-            if swaps:
-                others = tl.dot(weights, tl.trans(these), others)
-            else:
-                others = tl.dot(these, tl.trans(weights), others)
+            others = _multiplied(these, tl.load(second + of_weights + start), others, swaps)
     if swaps:
         sums, others = tl.trans(sums), tl.trans(others)
     if splits == 1:
@@ -340,15 +379,21 @@ def _launch(
     first, second, third = (weights[min(number, len(weights) - 1)] for number in range(3))
     first_end = len(first)
     second_end = first_end + (len(second) if len(weights) > 1 else 0)
-    partial, counters = workspace.of(tiles, num_rows, num_columns, 1 + is_gated)
+    num_factors = 1 + is_gated  # of a resident gated product, too: a block has the columns of both
+    partial, counters = workspace.of(tiles, num_rows, num_columns, num_factors)
     squares = None if hidden is None else hidden.squares
-    num_squares = 1 if squares is None else squares.shape[1]
+    next_weight = None if next_norm is None else next_norm.weight
     scaled, next_squares = (None, None) if after is None else (after.scaled, after.squares)
+    if tiles.is_resident:
+        return _gluon_products(inputs.device).launch(
+            inputs, weights, out, squares, next_weight, scaled, next_squares, partial, counters,
+            ends=(first_end, second_end), epsilon=epsilon, is_gated=is_gated, num_tile_rows=tiles.rows, splits=tiles.splits,
+        )  # fmt: skip
+    num_squares = 1 if squares is None else squares.shape[1]
     early, threads = starts_early(inputs.device), 32 * tiles.warps
     grid = (num_columns // tiles.columns * tiles.splits, triton.cdiv(num_rows, tiles.rows))
     _product[grid](
-        inputs, first, second, third, out, squares, None if next_norm is None else next_norm.weight, scaled,
-        next_squares, partial, counters,
+        inputs, first, second, third, out, squares, next_weight, scaled, next_squares, partial, counters,
         num_rows, num_inputs, num_columns, first_end, second_end, num_squares,
         _num_ahead(tiles, num_inputs, num_columns * (1 + is_gated), inputs.element_size()), epsilon,
         hidden is not None, is_gated, after is not None,
