@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from midthought.engines.local.attention_trial import is_fused_faster
 from midthought.engines.local.decoder_layer import Layer
 from midthought.engines.local.gpu_kernels import kernels_of
 from midthought.engines.local.layer_products import LayerProducts
@@ -30,8 +31,9 @@ Attend = Callable[[int, Layer, Sequence[Tensor], Tensor, Tensor, SlotBatch], Ten
 
 
 class _Plan(NamedTuple):
-    """Tiles of each product; None: separate kernels."""
+    """Tiles of each product, None for separate kernels, and whether one kernel computes attention."""
 
+    attention: bool
     queries_keys_values: Any
     output: Any
     gate_up: Any
@@ -64,7 +66,7 @@ class FusedStep:
 
         `turns`: `[length, 2, head_dim]`, as in `triton_decoder`.
         """
-        plan = self._plan_for(len(token_ids))
+        plan = self._plan_for(len(token_ids), turns.shape[2])
         if plan is None:
             return None
         products = self._products
@@ -72,7 +74,8 @@ class FusedStep:
         next_norms = [*(layer.input_norm for layer in self._layers[1:]), self._norm]
         for index, (layer, next_norm) in enumerate(zip(self._layers, next_norms, strict=True)):
             parts = products.parts(plan.queries_keys_values, hidden, layer.queries_keys_values, layer.input_norm)
-            attended = self._attended(index, layer, parts, turns, positions, batch)
+            attend = self._attended if plan.attention else self._attend
+            attended = attend(index, layer, parts, turns, positions, batch).flatten(1)
             hidden = products.added(plan.output, attended, hidden, layer.output, layer.mlp_norm)
             inner = products.gated(plan.gate_up, hidden, layer.gate_up, layer.mlp_norm)
             hidden = products.added(plan.down, inner, hidden, layer.down, next_norm)
@@ -85,20 +88,20 @@ class FusedStep:
     def _attended(
         self, index: int, layer: Layer, parts: Sequence[Tensor], turns: Tensor, positions: Tensor, batch: SlotBatch
     ) -> Tensor:
-        """Returns `[n, heads · head_dim]` for queries, keys and values of that shape."""
+        """As `attend`, in one kernel if possible."""
         queries, new_keys, new_values = parts
         shape = (len(queries), -1, turns.shape[2])
         keys, values = batch.cache.layer(index, new_keys.view(shape), new_values.view(shape))
         norms = None if layer.head_norms is None else layer.head_norms.modules
         if not self._attention.can_attend_new(queries, keys, values, has_norms=norms is not None):
-            return self._attend(index, layer, parts, turns, positions, batch).flatten(1)
+            return self._attend(index, layer, parts, turns, positions, batch)
         batch.cache.windows[index] = layer.window
         attended: Tensor = self._attention.attend_new(
             *parts, norms, turns, positions, batch.slots, keys, values, scale=layer.scaling, window=layer.window
         )
         return attended
 
-    def _plan_for(self, num_rows: int) -> _Plan | None:
+    def _plan_for(self, num_rows: int, head_dim: int) -> _Plan | None:
         """Returns the plan for about as many rows; it is measured at their first pass that is not being recorded."""
         if num_rows > MAX_ROWS or not self._is_plain():
             return None
@@ -106,10 +109,17 @@ class FusedStep:
         if num_tile_rows not in self._plans:
             if self._embeddings.weight.is_cuda and torch.cuda.is_current_stream_capturing():
                 return None
-            trial = ProductTrial(self._products, self._layers, self._norm, self._head, num_tile_rows)
-            plan = _Plan(**trial.fastest())
-            self._plans[num_tile_rows] = plan if any(tiles is not None for tiles in plan) else None
+            self._plans[num_tile_rows] = self._measured(num_tile_rows, head_dim)
         return self._plans[num_tile_rows]
+
+    def _measured(self, num_rows: int, head_dim: int) -> _Plan | None:
+        products = ProductTrial(self._products, self._layers, self._norm, self._head, num_rows).fastest()
+        if all(tiles is None for tiles in products.values()):
+            return None
+        layer, like = self._layers[0], self._embeddings.weight
+        new = [like.new_ones((num_rows, len(each))) for each in layer.queries_keys_values.weights or ()]
+        norms = None if layer.head_norms is None else layer.head_norms.modules
+        return _Plan(attention=is_fused_faster(new, norms, head_dim), **products)
 
     def _is_plain(self) -> bool:
         """Whether layers are products with weights; that changes when adapters are merged."""

@@ -62,13 +62,11 @@ TILES = {
     (GATED, 32): (
         Tiles(32, 64, 128, stages=4, swaps=True),
         Tiles(64, 32, 128, stages=4),
-        Tiles(32, 64, 64, splits=2, stages=6, swaps=True),
     ),
     (ADDED, 32): (
         Tiles(32, 64, 128, splits=4, stages=5, swaps=True),
         Tiles(32, 64, 128, splits=2, stages=5, swaps=True),
         Tiles(64, 32, 128, splits=4, stages=4),
-        Tiles(64, 16, 128, splits=2, stages=5),
     ),
     (AFTER_NORM, 64): (Tiles(64, 64, 128, swaps=True), Tiles(64, 32, 128)),
     (GATED, 64): (Tiles(64, 32, 128, stages=3), Tiles(64, 64, 64, stages=5, swaps=True)),
