@@ -17,7 +17,7 @@ from torch import Tensor
 from midthought.engines.local import triton_decoder
 from midthought.engines.local.triton_products import begin, read_ahead, starts_early
 
-KEYS_PER_BLOCK, STAGES, NUM_WARPS = 64, 2, 8
+KEYS_PER_BLOCK, STAGES, NUM_WARPS = 128, 2, 8
 TOLERANCE = 0.03
 """Maximum difference from separate kernels in the comparison, relative to the largest number."""
 
@@ -25,19 +25,20 @@ _log = logging.getLogger(__name__)
 
 
 @triton.jit
-def _over_block(query, keys, values, is_seen, scale, attended, total, largest):  # type: ignore[no-untyped-def]
-    """Continues softmaxes over further keys (FlashAttention, arXiv 2205.14135): one for each place in a block of keys, so that
-    threads do not wait for each other."""
-    scores = tl.sum(query[None, :] * keys, 1) * scale
-    scores = tl.where(is_seen, scores, -float("inf"))
-    now_largest = tl.maximum(largest, scores)
-    shrunk, weights = tl.exp2(largest - now_largest), tl.exp2(scores - now_largest)
-    return attended * shrunk[:, None] + weights[:, None] * values, total * shrunk + weights, now_largest
+def _over_block(queries, keys, values, is_seen, scale, attended, total, largest):  # type: ignore[no-untyped-def]
+    """Continues a softmax over further keys (FlashAttention, arXiv 2205.14135)."""
+    scores = tl.dot(queries, tl.trans(keys)) * scale
+    scores = tl.where(is_seen[None, :], scores, -float("inf"))
+    now_largest = tl.maximum(largest, tl.max(scores, 1))
+    shrunk = tl.exp2(largest - now_largest)
+    weights = tl.exp2(scores - now_largest[:, None])
+    attended = attended * shrunk[:, None] + tl.dot(weights.to(values.dtype), values)
+    return attended, total * shrunk + tl.sum(weights, 1), now_largest
 
 
 @triton.jit
 def _turned(  # type: ignore[no-untyped-def]
-    head,
+    heads,
     columns,
     rolled,
     weights,
@@ -48,28 +49,14 @@ def _turned(  # type: ignore[no-untyped-def]
     head_dim: tl.constexpr,
     has_norm: tl.constexpr,
 ):
-    """Returns the head at an address after its RMS norm and rotary embedding."""
-    numbers, others = tl.load(head + columns).to(tl.float32), tl.load(head + rolled).to(tl.float32)
+    """Returns heads `[n, head_dim]`, from addresses `[n, 1]`, after their RMS norms and rotary embeddings."""
+    numbers = tl.load(heads + columns[None, :]).to(tl.float32)
+    others = tl.load(heads + rolled[None, :]).to(tl.float32)
     if has_norm:
-        scale = tl.rsqrt(tl.sum(numbers * numbers, 0) / head_dim + epsilon)
-        numbers *= scale * weights
-        others *= scale * rolled_weights
-    return (numbers * cosines + others * sines).to(head.dtype.element_ty)
-
-
-@triton.jit
-def _began(query, key, value, numbers, scale, head_dim: tl.constexpr, block_keys: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The softmaxes after the new token, which is in the first place; the other places begin with a weight of 0."""
-    largest = tl.where(numbers == 0, tl.sum(query * key, 0) * scale, -1e30)
-    total = tl.where(numbers == 0, 1.0, 0.0)
-    return total[:, None] * value[None, :], total, largest
-
-
-@triton.jit
-def _store(out, columns, attended, total, largest):  # type: ignore[no-untyped-def]
-    weights = tl.exp2(largest - tl.max(largest, 0))
-    joined = tl.sum(attended * weights[:, None], 0) / tl.sum(total * weights, 0)
-    tl.store(out + columns, joined.to(out.dtype.element_ty))
+        scale = tl.rsqrt(tl.sum(numbers * numbers, 1) / head_dim + epsilon)[:, None]
+        numbers *= scale * weights[None, :]
+        others *= scale * rolled_weights[None, :]
+    return (numbers * cosines[None, :] + others * sines[None, :]).to(heads.dtype.element_ty)
 
 
 @triton.jit
@@ -77,13 +64,11 @@ def _attend_new(  # type: ignore[no-untyped-def]
     queries, new_keys, new_values, queries_stride, keys_stride, values_stride,
     query_norm, key_norm, epsilon, turns, positions, slots, keys, values, out, scale, slot_stride, head_stride, window,
     num_heads: tl.constexpr, num_kv_heads: tl.constexpr, head_dim: tl.constexpr, has_norm: tl.constexpr,
-    has_two: tl.constexpr, block_keys: tl.constexpr, stages: tl.constexpr, threads: tl.constexpr, early: tl.constexpr,
+    block_heads: tl.constexpr, block_keys: tl.constexpr, stages: tl.constexpr, threads: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
-    row, number = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    head = number * 2 if has_two else number
+    row, kv_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     num_sharing: tl.constexpr = num_heads // num_kv_heads
-    kv_head = head // num_sharing
-    columns, numbers = tl.arange(0, head_dim), tl.arange(0, block_keys)
+    columns, heads, numbers = tl.arange(0, head_dim), tl.arange(0, block_heads), tl.arange(0, block_keys)
     position = tl.load(positions + row)
     first = tl.maximum(position + 1 - window, 0) // block_keys * block_keys
     start_of_row = tl.load(slots + row) * slot_stride + kv_head * head_stride
@@ -110,42 +95,30 @@ def _attend_new(  # type: ignore[no-untyped-def]
         key_weights = tl.load(key_norm + columns).to(tl.float32)
         rolled_key_weights = tl.load(key_norm + rolled).to(tl.float32)
     begin(early)
-    query = queries + row * queries_stride + head * head_dim
-    other = _turned(
-        query + (head_dim if has_two else 0),
-        columns, rolled, weights, rolled_weights, cosines, sines, epsilon, head_dim, has_norm,
-    ).to(tl.float32)  # fmt: skip
+    query = (
+        queries
+        + row * queries_stride
+        + (kv_head * num_sharing + tl.minimum(heads, num_sharing - 1))[:, None] * head_dim
+    )
     query = _turned(query, columns, rolled, weights, rolled_weights, cosines, sines, epsilon, head_dim, has_norm)
-    query = query.to(tl.float32)
-    key = new_keys + row * keys_stride + kv_head * head_dim
+    zero = tl.zeros([1, 1], tl.int32)
+    key = new_keys + row * keys_stride + (kv_head + zero) * head_dim
     key = _turned(key, columns, rolled, key_weights, rolled_key_weights, cosines, sines, epsilon, head_dim, has_norm)
     value = tl.load(new_values + row * values_stride + kv_head * head_dim + columns)
-    if head % num_sharing == 0:
-        tl.store(keys + position * head_dim + columns, key)
-        tl.store(values + position * head_dim + columns, value)
-    key, value = key.to(tl.float32), value.to(tl.float32)
-    attended, total, largest = _began(query, key, value, numbers, scale, head_dim, block_keys)
-    attended2, total2, largest2 = _began(other, key, value, numbers, scale, head_dim, block_keys)
-    wide_keys, wide_values = some_keys.to(tl.float32), some_values.to(tl.float32)
-    attended, total, largest = _over_block(query, wide_keys, wide_values, is_seen, scale, attended, total, largest)
-    if has_two:
-        attended2, total2, largest2 = _over_block(
-            other, wide_keys, wide_values, is_seen, scale, attended2, total2, largest2
-        )
+    tl.store(keys + position * head_dim + columns[None, :] + zero, key)
+    tl.store(values + position * head_dim + columns, value)
+    largest = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
+    total = tl.full([block_heads], 1.0, tl.float32)
+    attended = tl.zeros([block_heads, head_dim], tl.float32) + value.to(tl.float32)[None, :]
+    attended, total, largest = _over_block(query, some_keys, some_values, is_seen, scale, attended, total, largest)
     for start in tl.range(first + block_keys, position, block_keys, num_stages=stages):
         is_seen = (start + numbers < position) & (start + numbers > position - window)
         of_keys = (start + numbers)[:, None] * head_dim + columns[None, :]
-        wide_keys = tl.load(keys + of_keys, mask=is_seen[:, None], other=0.0).to(tl.float32)
-        wide_values = tl.load(values + of_keys, mask=is_seen[:, None], other=0.0).to(tl.float32)
-        attended, total, largest = _over_block(query, wide_keys, wide_values, is_seen, scale, attended, total, largest)
-        if has_two:
-            attended2, total2, largest2 = _over_block(
-                other, wide_keys, wide_values, is_seen, scale, attended2, total2, largest2
-            )
-    target = out + (row * num_heads + head) * head_dim
-    _store(target, columns, attended, total, largest)
-    if has_two:
-        _store(target + head_dim, columns, attended2, total2, largest2)
+        some_keys = tl.load(keys + of_keys, mask=is_seen[:, None], other=0.0)
+        some_values = tl.load(values + of_keys, mask=is_seen[:, None], other=0.0)
+        attended, total, largest = _over_block(query, some_keys, some_values, is_seen, scale, attended, total, largest)
+    target = out + (row * num_heads + kv_head * num_sharing + heads)[:, None] * head_dim + columns[None, :]
+    tl.store(target, (attended / total[:, None]).to(out.dtype.element_ty), mask=(heads < num_sharing)[:, None])
 
 
 def attend_new(
@@ -180,13 +153,13 @@ def attend_new(
     out = torch.empty((num_rows, num_heads * head_dim), dtype=queries.dtype, device=queries.device)
     query_norm, key_norm = (None, None) if norms is None else (norm.weight for norm in norms)
     epsilon = 0.0 if norms is None else norms[0].variance_epsilon
-    has_two = num_heads // num_kv_heads % 2 == 0
+    block_heads = max(16, triton.next_power_of_2(num_heads // num_kv_heads))
     early = starts_early(queries.device)
-    _attend_new[(num_rows, num_heads // (1 + has_two))](
+    _attend_new[(num_rows, num_kv_heads)](
         queries, new_keys, new_values, queries.stride(0), new_keys.stride(0), new_values.stride(0),
         query_norm, key_norm, epsilon, turns, positions, slots, keys, values, out,
         scale * math.log2(math.e), keys.stride(0), keys.stride(1), window or length,
-        num_heads, num_kv_heads, head_dim, norms is not None, has_two, KEYS_PER_BLOCK, STAGES, 32 * NUM_WARPS, early,
+        num_heads, num_kv_heads, head_dim, norms is not None, block_heads, KEYS_PER_BLOCK, STAGES, 32 * NUM_WARPS, early,
         num_warps=NUM_WARPS, launch_pdl=early,
     )  # fmt: skip
     return out

@@ -103,7 +103,7 @@ def _resident(kind: str, num_rows: int, weights: Sequence[Tensor]) -> Sequence[T
     gpu = triton.runtime.driver.active.utils.get_device_properties(torch.cuda.current_device())
     limit, at_once = gpu["max_shared_mem"] - ROOM, gpu["multiprocessor_count"]
     splits = [splits for splits in (1, 2, 4, 8) if num_bytes // splits <= limit]
-    splits = [each for each in splits if at_once // 3 <= num_programs * each <= 2 * at_once]
+    splits = [each for each in splits if at_once // 5 <= num_programs * each <= 2 * at_once]
     columns = 32 if kind == GATED else 64
     return [Tiles(num_rows, columns, 64, splits=each, is_resident=True) for each in splits]
 
