@@ -36,6 +36,55 @@ def _begin():  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
+def _copy_weights(  # type: ignore[no-untyped-def]
+    target, weights, others, num_columns: gl.constexpr, tile_inner: gl.constexpr, num_tiles: gl.constexpr,
+    is_gated: gl.constexpr,
+):  # fmt: skip
+    """Copies all weights of a program, and does not wait. With a gate, a tile has the columns of both factors."""
+    for tile in gl.static_range(num_tiles):
+        if is_gated:
+            async_copy.async_copy_global_to_shared(
+                target.index(tile).slice(0, num_columns), weights + tile * tile_inner
+            )
+            async_copy.async_copy_global_to_shared(
+                target.index(tile).slice(num_columns, num_columns), others + tile * tile_inner
+            )
+        else:
+            async_copy.async_copy_global_to_shared(target.index(tile), weights + tile * tile_inner)
+    async_copy.commit_group()
+
+
+@gluon.jit
+def _scale(  # type: ignore[no-untyped-def]
+    squares, rows, is_row, num_squares, size_in, epsilon, tile_rows: gl.constexpr, stored: gl.constexpr
+):
+    """As in `triton_products`."""
+    total = gl.zeros([tile_rows], gl.float32, gl.SliceLayout(0, stored))
+    for start in range(0, num_squares, 32):
+        numbers = start + gl.arange(0, 32, gl.SliceLayout(1, stored))
+        inside = (numbers < num_squares)[:, None] & is_row[None, :]
+        some = gl.load(squares + rows[None, :] * num_squares + numbers[:, None], mask=inside, other=0.0)
+        total += gl.sum(some, 0)
+    return gl.rsqrt(total / size_in + epsilon)
+
+
+@gluon.jit
+def _store_gated(  # type: ignore[no-untyped-def]
+    sums, out, first_row, first_column, num_rows, size_out, tile_rows: gl.constexpr, num_columns: gl.constexpr
+):
+    """The first half of the columns of `sums` `[2 · columns, rows]` is the gate."""
+    both = gl.allocate_shared_memory(gl.float32, [2 * num_columns, tile_rows], gl.SwizzledSharedLayout(1, 1, 1, [0, 1]))
+    both.store(sums)
+    half: gl.constexpr = gl.BlockedLayout([4, 1], [8, 4], [1, 4], [0, 1])
+    gate, up = both.slice(0, num_columns).load(half), both.slice(num_columns, num_columns).load(half)
+    product = (gate / (1.0 + gl.exp(-gate)) * up).to(out.dtype.element_ty)
+    rows = first_row + gl.arange(0, tile_rows, gl.SliceLayout(0, half))
+    columns = first_column + gl.arange(0, num_columns, gl.SliceLayout(1, half))
+    targets = rows.to(gl.int64)[None, :] * size_out + columns[:, None]
+    gl.store(out + targets, product, mask=(rows < num_rows)[None, :])
+
+
+@gluon.jit
 def _finish(  # type: ignore[no-untyped-def]
     sums, scale, before, weights, rows, is_row, columns, num_columns, block, out, scaled, squares, size_out, num_blocks,
     is_normed: gl.constexpr, is_added: gl.constexpr,
@@ -83,18 +132,7 @@ def _product(  # type: ignore[no-untyped-def]
     inner = part * (num_tiles * tile_inner) + gl.arange(0, tile_inner, gl.SliceLayout(0, copied))
     column = at + gl.arange(0, block_columns, gl.SliceLayout(1, copied))
     of_weights = column.to(gl.int64)[:, None] * size_in + inner[None, :]
-    for tile in gl.static_range(num_tiles):
-        if is_gated:
-            target = its_weights.index(tile)
-            async_copy.async_copy_global_to_shared(
-                target.slice(0, block_columns), weight + of_weights + tile * tile_inner
-            )
-            async_copy.async_copy_global_to_shared(
-                target.slice(block_columns, block_columns), second + of_weights + tile * tile_inner
-            )
-        else:
-            async_copy.async_copy_global_to_shared(its_weights.index(tile), weight + of_weights + tile * tile_inner)
-    async_copy.commit_group()
+    _copy_weights(its_weights, weight + of_weights, second + of_weights, block_columns, tile_inner, num_tiles, is_gated)
     _begin()
     row = row_block * tile_rows + gl.arange(0, tile_rows, gl.SliceLayout(1, copied))
     of_inputs = row.to(gl.int64)[:, None] * size_in + inner[None, :]
@@ -108,16 +146,10 @@ def _product(  # type: ignore[no-untyped-def]
     is_row = rows < num_rows
     columns = first_column + gl.arange(0, tile_columns, gl.SliceLayout(1, stored))
     scale = gl.full([tile_rows], 1.0, gl.float32, gl.SliceLayout(0, stored))
+    if is_normed:
+        scale = _scale(squares, rows, is_row, num_squares, size_in, epsilon, tile_rows, stored)
     before = gl.zeros([tile_columns, tile_rows], out.dtype.element_ty, stored)
     weights_after = gl.zeros([tile_columns], out.dtype.element_ty, gl.SliceLayout(1, stored))
-    if is_normed:
-        total = gl.zeros([tile_rows], gl.float32, gl.SliceLayout(0, stored))
-        for start in range(0, num_squares, 32):
-            numbers = start + gl.arange(0, 32, gl.SliceLayout(1, stored))
-            inside = (numbers < num_squares)[:, None] & is_row[None, :]
-            some = gl.load(squares + rows[None, :] * num_squares + numbers[:, None], mask=inside, other=0.0)
-            total += gl.sum(some, 0)
-        scale = gl.rsqrt(total / size_in + epsilon)
     if is_added:
         places = rows.to(gl.int64)[None, :] * size_out + columns[:, None]
         before = gl.load(out + places, mask=is_row[None, :] & (columns < size_out)[:, None], other=0.0)
@@ -149,17 +181,8 @@ def _product(  # type: ignore[no-untyped-def]
         if is_normed:
             sums = sums * scale[None, :]
         if is_gated:
-            both = gl.allocate_shared_memory(
-                gl.float32, [tile_columns, tile_rows], gl.SwizzledSharedLayout(1, 1, 1, [0, 1])
-            )
-            both.store(sums)
-            half: gl.constexpr = gl.BlockedLayout([4, 1], [8, 4], [1, 4], [0, 1])
-            gate, up = both.slice(0, block_columns).load(half), both.slice(block_columns, block_columns).load(half)
-            product = (gate / (1.0 + gl.exp(-gate)) * up).to(out.dtype.element_ty)
-            its_rows = row_block * tile_rows + gl.arange(0, tile_rows, gl.SliceLayout(0, half))
-            its_columns = first_column + gl.arange(0, block_columns, gl.SliceLayout(1, half))
-            targets = its_rows.to(gl.int64)[None, :] * size_out + its_columns[:, None]
-            gl.store(out + targets, product, mask=(its_rows < num_rows)[None, :])
+            first_row = row_block * tile_rows
+            _store_gated(sums, out, first_row, first_column, num_rows, size_out, tile_rows, block_columns)
         else:
             _finish(
                 sums, scale, before, weights_after, rows, is_row, columns, size_out, block, out, scaled, next_squares,
