@@ -30,6 +30,7 @@ from midthought.output_folder import recover, remove, replaced
 from midthought.peft_folders import ADAPTER_FILE, load_adapters, save_adapters, set_adapter_tensors
 from midthought.pretrained import load_model, quiet_transformers
 from midthought.regular_files import read_regular_text
+from midthought.storage_errors import value_errors
 
 _STEP_FOLDER = re.compile(r"step_(\d+)")
 
@@ -78,10 +79,11 @@ class Checkpoint:
             raise CheckpointError(
                 f"checkpoint {self.path} is of other models ({_one_line(error)}); {remedy}"
             ) from error
-        counters = _read_json(self.path / "learner.json")
-        learner.load_state_dict({**counters, "moments": load_file(self.path / "optimizer.safetensors")})
-        if random_states:
-            _restore_random_states(_read_json(self.path / "random.json"))
+        with value_errors(f"checkpoint {self.path}"):
+            counters = _read_json(self.path / "learner.json")
+            learner.load_state_dict({**counters, "moments": load_file(self.path / "optimizer.safetensors")})
+            if random_states:
+                _restore_random_states(_read_json(self.path / "random.json"))
 
 
 def save_checkpoint(

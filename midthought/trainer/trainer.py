@@ -21,6 +21,7 @@ from midthought.env.environment import BaseEnvironment
 from midthought.errors import SettingsError, TrainerClosedError, TrainingStoppedError
 from midthought.learning.phase_meter import PhaseMeter
 from midthought.rollout.rollout_batch import RolloutBatch
+from midthought.storage_errors import value_errors
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
@@ -387,7 +388,8 @@ class Trainer:
         """
         self._require_open()
         state = restore_learner(path, self.learner, self.tokenizer, self._writer)
-        self._state.restore(state, self.num_iters(1), self._writer)
+        with value_errors(f"checkpoint {path}"):
+            self._state.restore(state, self.num_iters(1), self._writer)
         self._rollouts = None
         seed = self._state.sampling_seed(self.config.training.seed)
         self._parts.restore(state, iteration=self.iteration, seed=seed)

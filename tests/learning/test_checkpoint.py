@@ -13,6 +13,7 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path, step_paths
 from midthought.learning.learner import Learner
 from midthought.learning.model import Critic, frozen_copy
+from midthought.manifest import write_manifest
 from midthought.pretrained import load_model
 
 SETTINGS = training(
@@ -200,3 +201,23 @@ def test_the_manifest_names_every_file_with_its_size(make_policy, tmp_path):
     there = {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
     assert set(files) == there - {"manifest.json", ".midthought.json"}
     assert all((path / name).stat().st_size == entry["size"] for name, entry in files.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("learner.json", lambda content: {key: value for key, value in content.items() if key != "num_steps"}),
+        ("learner.json", lambda content: content | {"kl_controller": float("nan")}),
+        ("learner.json", lambda content: [content]),
+        ("random.json", lambda content: {}),
+        ("random.json", lambda content: dict.fromkeys(content, "x")),
+    ],
+)
+def test_a_value_of_another_type_is_named_with_its_checkpoint(name, change, make_policy, tmp_path):
+    """As in a checkpoint of another version, or one that was edited together with its manifest."""
+    learner = fresh(make_policy)
+    path = save_checkpoint(tmp_path / "c", learner)
+    (path / name).write_text(json.dumps(change(json.loads((path / name).read_text()))))
+    write_manifest(path, json.loads((path / "manifest.json").read_text())["files"])
+    with pytest.raises(CheckpointError, match=rf"checkpoint {path}: a value in its files is not as a run writes it"):
+        load_checkpoint(path).restore(learner)
