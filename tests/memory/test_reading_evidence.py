@@ -196,3 +196,34 @@ def test_time_grows_in_proportion_to_the_number_of_turns(read):
     lines = [f"{NAMES[n % 3]}: {TEXTS[n % 8]} It was bell {n} of them.\n" for n in range(8000)]
     with deadline(15.0):
         assert len(read("".join(lines)).turns) == 8000
+
+
+def test_what_precedes_the_words_of_all_turns_is_no_speech(read):
+    text, turns = written("[{name}] [AM 10:{n}0] {text}\n")
+    assert said(read(text)) == turns
+
+
+def test_numbers_of_pages_count_up(read):
+    text, turns = written("{name}: {text}\n\n")
+    parts = text.split("\n\n")
+    pages = ["41", *parts[:6], "42", *parts[6:12], "43", *parts[12:]]
+    transcript = read("\n\n".join(pages))
+    assert said(transcript) == turns and [skip.text for skip in transcript.skipped] == ["41", "42", "43"]
+
+
+def test_names_before_the_times_of_cues_are_speakers(read):
+    cues = [
+        f'{n} "{name}" (31{n})\n00:00:{n:02d}.000 --> 00:00:{n:02d}.900\n{text}\n'
+        for n, (name, text) in enumerate(TURNS, 1)
+    ]
+    transcript = read("WEBVTT\n\n" + "\n".join(cues), "a.vtt")
+    assert said(transcript) == TURNS and not transcript.is_doubtful
+
+
+def test_turns_without_names_an_email_and_articles_are_reported(read):
+    dashes = read("\n\n".join(f"– {text} It was so, and so it stayed for long." for text in TEXTS))
+    assert dashes.is_doubtful and "start with a dash" in " ".join(dashes.doubts)
+    email = read(f"From: Ann Lee\nTo: Bob Reece\nSubject: The bell\n\nHi Bob,\n\n{' '.join(TEXTS * 2)}\n", "b.txt")
+    assert email.is_doubtful and "it may be an e-mail" in " ".join(email.doubts)
+    entries = [{"author": name, "title": f"Bell {n}", "content": text} for n, (name, text) in enumerate(TURNS)]
+    assert read(json.dumps(entries), "c.json").is_doubtful

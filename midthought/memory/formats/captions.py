@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from midthought.memory.formats.columns import are_labels
 from midthought.memory.formats.layouts import speakers_of
 from midthought.memory.formats.line_candidates import Layout, Row, share_in_order
 from midthought.memory.formats.line_heads import Head, name_alone
@@ -29,6 +30,10 @@ _TAG = re.compile(r"</?(?:b|c|font|i|lang|rt|ruby|u)(?:[.\s][^<>]*)?>|</v>|<\d[\
 _FILE_FIELD = re.compile(r"(Kind|Language|Title|Region):\s*(.*)")
 _DASH = re.compile(r"^\s*(?P<change>>>+|[-–—])\s+")
 _MIN_DASHES_SHARE = 0.1
+_CUE_NUMBER = re.compile(r"^\d{1,9}[.)]?\s*|\s*\(\d{1,15}\)$")
+_MIN_NAMED_CUES = 6
+_BLANKS = " \t\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+"""Blanks, and marks of the writing direction around a line."""
 _OUTSIDE = "not part of a cue"
 _MAX_NAME_WORDS = 2
 """Of the name of a cue, on the line before its times."""
@@ -132,21 +137,28 @@ def _cues(text: str) -> tuple[list[Cue], list[tuple[str, bool]]]:
     """Returns the cues, and the lines outside of them that are no numbers, with whether they are notes."""
     cues: list[Cue] = []
     outside: list[tuple[str, bool]] = []
+    names: list[str] = []
     is_vtt = text.startswith("WEBVTT")
     inside = in_notes = False
-    for line in text.split("\n"):
+    for before, line in itertools.pairwise(["", *text.split("\n")]):
         in_notes = is_vtt and bool(line) and (in_notes or line.split(" ")[0] in _NOTES)
         if start := _CUE_TIME.match(line):
             if inside and (number := cues[-1].lines) and number[-1] == str(len(cues) + 1):
                 number.pop()  # number of a cue without a blank line before it
             cues.append(Cue(clock_time(start["time"] or start["seconds"].replace(",", ".")), []))
+            names.append(_CUE_NUMBER.sub("", before).strip(' "') if before else "")
             inside = True
         elif not line or not (is_vtt or line.strip()):  # a line of blanks does not end a VTT cue
             inside = False
         elif inside:
-            cues[-1].lines.append(_TAG.sub("", _BREAK.sub(" ", line)).strip())
+            cues[-1].lines.append(_TAG.sub("", _BREAK.sub(" ", line)).strip(_BLANKS))
         elif line.strip() and not line.strip().isdigit():
             outside.append((line.strip(), in_notes))
+    if len(cues) >= _MIN_NAMED_CUES and are_labels(names):  # lines before the times, such as `1 "Ann Lee" (123)`
+        cues = [Cue(cue.time, [f"<v {name}>{' '.join(cue.lines)}"]) for name, cue in zip(names, cues, strict=True)]
+        outside = [
+            (line, is_note) for line, is_note in outside if _CUE_NUMBER.sub("", line).strip(' "') not in set(names)
+        ]
     return [Cue(cue.time, [line for line in cue.lines if line]) for cue in cues], outside
 
 

@@ -176,6 +176,9 @@ def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dic
         layout.doubt(f"many lines start alike: {', '.join(map(repr, labels[:3]))}", 0.3)
     if labels := _recurring_short_lines(rows):
         layout.doubt(f"short lines recur, as names do: {', '.join(map(repr, labels[:3]))}", 0.3)
+    dashes = sum(text[:2] in ("– ", "— ", "- ", "―") for text in said)
+    if dashes >= max(_MIN_ROWS, _MOST * len(said)):
+        layout.doubt(f"{dashes} paragraphs start with a dash, as turns of people who are not named do", 0.3)
     num_words = sum(len(text.split()) for text in said)
     if layout.heads and len(rows) > _MIN_ROWS and num_words < _TOO_SHORT * len(layout.heads):
         layout.doubt(f"its lines with times have {num_words / len(rows):.1f} words on average", 0.3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import regex
@@ -74,6 +75,7 @@ _MAX_VALUE_WORDS = 30
 _MAX_TITLE_WORDS = 25
 _MAX_UNKNOWN_WORDS = 8
 _MIN_WRAPPED_LETTERS = 55
+_MAX_PAGE_SHARE = 0.2
 
 
 class Header(NamedTuple):
@@ -269,7 +271,7 @@ def service_lines(lines: Sequence[str], last: int = 4) -> dict[int, Skipped]:
     """Returns the lines, by number, that a service added: among the first and last ones, and page numbers anywhere."""
     full = [number for number, line in enumerate(lines) if line.strip()]
     edge = {*full[:last], *full[-last:]}
-    found: dict[int, Skipped] = {}
+    found = {number: Skipped(lines[number].strip(), "page number") for number in _counted(lines)}
     for number in full:
         text = lines[number].strip()
         if len(text) > 200 and not text.startswith("_"):
@@ -282,6 +284,14 @@ def service_lines(lines: Sequence[str], last: int = 4) -> dict[int, Skipped]:
                 if not is_label:  # such as `--- Speaker 1 ---`
                     found[number] = Skipped(text, reason)
     return found
+
+
+def _counted(lines: Sequence[str]) -> list[int]:
+    """Returns the lines that are nothing but a number, if these count up by one, as page numbers do."""
+    places = [number for number, line in enumerate(lines) if line.strip().isdecimal()]
+    values = [int(lines[place].strip()[:9]) for place in places]
+    counts_up = all(after == before + 1 for before, after in pairwise(values))
+    return places if len(places) > 1 and counts_up and len(places) < _MAX_PAGE_SHARE * len(lines) else []
 
 
 def front_matter(text: str) -> tuple[str | None, tuple[tuple[str, str], ...], str]:

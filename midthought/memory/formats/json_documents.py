@@ -58,6 +58,8 @@ class _Candidate(NamedTuple):
     """The unknown key that was taken for the speaker."""
     text_key: str | None
     """The unknown key that was taken for the text."""
+    are_articles: bool
+    """Whether most entries have a title of their own."""
 
     def rank(self) -> tuple[bool, bool, int]:
         return self.named >= 0.5, self.timed >= 0.5, -self.num_entries
@@ -106,6 +108,8 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
     )
     if best.inferred and not names_speakers(best.inferred):
         doubts = (*doubts, f"the values of {best.inferred!r} are taken for the speakers")
+    if best.are_articles:
+        doubts = (*doubts, "its entries have titles, as articles have, not turns")
     if best.text_key and min(best.named, best.timed) < 0.5:
         doubts = (*doubts, f"the values of {best.text_key!r} are taken for the text")
     doubts = (*doubts, *leftover_doubts(document, best.segments))
@@ -223,7 +227,10 @@ def _candidates(document: object) -> list[_Candidate]:
             num_words = sum(any(map(str.isalnum, word)) for segment in said for word in segment.text.split())
             named = sum(segment.speaker is not None for segment in said) / len(said)
             timed = sum(segment.time is not None for segment in said) / len(said)
-            found.append(_Candidate(path, segments, num_words, sum(map(len, parts)), named, timed, key, text))
+            are_articles = 2 * sum(bool(each.get("title") or each.get("headline")) for each in every) > len(every) > 1
+            found.append(
+                _Candidate(path, segments, num_words, sum(map(len, parts)), named, timed, key, text, are_articles)
+            )
     return found
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from midthought.memory.formats.line_candidates import OF_SENTENCES, Layout, Row, bare_style, key_of
-from midthought.memory.formats.line_heads import Head
-from midthought.memory.formats.notations import INDUCED, common_word, is_label_cut
+from midthought.memory.formats.line_heads import TIMED_STYLES, Head
+from midthought.memory.formats.notations import INDUCED, common_start, common_word, end_and_time, is_label_cut
 
 _MIN_CUT_HEADS = 6
 
@@ -38,6 +38,19 @@ def complete_labels(layout: Layout, rows: Sequence[Row]) -> None:
             layout.heads[place] = head._replace(name=text[max(0, begin) : end] + word, rest=rest)
         if all((head.name or "").endswith(".") for head in layout.heads.values()):
             layout.heads = {place: head._replace(name=(head.name or "")[:-1]) for place, head in layout.heads.items()}
+
+
+def remove_common_start(layout: Layout) -> None:
+    """Removes what stands before the words of all turns if it has a number, such as `[AM 10:02] `; its time is the turn's."""
+    rests = [head.rest for head in layout.heads.values()]
+    if len(rests) < _MIN_CUT_HEADS or bare_style(layout.style) in TIMED_STYLES:
+        return
+    size = common_start(rests)
+    if not size:
+        return
+    for place, head in layout.heads.items():
+        end, time = end_and_time(head.rest, size)
+        layout.heads[place] = head._replace(rest=head.rest[end:], time=head.time or time)
 
 
 def remove_common_word(layout: Layout) -> None:

@@ -12,7 +12,12 @@ from collections.abc import Iterable, Sequence
 from midthought.memory.formats.between_turns import drop_first_fields, mark_last_rows, mark_loose_rows, notes_between
 from midthought.memory.formats.doubts import judge_inner_lines, judge_list, judge_named, judge_notation, judge_unnamed
 from midthought.memory.formats.header_fields import is_role_key
-from midthought.memory.formats.label_repairs import add_headings, complete_labels, remove_common_word
+from midthought.memory.formats.label_repairs import (
+    add_headings,
+    complete_labels,
+    remove_common_start,
+    remove_common_word,
+)
 from midthought.memory.formats.line_candidates import (
     ODD,
     OF_SENTENCES,
@@ -103,6 +108,7 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
         drop_first_fields(best, rows)
         complete_labels(best, rows)
         remove_common_word(best)
+        remove_common_start(best)
         _add_known_labels(best, rows, candidates)
         best.used = {row + 1 for row, head in best.heads.items() if " / " in head.style}
         add_headings(best, rows)

@@ -93,7 +93,9 @@ def read_rows(
 
 
 def _judged(reading: Reading) -> Reading:
-    """Returns the reading, with a doubt if it has too many headings for speech."""
+    """Returns the reading, with a doubt if it is an e-mail or has too many headings for speech."""
+    if {"from", "to", "subject"} <= {key.casefold() for key, _ in reading.header}:
+        reading = reading.doubted("it may be an e-mail, not a transcript: it has a sender and a subject", 0.4)
     num_headings = sum(skip.reason == "heading" for skip in reading.skipped)
     num_words = sum(len(segment.text.split()) for segment in reading.segments)
     is_named = any(segment.speaker for segment in reading.segments)

@@ -362,6 +362,22 @@ def is_label_cut(heads: Mapping[int, Head]) -> bool:
     )
 
 
+def common_start(texts: Sequence[str]) -> int:
+    """Returns the number of tokens with which all texts start alike, up to a bracket that closes after a number; 0 if none."""
+    signs = [[token.sign for token in _tokens(Row(0, text, False))] for text in texts]
+    alike = takewhile(lambda each: len(set(each)) == 1, zip(*signs, strict=False))
+    start = [each[0] for each in alike]
+    closed = [number for number, sign in enumerate(start) if sign in ")]" and "#" in start[:number]]
+    return closed[-1] + 1 if closed else 0
+
+
+def end_and_time(text: str, num_tokens: int) -> tuple[int, str | None]:
+    """Returns the end of the first tokens of a text, and the time in them."""
+    end = list(_tokens(Row(0, text, False)))[num_tokens - 1].end
+    time = _TIME.search(folded(text[:end]))
+    return end, clock_time(time.group()) if time else None
+
+
 def has_words(text: str) -> bool:
     """Whether the text has a word, not only numbers, tags and signs."""
     return any(match.lastgroup == "word" for match in _TOKEN.finditer(folded(text[:_MAX_HEAD_LETTERS])))
