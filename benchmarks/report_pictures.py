@@ -32,7 +32,7 @@ def take(browser: Any, page: Path, folder: Path, names: list[str]) -> None:
     for name in names:
         address, top, (action, target), (width, height), scheme = PICTURES[name]
         opened = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
-        opened.goto(f"{page.as_uri()}#{address}")
+        opened.goto(f"{page.resolve().as_uri()}#{address}")
         while not opened.evaluate("performance.getEntriesByName('ready').length"):
             opened.wait_for_timeout(20)
         opened.evaluate(
