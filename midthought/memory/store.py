@@ -52,6 +52,7 @@ from midthought.memory.upsert import (
     write_changes,
 )
 from midthought.memory.vector_cache import default_folder
+from midthought.tools.error_texts import encodable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -315,14 +316,14 @@ class MemoryStore:
         [D] each, if the caller has embedded them.
         """
         check_search(k, mode)
-        queries = [query.encode(errors="replace").decode() for query in queries]  # no lone surrogates
+        queries = list(map(encodable, queries))
         within = Filters.of(**filters)
         if mode != "vector" and not self._open_table().is_indexed:
             raise MemoryStoreError(f"{self.uri}: the words of table {self.table!r} are not indexed; {BUILD_REMEDY}")
         if mode != "full_text" and vectors is None:
             embedder = self.embedder
             self._check_embedding((embedder.name, embedder.dimension))
-            embedded = list(map(with_thought, queries, thoughts)) if thoughts else queries
+            embedded = list(map(with_thought, queries, map(encodable, thoughts))) if thoughts else queries
             vectors = list(embed_queries(embedded, embedder))
         near = vectors or []
         return self._read(lambda opened: find_each(opened, queries, near, k, mode, within))

@@ -115,7 +115,7 @@ class MemoryRetrievalTool(Tool):
             raise ValueError(f"k must be from 1 to {MAX_RESULTS}")
         plain = " ".join(query.split())
         last_words = _THOUGHT_TAG.sub(" ", thought).split()[-self._thought_words :] if self._thought_words else []
-        thought = " ".join(last_words)
+        thought = " ".join(last_words)[-MAX_QUERY_CHARS:]  # a service accepts no longer ones
         key = (plain, k, episode, speaker, after, before, thought)
         with self._lock:
             if key in self._cache:

@@ -303,6 +303,7 @@ class _WatchedExecutor:
 
     def __init__(self, answer: _Answer, max_result_tokens: int) -> None:
         self._answer, self._max_result_tokens = answer, max_result_tokens
+        self.registry = answer.policy.executor.registry
 
     async def run(
         self,

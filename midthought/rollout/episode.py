@@ -353,7 +353,7 @@ class Episode:
     async def _events(self, calls: Sequence[ParsedAction]) -> list[ToolEvent]:
         num_run = self.trajectory.num_calls - self._num_calls_before_reply
         calls_left = self._parts.inference.max_tool_calls_per_cot - num_run
-        calls = [dataclasses.replace(call, thought=self._thought_before(call)) for call in calls]
+        calls = [self._with_thought(call) for call in calls]
         started = time.perf_counter()
         try:
             with ACTIVITY.tools(len(calls)):
@@ -364,11 +364,14 @@ class Episode:
             self.trajectory.tool_seconds += time.perf_counter() - started
         return [bounded(event, self._parts.renderer, self._parts.inference.max_result_tokens) for event in events]
 
-    def _thought_before(self, call: ParsedAction) -> str:
-        """Returns what the policy wrote in this turn before the call, since the latest result."""
+    def _with_thought(self, call: ParsedAction) -> ParsedAction:
+        """Returns the call with what the policy wrote before it in this turn, since the latest result, if its tool reads that."""
+        tool = self._parts.executor.registry.get(call.tool_name or "")
+        if tool is None or not tool.reads_thought:
+            return call
         runs = self.trajectory.segments[-1].sampled_runs(self._begun_at)
         text = self._parts.renderer.decode(runs[-1]) if runs else ""
-        return text.partition(call.raw_text)[0] if call.raw_text else text
+        return dataclasses.replace(call, thought=text.partition(call.raw_text)[0] if call.raw_text else text)
 
     def _fits(self, token_ids: Sequence[int]) -> bool:
         """Whether these tokens fit into the episode's budget."""

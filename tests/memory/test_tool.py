@@ -76,3 +76,11 @@ def test_other_thoughts_are_other_searches(store):
         for thought in ("", "Somebody had used a boy's mitten as a filter")
     }
     assert found[""] != ["tide_2"] and found["Somebody had used a boy's mitten as a filter"] == ["tide_2"]
+
+
+def test_a_thought_of_any_length_and_with_any_characters_can_be_embedded(store, embedder):
+    embedder.embedded.clear()
+    tool = MemoryRetrievalTool(store, mode="vector", thought_words=50)
+    assert tool.execute(query="yes", thought="x" * 9_000 + " \ud800 mitten").metadata["chunk_ids"]
+    (embedded,) = embedder.embedded
+    assert embedded.endswith(" ? mitten") and len(embedded) == len("yes\n") + 4_000

@@ -305,7 +305,7 @@ def test_what_is_shared_in_deterministic_rollouts_does_not_hang_on_what_the_tool
 
 
 class Overhearing(Tool):
-    """Returns what it is told of the thought."""
+    """Returns the thought before its call."""
 
     definition = ToolDefinition("overhear", "Listens.", [ToolParameter("what", "string", "Anything.")])
     reads_thought = True

@@ -91,7 +91,11 @@ class Demonstrator:
         self._made_up = SyntheticNames([chunk.transcript for chunk in chunks], renderer)
         self._made_up_share, self._random_text_share = made_up_share, random_text_share
         self._num_results, self._error_share = num_results, error_share
-        self._own = [(task, chunk) for task, chunk in own if task.answer in (chunk.speaker, chunk.episode)]
+        self._own = [
+            (task, chunk)
+            for task, chunk in own
+            if task.answer in (chunk.speaker, chunk.episode) and all((chunk.speaker, chunk.episode))
+        ]
 
     def write(self, rng: random.Random) -> Trajectory:
         """Returns one demonstration; all randomness comes from `rng`."""
