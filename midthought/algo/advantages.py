@@ -15,6 +15,8 @@ from torch import Tensor
 
 from midthought.algo import selection as selection
 from midthought.algo.credit import CreditInputs, advantage_estimator, check_inputs, estimate, numbered
+from midthought.algo.groups import group_statistics
+from midthought.algo.tensors import as_mask, as_numbers
 from midthought.argument_names import also_named
 
 GRPO_EPSILON = 1e-6
@@ -86,8 +88,8 @@ def compute_advantage(
     Raises ValueError for an unknown name, a missing input, a wrong shape, or a reward that is not finite.
     """
     inputs = CreditInputs(
-        rewards=token_level_rewards,
-        mask=response_mask.bool(),
+        rewards=as_numbers(token_level_rewards, "token_level_rewards"),
+        mask=as_mask(response_mask, "response_mask"),
         values=values,
         groups=None if groups is None else numbered(groups),
         turns=turns,
@@ -126,7 +128,12 @@ def compute_gae_advantage_return(
     a reward that is not finite.
     """
     inputs = CreditInputs(
-        rewards=token_level_rewards, mask=response_mask.bool(), values=values, gamma=gamma, lam=lam, whiten=whiten
+        rewards=as_numbers(token_level_rewards, "token_level_rewards"),
+        mask=as_mask(response_mask, "response_mask"),
+        values=values,
+        gamma=gamma,
+        lam=lam,
+        whiten=whiten,
     )
     check_inputs(inputs)
     return _gae(inputs)
@@ -176,8 +183,9 @@ def whiten_advantages(advantages: Tensor, mask: Tensor, epsilon: float = 1e-8) -
     count = mask.sum()
     if count < 2:
         return advantages.masked_fill(~mask, 0.0)
-    mean = advantages.masked_fill(~mask, 0.0).sum() / count
-    centred = (advantages - mean).masked_fill(~mask, 0.0)
+    above = advantages - advantages[mask].min()  # equal advantages are exactly 0 above the lowest, their mean is not
+    mean = above.masked_fill(~mask, 0.0).sum() / count
+    centred = (above - mean).masked_fill(~mask, 0.0)
     return centred * torch.rsqrt((centred**2).sum() / (count - 1) + epsilon)
 
 
@@ -198,7 +206,10 @@ def compute_grpo_advantage(
     not finite.
     """
     inputs = CreditInputs(
-        rewards=token_level_rewards, mask=response_mask.bool(), groups=numbered(groups), norm_by_std=norm_by_std
+        rewards=as_numbers(token_level_rewards, "token_level_rewards"),
+        mask=as_mask(response_mask, "response_mask"),
+        groups=numbered(groups),
+        norm_by_std=norm_by_std,
     )
     check_inputs(inputs)
     return _grpo(inputs)
@@ -211,8 +222,7 @@ def _grpo(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
 
 def _standardised(inputs: CreditInputs, *, by_std: bool) -> tuple[Tensor, Tensor]:
     assert inputs.groups is not None
-    means, deviations, _ = _group_statistics(inputs.scores, inputs.groups, inputs.present)
-    centred = torch.where(inputs.present, inputs.scores - means, 0.0)
+    centred, deviations, _ = group_statistics(inputs.scores, inputs.groups, inputs.present)
     if by_std:
         centred = centred / (deviations + GRPO_EPSILON)
     advantages = inputs.over_tokens(centred)
@@ -235,9 +245,8 @@ def rloo(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     Source: REINFORCE leave-one-out, Ahmadian et al. 2024 (arXiv 2402.14740). In a group of one, `A = s`.
     """
     assert inputs.groups is not None
-    means, _, counts = _group_statistics(inputs.scores, inputs.groups, inputs.present)
-    centred = (inputs.scores - means) * counts / (counts - 1).clamp(min=1)
-    advantages = inputs.over_tokens(centred)
+    centred, _, counts = group_statistics(inputs.scores, inputs.groups, inputs.present)
+    advantages = inputs.over_tokens(centred * counts / (counts - 1).clamp(min=1))
     return advantages, advantages
 
 
@@ -249,14 +258,13 @@ def opo(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     2025 (arXiv 2505.23585), equation 7. In a group of one, `A = s`.
     """
     assert inputs.groups is not None
-    lengths = inputs.mask.sum(dim=1).to(inputs.scores)
+    centred, _, counts = group_statistics(inputs.scores, inputs.groups, inputs.present)
+    lengths = inputs.mask.sum(dim=1).to(centred)
     _, member = torch.unique(inputs.groups, return_inverse=True)
-    num_groups = int(member.max()) + 1 if len(member) else 0
-    zeros = lengths.new_zeros(num_groups)
-    totals, weighted = zeros.index_add(0, member, lengths), zeros.index_add(0, member, lengths * inputs.scores)
-    counts = zeros.index_add(0, member, inputs.present.to(zeros))
-    baselines = torch.where(counts > 1, weighted / totals.clamp(min=1), 0.0)
-    advantages = inputs.over_tokens(inputs.scores - baselines[member])
+    zeros = lengths.new_zeros(int(member.max()) + 1 if len(member) else 0)
+    totals, weighted = zeros.index_add(0, member, lengths), zeros.index_add(0, member, lengths * centred)
+    baselines = torch.where(counts > 1, (weighted / totals.clamp(min=1))[member], 0.0)  # above the mean
+    advantages = inputs.over_tokens(centred - baselines)
     return advantages, advantages
 
 
@@ -317,30 +325,12 @@ def _grpo_steps(inputs: CreditInputs, steps: Tensor, noun: str) -> tuple[Tensor,
     present = torch.zeros_like(to_go).scatter_add(1, steps, mask.to(to_go.dtype)) > 0
     _, member = torch.unique(inputs.groups, return_inverse=True)
     places = member[:, None] * num_steps + torch.arange(num_steps, device=member.device)
-    means, deviations, counts = _group_statistics(to_go.flatten(), places.flatten(), present.flatten())
-    centred = torch.where(counts > 1, to_go.flatten() - means, 0.0)
+    centred, deviations, counts = group_statistics(to_go.flatten(), places.flatten(), present.flatten())
+    centred = torch.where(counts > 1, centred, 0.0)
     if inputs.norm_by_std:
         centred = centred / (deviations + GRPO_EPSILON)
     advantages = torch.where(mask, centred.unflatten(0, to_go.shape).gather(1, steps), 0.0)
     return advantages, torch.where(mask, to_go.gather(1, steps), 0.0)
-
-
-def _group_statistics(scores: Tensor, groups: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns mean, unbiased standard deviation and size of every row's group, each [E]. Only `present` rows are members.
-
-    A group of one has mean 0 and standard deviation 1.
-    """
-    scores = torch.where(present, scores, 0.0)
-    _, member = torch.unique(groups, return_inverse=True)
-    num_groups = int(member.max()) + 1 if len(member) else 0
-    counts = scores.new_zeros(num_groups).index_add(0, member, present.to(scores.dtype))
-    means = scores.new_zeros(num_groups).index_add(0, member, scores) / counts.clamp(min=1)
-    alone = counts <= 1
-    means = torch.where(alone, 0.0, means)
-    centred = torch.where(present, scores - means[member], 0.0)
-    variances = scores.new_zeros(num_groups).index_add(0, member, centred**2) / (counts - 1).clamp(min=1)
-    deviations = torch.where(alone, 1.0, variances.sqrt())
-    return means[member], deviations[member], counts[member]
 
 
 # -- without a group ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import enum
 import torch
 from torch import Tensor
 
-from midthought.algo.losses import require_one_shape
+from midthought.algo.tensors import as_mask, require_one_shape
 from midthought.errors import near_names
 
 
@@ -41,7 +41,7 @@ def loss_weights(
     policy token are not counted. Raises ValueError for an unknown kind, different shapes, or a missing constant.
     """
     kind = LossAggregation(kind)
-    mask = mask.bool()
+    mask = as_mask(mask)
     if kind is LossAggregation.TOKEN_MEAN:
         return None, int(mask.sum())
     require_one_shape(mask, episodes=episodes)

@@ -11,8 +11,10 @@ import enum
 import torch
 from torch import Tensor
 
-from midthought.algo.losses import masked_average, require_one_shape
+from midthought.algo.losses import masked_average
 from midthought.algo.policy_loss import MAX_LOG_RATIO
+from midthought.algo.tensors import as_mask, require_one_shape
+from midthought.errors import near_names
 
 
 class RolloutCorrection(enum.StrEnum):
@@ -24,6 +26,12 @@ class RolloutCorrection(enum.StrEnum):
     """`ρ` if `min ≤ ρ ≤ max`, else 0: IcePop (Ring-1T, arXiv 2510.18855); without `min`: Liu et al. 2025, "When Speed Kills
     Stability: Demystifying RL Collapse from the Training-Inference Mismatch"."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> RolloutCorrection:
+        raise ValueError(
+            f"unknown rollout correction {value!r}. {near_names(str(value), [kind.value for kind in cls])}"
+        )
+
 
 class CorrectionLevel(enum.StrEnum):
     """Over which tokens ρ is computed."""
@@ -34,6 +42,12 @@ class CorrectionLevel(enum.StrEnum):
     """One ratio per turn of an episode: the product over the turn's policy tokens."""
     SEQUENCE = "sequence"
     """One ratio per episode: the product over its policy tokens."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> CorrectionLevel:
+        raise ValueError(
+            f"unknown correction level {value!r}. {near_names(str(value), [level.value for level in cls])}"
+        )
 
 
 def rollout_weights(
@@ -57,7 +71,7 @@ def rollout_weights(
     or missing episodes or turns.
     """
     kind, level = RolloutCorrection(kind), CorrectionLevel(level)
-    mask = mask.bool()
+    mask = as_mask(mask)
     require_one_shape(mask, recomputed_logprobs=recomputed_logprobs, sampled_logprobs=sampled_logprobs)
     log_ratios = torch.where(mask, recomputed_logprobs - sampled_logprobs, 0.0).detach()
     if level is not CorrectionLevel.TOKEN:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from midthought.algo.registry import Registry
+from midthought.algo.tensors import require_tensors
 from midthought.config import TrainingConfig
 
 NEEDS = frozenset({"values", "groups", "turns", "calls", "baselines"})
@@ -54,8 +55,8 @@ class CreditInputs:
 
     @property
     def scores(self) -> Tensor:
-        """[E]: sum of each episode's rewards at policy tokens."""
-        return torch.where(self.mask, self.rewards, 0.0).sum(dim=1)
+        """[E]: sum of each episode's rewards at policy tokens. Does not depend on their order: it is rounded once."""
+        return torch.where(self.mask, self.rewards, 0.0).sum(dim=1, dtype=torch.float64).to(self.rewards.dtype)
 
     @property
     def present(self) -> Tensor:
@@ -113,7 +114,8 @@ def estimate(name: str, inputs: CreditInputs) -> tuple[Tensor, Tensor]:
 
 
 def check_inputs(inputs: CreditInputs) -> None:
-    """Raises ValueError for a wrong shape, or a reward or baseline that is not finite."""
+    """Raises ValueError for a wrong shape, or a reward or baseline that is not finite; TypeError for what is no tensor."""
+    require_tensors(values=inputs.values, turns=inputs.turns, calls=inputs.calls, baselines=inputs.baselines)
     _check_shapes(inputs)
     _check_finite(inputs)
 

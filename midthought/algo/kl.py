@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from midthought.algo.losses import masked_average, require_one_shape
+from midthought.algo.losses import masked_average
 from midthought.algo.policy_loss import MAX_LOG_RATIO
+from midthought.algo.tensors import as_mask, require_one_shape, require_tensors
 from midthought.argument_names import also_named, members_elsewhere
 from midthought.errors import near_names
 
@@ -58,6 +59,7 @@ def kl_divergence(logprobs: Tensor, reference_logprobs: Tensor, kind: KLKind | s
     Raises ValueError for an unknown kind or different shapes.
     """
     kind = KLKind(kind)
+    require_tensors(logprobs=logprobs, reference_logprobs=reference_logprobs)
     if logprobs.shape != reference_logprobs.shape:
         raise ValueError(
             f"logprobs have the shape {list(logprobs.shape)}, reference_logprobs {list(reference_logprobs.shape)}; "
@@ -97,7 +99,7 @@ def apply_kl_penalty(
     Source: Ziegler et al. 2019 (arXiv 1909.08593), equation 2, per token. Rewards outside the mask are not changed. Raises
     ValueError if shapes differ.
     """
-    mask = mask.bool()
+    mask = as_mask(mask)
     require_one_shape(mask, token_level_rewards=token_level_rewards, logprobs=logprobs)
     divergence = torch.where(mask, kl_divergence(logprobs, reference_logprobs, kind), 0.0)
     return token_level_rewards - kl_coef * divergence, masked_average(divergence, mask)

@@ -16,10 +16,13 @@ from torch import Tensor
 
 from midthought.algo import policy_losses as policy_losses
 from midthought.algo.policy_loss import POLICY_LOSSES as POLICY_LOSSES
+from midthought.algo.policy_loss import PolicyLoss, options_of
 from midthought.algo.policy_loss import PolicyLossInputs as PolicyLossInputs
 from midthought.algo.policy_loss import TokenLosses as TokenLosses
 from midthought.algo.policy_loss import policy_loss as policy_loss
+from midthought.algo.tensors import as_mask, require_one_shape
 from midthought.argument_names import also_named
+from midthought.errors import near_names
 
 _AGGREGATION = {"loss_agg_mode": "give weights and denominator of midthought.algo.aggregation.loss_weights"}
 P = ParamSpec("P")
@@ -33,20 +36,13 @@ def masked_average(
 
     All shapes are equal; the mask may have any type.
     """
-    mask = mask.bool()
+    mask = as_mask(mask)
     if denominator is None:
         denominator = mask.sum().clamp(min=1)
     chosen = values.masked_fill(~mask, 0.0)
     if weights is not None:
         chosen = chosen * weights.masked_fill(~mask, 0.0)
     return chosen.sum() / denominator
-
-
-def require_one_shape(mask: Tensor, **tensors: Tensor) -> None:
-    """Raises ValueError if a tensor has another shape than the mask, because it would be broadcast."""
-    for name, tensor in tensors.items():
-        if tensor.shape != mask.shape:
-            raise ValueError(f"{name} have the shape {list(tensor.shape)}, the mask {list(mask.shape)}; give one shape")
 
 
 @also_named(
@@ -88,8 +84,12 @@ def compute_policy_loss(
     accepted, too (`old_log_prob`, `log_prob`, `response_mask`, `cliprange`, …). Raises ValueError for an unknown name or
     different shapes.
     """
-    mask = mask.bool()
+    mask = as_mask(mask)
     require_one_shape(mask, old_logprobs=old_logprobs, logprobs=logprobs, advantages=advantages)
+    for name, tensor in {"sampled_logprobs": sampled_logprobs, "selected": selected}.items():
+        require_one_shape(mask, **({} if tensor is None else {name: tensor}))
+    function = POLICY_LOSSES.find(kind)
+    _check_numbers(kind, function, clip_low, clip_high, dual_clip, options or {})
     inputs = PolicyLossInputs(
         old_logprobs=old_logprobs,
         logprobs=logprobs,
@@ -101,9 +101,30 @@ def compute_policy_loss(
         clip_high=clip_high,
         dual_clip=dual_clip,
     )
-    losses, metrics = POLICY_LOSSES.find(kind)(inputs, **(options or {}))
+    losses, metrics = function(inputs, **(options or {}))
     loss = masked_average(losses, mask, denominator, weights)
     return loss, {name: masked_average(values.detach(), mask, denominator) for name, values in metrics.items()}
+
+
+def _check_numbers(
+    kind: str,
+    function: PolicyLoss,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None,
+    options: Mapping[str, float],
+) -> None:
+    """Raises ValueError for a bound that limits nothing, or an option that the loss does not have."""
+    for name, bound in {"clip_low": clip_low, "clip_high": clip_high}.items():
+        if not bound >= 0:
+            raise ValueError(f"{name} must be 0 or more (the ratio stays above 1 - clip_low), got {bound}")
+    if dual_clip is not None and not dual_clip > 1:
+        raise ValueError(f"dual_clip must be above 1 or None (no dual clip), got {dual_clip}")
+    known = options_of(function)
+    for name in options:
+        if name not in known:
+            has = near_names(name, known) if known else "It has none."
+            raise ValueError(f"policy loss {kind!r} has no option {name!r}. {has}")
 
 
 # -- value and entropy -------------------------------------------------------------------------------------------
@@ -150,7 +171,7 @@ def compute_value_loss(
     are equal. verl's names are accepted, too: `vpreds` for `new_values`, `values` for `old_values`, `response_mask`. Metric:
     `value_clip_fraction` (tokens whose clipped error is larger). Raises ValueError if shapes differ.
     """
-    mask = mask.bool()
+    mask = as_mask(mask)
     require_one_shape(mask, new_values=new_values, old_values=old_values, returns=returns)
     error = torch.where(mask, new_values - returns, 0.0) ** 2
     if cliprange_value is None:

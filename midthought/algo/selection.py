@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from midthought.algo.credit import CreditInputs, advantage_estimator
-
-TIE = 1e-6
-"""Scores are equal if they differ by this share of the larger one or less: an episode's rewards are summed in float32."""
+from midthought.algo.groups import TIE, group_extremes, is_tie
 
 
 @advantage_estimator("keep_best", needs={"groups"}, selects=True)
@@ -21,8 +19,8 @@ def keep_best(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     Source: RAFT, Dong et al. 2023 (arXiv 2304.06767), algorithm 1, which keeps one of equal scores. With rewards of 0 and 1 these
     are the correct answers to the tasks that are neither always nor never solved.
     """
-    lowest, highest = group_extremes(inputs)
-    return _over_tokens(inputs, _is_tie(inputs.scores, highest) & ~_is_tie(lowest, highest))
+    lowest, highest = _extremes(inputs)
+    return _over_tokens(inputs, is_tie(inputs.scores, highest) & ~is_tie(lowest, highest))
 
 
 @advantage_estimator("keep_above", selects=True)
@@ -41,17 +39,13 @@ def best_and_worst(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
 
     The pairs of `policy_loss=dpo`. A group whose scores are equal has no pair.
     """
-    lowest, highest = group_extremes(inputs)
+    lowest, highest = _extremes(inputs)
     assert inputs.groups is not None
-    differs = inputs.present & ~_is_tie(lowest, highest)
-    best = _first_of_group(differs & _is_tie(inputs.scores, highest), inputs.groups)
-    worst = _first_of_group(differs & _is_tie(inputs.scores, lowest), inputs.groups)
+    differs = inputs.present & ~is_tie(lowest, highest)
+    best = _first_of_group(differs & is_tie(inputs.scores, highest), inputs.groups)
+    worst = _first_of_group(differs & is_tie(inputs.scores, lowest), inputs.groups)
     advantages = inputs.over_tokens(best.to(inputs.rewards) - worst.to(inputs.rewards))
     return advantages, advantages
-
-
-def _is_tie(one: Tensor, other: Tensor) -> Tensor:
-    return torch.isclose(one, other, rtol=TIE, atol=0.0)
 
 
 def _first_of_group(is_candidate: Tensor, groups: Tensor) -> Tensor:
@@ -63,15 +57,9 @@ def _first_of_group(is_candidate: Tensor, groups: Tensor) -> Tensor:
     return is_candidate & (first[member] == index)
 
 
-def group_extremes(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
-    """Returns the lowest and the highest score of every episode's group, each [E]. Only `present` episodes are members."""
+def _extremes(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     assert inputs.groups is not None
-    _, member = torch.unique(inputs.groups, return_inverse=True)
-    scores, present = inputs.scores, inputs.present
-    found = scores.new_zeros(int(member.max()) + 1 if len(member) else 0)
-    lowest = found.scatter_reduce(0, member[present], scores[present], "amin", include_self=False)
-    highest = found.scatter_reduce(0, member[present], scores[present], "amax", include_self=False)
-    return lowest[member], highest[member]
+    return group_extremes(inputs.scores, inputs.groups, inputs.present)
 
 
 def _over_tokens(inputs: CreditInputs, is_kept: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
+from midthought.algo.groups import TIE
 from midthought.algo.shaping import overlong_penalty
 from midthought.config import RecipeConfig, TrainingConfig
 from midthought.types import RolloutData, Task, Trajectory
@@ -183,7 +184,7 @@ def _with_baselines(
 
 
 def is_zero_variance(group: Sequence[Trajectory], training: TrainingConfig) -> bool:
-    """Whether the estimator compares episodes within a group and all rewards of this group are equal.
+    """Whether the estimator compares episodes within a group and all rewards of this group are equal (up to rounding, `TIE`).
 
     An estimator that gives credit to turns or calls also compares the rewards of each turn, call and span. With a teacher, every
     group is trained on.
@@ -192,8 +193,9 @@ def is_zero_variance(group: Sequence[Trajectory], training: TrainingConfig) -> b
         return False
     by_step = bool(training.needs & {"turns", "calls"})
     rewards = [trajectory.reward for trajectory in group if trajectory.reward is not None]
-    steps = [(reward.turns, reward.calls, reward.spans) if by_step else () for reward in rewards]
-    return len({*zip((reward.total for reward in rewards), steps, strict=True)}) <= 1
+    steps = {(reward.turns, reward.calls, reward.spans) if by_step else () for reward in rewards}
+    totals = [reward.total for reward in rewards]
+    return len(steps) <= 1 and (not totals or math.isclose(min(totals), max(totals), rel_tol=TIE))
 
 
 def shape_rewards(trajectories: Sequence[Trajectory], config: RecipeConfig) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,3 +110,58 @@ def test_the_penalty_s_coefficient_stays_a_number() -> None:
     with pytest.raises(ValueError, match="the mean KL is nan"):
         controller.update(math.nan, 32)
     assert controller.coef == 0.1
+
+
+NO_TENSORS: dict[str, Callable[[], object]] = {
+    "token_level_rewards": lambda: compute_grpo_advantage([[1.0, 0.0]], MASK, GROUPS),
+    "response_mask": lambda: compute_gae_advantage_return(A, B, MASK.numpy()),
+    "values": lambda: compute_advantage("gae", A, MASK, values=B.numpy()),
+    "baselines": lambda: compute_advantage("remax", A, MASK, baselines=[0.0, 0.0, 0.0]),
+    "advantages": lambda: compute_policy_loss(A, B, C.tolist(), MASK),
+    "sampled_logprobs": lambda: compute_policy_loss(A, B, C, MASK, kind="dppo_tv", sampled_logprobs=C.numpy()),
+    "returns": lambda: compute_value_loss(new_values=A, old_values=B, returns=C.numpy(), mask=MASK),
+    "reference_logprobs": lambda: kl_divergence(A, B.numpy()),
+    "mask": lambda: rollout_weights(A, B, MASK.tolist(), "truncated"),
+    "episodes": lambda: loss_weights(MASK, rows_of(MASK).numpy(), "seq-mean-token-mean"),
+}
+
+
+@pytest.mark.parametrize("name", NO_TENSORS)
+def test_what_is_no_tensor_is_named(name: str) -> None:
+    with pytest.raises(
+        TypeError, match=rf"{name} is of the type (list|ndarray); give a tensor: torch.as_tensor\({name}"
+    ):
+        NO_TENSORS[name]()
+
+
+@pytest.mark.parametrize("name", ["grpo", "rloo", "opo", "reinforce_plus_plus_baseline", "reinforce_plus_plus", "zero"])
+def test_rewards_may_be_whole_numbers(name: str) -> None:
+    whole = torch.tensor([[0, 1, 0], [0, 0, 0], [0, 0, 3]])
+    found, expected = (
+        compute_advantage(name, r, torch.ones(3, 3), groups=[0, 0, 0])[0] for r in (whole, whole.float())
+    )
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"clip_low": -0.2}, "clip_low must be 0 or more .*, got -0.2"),
+        ({"clip_high": math.nan}, "clip_high must be 0 or more .*, got nan"),
+        ({"dual_clip": 0.5}, "dual_clip must be above 1 or None .*, got 0.5"),
+        ({"kind": "sapo", "options": {"tau": 1.0}}, "policy loss 'sapo' has no option 'tau'. Did you mean 'tau_"),
+        ({"options": {"tau_pos": 1.0}}, "policy loss 'ppo' has no option 'tau_pos'. It has none"),
+        ({"selected": MASK[:1]}, r"selected have the shape \[1, 5\]"),
+    ],
+)
+def test_a_loss_names_a_bound_or_an_option_that_makes_no_sense(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        compute_policy_loss(A, B, C, MASK, **settings)
+
+
+def test_unknown_corrections_are_told_with_the_near_names() -> None:
+    with pytest.raises(ValueError, match=r"unknown rollout correction 'truncate'\. Did you mean 'truncated'"):
+        rollout_weights(A, B, MASK, "truncate")
+    with pytest.raises(ValueError, match=r"unknown correction level 'tokens'\. Did you mean 'token'"):
+        rollout_weights(A, B, MASK, "masked", level="tokens")

@@ -31,6 +31,10 @@ def gradient_of(kind: str, old: list[float], new: list[float], advantage: float)
 
 
 class TestSAPO:
+    def test_its_temperatures_are_as_exact_as_its_log_probabilities(self):
+        expected = 4 / 1.05 / (1 + math.exp(-1.05 * (0.8 - 1)))
+        assert loss_of("sapo", [0.5], [0.4], -1.0)[0] == pytest.approx(expected, rel=1e-14)
+
     def test_at_a_ratio_of_1_it_is_half_of_4_over_tau_and_its_gradient_that_of_the_surrogate(self):
         assert loss_of("sapo", [0.5], [0.5], 2.0)[0] == pytest.approx(-4.0)
         assert loss_of("sapo", [0.5], [0.5], -2.0)[0] == pytest.approx(4.0 / 1.05)

@@ -37,6 +37,11 @@ def test_flat_groups_are_left_out_and_counted_where_the_plan_says_so():
     assert len(sort_episodes(brought, training(), None).usable) == 5
 
 
+def test_rewards_that_differ_only_by_rounding_are_equal():
+    brought = data((0, 0.1 + 0.2), (0, 0.3), (1, 0.3), (1, 0.31))
+    assert totals(sort_episodes(brought, training("grpo"), None)) == [(1, 0.3), (1, 0.31)]
+
+
 def test_the_surplus_of_ones_own_rollout_is_left_out_but_not_of_what_is_brought():
     six = data((0, 0.0), (0, 1.0), (1, 0.0), (1, 1.0), (2, 0.0), (2, 1.0))
     rolled_out = RolloutBatch(data=six, metrics={"batch/num_surplus_groups": 1})

@@ -17,7 +17,7 @@ def sapo(inputs: PolicyLossInputs, *, tau_pos: float = 1.0, tau_neg: float = 1.0
     """
     log_ratios = inputs.log_ratios()
     ratios, advantages = log_ratios.exp(), inputs.advantages[inputs.mask]
-    tau = torch.where(advantages > 0, tau_pos, tau_neg).to(ratios)
+    tau = torch.where(advantages > 0, ratios.new_tensor(tau_pos), ratios.new_tensor(tau_neg))
     gate = torch.sigmoid(tau * (ratios - 1.0))
     metrics = ratio_metrics(inputs, log_ratios, ratios)
     metrics["gate_mean"] = inputs.over_rows((4.0 * gate * (1.0 - gate)).detach())
