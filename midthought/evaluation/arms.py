@@ -1,4 +1,4 @@
-"""Evaluation arms: tool executors that replace the tool, to measure how much a policy depends on it.
+"""Evaluation arms, and tool executors that replace the tool, to measure how much a policy depends on it.
 
 `ToolOff` refuses, `Shuffled` returns the evidence of another question, `Oracle` returns the evidence of the question.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from midthought.tools.definition import ToolOutput
 from midthought.tools.executor import ToolExecutor
@@ -16,6 +17,18 @@ from midthought.types import ParsedAction, Task
 
 Proof = Callable[[Task], str]
 """Returns the result text with the evidence of a task's answer, as the tool would write it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationArm:
+    """One way of answering one set of questions."""
+
+    name: str
+    """Key in the summary; empty for the main arm."""
+    tasks: Sequence[Task]
+    executor: ToolExecutor | None = None
+    """None: that of the episodes in training."""
+    temperature: float = 0.0
 
 
 class ToolOff(ToolExecutor):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -17,6 +18,7 @@ import torch
 from midthought.cassette.cassette import require_new
 from midthought.config import RecipeConfig, SupervisedSection, require_allowed
 from midthought.errors import SettingsError
+from midthought.evaluation.arms import EvaluationArm
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.run_checks import check_training, require_finite
@@ -38,7 +40,6 @@ from midthought.report.html import write_report
 from midthought.report.live import LiveStatus
 from midthought.report.run_folder import RunFolder, tracked_run_folder
 from midthought.report.trajectory_row import trajectory_row
-from midthought.rollout.local_rollouts import Rollouts
 from midthought.storage_errors import THEN_RESUME, storage_errors
 from midthought.tokenization import Renderer
 from midthought.trainer.checkup import examine_before_start
@@ -52,6 +53,8 @@ from midthought.trainer.trainer import Trainer
 from midthought.types import Trajectory
 
 Stage = Literal["sft", "rl", "all", "evaluate"]
+MetricsOf = Callable[[EvaluationArm, list[Trajectory]], Mapping[str, float]]
+"""Returns the metrics of an arm's episodes, by keys that have the arm's name."""
 
 
 @dataclass
@@ -308,10 +311,24 @@ class RecipeRun(ABC):
             allow_changes=self.allow_changes,
         )
 
-    def _rollouts(self, when: str) -> Rollouts:
-        """Runs the episodes of an evaluation. Close it after use."""
+    def _run_arms(self, when: str, arms: Sequence[EvaluationArm], metrics_of: MetricsOf) -> dict[str, float]:
+        """Runs the episodes of every arm with `self.policy`. Returns the arms' metrics, with the prefix `when`."""
         num_iters = self.config.training.num_iters(self.tasks.num_tasks)
-        return self.tasks.rollouts(self.policy, num_iters if when == "after" else 0, stage=when)
+        rollouts = self.tasks.rollouts(self.policy, num_iters if when == "after" else 0, stage=when)
+        num_episodes = sum(len(arm.tasks) for arm in arms)
+        found: dict[str, float] = {}
+        with (
+            closing(rollouts),
+            self.console.stage(evaluation_title(when), total=num_episodes, unit="episodes") as bar,
+        ):
+            for arm in arms:
+                done = rollouts.evaluate(
+                    arm.tasks, executor=arm.executor, temperature=arm.temperature, on_finished=lambda _: bar.advance(1)
+                )
+                found |= {f"{when}.{key}": value for key, value in metrics_of(arm, done).items()}
+                self._add_trajectories(done, f"{when}.{arm.name}".rstrip("."))
+                self.stages.stop.check()
+        return found
 
     # -- control arms --------------------------------------------------------------------------------------------
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from midthought.errors import SettingsError
+from midthought.evaluation.arms import EvaluationArm
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, clean_arm
 from midthought.recipes.feedback.arithmetic import DIFFICULTY_LABEL
 from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
@@ -17,9 +18,10 @@ from midthought.recipes.feedback.policy import make_small_policy
 from midthought.recipes.feedback.problems import Parts, prepare_problems
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig, SftSection
 from midthought.recipes.feedback.tasks import FeedbackTasks
-from midthought.recipes.pipeline import RecipeRun, evaluation_title
+from midthought.recipes.pipeline import RecipeRun
 from midthought.recipes.presets import run_of
 from midthought.trainer.supervised import Demonstrate
+from midthought.types import Trajectory
 
 _UNTAUGHT = (
     "Warning: this run has no warm-up. A policy without demonstrations of the tool hardly ever calls it, and reinforcement "
@@ -108,30 +110,20 @@ class FeedbackRun(RecipeRun):
     # -- evaluation --------------------------------------------------------------------------------------------
 
     def _evaluate(self, when: str) -> dict[str, Any]:
-        tasks = self.tasks.parts["test"]
-        metrics: dict[str, Any] = {}
-        arms: list[tuple[str, str | None, float]] = [("", None, 0.0)]
-        if self.config.evaluation.sampled:
-            arms.append(("sampled", None, 1.0))
+        tasks, evaluation = self.tasks.parts["test"], self.config.evaluation
+        arms = [EvaluationArm("", tasks)]
+        if evaluation.sampled:
+            arms.append(EvaluationArm("sampled", tasks, temperature=1.0))
         if when != "before":
-            arms += [(critic, critic, 0.0) for critic in self.config.evaluation.arms]
-        with (
-            closing(self._rollouts(when)) as rollouts,
-            self.console.stage(evaluation_title(when), total=len(tasks) * len(arms), unit="episodes") as bar,
-        ):
-            for name, critic, temperature in arms:
-                executor = self.tasks.executor(critic)
-                done = rollouts.evaluate(
-                    tasks, executor=executor, temperature=temperature, on_finished=lambda _: bar.advance(1)
-                )
-                episodes = self.tasks.rounds(done)
-                own = feedback_metrics(episodes, self.config.inference.max_turns)
-                if not name:
-                    own |= metrics_by_label(done, episodes, DIFFICULTY_LABEL)
-                metrics |= {".".join(filter(None, (when, name, key))): value for key, value in own.items()}
-                self._add_trajectories(done, f"{when}.{name}".rstrip("."))
-                self.stages.stop.check()
-        return {"num_questions": len(tasks), **metrics}
+            arms += [EvaluationArm(critic, tasks, self.tasks.executor(critic)) for critic in evaluation.arms]
+        return {"num_questions": len(tasks), **self._run_arms(when, arms, self._metrics_of)}
+
+    def _metrics_of(self, arm: EvaluationArm, done: Sequence[Trajectory]) -> dict[str, float]:
+        episodes = self.tasks.rounds(done)
+        metrics = feedback_metrics(episodes, self.config.inference.max_turns)
+        if not arm.name:
+            return metrics | metrics_by_label(done, episodes, DIFFICULTY_LABEL)
+        return {f"{arm.name}.{key}": value for key, value in metrics.items()}
 
     # -- the end ------------------------------------------------------------------------------------------------
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from midthought.evaluation.arms import Oracle, Shuffled, ToolOff
+from midthought.evaluation.arms import EvaluationArm, Oracle, Shuffled, ToolOff
 from midthought.evaluation.metrics import (
     IsRight,
     call_rate,
@@ -17,23 +16,10 @@ from midthought.evaluation.metrics import (
 )
 from midthought.memory.store import SearchMode
 from midthought.recipes.podcast.tasks import PodcastData, balance_metrics
-from midthought.rollout.local_rollouts import Rollouts
-from midthought.tools.executor import ToolExecutor
-from midthought.types import Task, Trajectory
+from midthought.types import Trajectory
 
 RECALL_DEPTHS = (1, 3, 10)
 SEARCH_MODES: tuple[SearchMode, ...] = ("full_text", "vector", "hybrid")
-
-
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """One way of answering one set of questions."""
-
-    name: str
-    """Key in the summary; empty for the main arm."""
-    tasks: Sequence[Task]
-    executor: ToolExecutor | None = None
-    temperature: float = 0.0
 
 
 def arms(
@@ -43,51 +29,36 @@ def arms(
     sampled: bool,
     seed: int,
     on_left_out: Callable[[str], None] = lambda reason: None,
-) -> list[Arm]:
+) -> list[EvaluationArm]:
     """Returns the arms that the questions allow, before or after training. `on_left_out` gets the reason for each missing arm.
 
     `oracle` and `shuffled` need a proof in the memory for every test question. `shuffled` also needs another question (from test,
     else from training or validation) with another answer.
     """
     tasks = data.tasks["test"]
-    found = [Arm("", tasks)]
+    found = [EvaluationArm("", tasks)]
     if sampled:
-        found.append(Arm("sampled", tasks, temperature=1.0))
+        found.append(EvaluationArm("sampled", tasks, temperature=1.0))
     has_proofs = data.can_prove(tasks)
     if has_proofs:
-        found.append(Arm("oracle", tasks, Oracle(data.registry, data.proof)))
+        found.append(EvaluationArm("oracle", tasks, Oracle(data.registry, data.proof)))
     else:
         on_left_out("oracle and shuffled: not every test question names a chunk of this memory as its evidence")
     if after:
-        found.append(Arm("tool_off", tasks, ToolOff(data.registry)))
+        found.append(EvaluationArm("tool_off", tasks, ToolOff(data.registry)))
     if after and has_proofs:
         more = [task for part in ("train", "validation") for task in data.tasks[part] if data.can_prove([task])]
         try:
-            found.append(Arm("shuffled", tasks, Shuffled(data.registry, data.proof, tasks, seed, more=more)))
+            found.append(EvaluationArm("shuffled", tasks, Shuffled(data.registry, data.proof, tasks, seed, more=more)))
         except ValueError as error:
             on_left_out(f"shuffled: {error}")
-    found.append(Arm("no_memory", data.tasks["test_no_memory"]))
+    found.append(EvaluationArm("no_memory", data.tasks["test_no_memory"]))
     return found
 
 
-def run_arms(
-    source: Rollouts,
-    arms: Sequence[Arm],
-    is_right: IsRight,
-    on_arm: Callable[[Arm, list[Trajectory]], None],
-    on_finished: Callable[[Trajectory], None],
-) -> dict[str, float]:
-    """Runs every arm's questions. Returns the metrics under dotted keys without `before.` or `after.`."""
-    metrics: dict[str, float] = {}
-    for arm in arms:
-        done = source.evaluate(arm.tasks, executor=arm.executor, temperature=arm.temperature, on_finished=on_finished)
-        metrics |= arm_metrics(arm, done, is_right)
-        on_arm(arm, done)
-    return metrics
-
-
-def arm_metrics(arm: Arm, done: Sequence[Trajectory], is_right: IsRight) -> dict[str, float]:
-    """Returns exact match with its interval; for the main arm and the arm without need, also the call rates and the factors."""
+def arm_metrics(arm: EvaluationArm, done: Sequence[Trajectory], is_right: IsRight) -> dict[str, float]:
+    """Returns exact match with its interval, under dotted keys without `before.` or `after.`; for the main arm and the arm
+    without need, also the call rates and the factors."""
     share = exact_match(done, is_right)
     low, high = wilson_interval(share, len(done))
     key = "sampled_exact_match" if arm.name == "sampled" else f"{arm.name}.exact_match".lstrip(".")

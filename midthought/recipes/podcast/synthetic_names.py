@@ -13,20 +13,7 @@ _LETTERS = [chr(code) for code in range(0xC0, 0x180) if chr(code).isalpha()]
 _ONSETS = [
     *"bcdfghjklmnprstvwyz",
     "",
-    "br",
-    "ch",
-    "dr",
-    "fr",
-    "gr",
-    "kl",
-    "pr",
-    "Sch",
-    "sh",
-    "st",
-    "th",
-    "tr",
-    "ø",
-    "ñ",
+    *["br", "ch", "dr", "fr", "gr", "kl", "pr", "Sch", "sh", "st", "th", "tr", "ø", "ñ"],
 ]
 _VOWELS = ["a", "e", "i", "o", "u", "ai", "ee", "ou", "ia", "é", "ö", "á", "ü"]
 _CODAS = ["", "", "n", "r", "l", "s", "ck", "t", "m", "sh", "ng", "y", "th", "nd", "ł"]

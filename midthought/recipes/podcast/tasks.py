@@ -223,8 +223,13 @@ def _open_memory(config: PodcastConfig, run_path: Path) -> MemoryStore | RemoteM
 
 
 def _registry(config: PodcastConfig, store: MemoryStore | RemoteMemory) -> ToolRegistry:
-    memory = config.memory
-    search = MemoryRetrievalTool(
+    search = search_tool(config.memory, store)
+    return ToolRegistry([search, MemoryOpenTool(store)] if config.memory.open_tool else [search])
+
+
+def search_tool(memory: MemorySection, store: MemoryStore | RemoteMemory) -> MemoryRetrievalTool:
+    """Returns the tool that searches the store, with the options of the section `memory`."""
+    return MemoryRetrievalTool(
         store,
         k=memory.k,
         mode=memory.search,
@@ -233,7 +238,6 @@ def _registry(config: PodcastConfig, store: MemoryStore | RemoteMemory) -> ToolR
         reranker=CrossEncoderReranker(memory.reranker) if memory.reranker else None,
         thought_words=memory.thought_words,
     )
-    return ToolRegistry([search, MemoryOpenTool(store)] if memory.open_tool else [search])
 
 
 def _plan(config: PodcastConfig, num_questions: int, no_memory_share: float) -> QuestionPlan:

@@ -12,18 +12,18 @@ from midthought.cassette.cassette import Cassette
 from midthought.engines.background_loop import BackgroundLoop
 from midthought.env.rewards import correct
 from midthought.errors import SettingsError
+from midthought.evaluation.arms import EvaluationArm
 from midthought.memory.transcripts import Transcript
 from midthought.recipes.control_arms import RFT_ARMS, clean_arm
-from midthought.recipes.pipeline import RecipeRun, evaluation_title
+from midthought.recipes.pipeline import RecipeRun
 from midthought.recipes.podcast.demonstrations import CLEAN, Demonstrator, Habits
-from midthought.recipes.podcast.evaluation import Arm, arms, run_arms, task_metrics
+from midthought.recipes.podcast.evaluation import arm_metrics, arms, task_metrics
 from midthought.recipes.podcast.policy import instruction, make_small_policy
 from midthought.recipes.podcast.settings import PodcastConfig, WarmupSection
 from midthought.recipes.podcast.tasks import PodcastData, PodcastTasks, prepare_data, read_recipe_transcripts
 from midthought.report.run_folder import RunFolder
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.trainer.supervised import Demonstrate
-from midthought.types import Trajectory
 
 _RESULTS = (
     ("exact match, memory needed", "exact_match"),
@@ -114,24 +114,15 @@ class PodcastRun(RecipeRun):
 
     # -- evaluation --------------------------------------------------------------------------------------------
 
-    def _arms_of_evaluation(self, when: str, on_left_out: Callable[[str], None] = lambda reason: None) -> list[Arm]:
+    def _arms_of_evaluation(
+        self, when: str, on_left_out: Callable[[str], None] = lambda reason: None
+    ) -> list[EvaluationArm]:
         settings, seed = self.config.evaluation, self.config.training.seed
         return arms(self.data, after=when != "before", sampled=settings.sampled, seed=seed, on_left_out=on_left_out)
 
     def _evaluate(self, when: str) -> dict[str, Any]:
-        todo = self._arms_of_evaluation(when)
-        num_episodes = sum(len(arm.tasks) for arm in todo)
-        with (
-            closing(self._rollouts(when)) as rollouts,
-            self.console.stage(evaluation_title(when), total=num_episodes, unit="episodes") as bar,
-        ):
-
-            def on_arm(arm: Arm, done: list[Trajectory]) -> None:
-                self._add_trajectories(done, f"{when}.{arm.name}".rstrip("."))
-                self.stages.stop.check()
-
-            metrics = run_arms(rollouts, todo, correct, on_arm, lambda _: bar.advance(1))
-        found = {f"{when}.{name}": value for name, value in metrics.items()}
+        arms = self._arms_of_evaluation(when)
+        found = self._run_arms(when, arms, lambda arm, done: arm_metrics(arm, done, correct))
         is_first = when == "before" or self.stage == "evaluate"
         return found | (self._task_metrics(when) if is_first else {})
 

@@ -14,11 +14,12 @@ from midthought.config import RewardConfig
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.memory.connect import open_memory
 from midthought.memory.open_tool import OPEN_NAME, MemoryOpenTool
-from midthought.memory.reranker import CrossEncoderReranker
-from midthought.memory.tool import MemoryRetrievalTool
+from midthought.memory.remote import RemoteMemory
+from midthought.memory.store import MemoryStore
+from midthought.memory.tool import TOOL_NAME
 from midthought.recipes.podcast.policy import instruction
-from midthought.recipes.podcast.settings import PodcastConfig
-from midthought.recipes.podcast.tasks import prepare_data, read_recipe_transcripts
+from midthought.recipes.podcast.settings import MemorySection, PodcastConfig
+from midthought.recipes.podcast.tasks import prepare_data, read_recipe_transcripts, search_tool
 from midthought.recipes.verl_settings import begin_with_verl
 from midthought.tokenization import Renderer
 from midthought.tools.definition import Tool
@@ -82,15 +83,9 @@ def job(config: PodcastVerlConfig, folder: Path) -> VerlJob:
     memory = config.memory
     data = prepare_data(config, read_recipe_transcripts(config), folder)
     spoken = instruction(config, may_abstain=data.may_abstain)
-    tool = data.registry.get("memory_retrieval")
-    assert tool is not None
-    opener = data.registry.get(OPEN_NAME) if memory.open_tool else None
-    where = {
-        "path": _whole(memory.path) if memory.path else "{bundle}/memory",
-        "table": memory.table,
-        "embedding_model": memory.embedding_model,
-        "token_env": memory.token_env,
-    }
+    options = memory.model_dump(mode="json", exclude={"transcripts", "replace"})
+    options["path"] = _whole(memory.path) if memory.path else "{bundle}/memory"
+    references = {TOOL_NAME: f"{__name__}:memory_tool", OPEN_NAME: f"{__name__}:open_tool"}
     return VerlJob(
         recipe="podcast",
         config=config,
@@ -99,24 +94,8 @@ def job(config: PodcastVerlConfig, folder: Path) -> VerlJob:
         tasks={"train": data.tasks["train"], "validation": data.tasks["validation"]},
         messages=lambda task: task.messages(spoken),
         tools=[
-            ToolPlan(
-                reference=f"{__name__}:memory_tool",
-                definition=tool.definition,
-                options=where
-                | {
-                    "k": memory.k,
-                    "search": memory.search,
-                    "has_filters": memory.tool_filters,
-                    "shows_ids": memory.open_tool,
-                    "reranker": memory.reranker,
-                    "thought_words": memory.thought_words,
-                },
-            ),
-            *(
-                [ToolPlan(reference=f"{__name__}:open_tool", definition=opener.definition, options=where)]
-                if opener
-                else []
-            ),
+            ToolPlan(reference=references[definition.name], definition=definition, options=options)
+            for definition in data.registry.definitions()
         ],
         supply=f"{__name__}:supply",
         supply_options=config.reward.model_dump(mode="json"),
@@ -125,25 +104,22 @@ def job(config: PodcastVerlConfig, folder: Path) -> VerlJob:
     )
 
 
-def memory_tool(
-    path: str,
-    table: str,
-    embedding_model: str,
-    k: int,
-    search: Any,
-    token_env: str | None = None,
-    reranker: str = "",
-    **options: Any,
-) -> Tool:
-    """Returns the recipe's tool for a memory on disk or a memory service. Raises `MemoryStoreError` if there is none."""
-    memory = open_memory(path, table, embedding_model, token_env)
-    model = CrossEncoderReranker(reranker) if reranker else None
-    return MemoryRetrievalTool(memory, k=k, mode=search, reranker=model, **options)
+def memory_tool(**options: Any) -> Tool:
+    """Returns the recipe's tool for a memory on disk or a memory service; `options` is the section `memory` of the settings.
+
+    Raises `MemoryStoreError` if there is none.
+    """
+    memory = MemorySection(**options)
+    return search_tool(memory, _opened(memory))
 
 
-def open_tool(path: str, table: str, embedding_model: str, token_env: str | None = None) -> Tool:
+def open_tool(**options: Any) -> Tool:
     """Returns the tool that opens a result with its neighbours, as `memory_tool`."""
-    return MemoryOpenTool(open_memory(path, table, embedding_model, token_env))
+    return MemoryOpenTool(_opened(MemorySection(**options)))
+
+
+def _opened(memory: MemorySection) -> MemoryStore | RemoteMemory:
+    return open_memory(memory.path, memory.table, memory.embedding_model, memory.token_env)
 
 
 def _whole(path: str) -> str:
