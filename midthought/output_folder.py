@@ -15,7 +15,7 @@ from typing import Any
 
 from midthought.errors import OutputPathError
 from midthought.manifest import write_manifest
-from midthought.regular_files import read_regular_text
+from midthought.regular_files import read_json_object
 from midthought.storage_errors import storage_errors
 
 MARK = ".midthought.json"
@@ -158,10 +158,9 @@ def _files(folder: Path) -> set[str]:
 
 def _read_mark(folder: Path) -> dict[str, Any]:
     try:
-        content = json.loads(read_regular_text(folder / MARK))
-    except (OSError, ValueError, RecursionError):
+        return read_json_object(folder / MARK)
+    except (OSError, ValueError):
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _flush(entry: Path) -> None:

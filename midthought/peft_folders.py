@@ -26,7 +26,7 @@ from midthought.peft_weights import (
     model_leaves,
     stochastically_rounded,
 )
-from midthought.regular_files import read_regular_text
+from midthought.regular_files import read_json_object
 
 ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 MAX_SHARD_BYTES = 2 * 2**30
@@ -86,12 +86,11 @@ def base_name_of(folder: Path) -> str:
     If the base was moved together with the adapters, it is found beside their folder or above it."""
     file = folder / ADAPTER_CONFIG
     try:
-        config = json.loads(read_regular_text(file))
-    except (OSError, ValueError, RecursionError) as error:
+        base = read_json_object(file).get("base_model_name_or_path")
+    except (OSError, ValueError) as error:
         raise ModelPathError(
             f"{file} cannot be read ({' '.join(str(error).split())[:200]}); save the adapters anew"
         ) from None
-    base = config.get("base_model_name_or_path") if isinstance(config, dict) else None
     if not isinstance(base, str) or not base or "\0" in base:
         raise ModelPathError(
             f"{folder} contains adapters, but does not name their base model; give the model, and resume from the checkpoint"

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from midthought.errors import StorageError
 
@@ -56,6 +57,22 @@ def read_regular_text(path: str | os.PathLike[str], errors: str = "strict", max_
     """Returns the text (UTF-8) of a file. Raises as `open_regular`, and `UnicodeDecodeError`."""
     with open_regular(path, max_bytes) as file:
         return file.read().decode("utf-8", errors)
+
+
+def read_json_object(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns the JSON object in a file. Raises as `open_regular`, and `ValueError` for anything else, with the reason."""
+    return json_object(read_regular_text(path))
+
+
+def json_object(text: str | bytes) -> dict[str, Any]:
+    """Returns the JSON object that a text is. Raises `ValueError`, with the reason, for anything else."""
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("it is not a JSON object")
+    return found
 
 
 def lines_of(path: str | os.PathLike[str], max_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:

@@ -29,7 +29,7 @@ from midthought.manifest import MANIFEST, damage_in
 from midthought.output_folder import recover, remove, replaced
 from midthought.peft_folders import ADAPTER_FILE, load_adapters, save_adapters, set_adapter_tensors
 from midthought.pretrained import load_model, quiet_transformers
-from midthought.regular_files import read_regular_text
+from midthought.regular_files import read_json_object, read_regular_text
 from midthought.storage_errors import value_errors
 
 _STEP_FOLDER = re.compile(r"step_(\d+)")
@@ -222,8 +222,8 @@ def _from_hex(text: str) -> torch.Tensor:
 def _is_checkpoint(path: Path) -> bool:
     """Whether a folder without a mark is a checkpoint of an earlier version."""
     try:
-        return {"format", "files"} <= json.loads(read_regular_text(path / MANIFEST)).keys()
-    except (OSError, ValueError, AttributeError, RecursionError):
+        return {"format", "files"} <= read_json_object(path / MANIFEST).keys()
+    except (OSError, ValueError):
         return False
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from midthought.errors import ModelPathError, SettingsError, near_names
 from midthought.plan.model_configs import MODEL_CONFIGS
 from midthought.plan.settings import PlanSettings
-from midthought.regular_files import read_regular_text
+from midthought.regular_files import read_json_object
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "mixtral", "qwen2_moe", "qwen3_moe")
 """Values of `model_type` whose layers are counted here."""
@@ -331,13 +330,11 @@ def _shape_of(model: str, above: frozenset[Path] = frozenset()) -> Shape:
 def read_config(path: Path) -> dict[str, Any]:
     """Reads a config.json. Raises `ModelPathError` if it is missing or not JSON."""
     try:
-        config = json.loads(read_regular_text(path))
+        config = read_json_object(path)
     except FileNotFoundError:
         raise ModelPathError(f"model={str(path.parent)!r} holds no config.json; give a model's folder") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise ModelPathError(f"{path} cannot be read: {error}; save the model anew") from None
-    if not isinstance(config, dict):
-        raise ModelPathError(f"{path} holds no JSON object; save the model anew")
     text: dict[str, Any] = config.get("text_config") or config
     return text
 

@@ -5,7 +5,6 @@ Reads only YAML, so invalid settings are reported before anything heavy is loade
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ from midthought.config.changes import BEFORE_THEY_WERE_SETTINGS
 from midthought.config.store import TINY
 from midthought.errors import CheckpointError, SettingsError, near_names
 from midthought.plan.choices import as_recorded
-from midthought.regular_files import read_regular_text
+from midthought.regular_files import read_json_object
 from midthought.report.run_folder import require_intact_run
 
 STAGES = ("sft", "rl", "all", "evaluate")
@@ -105,8 +104,8 @@ def _is_given(from_path: Path | None, later: frozenset[Path] = frozenset()) -> b
         return True
     file = run / "progress.json"
     try:
-        earlier = json.loads(read_regular_text(file))["from_path"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        earlier = read_json_object(file)["from_path"]
+    except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
             f"{file} cannot be read ({error}); give one of the run's policies, copied to another folder"
         ) from None

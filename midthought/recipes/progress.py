@@ -12,21 +12,14 @@ from typing import Any
 from midthought.errors import CheckpointError, SettingsError
 from midthought.learning.phase_meter import process_peak_bytes
 from midthought.precision import Precision
-from midthought.regular_files import read_regular_text
+from midthought.regular_files import read_json_object
 from midthought.report.run_folder import RunFolder
 
 FILE_NAME = "progress.json"
-_FIELDS = (
-    "stage",
-    "from_path",
-    "done",
-    "metrics",
-    "seconds",
-    "peak_rss_mib",
-    "num_metric_lines",
-    "num_trajectory_lines",
-)
-_LATER_FIELDS = ("precision", "log_digests", "num_recorded_files")
+_FIELDS = ("stage", "from_path", "done", "metrics", "seconds", "peak_rss_mib")
+_POSITION = ("num_metric_lines", "num_trajectory_lines")
+_LATER_FIELDS = ("precision",)
+_LATER_POSITION = ("num_recorded_files", "log_digests")
 """Fields that earlier versions did not write."""
 _KEYS = {"metrics": "figures"}
 """Keys of the file that differ from the field's name: run folders have them."""
@@ -46,10 +39,7 @@ class RunProgress:
         self.seconds: dict[str, float] = {}
         self.peak_rss_mib = 0.0
         """Peak resident memory of any process of the run."""
-        self.num_metric_lines = 0
-        self.num_trajectory_lines = 0
-        self.num_recorded_files: int | None = None
-        self.log_digests: dict[str, str] | None = None
+        self.log_position: dict[str, Any] = dict.fromkeys(_POSITION, 0) | dict.fromkeys(_LATER_POSITION)
         """Position of the logs after the last finished stage (`RunFolder.log_position`)."""
         self.precision: Precision | None = None
         """Precision in which supervised steps were measured to be faster; a resumed run uses the same."""
@@ -57,14 +47,15 @@ class RunProgress:
     def load(self) -> None:
         """Reads what an earlier process wrote. Raises `CheckpointError` if there is nothing to continue from."""
         try:
-            state = json.loads(read_regular_text(self._path))
-            keys = [_KEYS.get(name, name) for name in _FIELDS]
-            if not isinstance(state, dict) or state.keys() - set(_LATER_FIELDS) != set(keys):
+            state = read_json_object(self._path)
+            keys = [*(_KEYS.get(name, name) for name in _FIELDS), *_POSITION]
+            if state.keys() - {*_LATER_FIELDS, *_LATER_POSITION} != set(keys):
                 raise ValueError(f"it does not hold {', '.join(keys)}")
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             raise CheckpointError(f"{self._path} cannot be read ({error}); there is no run to go on with") from None
         for name in _FIELDS + _LATER_FIELDS:
             setattr(self, name, state.get(_KEYS.get(name, name)))
+        self.log_position = {name: state.get(name) for name in _POSITION + _LATER_POSITION}
 
     def require_same_beginning(self, stage: str, from_path: Path | None) -> None:
         """Raises `SettingsError` if `--stage` or `--from` differs from the start of the run: a resumed run keeps both."""
@@ -83,17 +74,7 @@ class RunProgress:
     def save(self) -> None:
         self.peak_rss_mib = max(self.peak_rss_mib, process_peak_bytes() / 2**20)
         state = {_KEYS.get(name, name): getattr(self, name) for name in _FIELDS + _LATER_FIELDS}
-        self._run.write_file(FILE_NAME, json.dumps(state, indent=1) + "\n")
-
-    @property
-    def log_position(self) -> dict[str, Any]:
-        """Position of the logs after the last finished stage."""
-        return {
-            "num_metric_lines": self.num_metric_lines,
-            "num_trajectory_lines": self.num_trajectory_lines,
-            "num_recorded_files": self.num_recorded_files,
-            "log_digests": self.log_digests,
-        }
+        self._run.write_file(FILE_NAME, json.dumps(state | self.log_position, indent=1) + "\n")
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -107,7 +88,6 @@ class RunProgress:
     def finish(self, stage: str, metrics: dict[str, Any] | None = None) -> None:
         """Marks the stage as done and records its metrics."""
         self.done.append(stage)
-        for name, value in self._run.log_position.items():
-            setattr(self, name, value)
+        self.log_position = self._run.log_position
         self.metrics |= metrics or {}
         self.save()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import CheckpointError
-from midthought.regular_files import lines_of
+from midthought.regular_files import json_object, lines_of
 
 
 class JsonLines:
@@ -109,11 +109,9 @@ class JsonLines:
             if not line.endswith(b"\n"):
                 return
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
+                row = json_object(line)
+            except ValueError as error:
                 raise CheckpointError(f"{self.path}, line {number}: not JSON ({error}); repair or delete it") from None
-            if not isinstance(row, dict):
-                raise CheckpointError(f"{self.path}, line {number}: not a JSON object; repair or delete it")
             for key, kind in self._keys.items():
                 if type(row.get(key)) is not kind:
                     raise CheckpointError(

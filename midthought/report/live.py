@@ -13,7 +13,7 @@ from typing import Any
 
 from midthought.activity import ACTIVITY
 from midthought.atomic_files import atomic_path
-from midthought.regular_files import read_regular_text
+from midthought.regular_files import read_json_object
 from midthought.report.json_lines import json_value
 from midthought.report.progress import Progress
 from midthought.report.run_folder import RunFolder
@@ -88,7 +88,6 @@ class LiveStatus:
 def read_live(run_path: Path) -> dict[str, Any]:
     """Returns what `LiveStatus` wrote last; empty if there is nothing that can be read."""
     try:
-        found = json.loads(read_regular_text(run_path / FILE_NAME))
-    except (OSError, ValueError, RecursionError):
+        return read_json_object(run_path / FILE_NAME)
+    except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}

@@ -20,7 +20,7 @@ from typing import Any
 
 from midthought.atomic_files import atomic_path
 from midthought.errors import CheckpointError
-from midthought.regular_files import lines_in, open_regular
+from midthought.regular_files import json_object, lines_in, open_regular
 from midthought.report.json_lines import json_value
 
 FOLDER = "recording"
@@ -159,13 +159,10 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     try:
         with open_regular(path) as compressed, gzip.open(compressed) as file:
             lines = lines_in(file, path)
-            if json.loads(next(lines)) != _HEADER:
+            if json_object(next(lines)) != _HEADER:
                 raise ValueError("its first line is of another version")
-            for row in map(json.loads, lines):
-                if not isinstance(row, dict):
-                    raise ValueError("a line is not a JSON object")
-                yield row
-    except (OSError, EOFError, zlib.error, ValueError, RecursionError, StopIteration) as error:
+            yield from map(json_object, lines)
+    except (OSError, EOFError, zlib.error, ValueError, StopIteration) as error:
         raise CheckpointError(f"{path} is no recording that can be read ({error!r:.200}); delete it") from None
 
 

@@ -182,11 +182,7 @@ class RunFolder:
     def write_file(self, name: str, text: str) -> None:
         """Writes a file that a resumed run reads, atomically. `require_intact_run` then compares it with its digest."""
         self.require_present()
-        if self._is_marked:
-            files = self._manifest["files"]
-            before = descriptions(files.get(name))[-1:]  # a killed process leaves the file with either content
-            self._write_manifest(files={**files, name: [*before, describe_text(text)]})
-        write_whole(self.path / name, text)
+        self._write_described("files", name, text)
 
     def expect_folder(self, name: str) -> None:
         """Notes that the run folder has a folder, without which the run cannot be resumed."""
@@ -259,11 +255,14 @@ class RunFolder:
 
     def write_result(self, name: str, text: str) -> None:
         """Writes a file that only readers need, atomically. `damage_of_results` then compares it with its digest."""
+        self._write_described("results", name, text)
+
+    def _write_described(self, part: str, name: str, text: str) -> None:
+        """Writes a file and its digest, under a key of the manifest. A killed process leaves the file with either content."""
         if self._is_marked:
-            results = self._manifest.get("results")
-            known = dict(results) if isinstance(results, Mapping) else {}
-            before = descriptions(known.get(name))[-1:]
-            self._write_manifest(results={**known, name: [*before, describe_text(text)]})
+            known = self._manifest.get(part)
+            known = known if isinstance(known, Mapping) else {}
+            self._write_manifest(**{part: {**known, name: [*descriptions(known.get(name))[-1:], describe_text(text)]}})
         write_whole(self.path / name, text)
 
     # -- resuming ----------------------------------------------------------------------------------------------

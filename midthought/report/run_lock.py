@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import RunLockedError
-from midthought.regular_files import read_regular_text
+from midthought.regular_files import read_json_object
 
 FILE_NAME = ".lock"
 HEARTBEAT_SECONDS = 30.0
@@ -140,10 +140,10 @@ class RunLock:
         if not self.path.is_file():  # reading a named pipe would not end
             return {}
         try:
-            record = json.loads(read_regular_text(self.path))
-        except (OSError, ValueError, RecursionError):  # a killed process may leave a partial file
+            record = read_json_object(self.path)
+        except (OSError, ValueError):  # a killed process may leave a partial file
             return {}
-        return record if isinstance(record, dict) and {"host", "pid", "since"} <= record.keys() else {}
+        return record if {"host", "pid", "since"} <= record.keys() else {}
 
     def _write(self, text: str) -> None:
         with self.path.open("w", encoding="utf-8") as file:

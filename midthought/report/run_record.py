@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import CheckpointError
-from midthought.regular_files import read_regular_text
+from midthought.regular_files import read_json_object, read_regular_text
 from midthought.report.json_lines import json_value
 from midthought.report.run_folder import RunFolder, flat_keys
 
@@ -61,15 +60,15 @@ def read_plan(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Reads the plan and the measurements of the run at `path`. Raises CheckpointError if there are none."""
     folder = RunFolder(path)
     try:
-        record = json.loads(read_regular_text(folder.plan_path))
-        if not isinstance(record, dict) or not {"stage", "planned", "measured"} <= record.keys():
+        record = read_json_object(folder.plan_path)
+        if not {"stage", "planned", "measured"} <= record.keys():
             raise ValueError("it holds no plan")
     except FileNotFoundError:
         raise CheckpointError(
             f"{folder.path} holds no {folder.plan_path.name}: it is not a run, or an earlier version wrote it, or nothing was "
             "trained in it yet; give a run that this version trains, for example by resuming it with more iterations"
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder.plan_path} cannot be read ({error}); resume the run, which writes it") from None
     return record
 
@@ -89,12 +88,9 @@ def _read_summary(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        summary = json.loads(read_regular_text(path))
-    except (ValueError, RecursionError) as error:
+        return flat_keys(json_value(read_json_object(path)))
+    except ValueError as error:
         raise CheckpointError(f"{path}: not JSON ({error}); delete it and evaluate again") from None
-    if not isinstance(summary, dict):
-        raise CheckpointError(f"{path}: not a JSON object; delete it and evaluate again")
-    return flat_keys(json_value(summary))
 
 
 def _read_metrics(folder: RunFolder) -> dict[str, dict[str, list[tuple[int, float]]]]:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from midthought.learning.phase_meter import Measured, Phase, PhaseMeter
-from midthought.regular_files import read_regular_text
+from midthought.regular_files import read_json_object
 from midthought.report.json_lines import json_value
 from midthought.report.run_folder import RunFolder
 from midthought.types import Trajectory
@@ -87,13 +87,13 @@ class PlanRecord:
     def _read(self) -> dict[Phase, Measured]:
         """Returns the measurements of earlier processes; none if they had another plan, or their file cannot be read."""
         try:
-            record = json.loads(read_regular_text(self._path))
+            record = read_json_object(self._path)
             if _lasting(record["planned"]) != _lasting(self._planned):
                 return {}
             self._episodes = EpisodeTokens(**record["measured"]["episodes"])
             shift = self._meter.base_bytes - record["measured"]["base_bytes"]
             return {phase: _shifted(Measured(**found), shift) for phase, found in record["measured"]["phases"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
 
 

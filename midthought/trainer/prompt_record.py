@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from midthought.errors import CheckpointError, SettingsError
 from midthought.output_folder import kind_of
-from midthought.regular_files import read_regular_text
+from midthought.regular_files import read_json_object, read_regular_text
 from midthought.report.run_folder import RunFolder
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
@@ -66,8 +66,8 @@ class PromptRecord:
         if not file.is_file():
             return None
         try:
-            return cls(**json.loads(read_regular_text(file)))
-        except (OSError, ValueError, TypeError, RecursionError) as error:
+            return cls(**read_json_object(file))
+        except (OSError, ValueError, TypeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise CheckpointError(
                 f"{file} cannot be read ({reason}); restore it, or delete it and give --tools"

@@ -28,7 +28,7 @@ def test_a_later_process_knows_what_is_done_with_its_figures_seconds_and_lines(r
     later = RunProgress(run)
     later.load()
     assert later.done == ["warmup"] and later.metrics == {"before.exact_match": 0.5}
-    assert (later.num_metric_lines, later.num_trajectory_lines) == (2, 1)
+    assert [later.log_position[f"num_{log}_lines"] for log in ("metric", "trajectory")] == [2, 1]
     assert later.seconds["warmup"] >= 0.01
 
 
@@ -54,7 +54,7 @@ def test_lines_after_the_last_finished_stage_are_not_counted_as_done(run):
     progress.save()
     later = RunProgress(run)
     later.load()
-    assert later.num_metric_lines == 1
+    assert later.log_position["num_metric_lines"] == 1
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "3", '{"done": 3}', '{"surprise": 1}'])
