@@ -14,12 +14,14 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, TypeVar
 
 from midthought import errors
 from midthought.cassette.entries import JSON_VALUES, Codec, RecordedCall, as_json, without_keys
 from midthought.cassette.faults import CallPosition, Fault, Faults
-from midthought.cassette.files import PartReader, PartWriter
+from midthought.cassette.files import SUFFIX, PartReader, PartWriter
+from midthought.config import CassetteConfig
 from midthought.errors import CassetteError
 
 T = TypeVar("T")
@@ -50,28 +52,33 @@ async def recorded(
     return await calls.call(kind, name, arguments, make, codec)
 
 
+class Part:
+    """One batch of episodes of a cassette: where their calls are recorded or replayed. Open it with `Cassette.part`."""
+
+    def __init__(self, config: CassetteConfig, folder: Path, name: str, faults: Faults) -> None:
+        self.name = name
+        self.faults = faults
+        self.has_completions = config.completions
+        self.has_latency = config.latency
+        self.writer = PartWriter(folder / f"{name}{SUFFIX}") if config.record else None
+        self.reader = PartReader(folder, name) if config.replay else None
+
+    def episode(self, number: int, *, task_id: str, seed: int) -> contextlib.AbstractContextManager[EpisodeCalls]:
+        """Records, replays or faults the calls of one episode of the part, made in the block.
+
+        Raises `CassetteError` at the end of the block if a call was not recorded, also if that error was caught.
+        """
+        return EpisodeCalls(self, number, task_id, seed).current()
+
+
 class EpisodeCalls:
     """The calls of one episode. An equal call of another episode is another entry, so a replay does not depend on the order in
     which episodes run."""
 
-    def __init__(
-        self,
-        writer: PartWriter | None,
-        reader: PartReader | None,
-        faults: Faults,
-        *,
-        part: str,
-        episode: int,
-        task_id: str,
-        seed: int,
-        has_completions: bool,
-        has_latency: bool,
-    ) -> None:
-        self.has_completions = has_completions
+    def __init__(self, part: Part, episode: int, task_id: str, seed: int) -> None:
+        self.has_completions = part.has_completions
         """Whether completions of the engine are recorded or replayed."""
-        self._writer, self._reader, self._faults = writer, reader, faults
         self._part, self._episode, self._task_id, self._seed = part, episode, task_id, seed
-        self._has_latency = has_latency
         self._num_calls: Counter[tuple[str, str]] = Counter()
         self._num_equal: Counter[bytes] = Counter()
         self._failure: CassetteError | None = None
@@ -79,7 +86,7 @@ class EpisodeCalls:
     @property
     def is_replayed(self) -> bool:
         """Whether results come from a cassette."""
-        return self._reader is not None
+        return self._part.reader is not None
 
     @contextlib.contextmanager
     def current(self) -> Iterator[EpisodeCalls]:
@@ -101,13 +108,13 @@ class EpisodeCalls:
         """
         try:
             found, position = self._identified(kind, name, arguments)
-            if self._reader is not None:
-                return await self._replay(self._reader, found, codec)
-            fault = self._faults.draw(position)
-            if self._writer is None:
+            if self._part.reader is not None:
+                return await self._replay(self._part.reader, found, codec)
+            fault = self._part.faults.draw(position)
+            if self._part.writer is None:
                 with _inside():
                     return await make(fault)
-            return await self._record(self._writer, found, functools.partial(make, fault), codec)
+            return await self._record(self._part.writer, found, functools.partial(make, fault), codec)
         except CassetteError as error:
             self._failure = self._failure or error
             raise
@@ -115,7 +122,7 @@ class EpisodeCalls:
     def _identified(self, kind: str, name: str, arguments: Any) -> tuple[RecordedCall, CallPosition]:
         self._num_calls[kind, name] += 1
         number = self._num_calls[kind, name]
-        position = CallPosition(part=self._part, episode=self._episode, kind=kind, name=name, call=number)
+        position = CallPosition(part=self._part.name, episode=self._episode, kind=kind, name=name, call=number)
         what = f"the arguments of {kind} {name!r}"
         fields = {
             "episode": self._episode,
@@ -155,7 +162,7 @@ class EpisodeCalls:
     async def _replay(self, reader: PartReader, call: RecordedCall, codec: Codec[T]) -> T:
         entry = reader.find(call)
         try:
-            if self._has_latency:
+            if self._part.has_latency:
                 await asyncio.sleep(float(entry["seconds"]))
             if entry.get("cancelled"):
                 await asyncio.Event().wait()  # until the caller's deadline, as when it was recorded

@@ -7,44 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from midthought.cassette.calls import EpisodeCalls
+from midthought.cassette.calls import Part
 from midthought.cassette.faults import Faults
-from midthought.cassette.files import SUFFIX, PartReader, PartWriter
+from midthought.cassette.files import SUFFIX
 from midthought.config import CassetteConfig
 from midthought.errors import CassetteError, OutputPathError
 from midthought.output_folder import kind_of, mark, require_ours
 
 KIND = "cassette"
 """Kind of the folder (`midthought.output_folder`)."""
-
-
-class Part:
-    """One batch of episodes of a cassette: where their calls are recorded or replayed. Open it with `Cassette.part`."""
-
-    def __init__(self, config: CassetteConfig, folder: Path, name: str, faults: Faults) -> None:
-        self.name = name
-        self.faults = faults
-        self.has_completions = config.completions
-        self.has_latency = config.latency
-        self.writer = PartWriter(folder / f"{name}{SUFFIX}") if config.record else None
-        self.reader = PartReader(folder, name) if config.replay else None
-
-    def episode(self, number: int, *, task_id: str, seed: int) -> contextlib.AbstractContextManager[EpisodeCalls]:
-        """Records, replays or faults the calls of one episode of the part, made in the block.
-
-        Raises `CassetteError` at the end of the block if a call was not recorded, also if that error was caught.
-        """
-        return EpisodeCalls(
-            self.writer,
-            self.reader,
-            self.faults,
-            part=self.name,
-            episode=number,
-            task_id=task_id,
-            seed=seed,
-            has_completions=self.has_completions,
-            has_latency=self.has_latency,
-        ).current()
 
 
 class Cassette:

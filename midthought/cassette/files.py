@@ -11,7 +11,7 @@ from typing import Any
 
 from midthought.cassette.entries import RecordedCall, to_line
 from midthought.errors import CassetteError
-from midthought.regular_files import lines_of
+from midthought.regular_files import json_object, lines_of
 
 SUFFIX = ".jsonl"
 _END = "num_calls"
@@ -112,12 +112,9 @@ class PartReader:
     def _entries(self) -> Iterator[tuple[dict[str, Any], bytes]]:
         for number, line in enumerate(lines_of(self._path), start=1):
             try:
-                entry = json.loads(line)
-            except (ValueError, RecursionError) as error:
+                yield json_object(line), line
+            except ValueError as error:
                 raise CassetteError(f"{self._path}, line {number}: not JSON ({error}); record again") from None
-            if not isinstance(entry, dict):
-                raise CassetteError(f"{self._path}, line {number}: not a JSON object; record again")
-            yield entry, line
 
 
 def _call_of(entry: Mapping[str, Any], path: Path) -> RecordedCall:

@@ -28,36 +28,26 @@ class Arm:
     before: str | None
     after: str | None
 
+    @classmethod
+    def of(cls, label: str, note: str, metric: str) -> Arm:
+        """Returns the row of a metric that is measured before and after training."""
+        return cls(label, note, f"before.{metric}", f"after.{metric}")
+
 
 ARMS = (
-    Arm("Exact match, greedy", "held-out questions that need the tool", "before.exact_match", "after.exact_match"),
-    Arm("Sampled", "temperature 1, as in training", "before.sampled_exact_match", "after.sampled_exact_match"),
-    Arm("Tool off", "no call is answered", "before.tool_off.exact_match", "after.tool_off.exact_match"),
-    Arm(
-        "Results shuffled",
-        "each call gets another question’s result",
-        "before.shuffled.exact_match",
-        "after.shuffled.exact_match",
-    ),
-    Arm("First try", "the answer before any feedback", "before.first_try", "after.first_try"),
-    Arm("Retry only", "told only that the answer is wrong", "before.none.exact_match", "after.none.exact_match"),
-    Arm("Wrong feedback", "told something false", "before.wrong.exact_match", "after.wrong.exact_match"),
-    Arm(
-        "Oracle results",
-        "every call gets the passage that proves the answer",
-        "before.oracle.exact_match",
-        "after.oracle.exact_match",
-    ),
-    Arm(
-        "No memory needed",
-        "the question contains the answer",
-        "before.no_memory.exact_match",
-        "after.no_memory.exact_match",
-    ),
+    Arm.of("Exact match, greedy", "held-out questions that need the tool", "exact_match"),
+    Arm.of("Sampled", "temperature 1, as in training", "sampled_exact_match"),
+    Arm.of("Tool off", "no call is answered", "tool_off.exact_match"),
+    Arm.of("Results shuffled", "each call gets another question’s result", "shuffled.exact_match"),
+    Arm.of("First try", "the answer before any feedback", "first_try"),
+    Arm.of("Retry only", "told only that the answer is wrong", "none.exact_match"),
+    Arm.of("Wrong feedback", "told something false", "wrong.exact_match"),
+    Arm.of("Oracle results", "every call gets the passage that proves the answer", "oracle.exact_match"),
+    Arm.of("No memory needed", "the question contains the answer", "no_memory.exact_match"),
     Arm("Constant guess", "the best that one fixed answer gets", None, "after.constant_guess"),
     Arm("Control", "supervised training for the same time, no PPO", None, "control.exact_match"),
-    Arm("Calls where needed", "share of questions", "before.call_rate_needed", "after.call_rate_needed"),
-    Arm("Calls where needless", "share of questions", "before.call_rate_needless", "after.call_rate_needless"),
+    Arm.of("Calls where needed", "share of questions", "call_rate_needed"),
+    Arm.of("Calls where needless", "share of questions", "call_rate_needless"),
 )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from midthought.activity import ACTIVITY
-from midthought.cassette.cassette import Part
+from midthought.cassette.calls import Part
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
 from midthought.env.reasoning import THINK_CLOSE

@@ -8,8 +8,9 @@ from html import escape
 from pathlib import Path
 from typing import Any, ClassVar
 
+from midthought.report.progress import sparkline
+
 MAX_SHOWN_ROWS = 10
-_LEVELS = "▁▂▃▄▅▆▇█"
 
 
 class TrainingResult(list[dict[str, float]]):
@@ -59,7 +60,9 @@ class TrainingResult(list[dict[str, float]]):
         lines = ["  ".join(names)]
         for row in _evenly(self, MAX_SHOWN_ROWS):
             lines.append("  ".join(_cell(name, row.get(name, math.nan)).rjust(len(name)) for name in names))
-        return "\n".join([*lines, f"{self.curve} {_curve([row.get(self.curve, math.nan) for row in self])}"])
+        return "\n".join(
+            [*lines, f"{self.curve} {sparkline([row.get(self.curve, math.nan) for row in self], len(self))}"]
+        )
 
 
 class SupervisedResult(TrainingResult):
@@ -87,11 +90,3 @@ def _evenly(rows: list[dict[str, float]], count: int) -> list[dict[str, float]]:
     if len(rows) <= count:
         return rows
     return [rows[round(i * (len(rows) - 1) / (count - 1))] for i in range(count)]
-
-
-def _curve(values: list[float]) -> str:
-    """Returns one character per value, scaled from the minimum to the maximum; a space if a value is not finite."""
-    finite = [value for value in values if math.isfinite(value)]
-    low, high = min(finite, default=0.0), max(finite, default=0.0)
-    scale = (len(_LEVELS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_LEVELS[round((value - low) * scale)] if math.isfinite(value) else " " for value in values)

@@ -137,7 +137,11 @@ def make_source(
     worker_group: RolloutWorkerGroup | None = None,
     cassette: Cassette | None = None,
 ) -> Rollouts:
-    """Creates a source; `episode` creates its episodes' environments. An episode fails if its prompt is too long."""
+    """Creates a source, which runs episodes on a group of Ray workers if given, else in this process with `engine`.
+
+    `episode` creates its episodes' environments. An episode fails if its prompt is too long. With a `loop`, the source has a
+    stream of episodes that may continue in the next iteration.
+    """
     parts = RolloutParts(
         engine=engine,
         renderer=renderer,
@@ -147,7 +151,12 @@ def make_source(
         environment=EpisodeFactory(renderer, prompts, engine.max_seq_len, episode),
         inference=inference,
     )
-    return choose_source(parts, engine, inference, seed=seed, loop=loop, worker_group=worker_group, cassette=cassette)
+    if worker_group is not None:
+        from midthought.cluster.ray.ray_rollouts import RayRollouts
+
+        return RayRollouts(parts, engine, worker_group, seed=seed)
+    stream = None if loop is None else InFlightEpisodes.from_config(parts, loop, inference, seed=seed)
+    return LocalRollouts(parts, engine, seed=seed, stream=stream, loop=loop, cassette=cassette)
 
 
 # -- where episodes run ----------------------------------------------------------------------------------------
@@ -188,25 +197,3 @@ def make_worker_group(
         policy_engine, trained=None, renderer=renderer, inference=inference, model_path="", max_seq_len=max_seq_len
     )
     return RolloutWorkerGroup(ray, policy, engine, is_deterministic=inference.deterministic)
-
-
-def choose_source(
-    parts: RolloutParts,
-    engine: TrainedEngine,
-    inference: InferenceConfig,
-    *,
-    seed: int,
-    loop: BackgroundLoop | None = None,
-    worker_group: RolloutWorkerGroup | None = None,
-    cassette: Cassette | None = None,
-) -> Rollouts:
-    """Returns a source that runs episodes on a group of Ray workers if given, else in this process with `engine`.
-
-    With a `loop`, the source has a stream of episodes that may continue in the next iteration.
-    """
-    if worker_group is not None:
-        from midthought.cluster.ray.ray_rollouts import RayRollouts
-
-        return RayRollouts(parts, engine, worker_group, seed=seed)
-    stream = None if loop is None else InFlightEpisodes.from_config(parts, loop, inference, seed=seed)
-    return LocalRollouts(parts, engine, seed=seed, stream=stream, loop=loop, cassette=cassette)
