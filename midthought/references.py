@@ -1,11 +1,14 @@
-"""Loads objects by `module:name`."""
+"""Loads objects by `module:name`, and optional packages."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import os
+import sys
 from typing import Any
 
-from midthought.errors import SettingsError, near_names
+from midthought.errors import MissingExtraError, SettingsError, near_names
 
 
 def load(reference: str) -> Any:
@@ -24,3 +27,29 @@ def load(reference: str) -> Any:
     except AttributeError:
         known = [known for known in vars(module) if not known.startswith("_")]
         raise SettingsError(f"{reference!r}: {module_name} has no {name!r}. {near_names(name, known)}") from None
+
+
+def load_from_here(reference: str) -> Any:
+    """Does the same as `load`. The working directory is searched, too."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    return load(reference)
+
+
+def optional(module: str, extra: str) -> Any:
+    """Returns a module of a package that only an extra installs. Raises `MissingExtraError`, which names the extra."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingExtraError(_package(module), extra) from None
+
+
+def require_installed(extra: str, *modules: str) -> None:
+    """Raises `MissingExtraError` unless the modules that an extra installs are there. Imports none of them."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtraError(_package(module), extra)
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0].replace("_", "-")

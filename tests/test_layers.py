@@ -221,6 +221,7 @@ def test_the_training_loop_knows_no_engine_no_tool_and_no_memory_by_name():
         "float32_head",
         "varlen_attention",
         "random_streams",
+        "references",
     }
 
 

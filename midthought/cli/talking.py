@@ -43,11 +43,11 @@ def serve(
     """Serve the policy of a run as an OpenAI-compatible chat endpoint. Its tools run here. Ctrl-C stops it."""
     from midthought.memory.service.auth import AccessPolicy
     from midthought.recipes.served_run import Overrides, open_run
-    from midthought.serve.command import require_extra
+    from midthought.references import require_installed
     from midthought.serve.command import serve as serve_policy
 
     access = AccessPolicy.of(host, api_key_env, option="--api-key-env")
-    require_extra()
+    require_installed("serve", "fastapi", "uvicorn")
     opened = open_run(
         run,
         Overrides(

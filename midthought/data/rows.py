@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from midthought.errors import DataError, MissingExtraError
+from midthought.errors import DataError
+from midthought.references import optional
 
 MAX_STREAMED_ROWS = 1_000_000
 """Rows of a source without a length, such as `datasets.IterableDataset`; a longer one is an error, because it may never end."""
@@ -158,11 +159,7 @@ def _is_utf8(fields: list[str]) -> bool:
 
 
 def _parquet(path: Path) -> Iterator[Row]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtraError("pyarrow", "data") from None
+    pa, pq = optional("pyarrow", "data"), optional("pyarrow.parquet", "data")
     number = 0
     try:
         with pq.ParquetFile(path) as file:

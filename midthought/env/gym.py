@@ -10,7 +10,8 @@ from midthought.config import EnvironmentConfig
 from midthought.env.environment import BaseEnvironment, StepResult
 from midthought.env.episode import call_blocking, takes_seed
 from midthought.env.gym_spaces import action_reader, described, listed, name_reader, observation_writer
-from midthought.errors import MissingExtraError, SettingsError
+from midthought.errors import SettingsError
+from midthought.references import optional
 
 
 class GymnasiumEnvironment(BaseEnvironment):
@@ -59,7 +60,7 @@ class GymnasiumEnvironment(BaseEnvironment):
             self._instructions = f"Answer with {listed(action_names)}."
         else:
             self._text_to_action = action_reader(space, "text_to_action")
-            is_text = isinstance(space, _gymnasium().spaces.Text)
+            is_text = isinstance(space, optional("gymnasium", "gym").spaces.Text)
             self._instructions = "" if is_text else f"Answer with {described(space)}."
 
     def get_prompt_prefix(self) -> str:
@@ -98,7 +99,7 @@ def as_gymnasium(environment: BaseEnvironment) -> Any:
     seed; later resets without one continue its random sequence. `async def` environments are awaited. Raises
     `MissingExtraError`.
     """
-    gymnasium = _gymnasium()
+    gymnasium = optional("gymnasium", "gym")
 
     class AnyText(gymnasium.spaces.Text):  # type: ignore[misc, name-defined, unused-ignore]
         """Contains every str; samples are short texts of letters and spaces."""
@@ -141,7 +142,7 @@ def as_gymnasium(environment: BaseEnvironment) -> Any:
 
 
 def _check_environment(gym_env: Any) -> None:
-    gymnasium = _gymnasium()
+    gymnasium = optional("gymnasium", "gym")
     if isinstance(gym_env, gymnasium.vector.VectorEnv):
         raise SettingsError(
             f"{gym_env} contains several environments; give one, the trainer copies it for every episode"
@@ -151,11 +152,3 @@ def _check_environment(gym_env: Any) -> None:
             f"{gym_env!r} is not a gymnasium.Env; an environment of the old package gym is wrapped by "
             "gymnasium.make('GymV26Environment-v0', env=…) of the package shimmy"
         )
-
-
-def _gymnasium() -> Any:
-    try:
-        import gymnasium
-    except ImportError:
-        raise MissingExtraError("gymnasium", "gym") from None
-    return gymnasium

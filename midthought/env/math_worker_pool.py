@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib.util
 import json
 import os
 import subprocess
@@ -16,7 +15,8 @@ import threading
 from collections import deque
 from pathlib import Path
 
-from midthought.errors import EngineError, MissingExtraError
+from midthought.errors import EngineError
+from midthought.references import require_installed
 
 START_SECONDS = 300.0
 """Time limit of a worker's start; a slow machine needs long to import a computer algebra system."""
@@ -29,8 +29,7 @@ _PROGRAM = Path(__file__).with_name("math_worker.py")
 
 def require_math_verify() -> None:
     """Raises `MissingExtraError` if math-verify is not installed."""
-    if importlib.util.find_spec("math_verify") is None:
-        raise MissingExtraError("math-verify", "math")
+    require_installed("math", "math_verify")
 
 
 class MathWorkerPool:

@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 from midthought.config import EnvironmentConfig
 from midthought.env.environment import BaseEnvironment, StepResult
 from midthought.env.episode import takes
-from midthought.errors import EpisodeError, MissingExtraError, SettingsError
+from midthought.errors import EpisodeError, SettingsError
+from midthought.references import optional
 
 _MAX_MESSAGE_BYTES = 16 * 2**20
 """Larger messages of a server are an error."""
@@ -233,17 +234,15 @@ class _InvalidAction(ValueError):
 
 
 async def _connected(url: str, headers: Mapping[str, str] | None) -> Any:
-    try:
-        from websockets.asyncio.client import connect
-        from websockets.exceptions import WebSocketException
-    except ImportError:
-        raise MissingExtraError("websockets", "openenv") from None
+    client, errors = optional("websockets.asyncio.client", "openenv"), optional("websockets.exceptions", "openenv")
     address = f"ws{url.removeprefix('http')}/ws"
     is_local = urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
     proxy: dict[str, Any] = {"proxy": None} if is_local else {}
     try:
-        return await connect(address, additional_headers=dict(headers or {}), max_size=_MAX_MESSAGE_BYTES, **proxy)
-    except (OSError, WebSocketException, TimeoutError) as error:
+        return await client.connect(
+            address, additional_headers=dict(headers or {}), max_size=_MAX_MESSAGE_BYTES, **proxy
+        )
+    except (OSError, errors.WebSocketException, TimeoutError) as error:
         raise EpisodeError(
             f"no connection to the OpenEnv server at {url} ({type(error).__name__}: {error}); is it running?"
         ) from error

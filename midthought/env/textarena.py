@@ -12,7 +12,8 @@ from typing import Any
 from midthought.config import EnvironmentConfig
 from midthought.env.environment import BaseEnvironment, StepResult
 from midthought.env.episode import call_blocking
-from midthought.errors import EpisodeError, MissingExtraError, SettingsError
+from midthought.errors import EpisodeError, SettingsError
+from midthought.references import optional
 
 MAX_OPPONENT_MOVES = 1000
 """Moves of opponents between two moves of the policy; more are an error."""
@@ -178,10 +179,6 @@ def _made(game: Any) -> Any:
     if not isinstance(game, str):
         return game
     try:
-        import textarena
-    except ImportError:
-        raise MissingExtraError("textarena", "textarena") from None
-    try:
-        return textarena.make(game)
+        return optional("textarena", "textarena").make(game)
     except ValueError as error:
         raise SettingsError(f"{error} The names are the keys of textarena.envs.registration.ENV_REGISTRY.") from None

@@ -21,8 +21,9 @@ from midthought.data.problems.prompts import prompt_of
 from midthought.env.answers import is_right
 from midthought.errors import DataError
 from midthought.feedback.control_tokens import without_control_tokens
-from midthought.feedback.parquet import pyarrow, write_parquet
+from midthought.feedback.parquet import write_parquet
 from midthought.feedback.prompts import DEFINITION, SYSTEM_PROMPT, TOOL_NAME, wrong_answer_result
+from midthought.references import optional
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -306,7 +307,7 @@ def _messages(records: Sequence[Record], dataset: str) -> list[dict[str, Any]]:
 
 
 def _schema() -> pa.Schema:
-    pa = pyarrow()
+    pa = optional("pyarrow", "data")
     text = pa.string()
     arguments = pa.struct([(parameter.name, text) for parameter in DEFINITION.parameters])
     call = pa.struct([("type", text), ("function", pa.struct([("name", text), ("arguments", arguments)]))])

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from midthought.atomic_files import atomic_path
-from midthought.errors import DataError, MissingExtraError
+from midthought.errors import DataError
+from midthought.references import optional
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,19 +17,9 @@ if TYPE_CHECKING:
 BATCH_ROWS = 512
 
 
-def pyarrow() -> Any:
-    """The package. Raises MissingExtraError if it is not installed."""
-    try:
-        import pyarrow
-    except ImportError:
-        raise MissingExtraError("pyarrow", "data") from None
-    return pyarrow
-
-
 def write_parquet(path: Path, schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> int:
     """Writes the rows, replaces an existing file and returns the number of rows. Raises DataError if there is none."""
-    pa = pyarrow()
-    import pyarrow.parquet as parquet
+    pa, parquet = optional("pyarrow", "data"), optional("pyarrow.parquet", "data")
 
     num_rows = 0
     rows = iter(rows)

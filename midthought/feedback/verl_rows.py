@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from midthought.data.tasks import DATASET_LABEL
-from midthought.feedback.parquet import pyarrow, write_parquet
+from midthought.feedback.parquet import write_parquet
 from midthought.feedback.prompts import SYSTEM_PROMPT, TOOL_NAME
+from midthought.references import optional
 from midthought.types import Task
 
 
@@ -22,7 +23,7 @@ def write_verl_rows(
     `tools_kwargs`. An empty `system` leaves out the system message. Raises DataError if there is no task, MissingExtraError
     without pyarrow.
     """
-    pa = pyarrow()
+    pa = optional("pyarrow", "data")
     message = pa.struct([("role", pa.string()), ("content", pa.string())])
     told = pa.struct([(TOOL_NAME, pa.struct([("create_kwargs", pa.struct([("task", pa.string())]))]))])
     extra_info = [("split", pa.string()), ("index", pa.int64()), ("task", pa.string()), ("tools_kwargs", told)]

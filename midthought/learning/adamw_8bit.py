@@ -13,17 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from midthought.errors import MissingExtraError
+from midthought.references import optional
 
 
 def adamw_8bit(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     """Creates the optimizer; every group has its options. Raises MissingExtraError if bitsandbytes is not installed."""
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns about 4-bit kernels, which are not used here
-    try:
-        from bitsandbytes.optim import AdamW8bit
-    except ImportError as error:
-        raise MissingExtraError("bitsandbytes", "adamw-8bit") from error
-    created: torch.optim.Optimizer = AdamW8bit(groups)
+    created: torch.optim.Optimizer = optional("bitsandbytes.optim", "adamw-8bit").AdamW8bit(groups)
     return created
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from midthought.errors import MissingExtraError
+from midthought.references import optional
 
 
 def add_adapters(policy: Any, rank: int, alpha: int, seed: int = 0) -> Any:
@@ -18,11 +18,8 @@ def add_adapters(policy: Any, rank: int, alpha: int, seed: int = 0) -> Any:
     A is drawn with `seed`; the global random state does not change.
     Raises MissingExtraError if peft is not installed.
     """
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError:
-        raise MissingExtraError("peft", "lora") from None
-    config = LoraConfig(
+    peft = optional("peft", "lora")
+    config = peft.LoraConfig(
         r=rank,
         lora_alpha=alpha,
         target_modules="all-linear",
@@ -32,7 +29,7 @@ def add_adapters(policy: Any, rank: int, alpha: int, seed: int = 0) -> Any:
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return get_peft_model(policy, config)
+        return peft.get_peft_model(policy, config)
 
 
 def has_adapters(policy: Any) -> bool:

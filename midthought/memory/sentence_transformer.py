@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from midthought.errors import MissingExtraError
 from midthought.memory.minilm import does_not_load, fingerprint
+from midthought.references import optional
 
 
 class SentenceTransformerEmbedder:
@@ -54,14 +54,11 @@ class SentenceTransformerEmbedder:
         return np.asarray(vectors, dtype=np.float32)
 
     def _load(self) -> None:
-        try:
-            from sentence_transformers import SentenceTransformer
-        except ImportError:
-            raise MissingExtraError("sentence-transformers", "memory") from None
+        package = optional("sentence_transformers", "memory")
         self._lock = threading.Lock()
         options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "device": "cpu"}
         try:
-            self._model: Any = SentenceTransformer(
+            self._model: Any = package.SentenceTransformer(
                 str(self._path), **options, model_kwargs={"use_safetensors": True}
             ).eval()
         except Exception as error:  # a folder's settings can cause any error in that library

@@ -12,12 +12,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from midthought.errors import MemoryStoreError, MidthoughtError, MissingExtraError
+from midthought.errors import MemoryStoreError, MidthoughtError
 from midthought.memory.lance_files import noted_version, require_noted, require_readable_files
 from midthought.memory.rows import precision_of, require_columns
 from midthought.memory.sql_conditions import is_among, quoted
 from midthought.memory.write_lock import only_writer
 from midthought.precision import Precision
+from midthought.references import optional
 from midthought.storage_errors import storage_error
 
 if TYPE_CHECKING:
@@ -237,10 +238,7 @@ class TableLocation:
 
     def _connect(self) -> Any:
         if self._database is None:
-            try:
-                import lancedb
-            except ImportError:
-                raise MissingExtraError("lancedb", "memory") from None
+            lancedb = optional("lancedb", "memory")
             self.check()
             with self.errors():
                 if self.is_local:

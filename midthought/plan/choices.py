@@ -12,7 +12,7 @@ from midthought.config import RecipeConfig, read_yaml
 from midthought.config.algorithms import algorithm_summary
 from midthought.config.changes import unset_values
 from midthought.config.store import TINY
-from midthought.errors import MissingExtraError, ModelPathError, SettingsError
+from midthought.errors import ModelPathError, SettingsError
 from midthought.plan.advice import ON_ONE_CPU, ON_ONE_GPU, Step, advise, needed
 from midthought.plan.engine_choice import (
     choose_backend,
@@ -29,6 +29,7 @@ from midthought.plan.run_settings import plan_arguments
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import Shape, find_shape
 from midthought.plan.sizes import SIZES, is_enough, largest_sizes, most_bytes
+from midthought.references import require_installed
 
 LORA_RANK = 32
 WEIGHT_RATES = (1e-6, 2e-5)
@@ -83,10 +84,10 @@ class Choice:
 
         Raises `MissingExtraError` if adapters are trained without peft, or 8-bit moments are requested without bitsandbytes.
         """
-        if self.config.model.adapter_rank and find_spec("peft") is None:
-            raise MissingExtraError("peft", "lora")
-        if self.config.training.optimizer == "adamw_8bit" and find_spec("bitsandbytes") is None:
-            raise MissingExtraError("bitsandbytes", "adamw-8bit")
+        if self.config.model.adapter_rank:
+            require_installed("lora", "peft")
+        if self.config.training.optimizer == "adamw_8bit":
+            require_installed("adamw-8bit", "bitsandbytes")
         plan = self.plan
         if plan is None or self.fits:
             return

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import pkgutil
-import sys
 from typing import TYPE_CHECKING
 
 from midthought.errors import SettingsError, near_names
-from midthought.references import load
+from midthought.references import load, load_from_here
 
 if TYPE_CHECKING:
     from midthought.recipes.recipe import Recipe
@@ -27,9 +25,7 @@ def find_recipe(name: str) -> Recipe:
     from midthought.recipes.recipe import Recipe
 
     if ":" in name:
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())
-        found = load(name)
+        found = load_from_here(name)
     elif name in recipe_names():
         found = load(f"{__name__}.{name}:recipe")
     else:

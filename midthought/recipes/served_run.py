@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from midthought.errors import SettingsError
 from midthought.float32_head import use_float32_head
 from midthought.pretrained import load_model, load_tokenizer, placed, policy_folder
 from midthought.recipes import find_recipe, recipe_names
-from midthought.references import load
+from midthought.references import load, load_from_here
 from midthought.report.run_folder import require_intact_run
 from midthought.rollout.chat_policy import ChatPolicy
 from midthought.tokenization import Renderer
@@ -170,9 +168,7 @@ def _recorded_tool(run: Path | None, record: PromptRecord, tool: Mapping[str, An
 
 def _tool(reference: str) -> Tool:
     """Returns the tool that `module:name` names; the working directory is searched, too."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    found = load(reference)
+    found = load_from_here(reference)
     if not isinstance(found, Tool) and callable(found):
         try:
             found = found()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 
 from midthought.engines.generation import BaseInferenceEngine
-from midthought.errors import MissingExtraError
 from midthought.memory.service.auth import AccessPolicy
+from midthought.references import require_installed
 from midthought.rollout.chat_answer import ChatAnswers
 from midthought.rollout.chat_policy import ChatPolicy
 
@@ -25,7 +24,7 @@ def serve(
 
     Raises SettingsError if the port cannot be opened, MissingExtraError without the extra `serve`.
     """
-    require_extra()
+    require_installed("serve", "fastapi", "uvicorn")
     from midthought.memory.service.server import address, listen, make_server, run
     from midthought.serve.app import ChatService, make_app
 
@@ -33,10 +32,3 @@ def serve(
     names = ", ".join(policy.executor.registry.names()) or "none"
     tell(f"{name} (tools: {names}) at {address(listening)}/v1")
     run(make_server(make_app(ChatService(engine, ChatAnswers(policy), name), access)), listening)
-
-
-def require_extra() -> None:
-    """Raises MissingExtraError without the extra `serve`."""
-    for package in ("fastapi", "uvicorn"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError(package, "serve")

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from midthought.errors import MissingExtraError, SettingsError
+from midthought.errors import SettingsError
+from midthought.references import optional
 from midthought.tools.arguments import TYPES, ArgumentsChecker
 from midthought.tools.bounded_schema import MAX_SCHEMA_CHARS
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
@@ -53,10 +54,7 @@ def mcp_tools(
         raise SettingsError("mcp_tools takes either command=[...] (starts a server) or url=... (a running one)")
     if isinstance(command, str) or (command is not None and not command):
         raise SettingsError(f"mcp_tools: command must be a list like ['python', 'server.py'], not {command!r}")
-    try:
-        import mcp  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("mcp", "mcp") from None
+    optional("mcp", "mcp")
     server = Started(command, environment, folder) if command is not None else Remote(str(url), headers)
     connection = Connection(server, timeout_seconds, start_seconds)
     try:

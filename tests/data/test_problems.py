@@ -1,8 +1,8 @@
 """Data sets' rows as tasks: every family by hand, files of every format, made products, and what cannot be read."""
 
-import builtins
 import csv
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -281,14 +281,7 @@ def test_a_folder_is_loaded_as_the_hub_is(tmp_path):
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch):
-    plain = builtins.__import__
-
-    def without_datasets(name: str, *rest: object) -> object:
-        if name == "datasets":
-            raise ImportError(name)
-        return plain(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without_datasets)
+    monkeypatch.setitem(sys.modules, "datasets", None)
     for dataset, problem_set in PROBLEM_SETS.items():
         if problem_set.hub is not None:
             with pytest.raises(MissingExtraError, match=r"datasets.*midthought\[data\]"):

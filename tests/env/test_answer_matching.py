@@ -365,6 +365,6 @@ def test_the_workers_see_no_key_of_this_process(monkeypatch):
 
 
 def test_without_math_verify_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setattr(math_worker_pool.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"math-verify.*midthought\[math\]"):
         math_worker_pool.require_math_verify()

@@ -1,5 +1,7 @@
 """`auto` becomes values by hardware; what does not fit is refused with the settings that make it fit."""
 
+import sys
+
 import pytest
 
 from midthought.config import ConfigStore, RecipeConfig
@@ -54,7 +56,7 @@ def test_a_critic_on_ranks_of_its_own_shares_nothing():
 
 
 def test_without_peft_the_weights_themselves_learn(monkeypatch):
-    monkeypatch.setattr("midthought.plan.choices.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "peft", None)
     choice = choose_and_plan(auto(), gpu(80), source=QWEN)
     choice.require_possible()
     assert values(choice.config) == ("bfloat16", "shared", 0, False, 1e-6)

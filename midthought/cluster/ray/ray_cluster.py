@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from midthought.config import InferenceConfig, RayConfig
-from midthought.errors import MissingExtraError, SettingsError
+from midthought.errors import SettingsError
+from midthought.references import optional
 
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
@@ -32,19 +33,10 @@ _LOCAL_RESERVE_SECONDS = 10.0
 """A cluster that was started here does not grow, so waiting longer for free resources is useless."""
 
 
-def require_ray() -> Any:
-    """Returns the `ray` module. Raises `MissingExtraError` if it is not installed."""
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtraError("ray", "ray") from None
-    return ray
-
-
 def check_ray(settings: RayConfig, inference: InferenceConfig) -> None:
     """Raises `SettingsError` if Ray does not support these settings, `MissingExtraError` if Ray is needed and not installed."""
     if settings.use_ray or settings.num_learners > 1 or settings.num_critics:
-        require_ray()
+        optional("ray", "ray")
     if settings.colocate and not (settings.use_ray and settings.num_learners > 1):
         raise SettingsError(
             "ray.colocate places an actor and a learner rank together, so it needs both: set ray.use_ray to true and "
@@ -187,7 +179,7 @@ def _connect(settings: RayConfig) -> bool:
     is_first = "ray" not in sys.modules
     if is_first and not settings.address:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # Ray reads it when imported: bind to loopback
-    ray = require_ray()
+    ray = optional("ray", "ray")
     if ray.is_initialized():
         return False
     if settings.address:

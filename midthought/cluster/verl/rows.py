@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.cluster.verl.settings import AGENT_NAME
-from midthought.errors import MissingExtraError
+from midthought.references import optional
 from midthought.types import Task
 
 
@@ -42,13 +42,9 @@ def rows_of(
 
 def write_parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Writes the rows, replacing the file. Raises `MissingExtraError` without pyarrow."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise MissingExtraError("pyarrow", "verl") from None
+    table = optional("pyarrow", "verl").Table.from_pylist(list(rows))
     path.parent.mkdir(parents=True, exist_ok=True)
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
+    optional("pyarrow.parquet", "verl").write_table(table, path)
 
 
 def _encodable(text: str) -> str:

@@ -16,7 +16,8 @@ from midthought.data.problems.multiple_choice import multiple_choice_rows, read_
 from midthought.data.problems.multiplication import product_rows, read_product
 from midthought.data.rows import Row, rows_of
 from midthought.data.tasks import LoadedTasks, RowError, read_tasks
-from midthought.errors import DataError, MissingExtraError, near_names
+from midthought.errors import DataError, near_names
+from midthought.references import optional
 from midthought.types import Task
 
 NUM_MADE = 1000
@@ -126,10 +127,7 @@ def _hub_source(source: Any, own: HubSource | None) -> HubSource | None:
 
 def hub_rows(source: HubSource) -> Iterator[Row]:
     """The rows of one split in order. Raises MissingExtraError without `datasets`, DataError if the split cannot be loaded."""
-    try:
-        import datasets
-    except ImportError:
-        raise MissingExtraError("datasets", "data") from None
+    datasets = optional("datasets", "data")
     try:
         loaded = datasets.load_dataset(source.path, source.configuration, split=source.split)
     except Exception as error:  # datasets passes on the errors of many libraries

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from midthought.data.abstention import OTHER_WORDINGS, UNANSWERABLE
-from midthought.errors import MissingExtraError
 from midthought.memory.embedding import Embedder, embed_texts
 from midthought.memory.llm_questions.episodes import EpisodeQuestions
-from midthought.memory.rows import pyarrow, vector_column
+from midthought.memory.rows import vector_column
+from midthought.references import optional
 from midthought.types import Task
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def question_rows(tasks: Sequence[Task], embedder: Embedder) -> pa.Table:
     `text` is embedded: the question in one row, which has the answer in `answer`; the answer in the other, which has
     the question in `question`. `evidence` has the ids of chunks, `verdict` is JSON.
     """
-    pa = pyarrow()
+    pa = optional("pyarrow", "memory")
     now = datetime.now(UTC).isoformat(timespec="seconds")
     rows: list[dict[str, Any]] = []
     for task in tasks:
@@ -95,13 +95,8 @@ def _schema(pa: Any) -> Any:
 def store_questions(rows: pa.Table, uri: str, table: str = TABLE) -> int:
     """Writes rows to the table beside the transcripts, replacing the rows of the same episodes; returns the table's number
     of rows."""
-    try:
-        import lancedb
-        import pyarrow as pa
-        import pyarrow.compute as compute
-    except ImportError:
-        raise MissingExtraError("lancedb", "memory") from None
-    database = lancedb.connect(uri)
+    database = optional("lancedb", "memory").connect(uri)
+    pa, compute = optional("pyarrow", "memory"), optional("pyarrow.compute", "memory")
     if table in database.list_tables().tables:
         known = database.open_table(table).to_arrow()
         if (

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from midthought.errors import MemoryStoreError, MissingExtraError
+from midthought.errors import MemoryStoreError
 from midthought.memory.embedding import load_embedder
 from midthought.memory.questions import read_questions
 from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.service.browse import QuestionTable
 from midthought.memory.service.searcher import SearchLimits
 from midthought.memory.store import MemoryStore
+from midthought.references import require_installed
 
 
 def serve(
@@ -36,7 +37,7 @@ def serve(
     MemoryStoreError if there is no memory, MissingExtraError without the extra `serve`.
     """
     access = AccessPolicy.of(host, token_env)
-    _require_extra()
+    require_installed("serve", "fastapi", "uvicorn", "prometheus_client")
     from midthought.memory.service.app import make_app
     from midthought.memory.service.server import address, listen, make_server, run
     from midthought.memory.service.state import FOLLOW_SECONDS, ServiceState
@@ -50,11 +51,3 @@ def serve(
     listening = listen(host, port)
     tell(f"{path}: {state.facets.num_chunks:,} chunks, {len(state.questions):,} questions, at {address(listening)}")
     run(make_server(make_app(state, access, follow_seconds=FOLLOW_SECONDS if follow else None)), listening)
-
-
-def _require_extra() -> None:
-    import importlib.util
-
-    for package in ("fastapi", "uvicorn", "prometheus_client"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError(package.replace("_", "-"), "serve")

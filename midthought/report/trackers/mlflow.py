@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from midthought.errors import MissingExtraError
+from midthought.references import optional
 from midthought.report.trackers.tracker import TrackedRun, Tracker, tracker
 
 _RUN_TAG = "midthought.run_id"
@@ -26,11 +26,7 @@ class MlflowTracker(Tracker):
 
     def __init__(self, run: TrackedRun) -> None:
         super().__init__(run)
-        try:
-            import mlflow
-        except ImportError:
-            raise MissingExtraError("mlflow", "mlflow") from None
-        self._mlflow: Any = mlflow
+        self._mlflow = optional("mlflow", "mlflow")
         self._client: Any = None
         self._id = ""
 

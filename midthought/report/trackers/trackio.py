@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout
 from typing import Any
 
-from midthought.errors import MissingExtraError
+from midthought.references import optional
 from midthought.report.trackers.tracker import TrackedRun, Tracker, tracker
 
 
@@ -21,11 +21,7 @@ class TrackioTracker(Tracker):
 
     def __init__(self, run: TrackedRun) -> None:
         super().__init__(run)
-        try:
-            import trackio
-        except ImportError:
-            raise MissingExtraError("trackio", "trackio") from None
-        self._trackio: Any = trackio
+        self._trackio = optional("trackio", "trackio")
         self._opened: Any = None
 
     def log(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from midthought.errors import MissingExtraError
+from midthought.references import optional
 from midthought.report.trackers.tracker import LoginProblem, TrackedRun, Tracker, tracker
 
 _HOST = "https://api.wandb.ai"
@@ -27,11 +27,7 @@ class WandbTracker(Tracker):
 
     def __init__(self, run: TrackedRun) -> None:
         super().__init__(run)
-        try:
-            import wandb
-        except ImportError:
-            raise MissingExtraError("wandb", "wandb") from None
-        self._wandb: Any = wandb
+        self._wandb = optional("wandb", "wandb")
         self._opened: Any = None
 
     def log(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
