@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import dataclasses
 import functools
 import inspect
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
+
+import pydantic
 
 from midthought.argument_names import also_named, members_elsewhere
 from midthought.errors import SettingsError, near_names
@@ -190,13 +194,24 @@ async def invoke(
 
 
 def as_output(result: Any) -> ToolOutput:
-    """Returns the result of `Tool.execute` as a ToolOutput; other types are converted with `str`, except that a generator raises
-    TypeError."""
+    """Returns the result of `Tool.execute` as a ToolOutput. Lists, dicts, dataclasses and pydantic models become JSON, other
+    types `str`; a generator raises TypeError."""
     if inspect.isgenerator(result) or inspect.isasyncgen(result):
         raise TypeError("the tool yields its result in pieces; execute must return one text")
     if isinstance(result, ToolOutput):
-        return result if isinstance(result.text, str) else dataclasses.replace(result, text=str(result.text))
-    return ToolOutput(str(result))
+        return result if isinstance(result.text, str) else dataclasses.replace(result, text=_as_text(result.text))
+    return ToolOutput(_as_text(result))
+
+
+def _as_text(result: Any) -> str:
+    with contextlib.suppress(TypeError, ValueError, RecursionError):  # not JSON
+        if isinstance(result, pydantic.BaseModel):
+            return result.model_dump_json()
+        if dataclasses.is_dataclass(result) and not isinstance(result, type):
+            return json.dumps(dataclasses.asdict(result), ensure_ascii=False, allow_nan=False)
+        if isinstance(result, dict | list | tuple):
+            return json.dumps(result, ensure_ascii=False, allow_nan=False)
+    return str(result)
 
 
 def _message(error: BaseException) -> str:

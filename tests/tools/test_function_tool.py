@@ -30,6 +30,10 @@ class Corner(enum.Enum):
     TOP = (0, 0)
     END = (1, 1)
 
+    def method(self, text: str) -> str:
+        """Method."""
+        return text
+
 
 @tool
 def search(
@@ -299,7 +303,7 @@ def anything(value: Any) -> None:
     """Anything."""
 
 
-def several(value: int | str) -> None:
+def several(value: int | object) -> None:
     """Several."""
 
 
@@ -324,11 +328,13 @@ def silent(value: str) -> None:
         (untyped, "tool 'untyped', parameter 'query' has no type; annotate it, for example query: str"),
         (variable, r"parameter 'queries': \*queries: 'str' cannot be passed by name"),
         (anything, "parameter 'value': the type Any is not supported; use str, int"),
-        (several, r"parameter 'value': the type int \| str is not supported"),
+        (several, r"parameter 'value': the type int \| object is not supported"),
         (keyed, r"parameter 'value': the type dict\[int, str\] is not supported"),
         (unknown, "its annotations cannot be read .*'Nowhere' is not defined"),
         (tied, "parameter 'knot': the type .*Knot is not supported"),
         (silent, "tool 'silent': the function has no docstring; write one"),
+        (Corner.method, "parameter 'self' has no type; of a method, make the tool from the object: tool.object.method"),
+        ("name", "takes a function, not 'name'; write @tool.name='name'."),
         (Color, "takes a function, not <enum 'Color'>"),
         (print, "takes a function, not <built-in function print>"),
     ],

@@ -15,12 +15,13 @@ from typing import Any, Literal
 from midthought.tools.call_formats.call_object import CallObject, malformed
 from midthought.tools.call_formats.json_object import BadObjectError, ObjectScanner, load_object, write_json
 from midthought.tools.call_formats.python_calls import read_python_calls
+from midthought.tools.json_types import fits_type
 from midthought.types import ParsedAction
 
 Call = tuple[str, Mapping[str, Any], str]
 """Name, arguments and id of a call."""
-ParameterTypes = Callable[[str, str], str | None]
-"""Returns the JSON Schema type of a tool's parameter; None if it is unknown."""
+ParameterTypes = Callable[[str, str], tuple[str, ...]]
+"""Returns the JSON Schema types of a tool's parameter; empty if they are unknown."""
 
 _NAME = re.compile(r"\s*([\w.\-/]+)")
 _LEADING_TAG = re.compile(r"^\s*<\|[^<>|]*\|>")
@@ -236,10 +237,17 @@ class CallSyntax:
             return malformed(f"an argument is not closed or occurs twice; {self._remedy()}", raw, name)
         return _call(name, arguments, raw, None)
 
-    def _read_value(self, text: str, kind: str | None) -> Any:
-        """Returns a string if the parameter is one, else the JSON value, else the text, which the tool's schema then refuses."""
-        if kind == "string":
+    def _read_value(self, text: str, kinds: tuple[str, ...]) -> Any:
+        """Returns a string if the parameter is one, else the JSON value, else the text, which the tool's schema then refuses.
+        If it may be a string or something else, it is a string unless the text is a value of the other types."""
+        if kinds == ("string",):
             return text
+        value = self._parsed(text, kinds)
+        others = tuple(kind for kind in kinds if kind != "string")
+        return value if len(others) == len(kinds) or fits_type(value, others) else text
+
+    def _parsed(self, text: str, kinds: tuple[str, ...]) -> Any:
+        """Returns the JSON value, or Python's; the text if it is none."""
         if self.has_python_words and text.strip() in _PYTHON_WORDS:
             return _PYTHON_WORDS[text.strip()]
         try:
@@ -247,7 +255,7 @@ class CallSyntax:
         except BadObjectError:
             pass
         try:
-            return ast.literal_eval(text.strip()) if kind in ("array", "object") else text
+            return ast.literal_eval(text.strip()) if {"array", "object"} & {*kinds} else text
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             return text
 

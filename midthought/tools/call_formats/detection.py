@@ -180,7 +180,7 @@ class _Probe:
         arguments = {"probekey": "a \"b\" 'c'", "probelist": [1, None]}
         call_id = syntax.make_id(_TOOL, 0)
         found = syntax.read(
-            syntax.write([(_TOOL, arguments, call_id)]), lambda tool, key: "string" if key == "probekey" else "array"
+            syntax.write([(_TOOL, arguments, call_id)]), lambda tool, key: ("string" if key == "probekey" else "array",)
         )
         is_read = [(call.tool_name, call.parameters) for call in found] == [(_TOOL, arguments)]
         plain = syntax.write([(_TOOL, _ARGUMENTS, call_id)])

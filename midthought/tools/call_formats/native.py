@@ -11,6 +11,7 @@ from midthought.tools.call_formats.call_syntax import Call, CallSyntax
 from midthought.tools.call_formats.instructions import describe_tools
 from midthought.tools.call_formats.streaming import StreamingCallFormat, result_text
 from midthought.tools.definition import ToolDefinition
+from midthought.tools.json_types import allowed_types
 from midthought.types import ParsedAction, ToolEvent
 
 
@@ -42,7 +43,7 @@ class NativeCallFormat(StreamingCallFormat):
 
     def read(self, text: str, *, in_thought: bool) -> list[ParsedAction]:
         """Returns the calls of a turn's text."""
-        return self.syntax.read(self._without_thoughts(text, in_thought), self._type)
+        return self.syntax.read(self._without_thoughts(text, in_thought), self._types_of)
 
     def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
         """Returns a turn's only call as the policy should write it."""
@@ -98,8 +99,8 @@ class NativeCallFormat(StreamingCallFormat):
             text = text.partition(self.think_tags[1])[2]
         return re.sub(rf"{opening}.*?({closing}|$)", "", text, flags=re.DOTALL)
 
-    def _type(self, tool_name: str, parameter: str) -> str | None:
-        return self._types.get(tool_name, {}).get(parameter)
+    def _types_of(self, tool_name: str, parameter: str) -> tuple[str, ...]:
+        return self._types.get(tool_name, {}).get(parameter, ())
 
 
 class TurnScanner:
@@ -125,9 +126,9 @@ class TurnScanner:
         self._text = []
 
 
-def _types(tool: ToolDefinition) -> dict[str, str | None]:
+def _types(tool: ToolDefinition) -> dict[str, tuple[str, ...]]:
     properties = tool.parameters_schema().get("properties", {})
-    return {name: schema.get("type") for name, schema in properties.items() if isinstance(schema, Mapping)}
+    return {name: allowed_types(schema) for name, schema in properties.items()}
 
 
 def _plain(text: str) -> str:

@@ -1,0 +1,191 @@
+"""Types of parameters: their JSON Schema, and the arguments that the function gets for JSON values."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import pathlib
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Annotated, Any, Literal, NamedTuple, NewType
+
+import pytest
+from pydantic import BaseModel, Field, field_validator
+
+from midthought import ToolRegistry, tool
+from midthought.tools.function_tool import FunctionTool
+
+UserId = NewType("UserId", int)
+
+
+class Span(NamedTuple):
+    """A named tuple."""
+
+    start: int
+    end: int = 9
+
+
+class Book(BaseModel):
+    kind: Literal["book"] = "book"
+    pages: int = Field(1, ge=1, le=5000, description="Number of pages.")
+    isbn: str = Field(alias="ISBN", pattern=r"^\d+$")
+    tags: Annotated[list[str], "What it is about.", Field(max_length=2)] = []
+
+    @field_validator("isbn")
+    @classmethod
+    def has_no_zero(cls, isbn: str) -> str:
+        if "0" in isbn:
+            raise ValueError("a zero")
+        return isbn
+
+
+@dataclasses.dataclass
+class Disc:
+    minutes: int
+
+
+def run(made: FunctionTool[..., Any], **arguments: Any) -> tuple[bool, str]:
+    return ToolRegistry([made]).execute_tool(made.definition.name, **arguments)
+
+
+def schemas(made: FunctionTool[..., Any]) -> dict[str, Any]:
+    return made.definition.parameters_schema()["properties"]
+
+
+@tool
+def alternatives(value: int | str, words: str | list[int], item: Book | Disc | None = None) -> str:
+    """Alternatives."""
+    return repr((value, words, item))
+
+
+def test_a_union_takes_the_first_type_that_the_value_fits() -> None:
+    assert schemas(alternatives)["value"] == {"type": ["integer", "string"], "description": ""}
+    assert run(alternatives, value=3.0, words=[1.0]) == (True, "(3, [1], None)")
+    assert run(alternatives, value="3", words="a", item={"minutes": 2}) == (True, "('3', 'a', Disc(minutes=2))")
+    book = run(alternatives, value=1, words=[], item={"ISBN": "12"})
+    assert book == (True, "(1, [], Book(kind='book', pages=1, isbn='12', tags=[]))")
+    wrong = run(alternatives, value=1.5, words="a")
+    assert wrong == (False, "argument 'value' should be an integer or a string, got 1.5")
+    assert not run(alternatives, value=1, words="a", item={"name": "a"})[0]
+
+
+@tool
+def several(
+    pair: tuple[float, float],
+    row: tuple[str, int],
+    words: Iterable[str],
+    seen: AbstractSet[int],
+    rates: Mapping[str, float],
+    user: UserId,
+    span: Span,
+) -> str:
+    """Several."""
+    return repr((pair, row, words, seen, rates, user, span))
+
+
+def test_tuples_of_a_fixed_length_named_tuples_and_new_types() -> None:
+    shown = schemas(several)
+    assert shown["pair"] == {
+        "type": "array",
+        "items": {"type": "number"},
+        "minItems": 2,
+        "maxItems": 2,
+        "description": "",
+    }
+    assert shown["row"]["prefixItems"] == [{"type": "string"}, {"type": "integer"}]
+    assert shown["span"]["required"] == ["start"]
+    given = {"row": ["a", 1], "words": ["b"], "seen": [1, 1], "rates": {"x": 1}, "user": 4, "span": {"start": 2}}
+    expected = "((1.0, 2.0), ('a', 1), ['b'], {1}, {'x': 1.0}, 4, Span(start=2, end=9))"
+    assert run(several, pair=[1, 2], **given) == (True, expected)
+    assert run(several, pair=[1], **given) == (False, "argument 'pair' should have at least 2 items, got 1")
+
+
+@tool
+def look(
+    day: datetime.date,
+    when: datetime.datetime | None = None,
+    path: pathlib.Path = pathlib.Path("a"),
+    price: decimal.Decimal = decimal.Decimal("0.1"),
+) -> str:
+    """Looks."""
+    return f"{day!r} {when!r} {path.name} {price!r}"
+
+
+def test_dates_paths_and_decimals_are_texts() -> None:
+    assert schemas(look)["day"] == {"type": "string", "format": "date", "description": ""}
+    found = run(look, day="2024-05-06", when="2024-05-06T07:08", path="x/y", price=2.5)
+    assert found == (True, "datetime.date(2024, 5, 6) datetime.datetime(2024, 5, 6, 7, 8) y Decimal('2.5')")
+    is_ok, message = run(look, day="yesterday")
+    assert not is_ok and "'yesterday'" in message
+
+
+@tool
+def limited(
+    count: Annotated[int, Field(ge=1, le=5, description="How many.")],
+    name: Annotated[str, Field(min_length=2, pattern="^a")] = "ab",
+    size: int = Field(3, gt=0, description="How large."),
+    names: list[str] = Field(default_factory=list),  # noqa: B008
+) -> str:
+    """Limited."""
+    return repr((count, name, size, names))
+
+
+def test_limits_and_descriptions_of_fields_are_in_the_schema_and_checked() -> None:
+    assert schemas(limited)["count"] == {"type": "integer", "minimum": 1, "maximum": 5, "description": "How many."}
+    assert schemas(limited)["size"] == {
+        "type": "integer",
+        "exclusiveMinimum": 0,
+        "description": "How large.",
+        "default": 3,
+    }
+    assert limited.definition.parameters_schema()["required"] == ["count"]
+    assert run(limited, count=1) == (True, "(1, 'ab', 3, [])")
+    assert run(limited, count=9) == (False, "argument 'count' should be at most 5, got 9")
+    assert run(limited, count=1, name="a")[1] == "argument 'name' should have at least 2 characters, got 'a'"
+
+
+@tool
+def keep(book: Book) -> str:
+    """Keeps."""
+    return repr(book)
+
+
+def test_a_model_has_its_aliases_limits_and_descriptions_and_its_errors_are_one_line() -> None:
+    shown = schemas(keep)["book"]
+    assert shown["properties"]["pages"] == {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 5000,
+        "description": "Number of pages.",
+    }
+    assert shown["properties"]["tags"]["description"] == "What it is about."
+    assert (shown["required"], shown["properties"]["tags"]["maxItems"]) == (["ISBN"], 2)
+    assert run(keep, book={"ISBN": "12", "tags": ["a"]}) == (
+        True,
+        "Book(kind='book', pages=1, isbn='12', tags=['a'])",
+    )
+    assert run(keep, book={"ISBN": "a"})[1] == "argument 'book.ISBN' should match the pattern '^\\\\d+$', got 'a'"
+    assert run(keep, book={"ISBN": "10"})[1] == "Tool execution error: ISBN: Value error, a zero"
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ({"a": "ü", "b": [1, None]}, '{"a": "ü", "b": [1, null]}'),
+        ([{"x": True}], '[{"x": true}]'),
+        (Disc(3), '{"minutes": 3}'),
+        (Book(ISBN="12"), '{"kind":"book","pages":1,"isbn":"12","tags":[]}'),
+        ({"a": {1, 2}}, "{'a': {1, 2}}"),
+        (0.5, "0.5"),
+        (None, "None"),
+    ],
+    ids=str,
+)
+def test_results_that_have_parts_are_json_for_the_model(result: Any, text: str) -> None:
+    @tool
+    def give() -> Any:
+        """Gives."""
+        return result
+
+    assert run(give) == (True, text)
