@@ -30,9 +30,9 @@ from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.plan.activations import logits_sizes
+from midthought.plan.choice_table import word
 from midthought.plan.hardware import GPUS
 from midthought.plan.memory import Memory
-from midthought.plan.reasons import word
 from midthought.plan.settings import PlanSettings
 from midthought.plan.update_speed import fastest_update
 

@@ -176,7 +176,7 @@ def _named(*runs: Path) -> str:
 
 
 def _compare(run: Path, *, as_json: bool) -> None:
-    from midthought.plan.against import Comparison, to_dict, to_lines
+    from midthought.plan.comparison import Comparison, to_dict, to_lines
     from midthought.report.run_folder import RunFolder
     from midthought.report.run_record import read_plan
 

@@ -14,6 +14,7 @@ from midthought.config.changes import unset_values
 from midthought.config.store import TINY
 from midthought.errors import ModelPathError, SettingsError
 from midthought.plan.advice import ON_ONE_CPU, ON_ONE_GPU, Step, advise, needed
+from midthought.plan.choice_table import table, word
 from midthought.plan.engine_choice import (
     choose_backend,
     installed_vllm,
@@ -24,7 +25,6 @@ from midthought.plan.engine_choice import (
 )
 from midthought.plan.hardware import GIB, Hardware, gpu_of_device
 from midthought.plan.memory import Memory
-from midthought.plan.reasons import table, word
 from midthought.plan.run_settings import plan_arguments
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import Shape, find_shape

@@ -11,7 +11,7 @@ from typing import Any
 
 from midthought.plan.hardware import Hardware, gpu_of_device
 from midthought.plan.memory import Memory
-from midthought.plan.saving import device_bytes
+from midthought.plan.saving_memory import device_bytes
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import Shape
 from midthought.plan.timing import Timing

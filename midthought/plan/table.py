@@ -8,7 +8,7 @@ from typing import Any
 from midthought.plan.advice import Step, advise
 from midthought.plan.hardware import GIB
 from midthought.plan.memory import MIB, Memory
-from midthought.plan.saving import device_bytes, main_memory_bytes
+from midthought.plan.saving_memory import device_bytes, main_memory_bytes
 from midthought.plan.timing import Timing
 
 NAME_WIDTH = 46

@@ -37,7 +37,7 @@ from midthought.recipes.supervised_steps import SupervisedSteps
 from midthought.recipes.tasks import RecipeTasks
 from midthought.report.console import Console
 from midthought.report.html import write_report
-from midthought.report.live import LiveStatus
+from midthought.report.live_status import LiveStatus
 from midthought.report.run_folder import RunFolder, tracked_run_folder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.storage_errors import THEN_RESUME, storage_errors

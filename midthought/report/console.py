@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import IO, TYPE_CHECKING, Any
 
-from midthought.report.live import LiveStatus
+from midthought.report.live_status import LiveStatus
 from midthought.report.notebook import ShowText, notebook_line
 from midthought.report.progress import Progress
 from midthought.report.results import duration

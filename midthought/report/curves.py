@@ -14,7 +14,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from midthought.report.subjects import belongs, subjects
+from midthought.report.chart_topics import belongs, subjects
 from midthought.report.templates import macro
 
 Points = list[tuple[int, float]]

@@ -24,10 +24,10 @@ from midthought.manifest import FORMAT, MANIFEST, damage, describe_text, descrip
 from midthought.output_folder import kind_of, mark, require_ours
 from midthought.regular_files import read_regular_text
 from midthought.report.json_lines import JsonLines, json_value
-from midthought.report.origin import command, versions
 from midthought.report.recording import FOLDER as RECORDING_FOLDER
 from midthought.report.recording import Recording
 from midthought.report.run_lock import RunLock
+from midthought.report.start_record import command, versions
 from midthought.report.trackers import TrackedRun, Trackers
 
 _OUR_SETTINGS = {"model:", "inference:", "training:", "checkpoint:"}

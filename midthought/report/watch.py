@@ -11,7 +11,7 @@ from typing import Any
 
 from midthought.errors import CheckpointError
 from midthought.report.console import printable
-from midthought.report.live import INTERVAL_SECONDS, read_live
+from midthought.report.live_status import INTERVAL_SECONDS, read_live
 from midthought.report.progress import formatted, sparkline
 from midthought.report.results import duration
 from midthought.report.run_folder import RunFolder

@@ -14,14 +14,14 @@ from midthought.learning.run_checks import check_training
 from midthought.plan.choices import Choice, as_recorded
 from midthought.plan.engine_choice import before_choice
 from midthought.report.console import Console
-from midthought.report.live import LiveStatus
+from midthought.report.live_status import LiveStatus
 from midthought.report.run_folder import require_intact_run
 from midthought.storage_errors import storage_errors
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.policy import choose_preset, choose_settings
+from midthought.trainer.initial_policy import choose_preset, choose_settings
 from midthought.trainer.rollouts import PromptBuilder, as_call_format, check_source
 from midthought.trainer.run_writer import RunStage, RunWriter
 from midthought.trainer.short_form import merge_settings

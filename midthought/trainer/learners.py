@@ -12,7 +12,7 @@ from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Models
-from midthought.plan.reasons import word
+from midthought.plan.choice_table import word
 
 ALONE_OF_CRITIC = {"compile": False, "optimizer": "adamw", "offload_optimizer": False}
 ALONE = {**ALONE_OF_CRITIC, "offload_reference": False, "self_teacher_update_rate": 1.0}

@@ -12,7 +12,7 @@ from midthought.float32_head import use_float32_head
 from midthought.learning.self_distillation import SelfTeacher
 from midthought.pretrained import load_model, load_tokenizer, policy_folder
 from midthought.tokenization import Renderer
-from midthought.trainer.policy import vocabulary_digest
+from midthought.trainer.initial_policy import vocabulary_digest
 from midthought.types import Task
 
 

@@ -15,7 +15,7 @@ from midthought.report.console import Console
 from midthought.tokenization import Renderer
 from midthought.trainer.arguments import TrainerSettings
 from midthought.trainer.demonstrations import demonstrated_words
-from midthought.trainer.policy import find_policy
+from midthought.trainer.initial_policy import find_policy
 from midthought.trainer.rollouts import PromptBuilder, native_prompts
 from midthought.trainer.run_writer import RunWriter
 from midthought.trainer.tasks import TrainingTasks

@@ -15,7 +15,7 @@ from midthought.errors import CheckpointError
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.report.json_lines import json_value
-from midthought.trainer.policy import vocabulary_digest
+from midthought.trainer.initial_policy import vocabulary_digest
 from midthought.trainer.run_guards import Rollback
 from midthought.trainer.run_writer import RunWriter
 

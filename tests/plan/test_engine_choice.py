@@ -14,7 +14,7 @@ from midthought.errors import SettingsError
 from midthought.plan.choices import as_recorded, choose, choose_and_plan
 from midthought.plan.engine_choice import KNOWN_VLLM, before_choice, choose_backend, vllm_problem
 from midthought.plan.hardware import GIB, Hardware, device_problem
-from midthought.trainer.policy import choose_settings
+from midthought.trainer.initial_policy import choose_settings
 
 QWEN = "Qwen/Qwen3-1.7B"
 

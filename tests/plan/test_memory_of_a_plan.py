@@ -9,7 +9,7 @@ from midthought.peft_folders import MAX_SHARD_BYTES
 from midthought.plan.advice import advise
 from midthought.plan.hardware import GIB
 from midthought.plan.memory import Memory
-from midthought.plan.saving import SHARD_BYTES, main_memory_bytes
+from midthought.plan.saving_memory import SHARD_BYTES, main_memory_bytes
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import find_shape
 from midthought.plan.table import to_lines

@@ -18,7 +18,7 @@ from midthought.learning.learner import Learner
 from midthought.learning.model import Critic
 from midthought.peft_folders import save_merged
 from midthought.plan.memory import Memory
-from midthought.plan.saving import device_bytes
+from midthought.plan.saving_memory import device_bytes
 from midthought.plan.shape import find_shape
 
 SIZE = "hidden_size=256 num_layers=4 num_heads=8 num_kv_heads=4 head_dim=32 intermediate_size=768 vocab_size=4000 engine=local"

@@ -13,7 +13,7 @@ import pytest
 from midthought.activity import ACTIVITY
 from midthought.cli import main
 from midthought.report.console import Console
-from midthought.report.live import LiveStatus, read_live
+from midthought.report.live_status import LiveStatus, read_live
 from midthought.report.run_folder import RunFolder
 from midthought.report.watch import RunState, RunWatcher, status_line, status_lines
 from midthought.report.watch_page import WatchServer

@@ -9,7 +9,7 @@ import pytest
 
 from midthought.config import ConfigStore
 from midthought.pretrained import save_model
-from midthought.trainer.policy import find_policy
+from midthought.trainer.initial_policy import find_policy
 
 TEXTS = ["a small sea", "the sea is small"]
 

@@ -12,7 +12,7 @@ from midthought import RayPPOTrainer, SettingsError
 from midthought.learning.adapters import has_adapters
 from midthought.plan.hardware import GIB, Hardware
 from midthought.pretrained import save_model
-from midthought.trainer.policy import choose_settings
+from midthought.trainer.initial_policy import choose_settings
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def believe(memory_gib: float) -> None:
         hardware = Hardware("gpu", "a GPU", memory_gib)
-        monkeypatch.setattr("midthought.trainer.policy.find_hardware", lambda device: hardware)
+        monkeypatch.setattr("midthought.trainer.initial_policy.find_hardware", lambda device: hardware)
 
     return believe
 
@@ -83,6 +83,8 @@ def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_loaded(
     path: str, on_gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_gpu(0.001)
-    monkeypatch.setattr("midthought.trainer.policy.load_model", lambda *given: pytest.fail("weights are loaded"))
+    monkeypatch.setattr(
+        "midthought.trainer.initial_policy.load_model", lambda *given: pytest.fail("weights are loaded")
+    )
     with pytest.raises(SettingsError, match="does not fit"):
         RayPPOTrainer(settings("gae").merged({"model": {"local_path": path}}), Colours())

@@ -7,7 +7,7 @@ from typing import Any
 from midthought.config import ModelConfig
 from midthought.learning.small_model import make_tokenizer
 from midthought.recipes.feedback.demonstrations import corpus
-from midthought.trainer.policy import make_policy_of
+from midthought.trainer.initial_policy import make_policy_of
 
 MAX_LENGTH = 1024
 

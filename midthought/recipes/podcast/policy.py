@@ -12,7 +12,7 @@ from midthought.memory.open_tool import OPEN_NAME
 from midthought.memory.tool import TOOL_NAME
 from midthought.recipes.podcast.demonstrations import corpus
 from midthought.recipes.podcast.settings import PodcastConfig
-from midthought.trainer.policy import make_policy_of
+from midthought.trainer.initial_policy import make_policy_of
 
 INSTRUCTION = (
     "Think inside <think> and </think>, then answer in as few words as possible. While you think you can search the "

@@ -14,7 +14,7 @@ from midthought.cli import app
 from midthought.errors import CheckpointError, SettingsError
 from midthought.learning.phase_meter import Measured
 from midthought.learning.small_model import make_policy, make_tokenizer
-from midthought.plan.against import Comparison
+from midthought.plan.comparison import Comparison
 from midthought.plan.hardware import Hardware
 from midthought.plan.memory import MIB, Memory
 from midthought.plan.phases import plan_record

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from midthought.errors import SettingsError
-from midthought.plan.causes import memory_cause, seconds_cause
+from midthought.plan.difference_causes import memory_cause, seconds_cause
 from midthought.plan.hardware import GIB
 from midthought.plan.memory import MIB, Memory
 from midthought.plan.phases import TITLES, as_run, bytes_by_phase, seconds_by_phase
