@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from dataclasses import dataclass
@@ -9,10 +10,11 @@ from typing import Any
 
 from midthought.config import RecipeConfig, SupervisedSection
 from midthought.learning.learner import Learner
+from midthought.learning.sft import run_sft
 from midthought.precision import PrecisionChoice
 from midthought.recipes.stages import Stages
 from midthought.report.console import Console
-from midthought.trainer.supervised import Demonstrate, SupervisedStage, is_mixed, saving
+from midthought.trainer.supervised import Demonstrate, is_mixed, saving, shown_steps
 
 
 @dataclass
@@ -41,22 +43,19 @@ class SupervisedSteps:
         run, stop = self.stages.run, self.stages.stop
         start, state = self.stages.restore(learner, stage), {"stage": stage}
         interval = self.config.checkpoint.save_interval
-        supervised = SupervisedStage(
-            title=title,
-            console=self.console,
-            stop=stop,
-            log=lambda step, metrics: run.log(log_as, step, metrics),
-            on_step=saving(self.stages.checkpoints(stage), learner, self.tokenizer, stop, lambda: state, interval),
-        )
-        supervised.run(
-            learner,
-            demonstrations,
-            start=start,
-            num_steps=num_steps,
-            mixed_precision=is_mixed(self.section, self.config, self.stages.progress.precision),
-            on_precision=self._note_precision,
-            deadline=time.monotonic() + max_seconds - run.num_seconds(log_as),
-        )
+        steps = {"start": start, "num_steps": num_steps}
+        log = functools.partial(run.log, log_as)
+        save = saving(self.stages.checkpoints(stage), learner, self.tokenizer, stop, lambda: state, interval)
+        with shown_steps(title, self.console, stop, log, save, **steps) as on_step:
+            run_sft(
+                learner,
+                demonstrations,
+                **steps,
+                mixed_precision=is_mixed(self.section, self.config, self.stages.progress.precision),
+                on_step=on_step,
+                on_precision=self._note_precision,
+                deadline=time.monotonic() + max_seconds - run.num_seconds(log_as),
+            )
 
     def _note_precision(self, choice: PrecisionChoice) -> None:
         progress = self.stages.progress

@@ -11,6 +11,7 @@ from midthought.errors import SettingsError, near_names
 from midthought.learning.adapters import has_adapters
 from midthought.learning.learner import Learner
 from midthought.learning.run_checks import require_finite
+from midthought.learning.sft import run_sft
 from midthought.learning.stopping import StopRequest
 from midthought.peft_folders import merge
 from midthought.plan.choices import ADAPTER_RATES, WEIGHT_RATES
@@ -22,7 +23,7 @@ from midthought.trainer.arguments import TrainerSettings
 from midthought.trainer.demonstrations import DemonstrationReader, ShuffledDemonstrations
 from midthought.trainer.result import SupervisedResult
 from midthought.trainer.run_writer import RunWriter
-from midthought.trainer.supervised import Demonstrate, SupervisedStage, is_mixed, saving, supervised_learner
+from midthought.trainer.supervised import Demonstrate, is_mixed, saving, shown_steps, supervised_learner
 from midthought.trainer.trained_policy import TrainedPolicy
 
 STAGE = "sft"
@@ -111,20 +112,15 @@ class SftStage:
 
     def _take_steps(self, learner: Learner, settings: SupervisedSection, demonstrate: Demonstrate) -> None:
         start, stop = self._restored(learner, settings), StopRequest()
-        stage = SupervisedStage(
-            title="Supervised steps (SFT)",
-            console=self._console,
-            stop=stop,
-            log=self._log,
-            on_step=self._saving(learner, settings, stop),
-        )
-        with stop:
-            stage.run(
+        steps = {"start": start, "num_steps": settings.num_steps}
+        save = self._saving(learner, settings, stop)
+        with stop, shown_steps("Supervised steps (SFT)", self._console, stop, self._log, save, **steps) as on_step:
+            run_sft(
                 learner,
                 demonstrate,
-                start=start,
-                num_steps=settings.num_steps,
+                **steps,
                 mixed_precision=is_mixed(settings, self._config, self._precision),
+                on_step=on_step,
                 on_precision=self._note_precision,
             )
 

@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from midthought.config import RecipeConfig, SupervisedSection, settled
 from midthought.learning.adapters import add_adapters
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule
-from midthought.learning.sft import run_sft
+from midthought.learning.sft import OnStep
 from midthought.learning.stopping import StopRequest
-from midthought.precision import PrecisionChoice
 from midthought.report.console import Console
 from midthought.trainer.checkpoint_manager import CheckpointManager
 from midthought.types import Trajectory
@@ -42,50 +41,32 @@ def supervised_learner(policy: Any, config: RecipeConfig, settings: SupervisedSe
     return Learner(learned, None, None, training.freeze(), TrainingSchedule(total_steps=num_steps))
 
 
-@dataclass(frozen=True, kw_only=True)
-class SupervisedStage:
-    """A stage of a run that takes supervised steps."""
+@contextmanager
+def shown_steps(
+    title: str,
+    console: Console,
+    stop: StopRequest,
+    log: Callable[[int, Mapping[str, float]], None],
+    save: Callable[[int], None],
+    *,
+    start: int,
+    num_steps: int,
+) -> Iterator[OnStep]:
+    """Shows a stage with steps `start` to `num_steps` on the console. Yields the function that `run_sft` calls after each step.
 
-    title: str
-    """The stage on the console."""
-    console: Console
-    stop: StopRequest
-    log: Callable[[int, Mapping[str, float]], None]
-    """Receives the number of steps taken, and the metrics of the last one."""
-    on_step: Callable[[int], None] = lambda step: None
-    """Called after `log`, for example `saving(…)`."""
+    It passes the number of steps taken and their metrics to `log`, and the number to `save`, for example `saving(…)`. Ctrl-C
+    takes effect between two steps.
+    """
+    with console.stage(title, total=num_steps, unit="steps") as bar:
+        bar.start_at(start)
 
-    def run(
-        self,
-        learner: Learner,
-        demonstrate: Demonstrate,
-        *,
-        start: int,
-        num_steps: int,
-        mixed_precision: bool | None,
-        on_precision: Callable[[PrecisionChoice], None],
-        deadline: float | None = None,
-    ) -> None:
-        """Takes steps `start` to `num_steps` as `run_sft` does. Ctrl-C takes effect between two steps."""
-        with self.console.stage(self.title, total=num_steps, unit="steps") as bar:
-            bar.start_at(start)
+        def after_step(step: int, metrics: Mapping[str, float]) -> None:
+            log(step, metrics)
+            bar.advance(1, loss=metrics["loss"])
+            save(step)
+            stop.check()
 
-            def after_step(step: int, metrics: Mapping[str, float]) -> None:
-                self.log(step, metrics)
-                bar.advance(1, loss=metrics["loss"])
-                self.on_step(step)
-                self.stop.check()
-
-            run_sft(
-                learner,
-                demonstrate,
-                start=start,
-                num_steps=num_steps,
-                mixed_precision=mixed_precision,
-                on_step=after_step,
-                on_precision=on_precision,
-                deadline=deadline,
-            )
+        yield after_step
 
 
 def saving(
