@@ -5,66 +5,49 @@ Does not depend on problems or critics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TypeVar
 
 from midthought.data.rows import rows_of
 from midthought.errors import DataError
-from midthought.feedback.prompts import RIGHT_ANSWER, TOOL_NAME
 from midthought.recipes.feedback.demonstrations import Writing
+from midthought.rollout.demonstration import demonstration
+from midthought.rollout.openai_messages import calls_of
+from midthought.tokenization.chat_template import Message
 from midthought.tools.call_formats import ToolCallFormat
-from midthought.tools.definition import ToolOutput
-from midthought.trainer.demonstrations import ShuffledDemonstrations
 from midthought.types import Task, Trajectory
 
 Taken = TypeVar("Taken")
 
 
-@dataclass(frozen=True)
-class ConvertedDemonstrations:
-    """Conversations as Trajectories, reshuffled in every pass."""
+def read_demonstrations(path: str | Path, writing: Writing) -> list[Trajectory]:
+    """Reads all conversations of a Parquet file. Raises `DataError` with the row if one cannot be used."""
 
-    trajectories: Sequence[Trajectory]
-    batch_tokens: int
-    seed: int
+    def played(said: Sequence[Message], number: int) -> Trajectory:
+        task = _task(said, f"row-{number}")
+        messages = [*task.messages(*writing.system), *said[1:]]
+        return demonstration(task, messages, writing.renderer, writing.call_format)
 
-    @classmethod
-    def read(cls, path: str | Path, writing: Writing, batch_tokens: int, seed: int) -> Self:
-        """Reads all conversations of a Parquet file. Raises `DataError` with the row if one cannot be used."""
-        trajectories = _read(path, lambda said, number: _played(said, writing, f"row-{number}"))
-        return cls(trajectories, batch_tokens, seed)
-
-    def batch(self, step: int) -> list[Trajectory]:
-        """Returns conversations of about `batch_tokens` tokens in total; depends only on the seed and the step."""
-        return ShuffledDemonstrations(self.trajectories, self.batch_tokens, f"converted-{self.seed}")(step)
+    return _read(path, played)
 
 
 def read_messages(
     path: str | Path, call_format: ToolCallFormat, system: Sequence[str]
 ) -> list[list[Mapping[str, str]]]:
     """Reads all conversations of a Parquet file as plain messages in the format of the episodes: with their system message, and
-    the calls as text in the answers. Raises `DataError` as `ConvertedDemonstrations.read` does."""
+    the calls as text in the answers. Raises `DataError` as `read_demonstrations`."""
     return _read(path, lambda said, _: _written(said, call_format, system))
 
 
-class _Turn(NamedTuple):
-    """One answer of the policy and, if it requested feedback, the call's arguments and the result."""
-
-    answer: str
-    arguments: Mapping[str, str] | None = None
-    result: str = ""
-
-
-def _read(path: str | Path, take: Callable[[Sequence[Mapping[str, Any]], int], Taken]) -> list[Taken]:
+def _read(path: str | Path, take: Callable[[Sequence[Message], int], Taken]) -> list[Taken]:
     """Returns `take(messages, row number)` of every row; system messages are dropped, because the recipe has its own."""
     taken = []
     for row in rows_of(Path(path)):
         if row.problem is not None:
             raise DataError(f"{row.where}: {row.problem}")
         try:
-            said = [message for message in row.value["messages"] if message["role"] != "system"]
+            said = [_without_gaps(message) for message in row.value["messages"] if message["role"] != "system"]
             taken.append(take(said, row.number))
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise DataError(
@@ -75,36 +58,24 @@ def _read(path: str | Path, take: Callable[[Sequence[Mapping[str, Any]], int], T
     return taken
 
 
-def _turns(said: Sequence[Mapping[str, Any]]) -> Iterator[_Turn]:
-    for place, message in enumerate(said):
-        calls = message.get("tool_calls") if message["role"] == "assistant" else None
-        if calls is not None and len(calls):
-            arguments = {name: value for name, value in calls[0]["function"]["arguments"].items() if value}
-            yield _Turn(message["content"], arguments, said[place + 1]["content"])
-        elif message["role"] == "assistant":
-            yield _Turn(message["content"])
+def _without_gaps(message: Message) -> Message:
+    """Returns the message without arguments that are empty: in a column of Parquet, every call has the arguments of all."""
+    calls = message.get("tool_calls")
+    if calls is None:
+        return {"role": message["role"], "content": message["content"]}
+    functions = [call["function"] for call in calls]
+    kept = [{key: value for key, value in each["arguments"].items() if value} for each in functions]
+    named = [{"name": each["name"], "arguments": arguments} for each, arguments in zip(functions, kept, strict=True)]
+    return {**message, "tool_calls": [{"type": "function", "function": function} for function in named]}
 
 
-def _played(said: Sequence[Mapping[str, Any]], writing: Writing, task_id: str) -> Trajectory:
-    trajectory = writing.begin(Task(task_id=task_id, prompt=said[0]["content"], answer=""))
-    for turn in _turns(said):
-        if turn.arguments is None:
-            writing.answer(trajectory, turn.answer)
-        else:
-            output = ToolOutput(turn.result, {"is_right": turn.result == RIGHT_ANSWER})
-            writing.ask(trajectory, turn.answer, turn.arguments, output)
-    return trajectory
+def _task(said: Sequence[Message], task_id: str) -> Task:
+    return Task(task_id=task_id, prompt=said[0]["content"], answer="")
 
 
-def _written(
-    said: Sequence[Mapping[str, Any]], call_format: ToolCallFormat, system: Sequence[str]
-) -> list[Mapping[str, str]]:
-    messages = Task(task_id="", prompt=said[0]["content"], answer="").messages(*system)
-    for turn in _turns(said):
-        if turn.arguments is None:
-            messages.append({"role": "assistant", "content": turn.answer})
-        else:
-            call = call_format.render_call(TOOL_NAME, turn.arguments)
-            messages.append({"role": "assistant", "content": f"{turn.answer}\n{call}"})
-            messages.append({"role": "tool", "content": turn.result})
+def _written(said: Sequence[Message], call_format: ToolCallFormat, system: Sequence[str]) -> list[Mapping[str, str]]:
+    messages = _task(said, "").messages(*system)
+    for message in said[1:]:
+        calls = (call_format.render_call(*call) for call in calls_of(message))
+        messages.append({"role": message["role"], "content": "\n".join([message["content"], *calls])})
     return messages

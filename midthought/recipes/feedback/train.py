@@ -11,7 +11,7 @@ from midthought.evaluation.arms import EvaluationArm
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, clean_arm
 from midthought.recipes.feedback.arithmetic import DIFFICULTY_LABEL
 from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
-from midthought.recipes.feedback.converted import ConvertedDemonstrations
+from midthought.recipes.feedback.converted import read_demonstrations
 from midthought.recipes.feedback.demonstrations import Demonstrator, Writing
 from midthought.recipes.feedback.evaluation import RETRY_ONLY, feedback_metrics, gains, metrics_by_label
 from midthought.recipes.feedback.policy import make_small_policy
@@ -20,6 +20,7 @@ from midthought.recipes.feedback.settings import FeedbackRecipeConfig, SftSectio
 from midthought.recipes.feedback.tasks import FeedbackTasks
 from midthought.recipes.pipeline import RecipeRun
 from midthought.recipes.presets import run_of
+from midthought.trainer.demonstrations import ShuffledDemonstrations
 from midthought.trainer.supervised import Demonstrate
 from midthought.types import Trajectory
 
@@ -91,7 +92,8 @@ class FeedbackRun(RecipeRun):
         seed = config.training.seed
         writing = Writing(self.tasks.renderer, CALL_FORMAT, system_messages(config))
         if config.sft.source is not None:
-            return ConvertedDemonstrations.read(config.sft.source, writing, config.sft.batch_tokens, seed).batch
+            read = read_demonstrations(config.sft.source, writing)
+            return ShuffledDemonstrations(read, config.sft.batch_tokens, f"converted-{seed}")
         held_out = {task.prompt for part in ("validation", "test") for task in self.tasks.parts[part]}
         demonstrator = Demonstrator(
             writing,

@@ -34,7 +34,7 @@ from midthought.cluster.verl.sft_bundle import SFT_CONFIG, sft_overrides
 from midthought.engines.scripted import ScriptedEngine
 from midthought.pretrained import load_model, load_tokenizer
 from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
-from midthought.recipes.feedback.converted import ConvertedDemonstrations
+from midthought.recipes.feedback.converted import read_demonstrations
 from midthought.recipes.feedback.demonstrations import Writing
 from midthought.recipes.feedback.verl import feedback_tool, settings, sft_job, supply
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
@@ -155,7 +155,7 @@ def test_it_learns_the_assistants_turns_as_our_own_warm_up_does(
     theirs = MultiTurnSFTDataset([str(bundle / "data" / "train.parquet")], tokenizer, config.data)
     chosen = settings([], Path("seed"))
     writing = Writing(renderer, CALL_FORMAT, system_messages(chosen))
-    ours = ConvertedDemonstrations.read(tmp_path / "sft.parquet", writing, 1000, 0).trajectories
+    ours = read_demonstrations(tmp_path / "sft.parquet", writing)
     assert len(theirs) == len(ours) == 36
     newline = renderer.control("\n")
     for row, trajectory in zip((theirs[place] for place in range(36)), ours, strict=True):

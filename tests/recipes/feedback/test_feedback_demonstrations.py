@@ -10,7 +10,7 @@ from midthought.errors import DataError
 from midthought.feedback.prompts import RIGHT_ANSWER, SYSTEM_PROMPT, wrong_answer_result
 from midthought.learning.small_model import make_tokenizer
 from midthought.recipes.feedback.arithmetic import Columns
-from midthought.recipes.feedback.converted import ConvertedDemonstrations
+from midthought.recipes.feedback.converted import read_demonstrations
 from midthought.recipes.feedback.demonstrations import Demonstrator, corpus, mended
 from midthought.recipes.feedback.settings import SftSection
 from midthought.types import SpanKind, Task
@@ -108,7 +108,7 @@ def test_converted_conversations_are_played_as_episodes_are(writing, renderer, t
 
     path = tmp_path / "sft.parquet"
     pq.write_table(pa.Table.from_pylist([conversation()]), path)
-    (played,) = ConvertedDemonstrations.read(path, writing, batch_tokens=10, seed=0).batch(0)
+    (played,) = read_demonstrations(path, writing)
     played.check()
     assert "".join(text for _, text in spans(renderer, played)) == (
         "<|im_start|>user\n2 * 2?<|im_end|>\n<|im_start|>assistant\n"
@@ -121,7 +121,7 @@ def test_a_file_of_something_else_is_named(writing, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"question": "2 * 2?"}\n', encoding="utf-8")
     with pytest.raises(DataError, match="line 1: no conversation as `midthought feedback convert` writes them"):
-        ConvertedDemonstrations.read(path, writing, batch_tokens=10, seed=0)
+        read_demonstrations(path, writing)
 
 
 def test_a_demonstration_of_an_episode_ends_in_an_answer(writing):
