@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from midthought.errors import CheckpointError
 from midthought.report.json_lines import json_value
 from midthought.report.page_selection import spread
 from midthought.report.recorded_episodes import COLUMNS, Array, unpacked
@@ -80,7 +79,7 @@ def read_page_episodes(run_path: str | os.PathLike[str], *, max_episodes: int, m
     `trajectories.jsonl`, both evenly spread over the run.
     """
     folder = RunFolder(run_path)
-    recorded = [each for path in _chosen_files(folder.path / FOLDER, max_bytes) for each in _read_file(path)]
+    recorded = [each for path in _chosen_files(folder.path / FOLDER, max_bytes) for each in read_rows(path, _recorded)]
     known = Counter(map(_identity, (each.facts for each in recorded)))
     shown = []
     for row in _chosen_rows(folder, max_episodes):
@@ -132,14 +131,6 @@ def _chosen_files(folder: Path, max_bytes: int) -> list[Path]:
         chosen.add(path)
         size += path.stat().st_size
     return [path for path in files if path in chosen]
-
-
-def _read_file(path: Path) -> Iterator[PageEpisode]:
-    for row in read_rows(path):
-        try:
-            yield _recorded(row)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise CheckpointError(f"{path} is no recording that can be read ({error!r:.200}); delete it") from None
 
 
 def _chosen_rows(folder: RunFolder, max_episodes: int) -> Iterator[Row]:

@@ -174,10 +174,7 @@ def read_recording(
     for path in files:
         arm, step = arm_and_step(path)
         if (arms is None or arm in arms) and (iterations is None or step in iterations):
-            try:
-                yield from map(_episode, read_rows(path))
-            except (KeyError, TypeError, ValueError, IndexError) as error:
-                raise CheckpointError(f"{path} is no recording that can be read ({error!r:.200}); delete it") from None
+            yield from read_rows(path, _episode)
 
 
 def _episode(row: Mapping[str, Any]) -> RecordedEpisode:

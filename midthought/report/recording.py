@@ -14,7 +14,7 @@ import queue
 import re
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,15 +154,16 @@ def recorded_files(folder: Path) -> list[Path]:
     return sorted(found, key=_parts)
 
 
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a file. Raises CheckpointError if it is damaged or of a later version."""
+def read_rows(path: Path, read: Callable[[Row], Any] = dict) -> Iterator[Any]:
+    """Yields `read(row)` of the rows of a file. Raises CheckpointError if the file is damaged or of a later version, or if `read`
+    fails."""
     try:
         with open_regular(path) as compressed, gzip.open(compressed) as file:
             lines = lines_in(file, path)
             if json_object(next(lines)) != _HEADER:
                 raise ValueError("its first line is of another version")
-            yield from map(json_object, lines)
-    except (OSError, EOFError, zlib.error, ValueError, StopIteration) as error:
+            yield from map(read, map(json_object, lines))
+    except (OSError, EOFError, zlib.error, LookupError, TypeError, ValueError, StopIteration) as error:
         raise CheckpointError(f"{path} is no recording that can be read ({error!r:.200}); delete it") from None
 
 

@@ -268,14 +268,6 @@ class RunFolder:
     # -- resuming ----------------------------------------------------------------------------------------------
 
     @property
-    def num_metric_lines(self) -> int:
-        return self.metrics.num_lines
-
-    @property
-    def num_trajectory_lines(self) -> int:
-        return self.trajectories.num_lines
-
-    @property
     def log_position(self) -> dict[str, Any]:
         """The numbers of lines of both logs and the digests of these lines, and the number of recorded files. What was logged is
         then on the disk."""
@@ -283,8 +275,8 @@ class RunFolder:
         self.metrics.flush()
         self.trajectories.flush()
         return {
-            "num_metric_lines": self.num_metric_lines,
-            "num_trajectory_lines": self.num_trajectory_lines,
+            "num_metric_lines": self.metrics.num_lines,
+            "num_trajectory_lines": self.trajectories.num_lines,
             "num_recorded_files": self.recording.num_files,
             "log_digests": {"metrics": self.metrics.sha256, "trajectories": self.trajectories.sha256},
         }
@@ -313,8 +305,8 @@ class RunFolder:
         self.require_logged(position)
         if self._is_marked and self._manifest.get("final_logs"):
             self._write_manifest(final_logs=None)
-        self.keep_metric_lines(min(position["num_metric_lines"], self.num_metric_lines))
-        self.keep_trajectory_lines(min(position["num_trajectory_lines"], self.num_trajectory_lines))
+        self.keep_metric_lines(min(position["num_metric_lines"], self.metrics.num_lines))
+        self.trajectories.keep(min(position["num_trajectory_lines"], self.trajectories.num_lines))
         self.recording.keep(position.get("num_recorded_files") or 0)  # earlier versions recorded nothing
 
     def keep_metric_lines(self, num_lines: int) -> None:
@@ -324,10 +316,6 @@ class RunFolder:
         for row in self.metrics.read():
             next_steps[row["stage"]] = max(next_steps.get(row["stage"], 0), row["step"] + 1)
         self._trackers.restart_from(next_steps)
-
-    def keep_trajectory_lines(self, num_lines: int) -> None:
-        """Drops the trajectories after the first `num_lines`."""
-        self.trajectories.keep(num_lines)
 
     def close(self) -> None:
         """Flushes and closes the trackers and the recording. Everything else is already written."""

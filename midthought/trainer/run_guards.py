@@ -75,12 +75,12 @@ def with_rollbacks(config: Config, rollbacks: Sequence[Rollback]) -> Config:
 class RunGuards:
     """The guards of one run. All methods raise `TrainingStoppedError` for a finding with the policy `stop`."""
 
-    def __init__(self, config: RecipeConfig, rows: Iterable[Mapping[str, Any]] = (), path: Path | None = None) -> None:
-        """`rows`: what the run has logged before; what was wrong then is not reported again. `path`: the run folder, if any."""
-        self.restart(config, rows, path)
+    def __init__(self, config: RecipeConfig) -> None:
+        self.restart(config)
 
-    def restart(self, config: RecipeConfig, rows: Iterable[Mapping[str, Any]], path: Path | None) -> None:
-        """Forgets everything and starts with these arguments, as a new object does."""
+    def restart(self, config: RecipeConfig, rows: Iterable[Mapping[str, Any]] = (), path: Path | None = None) -> None:
+        """Forgets everything. `rows`: what the run has logged before; what was wrong then is not reported again. `path`: the run
+        folder, if any."""
         self._monitor = Monitor(config.to_dict())
         self._path = path
         for row in rows:

@@ -138,7 +138,7 @@ def changed(file: Path) -> str:
 
 def test_a_run_that_goes_on_is_not_called_damaged(run):
     with RunFolder(run).create(resume=True) as folder:
-        position = {**folder.log_position, "num_metric_lines": folder.num_metric_lines}
+        position = {**folder.log_position, "num_metric_lines": folder.metrics.num_lines}
         folder.log("ppo", 41, {"reward/mean": 0.5})
         assert damage_of_results(run) == ""
         del position["log_digests"]  # a position of an earlier version

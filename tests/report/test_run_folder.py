@@ -30,7 +30,7 @@ def scalars(path: Path) -> dict[str, list[tuple[int, float]]]:
 
 def test_nothing_is_made_before_the_first_write(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run")
-    assert run.num_metric_lines == run.num_trajectory_lines == 0
+    assert run.metrics.num_lines == run.trajectories.num_lines == 0
     run.close()
     assert not run.path.exists()
 
@@ -63,7 +63,7 @@ def test_a_resumed_run_writes_the_same_metrics_as_one_that_never_stopped(tmp_pat
         train(whole, range(1, 7))
     with RunFolder(tmp_path / "stopped") as stopped:
         train(stopped, range(1, 4))
-        cursor = stopped.num_metric_lines
+        cursor = stopped.metrics.num_lines
         train(stopped, range(4, 6))
     with stopped.metrics_path.open("a") as file:
         file.write('{"stage": "ppo", "st')
@@ -78,9 +78,9 @@ def test_a_resumed_run_writes_the_same_metrics_as_one_that_never_stopped(tmp_pat
 def test_trajectories_are_cut_back_like_metrics(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     run.add_trajectories([{"task_id": "a"}])
-    cursor = run.num_trajectory_lines
+    cursor = run.trajectories.num_lines
     run.add_trajectories([{"task_id": "b"}, {"task_id": "c"}])
-    run.keep_trajectory_lines(cursor)
+    run.trajectories.keep(cursor)
     assert run.trajectories_path.read_text() == '{"task_id": "a"}\n'
 
 
