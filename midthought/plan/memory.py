@@ -217,11 +217,6 @@ class Memory:
         """Buffers for sending new weights: one bucket for the sender and one for the receiver."""
         return 0 if not self.settings.engine_has_copy else round(2 * self.settings.bucket_mib * MIB)
 
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Bytes per token of keys and values on a GPU of the engine."""
-        return -(-self.shape.kv_bytes(self.width) // self.settings.tensor_parallel)
-
     def kv_bytes_of_sequence(self, num_tokens: float) -> float:
         """Bytes of a sequence's keys and values on a GPU of the engine. `local` also keeps what a sliding window has passed."""
         drops_old = self.settings.engine != "local"
