@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable, Sequence
 
 from midthought.errors import DataError
 from midthought.rollout.demonstrated_text import demonstrated_text
-from midthought.rollout.openai_messages import events_of, first_answer, in_one_form
+from midthought.rollout.openai_messages import calls_of, events_of, first_answer, in_one_form
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
 from midthought.types import Task, Trajectory
+
+_log = logging.getLogger(__name__)
 
 
 def demonstration(
@@ -58,7 +62,9 @@ def _in_own_format(
     answers = [number for number, message in enumerate(said) if message["role"] == "assistant"]
     trajectory = Trajectory(task, renderer.prompt(said[:first]))
     for answer, after in zip(answers, [*answers[1:], None], strict=True):
-        trajectory.add_demonstrated(renderer.answer(said[answer], said[:answer]))
+        token_ids = renderer.answer(said[answer], said[:answer])
+        _require_written(said[answer], token_ids, trajectory.token_ids, renderer, call_format)
+        trajectory.add_demonstrated(token_ids)
         if after is not None:
             between = said[answer + 1 : after]
             token_ids = renderer.following(between, said[: answer + 1])
@@ -68,6 +74,34 @@ def _in_own_format(
             else:
                 trajectory.add_reply(token_ids)
     return trajectory
+
+
+def _require_written(
+    answer: Message, token_ids: Sequence[int], before: Sequence[int], renderer: Renderer, call_format: NativeCallFormat
+) -> None:
+    """Raises `DataError` if an episode with these tokens would run other calls. Logs a warning if the template leaves out the
+    text or the thought."""
+    has_end = token_ids[-1] in renderer.eos_token_ids
+    text, wanted = renderer.decode(token_ids[: len(token_ids) - has_end]), calls_of(answer)
+    in_thought = renderer.opens_thought(before, call_format.think_tags[0])
+    found = [(call.tool_name, dict(call.parameters)) for call in call_format.parse_all(text, in_thought=in_thought)]
+    if found != wanted:
+        raise DataError(
+            f"in the chat template's call format {call_format.name!r} its calls would be read as {found!r:.200}, and they are "
+            f"{wanted!r:.200}; write one answer for each call if the format has no parallel calls, leave out texts that look "
+            "like calls, or choose another call_format"
+        )
+    for noun, key in (("text", "content"), ("thought", "reasoning_content")):
+        said = str(answer.get(key) or "").strip()
+        if said and said not in text:
+            _warn_once(
+                f"the chat template leaves out the {noun} {said!r:.80} of an answer{' with calls' if wanted else ''}"
+            )
+
+
+@functools.lru_cache(maxsize=256)
+def _warn_once(what: str) -> None:
+    _log.warning("demonstrations: %s; it is not trained on. call_format='hermes' or 'in_thought' writes it", what)
 
 
 def with_our_ids(messages: Sequence[Message], make_id: Callable[[str, int], str]) -> list[Message]:

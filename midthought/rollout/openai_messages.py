@@ -16,18 +16,10 @@ MAX_DEPTH = 100
 
 
 def in_one_form(messages: Sequence[Any]) -> list[Any]:
-    """Returns the messages with texts as contents (parts of text are joined), `developer` as `system`, and the results of an
-    answer's calls in the order of the calls, by their ids. What is no message is returned unchanged."""
-    found: list[Any] = []
-    for given in messages:
-        message = dict(given) if isinstance(given, Mapping) else given
-        if isinstance(message, dict):
-            parts = message.get("content")
-            if isinstance(parts, list | tuple) and all(_is_text(part) for part in parts):
-                message["content"] = "".join(part["text"] for part in parts)
-            if message.get("role") == "developer":
-                message["role"] = "system"
-        found.append(message)
+    """Returns the messages as mappings (OpenAI's client has objects) with texts as contents (parts of text are joined),
+    `developer` as `system`, thoughts as `reasoning_content`, calls without arguments with `{}`, and the results of an answer's
+    calls in the order of the calls, by their ids. What is no message is returned unchanged."""
+    found = [_in_one_form(given) for given in messages]
     for number, message in enumerate(found):
         calls = message.get("tool_calls") if isinstance(message, dict) else None
         results = list(itertools.takewhile(_is_result, found[number + 1 :])) if calls else []
@@ -36,6 +28,41 @@ def in_one_form(messages: Sequence[Any]) -> list[Any]:
             results.sort(key=lambda result: places[result.get("tool_call_id")])
             found[number + 1 : number + 1 + len(results)] = results
     return found
+
+
+def _in_one_form(given: Any) -> Any:
+    if callable(dump := getattr(given, "model_dump", None)):
+        given = dump(exclude_none=True)
+    if not isinstance(given, Mapping):
+        return given
+    message = dict(given)
+    parts = message.get("content")
+    if isinstance(parts, list | tuple) and all(_is_text(part) for part in parts):
+        message["content"] = "".join(part["text"] for part in parts)
+    if message.get("role") == "developer":
+        message["role"] = "system"
+    for key in ("reasoning", "thinking"):
+        if isinstance(message.get(key), str) and not message.get("reasoning_content"):
+            message["reasoning_content"] = message[key]
+    if isinstance(message.get("tool_calls"), list | tuple):
+        message["tool_calls"] = [_call_in_one_form(call) for call in message["tool_calls"]]
+    return message
+
+
+def _call_in_one_form(call: Any) -> Any:
+    if not isinstance(call, Mapping):
+        return call
+    if (
+        "function" not in call and {"name", "arguments"} <= call.keys()
+    ):  # name and arguments without `function` around them
+        call = {
+            **{key: value for key, value in call.items() if key not in ("name", "arguments")},
+            "function": {key: call[key] for key in ("name", "arguments")},
+        }
+    function = call.get("function")
+    if isinstance(function, Mapping) and function.get("arguments") in (None, ""):
+        return {**call, "function": {**function, "arguments": {}}}
+    return call
 
 
 def _is_text(part: Any) -> bool:
@@ -54,6 +81,7 @@ def first_answer(messages: Sequence[Message]) -> int:
     """
     for number, message in enumerate(messages):
         check_message(number, message)
+    _require_known_results(messages)
     roles = [message["role"] for message in messages]
     if "assistant" not in roles[1:] or roles[0] == "assistant" or roles[-1] != "assistant":
         raise DataError(f"the roles {roles} do not begin with a question and end with an answer")
@@ -67,6 +95,20 @@ def first_answer(messages: Sequence[Message]) -> int:
                 )
             raise DataError(f"two answers follow each other (messages {number} and {number + 1})")
     return roles.index("assistant")
+
+
+def _require_known_results(messages: Sequence[Message]) -> None:
+    """Raises `DataError` for a result whose id is none of the calls before it."""
+    known: list[str] = []
+    for number, message in enumerate(messages):
+        if calls := message.get("tool_calls"):
+            known = [call.get("id") for call in calls]
+        call_id = message.get("tool_call_id")
+        if message["role"] == "tool" and call_id and known and all(known) and call_id not in known:
+            raise DataError(
+                f"message {number} has the result of {call_id!r}, and the calls before it have the ids {known}; give each "
+                "result the id of its call"
+            )
 
 
 def calls_of(message: Message) -> list[tuple[str, dict[str, Any]]]:

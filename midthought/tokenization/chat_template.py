@@ -199,7 +199,10 @@ def as_tool_calls(calls: Sequence[tuple[str, Mapping[str, Any], str]]) -> list[d
 
 
 def _plain(message: Message, arguments_as_text: bool) -> dict[str, Any]:
-    """Returns the message with the arguments of its calls as the template expects them."""
+    """Returns the message with the arguments of its calls as the template expects them, and its thought also under the name
+    that gpt-oss reads."""
+    if thought := message.get("reasoning_content"):
+        message = {"thinking": thought, **message}
     if not message.get("tool_calls"):
         return dict(message)
     calls = []

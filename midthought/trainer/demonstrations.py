@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,8 +16,13 @@ from midthought.rollout.openai_messages import calls_of, first_answer, in_one_fo
 from midthought.rollout.rollout_batch import ShuffledTasks, TaskStream
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
+from midthought.tools.arguments import ArgumentsError
+from midthought.tools.json_types import allowed_types
+from midthought.tools.registry import ToolRegistry
 from midthought.trainer.rollouts import PromptBuilder
 from midthought.types import Task, Trajectory
+
+_log = logging.getLogger(__name__)
 
 MAX_SAMPLES = 200
 """Number of demonstrations that the tokenizer of a new model is trained on."""
@@ -68,6 +76,7 @@ class DemonstrationReader:
 
     def __init__(self, prompts: PromptBuilder, renderer: Renderer, max_length: int) -> None:
         self._prompts, self._renderer, self._max_length = prompts, renderer, max_length
+        self._has_warned = False
 
     def read(self, given: Any, stream: TaskStream) -> Sequence[Trajectory] | LazyDemonstrations:
         """Returns the records of a list, a file, or a function of the task.
@@ -107,7 +116,7 @@ class DemonstrationReader:
         try:
             if isinstance(given, Trajectory):
                 return self._checked(given)
-            messages = _messages(given)
+            messages = _messages([{"role": "assistant", "content": given}] if isinstance(given, str) else given)
             roles = [message.get("role") for message in messages]
             first = roles.index("assistant") if "assistant" in roles else 0
             if first and messages[first - 1].get("content") != task.prompt:
@@ -121,13 +130,26 @@ class DemonstrationReader:
 
     def _record(self, task: Task, answers: Sequence[Message]) -> Trajectory:
         first = self._prompts.messages(task)
-        known = {definition.name for definition in self._prompts.registry.definitions()}
+        answers = [_without_unused_nulls(message, self._prompts.registry) for message in answers]
         record = demonstration(task, [*first, *answers], self._renderer, self._prompts.call_format)
         for message in answers:
-            for name, _ in calls_of(message):
-                if name not in known:
-                    raise DataError(f"it calls {name!r}, which is no tool of the trainer. {near_names(name, known)}")
+            for name, arguments in calls_of(message):
+                self._check_call(task, name, arguments)
         return self._checked(record)
+
+    def _check_call(self, task: Task, name: str, arguments: Mapping[str, Any]) -> None:
+        """Raises `DataError` for an unknown tool. Warns once about arguments that the tool would refuse: they may be intended, if
+        the demonstration shows how to continue after an error."""
+        registry = self._prompts.registry
+        known = {definition.name for definition in registry.definitions()}
+        if name not in known:
+            raise DataError(f"it calls {name!r}, which is no tool of the trainer. {near_names(name, known)}")
+        try:
+            registry.arguments(name, arguments)
+        except ArgumentsError as error:
+            if not self._has_warned:
+                _log.warning("demonstrations, %s: the call of %r would fail (%s)", task.task_id, name, error)
+            self._has_warned = True
 
     def _checked(self, record: Trajectory) -> Trajectory:
         record.require_tokens()
@@ -179,14 +201,53 @@ def _rows(given: Any) -> Iterator[Row]:
         yield row
 
 
+def _without_unused_nulls(message: Message, registry: ToolRegistry) -> Message:
+    """Returns the message without arguments of null that the tool does not take: a `datasets.Dataset` gives each call the keys of
+    all calls."""
+    if not message.get("tool_calls"):
+        return message
+    types = {each.name: each.parameters_schema().get("properties", {}) for each in registry.definitions()}
+
+    def is_used(name: str, key: str, value: Any) -> bool:
+        return value is not None or "null" in allowed_types(types.get(name, {}).get(key))
+
+    calls = []
+    for call, (name, arguments) in zip(message["tool_calls"], calls_of(message), strict=True):
+        used = {key: value for key, value in arguments.items() if is_used(name, key, value)}
+        calls.append({**call, "function": {**call["function"], "arguments": used}})
+    return {**message, "tool_calls": calls}
+
+
+_SHARE_GPT = {"human": "user", "gpt": "assistant"}
+
+
+def _columns(row: Mapping[str, Any]) -> Any:
+    """Returns the messages in the columns of a row: `messages`; `prompt` and `completion` (TRL); or `conversations`, whose
+    messages may have `from` and `value`. Raises `DataError` for other columns."""
+    if "messages" in row:
+        return row["messages"]
+    if {"prompt", "completion"} <= row.keys():
+        asked, answered = row["prompt"], row["completion"]
+        asked = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+        return [*asked, *([{"role": "assistant", "content": answered}] if isinstance(answered, str) else answered)]
+    if isinstance(conversation := row.get("conversations"), Sequence):
+        return [
+            {"role": _SHARE_GPT.get(each["from"], each["from"]), "content": each["value"]}
+            if isinstance(each, Mapping) and {"from", "value"} <= each.keys()
+            else each
+            for each in conversation
+        ]
+    hint = " It is a single message: give a list of conversations." if "role" in row else ""
+    raise DataError(f"it has no column 'messages'; it has: {', '.join(map(str, row)) or 'nothing'}.{hint}")
+
+
 def _messages(value: Any) -> list[Message]:
-    """Returns the messages of a row: a list, or the column `messages`. Raises `DataError` for anything else."""
-    if isinstance(value, Mapping):
-        if "messages" not in value:
-            hint = " It is a single message: give a list of conversations." if "role" in value else ""
-            raise DataError(f"it has no column 'messages'; it has: {', '.join(map(str, value)) or 'nothing'}.{hint}")
-        value = value["messages"]
+    """Returns the messages of a row: a list, or its columns. Raises `DataError` for anything else."""
+    value = _columns(value) if isinstance(value, Mapping) else value
     value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(value)
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise DataError(f"it is {value!r:.80}; give a list of messages, a mapping with 'messages', or a Trajectory")
     return in_one_form(

@@ -1,0 +1,183 @@
+"""Forms of conversations that other libraries write: each becomes the record of the plain form, or is named with its remedy."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from published_templates import PUBLISHED
+from pydantic import BaseModel
+
+from midthought import Task, ToolRegistry, Trajectory, tool
+from midthought.errors import DataError
+from midthought.rollout.rollout_batch import ShuffledTasks
+from midthought.tokenization import Renderer
+from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats.detection import choose_call_format
+from midthought.tools.call_formats.in_thought import InThoughtFormat
+from midthought.trainer.demonstrations import DemonstrationReader
+from midthought.trainer.rollouts import PromptBuilder
+
+BY_NAME = {published.name: published for published in PUBLISHED}
+STREAM: ShuffledTasks[Task] = ShuffledTasks([Task(task_id="t", prompt="Why?", answer="A")], 0)
+
+
+@tool
+def look(query: str, limit: int = 1) -> str:
+    """Looks."""
+    return query
+
+
+@tool
+def ping() -> str:
+    """Pings."""
+    return "pong"
+
+
+def read(given: Any, name: str = "qwen3", call_format: ToolCallFormat | None = None) -> Trajectory:
+    """The first record of the demonstrations with a published chat template."""
+    registry = ToolRegistry([look, ping])
+    choice = choose_call_format(Renderer(BY_NAME[name].tokenizer()), registry.definitions())
+    renderer = choice.renderer if call_format is None else Renderer(BY_NAME[name].tokenizer())
+    prompts = PromptBuilder(system_prompt="", registry=registry, call_format=call_format or choice.call_format)
+    return DemonstrationReader(prompts, renderer, 4000).read(given, STREAM)[0]
+
+
+def own_text(record: Trajectory, name: str = "qwen3") -> str:
+    renderer = Renderer(BY_NAME[name].tokenizer())
+    return "".join(renderer.decode(run) for run in record.sampled_runs())
+
+
+def said(content: Any, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **more}
+
+
+def call(arguments: Any, name: str = "look", **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "arguments": arguments}, **more}
+
+
+QUESTION = {"role": "user", "content": "Why?"}
+CALLED = said("", tool_calls=[call({"query": "a"}, id="c1")])
+RESULT = {"role": "tool", "content": "found", "tool_call_id": "c1"}
+PLAIN = [QUESTION, CALLED, RESULT, said("So.")]
+
+
+class ChatMessage(BaseModel):
+    """As the messages of OpenAI's client."""
+
+    role: str
+    content: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    refusal: str | None = None
+
+
+FLAT = [QUESTION, said(None, tool_calls=[{"name": "look", "arguments": {"query": "a"}}]), RESULT, said("So.")]
+FORMS: dict[str, Any] = {
+    "messages as JSON": [{"messages": json.dumps(PLAIN)}],
+    "prompt and completion": [{"prompt": PLAIN[:1], "completion": PLAIN[1:]}],
+    "prompt as a text": [{"prompt": "Why?", "completion": PLAIN[1:]}],
+    "column conversations": [{"conversations": PLAIN, "source": "x"}],
+    "objects": [[ChatMessage(**message) for message in PLAIN]],
+    "objects among mappings": [[QUESTION, ChatMessage(**CALLED), RESULT, said("So.")]],
+    "calls without function": [[*FLAT[:2], {"role": "tool", "content": "found"}, FLAT[3]]],
+    "null under unused keys": [
+        [{**message, "refusal": None, "audio": None, "function_call": None} for message in PLAIN]
+    ],
+    "null for arguments that are not used": [
+        [QUESTION, said("", tool_calls=[call({"query": "a", "limit": None, "other": None}, id="c1")]), *PLAIN[2:]]
+    ],
+    "a function of the task": lambda task: {"messages": PLAIN},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_gives_the_same_record(form: str) -> None:
+    record, plain = read(FORMS[form]), read([PLAIN])
+    assert (record.token_ids, record.loss_mask) == (plain.token_ids, plain.loss_mask)
+    assert [event.call.parameters for event in record.tool_events] == [{"query": "a"}]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [lambda task: "So.", [{"conversations": [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "So."}]}]],
+)
+def test_a_text_and_the_keys_from_and_value_are_an_answer(given: Any) -> None:
+    plain = read([[QUESTION, said("So.")]])
+    assert read(given).token_ids == plain.token_ids
+
+
+@pytest.mark.parametrize("arguments", ["", None, "{}", {}])
+def test_a_call_without_arguments_may_have_none(arguments: Any) -> None:
+    record = read(
+        [[QUESTION, said("", tool_calls=[call(arguments, "ping")]), {"role": "tool", "content": "pong"}, said("So.")]]
+    )
+    assert record.tool_events[0].call.parameters == {}
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "thinking"])
+@pytest.mark.parametrize("name", ["qwen3", "in_thought", "gpt_oss", "gpt_oss_thinking"])
+def test_a_thought_under_any_name_is_trained_on(key: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The published template of gpt-oss reads `thinking`."""
+    conversation = [
+        QUESTION,
+        said("", tool_calls=CALLED["tool_calls"], **{key: "Hm, first."}),
+        RESULT,
+        said("So.", **{key: "Now."}),
+    ]
+    template = {"in_thought": "qwen2_5", "gpt_oss_thinking": "gpt_oss"}.get(name, name)
+    if name == "gpt_oss_thinking":
+        published = BY_NAME["gpt_oss"]
+        text = published.text.replace("reasoning_content", "thinking")
+        monkeypatch.setattr(type(published), "text", property(lambda self: text))
+    record = read([conversation], template, InThoughtFormat() if name == "in_thought" else None)
+    written = own_text(record, template)
+    assert "Hm, first." in written and "Now." in written
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "warning"),
+    [
+        ("llama3_1", {**CALLED, "content": "I look."}, "leaves out the text 'I look.'"),
+        ("qwen2_5", {**CALLED, "reasoning_content": "Hm."}, "leaves out the thought 'Hm.'"),
+    ],
+)
+def test_what_the_template_leaves_out_is_reported(name: str, answer: Any, warning: str, caplog: Any) -> None:
+    with caplog.at_level(logging.WARNING):
+        read([[QUESTION, answer, RESULT, said("So.")]], name)
+    assert warning in caplog.text
+
+
+def test_arguments_that_the_tool_would_refuse_are_reported(caplog: Any) -> None:
+    conversation = [
+        QUESTION,
+        said("", tool_calls=[call({"quary": "a"})]),
+        {"role": "tool", "content": "a"},
+        said("So."),
+    ]
+    with caplog.at_level(logging.WARNING):
+        read([conversation, conversation])
+    assert caplog.text.count("row 1: the call of 'look' would fail (missing argument 'query')") == 1
+    assert "row 2" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("conversation", "message"),
+    [
+        ([QUESTION, CALLED, {**RESULT, "tool_call_id": "c9"}, said("So.")], "message 2 has the result of 'c9'.*'c1'"),
+        ([{"from": "human", "value": "Why?"}, {"from": "bot", "value": "So."}], "'bot'"),
+    ],
+)
+def test_what_cannot_be_a_conversation_is_named(conversation: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read([{"conversations": conversation}])
+
+
+def test_calls_that_the_template_does_not_write_are_refused() -> None:
+    """Harmony has one call per message; its template leaves out the others, but not their results."""
+    calls = [call({"query": query}, id=query) for query in "ab"]
+    results = [{**RESULT, "tool_call_id": query} for query in "ab"]
+    with pytest.raises(DataError, match=r"chat template.*would be read as .*'a'.*and they are .*'b'"):
+        read([[QUESTION, said("", tool_calls=calls), *results, said("So.")]], "gpt_oss")
