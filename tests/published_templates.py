@@ -120,6 +120,14 @@ PUBLISHED = [
         label="deepseek",
     ),
     Published(
+        name="dsml_deepseek_v3_2",
+        models="DeepSeek V3.2",
+        tokens=("<｜User｜>", "<｜Assistant｜>", "｜DSML｜"),
+        eos="<｜end▁of▁sentence｜>",
+        bos="<｜begin▁of▁sentence｜>",
+        label="deepseek",
+    ),
+    Published(
         name="gpt_oss",
         models="gpt-oss",
         tokens=("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|call|>"),

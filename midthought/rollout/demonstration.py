@@ -62,7 +62,7 @@ def _in_own_format(
     answers = [number for number, message in enumerate(said) if message["role"] == "assistant"]
     trajectory = Trajectory(task, renderer.prompt(said[:first]))
     for answer, after in zip(answers, [*answers[1:], None], strict=True):
-        token_ids = renderer.answer(said[answer], said[:answer])
+        token_ids = _written(said[answer], said[:answer], renderer, call_format)
         _require_written(said[answer], token_ids, trajectory.token_ids, renderer, call_format)
         trajectory.add_demonstrated(token_ids)
         if after is not None:
@@ -74,6 +74,23 @@ def _in_own_format(
             else:
                 trajectory.add_reply(token_ids)
     return trajectory
+
+
+def _written(
+    answer: Message, history: Sequence[Message], renderer: Renderer, call_format: NativeCallFormat
+) -> list[int]:
+    """Returns the answer's tokens as the template writes it. If its only call could not be read back, because the template does
+    not escape quotes (LFM2), the call is written as the call format does."""
+    token_ids = renderer.answer(answer, history)
+    text, wanted = renderer.decode(token_ids), calls_of(answer)
+    start = call_format.syntax.first_marker(text)
+    if (
+        len(wanted) != 1
+        or start == len(text)
+        or [each.success for each in call_format.parse_all(text[start:])] == [True]
+    ):
+        return token_ids
+    return [*renderer.control(text[:start] + call_format.render_calls(wanted)), token_ids[-1]]
 
 
 def _require_written(

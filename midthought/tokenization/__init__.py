@@ -110,14 +110,7 @@ class Renderer:
 
         Raises `SettingsError` if the template writes the answer in a form that does not continue the prompt.
         """
-        prompt = self.chat_template.text(history, add_generation_prompt=True)
-        text = self.chat_template.text([*history, message])
-        if not text.startswith(prompt):
-            raise SettingsError(
-                f"the chat template does not write this answer as a continuation of its prompt, which ends with "
-                f"{prompt[-40:]!r}; add the thought (reasoning_content) that the prompt begins, or leave it out"
-            )
-        pieces = self.split(text[len(prompt) :])
+        pieces = self.split(self.chat_template.continuation(message, history))
         ends = [index for index, piece in enumerate(pieces) if piece in self.eos_token_ids]
         if ends:
             return self._encode(pieces[: ends[0] + 1])

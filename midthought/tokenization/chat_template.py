@@ -120,6 +120,27 @@ class ChatTemplate:
             plain[:2] = [{**plain[1], "content": f"{plain[0]['content']}\n\n{plain[1]['content']}"}]
         return self._render(plain, add_generation_prompt)
 
+    def continuation(self, message: Message, history: Sequence[Message]) -> str:
+        """Returns the text of an answer after the prompt of `history`, with the end of the turn.
+
+        Thoughts in the history do not matter: a template may drop them when an answer follows (gpt-oss). If the prompt opens a
+        thought and the template does not write thoughts (DeepSeek R1), the answer's thought is written and closed here. Raises
+        `SettingsError` if the template writes the answer in a form that does not continue the prompt.
+        """
+        thought = str(message.get("reasoning_content") or "").strip()
+        for past in (history, [_without_thought(each) for each in history]):
+            prompt = self.text(past, add_generation_prompt=True)
+            text = self.text([*past, message])
+            if text.startswith(prompt):
+                return text[len(prompt) :]
+            before, opening, blanks = prompt.rpartition("<think>")
+            if opening and not blanks.strip() and thought and thought not in text and text.startswith(before):
+                return f"{thought}\n</think>\n\n{text[len(before) :]}"
+        raise SettingsError(
+            f"the chat template does not write this answer as a continuation of its prompt, which ends with "
+            f"{prompt[-40:]!r}; add the thought (reasoning_content) that the prompt begins, or leave it out"
+        )
+
     @functools.cached_property
     def _takes_system(self) -> bool:
         """Whether the template writes system messages."""
@@ -214,6 +235,10 @@ def _plain(message: Message, arguments_as_text: bool) -> dict[str, Any]:
             arguments = json.dumps(arguments, ensure_ascii=False)
         calls.append({**call, "function": {**call["function"], "arguments": arguments}})
     return {**message, "tool_calls": calls}
+
+
+def _without_thought(message: Message) -> Message:
+    return {key: value for key, value in message.items() if key not in ("reasoning_content", "thinking", "reasoning")}
 
 
 def _apart(message: Message) -> tuple[str, Any, str]:

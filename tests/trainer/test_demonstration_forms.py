@@ -181,3 +181,56 @@ def test_calls_that_the_template_does_not_write_are_refused() -> None:
     results = [{**RESULT, "tool_call_id": query} for query in "ab"]
     with pytest.raises(DataError, match=r"chat template.*would be read as .*'a'.*and they are .*'b'"):
         read([[QUESTION, said("", tool_calls=calls), *results, said("So.")]], "gpt_oss")
+
+
+def changed(name: str, monkeypatch: pytest.MonkeyPatch, *pairs: tuple[str, str]) -> None:
+    """Replaces parts of a template."""
+    text = BY_NAME[name].text
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    monkeypatch.setattr(type(BY_NAME[name]), "text", property(lambda self: text))
+
+
+THINKING = [
+    QUESTION,
+    {**CALLED, "reasoning_content": "Hm."},
+    RESULT,
+    {"role": "assistant", "content": "So.", "reasoning_content": "Now."},
+]
+
+
+def test_a_template_that_drops_the_thoughts_before_calls_when_the_answer_follows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the published one of gpt-oss."""
+    changed("gpt_oss", monkeypatch, ("loop.index0 > ns.last_user", '(loop.last or messages[-1].role != "assistant")'))
+    record = read([THINKING], "gpt_oss")
+    written = own_text(record, "gpt_oss")
+    assert written.index("Hm.") < written.index('{"query": "a"}') < written.index("Now.") < written.index("So.")
+
+
+def test_a_thought_that_the_prompt_opens_and_the_template_does_not_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As DeepSeek R1: the prompt ends with an open thought, and answers have none."""
+    changed(
+        "qwen2_5", monkeypatch, ('{{- "<|im_start|>assistant\\n" }}', '{{- "<|im_start|>assistant\\n<think>\\n" }}')
+    )
+    record = read([THINKING], "qwen2_5")
+    written = own_text(record, "qwen2_5")
+    assert written.startswith("Hm.\n</think>\n\n<tool_call>") and "<|im_end|>Now.\n</think>\n\nSo.<|im_end|>" in written
+    with pytest.raises(DataError, match="add the thought"):
+        read([PLAIN], "qwen2_5")
+
+
+def test_a_call_whose_quotes_the_template_does_not_escape_is_written_so_that_it_can_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the published template of LFM2.5."""
+    escaped = r"""(value | replace("\\", "\\\\") | replace("'", "\\'") | replace("\n", "\\n"))"""
+    changed("lfm2", monkeypatch, (escaped, "value"))
+    arguments = {"query": 'What\'s "it"?'}
+    record = read(
+        [[QUESTION, said("", tool_calls=[call(arguments)]), {"role": "tool", "content": "a"}, said("So.")]], "lfm2"
+    )
+    assert record.tool_events[0].call.parameters == arguments
+    assert "look(query='What\\'s \"it\"?')]<|tool_call_end|><|im_end|>" in own_text(record, "lfm2")

@@ -59,6 +59,8 @@ class CallSyntax:
     """Between name and arguments; `{id}` is the call's id."""
     before_key: str = ""
     after_key: str = ""
+    after_key_of_others: str = ""
+    """`name_then_tags`: after the key of a value that is no string, if the template distinguishes them (DeepSeek V3.2)."""
     after_value: str = ""
     without_arguments: str = ""
     """`name_then_tags`: the text after the name of a call without arguments, up to the end of the call."""
@@ -102,10 +104,13 @@ class CallSyntax:
         if not arguments:
             return head + self.without_arguments
         pairs = (
-            f"{self.before_key}{key}{self.after_key}{self._value(value)}{self.after_value}"
+            f"{self.before_key}{key}{self._after_key(value)}{self._value(value)}{self.after_value}"
             for key, value in arguments.items()
         )
         return f"{head}{self.before_arguments}{''.join(pairs)}{self.after_call}"
+
+    def _after_key(self, value: Any) -> str:
+        return self.after_key if isinstance(value, str) else self.after_key_of_others or self.after_key
 
     def _quoted(self, value: Any) -> str:
         if not isinstance(value, str):
@@ -229,10 +234,13 @@ class CallSyntax:
         name, _ = self._head(block)
         if name is None:
             return malformed(f"no tool is named; {self._remedy()}", raw)
-        pair = f"{_flexible(self.before_key)}(.*?){_flexible(self.after_key)}(.*?){_flexible(self.after_value)}"
+        others = f"|({_flexible(self.after_key_of_others)})" if self.after_key_of_others else "()"
+        middle = f"(?:{_flexible(self.after_key)}{others})"
+        pair = f"{_flexible(self.before_key)}(.*?){middle}(.*?){_flexible(self.after_value)}"
         arguments: dict[str, Any] = {}
-        for key, value in re.findall(pair, block, flags=re.DOTALL):
-            arguments[key.strip()] = self._read_value(value, types(name, key.strip()))
+        for key, is_other, value in re.findall(pair, block, flags=re.DOTALL):
+            is_string = bool(self.after_key_of_others) and not is_other
+            arguments[key.strip()] = self._read_value(value, ("string",) if is_string else types(name, key.strip()))
         if len(arguments) != block.count(self.before_key.strip()):
             return malformed(f"an argument is not closed or occurs twice; {self._remedy()}", raw, name)
         return _call(name, arguments, raw, None)

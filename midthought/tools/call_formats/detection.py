@@ -30,6 +30,7 @@ _LABELS = {
     "<|python_tag|>": "llama",
     "[TOOL_CALLS]": "mistral",
     "<｜tool▁call▁begin｜>": "deepseek",
+    "<｜DSML｜": "deepseek",
     "to=functions.": "harmony",
     "<|tool_call_begin|>": "kimi",
     "<|tool_call|>": "tool_call_list",
@@ -183,9 +184,10 @@ class _Probe:
             syntax.write([(_TOOL, arguments, call_id)]), lambda tool, key: ("string" if key == "probekey" else "array",)
         )
         is_read = [(call.tool_name, call.parameters) for call in found] == [(_TOOL, arguments)]
-        plain = syntax.write([(_TOOL, _ARGUMENTS, call_id)])
-        if not is_read or plain.strip() not in self._turn([(_ARGUMENTS, call_id)]):
-            raise _NotWritten(_UNSUPPORTED)
+        kinds = {"probekey": "a", "probenumber": 2, "probetruth": True}
+        for each in (_ARGUMENTS, kinds):
+            if not is_read or syntax.write([(_TOOL, each, call_id)]).strip() not in self._turn([(each, call_id)]):
+                raise _NotWritten(_UNSUPPORTED)
 
     def _around_answer(self) -> tuple[str, str]:
         """Returns what stands around an answer after its thought."""
@@ -249,7 +251,8 @@ class _Probe:
         if not (after_key == also_after_key and before_key and after_value.strip() and after.startswith(after_value)):
             raise _NotWritten(_UNSUPPORTED)
         empty = self._turn([({}, call_id)]).partition(_TOOL)[2]
-        truth = self._turn([({"probekeya": True}, call_id)]).partition(f"probekeya{after_key}")[2]
+        other = re.search(r"probekeya(.*?)(true|True)", self._turn([({"probekeya": True}, call_id)]), flags=re.DOTALL)
+        after_other = other[1] if other else after_key
         nested = self._turn([({"probekeya": {"probekey": True}}, call_id)])
         return CallSyntax(
             label="",
@@ -257,9 +260,10 @@ class _Probe:
             before_arguments=before_first[: len(before_first) - len(before_key)],
             before_key=before_key,
             after_key=after_key,
+            after_key_of_others="" if after_other == after_key else after_other,
             after_value=after_value,
             without_arguments=empty,
-            has_python_words=truth.startswith("True"),
+            has_python_words=other is not None and other[2] == "True",
             has_python_objects="{'probekey': True}" in nested,
         )
 
