@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from midthought.guards.finding import Finding, by_evidence
 from midthought.guards.history import History, Row, broke_down, last_names, mean_of, step_of, too_hot, value
 from midthought.guards.registry import LOWER_LEARNING_RATE, guard
+from midthought.report.run_record import JUDGING_PARTS
 
 MAX_FAILED_ITERS = 3
 """Iterations in a row whose episodes all fail. The run stops after them, or after one if no episode had a reward before."""
@@ -25,8 +26,6 @@ LENGTH_FACTOR = 2.0
 MIN_LENGTH_CHANGE = 16
 """In tokens."""
 MAX_REPETITION = 0.5
-JUDGING_PARTS = ("exact_match", "correct", "correctness", "answer")
-"""Reward parts that show whether the answer was right."""
 
 
 @guard("episodes_fail", policy="stop")

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from midthought.config import TrainingConfig
+
 Row = Mapping[str, float]
 """Metrics of an iteration or a validation, with `step`; a value that is not finite is NaN."""
 
@@ -62,6 +64,12 @@ class History:
     def recent(self, name: str, count: int = 3) -> float:
         """Returns the mean of a metric over the last `count` iterations; NaN if they did not log it."""
         return mean_of(self.iterations[-count:], name)
+
+
+def episodes_per_task(history: History) -> int:
+    """Returns `training.group_size`, or the default of the estimator. The samples of a task are no independent ones."""
+    needs = TrainingConfig.estimator_needs.get(history.setting("training.adv_estimator", "gae"), ())
+    return history.setting("training.group_size") or (8 if "groups" in needs else 1)
 
 
 def step_of(row: Row) -> int:

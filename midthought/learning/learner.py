@@ -19,6 +19,7 @@ from torch import Tensor
 from midthought.algo.aggregation import loss_weights
 from midthought.algo.kl import KLController
 from midthought.config import TrainingConfig
+from midthought.errors import SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import correct_batch, credit_batch, entropy_controller
 from midthought.learning.distributed.process_group import ProcessGroup, SingleProcess
@@ -312,6 +313,11 @@ class Learner:
                 terms = losses(micro if is_own else replace(micro, slots=None), batch.num_policy_tokens)
                 if not is_own:
                     terms = {name: 0.0 * value for name, value in terms.items()}
+                if not terms["loss"].requires_grad:
+                    raise SettingsError(
+                        "the loss depends on no weight that learns: the weights that answer are frozen (requires_grad=False); "
+                        "call model.requires_grad_(True), or set model.lora_rank"
+                    )
                 terms["loss"].backward()
                 self.optimizer.gather()
                 for name, value in terms.items():

@@ -16,6 +16,7 @@ from midthought.config import TrainingConfig
 from midthought.errors import CheckpointError
 from midthought.learning.distributed.dtensor import part_like, whole
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule, learning_rate_factor
+from midthought.learning.movement import Movement
 
 HALF = (torch.bfloat16, torch.float16)
 GRADIENT_NORMS = {"policy": "grad_norm", "critic": "critic_grad_norm"}
@@ -56,6 +57,8 @@ class Optimizer:
                 copied = parameter.detach().to(torch.float32 if is_wider else parameter.dtype, copy=True)
                 self._masters[parameter] = copied.cpu() if training.offload_optimizer else copied
         self._adam = self._create()
+        policy = modules["policy"].parameters() if "policy" in modules else ()
+        self._movement = Movement([each for each in policy if each.requires_grad])
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -80,7 +83,8 @@ class Optimizer:
         """Takes a step of the modules in `numbers` (module -> its own step number, from 0); none if a gradient is not finite.
 
         Other modules do not change. Returns `grad_norm` (of the policy, before clipping), `critic_grad_norm`,
-        `learning_rate` (the policy's), each if that module steps, and `num_skipped_steps`.
+        `learning_rate` (the policy's), `weight_change` and `step_size` (the policy's, `Movement`), each if that module steps,
+        and `num_skipped_steps`.
         """
         modules = {name: module for name, module in self._modules.items() if name in numbers}
         for waiting in (module for name, module in self._modules.items() if name not in numbers):
@@ -93,12 +97,15 @@ class Optimizer:
                 group["lr"] = rates[group["module"]]
         norms = {name: self._clip(module) for name, module in modules.items()}
         finite = all(math.isfinite(norm) for norm in norms.values())
+        if "policy" in rates:
+            self._movement.begin()
         if finite:
             self._adam.step()
             self._round()
         metrics = {GRADIENT_NORMS[name]: norm for name, norm in norms.items()}
         if "policy" in rates:
-            metrics["learning_rate"] = rates["policy"]
+            metrics["learning_rate"] = rate = rates["policy"]
+            metrics |= self._movement.end(self._peak("policy"), rate * self.training.weight_decay if finite else 0.0)
         return {**metrics, "num_skipped_steps": float(not finite)}
 
     def learning_rate_factor(self, module: str, step: int) -> float:

@@ -17,7 +17,8 @@ MAX_COMPARED = 1024
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Means over the episodes: reward and its parts, calls, lengths, stop reasons. The shares include failed episodes.
 
-    `episode/count`: number of episodes. `episode/repetition`: share of repeated sequences of `NGRAM` policy tokens.
+    `episode/count`: number of episodes. `episode/top_reward`: share of episodes with the highest reward
+    among these. `episode/repetition`: share of repeated sequences of `NGRAM` policy tokens.
     `episode/sampled_nats`: mean negative log-probability of a policy token, which estimates the entropy without a learner.
     `episode/empty_thoughts`: share of thoughts without a word, if there is a thought. `episode/repeated_calls`: share of calls
     that equal an earlier one of their episode. `episode/no_calls_left`: share of episodes with a call beyond the limit.
@@ -37,6 +38,9 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         metrics["reward/per_call"] = sum(sum(reward.calls) for reward in judged) / len(judged)
     if any(reward.spans for reward in judged):
         metrics["reward/per_span"] = sum(value for reward in judged for _, _, value in reward.spans) / len(judged)
+    if totals:
+        near = max(totals) - 1e-6 * max(1.0, abs(max(totals)))
+        metrics["episode/top_reward"] = sum(total >= near for total in totals) / len(totals)
     count = len(trajectories)
     metrics["episode/calls"] = sum(trajectory.num_calls for trajectory in trajectories) / count
     metrics["episode/policy_tokens"] = sum(trajectory.num_sampled for trajectory in trajectories) / count

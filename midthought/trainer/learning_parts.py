@@ -122,7 +122,7 @@ class LearningParts:
             self._self_teacher,
             learned,
         )
-        metrics |= self._tasks.statistics(data.trajectories)
+        metrics |= self._tasks.training_metrics(data.trajectories)
         seconds = data.seconds + time.perf_counter() - began
         metrics["time/seconds"] = seconds
         metrics["time/tokens_per_second"] = sum(len(t.token_ids) for t in data) / seconds

@@ -85,6 +85,19 @@ class TrainingTasks(ABC):
         """Returns whether the answer is right, as `rewards.correct` judges it. None: the task has no answer to compare with."""
         return bool(correct(trajectory)) if trajectory.task.answer else None
 
+    def training_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
+        """Returns `statistics`, and how the reward agrees with `is_right`: `episode/right`, the share of right answers, and the
+        mean reward of right and of wrong ones (`episode/reward_if_right`, `episode/reward_if_wrong`), if there are any."""
+        earned: dict[bool, list[float]] = {True: [], False: []}
+        for each in done:
+            if each.reward is not None and (right := self.is_right(each)) is not None:
+                earned[right].append(each.reward.total)
+        metrics = self.statistics(done)
+        if num := len(earned[True]) + len(earned[False]):
+            metrics = {**metrics, "episode/right": len(earned[True]) / num}
+        names = {True: "episode/reward_if_right", False: "episode/reward_if_wrong"}
+        return metrics | {names[right]: sum(rewards) / len(rewards) for right, rewards in earned.items() if rewards}
+
     def evaluation_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
         """Returns the metrics of a validation: `rollout_metrics`, `statistics`, and `exact_match` if tasks have an answer."""
         metrics = rollout_metrics(done) | self.statistics(done)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from doctor_runs import COLOURS, GREEN, QUESTIONS, ROWS, Arguments, answer_of, examined, rewarded, run, with_tokenizer
 
 from midthought import Tool, ToolDefinition, ToolParameter, Trainer, Trajectory, tool
@@ -35,6 +37,13 @@ def template(change: Callable[[str], str]) -> Callable[[Any], None]:
 
 def without_answer_start(text: str) -> str:
     return text.split("{% if add_generation_prompt")[0]
+
+
+def with_head_only(arguments: Arguments) -> Arguments:
+    """Freezes the model and adds a trainable part that the forward pass does not use."""
+    arguments["model"] = copy.deepcopy(arguments["model"]).requires_grad_(False)
+    arguments["model"].score = torch.nn.Linear(64, 1)
+    return arguments
 
 
 class Renamed(Tool):
@@ -68,6 +77,24 @@ MISTAKES: dict[str, tuple[Callable[[Arguments], Arguments], str, str]] = {
         "validation",
         "3 of 3 held-out prompts",
     ),
+    "a learning rate that was mistyped": (
+        lambda taught: run(taught, learning_rate=1e-12),
+        "movement",
+        "training.learning_rate=1e-12",
+    ),
+    "clipping meant as none": (
+        lambda taught: run(taught, max_grad_norm=1e-9),
+        "movement",
+        "training.max_grad_norm=1e-09",
+    ),
+    "a warm-up that is longer than the run": (
+        lambda taught: run(taught, warmup_steps=20_000, num_train_iters=12),
+        "movement",
+        "training.warmup_steps=20000",
+    ),
+    "AdamW's epsilon": (lambda taught: run(taught, adam_epsilon=100.0), "movement", "training.adam_epsilon=100"),
+    "a frozen model with a new head": (lambda taught: with_head_only(run(taught)), "movement", "65 of the"),
+    "a KL penalty of 20": (lambda taught: run(taught, kl_coef=20.0), "movement", "training.kl_coef=20"),
     "a hint in the prompt": (
         lambda taught: run(taught, dataset=asked("(The correct colour is {answer}.) {question} Use one word.")),
         "answer_in_prompt",

@@ -44,12 +44,19 @@ HEALTHY = {
     "num_optimizer_steps": 2,
     "num_skipped_steps": 0,
     "grad_norm": 0.5,
+    "weight_change": 1e-4,
+    "step_size": 0.3,
+    "episode/right": 0.6,
+    "episode/reward_if_right": 1.0,
+    "episode/reward_if_wrong": 0.0,
+    "episode/top_reward": 0.6,
     "value_loss": 0.1,
     "approx_kl": 0.001,
     "entropy": 0.5,
     "logprob_difference_mean": 1e-6,
     "logprob_difference_max": 1e-5,
 }
+CONTENT = {"reward/mean": 0.98, "reward/std": 0.1, "episode/top_reward": 0.95, "reward/correct": math.nan}
 CRASHED = {"reward/mean": 0.0, "reward/std": 0.0, "reward/correct": 0.0}
 
 
@@ -125,6 +132,42 @@ FAILURES = {
         [{"value_loss": 80.0, "reward/mean": 500.0, "reward/std": 0.0}],
         "spike",
         "rewards of another size",
+    ),
+    "updates that change nothing": (
+        0,
+        [{"weight_change": 1e-11, "step_size": 0.3, "learning_rate": 1e-12}] * 5,
+        "policy_unchanged",
+        "training.learning_rate=1e-12",
+    ),
+    "a part that the model does not use": (
+        0,
+        [{"weight_change": 0.0, "step_size": 0.0, "learning_rate": 1e-3}] * 5,
+        "policy_unchanged",
+        "frozen parameters",
+    ),
+    "wrong answers earn more": (
+        0,
+        [{"episode/right": 0.5, "episode/reward_if_right": 0.1, "episode/reward_if_wrong": 0.9}] * 5,
+        "reward_misjudges",
+        "the sign of the reward",
+    ),
+    "a judge that is content with wrong answers": (
+        0,
+        [{**CONTENT, "episode/right": 0.2, "episode/reward_if_right": 1.0, "episode/reward_if_wrong": 0.98}] * 5,
+        "reward_misjudges",
+        "content with nearly every answer",
+    ),
+    "a judge that is always content": (
+        0,
+        [{**CONTENT, "episode/right": math.nan}] * 5,
+        "reward_misjudges",
+        "content with nearly every answer",
+    ),
+    "right answers that are gone": (
+        6,
+        [{"episode/right": 0.0, **CRASHED}] * 5,
+        "right_answers_lost",
+        "steps that are too large",
     ),
     "the limit of turns": (0, [{"episode/max_turns": 1.0}] * 5, "turn_limit", "does not end its episodes"),
     "truncated: replies": (

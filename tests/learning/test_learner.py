@@ -13,7 +13,7 @@ from midthought.algo.correction import rollout_weights
 from midthought.algo.credit import ESTIMATORS, CreditInputs, advantage_estimator
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, TokenLosses, policy_loss
 from midthought.config import TrainingConfig
-from midthought.errors import CheckpointError
+from midthought.errors import CheckpointError, SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
@@ -197,6 +197,13 @@ def test_grpo_needs_no_critic_and_compares_within_the_group(make_policy, batch):
     scores = batch.by_episode(credited.advantages).sum(1) / batch.by_episode(batch.loss_mask).sum(1)
     torch.testing.assert_close(scores, torch.tensor([-(0.5**0.5), 0.5**0.5] * 4), atol=1e-4, rtol=1e-4)
     assert "value_loss" not in learner.update(credited)
+
+
+def test_a_loss_that_no_trained_weight_reaches_is_an_error_with_its_remedy(make_policy, batch):
+    learner = build_learner(make_policy, critic=None, adv_estimator="grpo", norm_adv_by_std=False)
+    learner.policy.requires_grad_(False)
+    with pytest.raises(SettingsError, match=r"frozen .*requires_grad_\(True\)"):
+        learner.update(prepared(learner, batch))
 
 
 def two_turns(paid: tuple[float, ...], group: int = 0) -> Trajectory:

@@ -13,6 +13,7 @@ import torch
 from small_environments import COLOURS, QUESTIONS, Colours, Raising, settings, twice
 
 from midthought import RayPPOTrainer, TrainingStoppedError, tool
+from midthought.env.rewards import correct
 from midthought.guards.command import judge
 
 pytestmark = pytest.mark.slow
@@ -94,6 +95,12 @@ def works_until(number):
     return repeat
 
 
+def head_only(model):
+    """Only a part learns that the forward pass does not use."""
+    model.requires_grad_(False)
+    model.score = torch.nn.Linear(64, 1)
+
+
 def never_ends(model):
     """Without the token that ends an answer."""
     end = torch.tensor(model.generation_config.eos_token_id).flatten()
@@ -147,6 +154,17 @@ PLANTED = {
         {"temperature": 1e-3, "env": Colours} | GROUPS,
         "no_reward_variance",
         "inference.temperature",
+    ),
+    "learning rate 1e-12": ({"learning_rate": 1e-12}, "policy_unchanged", "training.learning_rate=1e-12"),
+    "gradients clipped to 1e-9": ({"max_grad_norm": 1e-9}, "policy_unchanged", "training.max_grad_norm=1e-09"),
+    "epsilon of 1e6": ({"adam_epsilon": 1e6}, "policy_unchanged", "training.adam_epsilon=1e+06"),
+    "warm-up of 1e7 steps": ({"warmup_steps": 10_000_000}, "policy_unchanged", "training.warmup_steps=10000000"),
+    "frozen model": ({"change": head_only}, "policy_unchanged", "frozen parameters"),
+    "right answers cost": ({"reward_fn": lambda t: -correct(t)}, "reward_misjudges", "the sign of the reward"),
+    "a judge that is always content": (
+        {"reward_fn": lambda t: 0.9 if not t.num_sampled % 31 else 1.0},
+        "reward_misjudges",
+        "content with nearly every answer",
     ),
     "temperature 5": ({"temperature": 5.0}, "random_samples", "inference.temperature=5"),
     "temperature 5, environment": (

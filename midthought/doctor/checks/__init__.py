@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 from importlib import import_module
 
-_FIRST = ("machine", "tokens", "calls", "lengths", "data")
+_FIRST = ("machine", "tokens", "calls", "lengths", "data", "movement")
 """Modules whose checks run first: the fast ones."""
 
 

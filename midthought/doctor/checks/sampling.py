@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from midthought.doctor.registry import check
 from midthought.doctor.setup import Setup, SkippedError
-from midthought.guards.finding import Finding
+from midthought.guards.finding import Finding, by_evidence
 from midthought.types import StopReason, ToolEvent, ToolOutcome, Trajectory
 
 NUM_PROMPTS = 16
@@ -97,7 +97,7 @@ def episodes(setup: Setup) -> Iterator[Finding]:
 
 @check("tools")
 def tools(setup: Setup) -> Iterator[Finding]:
-    """Most of the sampled calls of a tool return a result."""
+    """Most of the sampled calls of a tool succeed, and return a text."""
     calls: dict[str, list[ToolEvent]] = defaultdict(list)
     for event in (event for episode in samples_of(setup).episodes for event in episode.tool_events):
         calls[event.call.tool_name or ""].append(event)
@@ -112,6 +112,18 @@ def tools(setup: Setup) -> Iterator[Finding]:
                 causes=("the tool raises, hangs, or needs something that is missing here", "wrong arguments"),
                 action=f"call the tool yourself, ToolRegistry.execute_tool({name!r}, …), and correct what the message names",
             )
+        worked = [str(event.call.result).strip() for event in events if event.outcome is ToolOutcome.OK]
+        empty = [text for text in worked if text in ("", "None", "null")]
+        if len(worked) >= MIN_CALLS and len(empty) > 0.9 * len(worked):
+            yield Finding(
+                subject=name,
+                observation=f"{len(empty)} of {len(worked)} sampled calls of {name!r} that succeed return nothing ({empty[0]!r})",
+                causes=(
+                    "the tool's function prints its result or lacks a return",
+                    "it finds nothing for these arguments",
+                ),
+                action=f"call the tool yourself, ToolRegistry.execute_tool({name!r}, …), and let it return a text",
+            )
 
 
 @check("reward_variance")
@@ -123,14 +135,16 @@ def reward_variance(setup: Setup) -> Iterator[Finding]:
         raise SkippedError("no sampled episode has a reward")
     flat = [rewards for rewards in groups if math.isclose(min(rewards), max(rewards), abs_tol=1e-9)]
     by_group = "groups" in setup.config.training.needs
+    temperature = setup.config.inference.temperature
     values = {round(reward, 9) for rewards in groups for reward in rewards}
     if len(values) == 1 or (by_group and len(flat) == len(groups)):
         yield Finding(
             observation=f"all {GROUP_SIZE} rewards of a prompt are equal in all {len(groups)} groups (reward "
             f"{min(values):g} to {max(values):g})",
-            causes=(
-                "the reward does not tell these episodes apart",
-                "all prompts are too hard or too easy for the policy",
+            causes=by_evidence(
+                (temperature < 0.5, f"too little exploration: inference.temperature={temperature:g}"),
+                (None, "the reward does not tell these episodes apart"),
+                (None, "all prompts are too hard or too easy for the policy"),
             ),
             action="take prompts of another difficulty, supervised steps before (sft), a finer reward, or a larger group_size",
         )
