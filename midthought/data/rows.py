@@ -57,8 +57,12 @@ def rows_of(source: Any) -> Iterator[Row]:
         elif isinstance(column, str | int | float):
             remedy = "put a single row into a list"
         raise DataError(f"the data set is a mapping of {', '.join(map(str, source))}, not a list of rows; {remedy}")
+    if callable(collect := getattr(source, "collect", None)):  # a lazy table of Polars
+        source = collect()
     if hasattr(source, "columns"):
         return _iterated(_table_rows(source))
+    if not isinstance(source, Iterable) and hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        source = [source[number] for number in range(len(source))]  # a torch.utils.data.Dataset
     if not isinstance(source, Iterable) or isinstance(source, bytes):
         raise DataError(f"the data set is {type(source).__name__}; give a path, a list of rows, or a `datasets` object")
     return _iterated(source)

@@ -25,6 +25,7 @@ PROMPT_KEYS = ("prompt", "question", "problem", "instruction", "query", "message
 ANSWER_KEYS = (
     *("answer", "ground_truth", "reward_model.ground_truth", "target", "solution"),
     *("final_answer", "expected_answer", "answers", "answerKey", "correct_answer", "gold", "reference", "label"),
+    *("golden_answers", "gold_answer", "reference_answer", "expected_output", "expected", "correct answer", "correct"),
 )
 """Columns of the ground truth; a dot refers to a nested column (verl's rows)."""
 DATASET_LABEL = "dataset"

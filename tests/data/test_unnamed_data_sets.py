@@ -71,9 +71,39 @@ def test_squads_answers_are_one_truth_and_its_aliases():
     assert (task.answer, task.aliases) == ("Ada", ("Ada L.",))
 
 
-@pytest.mark.parametrize("column", ["gold", "reference", "correct_answer", "Answer", "answerkey"])
+@pytest.mark.parametrize(
+    "column",
+    ["gold", "reference", "correct_answer", "Answer", "answerkey", "Correct Answer", "gold_answer", "expected"],
+)
 def test_further_names_of_the_truth(column):
     assert task_of({"question": "How much?", column: decimal.Decimal("1.50")}).answer == "1.50"
+
+
+def test_several_right_answers_are_one_truth_and_its_aliases():
+    task = task_of({"question": "Who?", "golden_answers": ["Ada", "Ada L."]})
+    assert (task.answer, task.aliases) == ("Ada", ("Ada L.",))
+
+
+def test_rows_by_number_and_lazy_tables_are_data_sets():
+    rows = [{"question": "1?", "answer": "1"}, {"question": "2?", "answer": "2"}]
+
+    class ByNumber:  # a torch.utils.data.Dataset has no iterator
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, number):
+            return rows[number]
+
+        __iter__ = None
+
+    class Lazy:  # polars.LazyFrame
+        columns = ("question", "answer")
+
+        def collect(self):
+            return rows
+
+    for source in (ByNumber(), Lazy()):
+        assert [task.answer for task in load_tasks(source)] == ["1", "2"]
 
 
 @pytest.mark.parametrize("row", [{"question": "a\ud800", "answer": "1"}, {"question": "a", "answer": "\ud800"}])
