@@ -17,7 +17,7 @@ from midthought.trainer.trainer import Trainer
 
 NAMES = [
     *("ppo", "grpo", "dr_grpo", "dapo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax", "opo"),
-    *("gspo", "cispo", "sapo", "gmpo", "clip_cov", "kl_cov", "dppo_tv", "dppo_kl", "vapo", "vc_ppo"),
+    *("gspo", "gspo_sequence", "cispo", "sapo", "gmpo", "clip_cov", "kl_cov", "dppo_tv", "dppo_kl", "vapo", "vc_ppo"),
     *("rft", "rest_em", "dpo", "online_dpo", "distillation", "gkd", "sdpo", "sdpo_topk"),
 ]
 
@@ -141,6 +141,27 @@ def test_an_unknown_name_gets_the_nearest_ones():
             wrong()
     with pytest.raises(SettingsError, match=r"training.algorithm='drgrpo': Did you mean 'dr_grpo'"):
         podcast("training.algorithm=drgrpo")
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("GRPO", "Did you mean 'grpo'"),
+        ("Dr. GRPO", "Did you mean 'dr_grpo'?"),
+        ("REINFORCE++", "Did you mean 'reinforce_plus_plus'?"),
+        ("Clip-Cov", "Did you mean 'clip_cov'?"),
+        ("dppo", "Did you mean 'dppo_tv' or 'dppo_kl'?"),
+        ("expert iteration", "Did you mean 'rft'?"),
+        ("on-policy distillation", "Did you mean 'distillation'?"),
+        ("gae", "'gae' is an estimator: set training.adv_estimator='gae'"),
+        ("grpo_calls", "'grpo_calls' is an estimator: set training.adv_estimator='grpo_calls'"),
+        ("nll", "'nll' is a policy loss: set training.policy_loss='nll'"),
+        ("icepop", "set training.rollout_correction='masked'"),
+    ],
+)
+def test_names_as_papers_and_other_packages_write_them_are_answered_with_ours(name, remedy):
+    with pytest.raises(SettingsError, match=re.escape(f"algorithm={name!r}: {remedy}")):
+        of(name)
 
 
 def test_a_frozen_copy_keeps_its_algorithm():

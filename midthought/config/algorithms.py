@@ -7,6 +7,7 @@ depend on the model and the hardware.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -118,6 +119,10 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "2507.18071, section 5.1",
         {"policy_loss": "gspo", **_BY_EPISODE, "clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4},
     ),
+    "gspo_sequence": Algorithm(
+        "2507.18071, section 5.1, with the gradient through the ratio of the row",
+        {"policy_loss": "gspo_sequence", **_BY_EPISODE, "clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4},
+    ),
     "cispo": Algorithm(
         "2506.13585; largest weight 5 of ScaleRL, 2510.13786",
         {"policy_loss": "cispo", "clip_ratio_low": 1.0, "clip_ratio_high": 4.0},
@@ -202,6 +207,21 @@ def algorithm_values(name: object) -> dict[str, Any]:
     return {**COMMON, **ALGORITHMS[name].values}
 
 
+_OTHER_NAMES = {
+    "dppo": "Did you mean 'dppo_tv' or 'dppo_kl'?",
+    "expert_iteration": "Did you mean 'rft'?",
+    "raft": "Did you mean 'rft'?",
+    "rejection_sampling": "Did you mean 'rft'?",
+    "on_policy_distillation": "Did you mean 'distillation'?",
+    "opd": "Did you mean 'distillation'?",
+    "gspo_token": "Did you mean 'gspo'?",
+    "geo_mean": "Did you mean 'gmpo'?",
+    "tis": "set training.rollout_correction='truncated', a correction of any algorithm",
+    "icepop": "set training.rollout_correction='masked', a correction of any algorithm",
+}
+"""Names of methods in papers and other packages, and what to write here."""
+
+
 class AlgorithmSection(Section):
     """A section with the setting `algorithm`, and the names of estimators and policy losses. Values that are given together with
     `algorithm`, or later, win over the preset."""
@@ -250,10 +270,10 @@ class AlgorithmSection(Section):
 
     algorithm: str | None = None
     """Preset of the settings of a published algorithm: `ppo`, `grpo`, `dr_grpo`, `dapo`, `rloo`, `reinforce_plus_plus`,
-    `reinforce_plus_plus_baseline`, `remax`, `opo`, `gspo`, `cispo`, `sapo`, `gmpo`, `clip_cov`, `kl_cov`, `dppo_tv`, `dppo_kl`,
-    `vapo`, `vc_ppo`, `rft`, `rest_em`, `dpo`, `online_dpo`, `distillation`, `sdpo` (values: docs/algorithms.md). It sets
-    estimator, loss, averages, bounds, KL, entropy and the like; settings that are given with it, or later, win. Null: no
-    preset."""
+    `reinforce_plus_plus_baseline`, `remax`, `opo`, `gspo`, `gspo_sequence`, `cispo`, `sapo`, `gmpo`, `clip_cov`, `kl_cov`,
+    `dppo_tv`, `dppo_kl`, `vapo`, `vc_ppo`, `rft`, `rest_em`, `dpo`, `online_dpo`, `distillation`, `gkd`, `sdpo`, `sdpo_topk`
+    (values: docs/algorithms.md). It sets estimator, loss, averages, bounds, KL, entropy and the like; settings that are given
+    with it, or later, win. Null: no preset."""
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**{**algorithm_values(values.get("algorithm")), **values})
@@ -272,8 +292,24 @@ class AlgorithmSection(Section):
     @classmethod
     def _is_known(cls, name: Any) -> Any:
         if name is not None and (not isinstance(name, str) or name not in ALGORITHMS):
-            raise ValueError(near_names(str(name), ALGORITHMS))
+            raise ValueError(cls._remedy(str(name)))
         return name
+
+    @classmethod
+    def _remedy(cls, name: str) -> str:
+        """Returns what to write instead of an unknown name: papers and other packages spell methods in other ways."""
+        plain = re.sub(r"[^a-z0-9]+", "_", name.lower().replace("++", "_plus_plus")).strip("_")
+        if plain in ALGORITHMS:
+            return near_names(plain, [plain]).partition(" Known")[0] + f" Known: {', '.join(sorted(ALGORITHMS))}."
+        if plain in _OTHER_NAMES:
+            return _OTHER_NAMES[plain]
+        for noun, setting, known in (
+            ("an estimator", "adv_estimator", cls.estimator_needs),
+            ("a policy loss", "policy_loss", cls.policy_losses),
+        ):
+            if plain in known:
+                return f"{plain!r} is {noun}: set training.{setting}={plain!r}, with the algorithm whose other values you want"
+        return near_names(name, ALGORITHMS)
 
 
 def algorithm_summary(training: AlgorithmSection) -> str:
