@@ -85,7 +85,7 @@ def test_chapters_without_speech_are_reported(read):
     [
         ("a.csv", "time,level,message\n" + "10:00,INFO,Job 4 was started by the timer\n" * 30, "lines recur"),
         ("a.log", "".join(f"10:00:{n} [INFO] db: request {n} ended after 3 ms\n" for n in range(10, 40)), "lines recur"),
-        ("a.txt", "".join(f"call_{n:03}.wav: {text}\n" for n, text in enumerate(LINES)), "many lines start alike"),
+        ("a.txt", "".join(f"call_{n:03}.wav: {text}\n" for n, text in enumerate(LINES)), "codes of a markup"),
         ("a.txt", "".join(f"{text}=20and=E2=80=93so=\n" for text in LINES), "codes of a markup"),
         ("a.csv", "Words,when\n" + "".join(f'"SPEAKER_0{n}:\n{text}",{n}\n' for n, text in enumerate(LINES)), "labels of"),
         ("a.vtt", f"WEBVTT\n\n00:01.000 --> 00:09.000\n<v Ann>{WORDS}</v>\n\n" + f"{WORDS}\n", "not part of a cue"),

@@ -1,4 +1,4 @@
-"""Timed annotations of programs: ELAN (.eaf), Praat's TextGrid in its long form, and the XML of video services.
+"""Timed annotations of programs: ELAN (.eaf), Transcriber (.trs), Praat's TextGrid in its long form; XML of video services.
 
 The markup is scanned for its tags, in linear time, so that entities and nesting cost nothing.
 """
@@ -15,7 +15,9 @@ from midthought.memory.formats.timed_text import elements
 from midthought.memory.markup import unescape
 from midthought.memory.turns import clock_time
 
-_START = re.compile(r"\s*(?:<\?xml[^<>]*>\s*)?<(?:transcript|timedtext|ANNOTATION_DOCUMENT)\b")
+_START = re.compile(
+    r"\s*(?:<\?xml[^<>]*>\s*)?(?:<!DOCTYPE Trans [^<>]*>\s*)?<(?:transcript|timedtext|ANNOTATION_DOCUMENT|Trans)\b"
+)
 _GRID = re.compile(r'\s*File type = "ooTextFile"')
 _GRID_FIELD = re.compile(
     r'^\s*(?P<key>name|xmin|text) = (?:"(?P<text>(?:[^"]|"")*)"|(?P<number>\d[\d.]{0,20}))\s*$', re.MULTILINE
@@ -30,13 +32,15 @@ class _Annotation(NamedTuple):
 
 @transcript_format(
     "timed XML",
-    suffixes=(".eaf", ".srv1", ".srv2", ".srv3"),
+    suffixes=(".eaf", ".srv1", ".srv2", ".srv3", ".trs"),
     remedy="give it '<transcript><text start=\"1.0\">words</text></transcript>'",
     shown_by=lambda text, suffix: bool(_START.match(text[:2000])),
 )
 def read_timed_xml(text: str) -> Reading:
-    """`<text start>` in seconds, `<p t>` in milliseconds with words in `<s>`; in ELAN the tier's participant is the speaker."""
+    """`<text start>` in seconds, `<p t>` in milliseconds with words in `<s>`. The speaker is that of ELAN's tier, or of
+    Transcriber's turn."""
     slots: dict[str, float] = {}
+    names: dict[str, str] = {}
     found: list[_Annotation] = []
     speaker, seconds = "", 0.0
     for tag, attributes, after in elements(text):
@@ -45,6 +49,13 @@ def read_timed_xml(text: str) -> Reading:
             slots[attributes.get("time_slot_id", "")] = _number(attributes.get("time_value", "")) / 1000
         elif tag == "tier":
             speaker = attributes.get("participant") or attributes.get("tier_id", "")
+        elif tag == "speaker":
+            names[attributes.get("id", "")] = attributes.get("name", "")
+        elif tag in ("turn", "sync"):
+            if tag == "turn":
+                speaker = ", ".join(names.get(each) or each for each in attributes.get("speaker", "").split())
+            seconds = _number(attributes.get("starttime") or attributes.get("time", ""))
+            found.append(_Annotation(seconds, speaker, words))
         elif tag == "alignable_annotation":
             seconds = slots.get(attributes.get("time_slot_ref1", ""), seconds)
         elif tag == "annotation_value" and words:
@@ -53,7 +64,7 @@ def read_timed_xml(text: str) -> Reading:
             found.append(_Annotation(_number(attributes["start"]), "", words))
         elif tag == "p" and "t" in attributes:
             found.append(_Annotation(_number(attributes["t"]) / 1000, "", words))
-        elif tag in ("s", "/s") and found:
+        elif tag in ("s", "/s", "event", "who", "comment", "background") and found:
             found[-1] = found[-1]._replace(words=f"{found[-1].words} {words}".strip())
     return _read(found)
 

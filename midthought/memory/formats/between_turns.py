@@ -64,9 +64,6 @@ def mark_last_rows(layout: Layout, rows: Sequence[Row]) -> None:
     places = sorted(layout.heads)
     if len(places) < _MIN_TURNS:
         return
-    if "©" in rows[places[-1]].text:
-        layout.notes[places[-1]] = "after the last turn"
-        del layout.heads[places.pop()]
     credits = list(takewhile(lambda place: _is_credit(rows[place].text), range(len(rows) - 1, places[-1], -1)))
     if credits and (is_rule(rows[credits[-1]].text) or all(_is_known_field(rows[place].text) for place in credits)):
         layout.notes |= dict.fromkeys(credits, "after the last turn")

@@ -149,7 +149,7 @@ def _cues(text: str) -> tuple[list[Cue], list[tuple[str, bool]]]:
             names.append(_CUE_NUMBER.sub("", before).strip(' "') if before else "")
             inside = True
         elif not line or not (is_vtt or line.strip()):  # a line of blanks does not end a VTT cue
-            inside = False
+            inside = inside and bool(_CUE_TIME.match(before))  # words may follow a blank first line
         elif inside:
             cues[-1].lines.append(_TAG.sub("", _BREAK.sub(" ", line)).strip(_BLANKS))
         elif line.strip() and not line.strip().isdigit():

@@ -10,7 +10,6 @@ from itertools import pairwise
 from midthought.memory.formats.header_fields import is_role_key
 from midthought.memory.formats.line_candidates import (
     ODD,
-    OF_SENTENCES,
     WEAK,
     Layout,
     Row,
@@ -27,11 +26,7 @@ from midthought.memory.formats.scripts import ends_sentence, is_role, word_count
 
 _MAX_OTHER_SHARE = 0.01
 """Share of lines that start like turns and were read as text, of the turns, from which on a file is doubtful."""
-_LEAD = re.compile(r"[\W\d_]*(?:[AaPp][Mm]\b)?[\W\d_]*")
-"""What stands before the first word of a line: times in any notation, brackets, marks."""
-_LABEL = re.compile(r"([^\W\d_][^:：\n]{0,30}?)[\s\d_]*(?:[:：](?=\s|$|\W)|[\]})>|=](?=\W|$))")
 _WORD = re.compile(r"[^\W\d_]{2,}")
-_DIGITS = re.compile(r"\d+")
 _TIME_INSIDE = re.compile(r"\d{1,2}:\d{1,2}(?::\d|\b)|.{0,30}-->")
 _NUMBERED_LINE = re.compile(r"\(?\d{1,2}[.)]\s")
 _MAX_NUMBERED_SHARE = 0.3
@@ -39,6 +34,7 @@ _MIN_LIST_ROWS = 20
 _MIN_WORDS_PER_LINE = 2.0
 _MIN_ROWS = 4
 _MIN_NAMES = 6
+_MIN_NAMES_SHARE = 0.1
 _MAX_FIELD_WORDS = 12
 _MOST = 0.8
 _MAX_LABEL_WORDS = 4
@@ -165,15 +161,10 @@ def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dic
     counts = Counter(
         name_of(head.name or "")
         for style, found in candidates.items()
-        if style not in ("name", "name |")
-        and bare_style(style.removeprefix(ODD)) not in OF_SENTENCES
-        and not style.startswith("# ")
-        and style != "bold name"
+        if style != "name" and not style.startswith("# ") and style != "bold name"
         for head in found.values()
     )
     said = [layout.heads[place].rest if place in layout.heads else row.text for place, row in enumerate(rows)]
-    if labels := _hidden_labels(said) or _recurring_sentences(candidates, len(rows)):
-        layout.doubt(f"many lines start alike: {', '.join(map(repr, labels[:3]))}", 0.3)
     if labels := _recurring_short_lines(rows):
         layout.doubt(f"short lines recur, as names do: {', '.join(map(repr, labels[:3]))}", 0.3)
     dashes = sum(text[:2] in ("– ", "— ", "- ", "―") for text in said)
@@ -189,9 +180,11 @@ def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dic
         layout.doubt(f"lines that start like turns were read as text: {names}", cost)
 
 
-def judge_notation(layout: Layout, notation: Notation | None) -> None:
+def judge_notation(layout: Layout, notation: Notation | None, num_rows: int) -> None:
     """Adds a doubt about text without names if a few names stand before it in a notation that is not certain."""
-    if notation and 2 * notation.num_named >= len(notation.heads) and notation.num_named >= _MIN_NAMES:
+    if not notation or 2 * notation.num_names < len(notation.labels):
+        return
+    if notation.num_named >= max(_MIN_NAMES, _MIN_NAMES_SHARE * num_rows):
         names = ", ".join(repr(name) for name, _ in notation.labels.most_common(3))
         layout.doubt(f"many lines start alike: {names}", 0.3)
 
@@ -205,40 +198,6 @@ def judge_list(layout: Layout, rows: Sequence[Row]) -> None:
     numbered = [text for text in said if _NUMBERED_LINE.match(text)]
     if len(numbered) > max(2, _MAX_NUMBERED_SHARE * len(rows)):
         layout.doubt(f"{len(numbered)} of {len(rows)} lines are numbered, as in a list: {numbered[0][:40]!r}", 0.3)
-
-
-def _hidden_labels(texts: Sequence[str]) -> list[str]:
-    """Returns starts of lines that recur, as labels do, in whatever notation; numbers in them may differ."""
-    if len(texts) < _MIN_ROWS:
-        return []
-    labels: Counter[str] = Counter()
-    starts: Counter[str] = Counter()
-    for text in texts:
-        label = _LABEL.match(text, _LEAD.match(text).end())  # type: ignore[union-attr]  # matches the empty text
-        if label and len(label[1].split()) <= _MAX_LABEL_WORDS:
-            labels[_DIGITS.sub("#", label[1].strip().casefold())] += 1
-        if len(text.split()) > 2:
-            starts[_DIGITS.sub("#", " ".join(text.split()[:2]))] += 1
-            starts[text.split()[0]] += any(map(_is_sign, text.split()[0]))
-    common = [start for start, count in starts.most_common(2) if count > 3 or "#" in start]
-    recurring = {label: count for label, count in labels.items() if count > 1 and not is_annotation(label)}
-    if sum(recurring.values()) >= max(3, 0.15 * len(texts)):
-        return sorted(recurring, key=lambda label: -recurring[label])
-    return common if sum(starts[start] for start in common) > 0.3 * len(texts) else []
-
-
-def _recurring_sentences(candidates: dict[str, dict[int, Head]], num_rows: int) -> list[str]:
-    """Returns labels such as `PRESIDENT.` if recurring ones start a third of the lines."""
-    for style in OF_SENTENCES:
-        counts = Counter(head.name or "" for head in candidates.get(style, {}).values())
-        recurring = [name for name, count in counts.most_common() if count > 1]
-        if len(recurring) > 1 and sum(counts[name] for name in recurring) > max(3, num_rows / 3):
-            return recurring
-    return []
-
-
-def _is_sign(letter: str) -> bool:
-    return letter in "@#_={}[]|:/"
 
 
 def _recurring_short_lines(rows: Sequence[Row]) -> list[str]:

@@ -27,6 +27,7 @@ _NO_VALUE = frozenset("/0123456789\\")
 _KEY_WITHOUT_COLON = regex.compile(
     r"(?i)^(?:summary keywords|keywords|speakers|summary|date|title|participants|attendees|outline|topics|description)$"
 )
+_ADDRESS = regex.compile(r"<?https?://\S+")
 _RULE_SIGNS = "-=*_~#+·–—"
 _MARK = "mark between two rules"
 _FOOTERS = {
@@ -57,15 +58,18 @@ _FOOTERS = {
 _ANYWHERE = frozenset({*_FOOTERS} - {"line of a service", "end mark", "line of an export"})
 """Kinds of lines that are recognized in the middle of a text, too."""
 _TRANSCRIPT = regex.compile(
-    r"(?i)[\W_]*(?:(?:full|complete|edited|raw|verbatim|video|audio|episode|interview|podcast|machine|the)\s+){0,3}"
+    r"(?i)[\W_]*"
+    r"(?:(?:full|complete|edited|raw|verbatim|video|audio|episode|interview|podcast|machine|the|conference|earnings|call)\s+){0,3}"
     r"(?:transcript|transcription|interview|transkript|transcripción|trascrizione|transcrição|인터뷰|文字起こし|書き起こし|逐字稿|文字稿|文字记录|文字記錄)"
     r"[\s:：*_]*"
 )
 _AFTER_TRANSCRIPT = regex.compile(
     r"(?i)[\s#*_]*(?:show\s*notes|(?:relevant |useful |related |further |episode )?(?:links|resources|reading|references)|"
-    r"footnotes|further reading|credits|sponsors?|about (?:the|this|us)\b.{0,60}|action items(?: recap)?|next steps|"
+    r"attendees|attendance|footnotes|further reading|credits|sponsors?|about (?:the|this|us)\b.{0,60}|"
+    r"action items(?: recap)?|next steps|"
     r"key (?:takeaways|points)|resources mentioned|leave a (?:comment|reply)|comments?(?: \(\d{1,4}\))?|"
-    r"(?:related|recent|more) (?:posts|episodes|articles)|you may also like|share this)[\s:*_]*"
+    r"(?:related|recent|more) (?:posts|episodes|articles)|you may also like|share this|"
+    r"this (?:article|page|post) is a transcript .{0,380})[\s:*_]*"
 )
 _QUESTION = regex.compile(r"[QA]\.\s+\S")
 _TIMED = regex.compile(rf"[\[(<]?{CLOCK}(?=\W|$)")
@@ -124,7 +128,7 @@ def starts_transcript(line: str) -> bool:
 
 def ends_transcript(line: str) -> bool:
     """Whether the line is a heading of what follows a transcript, such as `Links` or `Credits`."""
-    return len(line) < 100 and bool(_AFTER_TRANSCRIPT.fullmatch(line))
+    return len(line) < 400 and bool(_AFTER_TRANSCRIPT.fullmatch(line))
 
 
 def is_rule(line: str) -> bool:
@@ -153,7 +157,7 @@ def fields_end(lines: Sequence[str], counts: Callable[[str], int]) -> int:
             break
         field = field_of(line)
         if field and _is_field(field, counts, known):
-            known += is_known_key(field[0])
+            known += is_known_key(field[0]) or bool(_ADDRESS.fullmatch(field[1]))
             open_field = not field[1] or is_long_key(field[0])
             end = number + 1
         elif _KEY_WITHOUT_COLON.match(text):
@@ -198,6 +202,8 @@ def _is_field(field: tuple[str, str], counts: Callable[[str], int], known: int) 
         return are_names and (counts(key) == 1 or (known > 0 and bool(value)))
     if is_known_key(key):
         return counts(key) <= 2 and (is_long_key(key) or len(value.split()) <= _MAX_VALUE_WORDS)
+    if _ADDRESS.fullmatch(value):
+        return counts(key) == 1
     return (
         known > 0
         and counts(key) <= 1

@@ -33,7 +33,7 @@ from midthought.memory.formats.reading import Reading, Skipped
 from midthought.memory.formats.registry import transcript_format
 from midthought.memory.formats.scripts import is_unspaced
 from midthought.memory.markup import mark_times
-from midthought.memory.turns import Segment, without_unusable_characters
+from midthought.memory.turns import UNKNOWN_SPEAKER, Segment, without_unusable_characters
 
 _START = re.compile(r"\s*(?:\{|\[\s*(?:[\[\]{\"]|-?\d+\s*[],]|null|true|false))")
 _STRONG_START = re.compile(r"\s*(?:\{\s*(?:\"|\})|\[\s*(?:\{|\]))")
@@ -315,6 +315,8 @@ def _segments(
         return list(_timed_words(None, None, entries, names, spans, unit))
     segments: list[Segment] = []
     said: list[list[str]] = []
+    if any(speaker_of(entry, names) for entry in entries):  # null is not the speaker before
+        entries = [e | {"speaker": UNKNOWN_SPEAKER} if e.get("speaker", "") is None else e for e in entries]
     for entry in entries:
         before = len(segments)
         segments += _entry_segments(entry, names, spans, unit, begins=begins)

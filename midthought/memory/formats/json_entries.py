@@ -42,7 +42,7 @@ _SPEAKER_KEYS = (
     "from",
 )
 _WRITTEN_NAME_KEYS = ("speakername", "speakerlabel", "participantname", "displayname")
-_NAME_KEYS = ("realname", "nickname", "displayname", "name", "label", "id")
+_NAME_KEYS = ("realname", "nickname", "displayname", "name", "speakerlabel", "label", "id")
 """Keys of the name in an object that is a speaker."""
 _WORD_KEYS = ("wdlist", "words", "elements", "items", "tokens", "segs", "sentences", "textblocks")
 _PAIRS = (

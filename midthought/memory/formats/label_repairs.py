@@ -1,43 +1,12 @@
-"""Repairs of a chosen layout: labels that end too early or too late, and headings between names that are headings."""
+"""Repairs of a chosen layout: signs before the words and a word at the ends of labels that belong to the notation."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-
-from midthought.memory.formats.line_candidates import OF_SENTENCES, Layout, Row, bare_style, key_of
-from midthought.memory.formats.line_heads import TIMED_STYLES, Head
-from midthought.memory.formats.notations import INDUCED, common_start, common_word, end_and_time, is_label_cut
+from midthought.memory.formats.line_candidates import Layout, bare_style
+from midthought.memory.formats.line_heads import TIMED_STYLES
+from midthought.memory.formats.notations import common_start, common_word, end_and_time
 
 _MIN_CUT_HEADS = 6
-
-
-def add_headings(layout: Layout, rows: Sequence[Row]) -> None:
-    """Adds headings that recur between names that are headings; others are reported: text below them may be another one's."""
-    if not layout.style.startswith("# "):
-        return
-    first, last = min(layout.heads), max(layout.heads)
-    others = [place for place in range(first, last) if rows[place].mark == "#" and place not in layout.heads]
-    counts = Counter(key_of(rows[place].text) for place in others)
-    for place in others:
-        if counts[key_of(rows[place].text)] > 1:
-            layout.heads[place] = Head("name", rows[place].text, None, "")
-        elif place + 1 < len(rows) and rows[place + 1].mark != "#":
-            layout.leftovers.append(rows[place].text)
-
-
-def complete_labels(layout: Layout, rows: Sequence[Row]) -> None:
-    """Adds the next word to labels as long as each label is always followed by the same one, as in `Dr. Lee`."""
-    if bare_style(layout.style) not in (INDUCED, *OF_SENTENCES):
-        return
-    while len(layout.heads) >= _MIN_CUT_HEADS and is_label_cut(layout.heads):
-        for place, head in layout.heads.items():
-            text, (word, rest) = rows[place].text, (*head.rest.split(maxsplit=1), "")[:2]
-            end = len(text) - len(head.rest.lstrip())
-            begin = text.rfind(head.name or "", 0, end)
-            layout.heads[place] = head._replace(name=text[max(0, begin) : end] + word, rest=rest)
-        if all((head.name or "").endswith(".") for head in layout.heads.values()):
-            layout.heads = {place: head._replace(name=(head.name or "")[:-1]) for place, head in layout.heads.items()}
 
 
 def remove_common_start(layout: Layout) -> None:

@@ -12,15 +12,9 @@ from collections.abc import Iterable, Sequence
 from midthought.memory.formats.between_turns import drop_first_fields, mark_last_rows, mark_loose_rows, notes_between
 from midthought.memory.formats.doubts import judge_inner_lines, judge_list, judge_named, judge_notation, judge_unnamed
 from midthought.memory.formats.header_fields import is_role_key
-from midthought.memory.formats.label_repairs import (
-    add_headings,
-    complete_labels,
-    remove_common_start,
-    remove_common_word,
-)
+from midthought.memory.formats.label_repairs import remove_common_start, remove_common_word
 from midthought.memory.formats.line_candidates import (
     ODD,
-    OF_SENTENCES,
     WEAK,
     Layout,
     Row,
@@ -46,13 +40,8 @@ _WEIGHTS = {
     "[name]:": 1.0,
     "[name]": 0.9,
     "speaker: name": 1.5,
-    "name |": 0.8,
     "name —": 0.7,
-    "name >": 0.8,
     "name\t": 0.6,
-    "(name)": 0.6,
-    "name.": 0.6,
-    "@name": 0.9,
     "name": 0.4,
     "name below": 0.35,
 }
@@ -61,13 +50,10 @@ _BOLD_WEIGHT = 1.4
 _NEEDS_RECURRENCE = (
     "name",
     "name below",
-    "@name",
     "time name",
     "name time text",
     "[name]",
-    "name |",
     "name —",
-    "name >",
     "name\t",
 )
 """Styles whose labels must recur."""
@@ -106,12 +92,10 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
         best = _with_notation(best, notation)
     if best.style:
         drop_first_fields(best, rows)
-        complete_labels(best, rows)
         remove_common_word(best)
         remove_common_start(best)
         _add_known_labels(best, rows, candidates)
         best.used = {row + 1 for row, head in best.heads.items() if " / " in head.style}
-        add_headings(best, rows)
         mark_loose_rows(best, rows)
         mark_last_rows(best, rows)
         judge_named(best, rows, candidates, num_words)
@@ -124,7 +108,7 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
         judge_inner_lines(best, rows)
     else:
         judge_unnamed(best, rows, candidates)
-        judge_notation(best, notation)
+        judge_notation(best, notation, len(rows))
         judge_list(best, rows)
     return best
 
@@ -147,8 +131,7 @@ def _with_notation(known: Layout, notation: Notation) -> Layout:
     if missed and len(common) >= _MOST_COMMON * len(known.heads) and notation.is_strong:
         return Layout(known.style, notation.heads | known.heads)
     labels = {key_of(known.heads[place].name or "") for place in common}
-    is_other = bare_style(known.style) in OF_SENTENCES and labels != notation.labels.keys()
-    if len(labels) > _MAX_MORE_LABELS * len(notation.labels) or is_other:  # `#1 Ann`
+    if len(labels) > _MAX_MORE_LABELS * len(notation.labels):  # `#1 Ann`
         return induced
     signs = {place: known.heads[place].rest.removesuffix(notation.heads[place].rest) for place in common}
     if len(common) < _MOST_COMMON * len(known.heads) or not all(signs.values()) or any(map(has_words, signs.values())):
@@ -190,7 +173,7 @@ def speakers_of(rows: Sequence[Row]) -> Layout:
         judge_named(layout, rows, candidates, num_words)
     else:
         judge_unnamed(layout, rows, candidates)
-        judge_notation(layout, notation)
+        judge_notation(layout, notation, len(rows))
     return layout
 
 
@@ -326,8 +309,6 @@ def _is_supported(
     recurs = len(labels) < len(places)
     if bare == "name —" and 2 * sum(ends_sentence(head.rest) for head in accepted.values()) < len(accepted):
         return False
-    if bare in OF_SENTENCES and not _are_labels_of_paragraphs(rows, accepted, labels):
-        return False
     if bare in _NEEDS_RECURRENCE:
         all_roles = all(is_role(label) for label in labels)
         if not all_roles and not _explains(rows, found, style) and len(places) - len(labels) < 0.3 * len(places):
@@ -350,16 +331,6 @@ def _is_supported(
     return not (len(labels) == 1 and is_sparse)
 
 
-def _are_labels_of_paragraphs(rows: Sequence[Row], accepted: dict[int, Head], labels: set[str]) -> bool:
-    """Whether labels such as `PRESIDENT.`, which may also be short sentences, start nearly all paragraphs and recur, at
-    least two of them."""
-    rows = rows[min(accepted) :]
-    units = sum(row.after_blank for row in rows)
-    starts = len(accepted) >= 0.9 * (units if units > 0.1 * len(rows) else len(rows))
-    counts = Counter(key_of(head.name or "") for head in accepted.values())
-    return starts and 2 * len(labels) <= len(accepted) and sum(count > 1 for count in counts.values()) > 1
-
-
 def _is_single_turn(rows: Sequence[Row], head: Head, place: int, total: int, strong: bool) -> bool:
     name = name_of(head.name or "")
     if strong or (head.time is not None and place <= 3):
@@ -378,14 +349,26 @@ def _evidence(style: str, accepted: dict[int, Head]) -> float:
     return weight * len(accepted)
 
 
+def _bold_labels(layout: Layout, rows: Sequence[Row], candidates: dict[str, dict[int, Head]]) -> set[str]:
+    """Returns the bold labels with a colon, if the labels of the layout are bold and have none."""
+    num_bold = sum(rows[place].num_bold > 0 for place in layout.heads)
+    names = [head.name or "" for head in candidates.get("bold name:", {}).values()]
+    return (
+        set(map(key_of, filter(is_label, names)))
+        if layout.style == INDUCED and 2 * num_bold > len(layout.heads)
+        else set()
+    )
+
+
 def _add_known_labels(layout: Layout, rows: Sequence[Row], candidates: dict[str, dict[int, Head]]) -> None:
     """Adds lines of other styles, and lines without a blank after the colon, that start with a label of the chosen one."""
     labels, first = {key_of(head.name or "") for head in layout.heads.values()}, min(layout.heads)
+    labels |= _bold_labels(layout, rows, candidates)
     for style, found in sorted(candidates.items(), key=lambda item: -_evidence(item[0], item[1])):
         bare = bare_style(style)
-        if bare in ("name", "name time text", *OF_SENTENCES) or style.startswith(ODD):
+        if bare in ("name", "name time text") or style.startswith(ODD):
             continue
-        is_list = bare in ("name —", "name |")  # of those present, before the first turn
+        is_list = bare == "name —"  # of those present, before the first turn
         for place, head in found.items():
             is_taken = place in layout.heads or (" / " in bare and place + 1 in layout.heads)
             is_before = place < first and (is_list or not ends_sentence(head.rest))

@@ -18,26 +18,18 @@ from midthought.memory.formats.word_lists import ANNOTATIONS, NUMBERED
 WEAK = frozenset(
     {
         "name:",
-        "name.-",
-        "name.",
         "name —",
-        "name |",
-        "name >",
         "name\t",
-        "(name)",
         "[name]:",
         "[name]",
         "name",
         "name time text",
         "time name",
         "time [name]",
-        "@name",
         "name below",
     }
 )
 """Styles that ordinary sentences and notes have, too."""
-OF_SENTENCES = ("name.", "(name)")
-"""Styles that very many sentences and notes have, such as `Yes. It rang.` and `(laughs) It rang.`"""
 _NUMBER = re.compile(r"\d\.\d{1,3}$")
 """End of labels such as `Decision 80.1`."""
 _URL = re.compile(r"\s*<?https?://\S+\s*")
@@ -104,9 +96,6 @@ def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
         heads = [
             head for head in heads_of(row.text, any_name=True) if _is_bold(row, head) and not _URL.fullmatch(head.rest)
         ]
-        label, colon, rest = row.text.partition(":")
-        if colon and not heads and 0 < len(label) <= row.num_bold and rest[:1] in ("", " "):
-            heads = [Head("name:", label, None, rest)]  # a bold label of any shape
         if not heads and 0 < row.num_bold < len(row.text):  # `**[00:01] Ann** text`
             heads = [
                 head._replace(rest=row.text[row.num_bold :])
@@ -116,7 +105,7 @@ def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
         for head in heads:
             if head.style == "time name" and next_is_timed and not head.rest.strip():
                 continue  # a line of few words, as the next one
-            is_usual = head.style in ("<name>", "@name") or row.num_bold > 0 or is_label(head.name or "")
+            is_usual = head.style == "<name>" or row.num_bold > 0 or is_label(head.name or "")
             (found if is_usual else odd)[prefix + head.style][place] = head
         follower = rows[place + 1] if place + 1 < len(rows) else None
         name = alone[place]

@@ -45,17 +45,10 @@ _STYLES = {
     "[name] time": rf"{_IN_BRACKETS}:?\s{{0,9}}[-–—|]?\s{{0,9}}{_TIME}\s{{0,9}}(?:[:–—|-]{_BREAK}|$|\s){_REST}",
     "[name]:": rf"{_IN_BRACKETS}\s{{0,3}}:{_BREAK}{_REST}",
     "[name]": rf"{_IN_BRACKETS}{_BREAK}{_REST}",
-    "label time": rf"(?P<name>[^\W\d]{{1,20}}[ _]?\d{{1,3}})\s{{1,3}}(?P<seconds>\d{{1,6}}\.\d{{1,6}}){_BREAK}{_REST}",
-    "@name": rf"@(?P<name>[^\s:@]{{1,40}}):?\s{{1,9}}{_REST}",
     "<name>": rf"(?:{_TIME}\s{{0,9}})?\\?{_IN_ANGLES}{_BREAK}{_REST}",
-    "name.-": rf"{_NAME}\.\s?[-–—]+{_BREAK}{_REST}",
-    "name >": rf"{_NAME}\s{{0,3}}>>?\s{{1,9}}{_REST}",
     "name\t": rf"{_NAME}[ ]{{0,3}}\t\s{{0,9}}{_REST}",
-    "(name)": rf"\((?P<name>[^():\d][^():]{{0,60}})\)\s{{1,9}}{_REST}",
-    "name.": rf"(?P<name>(?:{TITLES}\.\s)?[^\s:.][^:.]{{0,60}})\.\s{{1,9}}{_REST}",
     "speaker: name": rf"(?i:speaker)\s{{0,3}}:\s{{1,9}}{_NAME}$(?P<rest>)",
     "name —": rf"{_NAME}\s{{1,3}}(?:[–—―]|--?)\s{{1,3}}{_REST}",
-    "name |": rf"{_NAME}\s{{0,9}}[|]\s{{0,9}}(?=[^|]*\|?\s*$){_REST}",
     "name:": rf"(?:(?P<name>[QA])\.(?=\s+\S)|{_NAME}\s{{0,3}}::?){_BREAK}{_REST}",
 }
 _PATTERNS = {style: regex.compile(pattern, regex.DOTALL) for style, pattern in _STYLES.items()}
@@ -99,7 +92,6 @@ def heads_of(line: str, *, any_name: bool = False) -> list[Head]:
         _head(style, match, line)
         for style, pattern in _PATTERNS.items()
         if (match := pattern.match(plain, offset)) and (any_name or is_label(match["name"]))
-        if style != "label time" or is_role(match["name"])
     ]
     if not found and (match := _WIDE_COLON.match(plain, offset)) and (any_name or is_label(match["name"])):
         colon = match.start("rest") - 1

@@ -30,6 +30,7 @@ MIN_PROSE_WORDS = 50
 """Text without names and timestamps is a transcript only from this length on; shorter, it is probably a note."""
 _LINKED_TIME = re.compile(rf"\[\(?({CLOCK})\)?\]\([^()\s]{{1,300}}\)")
 _HEADING = re.compile(r"#{1,6}\s+\S")
+_LETTERED_TIME = re.compile(r"(?<![^(\[])(\d{1,2})h\s?(\d{1,2})m\s?(\d{1,2})s\b")
 _SPELLED = (
     r"(?:\d{1,2} (?:hours?|heures?|Stunden?|horas?|ora),? (?:et |and |und |y |e )?)?"
     r"(?:\d{1,3} (?:minutes?|Minuten?|minutos?|minuti|minuten),? (?:et |and |und |y |e )?)?"
@@ -56,7 +57,7 @@ def read_rows(
     `keep` turns lines into words without markup, with time marks. `start` rewrites a row so that names and times at its
     start can be recognized.
     """
-    rows, repeated = unrolled(rows)
+    rows, repeated = unrolled([row._replace(text=_LETTERED_TIME.sub(r"\1:\2:\3", row.text, 1)) for row in rows])
     rows = [row._replace(mark="#") if _HEADING.match(row.text) else row for row in in_usual_order(rows)]
     rows, after = _without_end(rows)
     extra = service_lines([row.text for row in rows])

@@ -93,6 +93,8 @@ class Notation:
 
     num_named: int = 0
     """Turns whose labels have the shape of names and are no words of the text."""
+    num_names: int = 0
+    """Different ones of these labels."""
 
     @property
     def evidence(self) -> tuple[bool, bool, int, int]:
@@ -123,7 +125,8 @@ def notation_of(rows: Sequence[Row]) -> Notation | None:
         by_sep: dict[str, dict[int, list[Span]]] = defaultdict(lambda: defaultdict(list))
         for place, number in offsets.items():
             for sep, span in _spans(tokens[place][number:], rows[place].text):
-                by_sep[sep][place].append(span)
+                if span.rest >= rows[place].num_bold:  # a bold label is whole
+                    by_sep[sep][place].append(span)
         for sep, spans in by_sep.items():
             is_usual = len(spans) >= max(_MIN_SPANS, _MIN_SPANS_SHARE * len(rows))
             if is_usual and not _HALF.search(sep) and (notation := _supported(rows, lead, sep, spans, own, own_rows)):
@@ -131,6 +134,7 @@ def notation_of(rows: Sequence[Row]) -> Notation | None:
     best = sorted(found, key=lambda each: each.evidence)[-_MAX_JUDGED:]
     for notation in best:
         names = _name_labels(rows, notation)
+        notation.num_names = len(names)
         notation.num_named = sum(count for label, count in notation.labels.items() if label in names)
         notation.is_certain = _is_certain(notation, rows)
     return max(best, key=lambda each: each.evidence, default=None)

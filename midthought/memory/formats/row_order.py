@@ -17,11 +17,12 @@ from midthought.memory.formats.scripts import folded
 _LINE_NUMBER = regex.compile(r"(\d{1,5})[.)]?\s+(?=\S)")
 _ATTRIBUTION = regex.compile(r"[—–―]\s{0,3}(?P<name>[^\s:.!?][^:!?]{0,50})")
 _COLON = regex.compile(r":\s+(?=\S)")
-_SENTENCE_START = regex.compile(r"(?<=[.!?…。！？][\"'”’)\]]?\s+)(?=\S)")
+_SENTENCE_START = regex.compile(r"(?<=[.!?…。！？—–][\"'”’)\]]?\s+)(?=\S)")
 _TITLE = regex.compile(rf"\W*{TITLES}\.\s*")
 _MIN_ATTRIBUTIONS = 3
 _MIN_ROLLED = 12
 _MIN_INNER_LABELS = 4
+_MIN_INNER_SHARE = 0.9
 _MAX_LABEL_LETTERS = 60
 
 
@@ -52,12 +53,17 @@ def _without_numbers(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _one_turn_per_row(rows: Sequence[Row]) -> Sequence[Row]:
-    """Splits rows before labels at the starts of sentences, if at least two labels recur and rows have several of them."""
+    """Splits rows before labels at the starts of sentences, if at least two labels recur and rows have several of them, or one
+    within and another one at the start."""
     places = [inner_labels(row.text) for row in rows]
     counts = Counter(key for found in places for _, key in found)
     recurring = {key for key, count in counts.items() if count > 1}
     num = sum(counts[key] for key in recurring)
-    if len(recurring) < 2 or num < max(_MIN_INNER_LABELS, len(rows)):
+    first = Counter(
+        key_of(row.text.partition(":")[0]) for row in rows if recurring and ":" in row.text[:_MAX_LABEL_LETTERS]
+    )
+    has_two = len(recurring) > 1 or any(count > 1 for key, count in first.items() if key not in recurring)
+    if not recurring or not has_two or num < max(_MIN_INNER_LABELS, _MIN_INNER_SHARE * len(rows)):
         return rows
     parts: list[Row] = []
     for row, found in zip(rows, places, strict=True):

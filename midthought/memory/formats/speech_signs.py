@@ -26,7 +26,7 @@ _DIGITS = re.compile(r"\d+")
 _VOICE = re.compile(r"(?i)\[?(?:speaker|spk)[_-]?\d{1,3}\]?[:：]?")
 _CODE = re.compile(
     r"-->|\.(?:wav|mp3|flac|ogg|m4a|opus|webm)\b|=[0-9A-F]{2}(?:=|\W|$)|\\[a-zA-Z]{2,20}[{\[]|\{\\|\{\d{1,7}\}|</?(?:[a-z]|[A-Z]{2})[\w:]{0,20}(?:[\s>/]|$)|"
-    r"\w=\"|&(?:#\d{1,6}|[a-z]{2,8});|â€|Ã[\x80-\xbf©¨¤¶¼]"
+    r"\w=[\"']|&(?:#\d{1,6}|[a-z]{2,8});|â€|Ã[\x80-\xbf©¨¤¶¼]"
 )
 """Quoted-printable, LaTeX, subtitle effects, frame numbers, tags, attributes, character references, wrong encodings."""
 

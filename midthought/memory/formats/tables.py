@@ -13,6 +13,7 @@ from midthought.memory.formats.json_entries import folded_keys, paired, speaker_
 from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.registry import transcript_format
 from midthought.memory.formats.scripts import ends_sentence
+from midthought.memory.markup import unescape
 
 _MAX_HEADING_WORDS = 4
 _MIN_ROWS = 6
@@ -124,7 +125,7 @@ def _rows(text: str, sign: str) -> list[list[str]]:
         )
     except csv.Error as error:
         raise ValueError(f"its table is damaged: {error}") from None
-    return [row for row in rows if any(row)]
+    return [[unescape(cell) if "&" in cell else cell for cell in row] for row in rows if any(row)]
 
 
 def _are_headings(rows: Sequence[Sequence[str]]) -> bool:

@@ -10,6 +10,7 @@ import re
 from midthought.memory.formats.captions import Cue, read_cues
 from midthought.memory.formats.reading import Reading, name_of
 from midthought.memory.formats.registry import transcript_format
+from midthought.memory.formats.scripts import is_role
 from midthought.memory.markup import unescape
 from midthought.memory.turns import clock_time
 
@@ -70,17 +71,23 @@ def read_sami(text: str) -> Reading:
     shown_by=lambda text, suffix: text[:200].lstrip().lower().startswith("[script info]"),
 )
 def read_substation(text: str) -> Reading:
-    """Each `Dialogue:` line is a cue; the field `Name` (or `Actor`), if it has a value, is the speaker."""
+    """Each `Dialogue:` line is a cue; the field `Name` (or `Actor`), if it has a value, or a style such as `Speaker01` is the
+    speaker."""
     columns = (
         [name.strip().lower() for name in matched["names"].split(",")]
         if (matched := _EVENT_COLUMNS.search(text))
         else []
     )
     cues: list[Cue] = []
-    for event in _EVENT.finditer(text):
-        fields = dict(zip(columns, event["fields"].split(",", len(columns) - 1), strict=False))
+    events = [
+        dict(zip(columns, event["fields"].split(",", len(columns) - 1), strict=False))
+        for event in _EVENT.finditer(text)
+    ]
+    styles = {fields.get("style", "") for fields in events}
+    key = "style" if all(map(is_role, styles)) else "name" if "name" in columns else "actor"
+    for fields in events:
         words = _OVERRIDE.sub("", fields.get("text", "")).replace("\\N", " ").replace("\\n", " ").replace("\\h", " ")
-        speaker = name_of(fields.get("name", "") or fields.get("actor", ""))
+        speaker = name_of(fields.get(key, ""))
         cues.append(Cue(clock_time(fields.get("start", "")), [f"<v {speaker}>{words}" if speaker else words]))
     return read_cues(cues)
 

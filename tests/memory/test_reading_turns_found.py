@@ -1,0 +1,102 @@
+"""Turns that a file marks in a way of its own: styles, null speakers, labels within lines, words after a blank line in a cue."""
+
+import json
+
+import pytest
+from read_texts import said
+from test_reading_signals import EXPECTED, LINES, NAMES
+
+from midthought.memory.turns import UNKNOWN_SPEAKER
+
+
+def test_an_entry_with_an_explicit_null_is_of_another_speaker(read):
+    entries = [{"speaker": name, "text": text} for name, text in EXPECTED]
+    entries[3]["speaker"] = None
+    expected = [*EXPECTED[:3], (UNKNOWN_SPEAKER, LINES[3]), *EXPECTED[4:]]
+    assert said(read(json.dumps(entries), "a.json")) == expected
+
+
+def test_a_label_in_an_object_of_the_speaker(read):
+    entries = [{"speaker": {"speaker_label": f"spk_{n % 2}"}, "text": text} for n, text in enumerate(LINES)]
+    transcript = read(json.dumps({"audio_segments": entries}), "a.json")
+    assert transcript.speakers == ("spk_0", "spk_1") and not transcript.is_doubtful
+
+
+@pytest.mark.parametrize("arrow", ["00:00:{:02d},000 --> 00:00:{:02d},900", "0:00:{:02d}.000,0:00:{:02d}.900"])
+def test_words_after_a_blank_line_at_the_start_of_a_cue(read, arrow):
+    cues = [f"{n + 1}\n{arrow.format(4 * n, 4 * n + 3)}\n{' ' * (n % 2)}\n{text}\n\n" for n, text in enumerate(LINES)]
+    transcript = read("".join(cues), "a.srt")
+    assert " ".join(turn.text for turn in transcript.turns) == " ".join(LINES)
+
+
+def test_styles_of_subtitles_that_are_labels_are_speakers(read):
+    top = "[Script Info]\nTitle: a\n\n[Events]\nFormat: Layer, Start, End, Style, Name, Text\n"
+    lines = [
+        f"Dialogue: 0,0:00:{4 * n:02d}.00,0:00:{4 * n + 3:02d}.00,Speaker0{n % 2},,{text}\n"
+        for n, text in enumerate(LINES)
+    ]
+    assert read(top + "".join(lines), "a.ass").speakers == ("Speaker00", "Speaker01")
+    styled = "".join(lines).replace("Speaker00", "Main").replace("Speaker01", "Italics")
+    assert read(top + styled, "a.ass").speakers == ()
+
+
+def test_one_of_two_labels_stands_within_the_lines(read):
+    lines = [
+        f"Interviewer: {question} Robertson: {answer}\n\n"
+        for question, answer in zip(LINES[::2], LINES[1::2], strict=True)
+    ]
+    names = ["Interviewer", "Robertson"] * 4
+    assert said(read("".join(lines))) == list(zip(names, LINES, strict=True))
+
+
+def test_those_present_are_no_speech_of_the_last_speaker(read):
+    turns = "".join(f"**{name}**\n\n{text}\n\n" for name, text in EXPECTED)
+    listed = "### Attendees\n\n* Ann Lee\n* Bob Reece\n* Carl Ruoff\n"
+    assert said(read(turns + listed, "a.md")) == EXPECTED
+
+
+def test_times_with_letters(read):
+    lines = [f"0h{n:02d}m{7 * n:02d}s\n{text}\n\n" for n, text in enumerate(LINES)]
+    transcript = read("".join(lines))
+    assert " ".join(turn.text for turn in transcript.turns) == " ".join(LINES) and transcript.has_times
+
+
+def test_a_field_that_is_an_address(read):
+    top = "<https://example.org/1>\n\nslides: <https://example.org/2>\n\n## The bell\n\n"
+    transcript = read(top + " ".join(LINES), "a.md")
+    assert " ".join(turn.text for turn in transcript.turns) == " ".join(LINES)
+
+
+def test_a_bold_label_is_whole(read):
+    names = ["Ellen DeGeneres", "Jorja", *["Ellen", "Jorja"] * 7]
+    words = [*LINES, *(f"Well, {line}" for line in LINES)]
+    texts = [f"**{name}** {text}\n\n" for name, text in zip(names, words, strict=True)]
+    assert said(read("".join(texts), "a.md")) == list(zip(names, words, strict=True))
+
+
+def test_labels_of_transcriber_have_names(read):
+    speakers = "".join(f'<Speaker id="spk{n}" name="{name}"/>' for n, name in enumerate(NAMES[:2]))
+    turns = "".join(
+        f'<Turn startTime="{4.5 * n}" speaker="spk{n % 2}" endTime="9"><Sync time="{4.5 * n}"/>{text}</Turn>'
+        for n, text in enumerate(LINES)
+    )
+    page = f'<?xml version="1.0"?>\n<!DOCTYPE Trans SYSTEM "trans-14.dtd">\n<Trans><Speakers>{speakers}</Speakers>{turns}</Trans>'
+    transcript = read(page, "a.trs")
+    assert said(transcript) == EXPECTED and transcript.turns[1].time == "00:00:04"
+
+
+def test_a_transcript_of_a_conference_call_starts_below_its_heading(read):
+    top = (
+        "Call participants\n\nChief Officer - Ann Lee\n\n"
+        + "Net revenues were 770 million, up from 650 million.\n\n" * 9
+    )
+    turns = "".join(f"{name}:{text}\n\n" for name, text in EXPECTED * 2)
+    assert said(read(f"{top}Full Conference Call Transcript\n\n{turns}"))[:8] == EXPECTED
+
+
+def test_sentences_that_start_alike_are_no_labels(read):
+    cues = "".join(
+        f"{n + 1}\n00:00:{2 * n:02d},000 --> 00:00:{2 * n + 1:02d},900\nOkay, {text}\n\n"
+        for n, text in enumerate(LINES)
+    )
+    assert not read(cues, "a.srt").is_doubtful
