@@ -52,6 +52,8 @@ _STYLES = {
     "name:": rf"(?:(?P<name>[QA])\.(?=\s+\S)|{_NAME}\s{{0,3}}::?){_BREAK}{_REST}",
 }
 _PATTERNS = {style: regex.compile(pattern, regex.DOTALL) for style, pattern in _STYLES.items()}
+_SIGNED = regex.compile(r"[:(\[<|\t]|\s[–—―-]|(?<!\S)[QA]\.\s")
+"""A sign of a style. Most lines of speech have none."""
 _TIME_FIRST = regex.compile(rf"{_TIME}(?:\s{{0,9}}[:–—-])?{_BREAK}{_REST}", regex.DOTALL)
 _ALONE = regex.compile(r"\[?(?P<name>[^:\[\]|<>]{1,80}?)\]?$")
 _WIDE_COLON = regex.compile(rf"{_NAME}\s{{0,3}}:{_REST}", regex.DOTALL)
@@ -85,6 +87,8 @@ def heads_of(line: str, *, any_name: bool = False) -> list[Head]:
     With `any_name`, a name may have any shape.
     """
     plain = folded(line[:_MAX_HEAD_LETTERS])
+    if not _SIGNED.search(plain):
+        return []
     offset = len(plain) - len(plain.lstrip())
     if mark := _MARK.match(plain, offset):
         offset = mark.end()
@@ -104,6 +108,8 @@ def heads_of(line: str, *, any_name: bool = False) -> list[Head]:
 
 def time_head(line: str) -> Head | None:
     """Returns the line's start as a time without a name."""
+    if line[:1].isalpha():
+        return None
     plain = folded(line[:_MAX_HEAD_LETTERS])
     match = _TIME_FIRST.match(plain, len(plain) - len(plain.lstrip()))
     return Head("time", None, _time_of(match), line[match.start("rest") :], bool(match["date"])) if match else None

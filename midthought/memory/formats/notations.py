@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import islice, pairwise, takewhile
 from typing import NamedTuple
 
 from midthought.memory.formats.line_candidates import Row, is_annotation, key_of
@@ -31,6 +31,7 @@ _HALF = re.compile(r"[(\[{][^)\]}]*$")
 _OPENING = {")": "(", "]": "["}
 _MAX_HEAD_LETTERS = 160
 _MAX_LEAD_TOKENS = 16
+_MAX_TOKENS = 40
 _MAX_LEADS = 8
 _MIN_SPANS = 3
 _MIN_SPANS_SHARE = 0.02
@@ -122,6 +123,8 @@ def notation_of(rows: Sequence[Row]) -> Notation | None:
             else starts
         )
         own_rows = frozenset(own)
+        firsts = Counter(_first_word(tokens[place][number], rows[place]) for place, number in offsets.items())
+        num_again = sum(count for count in firsts.values() if count > 1)
         by_sep: dict[str, dict[int, list[Span]]] = defaultdict(lambda: defaultdict(list))
         for place, number in offsets.items():
             for sep, span in _spans(tokens[place][number:], rows[place].text):
@@ -129,6 +132,8 @@ def notation_of(rows: Sequence[Row]) -> Notation | None:
                     by_sep[sep][place].append(span)
         for sep, spans in by_sep.items():
             is_usual = len(spans) >= max(_MIN_SPANS, _MIN_SPANS_SHARE * len(rows))
+            if not _is_strong(sep) and num_again < _least_share(sep) * len(own):  # too few to be certain
+                continue
             if is_usual and not _HALF.search(sep) and (notation := _supported(rows, lead, sep, spans, own, own_rows)):
                 found.append(notation)
     best = sorted(found, key=lambda each: each.evidence)[-_MAX_JUDGED:]
@@ -164,11 +169,25 @@ def common_word(names: Iterable[str]) -> str:
     return word if word.isalpha() and word.islower() else ""
 
 
+def _is_strong(sep: str) -> bool:
+    """Whether a separator has a sign that sentences seldom have."""
+    return not _WEAK_SIGNS.issuperset(sep) or bool(_DASH.search(sep))
+
+
+def _least_share(sep: str) -> float:
+    """Returns the share of the places that a notation with a weak separator has at least."""
+    return _MIN_SHARE_OF_BLANKS if sep == " " else _MIN_SHARE_OF_SENTENCES
+
+
+def _first_word(token: Token, row: Row) -> str:
+    return row.text[token.start : token.end].casefold()
+
+
 def _tokens(row: Row) -> Iterator[Token]:
     """Returns the first tokens of a row."""
     if row.mark in ("code", "#"):
         return
-    for match in _TOKEN.finditer(folded(row.text[:_MAX_HEAD_LETTERS])):
+    for match in islice(_TOKEN.finditer(folded(row.text[:_MAX_HEAD_LETTERS])), _MAX_TOKENS):
         kind, text = match.lastgroup or "", match.group()
         sign = _SIGNS.get(kind, text) if kind != "blank" or text != " " else " "
         yield Token(sign, match.start(), match.end(), kind == "word")
@@ -201,7 +220,7 @@ def _spans(tokens: Sequence[Token], text: str) -> Iterator[tuple[str, Span]]:
             return
         stop = next((n for n in range(number + 1, len(tokens)) if tokens[n].is_word), len(tokens))
         run = _without_closing(tokens[number + 1 : stop], text[start : tokens[number].end])
-        is_last = stop == len(tokens)
+        is_last = stop == len(tokens) and tokens[-1].end == len(text)
         for skipped in (0, 2) if [token.sign for token in run[:2]] == [" ", "#"] else (0,):  # `Speaker 1`
             end = tokens[stop - len(run) - 1 + skipped].end
             if is_last:
@@ -267,9 +286,7 @@ def _supported(
     first, last = min(heads), max(heads)
     num_within = bisect_right(starts, last) - bisect_left(starts, first)
     share = sum(place in start_rows for place in heads) / max(1, num_within)
-    notation = Notation(
-        lead, sep, heads, others, kept, share, not _WEAK_SIGNS.issuperset(sep) or bool(_DASH.search(sep))
-    )
+    notation = Notation(lead, sep, heads, others, kept, share, _is_strong(sep))
     if all(head.rest.endswith("|") for head in heads.values()):  # the end of a table's row
         notation.heads, notation.others = (
             {place: head._replace(rest=head.rest.rstrip("| ")) for place, head in found.items()}
@@ -288,8 +305,12 @@ def _is_certain(notation: Notation, rows: Sequence[Row]) -> bool:
     if not (are_few and alternate and is_most and _have_words(notation, rows)):
         return False
     if not notation.is_strong:
-        least = _MIN_SHARE_OF_BLANKS if notation.sep == " " else _MIN_SHARE_OF_SENTENCES
-        return notation.share >= least and num >= 8 and 4 * len(counts) <= num and notation.num_named == num
+        return (
+            notation.share >= _least_share(notation.sep)
+            and num >= 8
+            and 4 * len(counts) <= num
+            and notation.num_named == num
+        )
     after_end = sum(place == places[0] or rows[place].after_blank or _ends(rows[place - 1].text) for place in places)
     are_labels = 2 * notation.num_named >= num
     is_wrapped = (

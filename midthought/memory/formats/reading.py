@@ -3,6 +3,7 @@ they do not access files."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
@@ -47,9 +48,10 @@ def head_of(text: str) -> str:
     return "\n".join(islice((line for line in text[:_HEAD_LETTERS].split("\n") if line.strip()), _HEAD_LINES))
 
 
+@lru_cache(maxsize=1 << 14)
 def name_of(written: str) -> str:
     """Returns a speaker's name without surrounding brackets, dashes, colons and marks of the writing direction."""
-    name = written.translate(_DIRECTION_MARKS).strip(_SIGNS).lstrip("[ ")
+    name = (written if written.isascii() else written.translate(_DIRECTION_MARKS)).strip(_SIGNS).lstrip("[ ")
     name = (name if "[" in name else name.rstrip("] ")).strip(_SIGNS)
     return " ".join((name.strip("_ ") if name.startswith("_") else name).split())
 
