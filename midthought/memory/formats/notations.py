@@ -132,7 +132,7 @@ def notation_of(rows: Sequence[Row]) -> Notation | None:
                     by_sep[sep][place].append(span)
         for sep, spans in by_sep.items():
             is_usual = len(spans) >= max(_MIN_SPANS, _MIN_SPANS_SHARE * len(rows))
-            if not _is_strong(sep) and num_again < _least_share(sep) * len(own):  # too few to be certain
+            if sep == " " and num_again < _MIN_SHARE_OF_BLANKS * len(own):  # too few to be certain
                 continue
             if is_usual and not _HALF.search(sep) and (notation := _supported(rows, lead, sep, spans, own, own_rows)):
                 found.append(notation)
@@ -167,16 +167,6 @@ def common_word(names: Iterable[str]) -> str:
     is_common = len(parts) > 1 and len(words) == 1 and all(before for before, _ in parts)
     word = min(words) if is_common else ""
     return word if word.isalpha() and word.islower() else ""
-
-
-def _is_strong(sep: str) -> bool:
-    """Whether a separator has a sign that sentences seldom have."""
-    return not _WEAK_SIGNS.issuperset(sep) or bool(_DASH.search(sep))
-
-
-def _least_share(sep: str) -> float:
-    """Returns the share of the places that a notation with a weak separator has at least."""
-    return _MIN_SHARE_OF_BLANKS if sep == " " else _MIN_SHARE_OF_SENTENCES
 
 
 def _first_word(token: Token, row: Row) -> str:
@@ -286,7 +276,9 @@ def _supported(
     first, last = min(heads), max(heads)
     num_within = bisect_right(starts, last) - bisect_left(starts, first)
     share = sum(place in start_rows for place in heads) / max(1, num_within)
-    notation = Notation(lead, sep, heads, others, kept, share, _is_strong(sep))
+    notation = Notation(
+        lead, sep, heads, others, kept, share, not _WEAK_SIGNS.issuperset(sep) or bool(_DASH.search(sep))
+    )
     if all(head.rest.endswith("|") for head in heads.values()):  # the end of a table's row
         notation.heads, notation.others = (
             {place: head._replace(rest=head.rest.rstrip("| ")) for place, head in found.items()}
@@ -305,12 +297,8 @@ def _is_certain(notation: Notation, rows: Sequence[Row]) -> bool:
     if not (are_few and alternate and is_most and _have_words(notation, rows)):
         return False
     if not notation.is_strong:
-        return (
-            notation.share >= _least_share(notation.sep)
-            and num >= 8
-            and 4 * len(counts) <= num
-            and notation.num_named == num
-        )
+        least = _MIN_SHARE_OF_BLANKS if notation.sep == " " else _MIN_SHARE_OF_SENTENCES
+        return notation.share >= least and num >= 8 and 4 * len(counts) <= num and notation.num_named == num
     after_end = sum(place == places[0] or rows[place].after_blank or _ends(rows[place - 1].text) for place in places)
     are_labels = 2 * notation.num_named >= num
     is_wrapped = (
