@@ -23,6 +23,8 @@ _INPUT = r"action[ \t_-]*(?:\d+[ \t]*)?input[ \t]*\d*[ \t*]*"
 _ACTION_LABEL = re.compile(r"[\s*#]*action[ \t]*\d*[ \t*]*", re.IGNORECASE)
 _INPUT_LABEL = re.compile(rf"[\s*#]*{_INPUT}", re.IGNORECASE)
 _INPUT_AT_END = re.compile(rf"(?:^|[\s*#`]){_INPUT}$", re.IGNORECASE)
+_SHORT_INPUT_AT_END = re.compile(r"\n[ \t*#`]*input[ \t]*\d*[ \t*]*$", re.IGNORECASE)
+"""`Input:` on a line of its own after `Action:`, as the setup package writes it."""
 _OBSERVATION_LABEL = re.compile(r"[\s*#]*observation[ \t]*\d*[ \t*]*", re.IGNORECASE)
 _MARKER = re.compile(rf"[\s*#>]*(?:thought|observation|action|{_INPUT})[ \t\d*]{{0,9}}:", re.IGNORECASE)
 """Start of a line that the policy could take for a part of a call or for another result."""
@@ -39,9 +41,9 @@ class ReActFormat(StreamingCallFormat):
     r"""`Action: NAME` and `Action Input: {json}` in running text; the result is written back as `\nObservation: …\n`.
 
     - `Action:` is at the beginning of a line; NAME is the rest of it, or the next line that is not blank. `Action Input:`
-      follows, then spaces or line ends, then `{`. If another character follows, the call is malformed and ends: the
-      policy gets an error at once. Labels may be in bold, numbered, and in any case; names in quotes, backticks or
-      brackets; the object in a fence or a code span.
+      (or `Input:` on a line of its own) follows, then spaces or line ends, then `{`. If another character follows, the call
+      is malformed and ends: the policy gets an error at once. Labels may be in bold, numbered, and in any case; names in
+      quotes, backticks or brackets; the object in a fence or a code span.
     - Quoted text contains no call: fenced code, and the text after an `Observation:` that the policy wrote itself, up to
       a blank line.
     - Nothing within `<think>…</think>` is a call. A think tag counts everywhere; inside a call it discards the call.
@@ -197,7 +199,7 @@ class ReActScanner(StoppingScanner):
 
     def _at_colon(self, label: str | None) -> bool:
         """Returns whether a label that begins a call or its input ended here."""
-        if found := _INPUT_AT_END.search(self._head):
+        if found := _INPUT_AT_END.search(self._head) or _SHORT_INPUT_AT_END.search(self._head):
             self._name = _name_in(self._head[: found.start()])
             self._stage = _Stage.INPUT
         elif label is None:
