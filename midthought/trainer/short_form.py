@@ -88,6 +88,16 @@ def by_section(
     return found
 
 
+def require_environment(settings: Mapping[str, Any], dataset: Any) -> None:
+    """Raises SettingsError for `max_steps` beside a data set: it limits the steps of an environment, and other packages call the
+    number of iterations so."""
+    if dataset is not None and "max_steps" in settings:
+        raise SettingsError(
+            f"max_steps={settings['max_steps']!r:.40}: it is the limit of steps in an environment (environment.max_steps), and "
+            "there is a data set. The number of iterations is num_train_iters"
+        )
+
+
 def _set(found: dict[str, dict[str, Any]], section: str, name: str, value: Any) -> None:
     """Adds a setting. Raises SettingsError if it was given before with another value."""
     values = found.setdefault(section, {})

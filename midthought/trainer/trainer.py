@@ -38,7 +38,7 @@ from midthought.trainer.rollouts import AUTO_CALL_FORMAT
 from midthought.trainer.run_guards import RunGuards
 from midthought.trainer.run_writer import RunStage, disk_of
 from midthought.trainer.sft import SftStage
-from midthought.trainer.short_form import named_rewards, named_tasks
+from midthought.trainer.short_form import named_rewards, named_tasks, require_environment
 from midthought.trainer.task_choice import make_tasks
 from midthought.trainer.tasks import TrainingTasks
 from midthought.trainer.trained_policy import open_policy
@@ -133,6 +133,7 @@ class Trainer:
         progress: bool = True,
         **settings: Any,
     ) -> None:
+        require_environment(settings, dataset)
         given = settle(
             config,
             settings,

@@ -90,6 +90,7 @@ def test_settings_by_name_replace_those_of_a_config_and_of_the_preset():
         ({"batch_size": "many"}, "batch_size"),
         ({"algorithm": "gpro"}, "Did you mean.*'grpo'"),
         ({"env": None, "dataset": "gsm9k"}, "neither a file nor a data set.*Did you mean 'gsm8k'"),
+        ({"env": None, "dataset": QUESTIONS, "max_steps": 100}, "max_steps=100: .*iterations is num_train_iters"),
         ({"config": {"training": {}}}, "must be a ConfigStore"),
     ],
 )
