@@ -56,11 +56,15 @@ def test_a_value_of_several_possible_types_is_read_back(published: Published, ar
         {"anyOf": [{"type": "string"}, {"type": "null"}]},
         {"enum": ["12", "13"]},
         {"const": "12"},
+        {"$ref": "#/$defs/Code"},
+        {"anyOf": [{"$ref": "#/$defs/Code"}, {"type": "null"}]},
     ],
     ids=str,
 )
 def test_digits_are_a_string_if_the_schema_of_a_server_says_so(schema: dict[str, Any]) -> None:
-    definition = ToolDefinition("look", "Looks.", schema={"type": "object", "properties": {"code": schema}})
+    definition = ToolDefinition(
+        "look", "Looks.", schema={"type": "object", "properties": {"code": schema}, "$defs": {"Code": {"enum": ["12"]}}}
+    )
     renderer = Renderer(TAGGED[0].tokenizer())
     call_format = detect_call_format(renderer, [definition]).call_format
     assert call_format is not None

@@ -127,8 +127,8 @@ class TurnScanner:
 
 
 def _types(tool: ToolDefinition) -> dict[str, tuple[str, ...]]:
-    properties = tool.parameters_schema().get("properties", {})
-    return {name: allowed_types(schema) for name, schema in properties.items()}
+    arguments = tool.parameters_schema()
+    return {name: allowed_types(schema, arguments) for name, schema in arguments.get("properties", {}).items()}
 
 
 def _plain(text: str) -> str:
