@@ -109,7 +109,10 @@ def broke_down(history: History, rows: Sequence[Row]) -> tuple[bool, str]:
     """Returns whether the reward `fell` in the last iterations `rows`, and the likely cause if it did."""
     cause = "steps that are too large (training.learning_rate)"
     coef = history.setting("training.entropy_coef", 0.0)
-    if coef and mean_of(rows, "entropy") > 1.5 * history.early("entropy"):
+    now, first = (
+        [nats for row in part if math.isfinite(nats := uncertainty(row))] for part in (rows, history.iterations[:3])
+    )
+    if coef and now and first and math.fsum(now) / len(now) > 1.5 * math.fsum(first) / len(first):
         cause = f"a bonus for entropy that outweighs the reward (training.entropy_coef={coef:g})"
     if history.setting("training.self_teacher", "none") != "none":
         cause = "the self-teacher's context misleads it, or it follows the policy (training.self_teacher_update_rate)"

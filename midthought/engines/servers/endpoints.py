@@ -19,6 +19,9 @@ from midthought.network import socket_path
 
 logger = logging.getLogger(__name__)
 
+_MIN_SLOWNESS = 1.3
+"""Smaller differences of speed are chance."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogprobMode:
@@ -67,7 +70,14 @@ class Endpoint:
     """End of the pause that the server requested itself."""
     slow_until: float = 0.0
     """Until then other servers with room are preferred (`SlowServers`)."""
+    token_seconds: float = 0.0
+    """Mean time per token of one of its requests, as last measured (`SlowServers`); 0: not measured."""
     last_error: str = ""
+
+    def slowness(self, usual: float) -> float:
+        """Returns its time per token relative to `usual`; 1 if it is not much longer, or not measured."""
+        ratio = self.token_seconds / usual if usual else 1.0
+        return ratio if ratio > _MIN_SLOWNESS else 1.0
 
     @property
     def free_at(self) -> float:
@@ -75,8 +85,8 @@ class Endpoint:
 
 
 class Endpoints:
-    """The servers of one engine. A new episode goes to the server with the fewest requests. It stays on that server, whose
-    prefix cache contains it, while the server works and is not slow.
+    """The servers of one engine. A new episode goes to the server with the fewest requests, weighted by its time per token.
+    It stays on that server, whose prefix cache contains it, while the server works and is not slow.
 
     After a failure a server pauses for `pause_seconds`; each further consecutive failure doubles the pause, up to
     `max_pause_seconds`, with jitter. After the pause one request at a time tests it, until it returns a token (a half-open
@@ -128,7 +138,8 @@ class Endpoints:
         endpoint = self._home.get(episode)
         if endpoint not in free or self.is_slow(endpoint):
             candidates = [each for each in free if not self.is_slow(each)] or free
-            endpoint = min(candidates, key=lambda candidate: candidate.num_taken)
+            usual = min((each.token_seconds for each in candidates if each.token_seconds), default=0.0)
+            endpoint = min(candidates, key=lambda each: (each.num_taken + 1) * each.slowness(usual))
             self._home[episode] = endpoint
         return endpoint
 

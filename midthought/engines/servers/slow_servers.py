@@ -154,7 +154,7 @@ class SlowServers:
         usual_seconds = statistics.median(other.token_seconds for other in others) if others else math.inf
         if max(pace.num_tokens, pace.seconds / usual_seconds) < _MIN_TOKENS:
             return
-        pace.token_seconds = pace.seconds / max(pace.num_tokens, 1)
+        pace.token_seconds = endpoint.token_seconds = pace.seconds / max(pace.num_tokens, 1)
         pace.tokens_per_second = pace.num_tokens / (now - pace.since)
         pace.restart(now)
         if others and pace.token_seconds > _SLOW_RATIO * usual_seconds:
