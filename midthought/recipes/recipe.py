@@ -11,7 +11,8 @@ from typing import Any
 
 from midthought.config import RecipeConfig
 from midthought.errors import SettingsError
-from midthought.recipes.presets import Presets, begin
+from midthought.recipes.foreign_settings import require_no_programs
+from midthought.recipes.presets import Presets, begin, run_of
 from midthought.references import load
 
 
@@ -83,6 +84,8 @@ class Recipe:
         chosen, begin_with = self.begin(
             path, words=words, config=config, stage=stage, from_path=from_path, resume=resume
         )
+        if stage == "evaluate" and config is None and from_path is not None and (recorded := run_of(from_path)):
+            require_no_programs(recorded, words)
         run_class = load(self.run_class) if isinstance(self.run_class, str) else self.run_class
         run = run_class(chosen, path, console, stage, begin_with, resume, allow_changes)
         if hasattr(run, "recipe"):

@@ -13,6 +13,7 @@ from midthought.errors import SettingsError
 from midthought.float32_head import use_float32_head
 from midthought.pretrained import load_model, load_tokenizer, placed, policy_folder
 from midthought.recipes import find_recipe, recipe_names
+from midthought.recipes.foreign_settings import require_no_programs
 from midthought.references import load, load_from_here
 from midthought.report.run_folder import require_intact_run
 from midthought.rollout.chat_policy import ChatPolicy
@@ -147,6 +148,8 @@ def _tools_of_recipe(name: str, run: Path | None, *, is_given: bool) -> ToolRegi
         raise SettingsError(
             f"the recipe {name} does not say how its tools are made (Recipe.tools); add --tools MODULE:NAME"
         )
+    if not is_given:
+        require_no_programs(run, remedy=f"add --recipe {name}")
     config, _ = recipe.begin(run, words=[], stage="evaluate", from_path=run)
     found: ToolRegistry = load(recipe.tools)(config, run)
     return found

@@ -161,7 +161,9 @@ def test_after_its_pause_one_request_at_a_time_tests_a_failed_server(two: Any) -
     assert taken(endpoints, 6) == ["a"]
 
 
-@pytest.mark.parametrize(("token_seconds", "expected"), [(0.035, "bbbabbbba"), (0.011, "ababababa"), (0.0, "ababababa")])
+@pytest.mark.parametrize(
+    ("token_seconds", "expected"), [(0.035, "bbbabbbba"), (0.011, "ababababa"), (0.0, "ababababa")]
+)
 def test_a_server_gets_new_episodes_by_its_measured_speed(two: Any, token_seconds: float, expected: str) -> None:
     """Three times as slow: a third as many. Differences below 30 % are chance."""
     endpoints, a, b, _ = two

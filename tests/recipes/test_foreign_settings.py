@@ -1,0 +1,45 @@
+"""A run folder from someone else: evaluating its policy starts no program that its settings name, and sends no key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from midthought.errors import SettingsError
+from midthought.recipes import find_recipe
+from midthought.recipes.foreign_settings import require_no_programs
+from midthought.report.console import Console
+
+HOSTILE = {
+    "inference: {backend: vllm, server_python: ./evil}": "inference.server_python=./evil",
+    "inference: {backend: vllm, base_url: ['https://evil'], api_key_env: AWS_SECRET}": "inference.api_key_env=AWS_SECRET",
+    "checkpoint: {trackers: ['evil:Tracker']}": "checkpoint.trackers=['evil:Tracker']",
+    "feedback: {servers: ['https://evil/v1'], api_key_env: AWS_SECRET}": "feedback.api_key_env=AWS_SECRET",
+    "memory: {embedding_model: 'https://evil/v1?api_key_env=AWS_SECRET#m'}": "api_key_env=AWS_SECRET",
+}
+
+
+def run_of_a_stranger(folder: Path, settings: str) -> Path:
+    (folder / "policy").mkdir(parents=True)
+    (folder / "config.yaml").write_text(f"{settings}\n")
+    (folder / "metrics.jsonl").write_text("")
+    (folder / "progress.json").write_text('{"from_path": null}')
+    return folder
+
+
+@pytest.mark.parametrize("settings", HOSTILE)
+def test_programs_and_keys_in_the_settings_of_a_run_are_named_before_anything_starts(settings, tmp_path):
+    stranger = run_of_a_stranger(tmp_path / "run", settings)
+    recipe = find_recipe("feedback" if "feedback" in settings else "podcast")
+    with pytest.raises(SettingsError, match="if you trust it, add ") as raised:
+        recipe.run(tmp_path / "out", Console(quiet=True), words=[], stage="evaluate", from_path=stranger / "policy")
+    assert HOSTILE[settings] in str(raised.value) and str(stranger) in str(raised.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_the_command_repeats_is_permitted(tmp_path):
+    stranger = run_of_a_stranger(tmp_path / "run", "inference: {server_python: ./python, backend: vllm}")
+    require_no_programs(stranger, ["inference.server_python=./python"])
+    own = run_of_a_stranger(tmp_path / "own", "checkpoint: {trackers: [tensorboard, wandb]}")
+    require_no_programs(own)
