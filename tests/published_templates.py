@@ -279,6 +279,19 @@ PUBLISHED = [
     ),
     Published(name="xlam_2", models="xLAM 2", tokens=("<|im_start|>",), eos="<|im_end|>", label="llama"),
     Published(
+        name="gemma_4",
+        models="Gemma 4",
+        tokens=(
+            *("<|turn>", "<|channel>", "<channel|>", "<|tool>", "<tool|>", "<|tool_call>", "<tool_call|>", '<|"|>'),
+            *("<|tool_response>", "<tool_response|>"),
+        ),
+        eos="<turn|>",
+        bos="<bos>",
+        label="gemma",
+        call_end="<|tool_response>",
+        thought="<|channel>thought\n{}\n<channel|>",
+    ),
+    Published(
         name="gemma_3",
         models="Gemma 3",
         tokens=("<start_of_turn>",),

@@ -300,7 +300,9 @@ def test_a_reply_is_appended_as_the_template_writes_it(published: Published) -> 
     assert_same(published, choice, trajectory.token_ids, messages)
 
 
-@pytest.mark.parametrize("published", [p for p in WITH_CALLS if p.thought and p.name != "command_r7b"], ids=named)
+@pytest.mark.parametrize(
+    "published", [p for p in WITH_CALLS if p.thought and p.name not in ("command_r7b", "gemma_4")], ids=named
+)
 def test_without_earlier_thoughts_a_reply_starts_a_segment_that_the_template_would_write(published: Published) -> None:
     choice = chosen(published)
     turns, messages = one_call(published, choice, "I look it up.")
@@ -371,6 +373,7 @@ BAD = {
     "deepseek_v3_1": ["<｜tool▁call▁begin｜>look_up<｜tool▁sep｜>{<｜tool▁call▁end｜>", "<｜tool▁call▁begin｜>look_up"],
     "gpt_oss": [" to=functions.look_up<|channel|>commentary json<|message|>x"],
     "glm_4_5": ["<tool_call>look_up\n<arg_key>query</arg_key>\n</tool_call>", "<tool_call></tool_call>"],
+    "gemma_4": ["<|tool_call>call:look_up{query:<tool_call|>", "<|tool_call>call:look_up<tool_call|>"],
     "kimi_k2": ["<|tool_call_begin|>functions.look_up:0<|tool_call_argument_begin|>x<|tool_call_end|>"],
 }
 BAD_CALLS = [(published, text) for published in PUBLISHED for text in BAD.get(published.name, ())]

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from midthought.tools.call_formats.call_object import CallObject, malformed
 from midthought.tools.call_formats.json_object import BadObjectError, ObjectScanner, load_object, write_json
+from midthought.tools.call_formats.loose_object import read_loose, write_loose
 from midthought.tools.call_formats.python_calls import read_python_calls
 from midthought.tools.json_types import fits_type
 from midthought.types import ParsedAction
@@ -38,12 +39,13 @@ class CallSyntax:
     - `object`: one JSON object with both, `{"name": "add", "arguments": {"a": 1}}`;
     - `name_then_object`: the name, then the arguments as a JSON object;
     - `name_then_tags`: the name, then every argument between tags;
-    - `keywords`: a Python call, `add(a=1)`, in a list.
+    - `keywords`: a Python call, `add(a=1)`, in a list;
+    - `loose_object`: the name, then the arguments as Gemma writes objects (`loose_object.py`).
     """
 
     label: str
     """Name for messages and records, such as `hermes`."""
-    style: Literal["object", "name_then_object", "name_then_tags", "keywords"]
+    style: Literal["object", "name_then_object", "name_then_tags", "keywords", "loose_object"]
     around_answer: tuple[str, str] = ("", "")
     """Around an answer without calls, after its thought: `<|channel|>final<|message|>` in harmony."""
     after_content: str = ""
@@ -69,7 +71,7 @@ class CallSyntax:
     has_python_objects: bool = False
     """`name_then_tags`: whether lists and objects are written as Python's (Seed-OSS), not as JSON."""
     quote: str = ""
-    """`keywords`: the quotation mark around strings."""
+    """`keywords`, `loose_object`: the quotation mark around strings."""
     name_is_in_id: bool = False
     """Whether the id is written in place of the name (Kimi): `functions.NAME:INDEX`."""
 
@@ -98,6 +100,8 @@ class CallSyntax:
             pairs = (f"{key}={self._quoted(value)}" for key, value in arguments.items())
             return f"{name}({', '.join(pairs)}){self.after_call}"
         head = call_id if self.name_is_in_id else name
+        if self.style == "loose_object":
+            return f"{head}{self.before_arguments}{write_loose(arguments, self.quote)}{self.after_call}"
         if self.style == "name_then_object":
             before = self.before_arguments.replace("{id}", call_id)
             return f"{head}{before}{write_json(dict(arguments), tags)}{self.after_call}"
@@ -191,6 +195,8 @@ class CallSyntax:
             return read_python_calls(block, raw)
         if self.style == "name_then_object":
             return self._read_named_object(block, raw)
+        if self.style == "loose_object":
+            return [self._read_loose_object(block, raw)]
         return [self._read_tags(block, raw, types)]
 
     def _read_named_object(self, block: str, raw: str) -> list[ParsedAction]:
@@ -218,6 +224,16 @@ class CallSyntax:
         )
         more = self._read_named_object(rest[between.end() :], raw) if between and rest[between.end() :].strip() else []
         return [_call(name, arguments, raw, call_id), *more]
+
+    def _read_loose_object(self, block: str, raw: str) -> ParsedAction:
+        start = block.find("{")
+        name, _ = self._head(block[:start])
+        if start < 0 or name is None:
+            return malformed(f"no tool is named; {self._remedy()}", raw)
+        try:
+            return _call(name, read_loose(block[start:], self.quote)[0], raw, None)
+        except ValueError as error:
+            return malformed(f"the arguments cannot be read ({error}); {self._remedy()}", raw, name)
 
     def _head(self, head: str) -> tuple[str | None, str | None]:
         """Returns the name and the id in the text before the arguments."""

@@ -37,6 +37,8 @@ _LABELS = {
     "<|START_ACTION|>": "command_r",
     "<minimax:tool_call>": "minimax",
     "<tool_calls>": "hunyuan",
+    "<|tool_call>call:": "gemma",
+    "<start_function_call>call:": "gemma",
 }
 """Known markers, and the names under which formats with them are reported. They have no other effect."""
 
@@ -238,6 +240,9 @@ class _Probe:
 
     def _tags(self, body: str, after: str, call_id: str) -> CallSyntax:
         (key_a, value_a), (key_b, value_b) = _ARGUMENTS.items()
+        loose = re.fullmatch(rf"{_TOOL}(.*?)\{{{key_a}:(.+?){value_a}\2,{key_b}:\2{value_b}", body, flags=re.DOTALL)
+        if loose is not None and after.startswith(f"{loose[2]}}}"):
+            return CallSyntax(label="", style="loose_object", before_arguments=loose[1], quote=loose[2])
         keywords = re.fullmatch(rf"{_TOOL}\({key_a}=(['\"]){value_a}\1, {key_b}=\1{value_b}", body)
         if keywords is not None:
             truth = self._turn([({key_a: True}, call_id)]).partition(f"{key_a}=")[2]
@@ -273,8 +278,8 @@ class _Probe:
         """Separates the markers around each call from those around all of them, by a turn with two calls."""
         if syntax.style == "name_then_tags":
             after = after.removeprefix(syntax.after_value)
-        elif syntax.style == "keywords":
-            after = after.removeprefix(f"{syntax.quote})")
+        elif syntax.style in ("keywords", "loose_object"):
+            after = after.removeprefix(f"{syntax.quote}{')' if syntax.style == 'keywords' else '}'}")
         single = replace(syntax, before_call=before, after_call=after)
         second = {key: f"{value}2" for key, value in _ARGUMENTS.items()}
         second_id = f"functions.{_TOOL}:1" if syntax.name_is_in_id else "callid002"
