@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 _CONTROL_TOKEN = re.compile(
-    r"<(?=[|｜/]|[a-zA-Z_][\w:.-]{0,39}>)"  # most models: <|im_end|>, <｜User｜>, </s>, <think>
+    r"<(?=[|｜/]|[a-zA-Z_][\w:.-]{0,39}\|?>)"  # most models: <|im_end|>, <｜User｜>, </s>, <think>, <turn|>
+    r"|｜(?=DSML｜)"  # DeepSeek V3.2
     r"|\[(?=\||/?[a-zA-Z_]{0,2}[A-Z_]{2,40}\])"  # EXAONE, Mistral, GLM: [|user|], [/INST], [gMASK]
     r"|/(?=nothink\b)|\](?=~!?b[\[\]])|\[(?=e~\[)"  # GLM: /nothink; MiniMax: ]~!b[ ]~b] [e~[
 )
