@@ -53,6 +53,7 @@ def no_reward_variance(history: History) -> Iterator[Finding]:
     means = [value(row, "reward/mean") for row in rows]
     is_one = all(_is_flat(row) for row in rows) and all(_equal(mean, means[0]) for mean in means)
     temperature = history.setting("inference.temperature", 1.0)
+    both = [row for row in rows if {"episode/reward_if_right", "episode/reward_if_wrong"} <= row.keys()]
     rewards = f"all rewards were {means[0]:g}" if is_one else "all rewards were equal within every group"
     yield Finding(
         observation=f"none of the {len(rows)} iterations so far had anything to learn from: {rewards} (mean reward of the best "
@@ -60,6 +61,11 @@ def no_reward_variance(history: History) -> Iterator[Finding]:
         start_step=step_of(rows[0]),
         causes=by_evidence(
             too_hot(history, rows),
+            (
+                bool(both)
+                and all(_equal(row["episode/reward_if_right"], row["episode/reward_if_wrong"]) for row in both),
+                "the reward does not tell right answers from wrong ones: it compares another text or with another answer",
+            ),
             (temperature < 0.5, f"too little exploration: inference.temperature={temperature:g}"),
             (
                 None,
@@ -191,7 +197,9 @@ def reward_misjudges(history: History) -> Iterator[Finding]:
 
 def _content(rows: Sequence[Row], parts: str, wrong: float) -> Iterator[Finding]:
     """Reports a reward that is content with every answer. `wrong`: the share of wrong answers; NaN if it is not known."""
-    if not (mean_of(rows, "episode/top_reward") >= TOP_SHARE and all(value(row, "reward/mean") > 0 for row in rows)):
+    is_top = all(mean_of(part, "episode/top_reward") >= TOP_SHARE for part in (rows[:MIN_EQUAL_ITERS], rows))
+    best = _best(rows)
+    if not is_top or best <= 0 or any(value(row, "reward/mean") < TOP_SHARE * best for row in rows):
         return
     is_known = math.isfinite(wrong)
     yield Finding(

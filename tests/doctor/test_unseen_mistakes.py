@@ -159,6 +159,20 @@ def test_a_sampled_call_shows_that_a_tool_always_fails(taught, caller):
     assert "'lookup' fail" in finding.observation and "no service" in finding.observation and finding.action
 
 
+def test_a_tool_that_forgets_to_return_its_result_is_named(taught, caller):
+    @tool
+    def lookup(word: str) -> None:
+        """Looks a word up.
+
+        Args:
+            word: the word
+        """
+
+    found = examined(lambda: Trainer(**run(caller, tools=[lookup], max_tokens=64, temperature=0.3))).findings
+    (finding,) = [finding for finding in found if finding.guard == "tools"]
+    assert "return nothing" in finding.observation and "lacks a return" in finding.causes[0]
+
+
 LIKE_MISTAKES: dict[str, Callable[[Arguments], Arguments]] = {
     "a cost of length": lambda taught: rewarded(taught, lambda t: is_right(t) - t.num_sampled / 1000),
     "a small bonus for a call": lambda taught: rewarded(taught, lambda t: is_right(t) + 0.2 * min(t.num_calls, 1)),

@@ -163,6 +163,13 @@ FAILURES = {
         "reward_misjudges",
         "content with nearly every answer",
     ),
+    "right answers that are paid like wrong ones": (
+        0,
+        [{"reward/mean": -1.0, "reward/std": 0.0, "episode/reward_if_right": -1.0, "episode/reward_if_wrong": -1.0}]
+        * 10,
+        "no_reward_variance",
+        "does not tell right answers from wrong ones",
+    ),
     "right answers that are gone": (
         6,
         [{"episode/right": 0.0, **CRASHED}] * 5,
