@@ -1,4 +1,4 @@
-"""Turns that a file marks in a way of its own: styles, null speakers, labels within lines, words after a blank line in a cue."""
+"""Turns that a file marks in a way of its own: styles, null speakers, labels within lines; letters of another encoding."""
 
 import json
 
@@ -6,6 +6,8 @@ import pytest
 from read_texts import said
 from test_reading_signals import EXPECTED, LINES, NAMES
 
+from midthought.errors import TranscriptError
+from midthought.memory.transcripts import read_transcript
 from midthought.memory.turns import UNKNOWN_SPEAKER
 
 
@@ -100,3 +102,30 @@ def test_sentences_that_start_alike_are_no_labels(read):
         for n, text in enumerate(LINES)
     )
     assert not read(cues, "a.srt").is_doubtful
+
+
+@pytest.mark.parametrize(
+    ("words", "encoding"),
+    [
+        ("Ő űrhajós volt, és főzött: öt ízű, híg főzeléket. Apád itthon van? Jöjj beljebb, kérlek, fűtök.", "cp1250"),
+        (
+            "L'été dernier, où étais-tu ? Là-bas, à côté de la forêt, ça c'est sûr, le maïs était déjà mûr. "
+            "Il pleut sur la ville et le vent vient du nord; on ferme les volets avant la nuit, puis on attend.",
+            "cp1252",
+        ),
+        (
+            "Não sei se ela põe à mesa o pão; três irmãs estão aí, e o avô já está com vocês à noite, ação. "
+            "A casa fica perto do rio, com um barco velho na porta, e o pai dela conserta redes de pesca.",
+            "cp1252",
+        ),
+        ("Schöne Grüße aus Köln: die Straße ist frei, wir fahren später über die Brücke nach Süden, tschüß.", "cp1252"),
+    ],
+)
+def test_letters_that_no_western_language_has_together_are_another_encoding(tmp_path, words, encoding):
+    path = tmp_path / "a.txt"
+    path.write_bytes("".join(f"Ann Lee: {words}\n\nBob Reece: {words}\n\n" for _ in range(3)).encode(encoding))
+    if encoding == "cp1252":
+        assert read_transcript(path).turns[0].text == words.strip()
+    else:
+        with pytest.raises(TranscriptError, match="not UTF-8"):
+            read_transcript(path)

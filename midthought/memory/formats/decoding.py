@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections import Counter
 from typing import NamedTuple
 
 _MARKS = (
@@ -24,6 +25,13 @@ _BINARY = {
 _UTF8_SIGN = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 _WESTERN = frozenset("ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜßàáâãäåæçèéêëìíîïñòóôõöøùúûüÿŒœ‘’‚“”„«»‹›–—…•·€£¥§©®™°´¿¡¼½¾ºª\xa0")
 _MAX_WESTERN_SHARE = 0.12  # accented letters are at most 8 % of French, a third or more of other scripts' bytes
+_ALPHABETS = tuple(map(frozenset, (
+    "àâæçéèêëîïôœùûüÿ", "àáâãçéêíóôõúü", "àáçèéíïñòóúü", "àèéìíîòóùú", "äéößü", "åäæéôöø", "äõöšüž", "áæðéíóöúýþ", "áèéëïóöü",
+)))  # fmt: skip
+"""Letters beside a to z of French, Portuguese, Spanish and Catalan, Italian, German, Nordic languages, Estonian, Icelandic,
+Dutch."""
+_MIN_LETTERS = 3
+_MIN_LETTERS_SHARE = 0.03
 
 
 class Decoded(NamedTuple):
@@ -81,4 +89,8 @@ def _western(content: bytes, position: int) -> str:
     foreign = [sign for sign in text if sign > "\x7f"]
     if len(foreign) > _MAX_WESTERN_SHARE * len(text) or not _WESTERN.issuperset(foreign):
         raise refusal
+    counts = Counter(sign for sign in text.lower() if sign > "\x7f" and sign.isalpha())
+    usual = {sign for sign, num in counts.items() if num >= max(_MIN_LETTERS, _MIN_LETTERS_SHARE * counts.total())}
+    if not any(usual <= alphabet for alphabet in _ALPHABETS):
+        raise refusal  # no Western language has all of them: Hungarian in Windows-1250, for example
     return text

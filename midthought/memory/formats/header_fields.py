@@ -69,7 +69,7 @@ _AFTER_TRANSCRIPT = regex.compile(
     r"action items(?: recap)?|next steps|"
     r"key (?:takeaways|points)|resources mentioned|leave a (?:comment|reply)|comments?(?: \(\d{1,4}\))?|"
     r"(?:related|recent|more) (?:posts|episodes|articles)|you may also like|share this|"
-    r"this (?:article|page|post) is a transcript .{0,380})[\s:*_]*"
+    r"this (?:article|page|post) is a transcript .{0,900})[\s:*_]*"
 )
 _QUESTION = regex.compile(r"[QA]\.\s+\S")
 _TIMED = regex.compile(rf"[\[(<]?{CLOCK}(?=\W|$)")
@@ -128,7 +128,7 @@ def starts_transcript(line: str) -> bool:
 
 def ends_transcript(line: str) -> bool:
     """Whether the line is a heading of what follows a transcript, such as `Links` or `Credits`."""
-    return len(line) < 400 and bool(_AFTER_TRANSCRIPT.fullmatch(line))
+    return len(line) < 1000 and bool(_AFTER_TRANSCRIPT.fullmatch(line))
 
 
 def is_rule(line: str) -> bool:

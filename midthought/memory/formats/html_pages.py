@@ -29,7 +29,6 @@ _LABEL = re.compile(
     re.IGNORECASE,
 )
 """An element whose class says that it names the speaker."""
-_TERM = re.compile(r"<(dt|author|speaker)\b[^<>]{0,300}>([^<>]{1,60})</\1>", re.IGNORECASE)
 _WHO = re.compile(
     r"""<(?:u|sp|turn|segment|utterance)\b[^<>]{0,300}\b(?:who|speaker)=["']#?([^"'<>]{1,60})["'][^<>]{0,300}>""",
     re.IGNORECASE,
@@ -75,17 +74,16 @@ def read_html(text: str) -> Reading:
     ]
     text = _ASIDE.sub(" ", text)
     labelled, num_labels = _LABEL.subn(lambda match: _labelled(match[2]), text)
-    labelled, num_terms = _TERM.subn(lambda match: _labelled(match[2]), labelled)
     labelled, num_utterances = _WHO.subn(lambda match: f"<p>{match[1]}:</p><p>", labelled)
-    is_known = num_labels + num_terms + num_utterances > 1 or any(tag == "cite" for _, tag, _ in pieces)
+    is_known = num_labels + num_utterances > 1 or any(tag == "cite" for _, tag, _ in pieces)
     reading = _read_lines(labelled)
     if not is_known and (key := _label_element(text)):
         other = _read_lines(
             _SIMPLE.sub(lambda match: _labelled(match[3]) if _element_of(match) == key else match[0], labelled)
         )
         reading = reading if _speakers(reading) == _speakers(other) else other
-    others = sum(segment.speaker is not None for segment in reading.segments) - num_labels - num_terms - num_utterances
-    if num_labels + num_terms + num_utterances > 1 and others > 0:
+    others = sum(segment.speaker is not None for segment in reading.segments) - num_labels - num_utterances
+    if num_labels + num_utterances > 1 and others > 0:
         reading = reading.doubted(f"{others} names of speakers are marked in another way than the others", 0.3)
     return reading._replace(title=title or reading.title, skipped=(*aside, *reading.skipped))
 

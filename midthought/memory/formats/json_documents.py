@@ -130,11 +130,8 @@ def _parsed(text: str) -> tuple[Any, tuple[str, ...]]:
     try:
         return json.loads(text), ()
     except json.JSONDecodeError as error:
-        lines = [line for line in text.split("\n") if line.strip()]
-        if error.msg == "Extra data" and len(lines) > 1 and all(line.lstrip().startswith("{") for line in lines):
-            return _json_lines(lines)
-        if error.msg == "Extra data" and (documents := _documents(text)):
-            return documents, ()
+        if error.msg == "Extra data" and (documents := _documents(text))[0]:
+            return documents
         if (document := repaired(text, error.pos)) is not None:
             where = f"line {error.lineno} column {error.colno}"
             return document, (f"the JSON is damaged at {where}; what is complete before it is read",)
@@ -145,28 +142,20 @@ def _parsed(text: str) -> tuple[Any, tuple[str, ...]]:
         raise ValueError("its JSON has a number that is too long") from None
 
 
-def _documents(text: str) -> list[Any]:
-    """Returns the documents of a text that has several, one after the other; empty if one of them is damaged."""
-    decoder, found, place = json.JSONDecoder(), [], 0
+def _documents(text: str) -> tuple[list[Any], tuple[str, ...]]:
+    """Returns the documents of a text that has several, as one per line, and a doubt if some are damaged; none if most are."""
+    decoder, found, missing, place = json.JSONDecoder(), [], 0, 0
     while place < len(text):
         try:
             document, place = decoder.raw_decode(text, place)
+            found.append(document)
         except (ValueError, RecursionError):
-            return []
-        found.append(document)
+            missing, place = missing + 1, text.find("\n", place) + 1 or len(text)
         place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr]  # matches the empty text
-    return found
-
-
-def _json_lines(lines: Sequence[str]) -> tuple[list[Any], tuple[str, ...]]:
-    found: list[Any] = []
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except (ValueError, RecursionError):
-            continue
-    missing = len(lines) - len(found)
-    return found, (f"{missing} of {len(lines)} lines are no JSON and were left out",) if missing else ()
+    if missing >= len(found):
+        return [], ()
+    what = f"{missing} of {missing + len(found)} documents are damaged and were left out"
+    return found, (what,) if missing else ()
 
 
 def _refusal(document: object) -> str:

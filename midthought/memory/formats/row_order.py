@@ -23,6 +23,7 @@ _MIN_ATTRIBUTIONS = 3
 _MIN_ROLLED = 12
 _MIN_INNER_LABELS = 4
 _MIN_INNER_SHARE = 0.9
+_MAX_INNER_LABELS = 50
 _MAX_LABEL_LETTERS = 60
 
 
@@ -57,7 +58,7 @@ def _one_turn_per_row(rows: Sequence[Row]) -> Sequence[Row]:
     within and another one at the start."""
     places = [inner_labels(row.text) for row in rows]
     counts = Counter(key for found in places for _, key in found)
-    recurring = {key for key, count in counts.items() if count > 1}
+    recurring = {key for key, count in counts.most_common(_MAX_INNER_LABELS) if count > 1}
     num = sum(counts[key] for key in recurring)
     first = Counter(
         key_of(row.text.partition(":")[0]) for row in rows if recurring and ":" in row.text[:_MAX_LABEL_LETTERS]
@@ -65,9 +66,16 @@ def _one_turn_per_row(rows: Sequence[Row]) -> Sequence[Row]:
     has_two = len(recurring) > 1 or any(count > 1 for key, count in first.items() if key not in recurring)
     if not recurring or not has_two or num < max(_MIN_INNER_LABELS, _MIN_INNER_SHARE * len(rows)):
         return rows
+    names = {
+        regex.escape(folded(row.text)[place:].partition(":")[0])
+        for row, found in zip(rows, places, strict=True)
+        for place, key in found
+        if key in recurring
+    }
+    label = regex.compile(rf"(?<=\s)(?:{'|'.join(sorted(names))}):\s")
     parts: list[Row] = []
-    for row, found in zip(rows, places, strict=True):
-        starts = [0, *(place for place, key in found if key in recurring)]
+    for row in rows:
+        starts = [0, *(match.start() for match in label.finditer(folded(row.text)))]
         for start, end in pairwise([*starts, len(row.text)]):
             parts.append(row._replace(text=row.text[start:end].strip(), after_blank=row.after_blank or start > 0))
     return [row for row in parts if row.text]
