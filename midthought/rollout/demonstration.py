@@ -82,7 +82,7 @@ def _written(
     """Returns the answer's tokens as the template writes it. If its only call could not be read back, because the template does
     not escape quotes (LFM2), the call is written as the call format does."""
     token_ids = renderer.answer(answer, history)
-    text, wanted = renderer.decode(token_ids), calls_of(answer)
+    text, wanted = _without_end(token_ids, renderer), calls_of(answer)
     start = call_format.syntax.first_marker(text)
     if (
         len(wanted) != 1
@@ -93,13 +93,18 @@ def _written(
     return [*renderer.control(text[:start] + call_format.render_calls(wanted)), token_ids[-1]]
 
 
+def _without_end(token_ids: Sequence[int], renderer: Renderer) -> str:
+    """Returns the text without the token that ends the turn."""
+    has_end = token_ids[-1] in renderer.eos_token_ids
+    return renderer.decode(token_ids[: len(token_ids) - has_end])
+
+
 def _require_written(
     answer: Message, token_ids: Sequence[int], before: Sequence[int], renderer: Renderer, call_format: NativeCallFormat
 ) -> None:
     """Raises `DataError` if an episode with these tokens would run other calls. Logs a warning if the template leaves out the
     text or the thought."""
-    has_end = token_ids[-1] in renderer.eos_token_ids
-    text, wanted = renderer.decode(token_ids[: len(token_ids) - has_end]), calls_of(answer)
+    text, wanted = _without_end(token_ids, renderer), calls_of(answer)
     in_thought = renderer.opens_thought(before, call_format.think_tags[0])
     found = [(call.tool_name, dict(call.parameters)) for call in call_format.parse_all(text, in_thought=in_thought)]
     if found != wanted:

@@ -222,6 +222,12 @@ def test_a_thought_that_the_prompt_opens_and_the_template_does_not_write(monkeyp
         read([PLAIN], "qwen2_5")
 
 
+def test_a_call_that_can_be_read_is_written_as_the_template_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Firefunction: a blank before a marker that is no tag, and no closing marker."""
+    changed("qwen2_5", monkeypatch, ("<tool_call>\\n", " functools["), ("\\n</tool_call>", "]"))
+    assert own_text(read([PLAIN], "qwen2_5"), "qwen2_5").count(" functools[") == 1
+
+
 def test_a_call_whose_quotes_the_template_does_not_escape_is_written_so_that_it_can_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
