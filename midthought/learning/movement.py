@@ -35,7 +35,7 @@ class Movement:
         which is no part of the change."""
         kept = [1.0 - decay if each.dim() > 1 else 1.0 for each in self._before]
         pairs = zip(self._chosen, self._before, kept, strict=True)
-        moved = _size([now.detach().float() - share * before.float() for now, before, share in pairs])
+        moved = _size([now.detach().double() - share * before.double() for now, before, share in pairs])
         size = _size(self._before)
         self._before = []
         return {"weight_change": moved / max(size, 1e-12), "step_size": moved / peak if peak > 0 else 0.0}
@@ -43,5 +43,5 @@ class Movement:
 
 def _size(tensors: Sequence[Tensor]) -> float:
     """Returns the root mean square of all elements, also of sharded tensors; every rank must call it."""
-    squares = sum(float(whole(torch.linalg.vector_norm(each.float()))) ** 2 for each in tensors)
+    squares = sum(float(whole(torch.linalg.vector_norm(each.double()))) ** 2 for each in tensors)
     return math.sqrt(squares / max(1, sum(each.numel() for each in tensors)))

@@ -280,7 +280,10 @@ def gamed_from(iteration, talker, path, *, callbacks=(), resume=False):
     """A trainer with the policy `rollback` for spikes. From this iteration on, the first four rewards are 1000 times larger."""
     config = settings(num_train_iters=10)
     config.checkpoint.save_interval = 2
-    config.guards.policies = {"spike": "rollback", "reward_misjudges": "off"}  # nearly all of its episodes earn the most
+    config.guards.policies = {
+        "spike": "rollback",
+        "reward_misjudges": "off",
+    }  # nearly all of its episodes earn the most
     tries = itertools.count()
 
     def reward(trajectory):
