@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from midthought.memory.chunks import Chunk, chunk_transcript
 from midthought.memory.embedding import Embedder, Progress, embed_texts, load_embedder
 from midthought.memory.rows import rows_of
+from midthought.memory.sentence_vectors import packed
 from midthought.memory.splitting import Chunking
 from midthought.memory.store import BuildReport, MemoryStore
 from midthought.memory.summary import doubt_lines
@@ -58,5 +62,9 @@ def chunk_all(transcripts: Iterable[Transcript], chunking: Chunking | int = 18) 
 def embed_chunks(chunks: list[Chunk], embedder: Embedder | None = None, progress: Progress | None = None) -> pa.Table:
     """Embeds the chunks and returns them as rows, to be written by `rows.write_rows` and passed to `MemoryStore.ingest`."""
     embedder = embedder or load_embedder()
-    vectors = embed_texts([chunk.embedded_text for chunk in chunks], embedder, progress)
-    return rows_of(chunks, vectors, embedder.name, getattr(embedder, "precision", None))
+    sentences = [chunk.embedded_sentences for chunk in chunks]
+    vectors = embed_texts([*(chunk.embedded_text for chunk in chunks), *chain(*sentences)], embedder, progress)
+    ends = np.cumsum([len(chunks), *map(len, sentences)])
+    own = [packed(vectors[start:end]) for start, end in pairwise(ends)] if any(sentences) else None
+    precision = getattr(embedder, "precision", None)
+    return rows_of(chunks, vectors[: len(chunks)], embedder.name, precision, sentences=own)

@@ -14,7 +14,15 @@ from pathlib import Path
 
 from midthought.atomic_files import atomic_path
 from midthought.errors import TranscriptError
-from midthought.memory.splitting import MAX_WINDOW_WORDS, Chunking, num_tokens, sentence_ends, windows_of, words_of
+from midthought.memory.splitting import (
+    MAX_WINDOW_WORDS,
+    Chunking,
+    num_tokens,
+    sentence_ends,
+    sentences_of,
+    windows_of,
+    words_of,
+)
 from midthought.memory.transcripts import Transcript
 from midthought.memory.turns import UNKNOWN_SPEAKER, Turn
 
@@ -56,6 +64,11 @@ class Chunk:
     def embedded_text(self) -> str:
         """The text that the vector is computed from."""
         return self.embedded or self.transcript
+
+    @property
+    def embedded_sentences(self) -> list[str]:
+        """Of a window: the displayed sentences, each of which has a vector, too."""
+        return sentences_of(self.transcript) if self.embedded else []
 
 
 def chunk_transcript(transcript: Transcript, chunking: Chunking | int = 18) -> list[Chunk]:

@@ -59,7 +59,7 @@ def delete_transcripts(location: TableLocation, stems: Collection[str], cache_fo
         raise MemoryStoreError(_unknown(location, opened.table, sorted(missing)))
     if present or not opened.is_indexed:
         location.write(_without(opened.table, stems), opened.table.schema)
-    forget(cache_folder, {chunk.embedded_text for chunk in everywhere})
+    forget(cache_folder, {text for chunk in everywhere for text in (chunk.embedded_text, *chunk.embedded_sentences)})
     num_questions = _delete_questions(location, stems)
     if location.is_local:
         num_questions += sum(

@@ -23,6 +23,8 @@ COLUMNS = (*CHUNK_COLUMNS, "embedding_model", "embedding_dimension", "vector")
 """`id` is the chunk's id, `chunk_id` its number within the episode, `vector` a fixed-size list of float32."""
 WINDOW_COLUMNS = ("turns", "embedded")
 """Only in a table with windows: `Chunk.turns` as JSON, `Chunk.embedded`. In the database it also has a list `speakers`."""
+SENTENCES = "sentence_vectors"
+"""Only in a table with windows: `sentence_vectors.packed` of `Chunk.embedded_sentences`. Memories of earlier versions lack it."""
 
 
 _PRECISION = b"midthought.embedding_precision"
@@ -41,10 +43,12 @@ def rows_of(
     embedding_model: str,
     precision: Precision | None = None,
     has_windows: bool | None = None,
+    sentences: Sequence[bytes] | None = None,
 ) -> pa.Table:
     """Returns one row per chunk, in order; `vectors` is float32 [N, D], computed in `precision`.
 
-    `has_windows`: whether there are columns for windows; None: if one of these chunks is a window.
+    `has_windows`: whether there are columns for windows; None: if one of these chunks is a window. `sentences`: the column
+    `SENTENCES`; None: without it.
     """
     pa = optional("pyarrow", "memory")
     dimension = vectors.shape[1]
@@ -69,6 +73,8 @@ def rows_of(
             "embedded": pa.array([chunk.embedded for chunk in chunks], pa.string()),
             "speakers": pa.array([list(chunk.speakers) for chunk in chunks], pa.list_(pa.string())),
         }
+    if sentences is not None:
+        columns[SENTENCES] = pa.array(sentences, pa.large_binary())
     return pa.table(columns, metadata={_PRECISION: precision} if precision else None)
 
 
@@ -111,6 +117,11 @@ def vectors_of(rows: pa.Table) -> np.ndarray:
     vectors = rows.column("vector").combine_chunks()
     flat = vectors.flatten().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
     return flat.reshape(len(rows), -1) if len(rows) else np.zeros((0, vectors.type.list_size), dtype=np.float32)
+
+
+def sentences_of_rows(rows: pa.Table) -> list[bytes] | None:
+    """Returns the column `SENTENCES` of such rows, None if there is none."""
+    return [each or b"" for each in rows.column(SENTENCES).to_pylist()] if SENTENCES in rows.schema.names else None
 
 
 def require_columns(names: Collection[str], where: str) -> None:
@@ -169,14 +180,14 @@ def _read_batches(file: Any, path: Path) -> pa.Table:
     decoded."""
     pa = optional("pyarrow", "memory")
     schema = file.schema_arrow
-    names = [*COLUMNS, *chunk_columns(schema.names)[len(CHUNK_COLUMNS) :]]
+    names = [*COLUMNS, *chunk_columns(schema.names)[len(CHUNK_COLUMNS) :], *({SENTENCES} & set(schema.names))]
     texts = [name for name in _TEXT_COLUMNS if name in names]
     max_bytes = _SPARE_BYTES + _MAX_EXPANSION * path.stat().st_size
     num_bytes = 4 * _num_vector_values(file.metadata)
     row_bytes = num_bytes // max(1, file.metadata.num_rows)
     batches = []
     for batch in _batches(file, names, row_bytes) if num_bytes <= max_bytes else ():
-        num_bytes += sum(_num_bytes(batch.column(name)) for name in texts)
+        num_bytes += sum(_num_bytes(batch.column(name)) for name in names if name in (*texts, SENTENCES))
         if num_bytes > max_bytes:
             break
         columns = [column.dictionary_decode() if hasattr(column, "dictionary") else column for column in batch]

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 import numpy as np
 
 from midthought.errors import SettingsError, near_names
+from midthought.memory import sentence_vectors
 from midthought.memory.duplicates import is_repeated, word_runs
-from midthought.memory.rows import turns_of_json
+from midthought.memory.rows import SENTENCES, sentences_of_rows, turns_of_json
 from midthought.memory.sql_conditions import has_any, is_among, quoted
 from midthought.memory.turns import clock_time
 
@@ -41,7 +42,8 @@ _WORD = re.compile(r"[^\W_]+")
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A chunk that a search found. `score` is BM25, cosine similarity or the score of `fuse`, depending on the mode."""
+    """A chunk that a search found. `score` is BM25, cosine similarity (of a window: `sentence_vectors`) or the score of `fuse`,
+    depending on the mode."""
 
     chunk_id: str
     episode: str
@@ -90,6 +92,7 @@ def find_each(
     if has_windows:
         limit *= 2  # neighbouring windows repeat each other
     columns = [*_HIT_COLUMNS, *(["turns"] if has_windows else [])]
+    meaning_columns = [*columns, *([SENTENCES] if opened.has_sentences else [])]
     num_together = 1 if is_large else _MAX_TOGETHER
     num_read = k if is_large and mode == "vector" and not has_windows else limit
     parts = [vectors[start : start + num_together] for start in range(0, len(queries), num_together)]
@@ -101,7 +104,9 @@ def find_each(
         else []
     )
     asked_meaning = (
-        [_by_meaning(table, columns, part, limit, num_read, where) for part in parts] if mode != "full_text" else []
+        [_by_meaning(table, meaning_columns, part, limit, num_read, where) for part in parts]
+        if mode != "full_text"
+        else []
     )
     rows = _answers_to([*asked_words, *asked_meaning])
     by_words = [
@@ -109,7 +114,7 @@ def find_each(
         for query, each in zip(queries, rows[: len(asked_words)], strict=False)
     ]
     by_meaning = [
-        hits for part, each in zip(parts, rows[len(asked_words) :], strict=False) for hits in _nearest(each, len(part))
+        hits for part, each in zip(parts, rows[len(asked_words) :], strict=False) for hits in _nearest(each, part)
     ]
     if mode == "hybrid":
         ranked = [fuse(*each) for each in zip(queries, by_words, by_meaning, strict=True)]
@@ -222,12 +227,20 @@ def _within(search: Any, where: str | None) -> Any:
     return search.where(where) if where else search
 
 
-def _nearest(rows: Any, num_vectors: int) -> list[list[Hit]]:
-    """Returns the hits for each vector of a batched query."""
-    if num_vectors == 1:
-        return [_hits_of(rows, "_distance")]
+def _nearest(rows: Any, vectors: Sequence[np.ndarray]) -> list[list[Hit]]:
+    """Returns the hits for each vector of a batched query; windows in the order of `sentence_vectors`."""
+    if len(vectors) == 1:
+        return [_by_sentences(rows, vectors[0])]
     numbers = rows["query_index"].to_numpy()
-    return [_hits_of(rows.filter(numbers == number), "_distance") for number in range(num_vectors)]
+    return [_by_sentences(rows.filter(numbers == number), vector) for number, vector in enumerate(vectors)]
+
+
+def _by_sentences(rows: Any, vector: np.ndarray) -> list[Hit]:
+    hits, sentences = _hits_of(rows, "_distance"), sentences_of_rows(rows)
+    if sentences is None:
+        return hits
+    by_id = dict(zip(rows["id"].to_pylist(), sentences, strict=True))
+    return _in_order(replace(hit, score=sentence_vectors.score(hit.score, vector, by_id[hit.chunk_id])) for hit in hits)
 
 
 def _hits_of(rows: Any, score: str) -> list[Hit]:

@@ -25,6 +25,8 @@ MAX_WINDOW_WORDS = 200
 """Most words that a window displays."""
 MAX_SENTENCE_WORDS = 60
 """Longer sentences, for example from a speech recogniser without punctuation, count as several."""
+MIN_SENTENCE_WORDS = 6
+"""Shorter ones (`Yeah.`, `Right?`) are joined to the next where each sentence has a vector."""
 
 _ABBREVIATIONS = {
     "mr.", "mrs.", "ms.", "dr.", "prof.", "st.", "vs.", "e.g.", "i.e.", "no.", "jr.", "sr.", "u.s.", "approx.",
@@ -149,6 +151,22 @@ def sentence_ends(words: list[str]) -> list[int]:
             ends += [start + position for position in cut_positions(words[start:end], MAX_SENTENCE_WORDS)]
             start = end
     return ends
+
+
+def sentences_of(text: str) -> list[str]:
+    """Returns the sentences of a text of single blanks; one of fewer than six words together with the next."""
+    words = words_of(text)
+    ends = sentence_ends([word.strip() for word in words])
+    sentences: list[str] = []
+    num_words = MIN_SENTENCE_WORDS
+    for start, end in zip([0, *ends], ends, strict=False):
+        if num_words < MIN_SENTENCE_WORDS:
+            sentences[-1] += "".join(words[start:end])
+            num_words += end - start
+        else:
+            sentences.append("".join(words[start:end]))
+            num_words = end - start
+    return [sentence.strip() for sentence in sentences]
 
 
 def num_tokens(words: Sequence[str]) -> list[int]:

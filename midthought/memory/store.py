@@ -177,8 +177,10 @@ class MemoryStore:
         with self._lock, self._location.only_writer():
             caches = caches_of(embedder, self._cache_folder())
 
-            def prepare(opened: TableSnapshot | None, known: KnownRows, changes: Changes) -> NewVectors:
-                return embed_new(self.uri, opened, known, changes, embedder, caches, progress)
+            def prepare(
+                opened: TableSnapshot | None, known: KnownRows, changes: Changes, can_update: bool
+            ) -> NewVectors:
+                return embed_new(self.uri, opened, known, changes, can_update, embedder, caches, progress)
 
             report = self._replace(chunks, (embedder.name, embedder.dimension), prepare, replace, stems)
             for cache in caches.values() if self._cache is None else ():
@@ -199,7 +201,7 @@ class MemoryStore:
         self,
         wanted: Sequence[Chunk],
         embedding: tuple[str, int],
-        prepare: Callable[[TableSnapshot | None, KnownRows, Changes], NewVectors],
+        prepare: Callable[[TableSnapshot | None, KnownRows, Changes, bool], NewVectors],
         replace: bool,
         stems: Collection[str] | None = None,
     ) -> BuildReport:
@@ -216,7 +218,7 @@ class MemoryStore:
         new = None
         try:
             if opened is None or changes.any:
-                new = prepare(opened, known, changes)
+                new = prepare(opened, known, changes, can_update)
                 write_changes(self._location, opened, changes, new, embedding, can_update)
             elif not opened.is_indexed:
                 self._location.index()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from midthought.errors import MemoryStoreError, MidthoughtError
 from midthought.memory.lance_files import noted_version, require_noted, require_readable_files
-from midthought.memory.rows import precision_of, require_columns
+from midthought.memory.rows import SENTENCES, precision_of, require_columns
 from midthought.memory.sql_conditions import is_among, quoted
 from midthought.memory.write_lock import only_writer
 from midthought.precision import Precision
@@ -51,6 +51,8 @@ class TableSnapshot:
     """Precision of the vectors."""
     has_windows: bool = False
     """Whether there are columns for windows."""
+    has_sentences: bool = False
+    """Whether the sentences of windows have vectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +116,9 @@ class TableLocation:
             _skip_incomplete(table)
         require_columns(table.schema.names, where)
         embedding, precision = _embedding_of(table, where), precision_of(table.schema)
-        is_large, has_windows = bool(vector_indices(table)), "speakers" in table.schema.names
-        return TableSnapshot(table, embedding, is_indexed(table), is_large, precision, has_windows)
+        is_large, names = bool(vector_indices(table)), table.schema.names
+        has_windows, has_sentences = "speakers" in names, SENTENCES in names
+        return TableSnapshot(table, embedding, is_indexed(table), is_large, precision, has_windows, has_sentences)
 
     def is_newest(self, opened: TableSnapshot) -> bool:
         """Whether no complete version was written since. Raises MemoryStoreError if the table was deleted.

@@ -13,7 +13,16 @@ import numpy as np
 from midthought.errors import MemoryStoreError
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder, MeasuredEmbedder, Progress, embed_in_parts, in_order
-from midthought.memory.rows import chunk_columns, chunks_of, precision_of, rows_of, vectors_of
+from midthought.memory.rows import (
+    SENTENCES,
+    chunk_columns,
+    chunks_of,
+    precision_of,
+    rows_of,
+    sentences_of_rows,
+    vectors_of,
+)
+from midthought.memory.sentence_vectors import packed
 from midthought.memory.sql_conditions import may_be_of
 from midthought.memory.table import TableLocation, TableSnapshot, word_indices
 from midthought.memory.vector_cache import VectorCache, digest_of
@@ -24,6 +33,8 @@ if TYPE_CHECKING:
 
 VectorsOf = Callable[[Sequence[Chunk]], np.ndarray]
 """Returns vectors of chunks, float32 [N, D]."""
+SentencesOf = Callable[[Sequence[Chunk]], list[bytes]]
+"""Returns the packed vectors of each chunk's sentences (`sentence_vectors`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +46,23 @@ class NewVectors:
     """Precision of the vectors; float32 if unknown."""
     num_embedded: int = 0
     choice: PrecisionChoice | None = None
+    sentences: SentencesOf | None = None
+    """None: sentences get no vectors."""
 
     @classmethod
     def of_rows(cls, rows: pa.Table, chunks: Sequence[Chunk]) -> NewVectors:
         """The vectors of rows whose chunks are these, in the same order."""
-        vectors = vectors_of(rows)
+        vectors, packed = vectors_of(rows), sentences_of_rows(rows)
         row_of = {chunk.chunk_id: row for row, chunk in enumerate(chunks)}
-        return cls(lambda part: vectors[[row_of[chunk.chunk_id] for chunk in part]], precision_of(rows.schema))
+
+        def sentences(part: Sequence[Chunk]) -> list[bytes]:
+            return [(packed or [])[row_of[chunk.chunk_id]] for chunk in part]
+
+        return cls(
+            lambda part: vectors[[row_of[chunk.chunk_id] for chunk in part]],
+            precision_of(rows.schema),
+            sentences=None if packed is None else sentences,
+        )
 
 
 _ROWS_PER_BATCH = 16_384
@@ -76,7 +97,9 @@ class KnownRows:
     chunks: dict[str, bytes] = field(default_factory=dict)
     """Digest of each chunk, by id."""
     rows: dict[bytes, int] = field(default_factory=dict)
-    """Row id of one chunk with this text, by the text's digest."""
+    """Row id of one chunk with this embedded text, by the text's digest."""
+    sentences: dict[bytes, int] = field(default_factory=dict)
+    """Row id of one chunk with these displayed sentences, by their digest; empty if they have no vectors."""
 
     @classmethod
     def read(cls, table: Any, stems: Collection[str] | None = None) -> KnownRows:
@@ -85,16 +108,19 @@ class KnownRows:
         parts = (ordered[start : start + _STEMS_PER_QUERY] for start in range(0, len(ordered), _STEMS_PER_QUERY))
         for where in [None] if stems is None else [may_be_of(part) for part in parts]:
             query = table.search().select(list(chunk_columns(table.schema.names))).with_row_id(True)
-            known._add((query.where(where) if where else query).to_batches(batch_size=_ROWS_PER_BATCH), stems)
+            batches = (query.where(where) if where else query).to_batches(batch_size=_ROWS_PER_BATCH)
+            known._add(batches, stems, SENTENCES in table.schema.names)
         return known
 
-    def _add(self, batches: Iterable[pa.RecordBatch], stems: Collection[str] | None) -> None:
+    def _add(self, batches: Iterable[pa.RecordBatch], stems: Collection[str] | None, has_sentences: bool) -> None:
         for batch in batches:
             for chunk, row_id in zip(chunks_of(batch), batch.column("_rowid").to_pylist(), strict=True):
                 if stems is not None and chunk.stem not in stems:
                     continue
                 self.chunks[chunk.chunk_id] = chunk_digest(chunk)
                 self.rows[digest_of(chunk.embedded_text)] = row_id
+                if has_sentences:
+                    self.sentences[digest_of(chunk.transcript)] = row_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +233,14 @@ def write_changes(
 ) -> None:
     """Makes the table hold the wanted chunks: updates it in place (`can_update`), or rewrites it."""
     is_update = can_update and opened is not None and new.precision == opened.precision
+    is_update = is_update and opened is not None and (new.sentences is not None) == opened.has_sentences
     has_windows = opened.has_windows if is_update and opened else changes.has_windows
-    how = embedding[0], new.precision, has_windows
-    schema = rows_of([], np.zeros((0, embedding[1]), np.float32), *how).schema
+    how = new, embedding[0], has_windows
+    schema = _rows([], np.zeros((0, embedding[1]), np.float32), *how).schema
     if is_update:
-        location.change(changes.removed, batches_of(changes.new, new.of, *how), schema)
+        location.change(changes.removed, batches_of(changes.new, *how), schema)
     else:
-        location.write(batches_of(changes.wanted, new.of, *how), schema)
+        location.write(batches_of(changes.wanted, *how), schema)
 
 
 def all_chunks(table: Any, where: str | None = None) -> list[Chunk]:
@@ -228,12 +255,19 @@ class VectorSource:
     def __init__(self, table: Any, known: KnownRows, cache: VectorCache) -> None:
         self._table = table
         self._rows = known.rows
+        self._sentences = known.sentences
         self._cache = cache
 
-    def embed_missing(self, chunks: Sequence[Chunk], embedder: Embedder, progress: Progress | None) -> int:
-        """Embeds the texts without vectors and returns their number. Each batch is cached before the next one starts."""
+    def embed_missing(
+        self, chunks: Sequence[Chunk], spoken: Sequence[Chunk], embedder: Embedder, progress: Progress | None
+    ) -> int:
+        """Embeds the texts without vectors, of `spoken` those of their sentences, and returns their number. Each batch is cached
+        before the next one starts."""
         texts = {chunk.embedded_text for chunk in chunks}
-        missing = in_order({text for text in texts if digest_of(text) not in self._rows and text not in self._cache})
+        texts = {text for text in texts if digest_of(text) not in self._rows}
+        new = (chunk for chunk in spoken if digest_of(chunk.transcript) not in self._sentences)
+        texts.update(sentence for chunk in new for sentence in chunk.embedded_sentences)
+        missing = in_order({text for text in texts if text not in self._cache})
         for part, vectors in embed_in_parts(missing, embedder, progress):
             self._cache.add(part, vectors)
         return len(missing)
@@ -247,12 +281,30 @@ class VectorSource:
         vectors[missing] = cached
         stored = np.flatnonzero(row_ids >= 0)
         if len(stored):
-            found = self._table.take_row_ids(np.unique(row_ids[stored]).tolist())
-            rows = found.select(["vector"]).with_row_id().to_arrow()
-            order = np.argsort(rows["_rowid"].to_numpy())
-            places = np.searchsorted(rows["_rowid"].to_numpy()[order], row_ids[stored])
-            vectors[stored] = vectors_of(rows)[order[places]]
+            rows, places = self._stored("vector", row_ids[stored])
+            vectors[stored] = vectors_of(rows)[places]
         return vectors
+
+    def sentences(self, chunks: Sequence[Chunk]) -> list[bytes]:
+        """Returns the packed vectors of each chunk's sentences."""
+        row_ids = np.asarray([self._sentences.get(digest_of(chunk.transcript), -1) for chunk in chunks], dtype=np.int64)
+        found = [b""] * len(chunks)
+        for number in np.flatnonzero(row_ids < 0).tolist():
+            if sentences := chunks[number].embedded_sentences:
+                found[number] = packed(self._cache.vectors(sentences))
+        stored = np.flatnonzero(row_ids >= 0)
+        if len(stored):
+            rows, places = self._stored(SENTENCES, row_ids[stored])
+            known = sentences_of_rows(rows) or []
+            for number, place in zip(stored.tolist(), places.tolist(), strict=True):
+                found[number] = known[place]
+        return found
+
+    def _stored(self, column: str, row_ids: np.ndarray) -> tuple[pa.Table, np.ndarray]:
+        """Returns rows of the table with this column, and the row of each id in them."""
+        rows = self._table.take_row_ids(np.unique(row_ids).tolist()).select([column]).with_row_id().to_arrow()
+        order = np.argsort(rows["_rowid"].to_numpy())
+        return rows, order[np.searchsorted(rows["_rowid"].to_numpy()[order], row_ids)]
 
 
 def caches_of(embedder: Embedder, folder: Path) -> dict[Precision, VectorCache]:
@@ -283,12 +335,13 @@ def embed_new(
     opened: TableSnapshot | None,
     known: KnownRows,
     changes: Changes,
+    can_update: bool,
     embedder: Embedder,
     caches: Mapping[Precision, VectorCache],
     progress: Progress | None,
 ) -> NewVectors:
     """Embeds the texts that have no vector yet. Raises `MemoryStoreError` if the embedder is set to another precision than the
-    stored vectors have."""
+    stored vectors have. A table that is updated in place (`can_update`) keeps its columns."""
     stored = None
     if opened is not None and opened.embedding is not None and isinstance(embedder, MeasuredEmbedder):
         stored = opened.precision
@@ -300,17 +353,27 @@ def embed_new(
     texts = in_order({chunk.embedded_text for chunk in changes.new})
     own, precision = with_settled_precision(embedder, stored, caches, texts)
     vectors = VectorSource(opened and opened.table, known, caches[precision])
-    num_embedded = vectors.embed_missing(changes.new, own, progress)
-    return NewVectors(vectors, precision, num_embedded, getattr(own, "choice", None))
+    has_sentences = opened.has_sentences if can_update and opened else changes.has_windows
+    spoken = (changes.new if can_update else changes.wanted) if has_sentences else []
+    num_embedded = vectors.embed_missing(changes.new, spoken, own, progress)
+    sentences = vectors.sentences if has_sentences else None
+    return NewVectors(vectors, precision, num_embedded, getattr(own, "choice", None), sentences)
 
 
 def batches_of(
-    chunks: Sequence[Chunk], vectors: VectorsOf, embedding_model: str, precision: Precision, has_windows: bool
+    chunks: Sequence[Chunk], new: NewVectors, embedding_model: str, has_windows: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yields rows in the order of the chunks, computed lazily."""
     for start in range(0, len(chunks), _ROWS_PER_BATCH):
         part = chunks[start : start + _ROWS_PER_BATCH]
-        yield from rows_of(part, vectors(part), embedding_model, precision, has_windows).to_batches()
+        yield from _rows(part, new.of(part), new, embedding_model, has_windows).to_batches()
+
+
+def _rows(
+    chunks: Sequence[Chunk], vectors: np.ndarray, new: NewVectors, embedding_model: str, has_windows: bool
+) -> pa.Table:
+    sentences = new.sentences and new.sentences(chunks)
+    return rows_of(chunks, vectors, embedding_model, new.precision, has_windows, sentences)
 
 
 def by_id(chunks: Iterable[Chunk]) -> dict[str, Chunk]:

@@ -1,0 +1,152 @@
+"""Vectors of a window's sentences: how they order the windows, and what keeps them over changes of a memory."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("lancedb", reason="the memory extra is not installed")
+
+from midthought.memory.build import embed_chunks
+from midthought.memory.chunks import chunk_transcript
+from midthought.memory.rows import SENTENCES, read_rows, sentences_of_rows, write_rows
+from midthought.memory.sentence_vectors import packed, score, unpacked
+from midthought.memory.splitting import Chunking, sentences_of
+from midthought.memory.store import MemoryStore
+from midthought.memory.transcripts import Transcript
+from midthought.memory.turns import Turn
+from midthought.memory.vector_cache import VectorCache
+
+
+def episode(name: str, *sentences: str) -> Transcript:
+    turns = tuple(
+        Turn(speaker, text) for speaker, text in zip(("Ann", "Bob") * len(sentences), sentences, strict=False)
+    )
+    return Transcript(name.title(), name, turns, Path(f"{name}.txt"), "text", "utf-8")
+
+
+def windows_of(transcript: Transcript):
+    return chunk_transcript(transcript, Chunking("windows"))
+
+
+def filler(subject: str, num: int) -> str:
+    return " ".join(f"The {subject} number {n} was painted green before winter came back." for n in range(num))
+
+
+TIDE = episode("tide", filler("buoy", 12), f"The copper hand points at the drowned chapel. {filler('rope', 12)}")
+KILN = episode("kiln", filler("brick", 25))
+
+
+def stored_sentences(store: MemoryStore) -> dict[str, bytes]:
+    import lancedb
+
+    rows = lancedb.connect(store.uri).open_table(store.table).to_arrow()
+    sentences = sentences_of_rows(rows)
+    return {} if sentences is None else dict(zip(rows["id"].to_pylist(), sentences, strict=True))
+
+
+def test_short_sentences_are_joined_to_the_next():
+    text = "Yeah. Right? The kiln was far too hot for that glaze. We let it cool. And then the second firing began at noon."
+    assert sentences_of(text) == [
+        "Yeah. Right? The kiln was far too hot for that glaze.",
+        "We let it cool. And then the second firing began at noon.",
+    ]
+    assert " ".join(sentences_of(text)) == text
+    assert sentences_of("Good morning.") == ["Good morning."]
+
+
+@given(st.integers(1, 5), st.integers(2, 48), st.integers(0, 2**32 - 1))
+def test_packed_vectors_keep_their_cosines(num, dimension, seed):
+    drawn = np.random.default_rng(seed).normal(size=(num, dimension)).astype(np.float32)
+    vectors = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+    content = packed(vectors)
+    assert len(content) == num * dimension
+    assert np.abs(unpacked(content, dimension) @ vectors.T - vectors @ vectors.T).max() < 0.01
+
+
+def test_the_score_by_hand():
+    query = np.array([1, 0], dtype=np.float32)
+    sentences = packed(np.array([[0, 1], [1, 0], [0.6, 0.8], [-1, 0]], dtype=np.float32))
+    assert score(0.5, query, sentences) == pytest.approx((0.5 + 0.8 * (1 + 0.6) / 2) / 1.8, abs=0.01)
+    assert score(0.5, query, packed(query[None])) == pytest.approx((0.5 + 0.8) / 1.8, abs=0.01)
+
+
+@pytest.mark.parametrize("content", [b"", b"123"])
+def test_without_whole_vectors_the_score_is_the_cosine(content):
+    assert score(0.25, np.array([0, 1], dtype=np.float32), content) == 0.25
+
+
+def test_a_window_with_the_sentence_that_was_asked_for_is_first(tmp_path, new_embedder):
+    store = MemoryStore.open(tmp_path, embedder=new_embedder())
+    store.build([*windows_of(TIDE), *windows_of(KILN)])
+    hits = store.search("The copper hand points at the drowned chapel.", 3, "vector")
+    assert "drowned chapel" in hits[0].transcript
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    queries = [
+        "The brick number 7 was painted green before winter came back.",
+        "The copper hand points at the drowned chapel.",
+    ]
+    together = store.search_batch(queries, 3, "vector")
+    assert [hit.chunk_id for hit in together[1]] == [hit.chunk_id for hit in hits]
+    assert together[0][0].episode == "Kiln"
+
+
+def test_every_window_has_the_vectors_of_its_sentences(tmp_path, new_embedder):
+    embedder = new_embedder()
+    store = MemoryStore.open(tmp_path, embedder=embedder)
+    chunks = windows_of(TIDE)
+    store.build(chunks)
+    stored = stored_sentences(store)
+    assert stored == {chunk.chunk_id: packed(embedder.embed(chunk.embedded_sentences)) for chunk in chunks}
+
+
+def test_sentences_that_the_memory_has_are_not_embedded_again(tmp_path, new_embedder):
+    store = MemoryStore.open(tmp_path, embedder=new_embedder())
+    store.build([*windows_of(TIDE), *windows_of(KILN)])
+    before = stored_sentences(store)
+    other = new_embedder()
+    again = MemoryStore.open(tmp_path, embedder=other)
+    again.add(windows_of(episode("loom", filler("thread", 9))))
+    assert other.embedded and all("thread" in text for text in other.embedded)
+    assert {chunk_id: each for chunk_id, each in stored_sentences(again).items() if chunk_id in before} == before
+
+
+def test_the_steps_one_by_one_give_the_same_sentences(tmp_path, new_embedder):
+    chunks = windows_of(TIDE)
+    together = MemoryStore.open(tmp_path / "together", embedder=new_embedder())
+    together.build(chunks)
+    write_rows(embed_chunks(chunks, new_embedder()), tmp_path / "rows.parquet")
+    apart = MemoryStore.open(tmp_path / "apart", embedder=new_embedder())
+    apart.ingest(read_rows(tmp_path / "rows.parquet"))
+    assert stored_sentences(apart) == stored_sentences(together)
+
+
+def test_a_memory_without_them_is_searched_by_its_windows_and_gets_them_when_it_is_rewritten(tmp_path, new_embedder):
+    chunks = windows_of(TIDE)
+    rows = embed_chunks(chunks, new_embedder())
+    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
+    store.ingest(rows.drop_columns([SENTENCES]))
+    assert stored_sentences(store) == {}
+    assert store.search("drowned chapel", 3, "vector")
+    store.build([*chunks, *windows_of(KILN)])
+    assert set(stored_sentences(store)) == {chunk.chunk_id for chunk in (*chunks, *windows_of(KILN))}
+    assert all(stored_sentences(store).values())
+
+
+def test_chunks_by_turns_have_none(tmp_path, new_embedder):
+    store = MemoryStore.open(tmp_path, embedder=new_embedder())
+    store.build(chunk_transcript(TIDE, 18))
+    assert stored_sentences(store) == {}
+
+
+def test_deleting_an_episode_removes_its_sentences_from_the_cache(tmp_path, new_embedder):
+    embedder = new_embedder()
+    store = MemoryStore.open(tmp_path / "memory", embedder=embedder, embedding_cache=tmp_path / "cache")
+    store.build([*windows_of(TIDE), *windows_of(KILN)])
+    store.delete(["tide"])
+    cache = VectorCache(tmp_path / "cache", embedder.name, embedder.dimension)
+    texts = {text for chunk in windows_of(TIDE) for text in (chunk.embedded_text, *chunk.embedded_sentences)}
+    assert not any(text in cache for text in texts)
+    assert all(text in cache for chunk in windows_of(KILN) for text in chunk.embedded_sentences)
