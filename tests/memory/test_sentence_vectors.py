@@ -150,3 +150,23 @@ def test_deleting_an_episode_removes_its_sentences_from_the_cache(tmp_path, new_
     texts = {text for chunk in windows_of(TIDE) for text in (chunk.embedded_text, *chunk.embedded_sentences)}
     assert not any(text in cache for text in texts)
     assert all(text in cache for chunk in windows_of(KILN) for text in chunk.embedded_sentences)
+
+
+@pytest.mark.parametrize("has_sentences", [True, False])
+def test_a_large_memory_that_is_changed_in_place_keeps_its_columns(tmp_path, new_embedder, monkeypatch, has_sentences):
+    monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", 7)
+    show = [window for n in range(8) for window in windows_of(episode(f"boat{n}", filler(f"plank of boat {n}", 30)))]
+    rows = embed_chunks(show, new_embedder())
+    store = MemoryStore.open(tmp_path, embedder=new_embedder())
+    store.ingest(rows if has_sentences else rows.drop_columns([SENTENCES]))
+    loom = windows_of(episode("loom", filler("thread", 9)))
+    other = new_embedder()
+    changed = MemoryStore.open(tmp_path, embedder=other)
+    changed.add(loom)
+    stored = stored_sentences(changed)
+    assert bool(stored) == has_sentences
+    assert all("thread" in text for text in other.embedded)
+    if has_sentences:
+        assert stored[loom[0].chunk_id] == packed(other.embed(loom[0].embedded_sentences))
+    assert changed.search("The thread number 3 was painted green before winter came back.", 1)[0].episode == "Loom"
+    assert len(changed.chunks()) == len(show) + len(loom)
