@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -161,6 +162,7 @@ def _add_recurring(found: dict[str, dict[int, Head]], style: str, odd: dict[int,
             found[style][place] = head
 
 
+@lru_cache(maxsize=8192)  # labels recur
 def is_annotation(key: str) -> bool:
     """Whether the label is that of a note, a numbered item or a header field."""
     first = key.split()[0] if key else ""

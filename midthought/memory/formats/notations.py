@@ -250,8 +250,8 @@ def _supported(
     longer: Counter[str] = Counter()
     for found in labels.values():
         longer.update(short for short, long in pairwise(found) if counts[long] > 1)
-    heads: dict[int, Head] = {}
-    others: dict[int, Head] = {}
+    labelled: dict[int, Span] = {}
+    unlabelled: dict[int, Span] = {}
     kept: Counter[str] = Counter()
     for place, found in labels.items():
         number = 0
@@ -261,18 +261,20 @@ def _supported(
             and longer[found[number]] >= _MIN_SHARE * counts[found[number]]
         ):
             number += 1
-        head = _head(rows[place].text, spans[place][number])
         if counts[found[number]] > 1 and found[number] and not is_annotation(found[number]):
-            heads[place] = head
+            labelled[place] = spans[place][number]
             kept[found[number]] += 1
         elif (place in start_rows or rows[place].after_blank) and not is_annotation(found[0]):
-            others[place] = _head(rows[place].text, spans[place][0])
-    if 2 * sum(rows[place].num_bold > 0 for place in heads) > len(heads):  # of bold labels, only these
-        heads = {place: head for place, head in heads.items() if rows[place].num_bold > 0}
-        others = {place: head for place, head in others.items() if rows[place].num_bold > 0}
-        kept = Counter(key_of(head.name or "") for head in heads.values())
+            unlabelled[place] = spans[place][0]
+    if 2 * sum(rows[place].num_bold > 0 for place in labelled) > len(labelled):  # of bold labels, only these
+        labelled = {place: span for place, span in labelled.items() if rows[place].num_bold > 0}
+        unlabelled = {place: span for place, span in unlabelled.items() if rows[place].num_bold > 0}
+        kept = Counter(key_of(rows[place].text[span.start : span.end]) for place, span in labelled.items())
     if len(kept) < 2 or kept.total() < 2 * len(kept):
         return None
+    heads, others = (
+        {place: _head(rows[place].text, span) for place, span in found.items()} for found in (labelled, unlabelled)
+    )
     first, last = min(heads), max(heads)
     num_within = bisect_right(starts, last) - bisect_left(starts, first)
     share = sum(place in start_rows for place in heads) / max(1, num_within)
@@ -342,7 +344,8 @@ def _name_labels(rows: Sequence[Row], notation: Notation) -> set[str]:
     said = [notation.heads[place].rest if place in notation.heads else row.text for place, row in enumerate(rows)]
     words = {word for text in said for each in text.split() if (word := each.strip(_AROUND_WORDS))}
     folded_words = {word.casefold() for word in words}
-    shaped = {key_of(head.name or "") for head in notation.heads.values() if _has_name_shape(head.name or "")}
+    names = {head.name or "" for head in notation.heads.values()}
+    shaped = {key_of(name) for name in names if _has_name_shape(name)}
     return {
         label
         for label, count in notation.labels.items()

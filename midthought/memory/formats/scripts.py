@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import unicodedata
-from functools import cache
 
 import regex
 
@@ -50,14 +49,20 @@ def folded(text: str) -> str:
 
     Marks of the writing direction, pictures and symbols become blanks, wide blanks become tabs.
     """
-    return text if text.isascii() else text.translate(_table("".join(set(text))))
+    return text if text.isascii() else text.translate(_FOLDED)
 
 
-def _table(signs: str) -> dict[int, str]:
-    return {ord(sign): _folded_sign(sign) for sign in signs if not sign.isascii()}
+class _FoldedSigns(dict[int, str]):
+    """A translation table that computes each sign at its first use."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = sign = _folded_sign(chr(code))
+        return sign
 
 
-@cache
+_FOLDED = _FoldedSigns((code, chr(code)) for code in range(128))
+
+
 def _folded_sign(sign: str) -> str:
     if sign in _COLONS:
         return ":"
