@@ -261,8 +261,8 @@ class VectorSource:
     def embed_missing(
         self, chunks: Sequence[Chunk], spoken: Sequence[Chunk], embedder: Embedder, progress: Progress | None
     ) -> int:
-        """Embeds the texts of `chunks` and the sentences of `spoken` that have no vectors, and returns their number. Each batch is
-        cached before the next one starts."""
+        """Embeds the texts of `chunks` and the sentences of `spoken` that have no vectors, and returns their number. Each
+        batch is cached before the next one starts."""
         texts = {chunk.embedded_text for chunk in chunks}
         texts = {text for text in texts if digest_of(text) not in self._rows}
         new = (chunk for chunk in spoken if digest_of(chunk.transcript) not in self._sentences)
