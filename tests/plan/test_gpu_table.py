@@ -38,7 +38,7 @@ def choice_of(model: str, memory_gib: int) -> Choice:
 def dry_run(model: str, memory_gib: int) -> tuple[dict[str, str], str, str]:
     """Returns what `midthought train podcast --dry-run` prints: values by setting, needed GiB, and the refusal (empty: none)."""
     with ExitStack() as stack:
-        for module in ("choices", "reasons"):
+        for module in ("choices", "choice_table"):
             stack.enter_context(patch(f"midthought.plan.{module}.installed_vllm", lambda: KNOWN_VLLM))
         stack.enter_context(patch("midthought.plan.choices.find_spec", lambda name: object()))
         words = ["train", "podcast", "--dry-run", "--gpu-gib", str(memory_gib), f"model.local_path={model}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import fmean
+from typing import Any
 
 from midthought.doctor.registry import check
 from midthought.doctor.setup import Setup
@@ -21,10 +22,8 @@ MAX_KL_COEF = 1.0
 @check("movement", is_fast=True)
 def movement(setup: Setup) -> Iterator[Finding]:
     """Learning rate, schedule, clipping and adapters let the policy change, and its weights learn."""
-    training, model = setup.config.training, setup.parts.model
-    weights = (
-        [(each.numel(), each.requires_grad) for each in model.parameters()] if hasattr(model, "parameters") else []
-    )
+    training = setup.config.training
+    weights = _weights_of(setup.parts.model)
     trained = sum(number for number, learns in weights if learns)
     num_iters = training.num_iters(len(setup.all_tasks) or None)
     schedule = TrainingSchedule.from_config(training, num_iters)
@@ -39,7 +38,7 @@ def movement(setup: Setup) -> Iterator[Finding]:
             action="change the setting that the first cause names; the defaults train (docs/settings.md)",
         )
     total = sum(number for number, _ in weights)
-    if trained < MIN_TRAINED_SHARE * total and not hasattr(model, "peft_config"):
+    if trained < MIN_TRAINED_SHARE * total and not hasattr(setup.parts.model, "peft_config"):
         yield Finding(
             subject="frozen",
             observation=f"{trained:,} of the {total:,} weights of the policy learn ({trained / total:.2g} of them)",
@@ -55,3 +54,8 @@ def movement(setup: Setup) -> Iterator[Finding]:
                 causes=(f"training.{name} is too large (usual: 0.001 to 0.1)",),
                 action=f"lower training.{name}",
             )
+
+
+def _weights_of(policy: Any) -> list[tuple[int, bool]]:
+    """Returns number of weights and whether they learn, for each parameter; none if the policy is not in this process."""
+    return [(each.numel(), each.requires_grad) for each in policy.parameters()] if hasattr(policy, "parameters") else []
