@@ -11,7 +11,9 @@ def weights(*values: float) -> nn.Parameter:
     return nn.Parameter(torch.tensor([values]))
 
 
-def moved_by(parameters: list[nn.Parameter], change: float, *, peak: float = 0.1, decay: float = 0.0) -> dict[str, float]:
+def moved_by(
+    parameters: list[nn.Parameter], change: float, *, peak: float = 0.1, decay: float = 0.0
+) -> dict[str, float]:
     movement = Movement(parameters)
     movement.begin()
     with torch.no_grad():
