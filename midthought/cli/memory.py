@@ -163,7 +163,7 @@ def evaluate(
     ks = [int(part) if part.strip().isdecimal() else 0 for part in at.split(",")]
     asked = read_question_set(questions, level, max_questions)  # type: ignore[arg-type]
     memory, console = open_memory(path, embedding_model=embedding_model, token_env=token_env), Console(quiet=as_json)
-    with console.stage("Memory", unit="chunks embedded") as bar:
+    with console.stage("Memory", unit="texts embedded") as bar:
         require_searchable(memory, asked, _chunking(chunking, chunk_words, chunk_size, chunk_overlap), bar.follow)
     with console.stage("Questions", unit="questions") as bar:
         found = evaluate_memory(memory, asked.questions, ks, mode, bar.follow)  # type: ignore[arg-type]
@@ -292,7 +292,7 @@ def _write(write: Callable[..., Any], folder: Any, chunks: Any, replace: bool, a
 
     from midthought.report.console import Console
 
-    with Console(quiet=as_json).stage("Memory", unit="chunks embedded") as bar:
+    with Console(quiet=as_json).stage("Memory", unit="texts embedded") as bar:
         report = write(chunks, bar.follow, replace=replace)
     _print_summary(folder, chunks, as_json, memory=asdict(report))
     return report

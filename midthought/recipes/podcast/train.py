@@ -71,7 +71,7 @@ class PodcastRun(RecipeRun):
     def _build_data(self) -> None:
         with (
             self.stages.progress.timed("memory"),
-            self.console.stage("Memory and questions", unit="chunks embedded") as bar,
+            self.console.stage("Memory and questions", unit="texts embedded") as bar,
         ):
             report = self.data.build(self.path, bar.follow)
         RunFolder(self.path).findings.append(
