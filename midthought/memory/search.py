@@ -39,6 +39,8 @@ _RANK_OFFSET = 20
 _MIN_WEIGHT = 0.02
 _NUM_BY_CHANCE = 3
 """So many contiguous words have no effect; each further one divides the weight of the vector search by 4."""
+_MAX_KEPT_WORDS = 500
+"""The runs of a longer query would take many megabytes, and are made anew for each text."""
 _BETWEEN_WORDS = re.compile(r"[\W_]+")
 _ASCII_WORDS = bytes(code if chr(code).isalnum() else ord(" ") for code in range(256))
 _MARKS = regex.compile(r"\P{Canonical_Combining_Class=0}+")
@@ -203,11 +205,12 @@ class _QueryRuns:
 
         return bisect.bisect_left(range(1, self.num_words + 1), True, key=is_missing)
 
-    def _of_length(self, length: int) -> list[str]:
-        if length not in self._by_length:
-            starts = range(self.num_words - length + 1)
-            self._by_length[length] = [f" {' '.join(self._words[start : start + length])} " for start in starts]
-        return self._by_length[length]
+    def _of_length(self, length: int) -> Iterable[str]:
+        starts = range(self.num_words - length + 1)
+        runs = (f" {' '.join(self._words[start : start + length])} " for start in starts)
+        if self.num_words > _MAX_KEPT_WORDS:
+            return runs
+        return self._by_length.get(length) or self._by_length.setdefault(length, list(runs))
 
 
 def words_of(text: str) -> list[str]:

@@ -52,16 +52,12 @@ class NewVectors:
     @classmethod
     def of_rows(cls, rows: pa.Table, chunks: Sequence[Chunk]) -> NewVectors:
         """The vectors of rows whose chunks are these, in the same order."""
-        vectors, packed = vectors_of(rows), sentences_of_rows(rows)
+        vectors, stored = vectors_of(rows), sentences_of_rows(rows)
         row_of = {chunk.chunk_id: row for row, chunk in enumerate(chunks)}
-
-        def sentences(part: Sequence[Chunk]) -> list[bytes]:
-            return [(packed or [])[row_of[chunk.chunk_id]] for chunk in part]
-
         return cls(
             lambda part: vectors[[row_of[chunk.chunk_id] for chunk in part]],
             precision_of(rows.schema),
-            sentences=None if packed is None else sentences,
+            sentences=None if stored is None else lambda part: [stored[row_of[chunk.chunk_id]] for chunk in part],
         )
 
 
@@ -232,8 +228,12 @@ def write_changes(
     can_update: bool,
 ) -> None:
     """Makes the table hold the wanted chunks: updates it in place (`can_update`), or rewrites it."""
-    is_update = can_update and opened is not None and new.precision == opened.precision
-    is_update = is_update and opened is not None and (new.sentences is not None) == opened.has_sentences
+    is_update = (
+        can_update
+        and opened is not None
+        and new.precision == opened.precision
+        and (new.sentences is not None) == opened.has_sentences
+    )
     has_windows = opened.has_windows if is_update and opened else changes.has_windows
     how = new, embedding[0], has_windows
     schema = _rows([], np.zeros((0, embedding[1]), np.float32), *how).schema

@@ -40,6 +40,8 @@ def test_programs_and_keys_in_the_settings_of_a_run_are_named_before_anything_st
 
 def test_what_the_command_repeats_is_permitted(tmp_path):
     stranger = run_of_a_stranger(tmp_path / "run", "inference: {server_python: ./python, backend: vllm}")
+    with pytest.raises(SettingsError, match="server_python"):
+        require_no_programs(stranger, ["inference.backend=vllm"])
     require_no_programs(stranger, ["inference.server_python=./python"])
     own = run_of_a_stranger(tmp_path / "own", "checkpoint: {trackers: [tensorboard, wandb]}")
     require_no_programs(own)
