@@ -34,7 +34,7 @@ from midthought.plan.choice_table import word
 from midthought.plan.hardware import GPUS
 from midthought.plan.memory import Memory
 from midthought.plan.settings import PlanSettings
-from midthought.plan.update_speed import fastest_update
+from midthought.plan.sizes import fastest_update
 
 LORA_RANK = 16
 TOLERANCE_MEAN, TOLERANCE_NORM = 0.02, 0.05

@@ -162,7 +162,7 @@ def guard(
 
 def tell_damage(*runs: Path) -> None:
     """Prints which runs are damaged. They are read all the same: a damaged run is one that somebody wants to see."""
-    from midthought.report.results_damage import damage_of_results
+    from midthought.report.run_record import damage_of_results
 
     for run in runs:
         with value_errors(run):

@@ -28,8 +28,7 @@ def watch(
 
     Reads the run folder only, so it works from another terminal or machine. Without a terminal it prints a line per change.
     """
-    from midthought.report.watch import RunState, RunWatcher, status_lines
-    from midthought.report.watch_screen import follow
+    from midthought.report.watch import RunState, RunWatcher, follow, status_lines
 
     watcher = RunWatcher(run, _findings)
     if web:

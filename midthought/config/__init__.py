@@ -16,9 +16,9 @@ from midthought.config.sections import (
     ModelConfig,
     RayConfig,
     RewardConfig,
+    SupervisedSection,
 )
 from midthought.config.store import ConfigStore, RecipeConfig, create_default_config, merge_configs, with_tiny
-from midthought.config.supervised import SupervisedSection
 from midthought.config.training import TrainingConfig
 
 __all__ = [

@@ -28,11 +28,10 @@ from midthought.learning.learned_tokens import PassValues
 from midthought.learning.loss import entropy_coef, ppo_losses, prepare_step, value_losses
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule
 from midthought.learning.model import Critic
-from midthought.learning.moving_average import FIELD, MovingAverage
 from midthought.learning.optimizer import Optimizer
 from midthought.learning.packing import ModelInputs
 from midthought.learning.passes import ForwardPasses, fill
-from midthought.learning.scoring_model import ScoringModel
+from midthought.learning.scoring_model import FIELD, MovingAverage, ScoringModel
 from midthought.learning.vocabulary import VocabularyRequest
 
 Losses = Callable[[TokenBatch, int], dict[str, Tensor]]

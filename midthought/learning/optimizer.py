@@ -4,9 +4,11 @@ copies and moments in main memory, state by name. Does not depend on a batch or 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ from midthought.config import TrainingConfig
 from midthought.errors import CheckpointError
 from midthought.learning.distributed.dtensor import part_like, whole
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule, learning_rate_factor
-from midthought.learning.movement import Movement
+from midthought.references import optional
 
 HALF = (torch.bfloat16, torch.float16)
 GRADIENT_NORMS = {"policy": "grad_norm", "critic": "critic_grad_norm"}
@@ -25,6 +27,7 @@ MASTER = "master"
 """Field of the state that holds the copy of a weight that AdamW updates."""
 MOMENTS = {"adamw": "exp_avg", "adamw_8bit": "state1"}
 """Field of the first moment, which has the shape of its parameter, by `training.optimizer`."""
+NUM_MATRICES = 8
 
 
 class Optimizer:
@@ -36,7 +39,7 @@ class Optimizer:
 
     With `offload_optimizer`, every weight has such a copy in main memory, AdamW runs on the CPU, and `gather` moves the
     gradients there. Source: Ren et al. 2021 (ZeRO-Offload, arXiv 2101.06840), section 4. With `optimizer=adamw_8bit`,
-    moments are stored in 8 bits (`midthought.learning.adamw_8bit`).
+    moments are stored in 8 bits (`midthought.learning.optimizer`).
     """
 
     def __init__(
@@ -166,7 +169,7 @@ class Optimizer:
 
     def _restored(self, moments: Mapping[str, Tensor], learning: Tensor) -> dict[str, Any]:
         if self._kind == "adamw_8bit":
-            from midthought.learning.adamw_8bit import restored
+            from midthought.learning.optimizer import restored
 
             return restored(moments, self._adam, learning.device)
         return {
@@ -176,7 +179,7 @@ class Optimizer:
 
     def _create(self) -> torch.optim.Optimizer:
         if self._kind == "adamw_8bit":
-            from midthought.learning.adamw_8bit import adamw_8bit
+            from midthought.learning.optimizer import adamw_8bit
 
             return adamw_8bit(self._groups())
         return torch.optim.AdamW(self._groups(), fused=True)
@@ -221,3 +224,54 @@ class Optimizer:
         for prefix, module in self._modules.items():
             for name, parameter in module.named_parameters():
                 yield f"{prefix}.{name}", parameter
+
+
+def adamw_8bit(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """Creates the optimizer; every group has its options. Raises MissingExtraError if bitsandbytes is not installed."""
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns about 4-bit kernels, which are not used here
+    created: torch.optim.Optimizer = optional("bitsandbytes.optim", "adamw-8bit").AdamW8bit(groups)
+    return created
+
+
+def restored(moments: Mapping[str, Tensor], optimizer: Any, device: torch.device) -> dict[str, Any]:
+    """Returns the state of one parameter from its saved fields, and the tables that map 8 bits to numbers."""
+    state: dict[str, Any] = {
+        field: int(tensor) if field == "step" else tensor.to(device, copy=True) for field, tensor in moments.items()
+    }
+    if "absmax1" in state:
+        tables = optimizer.name2qmap
+        state |= {"qmap1": tables["dynamic"].to(device), "qmap2": tables["udynamic"].to(device)}
+    return state
+
+
+class Movement:
+    """Compares some trained matrices with what they were before a step. Costs a copy of them, so large ones are left out."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        matrices = [each for each in parameters if each.dim() > 1] or list(parameters)
+        middle = median(each.numel() for each in matrices) if matrices else 0
+        small = [each for each in matrices if each.numel() <= middle]
+        self._chosen = small[:: max(1, len(small) // NUM_MATRICES)][:NUM_MATRICES]
+        self._before: list[Tensor] = []
+
+    def begin(self) -> None:
+        """Call it before the step."""
+        self._before = [each.detach().clone() for each in self._chosen]
+
+    @torch.no_grad()
+    def end(self, peak: float, decay: float) -> dict[str, float]:
+        """Returns the root mean square of the change relative to that of the weights (`weight_change`), and relative to the peak
+        learning rate `peak` (`step_size`: 0.1 to 1 for AdamW). `decay`: the share of the weights that weight decay removed,
+        which is no part of the change."""
+        kept = [1.0 - decay if each.dim() > 1 else 1.0 for each in self._before]
+        pairs = zip(self._chosen, self._before, kept, strict=True)
+        moved = _size([now.detach().double() - share * before.double() for now, before, share in pairs])
+        size = _size(self._before)
+        self._before = []
+        return {"weight_change": moved / max(size, 1e-12), "step_size": moved / peak if peak > 0 else 0.0}
+
+
+def _size(tensors: Sequence[Tensor]) -> float:
+    """Returns the root mean square of all elements, also of sharded tensors; every rank must call it."""
+    squares = sum(float(whole(torch.linalg.vector_norm(each.double()))) ** 2 for each in tensors)
+    return math.sqrt(squares / max(1, sum(each.numel() for each in tensors)))

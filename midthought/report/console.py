@@ -15,12 +15,12 @@ from contextlib import contextmanager, nullcontext
 from typing import IO, TYPE_CHECKING, Any
 
 from midthought.report.live_status import LiveStatus
-from midthought.report.notebook import ShowText, notebook_line
 from midthought.report.progress import Progress
 from midthought.report.results import duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+from typing import Protocol
 
 PLAIN_SECONDS = 5.0
 """Maximum time between plain lines while there is progress."""
@@ -253,3 +253,27 @@ def _plain_table(title: str, columns: Sequence[str], cells: list[list[str]], to_
     ]
     rule = "  ".join("-" * width for width in widths)
     return "\n".join(["", printable(title), lines[0], rule, *lines[1:], ""])
+
+
+class ShowText(Protocol):
+    def __call__(self, text: str, *, style: str = "") -> None: ...
+
+
+def notebook_line(stream: IO[str]) -> ShowText | None:
+    """Returns a function that shows a text in place of its last one; None if the stream is not the output of a Jupyter kernel.
+
+    A saved notebook has the last text. Styles are ignored.
+    """
+    if not type(stream).__module__.startswith("ipykernel."):
+        return None
+    from IPython.display import DisplayHandle
+
+    handle, is_shown = DisplayHandle(), False
+
+    def show(text: str, *, style: str = "") -> None:
+        nonlocal is_shown
+        display = handle.update if is_shown else handle.display
+        display({"text/plain": text}, raw=True)
+        is_shown = True
+
+    return show

@@ -10,12 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from midthought.report.control_arms import control_arms_table
 from midthought.report.curves import SeedCurves, curves
 from midthought.report.findings import STAGES, findings_list, marks, shown_findings
 from midthought.report.page_selection import RULE
 from midthought.report.quantities import token_quantities
-from midthought.report.results import arms_table, cards, more_metrics, verdict
+from midthought.report.results import arms_table, cards, control_arms_table, more_metrics, verdict
 from midthought.report.run_folder import RunFolder, write_whole
 from midthought.report.run_record import read_run
 from midthought.report.templates import render_page

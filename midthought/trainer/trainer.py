@@ -33,13 +33,13 @@ from midthought.trainer.checkup import examine_before_start
 from midthought.trainer.episodes import as_rollout, tell_failures
 from midthought.trainer.fit_loop import FitLoop
 from midthought.trainer.learning_parts import LearningParts
+from midthought.trainer.recorded_tasks import make_tasks
 from midthought.trainer.result import SupervisedResult, TrainingResult
 from midthought.trainer.rollouts import AUTO_CALL_FORMAT
 from midthought.trainer.run_guards import RunGuards
 from midthought.trainer.run_writer import RunStage, disk_of
 from midthought.trainer.sft import SftStage
 from midthought.trainer.short_form import named_rewards, named_tasks, require_environment
-from midthought.trainer.task_choice import make_tasks
 from midthought.trainer.tasks import TrainingTasks
 from midthought.trainer.trained_policy import open_policy
 from midthought.trainer.trainer_state import TrainerState, restore_learner, write_trainer_checkpoint

@@ -8,9 +8,8 @@ from midthought.data.problems.problem_sets import load_problems
 from midthought.data.tasks import load_tasks
 from midthought.env.answers import task_is_right
 from midthought.errors import DataError
-from midthought.feedback.commands import convert_log, write_problems
+from midthought.feedback.commands import convert_log, write_problems, write_verl_rows
 from midthought.feedback.prompts import SYSTEM_PROMPT
-from midthought.feedback.verl_rows import write_verl_rows
 
 pytest.importorskip("pyarrow")
 

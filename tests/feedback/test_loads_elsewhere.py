@@ -8,8 +8,8 @@ import pytest
 
 from midthought.data.problems.problem_sets import load_problems
 from midthought.engines.byte_tokenizer import byte_tokenizer
+from midthought.feedback.commands import write_verl_rows
 from midthought.feedback.convert import convert
-from midthought.feedback.verl_rows import write_verl_rows
 from midthought.types import Task
 
 pytest.importorskip("pyarrow")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from midthought.learning.movement import NUM_MATRICES, Movement
+from midthought.learning.optimizer import NUM_MATRICES, Movement
 
 
 def weights(*values: float) -> nn.Parameter:

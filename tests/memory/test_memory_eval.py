@@ -10,8 +10,15 @@ import pytest
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
 from midthought.errors import DataError, MemoryStoreError, SettingsError
-from midthought.memory.evaluation.evaluate import evaluate, gains_of, require_searchable
-from midthought.memory.evaluation.measures import all_at, ndcg_at, recall_at, reciprocal_rank
+from midthought.memory.evaluation.evaluate import (
+    all_at,
+    evaluate,
+    gains_of,
+    ndcg_at,
+    recall_at,
+    reciprocal_rank,
+    require_searchable,
+)
 from midthought.memory.evaluation.published_sets import read_question_set
 from midthought.memory.evaluation.question_files import RetrievalQuestion
 from midthought.memory.questions import write_questions

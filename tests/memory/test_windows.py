@@ -12,12 +12,11 @@ pytest.importorskip("lancedb", reason="the memory extra is not installed")
 from midthought.errors import SettingsError
 from midthought.memory.build import embed_chunks
 from midthought.memory.chunks import Chunk, chunk_transcript, read_chunks, write_chunks
-from midthought.memory.open_tool import MemoryOpenTool
 from midthought.memory.rows import read_rows, write_rows
 from midthought.memory.service.browse import FacetCounts
 from midthought.memory.splitting import Chunking, num_tokens
 from midthought.memory.store import MemoryStore
-from midthought.memory.tool import NOTHING_WITH_FILTERS, MemoryRetrievalTool, format_chunk
+from midthought.memory.tool import NOTHING_WITH_FILTERS, MemoryOpenTool, MemoryRetrievalTool, format_chunk
 from midthought.memory.transcripts import Transcript
 from midthought.memory.turns import Turn
 

@@ -17,8 +17,8 @@ from midthought.cli import app
 from midthought.errors import CheckpointError, MidthoughtError, StorageError
 from midthought.regular_files import lines_of
 from midthought.report.recording import read_rows
-from midthought.report.results_damage import damage_of_results
 from midthought.report.run_folder import RunFolder
+from midthought.report.run_record import damage_of_results
 from midthought.storage_errors import storage_error
 
 

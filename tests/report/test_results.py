@@ -3,8 +3,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from midthought.report.control_arms import control_arms_table
-from midthought.report.results import arms_table, cards, duration, interval, more_metrics, signed, verdict
+from midthought.report.results import (
+    arms_table,
+    cards,
+    control_arms_table,
+    duration,
+    interval,
+    more_metrics,
+    signed,
+    verdict,
+)
 
 AFTER = {"before.exact_match": 0.304, "after.exact_match": 0.861, "after.constant_guess": 0.055}
 

@@ -15,9 +15,8 @@ from midthought.cli import main
 from midthought.report.console import Console
 from midthought.report.live_status import LiveStatus, read_live
 from midthought.report.run_folder import RunFolder
-from midthought.report.watch import RunState, RunWatcher, status_line, status_lines
+from midthought.report.watch import RunState, RunWatcher, follow, status_line, status_lines
 from midthought.report.watch_page import WatchServer
-from midthought.report.watch_screen import follow
 
 
 @pytest.fixture

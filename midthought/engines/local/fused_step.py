@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from midthought.engines.local.attention_trial import is_fused_faster
 from midthought.engines.local.decoder_layer import Layer
 from midthought.engines.local.gpu_kernels import kernels_of
 from midthought.engines.local.layer_products import LayerProducts
-from midthought.engines.local.product_trial import ProductTrial
+from midthought.engines.local.product_trial import ProductTrial, is_fused_faster
 from midthought.engines.local.slot_batch import SlotBatch
 from midthought.engines.local.weight_copies import Projection
 from midthought.varlen_attention import HALF

@@ -1,4 +1,4 @@
-"""Measures which kernels compute the products of a decoding pass fastest."""
+"""Measures which kernels compute the products and the attention of a decoding pass fastest."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from torch import Tensor
 
 from midthought.engines.local import kernel_choice
 from midthought.engines.local.decoder_layer import Layer
+from midthought.engines.local.gpu_kernels import kernels_of
 from midthought.engines.local.layer_products import LayerProducts
 from midthought.engines.local.weight_copies import Projection
 
 _KINDS = {"queries_keys_values": "after_norm", "output": "added", "gate_up": "gated", "down": "added"}
 """Of the products of `Layer`."""
 HEAD = "head"
+NUM_KEYS = 128
+NUM_CACHES = 6
+"""So many layers' keys and values are more than a cache holds."""
 
 
 class ProductTrial:
@@ -85,3 +89,29 @@ class ProductTrial:
         """Returns the same random numbers `[n, size]` each time."""
         generator = torch.Generator().manual_seed(size)
         return torch.randn(self._num_rows, size, generator=generator).to(like.device, like.dtype)
+
+
+def is_fused_faster(new: Sequence[Tensor], norms: tuple[Any, Any] | None, head_dim: int) -> bool:
+    """Whether `triton_attention` is faster for as many rows, and right. `new`: queries, keys and values of new tokens."""
+    queries, key, _ = new
+    num_rows, num_kv_heads = len(queries), key.shape[1] // head_dim
+    attention, separate = (kernels_of(queries.device, name) for name in ("triton_attention", "triton_decoder"))
+    caches = [queries.new_zeros((2, num_rows, num_kv_heads, NUM_KEYS + 1, head_dim)) for _ in range(NUM_CACHES)]
+    if not attention.can_attend_new(queries, *caches[0], has_norms=norms is not None):
+        return False
+    turns = queries.new_ones((NUM_KEYS + 1, 2, head_dim))
+    positions = torch.full((num_rows,), NUM_KEYS, device=queries.device)
+    slots = torch.arange(num_rows, device=queries.device)
+
+    def compute(is_fused: bool, cache: Tensor) -> None:
+        keys, values = cache
+        if is_fused:
+            attention.attend_new(*new, norms, turns, positions, slots, keys, values, scale=1.0)
+        else:
+            turned = separate.turn_and_write(*new, norms, turns, positions, slots, keys, values)
+            separate.attend(turned, keys, values, positions, slots, scale=1.0)
+
+    def seconds(plan: Mapping[str, bool]) -> float:
+        return kernel_choice.seconds([partial(compute, plan["attention"], cache) for cache in caches])
+
+    return kernel_choice.fastest({"attention": [True, False]}, seconds)["attention"]

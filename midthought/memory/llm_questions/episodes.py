@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from midthought.data.abstention import UNANSWERABLE
@@ -16,15 +16,21 @@ from midthought.memory.llm_questions.prompts import (
     ACROSS_KINDS,
     EPISODE_KINDS,
     KINDS,
+    REWORD,
+    REWORD_SCHEMA,
     WRITE,
     WRITE_ACROSS,
     pairs_schema,
 )
-from midthought.memory.llm_questions.rewording import ContentRuns, reworded
 from midthought.memory.llm_questions.structured_output import StructuredOutputModel
 from midthought.memory.llm_questions.verification import Pair, Search, Verdict, find_duplicate, static_problem, verify
+from midthought.memory.rule_questions.english import FUNCTION_WORDS
+from midthought.memory.rule_questions.speech import plain_words
 
 MIN_CHUNKS = 2
+NUM_SHARED_WORDS = 3
+"""A question and its passages have no run of this many content words in common."""
+NUM_REWORDINGS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,3 +300,35 @@ def _windows(chunks: Sequence[Chunk], max_letters: int) -> list[list[Chunk]]:
         stretches[min(position * num // sum(sizes), num - 1)].append(chunk)
         position += size
     return [stretch for stretch in stretches if stretch]
+
+
+class ContentRuns:
+    """The runs of `NUM_SHARED_WORDS` content words of passages. Known function words are English: of other languages, all words
+    count."""
+
+    def __init__(self, chunks: Iterable[Chunk]) -> None:
+        self._runs = set(_runs(" ".join(chunk.transcript for chunk in chunks)))
+
+    def shared(self, text: str) -> list[str]:
+        """Returns the runs of the text that the passages have, too, in order."""
+        return [" ".join(run) for run in _runs(text) if run in self._runs]
+
+
+def _runs(text: str) -> list[tuple[str, ...]]:
+    words = [word.removesuffix("'s") for word in plain_words(text)]
+    content = [word for word in words if word not in FUNCTION_WORDS]
+    return list(zip(*(content[start:] for start in range(NUM_SHARED_WORDS)), strict=False))
+
+
+async def reworded(pair: Pair, runs: ContentRuns, model: StructuredOutputModel) -> Pair:
+    """Returns the pair with a question that shares no run with the passages: as it is, or worded again, at most
+    `NUM_REWORDINGS` times; refused if that does not suffice. Raises NoReplyError."""
+    avoid: Sequence[str] = runs.shared(pair.question)
+    for _ in range(NUM_REWORDINGS if avoid else 0):
+        material = {"question": pair.question, "answer": pair.answer, "avoid": list(avoid)}
+        reply = await model.ask(REWORD, material, REWORD_SCHEMA, max_tokens=512)
+        pair = replace(pair, question=" ".join(reply["question"].split()) or pair.question)
+        avoid = runs.shared(pair.question)
+        if not avoid:
+            return pair
+    return replace(pair, verdict=Verdict(problem=f"it repeats its passages ({avoid[0]})")) if avoid else pair

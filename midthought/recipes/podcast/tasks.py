@@ -18,7 +18,6 @@ from midthought.manifest import MANIFEST, damage_in, write_manifest
 from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk
 from midthought.memory.connect import open_memory
-from midthought.memory.open_tool import MemoryOpenTool
 from midthought.memory.questions import (
     QuestionPlan,
     make_questions,
@@ -33,7 +32,7 @@ from midthought.memory.rule_questions.unanswerable import is_answerable
 from midthought.memory.splitting import Chunking
 from midthought.memory.store import BuildReport, MemoryStore
 from midthought.memory.summary import doubt_lines
-from midthought.memory.tool import MemoryRetrievalTool, format_hits
+from midthought.memory.tool import MemoryOpenTool, MemoryRetrievalTool, format_hits
 from midthought.memory.transcripts import Transcript, read_transcripts
 from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import MemorySection, PodcastConfig, sample_transcripts

@@ -13,10 +13,9 @@ from midthought.cluster.verl.settings import VerlConfig
 from midthought.config import RewardConfig
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.memory.connect import open_memory
-from midthought.memory.open_tool import OPEN_NAME, MemoryOpenTool
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.store import MemoryStore
-from midthought.memory.tool import TOOL_NAME
+from midthought.memory.tool import OPEN_NAME, TOOL_NAME, MemoryOpenTool
 from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import MemorySection, PodcastConfig
 from midthought.recipes.podcast.tasks import prepare_data, read_recipe_transcripts, search_tool

@@ -2,8 +2,15 @@
 
 from midthought.report.trackers.mlflow import MlflowTracker
 from midthought.report.trackers.tensorboard import TensorBoardTracker
-from midthought.report.trackers.tracker import TRACKERS, LoginProblem, TrackedRun, Tracker, find_tracker, tracker
-from midthought.report.trackers.trackers import Trackers
+from midthought.report.trackers.tracker import (
+    TRACKERS,
+    LoginProblem,
+    TrackedRun,
+    Tracker,
+    Trackers,
+    find_tracker,
+    tracker,
+)
 from midthought.report.trackers.trackio import TrackioTracker
 from midthought.report.trackers.wandb import WandbTracker
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ import yaml
 
 from midthought.errors import SettingsError, near_names
 from midthought.references import load
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +106,39 @@ def find_tracker(name: str) -> type[Tracker]:
     if not (isinstance(found, type) and issubclass(found, Tracker)):
         raise SettingsError(f"checkpoint.trackers: {name} is no subclass of midthought.report.trackers.Tracker")
     return found
+
+
+class Trackers:
+    """Gives the same record to every tracker.
+
+    Raises `SettingsError` for an unknown name, and `MissingExtraError` if a tracker's package is not installed.
+    """
+
+    def __init__(self, names: Iterable[str], run: TrackedRun) -> None:
+        self._trackers = {name: find_tracker(name)(run) for name in names}
+
+    def log(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Gives the finite metrics to every tracker."""
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        self._each(lambda tracker: tracker.log(stage, step, finite))
+
+    def restart_from(self, next_steps: Mapping[str, int]) -> None:
+        """Says at which step each stage of a resumed run continues."""
+        self._each(lambda tracker: tracker.restart_from(next_steps))
+
+    def close(self) -> None:
+        """Writes what is left. A later `log` opens them again."""
+        self._each(lambda tracker: tracker.close())
+
+    def _each(self, call: Callable[[Tracker], None]) -> None:
+        for name, tracker in list(self._trackers.items()):
+            try:
+                call(tracker)
+            except Exception as error:
+                del self._trackers[name]
+                reason = " ".join(str(error).split()) or type(error).__name__
+                _log.warning(
+                    "the tracker %s failed and gets no more metrics of this run: %.300s. metrics.jsonl has all of them",
+                    name,
+                    reason,
+                )

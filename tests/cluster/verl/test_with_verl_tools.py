@@ -21,8 +21,8 @@ from verl.tools.tool_registry import initialize_tools_from_config
 
 from midthought.cluster.verl.tools import VerlTool, as_midthought_tool, make_tool
 from midthought.errors import SettingsError
+from midthought.feedback.commands import write_verl_rows
 from midthought.feedback.prompts import RIGHT_ANSWER, SOLVE_AGAIN
-from midthought.feedback.verl_rows import write_verl_rows
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.function_tool import tool
