@@ -22,6 +22,7 @@ def in_one_form(messages: Sequence[Any]) -> list[Any]:
     found = [_in_one_form(given) for given in messages]
     for number, message in enumerate(found):
         calls = message.get("tool_calls") if isinstance(message, dict) else None
+        calls = calls if isinstance(calls, list) else None
         results = list(itertools.takewhile(_is_result, found[number + 1 :])) if calls else []
         places = {call.get("id"): place for place, call in enumerate(calls or ()) if isinstance(call, Mapping)}
         if len(results) == len(places) and {result.get("tool_call_id") for result in results} == places.keys():
@@ -148,6 +149,8 @@ def check_message(number: int, message: Any) -> None:
             f"message {number} has a function_call, OpenAI's former form; write tool_calls, and results as 'tool'"
         )
     calls = message.get("tool_calls") or ()
+    if not isinstance(calls, list | tuple):
+        raise DataError(f"message {number} has the tool_calls {calls!r:.80}; they must be a list of calls")
     if not isinstance(message.get("content"), str) and not (calls and message.get("content") is None):
         raise DataError(f"the content of message {number} is {message.get('content')!r:.80}; it must be a text")
     try:

@@ -271,6 +271,6 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     words = {
         "json_invalid": "the body is not JSON",
         "extra_forbidden": f"the parameter {place!r} is not supported; leave it out",
-        "missing": f"the parameter {place!r} is missing",
+        "missing": f"the parameter {place!r} is missing" if place else "the body is missing",
     }.get(problem["type"], f"{place}: {problem['msg']}")
     return JSONResponse(error_body(400, words.encode(errors="replace").decode(), param=place or None), 400)

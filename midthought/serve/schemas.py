@@ -19,6 +19,8 @@ MAX_MESSAGES = 4_096
 MAX_TOOLS = 128
 MAX_CHOICES = 16
 MAX_SEED = 2**62
+MAX_COUNT = 2**31 - 1
+"""Of tokens. More tokens than the model's context are as many as fit into it."""
 
 
 class _Given(BaseModel):
@@ -66,11 +68,11 @@ class ChatCompletionRequest(_Given):
     tools: list[Tool] | None = Field(None, max_length=MAX_TOOLS)
     tool_choice: Literal["auto", "none"] | None = None
     parallel_tool_calls: Literal[True] | None = None
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
+    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1)
+    top_k: int | None = Field(None, ge=-1, le=MAX_COUNT)
     min_p: float | None = Field(None, ge=0, le=1)
     repetition_penalty: float | None = Field(None, gt=0, le=10)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)

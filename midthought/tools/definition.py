@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from midthought.types import Task
 
 
+_FORMS: dict[str, tuple[type, ...]] = {
+    "type": (str, type, list, tuple),
+    "enum": (list, tuple),
+    "required": (list, tuple, bool),
+    "properties": (Mapping,),
+}
+"""What keywords of a JSON Schema must be, so that it can be described; the tool registry checks everything else."""
+_OF_NAMES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_OF_DATA = ("enum", "const", "default", "examples")
 _OF_PYTHON = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
 
 
@@ -83,6 +92,8 @@ class ToolDefinition:
 
     def __post_init__(self) -> None:
         given: Any = self.parameters
+        if isinstance(given, Mapping):
+            _require_forms(self.name, given if isinstance(given.get("properties"), Mapping) else [*given.values()])
         if isinstance(given, Mapping) and isinstance(given.get("properties"), Mapping):
             required = given.get("required", ())
             found = [_from_schema(name, each, name in required) for name, each in given["properties"].items()]
@@ -115,6 +126,22 @@ class ToolDefinition:
         """Returns the definition in the format of OpenAI's `tools`, which chat templates also use."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters_schema()}
         return {"type": "function", "function": function}
+
+
+def _require_forms(tool: str, schema: Any) -> None:
+    """Raises `SettingsError` for a keyword, at any level, whose value is none that a schema can have."""
+    parts = [schema]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, list | tuple):
+            parts += part
+        for key, value in part.items() if isinstance(part, Mapping) else ():
+            if not isinstance(value, _FORMS.get(key, object)):
+                raise SettingsError(f"tool {tool!r:.80}: {key!r} is {value!r:.60} in the JSON Schema of its parameters")
+            if key in _OF_NAMES and isinstance(value, Mapping):
+                parts += value.values()
+            elif key not in _OF_DATA:
+                parts.append(value)
 
 
 def _is_parameter(given: Any) -> bool:

@@ -130,3 +130,31 @@ def test_a_request_with_two_lengths_is_refused_and_the_connection_closed(address
         while piece := connection.recv(65536):
             received += piece
     assert received.startswith(b"HTTP/1.1 400") and received.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"max_tokens": 10**400}, "max_tokens"),
+        ({"top_k": 2**63}, "top_k"),
+        ({"messages": [{**HI[0], "tool_calls": 5}]}, "message 0"),
+        ({"tools": tool({"properties": {"a": {"enum": 5}}})}, "'enum'"),
+        ({"tools": tool({"properties": {"a": {}}, "required": None})}, "'required'"),
+        ({"tools": tool({"properties": {"a": {"items": {"type": 5}}}})}, "'type'"),
+        ({"tools": tool({"anyOf": [{"properties": {"type": {"properties": []}}}]})}, "'properties'"),
+    ],
+)
+def test_a_value_that_means_nothing_is_named(asked, named, address):
+    status, found = ask(address, {"messages": HI, **asked})
+    assert status == 400 and named in found["error"]["message"], found
+
+
+def test_names_of_parameters_and_data_in_a_schema_are_no_keywords(address):
+    data = {"enum": [{"type": 5}], "default": {"required": 5}, "const": {"enum": 5}}
+    schema = {"properties": {"type": {"type": "string"}, "enum": {}, "required": data}, "required": ["type"]}
+    assert ask(address, {"messages": HI, "tools": tool(schema)})[0] == 200
+
+
+def test_a_request_without_a_body_is_told_what_is_missing(address):
+    status, found = ask(address, b"")
+    assert status == 400 and found["error"]["message"] == "the body is missing"
