@@ -55,6 +55,7 @@ class EndpointSettings:
     timeout_seconds: float
     """Time limit of one attempt, from connecting to the last byte of the reply."""
     retries: int
+    """Attempts after the first, with exponential backoff and jitter, or after the time that `Retry-After` gives."""
     backoff_seconds: float
     max_concurrency: int
 
@@ -140,25 +141,15 @@ class JsonEndpoint:
         return self._per_loop[loop]
 
 
-class ChatEndpoint:
-    """OpenAI's chat completions. Raises the errors of `JsonEndpoint`."""
+class ChatEndpoint(JsonEndpoint):
+    """OpenAI's chat completions."""
 
     def __init__(self, settings: EndpointSettings) -> None:
-        self._endpoint = JsonEndpoint(settings, "/chat/completions")
-
-    @property
-    def url(self) -> str:
-        """URL of the requests."""
-        return self._endpoint.url
-
-    @property
-    def num_retries(self) -> int:
-        """Number of retries so far."""
-        return self._endpoint.num_retries
+        super().__init__(settings, "/chat/completions")
 
     async def ask(self, body: bytes) -> Reply:
-        """Returns the reply to one request (JSON), with the retries of `JsonEndpoint.post`. Raises `NoReplyError`."""
-        return await self._endpoint.post(body, _reply_of)
+        """Returns the reply to one request (JSON), with the retries of `post`. Raises `NoReplyError`."""
+        return await self.post(body, _reply_of)
 
 
 def as_data(material: Mapping[str, Any]) -> str:

@@ -31,8 +31,7 @@ def describe_text(text: str) -> dict[str, Any]:
 
 
 def manifest_of(folder: Path) -> dict[str, Any] | None:
-    """Returns the content of a folder's manifest; None if it has none. Raises `ValueError`, with the reason, if it cannot be
-    read."""
+    """Returns the content of a folder's manifest; None if it has none. Raises `ValueError` with the reason."""
     try:
         content = json.loads(read_regular_text(folder / MANIFEST))
         if content.get("format") != FORMAT:

@@ -76,8 +76,7 @@ def json_object(text: str | bytes) -> dict[str, Any]:
 
 
 def lines_of(path: str | os.PathLike[str], max_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
-    """Yields the lines of a file with their line feeds. Raises as `open_regular`, and `StorageError` for a line of more than
-    `max_bytes`."""
+    """Yields a file's lines with line feeds. Raises as `open_regular`, and `StorageError` above `max_bytes` per line."""
     with open_regular(path) as file:
         yield from lines_in(file, path, max_bytes)
 

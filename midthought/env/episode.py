@@ -58,8 +58,7 @@ class EnvironmentEpisode:
         self._rewards_environment = reward_fn is not None and takes_environment(reward_fn)
 
     async def reply(self, trajectory: Trajectory) -> str | None:
-        """Executes the last turn's action and records its observation, reward and `done`. Returns None if the episode is over,
-        also if a tool call ended it."""
+        """Executes the last turn's action; records observation, reward and `done`. Returns None if the episode is over."""
         if self.environment.is_done():
             return None
         self._num_replies += 1

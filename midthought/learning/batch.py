@@ -52,8 +52,7 @@ class TokenBatch:
     calls: Tensor | None = None  # [N] int64
     """Number of the call step that a policy token belongs to: 0, 1, …; -1 elsewhere. See `CreditInputs.calls`."""
     seeds: Tensor | None = None  # [B] int64
-    """A number of each row, from the seed of its episode and its place in it: random choices of tokens do not depend on the
-    batch."""
+    """A number of each row, from its episode's seed and its place there, so random choices do not depend on the batch."""
     baselines: Tensor | None = None  # [B] float32
     """The reward of the greedy episode of the same task (ReMax)."""
     is_truncated: Tensor | None = None  # [B] bool
@@ -185,8 +184,7 @@ class TokenBatch:
         return _within_rows(self.cu_seqlens)
 
     def padded(self, tensor: Tensor, missing: float = 0) -> Tensor:
-        """[N] -> [B, T]: one line per row, `missing` on its right. `tensor[batch.loss_mask]` and
-        `padded(tensor)[padded(batch.loss_mask)]` are equal."""
+        """[N] -> [B, T], `missing` on the right. `tensor[batch.loss_mask]` equals `padded(tensor)[padded(batch.loss_mask)]`."""
         return pad_sequence(tensor.split(self.lengths.tolist()), batch_first=True, padding_value=missing)
 
     def turn_values(self) -> dict[int, dict[int, float]]:
@@ -371,8 +369,7 @@ def _rewards(trajectories: Sequence[Trajectory], rows: Sequence[_Row], starts: S
 
 
 def _payments(trajectory: Trajectory) -> dict[tuple[int, int], list[float]]:
-    """Returns (segment, index) -> rewards credited there: each turn's, call's and span's at its end, the parts at the end of
-    the episode."""
+    """Returns (segment, index) -> rewards credited there: of turns, calls and spans at their ends, parts at the episode's."""
     reward = trajectory.reward
     if reward is None:
         return {}

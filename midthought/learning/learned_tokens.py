@@ -45,8 +45,7 @@ class PassValues:
         self._columns["counts"][slots] = 1.0
 
     def gathered(self, process_group: ProcessGroup) -> dict[str, Tensor]:
-        """Returns `logprobs`, `entropies` and `counts` (1 if the token was in a pass, else 0) of all ranks, in main memory: each
-        [slots + 1]."""
+        """Returns `logprobs`, `entropies` and `counts` (1: the token was in a pass) of all ranks, [slots + 1] in main memory."""
         process_group.sum(self._columns)
         return {name: column.cpu() for name, column in self._columns.items()}
 

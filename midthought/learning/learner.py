@@ -360,8 +360,7 @@ class Learner:
     # -- state -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the optimizer's tensors and the self-teacher's averages under the parameters' names, and the counters. Weights
-        are not included."""
+        """Returns the optimizer's tensors, the self-teacher's averages and the counters by name, without the weights."""
         moments = self.optimizer.state_dict() | (self._average.state_dict() if self._average is not None else {})
         return {
             "num_steps": self.num_steps,

@@ -63,8 +63,7 @@ class Critic(nn.Module):
 
     @classmethod
     def separate(cls, policy: Any) -> Critic:
-        """Copies the policy's transformer and adds a head that returns 0. All parameters learn; for a PEFT model, only the
-        parameters that learn in the policy."""
+        """Copies the policy's transformer and adds a head that returns 0. What learns in the policy learns here."""
         trunk = copy.deepcopy(base_of(policy).base_model)
         return cls(_head_for(policy), trunk if has_adapters(policy) else trunk.requires_grad_(True))
 

@@ -70,8 +70,7 @@ class PPOBatch:
 
     @classmethod
     def of(cls, batch: TokenBatch, pad_token_id: int = 0) -> PPOBatch:
-        """Pads every per-token field: tokens with `pad_token_id`, turns and calls with -1, temperatures with 1, the others with
-        0."""
+        """Pads every per-token field: token ids with `pad_token_id`, turns and calls with -1, temperatures with 1, others 0."""
         padding = {"token_ids": pad_token_id, **_PADDING}
         present = {field.name: getattr(batch, field.name) for field in fields(cls)}
         padded = {

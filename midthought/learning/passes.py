@@ -135,8 +135,7 @@ class ForwardPasses:
             yield rows, is_own, self.limit.current.to(self.device)
 
     def micro_batches(self, batch: TokenBatch, num_parts: int | None = None) -> Iterator[tuple[TokenBatch, bool]]:
-        """Yields this rank's micro-batches of an optimizer step, on the device. False: not counted, computed only because the
-        other ranks wait for this rank."""
+        """Yields this rank's micro-batches, on the device. False: computed only because the other ranks wait for this one."""
         for micro, is_own in self.process_group.micro_batches(
             batch,
             self.limit.max_tokens(self.training.max_micro_batch_tokens),

@@ -56,8 +56,7 @@ def without_repetitions(segments: Sequence[Segment]) -> tuple[list[Segment], int
 
 
 def _keys(segments: Sequence[Segment]) -> list[tuple[str, ...]]:
-    """Comparison keys of the lines: speaker and words, without case and punctuation. A line without words equals no
-    other line."""
+    """Comparison keys of the lines: speaker and words, without case and punctuation. A line without words equals none."""
     keys: list[tuple[str, ...]] = []
     speaker = ""
     for number, segment in enumerate(segments):

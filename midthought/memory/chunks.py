@@ -144,8 +144,7 @@ def _windows(transcript: Transcript, chunking: Chunking) -> list[Chunk]:
 
 
 def _widened(lengths: Sequence[int], first: int, last: int) -> tuple[int, int]:
-    """Returns the sentences that a window displays: its own, and those before and after it, alternately, while all together
-    have at most 200 words."""
+    """Returns the sentences that a window displays: its own, then alternately before and after, at most 200 words."""
     num_words = sum(lengths[first:last])
     can_grow = [True, True]
     while any(can_grow):
@@ -180,8 +179,7 @@ def _sentences(transcript: Transcript) -> list[_Sentence]:
 
 
 def with_speakers(transcript: str, turns: Sequence[tuple[int, str]]) -> str:
-    """Returns the words of several turns (`Chunk.turns`), each after its speaker: `Ann: So we have … Bob: Yes.`; of one turn, the
-    words alone."""
+    """Returns the words of `Chunk.turns`, each after its speaker: `Ann: So we have … Bob: Yes.`; of one turn, words alone."""
     if len(turns) < 2:
         return transcript
     words = transcript.split()
@@ -212,8 +210,7 @@ def chunk_id_of(stem: str, number: int) -> str:
 
 
 def neighbour_ids(chunk: Chunk, reach: int = 1) -> list[str]:
-    """Returns the ids of the chunks at most `reach` before and after this one, in order. Ids past the episode's last
-    chunk do not exist in the memory."""
+    """Returns the ids of the chunks at most `reach` before and after this one, in order, also beyond the last chunk."""
     numbers = range(max(0, chunk.number - reach), chunk.number + reach + 1)
     return [chunk_id_of(chunk.stem, number) for number in numbers if number != chunk.number]
 

@@ -22,15 +22,12 @@ from midthought.http_json import EndpointSettings, JsonEndpoint
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EndpointModel:
-    """Settings of an embedding endpoint: the model, its address, retries and timeouts."""
+class EndpointModel(EndpointSettings):
+    """Settings of an embedding endpoint: the model, its address, retries and timeouts. `base_url` is without `/embeddings`."""
 
     model: str
     """Name of the model at the endpoint."""
-    base_url: str
-    """URL without `/embeddings`, such as `https://api.openai.com/v1`."""
     api_key_env: str | None = None
-    """Environment variable with the API key. None: no key is sent."""
     dimension: int | None = None
     """Requested length of the vectors, for models that can shorten them. None: the model's own."""
     query_prompt: str = ""
@@ -40,11 +37,8 @@ class EndpointModel:
     texts_per_call: int = 256
     """Texts per request."""
     max_concurrency: int = 4
-    """Concurrent requests."""
     timeout_seconds: float = 60.0
-    """Timeout of one attempt."""
     retries: int = 8
-    """Attempts after the first, with exponential backoff and jitter, or after the time that `Retry-After` gives."""
     backoff_seconds: float = 1.0
     max_letters: int = 24_000
     """Longer texts are truncated to this many characters, because endpoints refuse texts longer than the model's context."""
@@ -81,17 +75,7 @@ class EndpointEmbedder:
         self.name = f"{settings.model}{prompt}"
         self.texts_per_call = settings.texts_per_call
         self.max_concurrency = settings.max_concurrency
-        self._endpoint = JsonEndpoint(
-            EndpointSettings(
-                base_url=settings.base_url,
-                api_key_env=settings.api_key_env,
-                timeout_seconds=settings.timeout_seconds,
-                retries=settings.retries,
-                backoff_seconds=settings.backoff_seconds,
-                max_concurrency=settings.max_concurrency,
-            ),
-            "/embeddings",
-        )
+        self._endpoint = JsonEndpoint(settings, "/embeddings")
 
     @property
     def num_retries(self) -> int:

@@ -44,8 +44,7 @@ def mark_times(text: str) -> str:
 
 
 def plain_words(markdown: str) -> str:
-    """Returns the words of Markdown text without links, emphasis, code marks, tags and escapes; inline timestamps
-    become time marks."""
+    """Returns the words of Markdown without links, marks, code, tags and escapes; inline timestamps become time marks."""
     text = _CODE.sub(lambda match: match[2].translate(_TO_PRIVATE), mark_times(markdown))
     text = _ESCAPED.sub(lambda match: match[1].translate(_TO_PRIVATE), text)
     text = _AUTOLINK.sub(r"\1", without_comments(text))

@@ -104,8 +104,7 @@ def quote_and_answer(chunk: Chunk, kind: str, plan: QuestionPlan, rng: random.Ra
 
 
 def _place_before_end(num_words: int, plan: QuestionPlan, rng: random.Random) -> tuple[int, int]:
-    """Returns start and length of a quote that leaves 2 to MAX_CONTINUATION_WORDS words of the chunk; a negative start:
-    too short."""
+    """Returns start and length of a quote that leaves 2 to MAX_CONTINUATION_WORDS words; a negative start: too short."""
     length = rng.randint(plan.min_quote_words, max(plan.min_quote_words, min(plan.max_quote_words, num_words - 2)))
     tail = rng.randint(2, max(2, min(MAX_CONTINUATION_WORDS, num_words - length)))
     return num_words - length - tail, length

@@ -176,8 +176,7 @@ def read_rows(path: str | Path) -> pa.Table:
 
 
 def _read_batches(file: Any, path: Path) -> pa.Table:
-    """Returns all rows. Texts are read as dictionaries, which hold a repeated text once, and are measured before they are
-    decoded."""
+    """Returns all rows. Texts are read as dictionaries (a repeated text once) and measured before they are decoded."""
     pa = optional("pyarrow", "memory")
     schema = file.schema_arrow
     names = [*COLUMNS, *chunk_columns(schema.names)[len(CHUNK_COLUMNS) :], *({SENTENCES} & set(schema.names))]

@@ -366,8 +366,7 @@ class MemoryStore:
 
     @property
     def compares_all(self) -> bool:
-        """Whether a vector search compares every vector, because there is no index. Raises MemoryStoreError if the
-        memory is not built."""
+        """Whether a vector search compares every vector, without an index. Raises MemoryStoreError without a memory."""
         return not self._open_table().is_large
 
     @property

@@ -106,8 +106,7 @@ class MemoryRetrievalTool(Tool):
         before: str | None = None,
         thought: str = "",
     ) -> ToolOutput:
-        """Searches. Raises ValueError, which is shown to the model, if the query is empty or too long, `k` is out of range,
-        or a time is none."""
+        """Searches. Raises ValueError, which the model reads, for a query, `k` or time that is out of range."""
         k = self._k if k is None else k
         if not query.strip():
             raise ValueError("query is empty")

@@ -83,8 +83,7 @@ def turns_of(segments: Iterable[Segment]) -> list[Turn]:
 
 
 def clock_time(value: object) -> str | None:
-    """Converts seconds or a written time (`75:10`, `1:02:03.5`, `12.5`) to `HH:MM:SS`, truncating fractions; None if it
-    is not a time."""
+    """Converts seconds or a time (`75:10`, `1:02:03.5`, `12.5`) to `HH:MM:SS`, without fractions; None if it is no time."""
     if isinstance(value, str):
         value = value.strip()
         if re.fullmatch(CLOCK, value):

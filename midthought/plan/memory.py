@@ -250,8 +250,7 @@ class Memory:
 
     @property
     def joined_weights(self) -> int:
-        """Copies of a small model's projections, without adapters, that `local` joins: queries with keys and values, gate with
-        up."""
+        """Copies of a small model's projections that `local` joins: queries with keys and values, gate with up."""
         shape = self.shape
         if self.settings.engine != "local" or self.settings.lora_rank or not shape.has_fused_decoder:
             return 0

@@ -226,8 +226,7 @@ def arm_names(summary: Mapping[str, Any]) -> list[str]:
 
 
 def control_arms_table(summary: Mapping[str, Any], reports: Sequence[str] = ()) -> str:
-    """Returns the metrics of the run and of its arms side by side; empty without arms. `reports`: arms with a report of their own
-    in `arms/NAME/report.html`."""
+    """Returns the run and its arms side by side; empty without arms. `reports`: arms with a report of their own."""
     names = arm_names(summary)
     if not names:
         return ""

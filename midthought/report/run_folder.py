@@ -143,8 +143,7 @@ class RunFolder:
         return self._identity is None or _identity_of(self.path) == self._identity
 
     def require_present(self) -> None:
-        """Raises `StorageError` if the folder that was locked is gone: writing would create another one, for example in the mount
-        point of its disk."""
+        """Raises `StorageError` if the locked folder is gone: writing would create another one, for example in a mount point."""
         if not self.is_present:
             raise StorageError(
                 f"{self.path} is not the folder that this run opened: it was moved, or its disk is gone; mount the disk again, "
@@ -269,8 +268,7 @@ class RunFolder:
 
     @property
     def log_position(self) -> dict[str, Any]:
-        """The numbers of lines of both logs and the digests of these lines, and the number of recorded files. What was logged is
-        then on the disk."""
+        """The numbers of lines of both logs with their digests, and of recorded files. Logs are flushed to the disk first."""
         self.require_present()
         self.metrics.flush()
         self.trajectories.flush()

@@ -58,8 +58,7 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def trajectory_from_json(row: Mapping[str, Any]) -> Trajectory:
-    """Returns the record that `trajectory_to_json` wrote; numbers that were not finite are NaN. Raises RecordError if it is
-    invalid."""
+    """Returns the record that `trajectory_to_json` wrote; what was not finite is NaN. Raises RecordError."""
     segments = [_segment_from_json(segment) for segment in row["segments"]]
     trajectory = Trajectory(Task.from_dict(row["task"]), segments[0].token_ids, seed=row["seed"], group=row["group"])
     trajectory.segments = segments

@@ -277,8 +277,7 @@ class Renderer:
         return [piece for piece in (*pieces, text[end:]) if piece != ""]
 
     def _encode(self, pieces: Sequence[int | str]) -> list[int]:
-        """Encodes text between two control tokens as a whole, because a token may contain the end of one text and the start
-        of the next one."""
+        """Encodes text between two control tokens as a whole: a token may span the end of one text and the start of the next."""
         token_ids: list[int] = []
         text = ""
         for piece in pieces:

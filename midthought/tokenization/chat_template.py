@@ -33,8 +33,7 @@ _OF_TRANSFORMERS = frozenset({"raise_exception", "strftime_now", "documents", "c
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Text of a message at its place in the rendered conversation. `text` is what the template made of it (escaped in JSON, for
-    example)."""
+    """Text of a message in the rendered conversation; `text` is what the template made of it (escaped in JSON, …)."""
 
     message: int
     text: str
@@ -220,8 +219,7 @@ def as_tool_calls(calls: Sequence[tuple[str, Mapping[str, Any], str]]) -> list[d
 
 
 def _plain(message: Message, arguments_as_text: bool) -> dict[str, Any]:
-    """Returns the message with the arguments of its calls as the template expects them, and its thought also under the name
-    that gpt-oss reads."""
+    """Returns the message with arguments as the template expects them, and its thought also under gpt-oss's name."""
     if thought := message.get("reasoning_content"):
         message = {"thinking": thought, **message}
     if not message.get("tool_calls"):

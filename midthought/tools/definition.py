@@ -212,16 +212,14 @@ class Tool(ABC):
     definition: ToolDefinition
     """Class attribute, or set in `__init__`, or given to `super().__init__(definition)`."""
     pure: bool = False
-    """True if, during one rollout, equal arguments give equal results and a call has no side effects. Equal calls then run
-    once for all episodes."""
+    """Equal arguments give equal results, without side effects: equal calls run once for all episodes of a rollout."""
     timeout_seconds: float | None = None
     """Deadline of one call, retries included; None: that of the tool executor."""
     max_concurrency: int | None = None
     """Limit on simultaneous calls of this tool in a tool executor; None: only the limit of all tools. Set it if calls
     compute rather than wait: more calls than processors only bring each call closer to its deadline."""
     retries: int | None = None
-    """Number of retries of a call that raised; set it only if a retry does no harm. None: the tool executor's number for a
-    pure tool, otherwise 0."""
+    """Retries of a call that raised, if they do no harm. None: the executor's number for a pure tool, else 0."""
     reads_thought: bool = False
     """Whether `execute` is also passed `thought`: what the policy wrote before the call, since its prompt or the latest result.
     The model cannot pass it, and it is not in the record of the call. Empty if a call does not come from an episode."""

@@ -146,8 +146,7 @@ def make_prompts(
     system_prompt: str,
     describe_tools: bool,
 ) -> PromptBuilder:
-    """Returns the builder of the episodes' prompts; `tools` None: no tools. Raises SettingsError for a tool outside a list or a
-    wrong call format."""
+    """Returns the builder of prompts; `tools` None: none. Raises SettingsError for a tool outside a list or a wrong format."""
     if not isinstance(system_prompt, str):
         raise SettingsError(f"system_prompt={system_prompt!r:.80}: give a text")
     if isinstance(tools, Tool):

@@ -76,8 +76,7 @@ class LearningParts:
         self.held_out = make(episode=tasks.held_out_episode)
 
     def setup(self, choice: Choice, path: Path | None, *, is_untaught: bool) -> Setup:
-        """Returns what the doctor's checks examine. `path`: the run folder. `is_untaught`: the model has random weights, so no
-        episodes are sampled."""
+        """Returns what the doctor examines. `is_untaught`: the weights are random, so no episodes are sampled."""
         return setup_of(
             self.config,
             self._tasks,

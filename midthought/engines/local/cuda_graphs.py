@@ -26,8 +26,7 @@ KEYS_PER_STEP = 256
 
 Pass = Callable[[], Tensor]
 Record = Callable[[Pass], Pass]
-"""Takes a function that computes a pass from tensors at fixed addresses. Returns one that repeats it, always into the same
-tensor."""
+"""Takes a function of tensors at fixed addresses. Returns one that repeats it, always into the same tensor."""
 
 _log = logging.getLogger(__name__)
 
@@ -198,8 +197,7 @@ class StepRecorder:
         self.clear()
 
     def _size(self, positions: np.ndarray, slots: np.ndarray) -> tuple[int, int]:
-        """Returns the numbers of rows (1, 2, 4, 8, then multiples of 8) and keys (multiples of KEYS_PER_STEP, or all), rounded
-        up to few sizes."""
+        """Rounds the numbers of rows (1, 2, 4, 8, then multiples of 8) and keys (multiples of KEYS_PER_STEP, or all) up."""
         num_rows, length = int(slots.max()) + 1, int(positions.max()) + 1
         num_rows = 1 << (num_rows - 1).bit_length() if num_rows < 8 else -(-num_rows // 8) * 8
         length = -(-length // KEYS_PER_STEP) * KEYS_PER_STEP if self._reads_all_keys else self._cache.length

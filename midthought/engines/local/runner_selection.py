@@ -70,8 +70,7 @@ def _warn(model: PreTrainedModel, message: str) -> None:
 
 
 class Trial:
-    """Measures a runner on three sequences: prefilled in part, continued by one token several times, then by several at
-    once."""
+    """Measures a runner on three sequences: prefilled in part, then continued by one token several times, then by several."""
 
     def __init__(self, plain: RecomputingRunner) -> None:
         self._plain = plain
@@ -120,8 +119,7 @@ class Trial:
 
 
 def _why_windows_differ(windows: dict[int, int | None], config: Any, layer_types: list[str] | None) -> str | None:
-    """Returns the reason if the layers' sliding windows differ from the config. Windows longer than the test sequences do
-    not change the numbers."""
+    """Returns why the layers' sliding windows differ from the config, also beyond the length of the test sequences."""
     if len(windows) != config.num_hidden_layers:
         return f"{len(windows)} of its {config.num_hidden_layers} layers ask for attention the usual way"
     configured = getattr(config, "sliding_window", None)

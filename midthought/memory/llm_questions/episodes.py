@@ -1,5 +1,4 @@
-"""Generates and verifies the questions of episodes and of pairs of episodes, several at once. Cached replies of an interrupted
-run are not requested again."""
+"""Generates and verifies questions of episodes and pairs, several at once. Cached replies are not requested again."""
 
 from __future__ import annotations
 
@@ -200,8 +199,7 @@ async def _write(
     model: StructuredOutputModel,
     plan: GenerationPlan,
 ) -> list[Pair]:
-    """Generates at most the requested number of pairs; evidence with unknown part numbers is dropped. A pair without a kind
-    has the next requested one."""
+    """Generates at most the requested pairs, without unknown part numbers; a pair without a kind has the next requested one."""
     num_pairs = kinds.total()
     material = {
         "episode": source.title,
@@ -303,8 +301,7 @@ def _windows(chunks: Sequence[Chunk], max_letters: int) -> list[list[Chunk]]:
 
 
 class ContentRuns:
-    """The runs of `NUM_SHARED_WORDS` content words of passages. Known function words are English: of other languages, all words
-    count."""
+    """The runs of `NUM_SHARED_WORDS` content words of passages. Function words are left out in English only."""
 
     def __init__(self, chunks: Iterable[Chunk]) -> None:
         self._runs = set(_runs(" ".join(chunk.transcript for chunk in chunks)))

@@ -1,5 +1,4 @@
-"""Verifies a pair: answerable with its evidence, not answerable without, no duplicate, and good by the rubric. Measures how
-difficult it is."""
+"""Verifies a pair: answerable only with its evidence, no duplicate, good by the rubric; measures its difficulty."""
 
 from __future__ import annotations
 

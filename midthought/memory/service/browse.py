@@ -43,8 +43,7 @@ class FacetCounts:
 
 
 def page(counts: Mapping[str, int], contains: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
-    """Returns one page of the names that contain this text (ignoring case) with their counts, and the total number of
-    such names."""
+    """Returns one page of the names that contain this text (ignoring case) with their counts, and how many there are."""
     wanted = contains.casefold()
     found = [(name, count) for name, count in counts.items() if wanted in name.casefold()]
     return found[offset : offset + limit], len(found)
@@ -106,8 +105,7 @@ class QuestionTable:
         self._version: dict[str, Any] | None = None
 
     def changed(self) -> list[Task] | None:
-        """Returns all questions if they changed since the last call, else None. Returns none if there is no such table,
-        or it is not ours."""
+        """Returns all questions if they changed since the last call, else None; none without a table of ours."""
         opened = self._open()
         version = opened.list_versions()[-1] if opened is not None else {}
         if version == self._version:

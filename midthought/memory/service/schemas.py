@@ -1,5 +1,4 @@
-"""Requests and responses of the service, with their limits; OpenAPI is generated from them. Does not depend on search
-or the server."""
+"""Requests and responses of the service, with their limits; OpenAPI is generated from them."""
 
 from __future__ import annotations
 
