@@ -8,20 +8,11 @@ from typing import Any
 from midthought.plan.engine_choice import installed_vllm, is_planned_in_process, needs_local, vllm_problem
 
 SHOWN = (
-    "model.dtype",
-    "model.critic",
-    "model.lora_rank",
-    "model.attn_implementation",
-    "training.gradient_checkpointing",
-    "training.learning_rate",
-    "training.rollout_correction",
-    "training.micro_batch_tokens",
-    "training.logits_mib",
-    "inference.backend",
-    "inference.in_process",
-    "inference.gpu_memory_utilization",
-    "inference.max_num_seqs",
-)
+    "model.dtype", "model.critic", "model.lora_rank", "model.attn_implementation",
+    "training.gradient_checkpointing", "training.learning_rate", "training.rollout_correction",
+    "training.micro_batch_tokens", "training.logits_mib", "inference.backend", "inference.in_process",
+    "inference.gpu_memory_utilization", "inference.max_num_seqs",
+)  # fmt: skip
 """Settings of the table, in its order."""
 
 

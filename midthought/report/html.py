@@ -23,18 +23,9 @@ if TYPE_CHECKING:
     from midthought.report.page_data import PackedEpisodes
 
 _PARTS = (
-    "store",
-    "quantities",
-    "tokens",
-    "filters",
-    "list",
-    "timeline",
-    "episode",
-    "samples",
-    "diff",
-    "address",
+    "store", "quantities", "tokens", "filters", "list", "timeline", "episode", "samples", "diff", "address",
     "browser",
-)
+)  # fmt: skip
 MAX_TRAJECTORIES = 5_000
 MAX_MIB = 20.0
 """Size of the episodes in the page at most."""

@@ -22,16 +22,9 @@ from midthought.report.run_lock import RunLock
 SILENT_SECONDS = 60 * INTERVAL_SECONDS
 """A running stage that wrote nothing for this long is reported."""
 FIRST_METRICS = (
-    "reward/mean",
-    "exact_match",
-    "loss",
-    "episode/calls",
-    "episode/response_tokens",
-    "kl_reference",
-    "entropy",
-    "grad_norm",
-    "learning_rate",
-)
+    "reward/mean", "exact_match", "loss", "episode/calls", "episode/response_tokens", "kl_reference", "entropy",
+    "grad_norm", "learning_rate",
+)  # fmt: skip
 """Metrics that are shown first, if the stage has them."""
 LINE_SECONDS = 10.0
 """Without a terminal, a line is also printed after this time, if something has changed."""
