@@ -10,11 +10,10 @@ from typing import Any
 
 from midthought.errors import DataError
 from midthought.rollout.demonstration import with_our_ids
-from midthought.rollout.openai_messages import calls_of, check_message
+from midthought.rollout.openai_messages import calls_of, check_message, result_event
 from midthought.tokenization.chat_template import Message
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
-from midthought.types import ToolCall, ToolEvent, ToolOutcome
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """Names of tools in OpenAI's API. Names become text of the template itself, so they must not contain anything else."""
@@ -121,12 +120,5 @@ def _as_text(message: Message, call_format: ToolCallFormat) -> Message:
     if calls := calls_of(message):
         content = "\n".join(filter(None, [content, *(call_format.render_call(name, given) for name, given in calls)]))
     elif message["role"] == "tool":
-        event = result_event(ToolCall(tool_name=message["name"]), content)
-        content = call_format.render_results([event]).strip()
+        content = call_format.render_results([result_event(message["name"], {}, content)]).strip()
     return {"role": message["role"], "content": content}
-
-
-def result_event(call: ToolCall, result: str) -> ToolEvent:
-    """Returns the event of a call that ended with this result."""
-    done = ToolCall(tool_name=call.tool_name, parameters=call.parameters, success=True, result=result)
-    return ToolEvent(call=done, outcome=ToolOutcome.OK)

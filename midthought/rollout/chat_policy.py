@@ -15,21 +15,15 @@ from dataclasses import dataclass, field
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine
 from midthought.errors import DataError, SettingsError
-from midthought.rollout.chat_messages import (
-    digest,
-    for_template,
-    last_answer_at,
-    result_event,
-    results_at_end,
-    with_system,
-)
+from midthought.rollout.chat_messages import digest, for_template, last_answer_at, results_at_end, with_system
+from midthought.rollout.openai_messages import result_event
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
 from midthought.tools.definition import ToolDefinition
 from midthought.tools.executor import ToolExecutor
-from midthought.types import ParsedAction, ToolCall, ToolEvent
+from midthought.types import ParsedAction, ToolEvent
 
 MAX_KEPT_TOKENS = 8_000_000
 """Tokens of conversations that are kept to be continued, 4 bytes each; the oldest are dropped."""
@@ -107,9 +101,7 @@ class HeldTurn:
         """Returns the events of all calls, with the client's results."""
         given = iter(results[each] for each in self.ids)
         return [
-            result_event(ToolCall(tool_name=call.tool_name, parameters=call.parameters), next(given))
-            if event is None
-            else event
+            result_event(call.tool_name, call.parameters, next(given)) if event is None else event
             for call, event in zip(self.calls, self.events, strict=True)
         ]
 

@@ -128,12 +128,13 @@ def events_of(answer: Message, results: Sequence[str]) -> list[ToolEvent]:
             f"an answer with {len(calls)} calls has {len(results)} results after it; give one message with the role 'tool' "
             "for each call"
         )
-    return [
-        ToolEvent(
-            call=ToolCall(tool_name=name, parameters=arguments, success=True, result=result), outcome=ToolOutcome.OK
-        )
-        for (name, arguments), result in zip(calls, results, strict=True)
-    ]
+    return [result_event(name, given, result) for (name, given), result in zip(calls, results, strict=True)]
+
+
+def result_event(name: str | None, arguments: Mapping[str, Any], result: str) -> ToolEvent:
+    """Returns the event of a call that ended with this result."""
+    done = ToolCall(tool_name=name, parameters=arguments, success=True, result=result)
+    return ToolEvent(call=done, outcome=ToolOutcome.OK)
 
 
 def check_message(number: int, message: Any) -> None:

@@ -31,28 +31,21 @@ from midthought.types import (
 
 EPISODES_FOLDER = "episodes"
 """Folder in a run folder with one file of records per iteration."""
+_AT_START = ("seed", "group")
+_AS_THEY_ARE = ("error", "policy_versions", "num_cut", "tool_seconds", "engine_seconds")
+_READ = ("stop_reason", "turn_ends", "call_ends", "values")
+"""Fields of a Trajectory that are JSON values: arguments of the constructor; set as they are; converted when read."""
 
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     """Returns the record as JSON values. Values of an environment's `info` that JSON cannot represent are written as text."""
     reward = trajectory.reward
-    row = {
+    row = {name: getattr(trajectory, name) for name in (*_AT_START, *_AS_THEY_ARE, *_READ)} | {
         "task": trajectory.task.to_dict(),
-        "seed": trajectory.seed,
-        "group": trajectory.group,
         "segments": [_segment_to_json(segment) for segment in trajectory.segments],
         "tool_events": [asdict(event) for event in trajectory.tool_events],
-        "stop_reason": trajectory.stop_reason,
-        "error": trajectory.error,
         "reward": None if reward is None else reward.to_dict(),
-        "policy_versions": trajectory.policy_versions,
-        "num_cut": trajectory.num_cut,
-        "tool_seconds": trajectory.tool_seconds,
-        "engine_seconds": trajectory.engine_seconds,
         "turns": [turn_to_json(turn) for turn in trajectory.turns],
-        "turn_ends": trajectory.turn_ends,
-        "call_ends": trajectory.call_ends,
-        "values": trajectory.values,
     }
     return {name: json_value(value) for name, value in row.items()}
 
@@ -60,17 +53,15 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
 def trajectory_from_json(row: Mapping[str, Any]) -> Trajectory:
     """Returns the record that `trajectory_to_json` wrote; what was not finite is NaN. Raises RecordError."""
     segments = [_segment_from_json(segment) for segment in row["segments"]]
-    trajectory = Trajectory(Task.from_dict(row["task"]), segments[0].token_ids, seed=row["seed"], group=row["group"])
+    start = {name: row[name] for name in _AT_START}
+    trajectory = Trajectory(Task.from_dict(row["task"]), segments[0].token_ids, **start)
+    for name in _AS_THEY_ARE:
+        setattr(trajectory, name, row[name])
     trajectory.segments = segments
     trajectory.tool_events = [_event_from_json(event) for event in row["tool_events"]]
     trajectory.stop_reason = None if row["stop_reason"] is None else StopReason(row["stop_reason"])
-    trajectory.error = row["error"]
     if row["reward"] is not None:
         trajectory.reward = Reward.from_dict(row["reward"])
-    trajectory.policy_versions = list(row["policy_versions"])
-    trajectory.num_cut = row["num_cut"]
-    trajectory.tool_seconds = row["tool_seconds"]
-    trajectory.engine_seconds = row["engine_seconds"]
     trajectory.turns = [turn_from_json(turn) for turn in row["turns"]]
     trajectory.turn_ends = [(segment, index) for segment, index in row["turn_ends"]]
     trajectory.call_ends = [(segment, index) for segment, index in row.get("call_ends", ())]  # older records have none
