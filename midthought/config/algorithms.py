@@ -25,51 +25,21 @@ class Algorithm:
     source: str
     """arXiv number, and the source of values that the paper does not state."""
     values: Mapping[str, Any]
-    """Settings of the section `training` that differ from `COMMON`, or that define the algorithm."""
+    """Settings of the section `training` that differ from their defaults, or that define the algorithm."""
 
 
-COMMON: Mapping[str, Any] = {
-    "adv_estimator": "grpo",
-    "policy_loss": "ppo",
-    "policy_loss_options": {},
-    "loss_agg": "token-mean",
-    "loss_norm_tokens": None,
-    "clip_ratio": 0.2,
-    "clip_ratio_low": None,
-    "clip_ratio_high": None,
-    "dual_clip": None,
-    "gamma": 1.0,
-    "lam": 1.0,
-    "critic_lam": None,
-    "lam_alpha": 0.0,
-    "positive_nll_coef": 0.0,
-    "whiten_advantages": True,
-    "norm_adv_by_std": True,
-    "max_dynamic_batches": 1,
-    "entropy_coef": 0.0,
-    "target_entropy": None,
-    "kl_coef": 0.0,
-    "kl_kind": "k1",
-    "target_kl": None,
-    "kl_loss_coef": 0.0,
-    "kl_loss_kind": "k3",
-    "kl_loss_unbiased": False,
-    "off_policy_threshold": None,
-    "rollout_correction": "auto",
-    "rollout_correction_level": "token",
-    "rollout_correction_max": 2.0,
-    "rollout_correction_min": 0.0,
-    "overlong_buffer_tokens": 0.0,
-    "overlong_penalty": 1.0,
-    "mask_truncated_episodes": False,
-    "self_teacher": "none",
-    "self_teacher_update_rate": 1.0,
-    "distillation_mode": "sampled_token",
-    "distillation_alpha": 0.5,
-    "distillation_topk": 100,
-}
-"""Values of every preset that does not set them itself, so that changing the preset leaves nothing of the former one."""
-KEYS = frozenset(COMMON)
+KEYS = (
+    "adv_estimator", "policy_loss", "policy_loss_options", "loss_agg", "loss_norm_tokens", "clip_ratio",
+    "clip_ratio_low", "clip_ratio_high", "dual_clip", "gamma", "lam", "critic_lam", "lam_alpha", "positive_nll_coef",
+    "whiten_advantages", "norm_adv_by_std", "max_dynamic_batches", "entropy_coef", "target_entropy", "kl_coef",
+    "kl_kind", "target_kl", "kl_loss_coef", "kl_loss_kind", "kl_loss_unbiased", "off_policy_threshold",
+    "rollout_correction", "rollout_correction_level", "rollout_correction_max", "rollout_correction_min",
+    "overlong_buffer_tokens", "overlong_penalty", "mask_truncated_episodes", "self_teacher",
+    "self_teacher_update_rate", "distillation_mode", "distillation_alpha", "distillation_topk",
+)  # fmt: skip
+"""Settings of every preset. One that a preset does not give has its default, so that nothing of the former preset is left."""
+ESTIMATOR = "grpo"
+"""Estimator of presets that give none."""
 
 _SELF_TEACHER = {"adv_estimator": "zero", "self_teacher": "both", "self_teacher_update_rate": 0.05}
 _BY_EPISODE = {"loss_agg": "seq-mean-token-mean"}
@@ -200,11 +170,12 @@ ALGORITHMS: Mapping[str, Algorithm] = {
 }
 
 
-def algorithm_values(name: object) -> dict[str, Any]:
+def algorithm_values(section: type[Section], name: object) -> dict[str, Any]:
     """Returns the settings of a preset, all of `KEYS`; none for null and for unknown names."""
     if not isinstance(name, str) or name not in ALGORITHMS:
         return {}
-    return {**COMMON, **ALGORITHMS[name].values}
+    defaults = {key: section.model_fields[key].get_default(call_default_factory=True) for key in KEYS}
+    return {**defaults, "adv_estimator": ESTIMATOR, **ALGORITHMS[name].values}
 
 
 _OTHER_NAMES = {
@@ -276,7 +247,7 @@ class AlgorithmSection(Section):
     with it, or later, win. Null: no preset."""
 
     def __init__(self, **values: Any) -> None:
-        super().__init__(**{**algorithm_values(values.get("algorithm")), **values})
+        super().__init__(**{**algorithm_values(type(self), values.get("algorithm")), **values})
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -286,7 +257,7 @@ class AlgorithmSection(Section):
 
     def changed(self, **values: Any) -> Self:
         """Returns a validated copy with these values; a new `algorithm` also sets its preset's values."""
-        return super().changed(**{**algorithm_values(values.get("algorithm")), **values})
+        return super().changed(**{**algorithm_values(type(self), values.get("algorithm")), **values})
 
     @field_validator("algorithm", mode="before")
     @classmethod
@@ -316,19 +287,13 @@ def algorithm_summary(training: AlgorithmSection) -> str:
     """Returns the preset's name, source and values, and the settings that differ from it; empty without a preset."""
     if training.algorithm is None:
         return ""
-    preset, present = algorithm_values(training.algorithm), training.model_dump()
+    preset, present = algorithm_values(type(training), training.algorithm), training.model_dump()
     others = [
         f"{key}={present[key]} (preset: {value})"
         for key, value in preset.items()
         if value not in (present[key], "auto")  # the run's choice for `auto` is printed with its reason
     ]
-    shown = {key: value for key, value in preset.items() if _is_shown(type(training), training.algorithm, key)}
-    words = " ".join(f"{key}={value}" for key, value in shown.items())
+    shown = {"adv_estimator", *ALGORITHMS[training.algorithm].values}
+    words = " ".join(f"{key}={value}" for key, value in preset.items() if key in shown)
     otherwise = f"; set otherwise: {', '.join(others)}" if others else ""
     return f"training.algorithm={training.algorithm} ({ALGORITHMS[training.algorithm].source}): {words}{otherwise}"
-
-
-def _is_shown(section: type[AlgorithmSection], name: str, key: str) -> bool:
-    """Whether a preset's value defines it or is not the section's default."""
-    default = section.model_fields[key].get_default(call_default_factory=True)
-    return key in ALGORITHMS[name].values or COMMON[key] != default

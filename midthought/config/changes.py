@@ -51,7 +51,8 @@ def unset_values(settings: Section, recorded: Mapping[str, Any]) -> dict[str, di
         before = recorded.get(name)
         if isinstance(section, Section) and isinstance(before, Mapping):
             before = {**BEFORE_THEY_WERE_SETTINGS.get(name, {}), **before}
-            preset = algorithm_values(before.get("algorithm")) if isinstance(section, AlgorithmSection) else {}
+            is_training = isinstance(section, AlgorithmSection)
+            preset = algorithm_values(type(section), before.get("algorithm")) if is_training else {}
             is_same = bool(preset) and getattr(section, "algorithm", None) == before["algorithm"]
             found[name] = {
                 key: before[key]

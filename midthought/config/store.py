@@ -131,7 +131,7 @@ class RecipeConfig(Section):
         base, training = self.given(), changes.get("training")
         training = training.given() if isinstance(training, Section) else training
         if isinstance(training, Mapping):
-            base["training"] |= algorithm_values(training.get("algorithm"))
+            base["training"] |= algorithm_values(type(self.training), training.get("algorithm"))
         return self.rebuilt(base, changes)
 
     def rebuilt(self, base: Mapping[str, Any], changes: Mapping[str, Any]) -> Self:
