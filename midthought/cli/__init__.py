@@ -28,20 +28,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    init.init,
-    training.train,
-    training.evaluate,
-    doctor.doctor,
-    planning.settings,
-    planning.plan,
-    planning.report,
-    planning.compare,
-    planning.guard,
-    watch.watch,
-    talking.chat,
-    talking.serve,
-    talking.push,
-):
+    init.init, training.train, training.evaluate, doctor.doctor, planning.settings, planning.plan, planning.report,
+    planning.compare, planning.guard, watch.watch, talking.chat, talking.serve, talking.push,
+):  # fmt: skip
     app.command()(command)
 app.add_typer(memory.app, name="memory")
 app.add_typer(servers.app, name="engine")

@@ -235,15 +235,7 @@ ENTITY = Check(_entity, lambda said, truth: normalised_entity(said) == normalise
 WORDS = Check(lambda text: last_boxed(text) or text.strip(), exact_match)
 
 CHECKS: Mapping[str, Check] = {
-    "math": MATHEMATICS,
-    "aime_2024": MATHEMATICS,
-    "gsm8k": NUMBER,
-    "multiplication": NUMBER,
-    "hex": HEXADECIMAL,
-    "mmlu": OPTION,
-    "mmlu_pro": OPTION,
-    "gpqa": OPTION,
-    "trivia_qa": ENTITY,
-    MULTIPLE_CHOICE: OPTION,
-}
+    "math": MATHEMATICS, "aime_2024": MATHEMATICS, "gsm8k": NUMBER, "multiplication": NUMBER, "hex": HEXADECIMAL,
+    "mmlu": OPTION, "mmlu_pro": OPTION, "gpqa": OPTION, "trivia_qa": ENTITY, MULTIPLE_CHOICE: OPTION,
+}  # fmt: skip
 """Data set -> its check."""

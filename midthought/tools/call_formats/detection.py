@@ -25,21 +25,12 @@ _ARGUMENTS: dict[str, Any] = {"probekeya": "probevaluea", "probekeyb": "probeval
 _PROBE = ToolDefinition(_TOOL, "probedescription", [ToolParameter(key, "string", "text") for key in _ARGUMENTS])
 _UNSUPPORTED = "the chat template writes calls in a form that is not supported"
 _LABELS = {
-    "<function=": "qwen3_coder",
-    "<tool_call>": "hermes",
-    "<|python_tag|>": "llama",
-    "[TOOL_CALLS]": "mistral",
-    "<｜tool▁call▁begin｜>": "deepseek",
-    "<｜DSML｜": "deepseek",
-    "to=functions.": "harmony",
-    "<|tool_call_begin|>": "kimi",
-    "<|tool_call|>": "tool_call_list",
-    "<|START_ACTION|>": "command_r",
-    "<minimax:tool_call>": "minimax",
-    "<tool_calls>": "hunyuan",
-    "<|tool_call>call:": "gemma",
+    "<function=": "qwen3_coder", "<tool_call>": "hermes", "<|python_tag|>": "llama", "[TOOL_CALLS]": "mistral",
+    "<｜tool▁call▁begin｜>": "deepseek", "<｜DSML｜": "deepseek", "to=functions.": "harmony",
+    "<|tool_call_begin|>": "kimi", "<|tool_call|>": "tool_call_list", "<|START_ACTION|>": "command_r",
+    "<minimax:tool_call>": "minimax", "<tool_calls>": "hunyuan", "<|tool_call>call:": "gemma",
     "<start_function_call>call:": "gemma",
-}
+}  # fmt: skip
 """Known markers, and the names under which formats with them are reported. They have no other effect."""
 
 
