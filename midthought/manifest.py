@@ -1,7 +1,4 @@
-"""`manifest.json`: sizes and SHA-256 of the files of a folder, written with them and compared when they are read again.
-
-Does not depend on what the files hold.
-"""
+"""`manifest.json`: sizes and SHA-256 of a folder's files, written with them and compared when they are read again."""
 
 from __future__ import annotations
 

@@ -113,10 +113,7 @@ def why_not_loaded(error: Exception) -> str:
 
 
 def placed(model: Any, device: str) -> Any:
-    """Moves the model to a device: `cpu`, `cuda`, `cuda:1` …; `auto`: the first GPU if torch finds one, else unchanged.
-
-    Raises `SettingsError` if there is no such device.
-    """
+    """Moves the model to `cpu`, `cuda`, `cuda:1` …; `auto`: the first GPU, if there is one. Raises `SettingsError`."""
     import torch
 
     if device == "auto":

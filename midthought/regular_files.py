@@ -1,7 +1,4 @@
-"""Opens files for reading that must be regular: reading a named pipe blocks, and a device has no end. Limits sizes and lines.
-
-Does not depend on what the files hold.
-"""
+"""Opens regular files only, with limits of sizes and lines: reading a named pipe blocks, and a device has no end."""
 
 from __future__ import annotations
 

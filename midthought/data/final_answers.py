@@ -1,7 +1,4 @@
-"""Reads the final answer in a text: the last number, box or option, GSM8K's `####`. Does not depend on tasks or data sets.
-
-Every search is linear in the text.
-"""
+"""Reads the final answer in a text, in linear time: the last number, box or option, GSM8K's `####`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Base of the public synchronous engines: prompts in, texts and log-probabilities out.
-
-Each wraps one asynchronous engine (`engine.py`), which the rollout loop uses directly. Does not depend on tools or rewards.
-"""
+"""Base of the public synchronous engines, each over an asynchronous one: prompts in, texts and log-probabilities out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Engine wrapper that can be paused: `pause()` interrupts every sequence between two tokens; episodes wait until `resume()`.
-
-Tokens sampled before the pause are kept.
-"""
+"""Engine wrapper: `pause()` interrupts every sequence between two tokens, which are kept; episodes wait until `resume()`."""
 
 from __future__ import annotations
 

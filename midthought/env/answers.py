@@ -61,10 +61,7 @@ class Check:
 
 
 def extract(dataset: str, text: str) -> str | None:
-    """The final answer of a text, in the form that this data set compares (docs/data.md); None if there is none.
-
-    Raises DataError for an unknown data set.
-    """
+    """The final answer of a text as this data set compares it (docs/data.md), or None. Raises DataError if it is unknown."""
     return _check_of(dataset).extract(text)
 
 

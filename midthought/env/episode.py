@@ -1,7 +1,4 @@
-"""Episodes of a `BaseEnvironment` for the rollout loop, and episode statistics.
-
-Does not depend on engines or tokens: it reads the policy's answers from `trajectory.turns`.
-"""
+"""Episodes of a `BaseEnvironment` for the rollout loop, from `trajectory.turns`, and episode statistics."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Mathematical comparison (math-verify) in worker processes, which are killed when they exceed the time limit.
-
-Thread-safe. The program of the workers is `math_worker`.
-"""
+"""Mathematical comparison (math-verify) in worker processes (`math_worker`), killed at the time limit. Thread-safe."""
 
 from __future__ import annotations
 

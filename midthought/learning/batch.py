@@ -28,10 +28,7 @@ OF_ROWS = ("lengths", "episodes", "groups", "baselines", "seeds", "is_truncated"
 
 @dataclass(frozen=True, kw_only=True)
 class TokenBatch:
-    """N tokens in B rows (segments of E episodes), without padding. The rows of an episode are adjacent and in order.
-
-    Per-token values are 0 outside the mask.
-    """
+    """N tokens in B rows (segments of E episodes), an episode's rows adjacent. Per-token values are 0 outside the mask."""
 
     token_ids: Tensor  # [N] int64
     cu_seqlens: Tensor  # [B + 1] int64

@@ -1,7 +1,4 @@
-"""Values of single tokens in an iteration's update, for recording: advantages, log-probabilities, ratios, values, entropies.
-
-Costs nothing unless a caller passes a `LearnedTokens` to `learn`. Does not depend on how the values are stored.
-"""
+"""Values of tokens in an iteration's update, for recording: advantages, log-probabilities, ratios, values, entropies."""
 
 from __future__ import annotations
 

@@ -196,10 +196,7 @@ class Learner:
         return found
 
     def credit(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
-        """Fills in `advantages` and `returns` of a scored batch; first adds the KL penalty to the rewards.
-
-        Returns the metrics of `credit_batch`.
-        """
+        """Fills in `advantages` and `returns` of a scored batch, after the KL penalty. Returns the metrics of `credit_batch`."""
         return credit_batch(batch, self.training, self.kl_controller, self.entropy_controller)
 
     # -- updates -----------------------------------------------------------------------------------------------

@@ -1,7 +1,4 @@
-"""The models of a learner: any Hugging Face causal LM as the policy, a critic, and their outputs for a batch's tokens.
-
-Does not depend on a loss or a tokenizer.
-"""
+"""The models of a learner: any Hugging Face causal LM as the policy, a critic, and their outputs for a batch's tokens."""
 
 from __future__ import annotations
 

@@ -25,10 +25,7 @@ _PADDING = {"turns": -1, "calls": -1, "temperatures": 1.0}
 )
 @dataclass(frozen=True, kw_only=True)
 class PPOBatch:
-    """B rows (segments of E episodes), padded on the right to T tokens, with the fields of `TokenBatch`.
-
-    Pass `flat()` to a learner.
-    """
+    """B rows (segments of E episodes) padded to T tokens, with the fields of `TokenBatch`. Pass `flat()` to a learner."""
 
     token_ids: Tensor  # [B, T] int64
     lengths: Tensor  # [B] int64

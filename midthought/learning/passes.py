@@ -1,7 +1,4 @@
-"""A rank's forward passes over a batch: micro-batches, packing, recomputed layers, and smaller micro-batches if memory runs out.
-
-Does not depend on a loss or an optimizer.
-"""
+"""A rank's forward passes over a batch: micro-batches (smaller if memory runs out), packing, recomputed layers."""
 
 from __future__ import annotations
 

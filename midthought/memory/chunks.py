@@ -1,7 +1,4 @@
-"""Splits transcripts into chunks, the unit that the memory stores and finds: words of one speaker, or a window of several turns.
-
-`splitting` decides the positions of the cuts. This module does not depend on embeddings or the store.
-"""
+"""Splits transcripts into chunks, the unit that the memory finds: words of one speaker, or a window of several turns."""
 
 from __future__ import annotations
 
@@ -72,10 +69,7 @@ class Chunk:
 
 
 def chunk_transcript(transcript: Transcript, chunking: Chunking | int = 18) -> list[Chunk]:
-    """Splits an episode into chunks. An integer means: by turns, with at most this many words. Only a window spans turns.
-
-    Raises SettingsError if the number is not positive.
-    """
+    """Splits an episode into chunks. An integer: turns of at most so many words. Raises SettingsError unless positive."""
     chunking = Chunking("turns", chunking) if isinstance(chunking, int) else chunking
     if chunking.kind == "windows":
         return _windows(transcript, chunking)

@@ -1,7 +1,4 @@
-"""Removes markup from text: Markdown, tags, escapes, inline timestamps. Every step takes linear time.
-
-Does not depend on file formats: each format decides which of its text is Markdown.
-"""
+"""Removes markup from text, in linear time: Markdown, tags, escapes, inline timestamps."""
 
 from __future__ import annotations
 

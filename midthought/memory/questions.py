@@ -140,10 +140,7 @@ def with_windows(tasks: Sequence[Task], windows: Sequence[Chunk]) -> list[Task]:
 
 
 def split_episodes(chunks: Iterable[Chunk], num_test: int, num_validation: int, seed: int) -> dict[str, list[Chunk]]:
-    """Returns chunks by part (`train`, `validation`, `test`); an episode belongs to one part only.
-
-    Raises SettingsError if there are too few episodes.
-    """
+    """Returns chunks by part (`train`, `validation`, `test`), each episode in one. Raises SettingsError for too few."""
     by_episode: dict[str, list[Chunk]] = defaultdict(list)
     for chunk in chunks:
         by_episode[chunk.stem].append(chunk)
@@ -175,10 +172,7 @@ def write_questions(tasks: Iterable[Task], path: Path) -> None:
 
 
 def read_questions(path: Path) -> list[Task]:
-    """Reads questions from JSON lines with at least `question` (or `prompt`) and `answer`.
-
-    Raises TranscriptError with the file and line if one cannot be read.
-    """
+    """Reads JSON lines with `question` (or `prompt`) and `answer`. Raises TranscriptError with the file and line."""
     tasks = []
     try:
         lines = read_regular_text(path).split("\n")

@@ -1,7 +1,4 @@
-"""Positions at which an episode is split: pieces by words, windows by tokens, windows by sentences.
-
-Depends on words, not on chunks. Windows overlap, so that text at a border is complete in one of them.
-"""
+"""Positions at which an episode is split: pieces by words, overlapping windows by tokens or sentences."""
 
 from __future__ import annotations
 

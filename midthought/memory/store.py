@@ -240,10 +240,7 @@ class MemoryStore:
 
     @in_one_sentence
     def versions(self) -> list[Version]:
-        """Returns the versions that can be opened (`open(…, version=)`) or restored, oldest first.
-
-        A build keeps versions younger than `keep_versions`, a day by default.
-        """
+        """Returns the versions that can be opened or restored, oldest first; a build keeps them for `keep_versions` (a day)."""
         self._open_table()
         return self._location.versions()
 

@@ -1,7 +1,4 @@
-"""Turns of an episode (speaker, text and timestamps), built from the segments that sources have.
-
-Does not depend on files, formats or markup.
-"""
+"""Turns of an episode (speaker, text, timestamps), built from a source's segments. Independent of files and formats."""
 
 from __future__ import annotations
 
@@ -108,8 +105,5 @@ def clock_seconds(time: str) -> int:
 
 
 def without_unusable_characters(text: str) -> str:
-    """Replaces control characters, lone surrogates and private-use characters by blanks.
-
-    They could not be stored as UTF-8, or would be taken for time marks.
-    """
+    """Replaces control characters, lone surrogates (not UTF-8) and private-use characters (our time marks) by blanks."""
     return _UNUSABLE.sub(" ", text)

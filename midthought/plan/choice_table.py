@@ -17,10 +17,7 @@ SHOWN = (
 
 
 def table(config: Any, chosen: set[str], *, on_gpu: bool, is_given: bool) -> Iterator[str]:
-    """Yields a row `section.key=value  why` for every setting of `SHOWN` that matters to this run.
-
-    `chosen`: names of the settings that were `auto`.
-    """
+    """Yields a row `section.key=value  why` per setting of `SHOWN` that matters here. `chosen`: what was `auto`."""
     rows = list(_rows(config, chosen, on_gpu=on_gpu, is_given=is_given))
     width = max(len(words) for words, _ in rows)
     for words, why in rows:

@@ -287,10 +287,7 @@ class Memory:
 
     @property
     def engine_while_learning(self) -> dict[str, int]:
-        """The engine's memory that stays while the learner works, on a GPU of both.
-
-        On a GPU, `local` releases its cache, and an engine that sleeps releases everything.
-        """
+        """The engine's memory that stays while the learner works on its GPU: without a `local` cache, none if it sleeps."""
         engine, settings = self.engine, self.settings
         if settings.engine == "local":
             engine["merging one layer"] = 0

@@ -1,7 +1,4 @@
-"""A plan by phase of an iteration: bytes by part, expected seconds, and both as the record that a run keeps.
-
-Does not depend on measurements. The names of the phases are in `learning.phase_meter`.
-"""
+"""A plan by phase of an iteration (`learning.phase_meter`): bytes by part, expected seconds, and the record of both."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The stages of a run: each is done once, saved on the way, and continued after an interruption.
-
-Does not depend on a particular task, tool or reward: a recipe defines what its stages do.
-"""
+"""The stages of a run: each is done once, saved on the way, and continued after an interruption."""
 
 from __future__ import annotations
 

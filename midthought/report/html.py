@@ -61,10 +61,7 @@ def report_page(
     max_mib: float = MAX_MIB,
     seed_curves: SeedCurves | None = None,
 ) -> str:
-    """Returns the whole page as HTML. Arguments as of `write_report`.
-
-    Raises `CheckpointError` if there is no run at `run_path`, or a file of it is damaged.
-    """
+    """Returns the whole page as HTML. Arguments as of `write_report`. Raises `CheckpointError` for no run or damaged files."""
     from midthought.report.page_data import column_layout, pack_episodes  # numpy, which a run's first lines do not need
     from midthought.report.page_episodes import read_page_episodes
 

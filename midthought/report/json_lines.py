@@ -1,7 +1,4 @@
-"""An append-only file of JSON objects, one per line, that can be truncated to the state of a checkpoint.
-
-Does not depend on the meaning of the lines.
-"""
+"""An append-only file of JSON objects, one per line, that can be truncated to the state of a checkpoint."""
 
 from __future__ import annotations
 

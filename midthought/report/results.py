@@ -1,7 +1,4 @@
-"""The results of a run's summary as HTML: the result in a sentence, cards, and the table before/after.
-
-Depends on the summary's keys, not on how they were measured.
-"""
+"""The results of a run's summary as HTML: the result in a sentence, cards, the table before/after, control arms."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The run folder: everything that a run writes, and the only input of the report, a resumed run or another tool.
-
-Defines file names and formats. Does not depend on the learner or on the meaning of metrics.
-"""
+"""The run folder, its file names and formats: what a run writes, and the only input of the report or a resumed run."""
 
 from __future__ import annotations
 

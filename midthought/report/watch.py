@@ -64,10 +64,7 @@ class Watched:
 
 
 class RunWatcher:
-    """Reads a run folder again and again; metrics and findings only if `metrics.jsonl` has changed.
-
-    `find`: returns what the guards find in the run.
-    """
+    """Reads a run folder again and again; metrics only if they changed. `find`: returns what the guards find in the run."""
 
     def __init__(self, path: Path, find: Callable[[Path], Iterable[str]] = lambda _: ()) -> None:
         """Raises `CheckpointError` if there is no folder."""

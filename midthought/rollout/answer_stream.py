@@ -1,7 +1,4 @@
-"""Turns the sampled tokens of one answer into pieces of text as they arrive: thoughts, calls, results, the answer.
-
-Does not depend on HTTP, engines or tools.
-"""
+"""Turns the sampled tokens of one answer into pieces of text as they arrive: thoughts, calls, results, the answer."""
 
 from __future__ import annotations
 

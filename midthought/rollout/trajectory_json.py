@@ -79,10 +79,7 @@ def save_trajectories(path: str | os.PathLike[str], trajectories: Iterable[Traje
 
 
 def load_trajectories(path: str | os.PathLike[str]) -> list[Trajectory]:
-    """Reads the records of `save_trajectories`, or all that a run folder has (`checkpoint.keep_episodes`).
-
-    Raises DataError if there is no such file, or a line is not a record.
-    """
+    """Reads the records of `save_trajectories`, or of a run folder (`checkpoint.keep_episodes`). Raises DataError."""
     place = Path(path)
     files = sorted((place / EPISODES_FOLDER).glob("*.jsonl")) if place.is_dir() else [place]
     if not files or not files[0].is_file():

@@ -1,7 +1,4 @@
-"""Renders conversations with a tokenizer's chat template, and separates the template's own text from the contents.
-
-Does not encode: it returns text. Does not depend on how a particular template writes anything.
-"""
+"""Renders conversations with a tokenizer's chat template as text, and separates the template's own text from contents."""
 
 from __future__ import annotations
 

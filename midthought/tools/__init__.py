@@ -1,6 +1,3 @@
-"""Tools: definitions, call formats, executor, built-in tools, MCP.
-
-The public names of `midthought` can be imported from here, too, as in the setup package.
-"""
+"""Tools: definitions, call formats, executor, built-in tools, MCP. The public names can be imported from here, too."""
 
 from midthought.argument_names import public_name as __getattr__  # noqa: F401

@@ -1,7 +1,4 @@
-"""A tool: its definition, which the model reads, and the class that users extend.
-
-Does not depend on how a call is written (call formats) or when it runs (executor).
-"""
+"""A tool: its definition, which the model reads, and the class that users extend. Independent of call formats."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The parts of a trainer that sample and learn: the learner, the engine, and the sources of episodes.
-
-Does not know about checkpoints on disk, metrics of earlier iterations, or the run folder.
-"""
+"""The parts of a trainer that sample and learn: the learner, the engine, and the sources of episodes."""
 
 from __future__ import annotations
 
@@ -152,10 +149,7 @@ class LearningParts:
             save_model(policy, self._policy.tokenizer, path, in_run=in_run, generation=generation)
 
     def close(self) -> None:
-        """Ends servers and workers, before another trainer of the same model takes their place.
-
-        Adapters, which change no output yet, leave the model.
-        """
+        """Ends servers and workers, before another trainer takes their place. Adapters without effect leave the model."""
         self.source.close()
         if has_adapters(self.learner.policy) and not has_adapters(self._policy.model):
             merge(self.learner.policy)

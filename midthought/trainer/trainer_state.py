@@ -1,7 +1,4 @@
-"""The state of a trainer that is neither weights nor optimizer: iteration, metrics, best validation, rollbacks.
-
-Also writes and reads a trainer's checkpoint.
-"""
+"""A trainer's state besides weights and optimizer: iteration, metrics, best validation, rollbacks; its checkpoints."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Connects to a running Ray cluster or starts one, and reserves resources in it.
-
-Does not depend on models, episodes or weights.
-"""
+"""Connects to a running Ray cluster or starts one, and reserves resources in it. Independent of models and episodes."""
 
 from __future__ import annotations
 

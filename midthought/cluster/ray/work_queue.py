@@ -55,10 +55,7 @@ class WorkQueue:
         self._num_consecutive_deaths = 0
 
     def lose(self, part: EpisodeIndices, cause: str) -> list[int]:
-        """Queues the unfinished episodes of a dead worker again. Returns the episodes that have failed instead.
-
-        Raises `EngineError` if workers keep dying and no episode finishes.
-        """
+        """Queues a dead worker's episodes again; returns those that failed. Raises `EngineError` if workers keep dying."""
         left = tuple(index for index in part if index not in self._done)
         self._num_deaths.update(left)
         self._num_consecutive_deaths += 1

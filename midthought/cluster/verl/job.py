@@ -1,7 +1,4 @@
-"""What a recipe provides for verl: a `VerlJob` when the bundle is written, an `EpisodeSetup` on verl's workers.
-
-Does not depend on a recipe or on verl.
-"""
+"""What a recipe provides for verl: a `VerlJob` when the bundle is written, an `EpisodeSetup` on verl's workers."""
 
 from __future__ import annotations
 

@@ -61,10 +61,7 @@ def cuda_graphs() -> Record:
 
 
 class _Recording:
-    """A recorded pass of rows `0:num_rows`, row i in slot i, over keys `0:length`.
-
-    A row without a sequence writes into the cache's spare slot, and its logits are ignored.
-    """
+    """A recorded pass of rows `0:num_rows` in their slots over keys `0:length`; rows without a sequence use the spare slot."""
 
     def __init__(
         self, cache: SlotCache, num_rows: int, length: int, device: torch.device, compute: Callable[..., Tensor]
@@ -154,10 +151,7 @@ class StepRecorder:
             self._known = addresses
 
     def replay(self, token_ids: Sequence[int] | Tensor, positions: np.ndarray, slots: np.ndarray) -> Tensor | None:
-        """Returns logits `[n, V]` for `n` rows with one new token each; None if no pass of that size is recorded.
-
-        The tensor is valid until the next pass.
-        """
+        """Returns logits `[n, V]` for rows with one new token each, valid until the next pass; None if none is recorded."""
         if self._layout != self._cache.num_layouts:
             self.clear()
             self._layout = self._cache.num_layouts

@@ -1,7 +1,4 @@
-"""Computes a model's log-probabilities in float32, one layer at a time, and the deviation of others from them.
-
-Does not depend on an engine or a cache.
-"""
+"""Computes a model's log-probabilities in float32, one layer at a time, and the deviation of others from them."""
 
 from __future__ import annotations
 

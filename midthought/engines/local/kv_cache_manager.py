@@ -1,7 +1,4 @@
-"""Manages the KV cache: the model's runner, the cache's slots, and their memory.
-
-Resizes slots as sequences grow, and finds cached prefixes of requests. Does not depend on sampling or scheduling.
-"""
+"""Manages the KV cache: runner, slots (resized as sequences grow), memory, cached prefixes of requests."""
 
 from __future__ import annotations
 

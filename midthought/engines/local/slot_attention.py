@@ -1,7 +1,4 @@
-"""Attention that reads the slotted cache in place, for all rows of one forward pass.
-
-It is registered in transformers' attention interface, so the models' own code runs unchanged.
-"""
+"""Attention that reads the slotted cache in place, for all rows of a pass, registered in transformers' interface."""
 
 from __future__ import annotations
 

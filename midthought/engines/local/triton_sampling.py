@@ -1,7 +1,4 @@
-"""Triton kernels that sample one token per row by inverse CDF: two kernels, which read the logits once.
-
-Import this module only where Triton is installed.
-"""
+"""Triton kernels that sample one token per row by inverse CDF; the logits are read once. Importing them needs Triton."""
 
 from __future__ import annotations
 

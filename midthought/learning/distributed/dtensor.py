@@ -1,7 +1,4 @@
-"""Converts tensors that may be sharded over several ranks (DTensors of `fsdp`) to whole tensors, and back.
-
-Any other tensor stays as it is. Does not depend on a model.
-"""
+"""Converts tensors that may be sharded over several ranks (DTensors of `fsdp`) to whole tensors, and back."""
 
 from __future__ import annotations
 

@@ -139,10 +139,7 @@ async def generate_for_sources(
     plan: GenerationPlan,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[EpisodeQuestions]:
-    """Generates questions for each source. A lasting endpoint error skips only its source.
-
-    The same replies give the same pairs, whatever their order of arrival.
-    """
+    """Generates questions for each source, in the same way whatever order replies come in. A lasting error skips a source."""
     slots = asyncio.Semaphore(plan.num_episodes_at_once)
     num_done = 0
 

@@ -1,7 +1,4 @@
-"""Reads conversations that `midthought feedback convert` wrote, as demonstrations for our own learner and for verl.
-
-Does not depend on problems or critics.
-"""
+"""Reads conversations that `midthought feedback convert` wrote, as demonstrations for our own learner and for verl."""
 
 from __future__ import annotations
 

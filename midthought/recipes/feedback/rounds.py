@@ -1,7 +1,4 @@
-"""Splits an episode into rounds: the answer, whether it is right, the calls about it, and the verdict of the feedback.
-
-Reads turns, tool events and the ground truth from the record. Does not depend on rewards or metrics.
-"""
+"""Splits an episode into rounds: the answer, whether it is right, the calls about it, the verdict of the feedback."""
 
 from __future__ import annotations
 

@@ -85,10 +85,7 @@ class ChosenCallFormat:
 def choose_call_format(
     renderer: Renderer, definitions: Sequence[ToolDefinition], *, describe_tools: bool = True
 ) -> ChosenCallFormat:
-    """Returns the model's own call format if its chat template has one, else `#call` in the thought (`InThoughtFormat`).
-
-    Raises `SettingsError` if the chat template describes the tools, and a description spells a control token.
-    """
+    """Returns the model's own call format, read from what its template writes. `definitions`: see `NativeCallFormat`."""
     detected = detect_call_format(renderer, definitions)
     if detected.call_format is None:
         return ChosenCallFormat(
