@@ -31,7 +31,10 @@ class Float32Linear(nn.Linear):
 
 
 def use_float32_head(model: Any) -> None:
-    """Makes the output layer of a causal LM, and of its copies, compute in float32. Raises SettingsError unless it is linear."""
+    """Makes the output layer of a causal LM compute in float32, in place; copies of the model do so, too.
+
+    Raises SettingsError if the output layer is not an `nn.Linear`.
+    """
     head = model.get_output_embeddings()
     if type(head) not in (nn.Linear, Float32Linear):
         raise SettingsError(

@@ -1,4 +1,7 @@
-"""`manifest.json`: sizes and SHA-256 of a folder's files, written with them and compared when they are read again."""
+"""`manifest.json`: sizes and SHA-256 of the files of a folder, written with them and compared when they are read again.
+
+Does not depend on what the files hold.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ def describe_text(text: str) -> dict[str, Any]:
 
 
 def manifest_of(folder: Path) -> dict[str, Any] | None:
-    """Returns the content of a folder's manifest; None if it has none. Raises `ValueError` with the reason."""
+    """Returns the content of a folder's manifest; None if it has none. Raises `ValueError`, with the reason, if it cannot be
+    read."""
     try:
         content = json.loads(read_regular_text(folder / MANIFEST))
         if content.get("format") != FORMAT:

@@ -1,4 +1,7 @@
-"""Folders that this library writes: marked as its own, replaced in one step. A user's folder is never replaced."""
+"""Folders that this library writes: marked as its own, replaced in one step. A folder of the user is never replaced.
+
+Does not depend on what the folders hold.
+"""
 
 from __future__ import annotations
 

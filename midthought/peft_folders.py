@@ -1,4 +1,7 @@
-"""PEFT models on disk: adapters alone, or the model with adapters merged into its weights (`peft_weights`)."""
+"""PEFT models on disk: adapters without their base model, or the whole model with the adapters merged into its weights.
+
+Does not depend on training. The weights themselves: `peft_weights`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ _LAYER = re.compile(r"(.*?\.\d+)\.")
 
 
 def save_adapters(model: Any, folder: Path) -> None:
-    """Writes the adapters as PEFT does, without the base model. The metadata has a digest of the base weights."""
+    """Writes the adapters as PEFT does (`PeftModel.from_pretrained` loads them), and nothing of the base model.
+
+    The file's metadata holds a digest of the base weights.
+    """
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
@@ -247,7 +253,10 @@ def _adapter_folder(model: Any, adapter: str, folder: Path) -> Path:
 def _merged_groups(
     base: Any, *, with_adapters: bool, skips_output_layer: bool, device: str | None = "cpu"
 ) -> Iterator[dict[str, Tensor]]:
-    """Yields the tensors that `save_merged` writes with `unties_embeddings`; those without adapters are the model's own."""
+    """Yields the tensors of the model layer by layer, under the names that checkpoints of this architecture use.
+
+    `device` None: each on its own device, without copying those that have no adapters.
+    """
     from transformers.core_model_loading import revert_weight_conversion
 
     head = base.get_output_embeddings()

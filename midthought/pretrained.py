@@ -113,7 +113,10 @@ def why_not_loaded(error: Exception) -> str:
 
 
 def placed(model: Any, device: str) -> Any:
-    """Moves the model to `cpu`, `cuda`, `cuda:1` …; `auto`: the first GPU, if there is one. Raises `SettingsError`."""
+    """Moves the model to a device: `cpu`, `cuda`, `cuda:1` …; `auto`: the first GPU if torch finds one, else unchanged.
+
+    Raises `SettingsError` if there is no such device.
+    """
     import torch
 
     if device == "auto":

@@ -1,4 +1,7 @@
-"""Opens regular files only, with limits of sizes and lines: reading a named pipe blocks, and a device has no end."""
+"""Opens files for reading that must be regular: reading a named pipe blocks, and a device has no end. Limits sizes and lines.
+
+Does not depend on what the files hold.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,8 @@ def json_object(text: str | bytes) -> dict[str, Any]:
 
 
 def lines_of(path: str | os.PathLike[str], max_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
-    """Yields a file's lines with line feeds. Raises as `open_regular`, and `StorageError` above `max_bytes` per line."""
+    """Yields the lines of a file with their line feeds. Raises as `open_regular`, and `StorageError` for a line of more than
+    `max_bytes`."""
     with open_regular(path) as file:
         yield from lines_in(file, path, max_bytes)
 

@@ -198,7 +198,8 @@ def _takes_enable_gqa(kernel: Any) -> bool:
 
 @contextmanager
 def no_cudnn_attention(device: torch.device) -> Iterator[None]:
-    """Disables cuDNN's kernel of `scaled_dot_product_attention`, which builds a plan for every new shape."""
+    """Disables cuDNN's kernel of `scaled_dot_product_attention` on a GPU: it builds a plan for every new shape, and lengths of
+    rows keep changing."""
     was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)

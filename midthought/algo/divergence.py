@@ -1,4 +1,7 @@
-"""Divergences between two distributions over tokens: forward and reverse KL, generalized Jensen-Shannon divergence."""
+"""Divergences between two distributions over tokens: forward and reverse KL, and the generalized Jensen-Shannon divergence.
+
+Does not depend on the source of the distributions, or on how tokens are averaged.
+"""
 
 from __future__ import annotations
 

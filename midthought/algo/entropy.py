@@ -28,7 +28,10 @@ class EntropyController:
         self.max_coef = max_coef
 
     def update(self, entropy: float) -> float:
-        """Returns α for an update of a policy with this mean entropy, and adapts c. Raises ValueError if it is not finite."""
+        """Returns α for an update of a policy with this mean entropy, and adapts c for the next one.
+
+        Raises ValueError if the entropy is not finite.
+        """
         if self.target is None:
             return self.coef
         if not math.isfinite(entropy):

@@ -1,4 +1,7 @@
-"""KL divergence from a reference per token, `x = log π - log ref`: estimators, penalty in the rewards, coefficient."""
+"""KL divergence from a reference policy per token: estimators of KL(π‖ref), penalty in the rewards, adaptive coefficient.
+
+`x = log π - log ref` at tokens that π sampled.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,10 @@ class KLKind(enum.StrEnum):
 
 @also_named({"response_mask mask eos_mask": "mask the result: (divergence * mask).sum() / mask.sum()"}, **_NAMES)
 def kl_divergence(logprobs: Tensor, reference_logprobs: Tensor, kind: KLKind | str = KLKind.K1) -> Tensor:
-    """Returns KL(π‖ref) at every token (`KLKind`); k3 clamps x to ±20. Raises ValueError for kinds or shapes."""
+    """Returns the estimate of KL(π‖ref) at every token (`KLKind`); shapes are equal. For k3, x is clamped to ±20 before `exp`.
+
+    Raises ValueError for an unknown kind or different shapes.
+    """
     kind = KLKind(kind)
     require_tensors(logprobs=logprobs, reference_logprobs=reference_logprobs)
     if logprobs.shape != reference_logprobs.shape:

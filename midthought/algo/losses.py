@@ -185,5 +185,8 @@ def compute_value_loss(
 
 
 def entropy_from_logprobs(logprobs: Tensor) -> Tensor:
-    """Returns the entropy in nats, `-Σ p log p`, of log-probabilities [..., V] -> [...]. -inf contributes 0."""
+    """Returns the entropy in nats, `-Σ p log p`, of distributions given as log-probabilities: [..., V] -> [...].
+
+    A token with log-probability -inf contributes 0.
+    """
     return -(logprobs.exp() * logprobs.clamp(min=torch.finfo(logprobs.dtype).min)).sum(dim=-1)

@@ -27,7 +27,8 @@ def require_tensors(**given: Any) -> None:
 
 
 def require_one_shape(mask: Tensor, **tensors: Tensor) -> None:
-    """Raises ValueError if a tensor has another shape than the mask (it would be broadcast), TypeError if it is no tensor."""
+    """Raises ValueError if a tensor has another shape than the mask, because it would be broadcast; TypeError if it is no
+    tensor."""
     require_tensors(**tensors)
     for name, tensor in tensors.items():
         if tensor.shape != mask.shape:

@@ -72,7 +72,8 @@ class Part:
 
 
 class EpisodeCalls:
-    """The calls of one episode. Each episode has entries of its own, so a replay does not depend on the order of episodes."""
+    """The calls of one episode. An equal call of another episode is another entry, so a replay does not depend on the order in
+    which episodes run."""
 
     def __init__(self, part: Part, episode: int, task_id: str, seed: int) -> None:
         self.has_completions = part.has_completions

@@ -28,9 +28,20 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    init.init, training.train, training.evaluate, doctor.doctor, planning.settings, planning.plan, planning.report,
-    planning.compare, planning.guard, watch.watch, talking.chat, talking.serve, talking.push,
-):  # fmt: skip
+    init.init,
+    training.train,
+    training.evaluate,
+    doctor.doctor,
+    planning.settings,
+    planning.plan,
+    planning.report,
+    planning.compare,
+    planning.guard,
+    watch.watch,
+    talking.chat,
+    talking.serve,
+    talking.push,
+):
     app.command()(command)
 app.add_typer(memory.app, name="memory")
 app.add_typer(servers.app, name="engine")

@@ -198,23 +198,39 @@ class AlgorithmSection(Section):
     `algorithm`, or later, win over the preset."""
 
     estimator_needs: ClassVar[dict[str, frozenset[str]]] = {
-        "gae": frozenset({"values"}), "grpo": frozenset({"groups"}), "dr_grpo": frozenset({"groups"}),
-        "rloo": frozenset({"groups"}), "opo": frozenset({"groups"}), "reinforce_plus_plus": frozenset(),
-        "reinforce_plus_plus_baseline": frozenset({"groups"}), "remax": frozenset({"baselines"}),
-        "grpo_turns": frozenset({"groups", "turns"}), "grpo_calls": frozenset({"groups", "calls"}),
-        "keep_best": frozenset({"groups"}), "keep_above": frozenset(), "best_and_worst": frozenset({"groups"}),
+        "gae": frozenset({"values"}),
+        "grpo": frozenset({"groups"}),
+        "dr_grpo": frozenset({"groups"}),
+        "rloo": frozenset({"groups"}),
+        "opo": frozenset({"groups"}),
+        "reinforce_plus_plus": frozenset(),
+        "reinforce_plus_plus_baseline": frozenset({"groups"}),
+        "remax": frozenset({"baselines"}),
+        "grpo_turns": frozenset({"groups", "turns"}),
+        "grpo_calls": frozenset({"groups", "calls"}),
+        "keep_best": frozenset({"groups"}),
+        "keep_above": frozenset(),
+        "best_and_worst": frozenset({"groups"}),
         "zero": frozenset(),
-    }  # fmt: skip
+    }
     """Inputs of every estimator besides rewards: `values` (a critic), `groups` (group_size of 2 or more), `turns`,
     `calls`, `baselines` (a greedy episode per group). `@advantage_estimator` adds to it."""
     selecting: ClassVar[set[str]] = {"keep_best", "keep_above", "best_and_worst"}
     """Estimators that select the episodes to train on before they are scored."""
     policy_losses: ClassVar[dict[str, dict[str, float]]] = {
-        "ppo": {}, "gspo": {}, "gspo_sequence": {}, "cispo": {}, "sapo": {"tau_pos": 1.0, "tau_neg": 1.05},
-        "gmpo": {"clip_log_ratio": 0.4}, "clip_cov": {"share": 2e-4, "low": 1.0, "high": 5.0},
-        "kl_cov": {"share": 2e-4, "kl_coef": 1.0}, "dppo_tv": {"max_divergence": 0.15, "max_ratio": 20.0},
-        "dppo_kl": {"max_divergence": 0.05, "max_ratio": 20.0}, "nll": {}, "dpo": {"beta": 0.1},
-    }  # fmt: skip
+        "ppo": {},
+        "gspo": {},
+        "gspo_sequence": {},
+        "cispo": {},
+        "sapo": {"tau_pos": 1.0, "tau_neg": 1.05},
+        "gmpo": {"clip_log_ratio": 0.4},
+        "clip_cov": {"share": 2e-4, "low": 1.0, "high": 5.0},
+        "kl_cov": {"share": 2e-4, "kl_coef": 1.0},
+        "dppo_tv": {"max_divergence": 0.15, "max_ratio": 20.0},
+        "dppo_kl": {"max_divergence": 0.05, "max_ratio": 20.0},
+        "nll": {},
+        "dpo": {"beta": 0.1},
+    }
     """Names of the policy losses, and the options of each with their defaults. `@policy_loss` adds to it."""
     sampling_corrected: ClassVar[set[str]] = {"dppo_tv", "dppo_kl", "nll", "dpo"}
     """Policy losses that exclude `rollout_correction`: they use the sampled log-probabilities, or need no importance weights."""

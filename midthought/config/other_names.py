@@ -1,4 +1,7 @@
-"""Settings under the names of other packages (verl, TRL, transformers, vLLM), for errors that say which one is meant."""
+"""Settings under the names that other packages (verl, TRL, transformers, vLLM) use: which setting is meant, for errors.
+
+They are not accepted: the same name may have another unit or meaning there.
+"""
 
 from __future__ import annotations
 

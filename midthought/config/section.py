@@ -15,7 +15,8 @@ from midthought.errors import SettingsError, near_names
 AUTO_BRANCH = "literal['auto']"
 """How pydantic names the branch `auto` of a setting's type."""
 HARMLESS = "may change in a resumed run"
-"""Marks a field that changes where and how fast a run computes, what it logs, or how long it runs, not what it learns."""
+"""Marks the type of a field that changes where and how fast a run computes, what it logs, or how long it runs, not what it
+learns."""
 Value = TypeVar("Value")
 Harmless = Annotated[Value, HARMLESS]
 """`Harmless[int]`: a setting that a resumed run may change. Any other setting needs `allow_changes`."""

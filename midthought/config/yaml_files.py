@@ -18,7 +18,8 @@ MAX_VALUES = 100_000
 
 
 def read_yaml_file(path: str | Path) -> Any:
-    """Returns the content of a YAML file. Raises `yaml.YAMLError` (not YAML, or above a limit), `OSError`."""
+    """Returns the content of a YAML file. Raises `yaml.YAMLError` if it is not YAML or exceeds a limit, `OSError` if it cannot
+    be read."""
     with Path(path).open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:

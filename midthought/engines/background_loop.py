@@ -23,7 +23,10 @@ _CANCEL_SECONDS = 1.0
 
 
 class BackgroundLoop:
-    """Runs coroutines from synchronous code, in a thread from the first coroutine to `close` or garbage collection."""
+    """Runs coroutines from synchronous code.
+
+    The thread starts with the first coroutine and ends with `close`, or when this object is garbage-collected.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name

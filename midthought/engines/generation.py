@@ -1,4 +1,7 @@
-"""Base of the public synchronous engines, each over an asynchronous one: prompts in, texts and log-probabilities out."""
+"""Base of the public synchronous engines: prompts in, texts and log-probabilities out.
+
+Each wraps one asynchronous engine (`engine.py`), which the rollout loop uses directly. Does not depend on tools or rewards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Engine wrapper: `pause()` interrupts every sequence between two tokens, which are kept; episodes wait until `resume()`."""
+"""Engine wrapper that can be paused: `pause()` interrupts every sequence between two tokens; episodes wait until `resume()`.
+
+Tokens sampled before the pause are kept.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ from midthought.types import Completion
 
 
 class RecordedEngine:
-    """`midthought.engines.engine.TrainedEngine` without weights and servers: completions come from the cassette."""
+    """Implements `midthought.engines.engine.TrainedEngine` without weights and servers. The rollout loop takes the completions
+    from the cassette."""
 
     def __init__(self, eos_token_ids: frozenset[int], max_seq_len: int) -> None:
         self.eos_token_ids = eos_token_ids

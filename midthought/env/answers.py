@@ -61,7 +61,10 @@ class Check:
 
 
 def extract(dataset: str, text: str) -> str | None:
-    """The final answer of a text as this data set compares it (docs/data.md), or None. Raises DataError if it is unknown."""
+    """The final answer of a text, in the form that this data set compares (docs/data.md); None if there is none.
+
+    Raises DataError for an unknown data set.
+    """
     return _check_of(dataset).extract(text)
 
 
@@ -232,7 +235,15 @@ ENTITY = Check(_entity, lambda said, truth: normalised_entity(said) == normalise
 WORDS = Check(lambda text: last_boxed(text) or text.strip(), exact_match)
 
 CHECKS: Mapping[str, Check] = {
-    "math": MATHEMATICS, "aime_2024": MATHEMATICS, "gsm8k": NUMBER, "multiplication": NUMBER, "hex": HEXADECIMAL,
-    "mmlu": OPTION, "mmlu_pro": OPTION, "gpqa": OPTION, "trivia_qa": ENTITY, MULTIPLE_CHOICE: OPTION,
-}  # fmt: skip
+    "math": MATHEMATICS,
+    "aime_2024": MATHEMATICS,
+    "gsm8k": NUMBER,
+    "multiplication": NUMBER,
+    "hex": HEXADECIMAL,
+    "mmlu": OPTION,
+    "mmlu_pro": OPTION,
+    "gpqa": OPTION,
+    "trivia_qa": ENTITY,
+    MULTIPLE_CHOICE: OPTION,
+}
 """Data set -> its check."""

@@ -133,7 +133,10 @@ class BaseEnvironment(ABC):
 
 
 def check_config(environment: BaseEnvironment, settings: EnvironmentConfig) -> bool:
-    """Returns whether the environment has no config of its own. Raises SettingsError if its config differs from `settings`."""
+    """Returns whether the environment was made without a config of its own.
+
+    Raises SettingsError if it has its own and a value of it differs from `settings`.
+    """
     own, name = environment.config, type(environment).__name__
     if own is environment._default_config and own == EnvironmentConfig():
         return True

@@ -276,7 +276,8 @@ def _not_copied(environment: BaseEnvironment, error: Exception) -> EpisodeError:
 
 
 def _reset_all(starts: Sequence[_Start]) -> None:
-    """Sets first observations, or errors: coroutines concurrently, plain functions in turn, as they may share a generator."""
+    """Sets the first observations, or errors. Coroutines run concurrently; plain functions run one after the other, because
+    they may share a random generator."""
     resets = [_reset(start.environment, start.seed) for start in starts if start.environment is not None]
     if all(inspect.iscoroutinefunction(reset) for reset, _, _ in resets):
         futures = [submit(reset) for reset, _, _ in resets]

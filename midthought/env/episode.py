@@ -1,4 +1,7 @@
-"""Episodes of a `BaseEnvironment` for the rollout loop, from `trajectory.turns`, and episode statistics."""
+"""Episodes of a `BaseEnvironment` for the rollout loop, and episode statistics.
+
+Does not depend on engines or tokens: it reads the policy's answers from `trajectory.turns`.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,8 @@ class EnvironmentEpisode:
         self._rewards_environment = reward_fn is not None and takes_environment(reward_fn)
 
     async def reply(self, trajectory: Trajectory) -> str | None:
-        """Executes the last turn's action; records observation, reward and `done`. Returns None if the episode is over."""
+        """Executes the last turn's action and records its observation, reward and `done`. Returns None if the episode is over,
+        also if a tool call ended it."""
         if self.environment.is_done():
             return None
         self._num_replies += 1

@@ -94,7 +94,10 @@ class SimpleGameEnvironment(BaseEnvironment):
         return "\n".join([*lines, self._sight()])
 
     def optimal_return(self) -> float:
-        """Computes the best return from the start within `max_steps`, by a search. Raises `EpisodeError` before `reset`."""
+        """Computes the best return of this episode from its start, within `max_steps`, by a search through all states.
+
+        Raises `EpisodeError` before the first `reset`.
+        """
         if not hasattr(self, "_first_state"):
             raise EpisodeError("optimal_return was asked for before reset; call reset() first")
         longest = len(self._first_state.lying) * (2 * self.config.grid_size - 1) + 1

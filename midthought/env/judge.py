@@ -1,4 +1,7 @@
-"""Language model as judge of answers, by an endpoint with OpenAI's chat completions; equal requests are sent once."""
+"""Language model as judge of answers, by an endpoint with OpenAI's chat completions; equal requests are sent once.
+
+Does not depend on other rewards or on training. Requests: `http_json`; stored replies: `response_cache`.
+"""
 
 from __future__ import annotations
 

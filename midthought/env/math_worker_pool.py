@@ -1,4 +1,7 @@
-"""Mathematical comparison (math-verify) in worker processes (`math_worker`), killed at the time limit. Thread-safe."""
+"""Mathematical comparison (math-verify) in worker processes, which are killed when they exceed the time limit.
+
+Thread-safe. The program of the workers is `math_worker`.
+"""
 
 from __future__ import annotations
 

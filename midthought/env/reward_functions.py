@@ -27,7 +27,8 @@ _OF_TEXTS = frozenset(
 """Names of the first parameters of reward functions that other packages (TRL, verl) call with texts."""
 
 AnyRewardFunction = Callable[..., float | Reward | Awaitable[float | Reward]]
-"""`f(trajectory)` or `f(trajectory, environment)`, plain or `async`, returns a number or a `Reward`."""
+"""`f(trajectory)` or `f(trajectory, environment)`, plain or `async`. Returns a number or a `Reward`, for example with one
+number per turn or per call."""
 
 
 def _value_to_json(value: Any) -> Any:
@@ -149,7 +150,8 @@ class WeightedReward:
 
 
 def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory) -> Reward:
-    """Returns what one function gave, times its weight: one part of its name, or the fields of its `Reward`."""
+    """Returns what one function gave, times its weight: one part of its name, or the parts, turns, calls and spans of its
+    `Reward`."""
     task = f"for task {trajectory.task.task_id!r}"
     if not isinstance(value, Reward):
         what = f"reward function {name!r} returned {short(value)} ({type(value).__name__}) {task}"
@@ -193,7 +195,8 @@ def checked_spans(spans: Sequence[Any], trajectory: Trajectory) -> list[tuple[in
 
 
 def _times(weight: float, value: Any, message: str) -> float:
-    """Returns the product; `value` may be a scalar of NumPy or torch. Raises `RewardError(message)` if it is not finite."""
+    """Returns the product; `value` may be a scalar of NumPy or torch. Raises `RewardError`, with the message, if it is not
+    finite."""
     plain = plain_scalar(value)
     with contextlib.suppress(OverflowError):
         if isinstance(plain, numbers.Real) and math.isfinite(product := float(weight) * float(plain)):

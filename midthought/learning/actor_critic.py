@@ -1,4 +1,7 @@
-"""Combines a policy's learner and a critic's learner, which run at the same time, into one for the training loop."""
+"""Combines a policy's learner and a critic's learner, which run at the same time, into one learner for the training loop.
+
+Does not depend on processes or a cluster.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,10 @@ OF_ROWS = ("lengths", "episodes", "groups", "baselines", "seeds", "is_truncated"
 
 @dataclass(frozen=True, kw_only=True)
 class TokenBatch:
-    """N tokens in B rows (segments of E episodes), an episode's rows adjacent. Per-token values are 0 outside the mask."""
+    """N tokens in B rows (segments of E episodes), without padding. The rows of an episode are adjacent and in order.
+
+    Per-token values are 0 outside the mask.
+    """
 
     token_ids: Tensor  # [N] int64
     cu_seqlens: Tensor  # [B + 1] int64
@@ -49,7 +52,8 @@ class TokenBatch:
     calls: Tensor | None = None  # [N] int64
     """Number of the call step that a policy token belongs to: 0, 1, …; -1 elsewhere. See `CreditInputs.calls`."""
     seeds: Tensor | None = None  # [B] int64
-    """A number of each row, from its episode's seed and its place there, so random choices do not depend on the batch."""
+    """A number of each row, from the seed of its episode and its place in it: random choices of tokens do not depend on the
+    batch."""
     baselines: Tensor | None = None  # [B] float32
     """The reward of the greedy episode of the same task (ReMax)."""
     is_truncated: Tensor | None = None  # [B] bool
@@ -181,7 +185,8 @@ class TokenBatch:
         return _within_rows(self.cu_seqlens)
 
     def padded(self, tensor: Tensor, missing: float = 0) -> Tensor:
-        """[N] -> [B, T], `missing` on the right. `tensor[batch.loss_mask]` equals `padded(tensor)[padded(batch.loss_mask)]`."""
+        """[N] -> [B, T]: one line per row, `missing` on its right. `tensor[batch.loss_mask]` and
+        `padded(tensor)[padded(batch.loss_mask)]` are equal."""
         return pad_sequence(tensor.split(self.lengths.tolist()), batch_first=True, padding_value=missing)
 
     def turn_values(self) -> dict[int, dict[int, float]]:
@@ -366,7 +371,8 @@ def _rewards(trajectories: Sequence[Trajectory], rows: Sequence[_Row], starts: S
 
 
 def _payments(trajectory: Trajectory) -> dict[tuple[int, int], list[float]]:
-    """Returns (segment, index) -> rewards credited there: of turns, calls and spans at their ends, parts at the episode's."""
+    """Returns (segment, index) -> rewards credited there: each turn's, call's and span's at its end, the parts at the end of
+    the episode."""
     reward = trajectory.reward
     if reward is None:
         return {}

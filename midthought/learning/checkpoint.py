@@ -112,7 +112,10 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
-    """Opens a checkpoint whose files have the right sizes and hashes. Raises CheckpointError with the file and remedy."""
+    """Opens a checkpoint after checking every file's size and hash.
+
+    Raises CheckpointError, with the file and the remedy, if it is missing, incomplete, damaged or of another format.
+    """
     path = Path(path)
     recover(path)
     if not (path / MANIFEST).is_file():

@@ -1,4 +1,7 @@
-"""Trains a critic separately from its policy, on the same batches; `ActorCriticLearner` combines the two."""
+"""Trains a critic separately from its policy: scores and learns only values, on the same batches as the policy's learner.
+
+`ActorCriticLearner` combines it with the policy's learner.
+"""
 
 from __future__ import annotations
 

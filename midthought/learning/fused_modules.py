@@ -24,7 +24,10 @@ from midthought.peft_weights import is_mergeable
 
 
 class FusedModules:
-    """The norms and LoRA layers of models, over weights in place. Not for `torch.compile`, which would compile each layer."""
+    """The norms and LoRA layers of models. Weights are read in place.
+
+    Not for models with `torch.compile`, which would compile every layer again.
+    """
 
     def __init__(self, *models: Any) -> None:
         modules = [module for model in models for module in model.modules()]

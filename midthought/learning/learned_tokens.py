@@ -1,4 +1,7 @@
-"""Values of tokens in an iteration's update, for recording: advantages, log-probabilities, ratios, values, entropies."""
+"""Values of single tokens in an iteration's update, for recording: advantages, log-probabilities, ratios, values, entropies.
+
+Costs nothing unless a caller passes a `LearnedTokens` to `learn`. Does not depend on how the values are stored.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,8 @@ class PassValues:
         self._columns["counts"][slots] = 1.0
 
     def gathered(self, process_group: ProcessGroup) -> dict[str, Tensor]:
-        """Returns `logprobs`, `entropies` and `counts` (1: the token was in a pass) of all ranks, [slots + 1] in main memory."""
+        """Returns `logprobs`, `entropies` and `counts` (1 if the token was in a pass, else 0) of all ranks, in main memory: each
+        [slots + 1]."""
         process_group.sum(self._columns)
         return {name: column.cpu() for name, column in self._columns.items()}
 

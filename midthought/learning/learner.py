@@ -196,7 +196,10 @@ class Learner:
         return found
 
     def credit(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
-        """Fills in `advantages` and `returns` of a scored batch, after the KL penalty. Returns the metrics of `credit_batch`."""
+        """Fills in `advantages` and `returns` of a scored batch; first adds the KL penalty to the rewards.
+
+        Returns the metrics of `credit_batch`.
+        """
         return credit_batch(batch, self.training, self.kl_controller, self.entropy_controller)
 
     # -- updates -----------------------------------------------------------------------------------------------
@@ -357,7 +360,8 @@ class Learner:
     # -- state -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the optimizer's tensors, the self-teacher's averages and the counters by name, without the weights."""
+        """Returns the optimizer's tensors and the self-teacher's averages under the parameters' names, and the counters. Weights
+        are not included."""
         moments = self.optimizer.state_dict() | (self._average.state_dict() if self._average is not None else {})
         return {
             "num_steps": self.num_steps,

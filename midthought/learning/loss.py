@@ -1,4 +1,7 @@
-"""PPO's loss on a micro-batch: policy, entropy, KL and value terms, each averaged over the whole optimizer step."""
+"""PPO's loss on a micro-batch: policy, entropy, KL and value terms, each averaged over the whole optimizer step.
+
+Does not depend on a model: receives the outputs of the forward passes for the policy tokens.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The models of a learner: any Hugging Face causal LM as the policy, a critic, and their outputs for a batch's tokens."""
+"""The models of a learner: any Hugging Face causal LM as the policy, a critic, and their outputs for a batch's tokens.
+
+Does not depend on a loss or a tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,8 @@ class Critic(nn.Module):
 
     @classmethod
     def separate(cls, policy: Any) -> Critic:
-        """Copies the policy's transformer and adds a head that returns 0. What learns in the policy learns here."""
+        """Copies the policy's transformer and adds a head that returns 0. All parameters learn; for a PEFT model, only the
+        parameters that learn in the policy."""
         trunk = copy.deepcopy(base_of(policy).base_model)
         return cls(_head_for(policy), trunk if has_adapters(policy) else trunk.requires_grad_(True))
 

@@ -1,4 +1,7 @@
-"""Layout of a batch's tokens in a forward pass, up to the last prediction: padded rows, or all rows packed into one."""
+"""Layout of a batch's tokens in a forward pass: padded rows, or all rows packed into one.
+
+Tokens after the last prediction that is needed are not computed. Does not depend on a model.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,10 @@ _PADDING = {"turns": -1, "calls": -1, "temperatures": 1.0}
 )
 @dataclass(frozen=True, kw_only=True)
 class PPOBatch:
-    """B rows (segments of E episodes) padded to T tokens, with the fields of `TokenBatch`. Pass `flat()` to a learner."""
+    """B rows (segments of E episodes), padded on the right to T tokens, with the fields of `TokenBatch`.
+
+    Pass `flat()` to a learner.
+    """
 
     token_ids: Tensor  # [B, T] int64
     lengths: Tensor  # [B] int64
@@ -67,7 +70,8 @@ class PPOBatch:
 
     @classmethod
     def of(cls, batch: TokenBatch, pad_token_id: int = 0) -> PPOBatch:
-        """Pads every per-token field: token ids with `pad_token_id`, turns and calls with -1, temperatures with 1, others 0."""
+        """Pads every per-token field: tokens with `pad_token_id`, turns and calls with -1, temperatures with 1, the others with
+        0."""
         padding = {"token_ids": pad_token_id, **_PADDING}
         present = {field.name: getattr(batch, field.name) for field in fields(cls)}
         padded = {

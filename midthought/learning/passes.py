@@ -1,4 +1,7 @@
-"""A rank's forward passes over a batch: micro-batches (smaller if memory runs out), packing, recomputed layers."""
+"""A rank's forward passes over a batch: micro-batches, packing, recomputed layers, and smaller micro-batches if memory runs out.
+
+Does not depend on a loss or an optimizer.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +135,8 @@ class ForwardPasses:
             yield rows, is_own, self.limit.current.to(self.device)
 
     def micro_batches(self, batch: TokenBatch, num_parts: int | None = None) -> Iterator[tuple[TokenBatch, bool]]:
-        """Yields this rank's micro-batches, on the device. False: computed only because the other ranks wait for this one."""
+        """Yields this rank's micro-batches of an optimizer step, on the device. False: not counted, computed only because the
+        other ranks wait for this rank."""
         for micro, is_own in self.process_group.micro_batches(
             batch,
             self.limit.max_tokens(self.training.max_micro_batch_tokens),

@@ -1,4 +1,7 @@
-"""One iteration of PPO: score, credit, update, and send the new weights to the source. `Trainer.fit` repeats it."""
+"""One iteration of PPO: score, credit, update, and send the new weights to the source. `Trainer.fit` repeats it.
+
+Does not depend on a particular engine, tool or task.
+"""
 
 from __future__ import annotations
 

@@ -56,7 +56,8 @@ def without_repetitions(segments: Sequence[Segment]) -> tuple[list[Segment], int
 
 
 def _keys(segments: Sequence[Segment]) -> list[tuple[str, ...]]:
-    """Comparison keys of the lines: speaker and words, without case and punctuation. A line without words equals none."""
+    """Comparison keys of the lines: speaker and words, without case and punctuation. A line without words equals no
+    other line."""
     keys: list[tuple[str, ...]] = []
     speaker = ""
     for number, segment in enumerate(segments):

@@ -1,4 +1,7 @@
-"""Splits transcripts into chunks, the unit that the memory finds: words of one speaker, or a window of several turns."""
+"""Splits transcripts into chunks, the unit that the memory stores and finds: words of one speaker, or a window of several turns.
+
+`splitting` decides the positions of the cuts. This module does not depend on embeddings or the store.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,10 @@ class Chunk:
 
 
 def chunk_transcript(transcript: Transcript, chunking: Chunking | int = 18) -> list[Chunk]:
-    """Splits an episode into chunks. An integer: turns of at most so many words. Raises SettingsError unless positive."""
+    """Splits an episode into chunks. An integer means: by turns, with at most this many words. Only a window spans turns.
+
+    Raises SettingsError if the number is not positive.
+    """
     chunking = Chunking("turns", chunking) if isinstance(chunking, int) else chunking
     if chunking.kind == "windows":
         return _windows(transcript, chunking)
@@ -138,7 +144,8 @@ def _windows(transcript: Transcript, chunking: Chunking) -> list[Chunk]:
 
 
 def _widened(lengths: Sequence[int], first: int, last: int) -> tuple[int, int]:
-    """Returns the sentences that a window displays: its own, then alternately before and after, at most 200 words."""
+    """Returns the sentences that a window displays: its own, and those before and after it, alternately, while all together
+    have at most 200 words."""
     num_words = sum(lengths[first:last])
     can_grow = [True, True]
     while any(can_grow):
@@ -173,7 +180,8 @@ def _sentences(transcript: Transcript) -> list[_Sentence]:
 
 
 def with_speakers(transcript: str, turns: Sequence[tuple[int, str]]) -> str:
-    """Returns the words of `Chunk.turns`, each after its speaker: `Ann: So we have … Bob: Yes.`; of one turn, words alone."""
+    """Returns the words of several turns (`Chunk.turns`), each after its speaker: `Ann: So we have … Bob: Yes.`; of one turn, the
+    words alone."""
     if len(turns) < 2:
         return transcript
     words = transcript.split()
@@ -204,7 +212,8 @@ def chunk_id_of(stem: str, number: int) -> str:
 
 
 def neighbour_ids(chunk: Chunk, reach: int = 1) -> list[str]:
-    """Returns the ids of the chunks at most `reach` before and after this one, in order, also beyond the last chunk."""
+    """Returns the ids of the chunks at most `reach` before and after this one, in order. Ids past the episode's last
+    chunk do not exist in the memory."""
     numbers = range(max(0, chunk.number - reach), chunk.number + reach + 1)
     return [chunk_id_of(chunk.stem, number) for number in numbers if number != chunk.number]
 

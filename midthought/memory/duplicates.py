@@ -23,7 +23,8 @@ _MIN_SHARE = 0.7
 
 
 def duplicate_groups(texts: Sequence[str]) -> list[list[int]]:
-    """Returns groups of two or more texts, by index, with the words of the group's first text, ignoring case and punctuation."""
+    """Returns groups of two or more texts, by index, whose words match the first text of the group. Case and
+    punctuation are ignored."""
     first: dict[int, frozenset[int]] = {}  # sketch of each group's first text
     holders: defaultdict[int, list[int]] = defaultdict(list)  # by hash: groups whose first text has it
     groups: dict[int, list[int]] = {}

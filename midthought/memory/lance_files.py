@@ -15,7 +15,8 @@ _MAX_HINT_BYTES = 64 * 1024
 
 
 def require_readable_files(folder: Path) -> None:
-    """Raises `StorageError` if an entry is a pipe, socket or device, or a file that LanceDB reads at once is too large."""
+    """Raises `StorageError` if an entry of a memory is a pipe, socket or device, or a file that LanceDB reads at once is too
+    large."""
     require_regular_files(folder)
     for table in folder.glob("*.lance"):
         noted_version(folder, table.stem)

@@ -1,4 +1,7 @@
-"""Removes markup from text, in linear time: Markdown, tags, escapes, inline timestamps."""
+"""Removes markup from text: Markdown, tags, escapes, inline timestamps. Every step takes linear time.
+
+Does not depend on file formats: each format decides which of its text is Markdown.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,8 @@ def mark_times(text: str) -> str:
 
 
 def plain_words(markdown: str) -> str:
-    """Returns the words of Markdown without links, marks, code, tags and escapes; inline timestamps become time marks."""
+    """Returns the words of Markdown text without links, emphasis, code marks, tags and escapes; inline timestamps
+    become time marks."""
     text = _CODE.sub(lambda match: match[2].translate(_TO_PRIVATE), mark_times(markdown))
     text = _ESCAPED.sub(lambda match: match[1].translate(_TO_PRIVATE), text)
     text = _AUTOLINK.sub(r"\1", without_comments(text))

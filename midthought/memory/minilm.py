@@ -1,4 +1,5 @@
-"""MiniLM from its package, or another encoder with mean pooling, loaded by AutoModel. Does not depend on the store."""
+"""MiniLM from its package, or another encoder that is used in the same way: AutoModel and mean pooling. Does not depend
+on the store."""
 
 from __future__ import annotations
 

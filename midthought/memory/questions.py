@@ -104,7 +104,8 @@ def quote_and_answer(chunk: Chunk, kind: str, plan: QuestionPlan, rng: random.Ra
 
 
 def _place_before_end(num_words: int, plan: QuestionPlan, rng: random.Random) -> tuple[int, int]:
-    """Returns start and length of a quote that leaves 2 to MAX_CONTINUATION_WORDS words; a negative start: too short."""
+    """Returns start and length of a quote that leaves 2 to MAX_CONTINUATION_WORDS words of the chunk; a negative start:
+    too short."""
     length = rng.randint(plan.min_quote_words, max(plan.min_quote_words, min(plan.max_quote_words, num_words - 2)))
     tail = rng.randint(2, max(2, min(MAX_CONTINUATION_WORDS, num_words - length)))
     return num_words - length - tail, length
@@ -140,7 +141,10 @@ def with_windows(tasks: Sequence[Task], windows: Sequence[Chunk]) -> list[Task]:
 
 
 def split_episodes(chunks: Iterable[Chunk], num_test: int, num_validation: int, seed: int) -> dict[str, list[Chunk]]:
-    """Returns chunks by part (`train`, `validation`, `test`), each episode in one. Raises SettingsError for too few."""
+    """Returns chunks by part (`train`, `validation`, `test`); an episode belongs to one part only.
+
+    Raises SettingsError if there are too few episodes.
+    """
     by_episode: dict[str, list[Chunk]] = defaultdict(list)
     for chunk in chunks:
         by_episode[chunk.stem].append(chunk)
@@ -172,7 +176,10 @@ def write_questions(tasks: Iterable[Task], path: Path) -> None:
 
 
 def read_questions(path: Path) -> list[Task]:
-    """Reads JSON lines with `question` (or `prompt`) and `answer`. Raises TranscriptError with the file and line."""
+    """Reads questions from JSON lines with at least `question` (or `prompt`) and `answer`.
+
+    Raises TranscriptError with the file and line if one cannot be read.
+    """
     tasks = []
     try:
         lines = read_regular_text(path).split("\n")

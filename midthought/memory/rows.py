@@ -133,7 +133,10 @@ def require_columns(names: Collection[str], where: str) -> None:
 
 
 def embedding_of(rows: pa.Table, where: str) -> tuple[str, int] | None:
-    """Returns the model and dimension of the rows' vectors, None without rows. Raises MemoryStoreError for several models."""
+    """Returns the model and dimension of the rows' vectors, None if there are no rows.
+
+    Raises MemoryStoreError, naming `where`, if the rows come from several models.
+    """
     names, sizes = (rows.column(name).unique().to_pylist() for name in ("embedding_model", "embedding_dimension"))
     if len(names) > 1 or len(sizes) > 1:
         raise MemoryStoreError(f"{where} has rows of several embedding models ({', '.join(names)}); rebuild it")
@@ -151,7 +154,10 @@ def write_rows(rows: pa.Table, path: str | Path) -> None:
 
 
 def read_rows(path: str | Path) -> pa.Table:
-    """Reads a file of `write_rows` in batches, within limits of memory. Raises MemoryStoreError for another file."""
+    """Reads a file of `write_rows` in batches. Raises MemoryStoreError if it is not such a file.
+
+    A file that repeats a long text or vector in every row is refused before it takes memory.
+    """
     pa = optional("pyarrow", "memory")
     import pyarrow.parquet as parquet
 
@@ -170,7 +176,8 @@ def read_rows(path: str | Path) -> pa.Table:
 
 
 def _read_batches(file: Any, path: Path) -> pa.Table:
-    """Returns all rows. Texts are read as dictionaries (a repeated text once) and measured before they are decoded."""
+    """Returns all rows. Texts are read as dictionaries, which hold a repeated text once, and are measured before they are
+    decoded."""
     pa = optional("pyarrow", "memory")
     schema = file.schema_arrow
     names = [*COLUMNS, *chunk_columns(schema.names)[len(CHUNK_COLUMNS) :], *({SENTENCES} & set(schema.names))]

@@ -1,4 +1,5 @@
-"""Full-text, vector and hybrid search in a LanceDB table, with filters. Independent of embedding models; writes nothing."""
+"""Full-text, vector and hybrid search in a LanceDB table, with filters. Does not depend on an embedding model and
+writes nothing."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ _MARKS = regex.compile(r"\P{Canonical_Combining_Class=0}+")
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A chunk that a search found. `score`: BM25, cosine similarity (windows: `sentence_vectors`) or `fuse`, by mode."""
+    """A chunk that a search found. `score` is BM25, cosine similarity (of a window: `sentence_vectors`) or the score of `fuse`,
+    depending on the mode."""
 
     chunk_id: str
     episode: str
@@ -71,7 +73,8 @@ def check_search(k: int, mode: str) -> None:
 
 
 def with_thought(query: str, thought: str) -> str:
-    """Returns the text to embed for a query and the thought before it; the query first, as embedders cut texts at the end."""
+    """Returns the text that is embedded for a query and the thought before it. The query is first: embedders cut long
+    texts at the end."""
     return f"{query}\n{thought}" if thought else query
 
 
@@ -141,7 +144,8 @@ def without_repeats(hits: Sequence[Hit], k: int) -> list[Hit]:
 
 
 def _answers_to(asked: Sequence[Any]) -> list[Any]:
-    """Runs LanceDB queries concurrently, with one thread switch instead of six of synchronous searches."""
+    """Runs LanceDB queries concurrently. This takes one thread switch; LanceDB's synchronous searches take six, which
+    takes as long as a vector lookup."""
     from lancedb.background_loop import LOOP
 
     async def answers() -> list[Any]:
@@ -300,7 +304,8 @@ class FilterOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Restricts a search to episodes, speakers and a part of the episodes, by exact names; an empty tuple matches all."""
+    """Restricts a search to episodes, speakers and a part of the episodes. Names are compared exactly; an empty tuple
+    matches all."""
 
     episodes: tuple[str, ...] = ()
     speakers: tuple[str, ...] = ()

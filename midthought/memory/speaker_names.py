@@ -1,4 +1,7 @@
-"""`speakers.yaml`: names for the labels of a folder's transcripts, such as `SPEAKER_00`. Nothing else makes a label a name."""
+"""`speakers.yaml`: names for the labels of a folder's transcripts, such as `SPEAKER_00`.
+
+Only this file turns a label into a name.
+"""
 
 from __future__ import annotations
 

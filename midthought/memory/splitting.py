@@ -1,4 +1,7 @@
-"""Positions at which an episode is split: pieces by words, overlapping windows by tokens or sentences."""
+"""Positions at which an episode is split: pieces by words, windows by tokens, windows by sentences.
+
+Depends on words, not on chunks. Windows overlap, so that text at a border is complete in one of them.
+"""
 
 from __future__ import annotations
 

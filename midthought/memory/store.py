@@ -240,7 +240,10 @@ class MemoryStore:
 
     @in_one_sentence
     def versions(self) -> list[Version]:
-        """Returns the versions that can be opened or restored, oldest first; a build keeps them for `keep_versions` (a day)."""
+        """Returns the versions that can be opened (`open(…, version=)`) or restored, oldest first.
+
+        A build keeps versions younger than `keep_versions`, a day by default.
+        """
         self._open_table()
         return self._location.versions()
 
@@ -363,7 +366,8 @@ class MemoryStore:
 
     @property
     def compares_all(self) -> bool:
-        """Whether a vector search compares every vector, without an index. Raises MemoryStoreError without a memory."""
+        """Whether a vector search compares every vector, because there is no index. Raises MemoryStoreError if the
+        memory is not built."""
         return not self._open_table().is_large
 
     @property

@@ -340,7 +340,8 @@ def index_table(table: Any, keep_versions: timedelta) -> None:
 
 
 def is_indexed(table: Any) -> bool:
-    """Whether the full-text index covers every row, but `MAX_UNINDEXED_ROWS` of a large table, which are searched one by one."""
+    """Whether the full-text index covers every row; in a large table, all rows but `MAX_UNINDEXED_ROWS`, which LanceDB searches
+    one by one."""
     limit = MAX_UNINDEXED_ROWS if vector_indices(table) else 0
     return any(index.num_unindexed_rows <= limit for index in word_indices(table))
 

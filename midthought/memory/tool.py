@@ -106,7 +106,8 @@ class MemoryRetrievalTool(Tool):
         before: str | None = None,
         thought: str = "",
     ) -> ToolOutput:
-        """Searches. Raises ValueError, which the model reads, for a query, `k` or time that is out of range."""
+        """Searches. Raises ValueError, which is shown to the model, if the query is empty or too long, `k` is out of range,
+        or a time is none."""
         k = self._k if k is None else k
         if not query.strip():
             raise ValueError("query is empty")

@@ -1,4 +1,7 @@
-"""Turns of an episode (speaker, text, timestamps), built from a source's segments. Independent of files and formats."""
+"""Turns of an episode (speaker, text and timestamps), built from the segments that sources have.
+
+Does not depend on files, formats or markup.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,8 @@ def turns_of(segments: Iterable[Segment]) -> list[Turn]:
 
 
 def clock_time(value: object) -> str | None:
-    """Converts seconds or a time (`75:10`, `1:02:03.5`, `12.5`) to `HH:MM:SS`, without fractions; None if it is no time."""
+    """Converts seconds or a written time (`75:10`, `1:02:03.5`, `12.5`) to `HH:MM:SS`, truncating fractions; None if it
+    is not a time."""
     if isinstance(value, str):
         value = value.strip()
         if re.fullmatch(CLOCK, value):
@@ -105,5 +109,8 @@ def clock_seconds(time: str) -> int:
 
 
 def without_unusable_characters(text: str) -> str:
-    """Replaces control characters, lone surrogates (not UTF-8) and private-use characters (our time marks) by blanks."""
+    """Replaces control characters, lone surrogates and private-use characters by blanks.
+
+    They could not be stored as UTF-8, or would be taken for time marks.
+    """
     return _UNUSABLE.sub(" ", text)

@@ -34,7 +34,8 @@ def only_writer(folder: Path, name: str) -> Iterator[None]:
 
 
 def _locked(path: Path) -> int | None:
-    """Returns the descriptor of the locked file; None in a read-only folder. Opens a file again that its holder removed."""
+    """Returns the descriptor of the locked file; None in a read-only folder. A file that its last holder removed is opened
+    again."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -151,7 +151,8 @@ class Activations:
         return self.is_fused and bool(self.lora_rank) and not self.use_dora
 
     def constant(self, *, recomputed: bool) -> int:
-        """Bytes kept whatever the number of tokens: experts' weights with merged adapters, fused adapters in half precision."""
+        """Bytes kept for the backward pass however many tokens there are: experts' weights with their adapters merged, and fused
+        adapters in half precision."""
         shape = self.shape
         if self.use_dora:
             return (1 if recomputed else shape.num_layers) * self._dora_constant

@@ -8,16 +8,28 @@ from typing import Any
 from midthought.plan.engine_choice import installed_vllm, is_planned_in_process, needs_local, vllm_problem
 
 SHOWN = (
-    "model.dtype", "model.critic", "model.lora_rank", "model.attn_implementation",
-    "training.gradient_checkpointing", "training.learning_rate", "training.rollout_correction",
-    "training.micro_batch_tokens", "training.logits_mib", "inference.backend", "inference.in_process",
-    "inference.gpu_memory_utilization", "inference.max_num_seqs",
-)  # fmt: skip
+    "model.dtype",
+    "model.critic",
+    "model.lora_rank",
+    "model.attn_implementation",
+    "training.gradient_checkpointing",
+    "training.learning_rate",
+    "training.rollout_correction",
+    "training.micro_batch_tokens",
+    "training.logits_mib",
+    "inference.backend",
+    "inference.in_process",
+    "inference.gpu_memory_utilization",
+    "inference.max_num_seqs",
+)
 """Settings of the table, in its order."""
 
 
 def table(config: Any, chosen: set[str], *, on_gpu: bool, is_given: bool) -> Iterator[str]:
-    """Yields a row `section.key=value  why` per setting of `SHOWN` that matters here. `chosen`: what was `auto`."""
+    """Yields a row `section.key=value  why` for every setting of `SHOWN` that matters to this run.
+
+    `chosen`: names of the settings that were `auto`.
+    """
     rows = list(_rows(config, chosen, on_gpu=on_gpu, is_given=is_given))
     width = max(len(words) for words, _ in rows)
     for words, why in rows:

@@ -35,7 +35,10 @@ HEAD = ("model", "GPUs", "GiB learning", "GiB sampling", "s sampling", "s learni
 
 
 def make_plan(words: Sequence[str], config: RecipeConfig | None = None) -> Memory:
-    """Returns the plan of these words, with a recipe's defaults, `local` for `auto`. Raises `SettingsError`, `ModelPathError`."""
+    """Returns the plan of these words; defaults come from the recipe, if given, and `inference.backend=auto` is `local`.
+
+    Raises `SettingsError`, `ModelPathError`.
+    """
     given = parse_assignments(words)
     if config is None:
         settings = PlanSettings(**given)

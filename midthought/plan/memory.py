@@ -250,7 +250,8 @@ class Memory:
 
     @property
     def joined_weights(self) -> int:
-        """Copies of a small model's projections that `local` joins: queries with keys and values, gate with up."""
+        """Copies of a small model's projections, without adapters, that `local` joins: queries with keys and values, gate with
+        up."""
         shape = self.shape
         if self.settings.engine != "local" or self.settings.lora_rank or not shape.has_fused_decoder:
             return 0
@@ -287,7 +288,10 @@ class Memory:
 
     @property
     def engine_while_learning(self) -> dict[str, int]:
-        """The engine's memory that stays while the learner works on its GPU: without a `local` cache, none if it sleeps."""
+        """The engine's memory that stays while the learner works, on a GPU of both.
+
+        On a GPU, `local` releases its cache, and an engine that sleeps releases everything.
+        """
         engine, settings = self.engine, self.settings
         if settings.engine == "local":
             engine["merging one layer"] = 0

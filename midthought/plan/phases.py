@@ -1,4 +1,7 @@
-"""A plan by phase of an iteration (`learning.phase_meter`): bytes by part, expected seconds, and the record of both."""
+"""A plan by phase of an iteration: bytes by part, expected seconds, and both as the record that a run keeps.
+
+Does not depend on measurements. The names of the phases are in `learning.phase_meter`.
+"""
 
 from __future__ import annotations
 

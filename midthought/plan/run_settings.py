@@ -10,9 +10,16 @@ HEAD_SIZE = 64
 MLP = 3
 """Head dimension, and ratio of MLP width to hidden size, of the small model that a run creates (`learning.small_model`)."""
 FROM_TRAINING = (
-    "batch_size", "mini_batch_size", "ppo_epochs", "packing", "compile", "master_weights", "offload_reference",
-    "optimizer", "offload_optimizer",
-)  # fmt: skip
+    "batch_size",
+    "mini_batch_size",
+    "ppo_epochs",
+    "packing",
+    "compile",
+    "master_weights",
+    "offload_reference",
+    "optimizer",
+    "offload_optimizer",
+)
 """Settings of `training` that a plan uses under the same name."""
 
 

@@ -301,7 +301,10 @@ def _experts_of(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_shape(settings: PlanSettings) -> Shape:
-    """Returns the shape that the settings name (folder, known or hub model, sizes). Raises `SettingsError`, `ModelPathError`."""
+    """Returns the shape that the settings name: of a folder, a well-known model, a hub model, or explicit sizes.
+
+    Raises `SettingsError`, `ModelPathError` with the remedy.
+    """
     if not settings.model:
         return _in_words(settings)
     given = [name for name in ("hidden_size", "num_layers", "num_heads") if getattr(settings, name) is not None]

@@ -96,7 +96,10 @@ def fastest_update(plan: Memory, *, may_keep_layers: bool = True, sizes: Sequenc
 
 
 def with_fastest_update(config: RecipeConfig, settled: AnyConfig, plan: Memory) -> tuple[AnyConfig, Memory]:
-    """Returns settings and plan with the fastest update, of `auto` in `gradient_checkpointing` and `micro_batch_tokens`."""
+    """Returns settings and plan with the fastest update.
+
+    Changes only `training.gradient_checkpointing` and `training.micro_batch_tokens`, and only if they are `auto` in `config`.
+    """
     keys = ("gradient_checkpointing", "micro_batch_tokens")
     layers_are_open, size_is_open = (getattr(config.training, key) == "auto" for key in keys)
     if plan.settings.is_for_verl or not (layers_are_open or size_is_open):

@@ -18,7 +18,10 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(name: str) -> Recipe:
-    """Returns a recipe by name, or your own as `module:name`. Raises `SettingsError`, with similar names."""
+    """Returns a recipe of the library, or that of your own module as `module:name`; the working directory is searched, too.
+
+    Raises `SettingsError` if there is none, with similar names.
+    """
     from midthought.recipes.recipe import Recipe
 
     if ":" in name:

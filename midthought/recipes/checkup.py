@@ -42,7 +42,10 @@ def examine_recipe(
     from_path: Path | None = None,
     run_path: Path = Path("runs"),
 ) -> Report:
-    """Examines the run that `midthought train RECIPE` would start. Raises `SettingsError`, also without a `RecipeRun`."""
+    """Examines the run that `midthought train RECIPE` with the same arguments would start.
+
+    Raises `SettingsError` for settings that cannot be read, and for a recipe without a `RecipeRun`.
+    """
     chosen, begin_with = recipe.begin(run_path, words=words, config=config, from_path=from_path)
     run_class = load(recipe.run_class) if isinstance(recipe.run_class, str) else recipe.run_class
     if not (isinstance(run_class, type) and issubclass(run_class, RecipeRun)):

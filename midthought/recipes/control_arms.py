@@ -26,7 +26,8 @@ class ControlArm:
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings that differ from the run's, by section."""
     same_seconds: bool = False
-    """Whether it trains for as many seconds as the run, not iterations. A supervised arm always does, warm-up included."""
+    """Whether it trains for as many seconds as the run did, instead of as many iterations. A supervised arm always does, and
+    the seconds of the warm-up count."""
     is_supervised: bool = False
 
     @property

@@ -12,7 +12,10 @@ from midthought.report.run_folder import flat_keys
 
 
 def require_no_programs(run: Path, words: Sequence[str] = (), *, remedy: str = "") -> None:
-    """Raises `SettingsError` if the run's settings name programs, code or keys that `words` do not repeat (or else `remedy`)."""
+    """Raises `SettingsError` if the settings of `run` name a program, code of its own or a key that `words` do not repeat.
+
+    `remedy`: what permits them; by default, to repeat them.
+    """
     file = run / "config.yaml"
     if not file.is_file():
         return

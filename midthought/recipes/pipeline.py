@@ -1,4 +1,7 @@
-"""The stages of a recipe: warm-up, evaluation, reinforcement learning (a `Trainer`), evaluation, control arms, report."""
+"""The stages of a recipe: warm-up, evaluation, reinforcement learning (a `Trainer`), evaluation, control arms, report.
+
+Does not depend on a particular task, tool or reward: a recipe defines its tasks, demonstrations and evaluation.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,10 @@ from midthought.report.console import Console
 def print_results(
     console: Console, title: str, rows: Iterable[tuple[str, str]], summary: Mapping[str, Any], arms: Sequence[str]
 ) -> None:
-    """Prints the measured metrics, if any, in per cent. `rows`: each row's title and metric; `arms`: names of control arms."""
+    """Prints the metrics that were measured, in per cent. `rows`: each row's title and metric; `arms`: names of control arms.
+
+    Prints nothing if nothing was evaluated.
+    """
     has_before = "before.exact_match" in summary
     columns = {"before": "before RL", "after": "after RL" if has_before else "this policy"}
     columns |= {f"arms.{name}": name for name in arms}

@@ -1,4 +1,7 @@
-"""The stages of a run: each is done once, saved on the way, and continued after an interruption."""
+"""The stages of a run: each is done once, saved on the way, and continued after an interruption.
+
+Does not depend on a particular task, tool or reward: a recipe defines what its stages do.
+"""
 
 from __future__ import annotations
 

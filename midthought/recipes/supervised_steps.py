@@ -38,7 +38,8 @@ class SupervisedSteps:
         log_as: str,
         max_seconds: float = math.inf,
     ) -> None:
-        """Takes the steps of `stage` that are left, in at most `max_seconds`. `title`: on the console; `log_as`: in metrics."""
+        """Takes the steps of `stage` that are left, `num_steps` in all, for at most `max_seconds`. `title` is its name on the
+        console, `log_as` in the metrics."""
         run, stop = self.stages.run, self.stages.stop
         start, state = self.stages.restore(learner, stage), {"stage": stage}
         interval = self.config.checkpoint.save_interval

@@ -75,7 +75,10 @@ class RecipeTasks(TrainingTasks):
         return setup_of(self.config, self, trained, max_seq_len=max_seq_len, choice=choice, path=path)
 
     def rollouts(self, policy: Any, policy_version: int = 0, *, stage: str) -> Rollouts:
-        """Runs evaluation episodes with the policy's weights in this process; close it. `stage`: their folder in a cassette."""
+        """Runs evaluation episodes with the policy's current weights, in this process. Close it after use.
+
+        `stage`: the folder of these episodes in a cassette.
+        """
         inference = self.config.inference.model_copy(update={"backend": "local", "partial_rollouts": False})
         longest = self.longest_prompt(lambda task: len(self.renderer.prompt(self.prompts.messages(task))))
         engine = make_engine(

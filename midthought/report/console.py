@@ -260,7 +260,10 @@ class ShowText(Protocol):
 
 
 def notebook_line(stream: IO[str]) -> ShowText | None:
-    """Returns a function that shows a text in place of its last one, without styles; None outside a Jupyter kernel."""
+    """Returns a function that shows a text in place of its last one; None if the stream is not the output of a Jupyter kernel.
+
+    A saved notebook has the last text. Styles are ignored.
+    """
     if not type(stream).__module__.startswith("ipykernel."):
         return None
     from IPython.display import DisplayHandle

@@ -23,9 +23,18 @@ if TYPE_CHECKING:
     from midthought.report.page_data import PackedEpisodes
 
 _PARTS = (
-    "store", "quantities", "tokens", "filters", "list", "timeline", "episode", "samples", "diff", "address",
+    "store",
+    "quantities",
+    "tokens",
+    "filters",
+    "list",
+    "timeline",
+    "episode",
+    "samples",
+    "diff",
+    "address",
     "browser",
-)  # fmt: skip
+)
 MAX_TRAJECTORIES = 5_000
 MAX_MIB = 20.0
 """Size of the episodes in the page at most."""
@@ -61,7 +70,10 @@ def report_page(
     max_mib: float = MAX_MIB,
     seed_curves: SeedCurves | None = None,
 ) -> str:
-    """Returns the whole page as HTML. Arguments as of `write_report`. Raises `CheckpointError` for no run or damaged files."""
+    """Returns the whole page as HTML. Arguments as of `write_report`.
+
+    Raises `CheckpointError` if there is no run at `run_path`, or a file of it is damaged.
+    """
     from midthought.report.page_data import column_layout, pack_episodes  # numpy, which a run's first lines do not need
     from midthought.report.page_episodes import read_page_episodes
 

@@ -1,4 +1,7 @@
-"""An append-only file of JSON objects, one per line, that can be truncated to the state of a checkpoint."""
+"""An append-only file of JSON objects, one per line, that can be truncated to the state of a checkpoint.
+
+Does not depend on the meaning of the lines.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,10 @@ INTERVAL_SECONDS = 1.0
 
 
 class LiveStatus:
-    """Writes `live.json` every second of a stage and at its end. A file system that refuses does not disturb the run."""
+    """Writes `live.json` of a run folder every second while a stage runs, and once at its end.
+
+    A file system that refuses does not disturb the run.
+    """
 
     def __init__(self, run: RunFolder) -> None:
         self._run = run

@@ -79,7 +79,8 @@ def pack_episodes(episodes: Sequence[PageEpisode], *, max_episodes: int, max_byt
 def _blocks(
     chosen: Sequence[int], episodes: Sequence[PageEpisode], max_bytes: int
 ) -> tuple[list[list[int]], list[tuple[str, str]]]:
-    """Returns the members of each block, and the blocks: as many as fit, without episodes that are too large for the first."""
+    """Returns the places of the episodes in each block, and the blocks: as many as fit. An episode that is too large is left
+    out if no other is before it."""
     members: list[list[int]] = []
     blocks: list[tuple[str, str]] = []
     for places in _cut(chosen, episodes):

@@ -155,7 +155,8 @@ def recorded_files(folder: Path) -> list[Path]:
 
 
 def read_rows(path: Path, read: Callable[[Row], Any] = dict) -> Iterator[Any]:
-    """Yields `read(row)` of a file's rows. Raises CheckpointError if it is damaged, of a later version, or `read` fails."""
+    """Yields `read(row)` of the rows of a file. Raises CheckpointError if the file is damaged or of a later version, or if `read`
+    fails."""
     try:
         with open_regular(path) as compressed, gzip.open(compressed) as file:
             lines = lines_in(file, path)

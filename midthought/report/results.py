@@ -1,4 +1,7 @@
-"""The results of a run's summary as HTML: the result in a sentence, cards, the table before/after, control arms."""
+"""The results of a run's summary as HTML: the result in a sentence, cards, and the table before/after.
+
+Depends on the summary's keys, not on how they were measured.
+"""
 
 from __future__ import annotations
 
@@ -223,7 +226,8 @@ def arm_names(summary: Mapping[str, Any]) -> list[str]:
 
 
 def control_arms_table(summary: Mapping[str, Any], reports: Sequence[str] = ()) -> str:
-    """Returns the run and its arms side by side; empty without arms. `reports`: arms with a report of their own."""
+    """Returns the metrics of the run and of its arms side by side; empty without arms. `reports`: arms with a report of their own
+    in `arms/NAME/report.html`."""
     names = arm_names(summary)
     if not names:
         return ""

@@ -1,4 +1,7 @@
-"""The run folder, its file names and formats: what a run writes, and the only input of the report or a resumed run."""
+"""The run folder: everything that a run writes, and the only input of the report, a resumed run or another tool.
+
+Defines file names and formats. Does not depend on the learner or on the meaning of metrics.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +143,8 @@ class RunFolder:
         return self._identity is None or _identity_of(self.path) == self._identity
 
     def require_present(self) -> None:
-        """Raises `StorageError` if the locked folder is gone: writing would create another one, for example in a mount point."""
+        """Raises `StorageError` if the folder that was locked is gone: writing would create another one, for example in the mount
+        point of its disk."""
         if not self.is_present:
             raise StorageError(
                 f"{self.path} is not the folder that this run opened: it was moved, or its disk is gone; mount the disk again, "
@@ -265,7 +269,8 @@ class RunFolder:
 
     @property
     def log_position(self) -> dict[str, Any]:
-        """The numbers of lines of both logs with their digests, and of recorded files. Logs are flushed to the disk first."""
+        """The numbers of lines of both logs and the digests of these lines, and the number of recorded files. What was logged is
+        then on the disk."""
         self.require_present()
         self.metrics.flush()
         self.trajectories.flush()

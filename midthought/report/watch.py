@@ -22,9 +22,16 @@ from midthought.report.run_lock import RunLock
 SILENT_SECONDS = 60 * INTERVAL_SECONDS
 """A running stage that wrote nothing for this long is reported."""
 FIRST_METRICS = (
-    "reward/mean", "exact_match", "loss", "episode/calls", "episode/response_tokens", "kl_reference", "entropy",
-    "grad_norm", "learning_rate",
-)  # fmt: skip
+    "reward/mean",
+    "exact_match",
+    "loss",
+    "episode/calls",
+    "episode/response_tokens",
+    "kl_reference",
+    "entropy",
+    "grad_norm",
+    "learning_rate",
+)
 """Metrics that are shown first, if the stage has them."""
 LINE_SECONDS = 10.0
 """Without a terminal, a line is also printed after this time, if something has changed."""
@@ -64,7 +71,10 @@ class Watched:
 
 
 class RunWatcher:
-    """Reads a run folder again and again; metrics only if they changed. `find`: returns what the guards find in the run."""
+    """Reads a run folder again and again; metrics and findings only if `metrics.jsonl` has changed.
+
+    `find`: returns what the guards find in the run.
+    """
 
     def __init__(self, path: Path, find: Callable[[Path], Iterable[str]] = lambda _: ()) -> None:
         """Raises `CheckpointError` if there is no folder."""

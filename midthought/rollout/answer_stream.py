@@ -1,4 +1,7 @@
-"""Turns the sampled tokens of one answer into pieces of text as they arrive: thoughts, calls, results, the answer."""
+"""Turns the sampled tokens of one answer into pieces of text as they arrive: thoughts, calls, results, the answer.
+
+Does not depend on HTTP, engines or tools.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,8 @@ class ChatPolicy:
     """Limits and default sampling options of an answer."""
 
     def with_client_tools(self, tools: Sequence[ToolDefinition]) -> ChatPolicy:
-        """Returns the policy whose prompts also describe the client's tools. Raises `SettingsError` for control tokens."""
+        """Returns the policy whose prompts also describe the client's tools. Raises `SettingsError` if a description spells a
+        control token."""
         if not tools or not isinstance(self.call_format, NativeCallFormat):
             return self
         others = self._own_tools(tools)

@@ -102,7 +102,8 @@ def _without_end(token_ids: Sequence[int], renderer: Renderer) -> str:
 def _require_written(
     answer: Message, token_ids: Sequence[int], before: Sequence[int], renderer: Renderer, call_format: NativeCallFormat
 ) -> None:
-    """Raises `DataError` if an episode would run other calls. Warns if the template leaves out the text or the thought."""
+    """Raises `DataError` if an episode with these tokens would run other calls. Logs a warning if the template leaves out the
+    text or the thought."""
     text, wanted = _without_end(token_ids, renderer), calls_of(answer)
     in_thought = renderer.opens_thought(before, call_format.think_tags[0])
     found = [(call.tool_name, dict(call.parameters)) for call in call_format.parse_all(text, in_thought=in_thought)]
@@ -126,7 +127,8 @@ def _warn_once(what: str) -> None:
 
 
 def with_our_ids(messages: Sequence[Message], make_id: Callable[[str, int], str]) -> list[Message]:
-    """Returns the messages with the ids of `make_id(tool's name, call's number)`, and tools' names beside results."""
+    """Returns the messages with the ids of `make_id(name of the tool, number of the call)`, and the names of tools beside
+    results."""
     said: list[Message] = []
     known: dict[str, tuple[str, str]] = {}
     waiting: list[tuple[str, str]] = []

@@ -1,4 +1,7 @@
-"""Episodes that may outlive an iteration (partial rollouts): finished groups are taken, unfinished ones carried over."""
+"""Episodes that may outlive an iteration (partial rollouts): finished groups are taken, unfinished ones are carried over.
+
+`rollout_batch` decides how many groups are started and when an iteration has enough of them.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,10 @@ OnFinished = Callable[[Trajectory], None] | None
 
 
 class Rollouts(ABC):
-    """Source of a run's trajectories. An episode's seed depends only on `seed`, the purpose, and the episode's number."""
+    """Source of a training run's trajectories: this process or a cluster.
+
+    An episode's seed depends only on `seed`, the purpose, and the episode's number.
+    """
 
     def __init__(
         self,

@@ -143,7 +143,8 @@ class MultiTurnInferenceEngine:
 
     @property
     def awaits_policy(self) -> bool:
-        """Whether to call `step()` without a message: the policy has not answered the prompt or its calls' results yet."""
+        """Whether to call `step()` without a message: the policy has not answered the prompt or the results of its calls
+        yet."""
         return self._conversation is not None and self._conversation.awaits_policy
 
     def step(

@@ -51,7 +51,8 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def trajectory_from_json(row: Mapping[str, Any]) -> Trajectory:
-    """Returns the record that `trajectory_to_json` wrote; what was not finite is NaN. Raises RecordError."""
+    """Returns the record that `trajectory_to_json` wrote; numbers that were not finite are NaN. Raises RecordError if it is
+    invalid."""
     segments = [_segment_from_json(segment) for segment in row["segments"]]
     start = {name: row[name] for name in _AT_START}
     trajectory = Trajectory(Task.from_dict(row["task"]), segments[0].token_ids, **start)
@@ -79,7 +80,10 @@ def save_trajectories(path: str | os.PathLike[str], trajectories: Iterable[Traje
 
 
 def load_trajectories(path: str | os.PathLike[str]) -> list[Trajectory]:
-    """Reads the records of `save_trajectories`, or of a run folder (`checkpoint.keep_episodes`). Raises DataError."""
+    """Reads the records of `save_trajectories`, or all that a run folder has (`checkpoint.keep_episodes`).
+
+    Raises DataError if there is no such file, or a line is not a record.
+    """
     place = Path(path)
     files = sorted((place / EPISODES_FOLDER).glob("*.jsonl")) if place.is_dir() else [place]
     if not files or not files[0].is_file():

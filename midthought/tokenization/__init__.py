@@ -277,7 +277,8 @@ class Renderer:
         return [piece for piece in (*pieces, text[end:]) if piece != ""]
 
     def _encode(self, pieces: Sequence[int | str]) -> list[int]:
-        """Encodes text between two control tokens as a whole: a token may span the end of one text and the start of the next."""
+        """Encodes text between two control tokens as a whole, because a token may contain the end of one text and the start
+        of the next one."""
         token_ids: list[int] = []
         text = ""
         for piece in pieces:

@@ -1,4 +1,7 @@
-"""Renders conversations with a tokenizer's chat template as text, and separates the template's own text from contents."""
+"""Renders conversations with a tokenizer's chat template, and separates the template's own text from the contents.
+
+Does not encode: it returns text. Does not depend on how a particular template writes anything.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ _OF_TRANSFORMERS = frozenset({"raise_exception", "strftime_now", "documents", "c
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Text of a message in the rendered conversation; `text` is what the template made of it (escaped in JSON, …)."""
+    """Text of a message at its place in the rendered conversation. `text` is what the template made of it (escaped in JSON, for
+    example)."""
 
     message: int
     text: str
@@ -216,7 +220,8 @@ def as_tool_calls(calls: Sequence[tuple[str, Mapping[str, Any], str]]) -> list[d
 
 
 def _plain(message: Message, arguments_as_text: bool) -> dict[str, Any]:
-    """Returns the message with arguments as the template expects them, and its thought also under gpt-oss's name."""
+    """Returns the message with the arguments of its calls as the template expects them, and its thought also under the name
+    that gpt-oss reads."""
     if thought := message.get("reasoning_content"):
         message = {"thinking": thought, **message}
     if not message.get("tool_calls"):

@@ -1,3 +1,6 @@
-"""Tools: definitions, call formats, executor, built-in tools, MCP. The public names can be imported from here, too."""
+"""Tools: definitions, call formats, executor, built-in tools, MCP.
+
+The public names of `midthought` can be imported from here, too, as in the setup package.
+"""
 
 from midthought.argument_names import public_name as __getattr__  # noqa: F401

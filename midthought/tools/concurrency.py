@@ -87,7 +87,8 @@ class DaemonThreads:
         self._lock = threading.Lock()
 
     async def run(self, function: Callable[[], T]) -> T:
-        """Awaits `function()` with the caller's context variables. Raises what it raises; RuntimeError instead of SystemExit."""
+        """Awaits `function()`, which sees the caller's context variables. Raises what it raises, or RuntimeError if that is not
+        an Exception (SystemExit)."""
         loop = asyncio.get_running_loop()
         job = _Job(functools.partial(contextvars.copy_context().run, function), loop, loop.create_future())
         self._inbox().put(job)

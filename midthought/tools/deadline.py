@@ -45,7 +45,8 @@ async def within(seconds: float, coroutine: Coroutine[Any, Any, T], *, on_uncanc
 
 
 async def contained(coroutine: Awaitable[T]) -> T:
-    """Turns SystemExit and KeyboardInterrupt into RuntimeError: a task would raise them out of the event loop."""
+    """Turns SystemExit and KeyboardInterrupt into RuntimeError: a task would raise them out of the event loop, and whoever
+    awaits the task would not get them."""
     try:
         return await coroutine
     except (SystemExit, KeyboardInterrupt) as stop:

@@ -1,4 +1,7 @@
-"""A tool: its definition, which the model reads, and the class that users extend. Independent of call formats."""
+"""A tool: its definition, which the model reads, and the class that users extend.
+
+Does not depend on how a call is written (call formats) or when it runs (executor).
+"""
 
 from __future__ import annotations
 
@@ -209,14 +212,16 @@ class Tool(ABC):
     definition: ToolDefinition
     """Class attribute, or set in `__init__`, or given to `super().__init__(definition)`."""
     pure: bool = False
-    """Equal arguments give equal results, without side effects: equal calls run once for all episodes of a rollout."""
+    """True if, during one rollout, equal arguments give equal results and a call has no side effects. Equal calls then run
+    once for all episodes."""
     timeout_seconds: float | None = None
     """Deadline of one call, retries included; None: that of the tool executor."""
     max_concurrency: int | None = None
     """Limit on simultaneous calls of this tool in a tool executor; None: only the limit of all tools. Set it if calls
     compute rather than wait: more calls than processors only bring each call closer to its deadline."""
     retries: int | None = None
-    """Retries of a call that raised, if they do no harm. None: the executor's number for a pure tool, else 0."""
+    """Number of retries of a call that raised; set it only if a retry does no harm. None: the tool executor's number for a
+    pure tool, otherwise 0."""
     reads_thought: bool = False
     """Whether `execute` is also passed `thought`: what the policy wrote before the call, since its prompt or the latest result.
     The model cannot pass it, and it is not in the record of the call. Empty if a call does not come from an episode."""

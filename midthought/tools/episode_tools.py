@@ -1,4 +1,7 @@
-"""The stateful tools of one episode: opened by the first call of each, closed with the episode."""
+"""The stateful tools of one episode: opened by the first call of each, closed with the episode.
+
+Does not depend on call formats, limits or retries.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,10 @@ class EpisodeTools:
         return bound
 
     async def close(self) -> None:
-        """Closes the opened tools, each within the deadline. Never raises (`close` errors are logged), and is not interrupted."""
+        """Closes the opened tools, each within the tool executor's deadline.
+
+        Never raises: what a tool's `close` raises is logged. Cancelling does not interrupt it.
+        """
         self._is_closed = True
         if self._opening:
             await asyncio.shield(self._close_all())

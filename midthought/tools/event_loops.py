@@ -133,7 +133,8 @@ class ToolLoop:
         return 0.0 if pinged_at is None else time.monotonic() - pinged_at
 
     def _blocking_line(self) -> str | None:
-        """Returns the line of the tool's code that the thread executes; None if it is in other code, or gets no CPU time."""
+        """Returns the line of the tool's code that the thread is executing; None if it is in other code, for example because
+        it gets no CPU time."""
         frame: FrameType | None = sys._current_frames().get(self._thread.ident or 0)
         line = None
         while frame is not None:
@@ -161,7 +162,8 @@ def _forget(key: int) -> None:
 
 
 async def settled(function: Callable[[], Any], tool: Tool, threads: DaemonThreads) -> Any:
-    """Returns the result of a method of this tool, or of one that it opened: in a thread, or on the tool's loop."""
+    """Returns the result of a method of this registered tool, or of one that it has opened: a plain function runs in a
+    thread, a coroutine on the tool's loop."""
     if inspect.iscoroutinefunction(function):
         return await loop_of(tool).run(function, threads)
     result = await threads.run(function)

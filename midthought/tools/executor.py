@@ -104,7 +104,30 @@ class _LoopState:
 
 
 class ToolExecutor:
-    """Runs the calls of a turn concurrently, each under a deadline. A failed call becomes an event that the model reads."""
+    """Runs the calls of a registry's tools. Evaluation arms (tool off, shuffled, oracle) extend it and override `answer`.
+
+    Limits: `timeout_seconds` per call, from the start of its execution, or the tool's own. At most `max_concurrency` calls
+    run at once over all episodes, at most `max_threads` of them in threads (tools with a plain `execute`): a thread needs
+    memory, and threads that compute slow down everything, while a waiting coroutine costs almost nothing. A tool's own
+    `max_concurrency` is an additional limit. While four times `max_threads` calls that missed their deadline still run, further
+    calls that need a thread fail at once (UNAVAILABLE).
+
+    Retries: a call that raised is run again after a short pause and before its deadline, `tool.retries` times, or `retries`
+    times if the tool is `pure`. Then `metadata["num_attempts"]` of the event is the number of runs.
+
+    Equal calls of a `pure` tool share one run while it is in progress, and within a `rollout` all of them do, over all
+    episodes: the result depends only on the arguments. The events of all but the first have `metadata["shared"]`. A failure
+    is shared only by the calls that waited for it. Arms answer by task, so their calls are not shared.
+
+    A stateful tool (one that overrides `Tool.open`) has a separate object in every episode (`for_episode`). Its calls in
+    one episode run one after the other; `max_concurrency` applies to all episodes together.
+
+    After `max_failures` consecutive calls that missed their deadline or had no connection, calls of the tool fail at once
+    (UNAVAILABLE), and every `pause_seconds` one trial call is run. None: never. Other errors do not count. Deadlines and
+    pauses depend on the clock, so such failures change episodes in deterministic mode, too.
+
+    The rollout loop cuts results to tokens. Raises `SettingsError` if a limit is out of range.
+    """
 
     def __init__(
         self,

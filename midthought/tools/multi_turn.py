@@ -156,7 +156,8 @@ class MultiTurnManager:
 
 
 def tool_metrics(events: Sequence[ToolEvent]) -> dict[str, Any]:
-    """Returns `num_tool_calls`, `successful_tool_calls`, and `tools_used`: names of the called tools, each once."""
+    """Returns `num_tool_calls` (with any outcome), `successful_tool_calls`, and `tools_used`: the names of the tools that
+    were called, each once, in order."""
     used = dict.fromkeys(event.call.tool_name for event in events if event.outcome not in _NOT_A_TOOL)
     return {
         "num_tool_calls": len(events),

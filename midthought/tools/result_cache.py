@@ -51,7 +51,8 @@ class ResultCache(Generic[T]):
                 self._runs.clear()
 
     async def get(self, key: str, compute: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T, bool]:
-        """Returns the result, the same object for all callers, and whether an earlier call started the run."""
+        """Returns the result and whether it is shared, that is, an earlier call started the run. All callers get the same
+        object."""
         run = self._runs.get(key)
         is_shared = run is not None
         if run is None:

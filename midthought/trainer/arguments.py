@@ -146,7 +146,8 @@ def make_prompts(
     system_prompt: str,
     describe_tools: bool,
 ) -> PromptBuilder:
-    """Returns the builder of prompts; `tools` None: none. Raises SettingsError for a tool outside a list or a wrong format."""
+    """Returns the builder of the episodes' prompts; `tools` None: no tools. Raises SettingsError for a tool outside a list or a
+    wrong call format."""
     if not isinstance(system_prompt, str):
         raise SettingsError(f"system_prompt={system_prompt!r:.80}: give a text")
     if isinstance(tools, Tool):

@@ -29,7 +29,8 @@ MAX_SAMPLES = 200
 
 
 class ShuffledDemonstrations:
-    """Gives each step demonstrations of about `batch_tokens` tokens, chosen at random by `key` and the step only."""
+    """Gives each step demonstrations of about `batch_tokens` tokens in total. Their random choice depends only on `key` and the
+    step."""
 
     def __init__(self, demonstrations: Sequence[Trajectory] | LazyDemonstrations, batch_tokens: int, key: str) -> None:
         self._demonstrations, self._batch_tokens, self._key = demonstrations, batch_tokens, key
@@ -201,7 +202,8 @@ def _rows(given: Any) -> Iterator[Row]:
 
 
 def _without_unused_nulls(message: Message, registry: ToolRegistry) -> Message:
-    """Drops null arguments that the tool does not take: a `datasets.Dataset` gives each call the keys of all calls."""
+    """Returns the message without arguments of null that the tool does not take: a `datasets.Dataset` gives each call the keys of
+    all calls."""
     if not message.get("tool_calls"):
         return message
     types = {each.name: each.parameters_schema().get("properties", {}) for each in registry.definitions()}

@@ -67,7 +67,8 @@ def sort_episodes(data: RolloutData, training: TrainingConfig, rolled_out: Rollo
 
 
 def stream_state(source: Rollouts, rolled_out: RolloutBatch | None = None) -> dict[str, Any]:
-    """Returns the pending episodes for a checkpoint: of the source's stream and of a rollout not trained on yet."""
+    """Returns the pending episodes for a checkpoint: from the source's stream, and from a rollout that was not trained on
+    yet. Empty if there is no stream."""
     if source.stream is None:
         return {}
     return {"stream": source.stream.state(rolled_out.data if rolled_out is not None else ())}

@@ -1,4 +1,7 @@
-"""The parts of a trainer that sample and learn: the learner, the engine, and the sources of episodes."""
+"""The parts of a trainer that sample and learn: the learner, the engine, and the sources of episodes.
+
+Does not know about checkpoints on disk, metrics of earlier iterations, or the run folder.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,8 @@ class LearningParts:
         self.held_out = make(episode=tasks.held_out_episode)
 
     def setup(self, choice: Choice, path: Path | None, *, is_untaught: bool) -> Setup:
-        """Returns what the doctor examines. `is_untaught`: the weights are random, so no episodes are sampled."""
+        """Returns what the doctor's checks examine. `path`: the run folder. `is_untaught`: the model has random weights, so no
+        episodes are sampled."""
         return setup_of(
             self.config,
             self._tasks,
@@ -149,7 +153,10 @@ class LearningParts:
             save_model(policy, self._policy.tokenizer, path, in_run=in_run, generation=generation)
 
     def close(self) -> None:
-        """Ends servers and workers, before another trainer takes their place. Adapters without effect leave the model."""
+        """Ends servers and workers, before another trainer of the same model takes their place.
+
+        Adapters, which change no output yet, leave the model.
+        """
         self.source.close()
         if has_adapters(self.learner.policy) and not has_adapters(self._policy.model):
             merge(self.learner.policy)

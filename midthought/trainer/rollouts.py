@@ -40,7 +40,10 @@ MAX_LENGTH = 4096
 
 @dataclass(frozen=True, slots=True)
 class PromptBuilder:
-    """Builds prompts: the system prompt, tool instructions unless the chat template describes the tools, the task."""
+    """Builds the prompt of every episode: the system prompt, the tool instructions, then the task.
+
+    If the chat template describes the tools, there are no instructions.
+    """
 
     system_prompt: str
     registry: ToolRegistry

@@ -79,7 +79,8 @@ class RunGuards:
         self.restart(config)
 
     def restart(self, config: RecipeConfig, rows: Iterable[Mapping[str, Any]] = (), path: Path | None = None) -> None:
-        """Forgets everything. `rows`: what the run logged before, which is not reported again. `path`: the run folder, if any."""
+        """Forgets everything. `rows`: what the run has logged before; what was wrong then is not reported again. `path`: the run
+        folder, if any."""
         self._monitor = Monitor(config.to_dict())
         self._path = path
         for row in rows:

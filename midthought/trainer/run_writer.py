@@ -41,7 +41,8 @@ NUM_SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class RunStage:
-    """Makes a trainer one stage of a larger run, whose owner opens and closes the folder and writes settings and summary."""
+    """Makes a trainer one stage of a larger run. The owner of the run opens the folder, writes the settings, the summary and the
+    report, and closes it."""
 
     folder: RunFolder
     name: str
@@ -232,5 +233,6 @@ def record(
 
 
 def disk_of(writer: RunWriter | None) -> AbstractContextManager[None]:
-    """Raises errors of the run folder's disk as `StorageError`, with how to continue; does nothing without a folder."""
+    """Raises errors of the run folder's disk in the block as `StorageError`, with how to continue. Without a run folder it does
+    nothing."""
     return nullcontext() if writer is None else storage_errors(writer.run.path, THEN_RESUME)

@@ -44,7 +44,10 @@ def sft_settings(values: Mapping[str, Any], config: RecipeConfig, *, is_created:
 
 
 class SftStage:
-    """The supervised steps of a trainer, in its run folder if it has one: continued, or their result if they are done."""
+    """The supervised steps of a trainer, in its run folder if it has one.
+
+    A resumed run continues the steps, or returns their result if they are done.
+    """
 
     def __init__(
         self, given: TrainerSettings, tokenizer: Any, demonstrations: Any, console: Console, writer: RunWriter | None

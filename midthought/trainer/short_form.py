@@ -89,7 +89,8 @@ def by_section(
 
 
 def require_environment(settings: Mapping[str, Any], dataset: Any) -> None:
-    """Raises SettingsError for `max_steps` beside a data set: other packages call the number of iterations so."""
+    """Raises SettingsError for `max_steps` beside a data set: it limits the steps of an environment, and other packages call the
+    number of iterations so."""
     if dataset is not None and "max_steps" in settings:
         raise SettingsError(
             f"max_steps={settings['max_steps']!r:.40}: it is the limit of steps in an environment (environment.max_steps), and "
@@ -141,7 +142,8 @@ def _is_pair(rewards: Any) -> bool:
 
 
 def _of_name(name: Any, value: Any) -> Any:
-    """Returns an item of a mapping as one of a list: `{name: function}` and `{name: (function, weight)}` are named."""
+    """Returns an item of a mapping as one of a list: of `{"name": function}` and `{"name": (function, weight)}` the named
+    function, otherwise (reward, weight)."""
     function, weight = value if isinstance(value, tuple) and len(value) == 2 else (value, 1.0)
     return RewardPart(name, weight, function) if isinstance(name, str) and callable(function) else (name, value)
 

@@ -1,4 +1,7 @@
-"""Supervised steps of `Trainer.sft` and the recipes' warm-up: progress, metrics, checkpoints, precision, Ctrl-C."""
+"""Supervised steps with all that surrounds them: progress, metrics, checkpoints, precision, Ctrl-C.
+
+`Trainer.sft` and the recipes' warm-up use it. Does not depend on the source of the demonstrations.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A trainer's state besides weights and optimizer: iteration, metrics, best validation, rollbacks; its checkpoints."""
+"""The state of a trainer that is neither weights nor optimizer: iteration, metrics, best validation, rollbacks.
+
+Also writes and reads a trainer's checkpoint.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Records that all packages share. The central one is `Trajectory`: the rollout writes it, the learner reads it."""
+"""Records that all packages share. The central one is `Trajectory`: the rollout writes it, the learner reads it.
+
+Does not depend on tokenizers, models or tools: token ids are integers, log-probabilities are floats.
+"""
 
 from midthought.types.reasons import Finish as Finish
 from midthought.types.reasons import SpanKind as SpanKind

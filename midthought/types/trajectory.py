@@ -273,7 +273,8 @@ class Trajectory:
 
     @TurnList
     def rewards(self) -> list[float]:
-        """Reward by turn, calls and spans included; the episode's is in the last turn. Before scoring: the environment's."""
+        """Reward by turn, with the rewards of its calls and spans; the episode's reward is added to the last turn. Before
+        scoring: the environment's rewards."""
         if self.reward is None:
             return [turn.reward for turn in self.turns]
         by_turn = [*self.reward.turns, *[0.0] * (len(self.turns) - len(self.reward.turns))]

@@ -79,7 +79,8 @@ class Turn:
     model_output: str = ""
     """The policy's text, without tool results."""
     answer: str | None = None
-    """The answer in `model_output` if the chat template marks it (gpt-oss: `final`); None: the text after the thought."""
+    """The answer in `model_output` if the chat template marks it (gpt-oss: the channel `final`); None: the text after the
+    thought."""
     begins_in_thought: bool = False
     """Whether the chat template opened the thought that the policy continues."""
     parsed_action: ParsedAction | None = None
@@ -87,7 +88,8 @@ class Turn:
     tool_call: ToolCall = field(default_factory=ToolCall)
     """The executed first call with its result; empty and falsy if there was no call."""
     observation: str | None = None
-    """Reply of the environment or the user, or None; of a turn with calls in a conversation by hand: the results."""
+    """Reply of the environment or the user; None if there was none. In a conversation by hand, of a turn with calls: the
+    results."""
     reward: float = 0.0
     """Reward from the environment for this turn."""
     done: bool = False

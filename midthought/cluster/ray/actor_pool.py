@@ -83,7 +83,10 @@ class ActorPool:
         return self._cluster is not None
 
     def open(self) -> None:
-        """Reserves resources and starts the actors. Raises `SettingsError` (cluster, resources), `EngineError` (no start)."""
+        """Reserves resources and starts an actor for each slot.
+
+        Raises `SettingsError` if there is no cluster or it has too few free resources, `EngineError` if no actor starts.
+        """
         self._cluster = RayCluster(self.settings)
         try:
             self._model_ref = ray.put(self._model)

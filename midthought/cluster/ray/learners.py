@@ -44,7 +44,10 @@ class RayWorkerGroup:
         self._actors: list[Any] = []
 
     def start(self, models: Models, training: TrainingConfig, schedule: TrainingSchedule) -> None:
-        """Starts the ranks. Raises `SettingsError` (resources, models that cannot be pickled), `EngineError` (a rank)."""
+        """Starts the ranks.
+
+        Raises `SettingsError` if resources are missing or the models cannot be pickled, `EngineError` if a rank does not start.
+        """
         loss = training.policy_loss, POLICY_LOSSES.find(training.policy_loss)
         tensors = models.tensors()
         learning = {name for name, tensor in tensors.items() if tensor.requires_grad}
@@ -67,7 +70,10 @@ class RayWorkerGroup:
         self._all("join", joining, seconds, "start")
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Calls the method on all ranks; returns the first's result. Raises a rank's error, or `EngineError`; then all stop."""
+        """Calls the method on all ranks and returns the result of the first.
+
+        Raises what a rank raises, or `EngineError` if one dies; in both cases all ranks are stopped.
+        """
         if not self._actors:
             raise EngineError(f"the learner's ranks have ended; {_REMEDY}")
         reference = ray.put(arguments)

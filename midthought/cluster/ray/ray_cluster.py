@@ -1,4 +1,7 @@
-"""Connects to a running Ray cluster or starts one, and reserves resources in it. Independent of models and episodes."""
+"""Connects to a running Ray cluster or starts one, and reserves resources in it.
+
+Does not depend on models, episodes or weights.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Runs a rollout on Ray workers: distributes episodes, receives trajectories, and reruns the episodes of dead workers."""
+"""Runs a rollout on Ray workers: distributes episodes, receives trajectories, and reruns the episodes of dead workers.
+
+`actor_pool` starts the workers, `worker` runs the episodes.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,10 @@ class RolloutWorkerGroup:
         self._references: dict[str, Any] = {}
 
     def share_object(self, thing: object, what: str) -> None:
-        """Sends this object to each worker once, afterwards only its name. Raises `SettingsError` if it cannot be pickled."""
+        """Sends this object to each worker once; afterwards only its name is sent. Later changes to it are not sent.
+
+        Raises `SettingsError` if it cannot be pickled.
+        """
         if self._name_of(thing) is None:
             self._shared_objects[f"{what} {len(self._shared_objects)}"] = thing, self.serialize(thing, what)
 

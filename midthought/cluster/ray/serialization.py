@@ -1,4 +1,7 @@
-"""Serializes objects for Ray workers, large shared ones by reference. An error names the part that cannot be pickled."""
+"""Serializes objects for Ray workers. Large shared objects are sent by reference.
+
+If an object cannot be pickled, the error names the part at fault and its path.
+"""
 
 from __future__ import annotations
 

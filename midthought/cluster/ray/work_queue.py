@@ -55,7 +55,10 @@ class WorkQueue:
         self._num_consecutive_deaths = 0
 
     def lose(self, part: EpisodeIndices, cause: str) -> list[int]:
-        """Queues a dead worker's episodes again; returns those that failed. Raises `EngineError` if workers keep dying."""
+        """Queues the unfinished episodes of a dead worker again. Returns the episodes that have failed instead.
+
+        Raises `EngineError` if workers keep dying and no episode finishes.
+        """
         left = tuple(index for index in part if index not in self._done)
         self._num_deaths.update(left)
         self._num_consecutive_deaths += 1

@@ -20,7 +20,10 @@ def has_verl() -> bool:
 
 
 def require_verl(python: str | None = None) -> str:
-    """Returns the interpreter that runs verl: `python`, else this one. Raises `MissingExtraError`, or `SettingsError`."""
+    """Returns the interpreter that runs verl: `python`, else this one.
+
+    Raises `MissingExtraError` if it has no verl, `SettingsError` if the interpreter does not exist.
+    """
     if python is None:
         if not has_verl():
             raise MissingExtraError("verl", "verl")
@@ -34,7 +37,10 @@ def require_verl(python: str | None = None) -> str:
 
 
 def compose(words: Sequence[str], name: str = "ppo_trainer") -> Any:
-    """Returns the configuration (a DictConfig) of a verl trainer with these overrides. Raises `SettingsError` for wrong ones."""
+    """Returns the whole configuration of one of verl's trainers (a DictConfig) with these overrides.
+
+    Raises `SettingsError` for an unknown key or an invalid value.
+    """
     from hydra import compose as compose_config
     from hydra import initialize_config_module
     from hydra.errors import HydraException

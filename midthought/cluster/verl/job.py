@@ -1,4 +1,7 @@
-"""What a recipe provides for verl: a `VerlJob` when the bundle is written, an `EpisodeSetup` on verl's workers."""
+"""What a recipe provides for verl: a `VerlJob` when the bundle is written, an `EpisodeSetup` on verl's workers.
+
+Does not depend on a recipe or on verl.
+"""
 
 from __future__ import annotations
 

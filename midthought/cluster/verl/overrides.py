@@ -1,4 +1,7 @@
-"""Translates our settings into verl's (0.9.1): a table of its keys with their source and value. Does not import verl."""
+"""Translates our settings into verl's: a table of verl's keys with their source and value.
+
+Written for verl 0.9.1. Does not import verl.
+"""
 
 from __future__ import annotations
 

@@ -75,7 +75,10 @@ def _to_json(value: Any) -> Any:
 
 
 def task_of(row: Mapping[str, Any]) -> Task:
-    """Returns the task of a row of verl's data: `extra_info.task`, else from the other fields. Raises `DataError`."""
+    """Returns the task of a row of verl's data: from `extra_info.task` if present, else from the row's other fields.
+
+    Raises `DataError` if `extra_info.task` cannot be read.
+    """
     extra_info = row.get("extra_info") or {}
     if (written := extra_info.get("task")) is not None:
         try:

@@ -16,7 +16,10 @@ QUESTION_LABEL, OPTIONS_LABEL, SOLUTION_LABEL = "question", "options", "solution
 
 
 def text_of(row: Mapping[str, Any], *names: str) -> str:
-    """The text of the first column of these names, in any case, that has one; numbers as digits. Raises RowError."""
+    """The text of the first column of these names that has one, ignoring the case of the names; numbers as digits.
+
+    Raises RowError if there is none.
+    """
     found = optional_text(row, *names)
     if found is None:
         raise RowError(f"it has no {' or '.join(map(repr, names))}; it has: {', '.join(map(str, row)) or 'nothing'}")

@@ -1,4 +1,7 @@
-"""Problem sets by name as tasks: from the Hugging Face hub, files, or a seed. `env.answers` judges their answers."""
+"""Problem sets by name, loaded as tasks from the Hugging Face hub, from files, or generated from a seed.
+
+`env.answers` judges their answers.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,10 @@ ASKED: Mapping[str, str] = {
 
 
 def prompt_of(dataset: str, question: str, options: Sequence[str] = ()) -> str:
-    """The user message: question, options as lines `(A) …`, form of the answer. Raises DataError for an unknown data set."""
+    """The user message: the question, the options as lines `(A) …`, and the form of the answer.
+
+    Raises DataError for an unknown data set.
+    """
     if dataset not in ASKED:
         raise DataError(f"unknown data set {dataset!r}. {near_names(dataset, ASKED)}")
     listed = "\n".join(f"({letter}) {option}" for letter, option in zip(LETTERS, options, strict=False))

@@ -26,7 +26,8 @@ KEYS_PER_STEP = 256
 
 Pass = Callable[[], Tensor]
 Record = Callable[[Pass], Pass]
-"""Takes a function of tensors at fixed addresses. Returns one that repeats it, always into the same tensor."""
+"""Takes a function that computes a pass from tensors at fixed addresses. Returns one that repeats it, always into the same
+tensor."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +62,10 @@ def cuda_graphs() -> Record:
 
 
 class _Recording:
-    """A recorded pass of rows `0:num_rows` in their slots over keys `0:length`; rows without a sequence use the spare slot."""
+    """A recorded pass of rows `0:num_rows`, row i in slot i, over keys `0:length`.
+
+    A row without a sequence writes into the cache's spare slot, and its logits are ignored.
+    """
 
     def __init__(
         self, cache: SlotCache, num_rows: int, length: int, device: torch.device, compute: Callable[..., Tensor]
@@ -151,7 +155,10 @@ class StepRecorder:
             self._known = addresses
 
     def replay(self, token_ids: Sequence[int] | Tensor, positions: np.ndarray, slots: np.ndarray) -> Tensor | None:
-        """Returns logits `[n, V]` for rows with one new token each, valid until the next pass; None if none is recorded."""
+        """Returns logits `[n, V]` for `n` rows with one new token each; None if no pass of that size is recorded.
+
+        The tensor is valid until the next pass.
+        """
         if self._layout != self._cache.num_layouts:
             self.clear()
             self._layout = self._cache.num_layouts
@@ -191,7 +198,8 @@ class StepRecorder:
         self.clear()
 
     def _size(self, positions: np.ndarray, slots: np.ndarray) -> tuple[int, int]:
-        """Rounds the numbers of rows (1, 2, 4, 8, then multiples of 8) and keys (multiples of KEYS_PER_STEP, or all) up."""
+        """Returns the numbers of rows (1, 2, 4, 8, then multiples of 8) and keys (multiples of KEYS_PER_STEP, or all), rounded
+        up to few sizes."""
         num_rows, length = int(slots.max()) + 1, int(positions.max()) + 1
         num_rows = 1 << (num_rows - 1).bit_length() if num_rows < 8 else -(-num_rows // 8) * 8
         length = -(-length // KEYS_PER_STEP) * KEYS_PER_STEP if self._reads_all_keys else self._cache.length

@@ -70,7 +70,8 @@ class Decoder:
 
     @classmethod
     def of(cls, policy: Any, *, merge_adapters: bool = True, fused_kernels: bool = True) -> Decoder | None:
-        """Returns the decoder of a known, unmodified model, else None. `fused_kernels`: use `triton_decoder` on a GPU."""
+        """Returns the decoder of a known, unmodified model; None for any other model. `fused_kernels`: use `triton_decoder`
+        on a GPU."""
         if type(policy).__name__ not in _KNOWN or policy.config.hidden_act != "silu":
             return None
         if policy.base_model.rotary_emb.rope_type not in _FIXED_TURNS:
@@ -88,7 +89,8 @@ class Decoder:
         return self._copies.addresses
 
     def __call__(self, token_ids: Tensor, positions: Tensor, batch: SlotBatch, columns: Tensor | None) -> Tensor:
-        """Returns logits `[n, V]` after the tokens at `columns` (None: all), for `[T]` token ids at `[T]` positions."""
+        """Returns logits `[n, V]` after the `n` tokens at the indices `columns` (None: all), for `[T]` token ids at `[T]`
+        positions."""
         if not batch.num_advances:
             self._copies.renew()
         table = self._turns_up_to(batch.longest, self._embeddings.weight)

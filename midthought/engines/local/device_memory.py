@@ -19,6 +19,7 @@ def memory_bytes(device: torch.device) -> int:
 
 
 def to_device(numbers: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Copies numbers to a device from pinned memory, so that the host does not wait for the work that a GPU still has."""
+    """Copies numbers to a device. The host does not wait for the work that a GPU still has: from other than pinned memory it
+    would."""
     tensor = torch.from_numpy(numbers)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

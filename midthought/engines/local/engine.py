@@ -176,7 +176,8 @@ class LocalEngine:
         self._cache_manager.update_weights()
 
     def sleep(self) -> None:
-        """Releases the cache's memory on a GPU for the learner, until the next sample; running requests are computed again."""
+        """Releases the cache's memory on a GPU for the learner; the next sample allocates it again, and running requests are
+        computed again."""
         if self._cache_manager.is_on_gpu:
             self._forward_passes.start_over()
             self._cache_manager.release_cache()

@@ -1,4 +1,7 @@
-"""Computes a model's log-probabilities in float32, one layer at a time, and the deviation of others from them."""
+"""Computes a model's log-probabilities in float32, one layer at a time, and the deviation of others from them.
+
+Does not depend on an engine or a cache.
+"""
 
 from __future__ import annotations
 

@@ -61,7 +61,10 @@ class FusedStep:
         return any(self._plans.values())
 
     def __call__(self, token_ids: Tensor, positions: Tensor, batch: SlotBatch, turns: Tensor) -> Tensor | None:
-        """Returns logits `[n, V]` after `[n]` tokens; None: use other kernels. `turns`: as in `triton_decoder`."""
+        """Returns logits `[n, V]` after `[n]` tokens; None if other kernels are to compute this pass.
+
+        `turns`: `[length, 2, head_dim]`, as in `triton_decoder`.
+        """
         plan = self._plan_for(len(token_ids), turns.shape[2])
         if plan is None:
             return None

@@ -1,4 +1,7 @@
-"""Manages the KV cache: runner, slots (resized as sequences grow), memory, cached prefixes of requests."""
+"""Manages the KV cache: the model's runner, the cache's slots, and their memory.
+
+Resizes slots as sequences grow, and finds cached prefixes of requests. Does not depend on sampling or scheduling.
+"""
 
 from __future__ import annotations
 

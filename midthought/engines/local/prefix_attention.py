@@ -1,4 +1,7 @@
-"""Attention of single queries whose keys have a common prefix: the prefix is read once for all rows of a group."""
+"""Attention of single queries whose keys have a common prefix: the prefix is read once for all rows of a group.
+
+Reading keys and values takes most of the time of a decoding step. Does not depend on slots, episodes or models.
+"""
 
 from __future__ import annotations
 

@@ -337,7 +337,8 @@ def _tensor(numbers: TokenIds | np.ndarray, device: torch.device) -> torch.Tenso
 
 
 def _lay_behind(rows: Sequence[Row], token_ids: list[int], positions: list[int]) -> tuple[list[RowGroup], list[int]]:
-    """Appends the tokens of rows with several new ones; returns the row groups and the index of each row's last token."""
+    """Appends the new tokens of rows with several new tokens after the singles' tokens. Returns the row groups, and the
+    index of each row's last token."""
     several: list[RowGroup] = []
     columns: list[int] = []
     num_singles = 0

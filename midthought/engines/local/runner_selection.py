@@ -70,7 +70,8 @@ def _warn(model: PreTrainedModel, message: str) -> None:
 
 
 class Trial:
-    """Measures a runner on three sequences: prefilled in part, then continued by one token several times, then by several."""
+    """Measures a runner on three sequences: prefilled in part, continued by one token several times, then by several at
+    once."""
 
     def __init__(self, plain: RecomputingRunner) -> None:
         self._plain = plain
@@ -119,7 +120,8 @@ class Trial:
 
 
 def _why_windows_differ(windows: dict[int, int | None], config: Any, layer_types: list[str] | None) -> str | None:
-    """Returns why the layers' sliding windows differ from the config, also beyond the length of the test sequences."""
+    """Returns the reason if the layers' sliding windows differ from the config. Windows longer than the test sequences do
+    not change the numbers."""
     if len(windows) != config.num_hidden_layers:
         return f"{len(windows)} of its {config.num_hidden_layers} layers ask for attention the usual way"
     configured = getattr(config, "sliding_window", None)

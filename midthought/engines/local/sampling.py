@@ -100,7 +100,8 @@ class SamplingBatch:
         return slice(None) if len(rows) == num_rows else to_device(np.array(rows), self.device)
 
     def running_sums(self, probabilities: torch.Tensor) -> torch.Tensor:
-        """Returns cumulative sums `[n, V]` in float64, in one buffer: allocating it costs as much as summing."""
+        """Returns cumulative sums `[n, V]` in float64, in a buffer that is allocated once: reallocating costs as much as
+        summing."""
         if self._sums is None or self._sums.shape != probabilities.shape or self._sums.device != probabilities.device:
             self._sums = torch.empty_like(probabilities, dtype=torch.float64)
         return self._sums.copy_(probabilities).cumsum_(-1)
@@ -170,7 +171,8 @@ def _inverse_cdf(probabilities: torch.Tensor, uniforms: torch.Tensor, ways: Samp
 
 
 def _passed(sums: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the column at which cumulative sums `[n, C]` exceed the target `[n, 1]`, and the target, below the total."""
+    """Returns the column at which cumulative sums `[n, C]` exceed the target `[n, 1]`, and the target, limited to below the
+    total."""
     total = sums[:, -1:]
     target = torch.minimum(target, total.nextafter(total.new_zeros(())))
     return torch.searchsorted(sums, target, right=True).clamp_(max=sums.shape[1] - 1), target

@@ -1,4 +1,7 @@
-"""Attention that reads the slotted cache in place, for all rows of a pass, registered in transformers' interface."""
+"""Attention that reads the slotted cache in place, for all rows of one forward pass.
+
+It is registered in transformers' attention interface, so the models' own code runs unchanged.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ def slot_attention(
     softcap: float | None = None,
     **unused: Any,
 ) -> tuple[torch.Tensor, None]:
-    """`attend` with transformers' signature: takes `[1, heads, T, head_dim]`, returns `[1, T, heads, head_dim]`, no weights."""
+    """`attend` with transformers' signature: takes `[1, heads, T, head_dim]`, returns `[1, T, heads, head_dim]` and no
+    weights."""
     index: int = module.layer_idx  # type: ignore[assignment]
     query, key, value = (each[0].transpose(0, 1) for each in (query, key, value))
     attended = attend(slot_batch, index, query, key, value, scaling=scaling, window=sliding_window, softcap=softcap)
@@ -133,7 +137,8 @@ def _attend_packed(
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """Computes attention of the new tokens of all rows with several, `[T, heads, head_dim]`, over copies of cached keys."""
+    """Computes attention of the new tokens of all rows with several, `[T, heads, head_dim]`, in one call. Their cached keys and
+    values are copied."""
     several = slot_batch.several
     key, value = (
         torch.cat([cached[rows.slots, :, : rows.length].transpose(1, 2).flatten(0, 1) for rows in several])
@@ -180,7 +185,8 @@ def _attend_in_steps(
     scaling: float | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """Computes attention in separate operations: soft-capped scores, or (faster) few queries with shared keys on a CPU."""
+    """Computes attention in separate operations: for soft-capped scores, and, because it is faster there, for few queries
+    that share keys in fp32 on a CPU."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     scaled = query if scale == 1.0 else query * scale
     scores = torch.bmm(scaled.flatten(0, 1), keys.flatten(0, 1).transpose(1, 2))

@@ -1,4 +1,5 @@
-"""Input of slotted attention in one forward pass: the rows' new tokens, their masks, and their places in the cache."""
+"""Input of the slotted attention of one forward pass: which rows have which new tokens, their masks, and their places in the
+cache."""
 
 from __future__ import annotations
 
@@ -139,7 +140,8 @@ class SlotBatch:
         self._growing_mask = None
 
     def write(self, index: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes the new keys and values, `[T, kv_heads, head_dim]`, into the cache. Returns all of the layer."""
+        """Writes the new keys and values, `[T, kv_heads, head_dim]`, into the cache. Returns all keys and values of the
+        layer."""
         keys, values = self.cache.layer(index, key, value)
         num_singles = len(self.slots)
         if num_singles:

@@ -1,4 +1,7 @@
-"""Triton kernels that sample one token per row by inverse CDF; the logits are read once. Importing them needs Triton."""
+"""Triton kernels that sample one token per row by inverse CDF: two kernels, which read the logits once.
+
+Import this module only where Triton is installed.
+"""
 
 from __future__ import annotations
 

@@ -89,7 +89,8 @@ class Projection:
 
     @property
     def weights(self) -> Sequence[Tensor] | None:
-        """The weight of each map, `[out, in]`; None if there are biases or adapters that are called."""
+        """The weight of each map, `[out, in]`; None if outputs are more than products with them: biases, adapters that are
+        called."""
         if self._laid_out is not None:
             weight, bias = self._laid_out
             return weight.t().split(self._sizes) if bias is None else None
@@ -183,7 +184,8 @@ def _joined(parts: Sequence[Tensor], before: Tensor | None) -> Tensor:
 
 
 def normed(norm: Any, hidden: Tensor) -> Tensor:
-    """Applies an RMS norm (arXiv 1910.07467). In half precision it calls the module: modules round at different steps."""
+    """Applies an RMS norm (arXiv 1910.07467). In half precision it calls the module, because modules round at different
+    steps."""
     return rms_normed(hidden, norm.weight, norm.variance_epsilon) if hidden.dtype == torch.float32 else norm(hidden)
 
 

@@ -187,7 +187,10 @@ class ServerEngine:
             self._transport = FOLDER
 
     async def _call_all(self, ask: Callable[[Session, Endpoint], Awaitable[None]], what: str) -> None:
-        """Calls `ask` for all servers concurrently. Raises `EngineError` if none can be reached, warns if some cannot."""
+        """Calls `ask` for all servers concurrently. Raises `EngineError` if none can be reached, warns if some cannot.
+
+        Other errors are raised unchanged.
+        """
         session, endpoints = self._connections.session(), self._endpoints.all
         asked = [ask(session, endpoint) for endpoint in endpoints]
         answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -227,7 +230,10 @@ class ServerEngine:
             self.policy_version, self.is_asleep = policy_version, False
 
     async def sleep(self) -> None:
-        """Makes the servers started for that release their GPU memory until the next `publish`; running samples end first."""
+        """Makes the servers release their GPU memory until the next `publish`, if they were started for that.
+
+        Waits for running samples.
+        """
         if self._can_sleep and not self.is_asleep:
             async with self._update_lock.changing(self.retry_policy.total_timeout_seconds):
                 self.is_asleep = True

@@ -22,7 +22,10 @@ TERMINATE_SECONDS = 5.0
 
 
 def guarded(words: Sequence[str]) -> list[str]:
-    """Returns a command line that does not outlive this process. Start it with `start_new_session`: its group is killed."""
+    """Returns a command line that does not outlive this process.
+
+    Start it with `start_new_session`, because the rest of its process group is killed.
+    """
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *words]
 
 

@@ -68,7 +68,10 @@ class Preparation:
                 await self._updates.load(endpoint, self.publication)
 
     async def identify(self, session: Session, endpoint: Endpoint) -> None:
-        """Checks the server's model, tokenizer and log-probabilities. Raises `SettingsError` if one is not as needed."""
+        """Checks the server's model, tokenizer and log-probabilities.
+
+        Raises `SettingsError` if one of them differs from what is needed.
+        """
         ask = functools.partial(self._connections.ask, endpoint)
         name, length = await find_model(ask, endpoint.url, self._model)
         if self._probe is not None:

@@ -143,7 +143,10 @@ class ServerProcess:
 
 
 def start_guarded(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Starts a server in its own session, which ends with this process (`guard`). Raises `EngineError` without the program."""
+    """Starts a server in its own session; it ends with this process (`guard`). Signals to the result reach the server.
+
+    Raises `EngineError` if the program does not exist.
+    """
     if shutil.which(command[0], path=(options.get("env") or os.environ).get("PATH", os.defpath)) is None:
         raise EngineError(f"the server cannot be started with {command[0]!r}: there is no such program; check its path")
     return subprocess.Popen(guarded(command), start_new_session=True, **options)

@@ -36,7 +36,10 @@ class WeightUpdates:
         return await self._sender_of(endpoint).refusal(self._routes(endpoint))
 
     async def load(self, endpoint: Endpoint, new: Publication) -> None:
-        """Makes the server, awake, load the weights, and checks that it uses them. Raises `EngineError` if it does not."""
+        """Makes the server load the weights, and checks that it uses them. Wakes it up first.
+
+        Raises `EngineError` if it does not load them or computes something else.
+        """
         old, endpoint.loaded = endpoint.loaded, None
         try:
             if new.adapter is None:

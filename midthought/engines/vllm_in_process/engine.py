@@ -332,7 +332,10 @@ class VLLMInProcessEngine:
 
 
 def _end(loop: BackgroundLoop, llm: AsyncLLM) -> None:
-    """Stops vLLM, also at garbage collection and exit. On vLLM's own loop, which cannot wait for itself, it does nothing."""
+    """Stops vLLM; also called at garbage collection and at the end of the process.
+
+    On vLLM's own loop it does nothing, because a loop cannot wait for itself; vLLM then stops by itself.
+    """
 
     async def end() -> None:
         llm.shutdown(timeout=_TERMINATE_SECONDS)

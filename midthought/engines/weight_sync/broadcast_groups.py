@@ -1,4 +1,7 @@
-"""Groups of processes in which the learner, rank 0, broadcasts tensors to a server's workers."""
+"""Groups of processes in which the learner, rank 0, broadcasts tensors to a server's workers.
+
+Does not depend on messages to the server: those tell the workers to join, and what is broadcast.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,10 @@ class NcclGroup:
 
 
 class TorchGroup:
-    """A torch process group, besides the default one, that ranks join at `tcp://{address}:{port}` by its name (SGLang)."""
+    """A torch process group that the other ranks join with `tcp://{address}:{port}` and the group's name (SGLang).
+
+    It is independent of the default process group.
+    """
 
     def __init__(self, num_ranks: int, device: torch.device, *, name: str, backend: str = "nccl") -> None:
         self.backend = backend

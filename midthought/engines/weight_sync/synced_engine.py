@@ -136,7 +136,10 @@ class SyncedEngine:
         self.engine.close(episode)
 
     def update_weights(self) -> None:
-        """Makes the engine load the changed policy, between samples, and increments the version. Raises `EngineError`."""
+        """Makes the engine load the policy, which was changed in place, and increments the version.
+
+        Waits for running samples; later ones wait. Raises `EngineError` like the constructor.
+        """
         with self._waking:
             self._publish(self.engine.policy_version + 1)
 

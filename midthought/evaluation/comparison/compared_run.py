@@ -80,7 +80,8 @@ class ComparedRun:
 
 
 def read_compared_run(path: str | os.PathLike[str]) -> ComparedRun:
-    """Reads the run at `path`. Raises `CheckpointError`, or `SettingsError` if its settings cannot be read."""
+    """Reads the run at `path`. Raises `CheckpointError` if there is no run or a file of it cannot be read, `SettingsError` if
+    its settings cannot be read."""
     folder = RunFolder(path)
     if not folder.path.is_dir():
         raise CheckpointError(f"{folder.path} is not a folder; give the run folder that `midthought train` wrote")

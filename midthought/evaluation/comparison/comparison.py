@@ -1,4 +1,7 @@
-"""Compares configurations with the first: settings, held-out answers, paired tests, a verdict that names its test."""
+"""Compares configurations: differing settings, held-out answers, paired tests, and a verdict that names its test.
+
+Every configuration is compared with the first one. Does not depend on how the result is shown.
+"""
 
 from __future__ import annotations
 

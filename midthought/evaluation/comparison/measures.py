@@ -58,7 +58,8 @@ class Pairing:
         return [run for pair in self.pairs for side in pair for run in side]
 
     def questions(self, arm: str, step: int) -> list[list[Question]]:
-        """Returns the questions that all runs of each pair answered; the seed chooses questions, so pairs may differ."""
+        """Returns the questions of each pair that all of its runs answered. Recipes choose them by the seed, so pairs may have
+        different ones."""
         found = []
         for first_runs, second_runs in self.pairs:
             first, *rest = (run.answers[arm][step] for run in (*first_runs, *second_runs))
@@ -84,7 +85,8 @@ def answer_measures(
 
 
 def _logged_exact_match(pairing: Pairing, arm: str, step: int) -> list[MeasureResult]:
-    """Returns the exact match over all questions, by seed; not tested, because not every answer is recorded."""
+    """Returns the exact match over all questions, which is not tested because not every answer is recorded; by seed, it is in the
+    test."""
     ((baseline, other), *more) = pairing.pairs
     logged = [[run.exact_match(arm, step) for run in runs] for runs in (baseline, other)]
     if more or any(None in values for values in logged):

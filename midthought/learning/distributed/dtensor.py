@@ -1,4 +1,7 @@
-"""Converts tensors that may be sharded over several ranks (DTensors of `fsdp`) to whole tensors, and back."""
+"""Converts tensors that may be sharded over several ranks (DTensors of `fsdp`) to whole tensors, and back.
+
+Any other tensor stays as it is. Does not depend on a model.
+"""
 
 from __future__ import annotations
 

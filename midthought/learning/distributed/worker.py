@@ -41,7 +41,10 @@ class LearnerWorker:
         self._moments: dict[str, Tensor] = {}
 
     def join(self, store: dist.Store, number: int, num_ranks: int, timeout_seconds: float) -> None:
-        """Joins as rank `number` of `num_ranks`, and keeps its shard. `timeout_seconds`: most time that a rank waits in a sum."""
+        """Joins as rank `number` of `num_ranks` through `store`, and keeps only this rank's shard of the models.
+
+        `timeout_seconds`: maximum time that a rank waits for the others in a sum.
+        """
         backend = "nccl" if self._device.type == "cuda" else "gloo"
         timeout = timedelta(seconds=timeout_seconds)
         dist.init_process_group(backend, store=store, rank=number, world_size=num_ranks, timeout=timeout)

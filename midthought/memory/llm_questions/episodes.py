@@ -1,4 +1,5 @@
-"""Generates and verifies questions of episodes and pairs, several at once. Cached replies are not requested again."""
+"""Generates and verifies the questions of episodes and of pairs of episodes, several at once. Cached replies of an interrupted
+run are not requested again."""
 
 from __future__ import annotations
 
@@ -139,7 +140,10 @@ async def generate_for_sources(
     plan: GenerationPlan,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[EpisodeQuestions]:
-    """Generates questions for each source, in the same way whatever order replies come in. A lasting error skips a source."""
+    """Generates questions for each source. A lasting endpoint error skips only its source.
+
+    The same replies give the same pairs, whatever their order of arrival.
+    """
     slots = asyncio.Semaphore(plan.num_episodes_at_once)
     num_done = 0
 
@@ -196,7 +200,8 @@ async def _write(
     model: StructuredOutputModel,
     plan: GenerationPlan,
 ) -> list[Pair]:
-    """Generates at most the requested pairs, without unknown part numbers; a pair without a kind has the next requested one."""
+    """Generates at most the requested number of pairs; evidence with unknown part numbers is dropped. A pair without a kind
+    has the next requested one."""
     num_pairs = kinds.total()
     material = {
         "episode": source.title,
@@ -298,7 +303,8 @@ def _windows(chunks: Sequence[Chunk], max_letters: int) -> list[list[Chunk]]:
 
 
 class ContentRuns:
-    """The runs of `NUM_SHARED_WORDS` content words of passages. Function words are left out in English only."""
+    """The runs of `NUM_SHARED_WORDS` content words of passages. Known function words are English: of other languages, all words
+    count."""
 
     def __init__(self, chunks: Iterable[Chunk]) -> None:
         self._runs = set(_runs(" ".join(chunk.transcript for chunk in chunks)))

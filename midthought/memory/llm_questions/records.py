@@ -93,7 +93,8 @@ def _schema(pa: Any) -> Any:
 
 
 def store_questions(rows: pa.Table, uri: str, table: str = TABLE) -> int:
-    """Replaces the rows of the same episodes in the table beside the transcripts; returns its number of rows."""
+    """Writes rows to the table beside the transcripts, replacing the rows of the same episodes; returns the table's number
+    of rows."""
     database = optional("lancedb", "memory").connect(uri)
     pa, compute = optional("pyarrow", "memory"), optional("pyarrow.compute", "memory")
     if table in database.list_tables().tables:

@@ -96,7 +96,8 @@ class StructuredOutputModel:
         raise NoReplyError(f"{self._num_attempts} replies were invalid; the last one {problem}", is_passing=True)
 
     async def _reply(self, request: dict[str, Any], schema: Mapping[str, Any]) -> Reply:
-        """Returns the reply, cached or from the endpoint: with `response_format` if the server supports it."""
+        """Returns the reply from the cache, else from the endpoint: with `response_format` if the server supports it,
+        else with the schema in the prompt only."""
         body = json.dumps(request, sort_keys=True)
         key = hashlib.sha256(f"{self._endpoint.url}\n{body}".encode()).hexdigest()
         if (known := await asyncio.to_thread(self._cache.get, key)) is not None:

@@ -1,4 +1,5 @@
-"""Verifies a pair: answerable only with its evidence, no duplicate, good by the rubric; measures its difficulty."""
+"""Verifies a pair: answerable with its evidence, not answerable without, no duplicate, and good by the rubric. Measures how
+difficult it is."""
 
 from __future__ import annotations
 

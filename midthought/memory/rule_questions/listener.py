@@ -161,7 +161,8 @@ class StatementIndex:
                 self._places.append(Place(turn.stem, turn.speaker, sentence))
 
     def similar(self, text: str, other_than: Sentence, share: float = MAX_SHARED_INFORMATION) -> Iterator[Place]:
-        """Yields the other sentences with at least this share of the text's information (words weighted by IDF)."""
+        """Yields the other sentences that have at least this share of the text's information, each word weighted by its
+        inverse document frequency."""
         weights = {word: self._vocabulary.idf(word) for word in self._vocabulary.content_words(text)}
         found: dict[int, float] = defaultdict(float)
         for word, weight in weights.items():

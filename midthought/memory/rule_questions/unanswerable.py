@@ -1,4 +1,5 @@
-"""Questions with a false premise, so that the memory has no answer: about another speaker, name or episode."""
+"""Questions whose premise is false, so that the memory has no answer: in the words of the other kinds, about another speaker,
+name or episode."""
 
 from __future__ import annotations
 

@@ -52,10 +52,21 @@ ADDITION = (
     "What does {who} add right after saying that {said}?",
 )
 CONTINUATIONS = {
-    "because ": _REASON, "for example ": _EXAMPLE, "for instance ": _EXAMPLE, "so ": _CONCLUSION,
-    "but ": _RESERVATION, "and ": ADDITION, "that ": ADDITION, "that's ": ADDITION, "it ": ADDITION,
-    "it's ": ADDITION, "they ": ADDITION, "this ": ADDITION, "these ": ADDITION, "those ": ADDITION,
-}  # fmt: skip
+    "because ": _REASON,
+    "for example ": _EXAMPLE,
+    "for instance ": _EXAMPLE,
+    "so ": _CONCLUSION,
+    "but ": _RESERVATION,
+    "and ": ADDITION,
+    "that ": ADDITION,
+    "that's ": ADDITION,
+    "it ": ADDITION,
+    "it's ": ADDITION,
+    "they ": ADDITION,
+    "this ": ADDITION,
+    "these ": ADDITION,
+    "those ": ADDITION,
+}
 """By the first words of the sentence that answers: what it is to the sentence before."""
 BLANK = (
     "{who} says that {said}: {wh}?",

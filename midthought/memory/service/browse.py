@@ -43,7 +43,8 @@ class FacetCounts:
 
 
 def page(counts: Mapping[str, int], contains: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
-    """Returns one page of the names that contain this text (ignoring case) with their counts, and how many there are."""
+    """Returns one page of the names that contain this text (ignoring case) with their counts, and the total number of
+    such names."""
     wanted = contains.casefold()
     found = [(name, count) for name, count in counts.items() if wanted in name.casefold()]
     return found[offset : offset + limit], len(found)
@@ -105,7 +106,8 @@ class QuestionTable:
         self._version: dict[str, Any] | None = None
 
     def changed(self) -> list[Task] | None:
-        """Returns all questions if they changed since the last call, else None; none without a table of ours."""
+        """Returns all questions if they changed since the last call, else None. Returns none if there is no such table,
+        or it is not ours."""
         opened = self._open()
         version = opened.list_versions()[-1] if opened is not None else {}
         if version == self._version:

@@ -1,4 +1,5 @@
-"""Requests and responses of the service, with their limits; OpenAPI is generated from them."""
+"""Requests and responses of the service, with their limits; OpenAPI is generated from them. Does not depend on search
+or the server."""
 
 from __future__ import annotations
 

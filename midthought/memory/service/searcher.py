@@ -1,4 +1,7 @@
-"""Concurrent searches, in threads: queries that arrive together are embedded, and compared with all vectors, together."""
+"""Concurrent searches: queries that arrive together are embedded together, and compared with all vectors together.
+
+LanceDB is called in threads. Depends on the store and an event loop, not on HTTP.
+"""
 
 from __future__ import annotations
 

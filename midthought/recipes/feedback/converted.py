@@ -1,4 +1,7 @@
-"""Reads conversations that `midthought feedback convert` wrote, as demonstrations for our own learner and for verl."""
+"""Reads conversations that `midthought feedback convert` wrote, as demonstrations for our own learner and for verl.
+
+Does not depend on problems or critics.
+"""
 
 from __future__ import annotations
 

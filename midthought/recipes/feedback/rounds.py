@@ -1,4 +1,7 @@
-"""Splits an episode into rounds: the answer, whether it is right, the calls about it, the verdict of the feedback."""
+"""Splits an episode into rounds: the answer, whether it is right, the calls about it, and the verdict of the feedback.
+
+Reads turns, tool events and the ground truth from the record. Does not depend on rewards or metrics.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,10 @@ def make_small_policy(config: PodcastConfig, chunks: list[Chunk]) -> tuple[Any, 
 
 
 def instruction(config: PodcastConfig, *, may_abstain: bool = False) -> str:
-    """Returns the system message: the user's, else one for given models. `may_abstain`: with what to say without an answer."""
+    """Returns the system message: the user's, else one for models that the run did not create.
+
+    `may_abstain`: it names the answer to a question that the memory does not answer.
+    """
     if config.questions.instruction is not None:
         return config.questions.instruction
     if not config.model.local_path:

@@ -68,7 +68,8 @@ class QuestionsSection(Section):
     """Questions about the episodes."""
 
     path: str = ""
-    """JSON lines with your own questions (`question`, `answer`, optional `evidence`, `labels`). Empty: generated."""
+    """JSON lines with your own questions (`question`, `answer`, optional `evidence`, `labels`). Empty: generated from the
+    episodes."""
     kinds: list[Kind] = Field(default_factory=lambda: list(DEFAULT_KINDS), min_length=1)
     """Kinds of question: `speaker`, `episode`, `continuation` (complete the quote; too hard for the small model in minutes)."""
     num_train: int = Field(3000, ge=1)

@@ -149,7 +149,10 @@ def _found(memory: RemoteMemory, chunks: Sequence[Chunk], *, is_replayed: bool) 
 
 
 def read_recipe_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:
-    """Reads the settings' transcripts; logs each file that cannot be read. Raises `TranscriptError` if none can."""
+    """Reads the transcripts that the settings name. Logs a warning for each file that cannot be read.
+
+    Raises `TranscriptError`, before anything is written, if no file can be read.
+    """
     folder = read_transcripts(config.memory.transcripts or sample_transcripts())
     for _, reason in folder.failures:
         _log.warning("left out: %s", reason)
@@ -168,7 +171,10 @@ def chunking_of(memory: MemorySection) -> Chunking:
 
 
 def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_path: Path) -> PodcastData:
-    """Returns chunks, questions and their memory, by settings and transcripts only. Writes nothing; errors come first."""
+    """Returns chunks, questions and their memory. Writes nothing, so that errors in the settings are found first.
+
+    The data depend only on the settings and the transcripts.
+    """
     memory, questions, seed = config.memory, config.questions, config.training.seed
     stored = chunk_all(transcripts, chunking_of(memory))
     chunks = chunk_all(transcripts, memory.chunk_words) if memory.chunking == "windows" else stored

@@ -104,7 +104,10 @@ def job(config: PodcastVerlConfig, folder: Path) -> VerlJob:
 
 
 def memory_tool(**options: Any) -> Tool:
-    """Returns the tool for a memory or its service; `options`: the section `memory`. Raises `MemoryStoreError`."""
+    """Returns the recipe's tool for a memory on disk or a memory service; `options` is the section `memory` of the settings.
+
+    Raises `MemoryStoreError` if there is none.
+    """
     memory = MemorySection(**options)
     return search_tool(memory, _opened(memory))
 

@@ -60,7 +60,8 @@ class TensorBoardTracker(Tracker):
             file.write(written.getvalue())
 
     def _new_file(self, folder: Path) -> Path:
-        """Returns a path that TensorBoard, which sorts by name, reads after the folder's files, also if the clock went back."""
+        """Returns the path of a file that TensorBoard, which sorts by name, reads after those in the folder, also if the clock
+        was set back."""
         folder.mkdir(parents=True, exist_ok=True)
         numbers = [int(match[1]) for file in folder.iterdir() if (match := _EVENTS.match(file.name))]
         number = max([int(time.time()), *(number + 1 for number in numbers)])

@@ -109,7 +109,10 @@ def find_tracker(name: str) -> type[Tracker]:
 
 
 class Trackers:
-    """Gives the same record to every tracker. Raises `SettingsError` for an unknown name, and `MissingExtraError`."""
+    """Gives the same record to every tracker.
+
+    Raises `SettingsError` for an unknown name, and `MissingExtraError` if a tracker's package is not installed.
+    """
 
     def __init__(self, names: Iterable[str], run: TrackedRun) -> None:
         self._trackers = {name: find_tracker(name)(run) for name in names}

@@ -14,7 +14,8 @@ class Steppable(Protocol):
     """The part of an environment that the tool uses."""
 
     def step(self, action: str) -> Any:
-        """Returns `(observation, reward, done, info)`, or Gymnasium's five values; plain or `async`."""
+        """Returns `(observation, reward, done, info)`, or Gymnasium's `(observation, reward, terminated, truncated,
+        info)`; plain or `async`."""
         ...
 
 

@@ -1,4 +1,7 @@
-"""A call as a JSON object with the tool's name and its arguments: reading, writing, and errors for the model."""
+"""A call as a JSON object with the tool's name and its arguments: reading, writing, and errors for the model.
+
+Does not depend on the text around the object (call formats) or on which tools exist.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ class CallObject:
         return self.read(value, text)
 
     def read_block(self, text: str, raw_text: str) -> list[ParsedAction]:
-        """Returns the calls of a block: objects or a list, also in a code fence. Other text is one malformed call."""
+        """Returns the calls of a block: one object, several, or a list of them, optionally in a code fence.
+
+        Text that is not JSON throughout is one malformed call.
+        """
         try:
             values = load_values(_without_fence(text.strip()))
         except BadObjectError as bad:

@@ -25,12 +25,21 @@ _ARGUMENTS: dict[str, Any] = {"probekeya": "probevaluea", "probekeyb": "probeval
 _PROBE = ToolDefinition(_TOOL, "probedescription", [ToolParameter(key, "string", "text") for key in _ARGUMENTS])
 _UNSUPPORTED = "the chat template writes calls in a form that is not supported"
 _LABELS = {
-    "<function=": "qwen3_coder", "<tool_call>": "hermes", "<|python_tag|>": "llama", "[TOOL_CALLS]": "mistral",
-    "<｜tool▁call▁begin｜>": "deepseek", "<｜DSML｜": "deepseek", "to=functions.": "harmony",
-    "<|tool_call_begin|>": "kimi", "<|tool_call|>": "tool_call_list", "<|START_ACTION|>": "command_r",
-    "<minimax:tool_call>": "minimax", "<tool_calls>": "hunyuan", "<|tool_call>call:": "gemma",
+    "<function=": "qwen3_coder",
+    "<tool_call>": "hermes",
+    "<|python_tag|>": "llama",
+    "[TOOL_CALLS]": "mistral",
+    "<｜tool▁call▁begin｜>": "deepseek",
+    "<｜DSML｜": "deepseek",
+    "to=functions.": "harmony",
+    "<|tool_call_begin|>": "kimi",
+    "<|tool_call|>": "tool_call_list",
+    "<|START_ACTION|>": "command_r",
+    "<minimax:tool_call>": "minimax",
+    "<tool_calls>": "hunyuan",
+    "<|tool_call>call:": "gemma",
     "<start_function_call>call:": "gemma",
-}  # fmt: skip
+}
 """Known markers, and the names under which formats with them are reported. They have no other effect."""
 
 
@@ -85,7 +94,10 @@ class ChosenCallFormat:
 def choose_call_format(
     renderer: Renderer, definitions: Sequence[ToolDefinition], *, describe_tools: bool = True
 ) -> ChosenCallFormat:
-    """Returns the model's own call format, read from what its template writes. `definitions`: see `NativeCallFormat`."""
+    """Returns the model's own call format if its chat template has one, else `#call` in the thought (`InThoughtFormat`).
+
+    Raises `SettingsError` if the chat template describes the tools, and a description spells a control token.
+    """
     detected = detect_call_format(renderer, definitions)
     if detected.call_format is None:
         return ChosenCallFormat(

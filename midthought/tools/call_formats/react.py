@@ -58,7 +58,8 @@ class ReActFormat(StreamingCallFormat):
         return ReActScanner(self.think_tags, in_thought=in_thought)
 
     def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
-        """Returns a call as the policy should write it, to begin a line. A think tag inside an argument is escaped."""
+        """Returns a call as the policy should write it, for the beginning of a line. A think tag inside an argument is
+        escaped."""
         return f"Action: {tool_name}\nAction Input: {write_json(dict(parameters), self.think_tags)}"
 
     def render_results(self, events: Sequence[ToolEvent]) -> str:

@@ -1,4 +1,7 @@
-"""What the call formats share: a streaming scanner that skips thoughts, and a format that reads a whole turn with it."""
+"""What the call formats share: a streaming scanner that skips thoughts, and a format that reads a whole turn with it.
+
+Does not depend on how a particular format marks its calls.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ class StreamingCallFormat(ABC):
         """Returns a call as the policy should write it. Tags inside an argument are escaped."""
 
     def parse_all(self, text: str, *, in_thought: bool | None = None) -> list[ParsedAction]:
-        """Returns every finished call of a turn's text, also malformed ones. `in_thought` None: see `begins_in_thought`."""
+        """Returns every finished call of a turn's text, malformed ones included.
+
+        `in_thought` None: inferred from the text (`begins_in_thought`).
+        """
         if in_thought is None:
             in_thought = begins_in_thought(text, self.think_tags)
         scanner = self.scanner(in_thought=in_thought)

@@ -1,4 +1,7 @@
-"""Finds tags in a stream of characters, also in quotes and code, and tracks whether a thought is open."""
+"""Finds tags in a stream of characters, and tracks whether a thought is open.
+
+A tag counts everywhere, also in quotes and in code. Does not depend on calls.
+"""
 
 from __future__ import annotations
 
