@@ -7,6 +7,7 @@ import ipaddress
 import os
 import re
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,13 +15,26 @@ from midthought.errors import SettingsError
 
 PLAIN_HTTP_HOSTS = "MIDTHOUGHT_PLAIN_HTTP_HOSTS"
 """Environment variable: hosts, separated by commas, to which keys may go without encryption, for a network that you trust."""
-
-
+MIN_KEY_CHARS = 8
+"""A shorter value of a variable or header is not treated as a key: it would occur in ordinary text."""
+_KEY_NAME = re.compile(
+    r"(?:^|[_-])(?:API[_-]?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|AUTHORIZATION|COOKIE)(?:[_-]|$)",
+    re.IGNORECASE,
+)
 _keys_read: set[str] = set()
 
 
+def is_key_name(name: str) -> bool:
+    """Whether an environment variable or a header of this name holds a key.
+
+    >>> is_key_name("WANDB_API_KEY"), is_key_name("Authorization"), is_key_name("KEYBOARD")
+    (True, True, False)
+    """
+    return _KEY_NAME.search(name) is not None
+
+
 def keys_read() -> frozenset[str]:
-    """Returns every key that `read_key` has returned in this process, so that it can be left out of what is written."""
+    """Returns every key that this process has sent or passed on, so that it can be left out of what is written."""
     return frozenset(_keys_read)
 
 
@@ -74,13 +88,26 @@ def read_key(variable: str | None, *urls: str) -> str:
             f"the environment variable {variable} is not set, or contains characters that no key contains (blanks, line "
             "ends); store the key in it"
         )
+    _keep_key(key, variable, *urls)
+    return key
+
+
+def keep_keys(named: Mapping[str, str], *urls: str) -> None:
+    """Notes which values of variables or headers are keys, as `is_key_name` says. Raises SettingsError if one would go
+    unencrypted to another machine."""
+    for name, value in named.items():
+        key = value.removeprefix("Bearer ").strip()
+        if is_key_name(name) and len(key) >= MIN_KEY_CHARS:
+            _keep_key(key, name, *urls)
+
+
+def _keep_key(key: str, name: str, *urls: str) -> None:
     permitted = os.environ.get(PLAIN_HTTP_HOSTS, "").replace(" ", "").lower().split(",")
     for url in urls:
         host = (urlsplit(url).hostname or "").lower()
         if urlsplit(url).scheme == "http" and not is_loopback(host) and host not in permitted:
             raise SettingsError(
-                f"the key in {variable} would travel unencrypted to {host}: use https, or, in a network that you trust, "
+                f"the key in {name} would travel unencrypted to {host}: use https, or, in a network that you trust, "
                 f"set {PLAIN_HTTP_HOSTS}={host}"
             )
     _keys_read.add(key)
-    return key

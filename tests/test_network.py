@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import pytest
 
 from midthought.engines.servers.vllm import VLLMEngine
 from midthought.env.judge import Judge
-from midthought.errors import SettingsError
+from midthought.errors import McpServerError, SettingsError
 from midthought.feedback.check import check_server
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.memory.remote import RemoteMemory
 from midthought.network import PLAIN_HTTP_HOSTS, read_key
+from midthought.tools.mcp import mcp_tools
 
 PLAIN = "http://node7.example:8000"
 USERS = {
     "engine": lambda: VLLMEngine(PLAIN, "tiny", eos_token_ids=[], api_key_env="OUR_KEY"),
     "memory": lambda: RemoteMemory(PLAIN, token_env="OUR_KEY"),
     "judge": lambda: Judge(model="m", base_url=f"{PLAIN}/v1", api_key_env="OUR_KEY"),
+    "mcp": lambda: mcp_tools(
+        url=f"{PLAIN}/mcp", headers={"Authorization": f"Bearer {os.environ['OUR_KEY']}"}, start_seconds=0.1
+    ),
     "feedback": lambda: check_server(f"{PLAIN}/v1", FeedbackSettings(api_key_env="OUR_KEY")),
 }
 """What sends a key, each made with a server on another machine."""
@@ -54,4 +59,5 @@ def test_everything_that_sends_a_key_keeps_to_this(name: str, monkeypatch: pytes
     with pytest.raises(SettingsError, match="unencrypted to node7"):
         USERS[name]()
     monkeypatch.setenv(PLAIN_HTTP_HOSTS, "node7.example")
-    USERS[name]()  # the name does not exist: what asks at once reports that
+    with contextlib.suppress(McpServerError):  # the name does not exist: what asks at once reports that
+        USERS[name]()

@@ -6,21 +6,17 @@ import hashlib
 import json
 import numbers
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
 from midthought.errors import CassetteError
-from midthought.network import keys_read
+from midthought.network import MIN_KEY_CHARS, is_key_name, keys_read
 
 T = TypeVar("T")
 
 HIDDEN = "…"
 """Replaces a key in a recorded text."""
-_SECRET_NAME = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)", re.IGNORECASE)
-_MIN_SECRET_CHARS = 8
-"""A shorter value of a variable is not treated as a key: it would occur in ordinary text."""
 
 
 def _same(value: Any) -> Any:
@@ -116,7 +112,7 @@ def to_line(entry: Mapping[str, Any]) -> bytes:
 
 def without_keys(value: Any) -> Any:
     """Returns JSON values in which every key of this process is replaced by `HIDDEN`: values of environment variables that
-    are named like keys, and what `network.read_key` has read."""
+    are named like keys, and `network.keys_read`."""
     secrets = _secrets()
     text = json.dumps(value) if secrets else ""
     found = [secret for secret in secrets if json.dumps(secret)[1:-1] in text]
@@ -124,8 +120,8 @@ def without_keys(value: Any) -> Any:
 
 
 def _secrets() -> Iterable[str]:
-    named = (value for name, value in os.environ.items() if _SECRET_NAME.search(name))
-    by_name = {value for value in named if len(value) >= _MIN_SECRET_CHARS}
+    named = (value for name, value in os.environ.items() if is_key_name(name))
+    by_name = {value for value in named if len(value) >= MIN_KEY_CHARS}
     return sorted(by_name | keys_read(), key=len, reverse=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -29,6 +30,11 @@ class WatchServer(ThreadingHTTPServer):
         self.watcher = watcher
         super().__init__((ADDRESS, port), _Handler)
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that leaves is no error; others are printed."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
     @property
     def url(self) -> str:
         return f"http://{ADDRESS}:{self.server_address[1]}/"
@@ -36,6 +42,8 @@ class WatchServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: WatchServer
+    timeout = 10.0
+    """Seconds to wait for a client that sends or reads nothing."""
 
     def do_GET(self) -> None:
         host = self.headers.get("Host", "").rpartition(":")[0]

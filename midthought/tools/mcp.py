@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from midthought.errors import SettingsError
+from midthought.network import keep_keys
 from midthought.references import optional
 from midthought.tools.arguments import TYPES, ArgumentsChecker
 from midthought.tools.bounded_schema import MAX_SCHEMA_CHARS
@@ -25,6 +26,8 @@ _MAX_DEPTH = 64
 """Nesting of lists and objects in arguments. Servers' JSON readers fail at about 200 levels and would never answer."""
 _MAX_REFERENCES = 2
 """Levels of nested references that are replaced by their definitions in prompts."""
+_MAX_CHARS = 10 * MAX_SCHEMA_CHARS
+"""Schemas and descriptions of all tools of a server."""
 _NOT_IN_A_NAME = re.compile(r"[^\w.-]")
 
 
@@ -55,6 +58,8 @@ def mcp_tools(
     if isinstance(command, str) or (command is not None and not command):
         raise SettingsError(f"mcp_tools: command must be a list like ['python', 'server.py'], not {command!r}")
     optional("mcp", "mcp")
+    keep_keys(environment or {})
+    keep_keys(headers or {}, str(url))
     server = Started(command, environment, folder) if command is not None else Remote(str(url), headers)
     connection = Connection(server, timeout_seconds, start_seconds)
     try:
@@ -69,6 +74,13 @@ class McpTools(Sequence[Tool]):
 
     def __init__(self, connection: Connection, prefix: str) -> None:
         self._connection = connection
+        if (
+            sum(len(json.dumps(each.input_schema)) + len(each.description or "") for each in connection.listed)
+            > _MAX_CHARS
+        ):
+            raise McpServerError(
+                f"the descriptions of the server's tools have more than {_MAX_CHARS:,} characters together"
+            )
         self._tools = [McpTool(connection, listed, prefix) for listed in connection.listed]
 
     def __enter__(self) -> Self:

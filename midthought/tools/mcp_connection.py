@@ -10,23 +10,36 @@ import concurrent.futures
 import contextlib
 import logging
 import os
+import signal
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from midthought.cassette.entries import without_keys
 from midthought.errors import McpServerError
 
 _MAX_PAGES = 100
+_MAX_TOOLS = 2000
 _LATER_SECONDS = 1.0
 """The SDK's deadline is this much later than the tool's own, so that the tool executor reports the timeout."""
 _LOG_SECONDS = 1.0
 """Time to read the last lines of a server that has ended."""
 _CLOSE_SECONDS = 15.0
 _MAX_REASON_CHARS = 400
+_LONG_SESSION_SECONDS = 60.0
+"""A server that ended earlier is started again after a pause, which doubles each time, at most this long."""
+_HAS_ENDED = ("Connection closed", "Session terminated")
+"""What the SDK says of a session that has ended. Its codes are also those of other errors."""
+_MAX_MESSAGES = 20
+"""Messages of the SDK about what servers sent, per minute; counted anew for a new connection."""
+_MAX_BODY_BYTES = 64 * 1024 * 1024
+"""Size of a response that is not a stream of events."""
 _LOGGERS = ("mcp.client.stdio", "mcp.client.streamable_http", "client", "mcp.shared.tool_name_validation")
 """Loggers of the SDK that report what a server sent."""
+
+_log = logging.getLogger(__name__)
 
 
 class Started:
@@ -54,21 +67,36 @@ class Started:
             args=[str(word) for word in self._command[1:]],
             env=None if self._environment is None else dict(self._environment),
             cwd=self._folder,
+            encoding_error_handler="replace",
         )
         readable, writable = os.pipe()
         reader = threading.Thread(target=self._read_log, args=(readable,), name="midthought-mcp-log", daemon=True)
         reader.start()
+        groups: list[int] = []
         try:
             with os.fdopen(writable, "w") as log:
                 async with stdio_client(parameters, errlog=log) as streams:
+                    groups = _children_of_this_thread()
                     yield streams
         finally:
+            for (
+                group
+            ) in groups:  # the SDK ends processes that a server has started only if the server does not end by itself
+                with contextlib.suppress(OSError):
+                    os.killpg(group, signal.SIGKILL)
             reader.join(_LOG_SECONDS)
 
     def _read_log(self, readable: int) -> None:
         with os.fdopen(readable, errors="replace") as log:
             while line := log.readline(1000):
                 self._lines.append(line)
+
+
+def _children_of_this_thread() -> list[int]:
+    """Returns process ids; nothing if the system does not list them."""
+    with contextlib.suppress(OSError):
+        return [*map(int, Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split())]
+    return []
 
 
 class Remote:
@@ -87,23 +115,52 @@ class Remote:
         from mcp.client.streamable_http import streamable_http_client
 
         timeout = httpx2.Timeout(30.0, read=300.0)  # a stream may send nothing for minutes
+        headers = {"Accept-Encoding": "identity", **(self._headers or {})}
+        hooks = {"response": [_limit_body]}
         async with (
-            httpx2.AsyncClient(headers=dict(self._headers or {}), timeout=timeout) as http,
+            httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks) as http,
             streamable_http_client(self._url, http_client=http) as streams,
         ):
             yield streams
 
 
+async def _limit_body(response: Any) -> None:
+    """Raises ConnectionError while a response is read that is too large, or compressed although that was not asked for."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise ConnectionError("the server compresses its responses")
+    if response.headers.get("content-type", "").startswith("text/event-stream"):
+        return
+    import httpx2
+
+    stream = response.stream
+
+    class Limited(httpx2.AsyncByteStream):
+        async def aclose(self) -> None:
+            await stream.aclose()
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            async for piece in stream:
+                if (size := size + len(piece)) > _MAX_BODY_BYTES:
+                    raise ConnectionError(f"a response of the server has more than {_MAX_BODY_BYTES:,} bytes")
+                yield piece
+
+    response.stream = Limited()
+
+
 class Connection:
-    """A client of the SDK. One task on a private loop enters and exits it, as the SDK requires."""
+    """A client of the SDK. One task on a private loop enters and exits it, as the SDK requires, and again if the server ends."""
 
     def __init__(self, server: Started | Remote, timeout_seconds: float, start_seconds: float) -> None:
         self.timeout_seconds = timeout_seconds
         self._server = server
         self._start_seconds = start_seconds
-        self._client: Any = None
         self._loop = asyncio.new_event_loop()
-        self._closing = asyncio.Event()
+        self._client: asyncio.Future[Any] = self._loop.create_future()
+        """The present session; calls wait for it."""
+        self._is_closing = False
+        _shown.since = 0.0
+        self._ending = asyncio.Event()
         ready: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._run, args=(ready,), name="midthought-mcp", daemon=True)
         self._thread.start()
@@ -115,19 +172,29 @@ class Connection:
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """Calls a tool; may be awaited on any loop. Cancelling sends a cancellation to the server."""
+        if self._is_closing:
+            raise ConnectionError("the MCP server is closed")
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._call(name, arguments), self._loop))
+
+    async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
         from mcp import MCPError
 
-        if self._client is None:
-            raise ConnectionError("the MCP server is closed")
-        call = self._client.call_tool(name, arguments, read_timeout_seconds=self.timeout_seconds + _LATER_SECONDS)
+        client = await asyncio.shield(session := self._client)
         try:
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
+            seconds = self.timeout_seconds + _LATER_SECONDS
+            return await client.call_tool(name, arguments, read_timeout_seconds=seconds)
         except MCPError as error:
-            raise RuntimeError(error.message) from error
+            if error.message not in _HAS_ENDED:
+                raise RuntimeError(_one_line(error.message)) from error
+            if self._client is session:
+                self._client = self._loop.create_future()
+                self._ending.set()
+            raise ConnectionError(f"the MCP server has ended: {error.message}") from error
 
     def close(self) -> None:
+        self._is_closing = True
         with contextlib.suppress(RuntimeError):  # the loop has ended already
-            self._loop.call_soon_threadsafe(self._closing.set)
+            self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join(_CLOSE_SECONDS)
 
     def _run(self, ready: concurrent.futures.Future[list[Any]]) -> None:
@@ -135,21 +202,42 @@ class Connection:
             runner.run(self._serve(ready))
 
     async def _serve(self, ready: concurrent.futures.Future[list[Any]]) -> None:
+        pause = 0.0
+        while not self._is_closing:
+            started = self._loop.time()
+            try:
+                await self._session(ready)
+                words = f"the {self._server.name} has ended"
+            except (Exception, asyncio.CancelledError) as error:
+                words = str(self._failure(error))
+                if not ready.done():
+                    ready.set_exception(self._failure(error))
+                    return
+            if self._client.done():
+                self._client = self._loop.create_future()
+            if not self._is_closing:
+                is_long = self._loop.time() - started > _LONG_SESSION_SECONDS
+                pause = 0.0 if is_long else min(2 * pause or 1.0, _LONG_SESSION_SECONDS)
+                _log.warning("%s; it is started again in %g seconds", words, pause)
+                self._ending.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._ending.wait(), pause)
+        self._client.set_exception(ConnectionError("the MCP server is closed"))
+        self._client.exception()  # also if no call waits for it
+
+    async def _session(self, ready: concurrent.futures.Future[list[Any]]) -> None:
         from mcp import Client
 
-        try:
-            async with contextlib.AsyncExitStack() as stack:
-                async with asyncio.timeout(self._start_seconds):
-                    client = await stack.enter_async_context(Client(self._server.transport(), cache=None))
-                    listed = await _listed(client)
-                self._client = client
+        self._ending.clear()
+        async with contextlib.AsyncExitStack() as stack:
+            async with asyncio.timeout(self._start_seconds):
+                client = await stack.enter_async_context(Client(self._server.transport(), cache=None))
+                listed = None if ready.done() else await _listed(client)
+            self._client.set_result(client)
+            if listed is not None:
                 ready.set_result(listed)
-                await self._closing.wait()
-        except (Exception, asyncio.CancelledError) as error:
-            if not ready.done():
-                ready.set_exception(self._failure(error))
-        finally:
-            self._client = None
+            if not self._is_closing:
+                await self._ending.wait()
 
     def _failure(self, error: BaseException) -> McpServerError:
         while isinstance(error, BaseExceptionGroup):
@@ -167,6 +255,8 @@ async def _listed(client: Any) -> list[Any]:
     for _ in range(_MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
         tools += page.tools
+        if len(tools) > _MAX_TOOLS:
+            raise McpServerError(f"it has more than {_MAX_TOOLS:,} tools")
         cursor = page.next_cursor
         if cursor is None:
             return tools
@@ -174,22 +264,34 @@ async def _listed(client: Any) -> list[Any]:
 
 
 def _one_line(text: str) -> str:
-    """Returns the text without line breaks, and its end left out if it is long: servers, and the SDK, write pages."""
-    line = " ".join(text.split())
+    """Returns the text without line breaks, control characters and keys; the end of a long one is left out."""
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in without_keys(text)).split())
     return line if len(line) <= _MAX_REASON_CHARS else line[:_MAX_REASON_CHARS] + "…"
 
 
 class _OneLine(logging.Filter):
-    """Shortens the SDK's messages about what a server sent to one line each, without tracebacks."""
+    """Shortens the SDK's messages about what a server sent to one line each, without tracebacks, and leaves out most of many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.since, self._num_messages = 0.0, 0
 
     def filter(self, record: logging.LogRecord) -> bool:
         if f"{os.sep}mcp{os.sep}" not in record.pathname:  # a logger of another package may have the same name
             return True
+        if record.created - self.since > 60:
+            self.since, self._num_messages = record.created, 0
+        self._num_messages += 1
+        if self._num_messages > _MAX_MESSAGES:
+            return False
         error = record.exc_info[1] if record.exc_info else None
         record.msg = _one_line(f"MCP: {record.getMessage()}" + (f": {error}" if error is not None else ""))
+        if self._num_messages == _MAX_MESSAGES:
+            record.msg += "; further messages of this minute are not shown"
         record.args, record.exc_info, record.exc_text = (), None, None
         return True
 
 
+_shown = _OneLine()
 for _name in _LOGGERS:
-    logging.getLogger(_name).addFilter(_OneLine())
+    logging.getLogger(_name).addFilter(_shown)

@@ -4,6 +4,8 @@ import http.client
 import io
 import json
 import sys
+import socket
+import struct
 import threading
 import time
 from pathlib import Path
@@ -161,3 +163,20 @@ def test_the_command_ends_with_the_state_of_the_run(run, monkeypatch, capsys):
     code, text = call("nowhere")
     assert code == 2 and "nowhere is no run folder" in text
     assert not Path("nowhere").exists()
+
+
+def test_a_client_that_sends_nothing_or_leaves_is_given_up_without_a_word(run, monkeypatch, capfd):
+    with WatchServer(RunWatcher(run.path), 0) as server:
+        monkeypatch.setattr(server.RequestHandlerClass, "timeout", 0.2)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = server.server_address[0], server.server_address[1]
+        with socket.create_connection(address, timeout=30) as silent:
+            assert silent.recv(1) == b""
+        with socket.create_connection(address, timeout=30) as leaving:
+            leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing resets
+            leaving.sendall(b"GET / HTTP/1.1\r\n")
+        with socket.create_connection(address, timeout=30) as honest:
+            honest.sendall(b"GET / HTTP/1.1\r\nHost: localhost:1\r\n\r\n")
+            assert honest.recv(12) == b"HTTP/1.0 200"
+        server.shutdown()
+    assert capfd.readouterr().err == ""

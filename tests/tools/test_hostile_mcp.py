@@ -4,9 +4,16 @@ servers, which would not let them."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gzip
 import json
 import sys
-from typing import Any
+import threading
+import uuid
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -30,6 +37,12 @@ def send(text):
 def reply(number, **fields):
     send(json.dumps({"jsonrpc": "2.0", "id": number, **fields}))
 
+if "log" in does:
+    sys.stderr.write(os.environ[does["log"]])
+    sys.exit(1)
+if "child" in does:
+    import subprocess
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", does["child"]])
 for line in sys.stdin:
     asked = json.loads(line)
     number, method = asked.get("id"), asked.get("method")
@@ -43,8 +56,12 @@ for line in sys.stdin:
         reply(number, result={"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info})
     elif method == "tools/list":
         tool = {"name": "look", "inputSchema": {"type": "object"}, **does.get("tool", {})}
-        reply(number, result={"tools": [tool], **does.get("page", {})})
+        reply(number, result={"tools": [tool] * does.get("times", 1), **does.get("page", {})})
+    elif method == "tools/call" and "ends" in does and not os.path.exists(does["ends"]):
+        open(does.get("ended", os.devnull), "w").close()
+        os._exit(1)
     elif method == "tools/call":
+        sys.stdout.reconfigure(errors="surrogateescape")
         send(does["raw"].replace("NUMBER", json.dumps(number))) if "raw" in does else reply(
             number, result={"content": [{"type": "text", "text": "fine"}]}
         )
@@ -54,14 +71,24 @@ for line in sys.stdin:
 
 
 def started(does: dict[str, Any], **options: Any) -> McpTools:
-    given = {"start_seconds": 60.0, "timeout_seconds": 60.0, **options}
-    return mcp_tools(command=[sys.executable, "-c", SERVER], environment={"DOES": json.dumps(does)}, **given)
+    given: dict[str, Any] = {"start_seconds": 60.0, "timeout_seconds": 60.0, **options}
+    environment = {"DOES": json.dumps(does), **given.pop("environment", {})}
+    return mcp_tools(command=[sys.executable, "-c", SERVER], environment=environment, **given)
 
 
-def called(tools: McpTools) -> ToolEvent:
+def called(tools: McpTools, executor: ToolExecutor | None = None) -> ToolEvent:
     call = ParsedAction(tool_name="look", parameters={}, raw_text="", success=True)
     task = Task(task_id="t", prompt="", answer="")
-    return asyncio.run(ToolExecutor(ToolRegistry(tools)).run([call], task))[0]
+    return asyncio.run((executor or ToolExecutor(ToolRegistry(tools))).run([call], task))[0]
+
+
+def is_running(marker: str) -> bool:
+    """Whether a process has this on its command line (on Linux; False on other systems)."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if marker.encode() in (process / "cmdline").read_bytes():
+                return True
+    return False
 
 
 @pytest.mark.parametrize(
@@ -72,10 +99,15 @@ def called(tools: McpTools) -> ToolEvent:
         ({"tools/list": {"result": {"tools": "x"}}}, "valid list"),
         ({"page": {"nextCursor": "again"}}, "more than 100 pages"),
         ({"tool": {"description": "x " * 60_000}}, "its description has more than 100,000 characters"),
+        ({"times": 20_000}, "more than 2,000 tools"),
+        ({"times": 500, "tool": {"description": "x" * 3000}}, "more than 1,000,000 characters together"),
         ({"tool": {"name": "x" * 5000}}, "its name has more than 128 characters"),
         ({"tool": {"inputSchema": {"type": "object", "properties": {"q": {"$ref": "http://a/x"}}}}}, "cannot be resolved"),
     ],
-    ids=["a long error", "an odd greeting", "no list", "pages without end", "a long text", "a long name", "a reference"],
+    ids=[
+        "a long error", "an odd greeting", "no list", "pages without end", "a long text", "many tools", "long texts",
+        "a long name", "a reference",
+    ],
 )  # fmt: skip
 def test_a_server_that_cannot_be_used_is_one_short_sentence(does, reason):
     with pytest.raises(McpServerError, match=reason) as error:
@@ -125,3 +157,122 @@ def test_a_result_that_makes_no_sense_is_an_error_that_the_model_reads(raw, outc
     with started({"raw": raw}, timeout_seconds=0.5) as tools:
         event = called(tools)
         assert event.outcome is outcome and said in str(event.call.result) and len(str(event.call.result)) < 500
+
+
+def test_a_line_that_is_no_text_costs_no_call():
+    with started({"raw": '\udcff\n{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": []}}'}) as tools:
+        assert [called(tools).outcome for _ in range(2)] == [ToolOutcome.OK, ToolOutcome.OK]
+
+
+def test_a_server_that_ends_is_started_again(caplog, tmp_path):
+    with started({"ends": str(tmp_path / "ended"), "ended": str(tmp_path / "ended")}) as tools:
+        outcomes = [called(tools).outcome for _ in range(3)]
+    assert outcomes == [ToolOutcome.RAISED, ToolOutcome.OK, ToolOutcome.OK]
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "has ended; it is started again" in told
+
+
+def test_a_server_that_ends_in_every_call_is_not_called_any_more(caplog):
+    with started({"ends": "/nowhere"}) as tools:
+        executor = ToolExecutor(ToolRegistry(tools), max_failures=2)
+        outcomes = [called(tools, executor).outcome for _ in range(3)]
+    assert outcomes == [ToolOutcome.RAISED, ToolOutcome.RAISED, ToolOutcome.UNAVAILABLE]
+    assert "'look' has failed 2 times in a row" in caplog.text
+
+
+def test_nonsense_without_end_is_a_few_lines_of_the_log(caplog):
+    with started({"before tools/call": ["nonsense"] * 2000}) as tools:
+        assert called(tools).outcome is ToolOutcome.OK
+    assert 0 < len(caplog.records) < 30 and "further messages" in caplog.records[-1].getMessage()
+
+
+KEY = "sk-0123456789-opened"
+
+
+def test_a_key_that_a_server_prints_and_escapes_are_not_in_the_error():
+    with pytest.raises(McpServerError, match=r"its last output: …$") as error:
+        started({"log": "OUR_KEY"}, environment={"OUR_KEY": KEY})
+    assert KEY not in str(error.value)
+    with pytest.raises(McpServerError, match=r"its last output: \[2J x$") as error:
+        started({"log": "TEXT"}, environment={"TEXT": "\x1b[2J\u202ex"})
+    assert str(error.value).isprintable()
+
+
+def test_a_key_that_a_server_returns_as_an_error_is_hidden_from_the_model():
+    error = json.dumps({"code": 1, "message": f"no such key: {KEY}"})
+    refused = f'{{"jsonrpc": "2.0", "id": NUMBER, "error": {error}}}'
+    with started({"raw": refused}, environment={"OUR_KEY": KEY}) as tools:
+        assert called(tools).call.result == "no such key: …"
+
+
+def test_no_process_of_a_server_is_left():
+    marker = f"child {uuid.uuid4()}"
+    with started({"child": marker}) as tools:
+        assert called(tools).outcome is ToolOutcome.OK
+    assert not is_running(marker)
+
+
+class Web(BaseHTTPRequestHandler):
+    """A server at a URL that does what `does` says for a method: `flood`, `compress`, or `close` (once)."""
+
+    protocol_version = "HTTP/1.1"
+    does: ClassVar[dict[str, str]] = {}
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        method, does = asked["method"], self.does.get(asked["method"])
+        if does == "close":
+            del self.does[method]
+            self.close_connection = True
+        elif does == "flood":
+            self.answer(b" " * 2**20, times=2000)
+        elif does == "compress":
+            self.answer(gzip.compress(b"{}"), ("Content-Encoding", "gzip"))
+        elif "id" in asked:
+            info = {"protocolVersion": asked.get("params", {}).get("protocolVersion"), "capabilities": {"tools": {}}}
+            found = {
+                "initialize": {**info, "serverInfo": {"name": "web", "version": "1"}},
+                "tools/list": {"tools": [{"name": "look", "inputSchema": {"type": "object"}}]},
+                "tools/call": {"content": [{"type": "text", "text": "fine"}]},
+            }
+            reply = {"result": found[method]} if method in found else {"error": {"code": -32601, "message": "none"}}
+            self.answer(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **reply}).encode())
+        else:
+            self.send_response(202)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    def answer(self, body: bytes, *headers: tuple[str, str], times: int = 1) -> None:
+        self.send_response(200)
+        for name, value in (("Content-Type", "application/json"), ("Content-Length", str(len(body) * times)), *headers):
+            self.send_header(name, value)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for _ in range(times):
+                self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def web() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/mcp"
+        server.shutdown()
+
+
+def test_a_response_without_end_is_given_up_before_it_fills_the_memory(web, monkeypatch):
+    monkeypatch.setattr(Web, "does", {"initialize": "flood"})
+    with pytest.raises(McpServerError, match="more than 67,108,864 bytes"):
+        mcp_tools(url=web)
+    monkeypatch.setattr(Web, "does", {"initialize": "compress"})
+    with pytest.raises(McpServerError, match="compresses its responses"):
+        mcp_tools(url=web)
+
+
+def test_a_server_at_a_url_that_closes_a_connection_is_connected_again(web, monkeypatch):
+    monkeypatch.setattr(Web, "does", {"tools/call": "close"})
+    with mcp_tools(url=web) as tools:
+        assert [called(tools).outcome for _ in range(3)] == [ToolOutcome.RAISED, ToolOutcome.OK, ToolOutcome.OK]
