@@ -3,9 +3,9 @@
 import http.client
 import io
 import json
-import sys
 import socket
 import struct
+import sys
 import threading
 import time
 from pathlib import Path
