@@ -31,7 +31,7 @@ _MAX_REASON_CHARS = 400
 _LONG_SESSION_SECONDS = 60.0
 """A server that ended earlier is started again after a pause, which doubles each time, at most this long."""
 _HAS_ENDED = ("Connection closed", "Session terminated")
-"""What the SDK says of a session that has ended. Its codes are also those of other errors."""
+"""What the SDK says if a session has ended. Other errors have the same codes."""
 _MAX_MESSAGES = 20
 """Messages of the SDK about what servers sent, per minute; counted anew for a new connection."""
 _MAX_BODY_BYTES = 64 * 1024 * 1024
