@@ -36,14 +36,19 @@ def letter_of(answer: Any, options: Sequence[str], names: Sequence[str]) -> str 
     if isinstance(answer, bool) or not isinstance(answer, int | str):
         return None
     text = str(answer).strip()
-    plain = text.strip("() .").upper()
     if isinstance(answer, str) and text in options:
-        place = list(options).index(text)
-    elif isinstance(answer, str) and plain in (upper := [name.upper() for name in names]):
+        return LETTERS[list(options).index(text)]
+    return named_letter(text, len(options), names if isinstance(answer, str) else ())
+
+
+def named_letter(answer: str, num_options: int, names: Sequence[str] = LETTERS) -> str | None:
+    """Returns the letter of the option that `answer` names, by name (`B`, `(b)`) or index from 0; None if it names none."""
+    plain, upper = answer.strip("() .").upper(), [name.upper() for name in names]
+    if plain in upper:
         place = upper.index(plain)
     else:
-        place = int(text) if text.isascii() and text.isdigit() and len(text) < 3 else -1
-    return LETTERS[place] if 0 <= place < len(options) else None
+        place = int(answer) if answer.isascii() and answer.isdigit() and len(answer) < 3 else -1
+    return LETTERS[place] if 0 <= place < num_options else None
 
 
 def _texts(value: Any) -> list[str]:

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from midthought.data.options import named_letter
 from midthought.data.problems.fields import list_of, optional_text, problem_task, text_of, value_of
 from midthought.data.problems.prompts import LETTERS
-from midthought.data.rows import Row, rows_of
+from midthought.data.rows import Row, rows_of, separated_rows
 from midthought.data.tasks import RowError
-from midthought.errors import DataError
 from midthought.types import Task
 
 MIN_OPTIONS = 2
@@ -32,7 +32,12 @@ def read_multiple_choice(dataset: str, row: Mapping[str, Any], task_id: str, see
         options = [said for letter in LETTERS if (said := optional_text(row, letter)) is not None]
     if not MIN_OPTIONS <= len(options) <= len(LETTERS):
         raise RowError(f"it has {len(options)} options; a problem has {MIN_OPTIONS} to {len(LETTERS)}")
-    letter = _letter(text_of(row, "answer"), len(options))
+    answer = text_of(row, "answer")
+    letter = named_letter(answer.strip("() ."), len(options))
+    if letter is None:
+        raise RowError(
+            f"its answer {answer[:60]!r} is none of its {len(options)} options; give a letter, or an index from 0"
+        )
     about = {"subject": optional_text(row, "subject", "category", "type")}
     solution = optional_text(row, "cot_content", "explanation")
     question = text_of(row, "question")
@@ -66,60 +71,20 @@ def multiple_choice_rows(path: Path) -> Iterator[Row]:
     if path.suffix.lower() != ".csv" or not path.is_file() or not _names_no_columns(path):
         yield from rows_of(path)
         return
-    before = 0
-    try:
-        for fields, line in _csv_lines(path):
-            number, before = before + 1, line
-            if fields:
-                yield _unnamed_row(path.name, number, fields)
-    except csv.Error as error:
-        raise DataError(
-            f"{path}, line {before + 1}: {error}; correct that line, or write the data as JSON lines"
-        ) from None
+    yield from separated_rows(path, _unnamed_fields)
 
 
 def _names_no_columns(path: Path) -> bool:
-    try:
-        fields, _ = next(_csv_lines(path), ([], 0))
-    except csv.Error:
-        return False
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        try:
+            fields = next(csv.reader(file), [])
+        except csv.Error:
+            return False
     return len(fields) > MIN_OPTIONS + 1 and len(fields[-1].strip()) == 1 and fields[-1].strip() in LETTERS
 
 
-def _csv_lines(path: Path) -> Iterator[tuple[list[str], int]]:
-    """The fields of each row and the number of its last line; surrogates mark bytes that are not UTF-8."""
-    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        reader = csv.reader(file)
-        for fields in reader:
-            yield fields, reader.line_num
-
-
-def _unnamed_row(source: str, number: int, fields: list[str]) -> Row:
+def _unnamed_fields(fields: list[str]) -> Mapping[str, Any]:
     if len(fields) < MIN_OPTIONS + 2:
-        return Row(
-            source, "line", number, problem=f"it has {len(fields)} fields; it needs a question, options and a letter"
-        )
-    try:
-        "".join(fields).encode()
-    except UnicodeEncodeError:
-        return Row(source, "line", number, problem="it is not UTF-8; save the file as UTF-8")
+        raise ValueError(f"it has {len(fields)} fields; it needs a question, options and a letter")
     question, *options, answer = fields
-    return Row(source, "line", number, {"question": question, "choices": options, "answer": answer})
-
-
-def _letter(answer: str, num_options: int) -> str:
-    """The right option's letter, from a letter (`B`, `(b)`) or an index from 0."""
-    plain = answer.strip("() .").upper()
-    is_letter = len(plain) == 1 and plain in LETTERS
-    place = (
-        LETTERS.index(plain)
-        if is_letter
-        else int(plain)
-        if plain.isascii() and plain.isdigit() and len(plain) < 3
-        else -1
-    )
-    if not 0 <= place < num_options:
-        raise RowError(
-            f"its answer {answer[:60]!r} is none of its {num_options} options; give a letter, or an index from 0"
-        )
-    return LETTERS[place]
+    return {"question": question, "choices": options, "answer": answer}
