@@ -31,6 +31,7 @@ LAYERS = [
         "float32_head",
         "varlen_attention",
         "random_streams",
+        "background_loop",
         "network",
         "http_json",
         "response_cache",

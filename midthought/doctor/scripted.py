@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from midthought.background_loop import BackgroundLoop
 from midthought.config import InferenceConfig
 from midthought.doctor.setup import PolicyParts, SkippedError
-from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import SettingsError
 from midthought.rollout.demonstration import demonstration

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from midthought.argument_names import also_named, members_elsewhere
-from midthought.engines.background_loop import BackgroundLoop
+from midthought.background_loop import BackgroundLoop
 from midthought.engines.engine import Engine, Sampling
 from midthought.errors import EngineError, SettingsError
 from midthought.tokenization import Renderer

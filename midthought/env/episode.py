@@ -11,11 +11,11 @@ import functools
 import inspect
 import logging
 import math
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from midthought.background_loop import BackgroundLoop
 from midthought.env.environment import BaseEnvironment, finite_number
 from midthought.env.reasoning import last_answer
 from midthought.env.reward_functions import checked_spans, takes_environment
@@ -181,14 +181,7 @@ def episode_statistics(trajectories: Iterable[Trajectory]) -> dict[str, float]:
 # -- calling user code ------------------------------------------------------------------------------------------
 
 _threads = DaemonThreads("midthought-environment")
-_loop_lock = threading.Lock()
-
-
-@functools.cache
-def _loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="midthought-environments", daemon=True).start()
-    return loop
+_loop = BackgroundLoop("midthought-environments")
 
 
 async def call(function: Callable[[], Any], seconds: float, what: str) -> Any:
@@ -218,9 +211,7 @@ def submit(function: Callable[[], Any]) -> concurrent.futures.Future[Any]:
         except (SystemExit, KeyboardInterrupt) as stop:  # would stop the shared event loop
             raise RuntimeError(f"{type(stop).__name__}: {stop}") from stop
 
-    with _loop_lock:
-        loop = _loop()
-    return asyncio.run_coroutine_threadsafe(run(), loop)
+    return _loop.start(run())
 
 
 def wait_for(future: concurrent.futures.Future[Any], seconds: float, what: str) -> Any:

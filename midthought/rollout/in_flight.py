@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from midthought.background_loop import BackgroundLoop
 from midthought.config import InferenceConfig
-from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.pausable_engine import PausableEngine
 from midthought.errors import EngineError
 from midthought.random_streams import number_of

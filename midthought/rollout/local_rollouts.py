@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Self
 
 from midthought.activity import ACTIVITY
+from midthought.background_loop import BackgroundLoop
 from midthought.cassette.cassette import Cassette
-from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.engine import TrainedEngine
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.rollout.in_flight import InFlightEpisodes, seed_of

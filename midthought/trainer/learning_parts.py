@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from midthought.background_loop import BackgroundLoop
 from midthought.cassette.cassette import Cassette
 from midthought.config import RecipeConfig
 from midthought.doctor.setup import REPLAYED, Setup
-from midthought.engines.background_loop import BackgroundLoop
 from midthought.learning.adapters import has_adapters
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.lr_schedule import TrainingSchedule

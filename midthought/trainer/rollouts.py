@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from midthought.background_loop import BackgroundLoop
 from midthought.cassette.cassette import Cassette
 from midthought.cluster.ray.ray_cluster import check_ray
 from midthought.config import CassetteConfig, InferenceConfig, RayConfig
-from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.create import check_backend, policy_engine
 from midthought.engines.engine import TrainedEngine
 from midthought.engines.recorded import RecordedEngine

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from midthought.engines.background_loop import BackgroundLoop
+from midthought.background_loop import BackgroundLoop
 from midthought.errors import EngineError
 
 NAME = "test-private-loop"

@@ -9,8 +9,8 @@ from collections import defaultdict
 
 import pytest
 
+from midthought.background_loop import BackgroundLoop
 from midthought.config import InferenceConfig
-from midthought.engines.background_loop import BackgroundLoop
 from midthought.errors import EngineError, SettingsError
 from midthought.rollout.episode import RolloutParts
 from midthought.rollout.in_flight import InFlightEpisodes

@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
 
+from midthought.background_loop import BackgroundLoop
 from midthought.doctor.registry import check
 from midthought.doctor.setup import REPLAYED, Setup, SkippedError
-from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.create import check_backend
 from midthought.engines.servers.connection import RetryPolicy, require_httpx
 from midthought.engines.servers.generation import probe_text

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from midthought.engines.background_loop import BackgroundLoop
+from midthought.background_loop import BackgroundLoop
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.running_samples import RunningSamples
 from midthought.engines.servers.connection import RetryPolicy, named

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from midthought.engines.background_loop import BackgroundLoop
+from midthought.background_loop import BackgroundLoop
 from midthought.engines.engine import Engine, Sampling, Stopper
 from midthought.engines.weight_sync.publication import Publication, Reads
 from midthought.engines.weight_sync.shared_tensors import MEMORY_FOLDER, SharedTensors

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from midthought.engines.background_loop import BackgroundLoop
+from midthought.background_loop import BackgroundLoop
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.prompts import TOOL_NAME
 from midthought.feedback.tool import FeedbackTool

@@ -7,9 +7,9 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from midthought.background_loop import BackgroundLoop
 from midthought.cassette.calls import recorded
 from midthought.cassette.cassette import Cassette
-from midthought.engines.background_loop import BackgroundLoop
 from midthought.env.rewards import correct
 from midthought.errors import SettingsError
 from midthought.evaluation.arms import EvaluationArm
