@@ -105,6 +105,25 @@ def test_deleted_text_side_notes_and_headings_are_no_speech(tmp_path):
     }
 
 
+def test_a_table_with_named_columns_is_read_by_its_columns(tmp_path):
+    def table(*rows: tuple[str, ...]) -> str:
+        return "".join(f"<w:tr>{''.join(map(cell, row))}</w:tr>" for row in rows)
+
+    about = table(("Job name", "bell.wav"), ("Language", "en"))
+    turns = [(clock(turn.seconds), "4.2s", turn.speaker, "", turn.words) for turn in TURNS]
+    path = tmp_path / "a.docx"
+    path.write_bytes(docx(about + table(("Start", "Dur.", "Speaker", "", "Transcription"), *turns)))
+    assert said(path) == EXPECTED
+
+
+def test_a_document_whose_main_part_has_a_number(tmp_path):
+    path = tmp_path / "a.docx"
+    whole = docx("".join(paragraph(run(f"{turn.speaker}: {turn.words}")) for turn in TURNS))
+    with zipfile.ZipFile(io.BytesIO(whole)) as source, zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("word/document2.xml", source.read("word/document.xml"))
+    assert [turn.speaker for turn in read_transcript(path).turns] == [turn.speaker for turn in TURNS]
+
+
 def test_open_document_text(tmp_path):
     content = io.BytesIO()
     rows = "".join(
@@ -164,6 +183,40 @@ def test_pdf_files_read_back_unchanged(tmp_path, pattern):
     path.write_bytes(pdf(pages_of(pattern)))
     assert said(path) == EXPECTED
     assert {each.reason for each in read_transcript(path).skipped} == {"repeated on pages"}
+
+
+def test_words_that_a_pdf_draws_one_by_one_make_lines(tmp_path):
+    pytest.importorskip("pypdf")
+    drawn = []
+    for row, turn in enumerate(TURNS):
+        for place, word in enumerate(f"{turn.speaker}: {turn.words}".split()):
+            drawn.append(f"1 0 0 1 {40 + 45 * place} {700 - 20 * row} Tm ({word}) Tj")
+    whole = pdf([["x"]])
+    stream = f"BT /F1 8 Tf {' '.join(drawn)} ET"
+    before = whole[whole.index(b"BT ") : whole.index(b"\nendstream")]
+    content = whole.replace(before, stream.encode()).replace(
+        f"/Length {len(before)}".encode(), f"/Length {len(stream)}".encode()
+    )
+    path = tmp_path / "a.pdf"
+    path.write_bytes(content)
+    assert [(turn.speaker, turn.text) for turn in read_transcript(path).turns] == [(t.speaker, t.words) for t in TURNS]
+
+
+def test_page_headers_of_left_and_right_pages_and_line_numbers_are_no_speech(tmp_path):
+    pytest.importorskip("pypdf")
+    pages = []
+    for number in range(8):
+        turn = TURNS[number % len(TURNS)]
+        lines = [f"{turn.speaker.upper()}: {turn.words}", *(f"and {word * (number + 1)}" for word in "abcd")]
+        top = f"{number + 1} THE BELL" if number % 2 else f"A hearing {number + 1}"
+        pages.append([top, *(f"{place} {line}" for place, line in enumerate(lines, 1))])
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf(pages))
+    said_there = [turn.text for turn in read_transcript(path).turns]
+    assert said_there == [
+        " ".join([turn.words, *(f"and {word * (number + 1)}" for word in "abcd")])
+        for number, turn in enumerate([*TURNS, *TURNS])
+    ]
 
 
 def test_documents_that_cannot_be_read_are_reported_and_the_others_are_read(tmp_path):

@@ -15,8 +15,8 @@ from midthought.memory.turns import CLOCK, clock_time, without_unusable_characte
 Entry = dict[str, Any]
 
 _TEXT_KEYS = (
-    "body", "text", "transcript", "punctuatedword", "word", "content", "display", "displaytext", "value", "utf8", "line",
-    "sentence", "caption", "utterance", "message", "lexical", "wordsstr", "paragraph", "speech",
+    "body", "text", "transcript", "transcription", "punctuatedword", "word", "content", "display", "displaytext", "value",
+    "utf8", "line", "sentence", "caption", "utterance", "message", "msg", "lexical", "wordsstr", "paragraph", "speech",
 )  # fmt: skip
 _SPEAKER_KEYS = (
     "userprofile",
@@ -27,6 +27,7 @@ _SPEAKER_KEYS = (
     "speakerlabel",
     "speakertag",
     "speakernumber",
+    "spk",
     "participantrole",
     "who",
     "user",

@@ -9,9 +9,11 @@ from collections import Counter
 from typing import Any
 
 from midthought.memory.formats.line_candidates import Row
-from midthought.memory.formats.line_reading import read_rows
+from midthought.memory.formats.line_reading import read_rows, rows_of
 from midthought.memory.formats.reading import Reading, Skipped
 from midthought.memory.formats.registry import binary_format
+from midthought.memory.formats.row_order import without_numbers
+from midthought.memory.formats.scripts import ends_sentence
 from midthought.memory.markup import mark_times
 from midthought.memory.turns import without_unusable_characters
 
@@ -20,6 +22,10 @@ _MAX_LETTERS = 50_000_000
 _MAX_SECONDS = 120.0
 _EDGE_LINES = 2
 """Lines at the top and bottom of a page that may repeat."""
+_MIN_LINE_WORDS = 6
+_TIME = re.compile(r"\W?[\d:.,]*\d:\d[\d:.,]*\W?")
+_MIN_REPEATED_SHARE = 0.3
+"""Of the pages: left and right pages may have lines of their own."""
 
 
 @binary_format(
@@ -29,20 +35,22 @@ _EDGE_LINES = 2
     shown_by=lambda content: content.startswith(b"%PDF"),
 )
 def read_pdf(content: bytes) -> Reading:
-    """Reads the lines of all pages. Lines at the edges of at least half of the pages, except for their digits, are skipped."""
+    """Reads the lines of all pages, without their numbers. Lines at the edges of many pages, except for their digits, are
+    skipped."""
     pages, title = _pages(content)
     repeated = _repeated(pages)
     rows: list[Row] = []
     skipped: list[Skipped] = []
-    after_blank = True
-    for lines in pages:
-        edges = {*range(_EDGE_LINES), *range(len(lines) - _EDGE_LINES, len(lines))}
-        for place, line in enumerate(lines):
-            if place in edges and _masked(line) in repeated:
-                skipped.append(Skipped(line, "repeated on pages"))
-            elif line:
-                rows.append(Row(len(rows), line, after_blank))
-            after_blank = not line
+    for page in pages:
+        shown = [
+            row for place, row in enumerate(page) if not _is_edge(page, place) or _masked(row.text) not in repeated
+        ]
+        skipped += [Skipped(row.text, "repeated on pages") for row in page if row not in shown]
+        numberless = without_numbers(shown)
+        if rows and numberless and not (ends_sentence(rows[-1].text) and _may_be_label(numberless[0].text)):
+            numberless = [numberless[0]._replace(after_blank=False), *numberless[1:]]
+        rows += numberless
+    rows = [row._replace(number=number) for number, row in enumerate(rows)]
     if not rows:
         raise ValueError("it has no text, only images; run a text recognition (OCR) on it first")
     reading = read_rows(rows, mark_times)
@@ -50,14 +58,14 @@ def read_pdf(content: bytes) -> Reading:
     return reading._replace(title=reading.title or title or None, header=header, skipped=(*reading.skipped, *skipped))
 
 
-def _pages(content: bytes) -> tuple[list[list[str]], str]:
-    """Returns the lines of each page, without empty ones at the edges, and the document's title."""
+def _pages(content: bytes) -> tuple[list[list[Row]], str]:
+    """Returns the rows of each page, and the document's title."""
     try:
         import pypdf
     except ImportError:
         raise ValueError("to read a PDF, install pypdf: pip install 'midthought[documents]'") from None
     started = time.monotonic()
-    pages: list[list[str]] = []
+    pages: list[list[Row]] = []
     num_letters = 0
     try:
         reader = pypdf.PdfReader(io.BytesIO(content))
@@ -66,14 +74,17 @@ def _pages(content: bytes) -> tuple[list[list[str]], str]:
         if len(reader.pages) > _MAX_PAGES:
             raise ValueError(f"it has {len(reader.pages):,} pages, more than {_MAX_PAGES:,}; split it")
         for page in reader.pages:
-            text = page.extract_text()
+            text = page.extract_text(extraction_mode="layout", layout_mode_strip_rotated=False)
             num_letters += len(text)
             if num_letters > _MAX_LETTERS or time.monotonic() - started > _MAX_SECONDS:
                 raise ValueError(
                     f"its text takes more than {_MAX_LETTERS:,} letters or {_MAX_SECONDS:.0f} seconds; split it"
                 )
-            lines = [" ".join(line.split()) for line in without_unusable_characters(text).strip().split("\n")]
-            pages.append(lines if any(lines) else [])
+            lines = [
+                " ".join(line.split())
+                for line in without_unusable_characters(text.replace("\u200b", "")).strip().split("\n")
+            ]
+            pages.append(rows_of("\n".join(lines)))
         return pages, _title(reader)
     except ValueError as error:
         raise ValueError(" ".join(str(error).split())) from None
@@ -88,13 +99,23 @@ def _title(reader: Any) -> str:
     return " ".join(without_unusable_characters(title).split())[:300] if isinstance(title, str) else ""
 
 
-def _repeated(pages: list[list[str]]) -> set[str]:
-    """Returns the lines at the edges of at least half of the pages, and of three, with their digits masked."""
+def _repeated(pages: list[list[Row]]) -> set[str]:
+    """Returns the lines, with their digits masked, at the edges of many of the pages, and of three, and nowhere else."""
     counts: Counter[str] = Counter()
-    for lines in pages:
-        counts.update({_masked(line) for line in (*lines[:_EDGE_LINES], *lines[-_EDGE_LINES:]) if line})
-    return {line for line, count in counts.items() if count >= max(3, 0.5 * len(pages)) and not line.isspace()}
+    inner: set[str] = set()
+    for page in pages:
+        counts.update({_masked(row.text) for place, row in enumerate(page) if _is_edge(page, place)})
+        inner |= {_masked(row.text) for place, row in enumerate(page) if not _is_edge(page, place)}
+    return {line for line, count in counts.items() if count >= max(3, _MIN_REPEATED_SHARE * len(pages))} - inner
+
+
+def _may_be_label(line: str) -> bool:
+    return ":" in line[:60] or len(line.split()) < _MIN_LINE_WORDS
+
+
+def _is_edge(page: list[Row], place: int) -> bool:
+    return place < _EDGE_LINES or place >= len(page) - _EDGE_LINES
 
 
 def _masked(line: str) -> str:
-    return re.sub(r"\d+", "0", line)
+    return line if _TIME.fullmatch(line) else re.sub(r"\d+", "0", line)

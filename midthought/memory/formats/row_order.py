@@ -10,14 +10,16 @@ from itertools import pairwise
 
 import regex
 
-from midthought.memory.formats.line_candidates import Row, key_of
+from midthought.memory.formats.line_candidates import Row, key_of, share_in_order
 from midthought.memory.formats.line_heads import TITLES, is_label
 from midthought.memory.formats.scripts import folded
+from midthought.memory.turns import CLOCK, clock_time
 
 _LINE_NUMBER = regex.compile(r"(\d{1,5})[.)]?\s+(?=\S)")
 _ATTRIBUTION = regex.compile(r"[—–―]\s{0,3}(?P<name>[^\s:.!?][^:!?]{0,50})")
 _COLON = regex.compile(r":\s+(?=\S)")
-_SENTENCE_START = regex.compile(r"(?<=[.!?…。！？—–][\"'”’)\]]?\s+)(?=\S)")
+_SENTENCE_START = regex.compile(r"(?<=[.!?…。！？—–][\"'”’)\]]?\s+)(?=\S)|(?<=[.!?…。！？][\"'”’)\]]?)(?=\p{Lu})")
+_TIMED_LABEL = regex.compile(rf"(?P<name>(?:\p{{Lu}}[\p{{L}}’'-]{{0,30}}\s){{1,3}})\s?{CLOCK}(?=\s+\S)")
 _TITLE = regex.compile(rf"\W*{TITLES}\.\s*")
 _MIN_ATTRIBUTIONS = 3
 _MIN_ROLLED = 12
@@ -25,6 +27,7 @@ _MIN_INNER_LABELS = 4
 _MIN_INNER_SHARE = 0.9
 _MAX_INNER_LABELS = 50
 _MAX_LABEL_LETTERS = 60
+_MIN_LONG_LETTERS = 1000
 
 
 def unrolled(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
@@ -37,10 +40,10 @@ def unrolled(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
 
 def in_usual_order(rows: Sequence[Row]) -> Sequence[Row]:
     """Returns the rows as most layouts have them. Takes time linear in the text's length."""
-    return _names_first(_one_turn_per_row(_without_numbers(rows)))
+    return _names_first(_one_turn_per_row(_one_time_per_row(without_numbers(rows))))
 
 
-def _without_numbers(rows: Sequence[Row]) -> Sequence[Row]:
+def without_numbers(rows: Sequence[Row]) -> Sequence[Row]:
     """Returns the rows without their numbers, if nearly all have one that counts up, as the lines of a page do."""
     found = [_LINE_NUMBER.match(row.text) for row in rows]
     numbers = [int(match[1]) for match in found if match]
@@ -51,6 +54,28 @@ def _without_numbers(rows: Sequence[Row]) -> Sequence[Row]:
         row._replace(text=row.text[match.end() :]) if match and not row.num_bold else row
         for row, match in zip(rows, found, strict=True)
     ]
+
+
+def _one_time_per_row(rows: Sequence[Row]) -> Sequence[Row]:
+    """Splits long rows before labels with a time, such as `Ann Lee 0:11`, if these recur within them and their times go up."""
+    long = [row.text for row in rows if len(row.text) > _MIN_LONG_LETTERS]
+    counts = Counter(match["name"] for text in long for match in _TIMED_LABEL.finditer(text))
+    usual = [name for name, count in counts.most_common(_MAX_INNER_LABELS) if count > 2]
+    names = [name for name in usual if not any(name != other and name.endswith(other) for other in usual)]
+    label = regex.compile(rf"(?:{'|'.join(map(regex.escape, names))})\s?(?P<time>{CLOCK})(?=\s+\S)")
+    times = [clock_time(match["time"]) or "" for text in long for match in label.finditer(text) if names]
+    if len(times) < max(len(rows), 2 * _MIN_INNER_LABELS) or share_in_order(times) < _MIN_INNER_SHARE:
+        return rows
+    parts: list[Row] = []
+    for row in rows:
+        starts = [0, *(at for match in label.finditer(row.text) for at in match.span()), len(row.text)]
+        texts = [row.text[start:end].strip() for start, end in pairwise(starts)]
+        parts += [
+            row._replace(text=text, after_blank=number % 2 == 1 or (number == 0 and row.after_blank))
+            for number, text in enumerate(texts)
+            if text
+        ]
+    return parts
 
 
 def _one_turn_per_row(rows: Sequence[Row]) -> Sequence[Row]:
@@ -72,7 +97,7 @@ def _one_turn_per_row(rows: Sequence[Row]) -> Sequence[Row]:
         for place, key in found
         if key in recurring
     }
-    label = regex.compile(rf"(?<=\s)(?:{'|'.join(sorted(names))}):\s")
+    label = regex.compile(rf"(?<=[\s.!?…。！？\"'”’)\]])(?:{'|'.join(sorted(names))}):\s")
     parts: list[Row] = []
     for row in rows:
         starts = [0, *(match.start() for match in label.finditer(folded(row.text)))]

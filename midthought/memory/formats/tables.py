@@ -85,13 +85,7 @@ def read_table(text: str) -> Reading:
     rows = _rows(text, sign)
     names = _names(head, sign)
     if _knows_text(names):
-        entries = _entries(rows[1:], names)
-        reading = read_document(entries)
-        return (
-            reading.doubted("rows without a speaker may be another one's than the one before", 0.4)
-            if _unwritten(entries)
-            else reading
-        )
+        return read_cells([row for row in rows if row != rows[0]], names)
     if len(paired(folded_keys(dict.fromkeys(names, "x")))) > 1:
         return read_document([dict(zip(names, row, strict=False)) for row in rows[1:]])
     known = folded_keys(dict.fromkeys(filter(None, names), "1"))
@@ -111,6 +105,22 @@ def read_table(text: str) -> Reading:
     ):
         reading = reading.doubted(f"the values of column {place + 1} are taken for the speakers", 0.4)
     return reading.doubted("which column has the text follows from its words, not from a name", 0.1)
+
+
+def has_speech(names: Sequence[str]) -> bool:
+    """Whether columns of these names have speakers and text."""
+    return any(map(names_speakers, names)) and _knows_text(names)
+
+
+def read_cells(rows: Sequence[Sequence[str]], names: Sequence[str]) -> Reading:
+    """Reads rows whose columns have known names."""
+    entries = _entries(rows, names)
+    reading = read_document(entries)
+    return (
+        reading.doubted("rows without a speaker may be another one's than the one before", 0.4)
+        if _unwritten(entries)
+        else reading
+    )
 
 
 def _rows(text: str, sign: str) -> list[list[str]]:

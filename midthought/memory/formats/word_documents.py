@@ -14,15 +14,18 @@ from midthought.memory.formats.line_candidates import Row
 from midthought.memory.formats.line_reading import read_rows
 from midthought.memory.formats.reading import Reading, Skipped
 from midthought.memory.formats.registry import binary_format
+from midthought.memory.formats.scripts import word_count
+from midthought.memory.formats.tables import has_speech, read_cells
 from midthought.memory.markup import mark_times, unescape
 from midthought.memory.turns import without_unusable_characters
 
 _MAX_XML_BYTES = 64 * 2**20
 """About 20 times the text of a day."""
-_MAIN_PARTS = ("word/document.xml", "content.xml")
+_MAIN_PART = re.compile(r"word/document\d*\.xml|content\.xml")
 _TAG = re.compile(r"<(?P<close>/?)(?:[A-Za-z0-9]{1,20}:)?(?P<name>[A-Za-z][A-Za-z0-9\-]{0,30})(?P<rest>[^<>]*)>")
 _HEADING_STYLE = re.compile(r'val="(?:Heading|Title|Subtitle|berschrift|Titre|Titel)', re.IGNORECASE)
 _IS_OFF = re.compile(r'val="(?:0|false|none|off)"')
+_CELL_END = " | "
 _TITLE = re.compile(r"<dc:title>([^<]{1,300})</dc:title>")
 _SIDE_PARTS = re.compile(r"word/(?:header|footer|footnotes|endnotes)\d*\.xml")
 
@@ -73,7 +76,13 @@ def read_word(content: bytes) -> Reading:
         for name, part in parts.items()
         if name.startswith("word/") and (text := _plain(part))
     ]
-    reading = read_rows(_spaced(rows), mark_times)
+    if table := _speech_table(rows):
+        names, *cells = ([cell.strip() for cell in row.text.split(_CELL_END)] for row in table)
+        reading = read_cells(cells, names)
+        inside = {row.number for row in table}
+        skipped += [Skipped(row.text, "outside of the table") for row in rows if row.number not in inside]
+    else:
+        reading = read_rows(_spaced(rows), mark_times)
     title = _TITLE.search(parts.get("docProps/core.xml", ""))
     written = unescape(title[1]).strip() if title else ""
     header = reading.header + ((("document title", written),) if written else ())
@@ -85,7 +94,7 @@ def _parts(content: bytes) -> dict[str, str]:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             names = archive.namelist()
-            main = next((name for name in _MAIN_PARTS if name in names), None)
+            main = next(filter(_MAIN_PART.fullmatch, sorted(names)), None)
             if main is None:
                 raise ValueError(
                     "it is a ZIP file but no Word or OpenDocument file; unpack it, or export its words as text"
@@ -146,12 +155,24 @@ def _rows(xml: str) -> list[Row]:
         elif name in ("tc", "table-cell"):
             in_cell = not closes and not single
             if closes:
-                lines.add(" | ", is_bold=False)
+                lines.add(_CELL_END, is_bold=False)
         elif name in ("tr", "table-row") and closes:
-            lines.text = ["".join(lines.text).strip().removesuffix("|")]
+            lines.text = ["".join(lines.text).removesuffix(_CELL_END)]
             lines.end_line(ends_paragraph=True)
     lines.end_line(ends_paragraph=True)
     return lines.rows
+
+
+def _speech_table(rows: list[Row]) -> list[Row]:
+    """Returns the rows of the table that has columns named as speakers and text are, and most of the words."""
+    sizes = [len(row.text.split(_CELL_END)) for row in rows]
+    words = [word_count(row.text) for row in rows]
+    for start, row in enumerate(rows):
+        if sizes[start] > 1 and has_speech([name.strip() for name in row.text.split(_CELL_END)]):
+            end = next((place for place in range(start, len(rows)) if sizes[place] != sizes[start]), len(rows))
+            if 2 * sum(words[start:end]) > sum(words):
+                return rows[start:end]
+    return []
 
 
 def _spaced(rows: list[Row]) -> list[Row]:
