@@ -23,6 +23,8 @@ __all__ = ["Transcript", "TranscriptFolder", "Turn", "read_transcript", "read_tr
 MAX_BYTES = 256 * 2**20
 """Maximum size of a file. Ten hours of speech with a timestamp per word are 20 MB."""
 
+_MAX_REPEATED_WORDS = 20
+_MAX_REPEATED_SHARE = 0.005
 _IGNORED_STEMS = {
     "readme", "license", "licence", "copying", "notice", "contributing", "makefile", "authors", "changelog",
 }  # fmt: skip
@@ -128,6 +130,12 @@ def read_transcript(path: str | Path, names: SpeakerNames | None = None) -> Tran
     form, encoding, reading = _understood(path, content)
     names_of_labels = (names or SpeakerNames(path.parent)).of(path)
     segments, num_repeats = without_repetitions(with_names(reading.segments, names_of_labels))
+    num_words, num_kept = (sum(len(each.text.split()) for each in said) for said in (reading.segments, segments))
+    if num_words - num_kept > max(_MAX_REPEATED_WORDS, _MAX_REPEATED_SHARE * num_words):
+        what = (
+            f"{num_words - num_kept} words were left out as repetitions of a speech recognizer, but may have been said"
+        )
+        reading = reading.doubted(what, 0.4)
     turns = turns_of(segments)
     if not turns:
         raise TranscriptError(f"{path}: no speaker turn found; {form.remedy}")

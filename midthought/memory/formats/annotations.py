@@ -42,13 +42,17 @@ def read_timed_xml(text: str) -> Reading:
     slots: dict[str, float] = {}
     names: dict[str, str] = {}
     found: list[_Annotation] = []
-    speaker, seconds = "", 0.0
+    tiers: set[str] = set()
+    speaker, seconds, tier, parts = "", 0.0, "", set[str]()
     for tag, attributes, after in elements(text):
         words = " ".join(unescape(after).split())  # the text of captions is escaped twice
         if tag == "time_slot":
             slots[attributes.get("time_slot_id", "")] = _number(attributes.get("time_value", "")) / 1000
         elif tag == "tier":
-            speaker = attributes.get("participant") or attributes.get("tier_id", "")
+            tier = attributes.get("tier_id", "")
+            speaker = attributes.get("participant") or tier
+            if attributes.get("parent_ref") in tiers:
+                parts.add(tier)
         elif tag == "speaker":
             names[attributes.get("id", "")] = attributes.get("name", "")
         elif tag in ("turn", "sync"):
@@ -58,7 +62,8 @@ def read_timed_xml(text: str) -> Reading:
             found.append(_Annotation(seconds, speaker, words))
         elif tag == "alignable_annotation":
             seconds = slots.get(attributes.get("time_slot_ref1", ""), seconds)
-        elif tag == "annotation_value" and words:
+        elif tag == "annotation_value" and words and tier not in parts:  # else: the words of that tier, again
+            tiers.add(tier)
             found.append(_Annotation(seconds, speaker, words))
         elif tag == "text" and "start" in attributes:
             found.append(_Annotation(_number(attributes["start"]), "", words))

@@ -15,6 +15,8 @@ from midthought.memory.formats.scripts import ends_sentence, is_role
 from midthought.memory.formats.word_lists import NUMBERED
 
 _MAX_TITLE_WORDS = 15
+_MIN_CAPITALS = 2
+"""Words of a heading in capitals."""
 _MAX_LOOSE_WORDS = 10
 _MAX_LOOSE_SHARE = 0.34
 _MIN_TURNS = 6
@@ -56,6 +58,27 @@ def mark_loose_rows(layout: Layout, rows: Sequence[Row]) -> None:
     last = max(layout.heads)
     after = [place for place, end in own if place > last and place == end and _NOTE.fullmatch(rows[place].text)]
     layout.notes |= dict.fromkeys(after, "note after the last turn")
+
+
+def mark_capitals(layout: Layout, rows: Sequence[Row]) -> None:
+    """Adds headings in capitals, after the end of a sentence, to the notes; what follows the last one without a speaker, to
+    the leftovers."""
+    first, last = min(layout.heads), max(layout.heads)
+    if 2 * sum(row.text.isupper() for row in rows) > len(rows):
+        return
+    for place in range(first + 1, len(rows)):
+        text, above = rows[place].text, rows[place - 1].text
+        is_free = place not in layout.heads and place - 1 not in layout.used and not _is_below_name(layout, rows, place)
+        is_title = text.isupper() and len(text.split()) >= _MIN_CAPITALS and not text.endswith(("?", "!", "."))
+        if (
+            is_free
+            and is_title
+            and (place - 1 in layout.notes or rows[place].after_blank or is_rule(above) or ends_sentence(above))
+        ):
+            layout.notes[place] = "heading in capitals"
+    end = max((place for place, reason in layout.notes.items() if reason == "heading in capitals"), default=0)
+    if last < end < len(rows) - 1:
+        layout.leftovers.append(rows[end + 1].text)
 
 
 def mark_last_rows(layout: Layout, rows: Sequence[Row]) -> None:

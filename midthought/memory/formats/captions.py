@@ -38,6 +38,7 @@ _OUTSIDE = "not part of a cue"
 _MAX_NAME_WORDS = 2
 """Of the name of a cue, on the line before its times."""
 _MAX_WORDS_OUTSIDE = 40
+_MIN_WORDS_LATER = 4
 _MAX_SHARE_OUTSIDE = 0.05
 _NOTES = ("NOTE", "STYLE", "REGION")
 """First words of the blocks of a VTT file that are no cues."""
@@ -138,11 +139,14 @@ def _cues(text: str) -> tuple[list[Cue], list[tuple[str, bool]]]:
     cues: list[Cue] = []
     outside: list[tuple[str, bool]] = []
     names: list[str] = []
+    later: list[str] = []
+    taken: set[str] = set()
     is_vtt = text.startswith("WEBVTT")
     inside = in_notes = False
     for before, line in itertools.pairwise(["", *text.split("\n")]):
         in_notes = is_vtt and bool(line) and (in_notes or line.split(" ")[0] in _NOTES)
         if start := _CUE_TIME.match(line):
+            taken |= _continue(cues, later, before)
             if inside and (number := cues[-1].lines) and number[-1] == str(len(cues) + 1):
                 number.pop()  # number of a cue without a blank line before it
             cues.append(Cue(clock_time(start["time"] or start["seconds"].replace(",", ".")), []))
@@ -154,12 +158,26 @@ def _cues(text: str) -> tuple[list[Cue], list[tuple[str, bool]]]:
             cues[-1].lines.append(_TAG.sub("", _BREAK.sub(" ", line)).strip(_BLANKS))
         elif line.strip() and not line.strip().isdigit():
             outside.append((line.strip(), in_notes))
+            later += () if is_vtt else (line.strip(),)
+    taken |= _continue(cues, later, "")
+    outside = [each for each in outside if each[0] not in taken]
     if len(cues) >= _MIN_NAMED_CUES and are_labels(names):  # lines before the times, such as `1 "Ann Lee" (123)`
         cues = [Cue(cue.time, [f"<v {name}>{' '.join(cue.lines)}"]) for name, cue in zip(names, cues, strict=True)]
         outside = [
             (line, is_note) for line, is_note in outside if _CUE_NUMBER.sub("", line).strip(' "') not in set(names)
         ]
     return [Cue(cue.time, [line for line in cue.lines if line]) for cue in cues], outside
+
+
+def _continue(cues: list[Cue], later: list[str], before: str) -> set[str]:
+    """Adds the sentences after a blank line within a cue to it, and returns them; `before` is the line above the next cue."""
+    sentences = [line for line in later if line != before.strip() and len(line.split()) >= _MIN_WORDS_LATER]
+    if cues and sentences and 2 * len(sentences) > len(later):
+        cues[-1].lines.extend(sentences)
+    else:
+        sentences = []
+    later.clear()
+    return set(sentences)
 
 
 def _outside(

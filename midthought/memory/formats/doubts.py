@@ -19,7 +19,7 @@ from midthought.memory.formats.line_candidates import (
     is_name_list,
     key_of,
 )
-from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_label
+from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_exclamation, is_label
 from midthought.memory.formats.notations import Notation
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role, word_count
@@ -76,12 +76,22 @@ def judge_named(
         place: name_of(head.name or "")
         for style in (layout.style, ODD + layout.style, *sure)
         for place, head in candidates.get(style, {}).items()
-        if place not in layout.heads and place not in layout.notes and place > places[0]
+        if place not in layout.heads
+        and place not in layout.notes
+        and place > places[0]
+        and not is_exclamation(head.name or "x")
         if place - 1 not in layout.heads or layout.heads[place - 1].rest.strip()  # else: said by that speaker
         if not (is_role_key(key_of(head.name or "")) and is_name_list(head.rest))
     }
     if alone := _unknown_labels(layout, rows, labels):
         layout.doubt(f"labels that may be no speakers: {', '.join(map(repr, alone[:3]))}", 0.3)
+    first = layout.heads[places[0]]
+    if (
+        is_role_key(key_of(first.name or ""))
+        and labels[key_of(first.name or "")] == 1
+        and _names_one(first.rest, labels)
+    ):
+        layout.doubt(f"a line may say who speaks, not what: {first.name!r}", 0.3)
     if layout.leftovers:
         layout.doubt(f"may be no part of a turn: {layout.leftovers[0][:40]!r}", 0.3)
     if others:
@@ -117,6 +127,12 @@ def _unknown_labels(layout: Layout, rows: Sequence[Row], counts: Counter[str]) -
         if is_line or (is_title and is_new and not is_strong):
             found.append(name)
     return found
+
+
+def _names_one(text: str, labels: Counter[str]) -> bool:
+    """Whether the text starts with another label, as in `Interviewee: Ann, a baker`."""
+    start = text.casefold().lstrip()
+    return any(start.startswith(label) and start[len(label) : len(label) + 1] in ", (" for label in labels if label)
 
 
 def _repeated_labels(layout: Layout) -> list[str]:

@@ -74,7 +74,7 @@ _AFTER_TRANSCRIPT = regex.compile(
 )
 _QUESTION = regex.compile(r"[QA]\.\s+\S")
 _TIMED = regex.compile(rf"[\[(<]?{CLOCK}(?=\W|$)")
-_NAMES = regex.compile(r"[,;&](?![^()]{0,80}\))|\band\b")
+_NAMES = regex.compile(r"[,;&、，](?![^()]{0,80}\))|\band\b")
 """What separates names, outside of brackets."""
 _MAX_VALUE_WORDS = 30
 _MAX_TITLE_WORDS = 25

@@ -200,6 +200,7 @@ def _candidates(document: object) -> list[_Candidate]:
             path
             and path[-1].lower() in ("speakers", "participants")
             and not any(start_of(e) for p in entries for e in p)
+            and len(told := [speaker_of(e) for p in entries for e in p]) == len(set(told))
         ):
             continue
         every = [entry for part in entries for entry in part]

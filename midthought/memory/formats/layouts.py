@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from midthought.memory.formats.between_turns import drop_first_fields, mark_last_rows, mark_loose_rows, notes_between
+from midthought.memory.formats.between_turns import (
+    drop_first_fields,
+    mark_capitals,
+    mark_last_rows,
+    mark_loose_rows,
+    notes_between,
+)
 from midthought.memory.formats.doubts import judge_inner_lines, judge_list, judge_named, judge_notation, judge_unnamed
 from midthought.memory.formats.header_fields import is_role_key
 from midthought.memory.formats.label_repairs import remove_common_start, remove_common_word
@@ -19,6 +25,7 @@ from midthought.memory.formats.line_candidates import (
     Layout,
     Row,
     bare_style,
+    bold_starts,
     candidates_of,
     in_order,
     is_annotation,
@@ -90,12 +97,15 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
         and (notation.is_strong or _MAX_MORE_HEADS * len(best.heads) < len(notation.heads))
     ):
         best = _with_notation(best, notation)
+    if not best.style and (heads := bold_starts(rows)):
+        best = Layout("bold [name]", heads)
     if best.style:
         drop_first_fields(best, rows)
         remove_common_word(best)
         remove_common_start(best)
         _add_known_labels(best, rows, candidates)
         best.used = {row + 1 for row, head in best.heads.items() if " / " in head.style}
+        mark_capitals(best, rows)
         mark_loose_rows(best, rows)
         mark_last_rows(best, rows)
         judge_named(best, rows, candidates, num_words)
@@ -245,11 +255,12 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
                 continue
         accepted[place] = head
     if bare == "name":  # names one after another, and `Ann Lee - President`, are a list of those present
+        silent = Counter(keys[p] for p in accepted if p + 1 in accepted or is_role("".join(following[p : p + 1])))
         return {
             place: head
             for place, head in accepted.items()
-            if keys[place] in recurring
-            or (place + 1 not in accepted and not any(keys[place].startswith(f"{key} - ") for key in recurring))
+            if 2 * silent[keys[place]] <= counts[keys[place]]
+            and (keys[place] in recurring or not any(keys[place].startswith(f"{key} - ") for key in recurring))
         }
     return accepted
 
@@ -380,6 +391,8 @@ def _add_known_labels(layout: Layout, rows: Sequence[Row], candidates: dict[str,
         is_typo = colon and rest and rest[0] not in "0123456789/" and key_of(name) in labels and row.mark != "code"
         if is_typo and place not in layout.heads and (place > first or ends_sentence(rest)):
             layout.heads[place] = Head("name:", name, None, row.text[len(name) + 1 :])
+        if is_role(row.text) and key_of(row.text) in labels and not {place, place - 1} & layout.heads.keys():
+            layout.heads[place] = Head("name", row.text, None, "")
         name, bracket, _ = row.text[:_MAX_LABEL_LETTERS].partition(" [")  # `Ann [crosstalk 00:12] text`
         if bracket and key_of(name) in labels and place not in layout.heads and row.mark != "code":
             layout.heads[place] = Head("name [", name, None, row.text[len(name) + 1 :])

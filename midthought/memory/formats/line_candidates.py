@@ -86,7 +86,8 @@ def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
     num_blank = sum(row.after_blank for row in rows[1:])
     same_spacing = num_blank in (0, len(rows) - 1)  # blank lines separate nothing, or every line
     alone = [
-        name_alone(row.text, any_name=row.num_bold == len(row.text)) if row.mark != "code" else None for row in rows
+        name_alone(row.text, any_name=row.mark == "#" or row.num_bold == len(row.text)) if row.mark != "code" else None
+        for row in rows
     ]
     times = [time_head(row.text) if row.mark != "code" else None for row in rows]
     for place, row in enumerate(rows):
@@ -139,6 +140,21 @@ def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
             if counts[key_of(head.name or "")] > 1 and any(map(str.isalpha, head.name or ""))
         }
     return found
+
+
+def bold_starts(rows: Sequence[Row]) -> dict[int, Head]:
+    """Returns labels that are bold and have no sign after them, as in `**Ann Lee** text`, if they recur and start most
+    paragraphs."""
+    heads = {
+        place: Head("[name]", name, None, row.text[row.num_bold :])
+        for place, row in enumerate(rows)
+        if 0 < row.num_bold < len(row.text) and row.text[row.num_bold] == " " and row.mark == "bold"
+        if is_label(name := row.text[: row.num_bold]) and name[-1] not in ":："
+    }
+    counts = Counter(key_of(head.name or "") for head in heads.values())
+    num_usual = sum(count for count in counts.values() if count > 1)
+    is_usual = num_usual >= max(4, 0.5 * sum(row.after_blank for row in rows), 0.8 * len(heads))
+    return heads if is_usual and len(counts) > 1 else {}
 
 
 def _after_role(rows: Sequence[Row], alone: Sequence[str | None], place: int) -> int:

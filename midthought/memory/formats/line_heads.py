@@ -30,6 +30,7 @@ _BREAK = r"(?:\s+|$)"
 TITLES = r"(?:Mr|Ms|Mrs|M|MM|Mme|Mlle|Dr|Prof|Sr|Sra|Sen|Rep|Hon|St|On|Gen|Col|Lt|Capt|Rev|Gov|Hr|Fr|Frau|Herr)"
 _TITLED = regex.compile(rf"{TITLES}\.(?:\s[^\s.,!?]{{1,20}}){{1,4}}")
 """A label with a title, such as `M. le ministre`."""
+_NUMBERED = r"(?P<name>(?i:question|answer)|[QA])\s?\d{1,3}\s?\)"
 _SEPARATED = r"\s{0,9}[-–—|•,]?\s{0,9}"
 _COLUMN = r"(?:[ ]{0,9}[|\t]\s{0,9})"
 
@@ -49,10 +50,10 @@ _STYLES = {
     "name\t": rf"{_NAME}[ ]{{0,3}}\t\s{{0,9}}{_REST}",
     "speaker: name": rf"(?i:speaker)\s{{0,3}}:\s{{1,9}}{_NAME}$(?P<rest>)",
     "name —": rf"{_NAME}\s{{1,3}}(?:[–—―]|--?)\s{{1,3}}{_REST}",
-    "name:": rf"(?:(?P<name>[QA])\.(?=\s+\S)|{_NAME}\s{{0,3}}::?){_BREAK}{_REST}",
+    "name:": rf"(?:(?P<name>[QA])\.(?=\s+\S)|{_NUMBERED}|{_NAME}\s{{0,3}}::?)(?:{_BREAK}|(?<=\))){_REST}",
 }
 _PATTERNS = {style: regex.compile(pattern, regex.DOTALL) for style, pattern in _STYLES.items()}
-_SIGNED = regex.compile(r"[:(\[<|\t]|\s[–—―-]|(?<!\S)[QA]\.\s")
+_SIGNED = regex.compile(r"[:(\[<|\t]|\d\s?\)|\s[–—―-]|(?<!\S)[QA]\.\s")
 """A sign of a style. Most lines of speech have none."""
 _TIME_FIRST = regex.compile(rf"{_TIME}(?:\s{{0,9}}[:–—-])?{_BREAK}{_REST}", regex.DOTALL)
 _ALONE = regex.compile(r"\[?(?P<name>[^:\[\]|<>]{1,80}?)\]?$")

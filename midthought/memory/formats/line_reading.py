@@ -31,6 +31,8 @@ MIN_PROSE_WORDS = 50
 _LINKED_TIME = re.compile(rf"\[\(?({CLOCK})\)?\]\([^()\s]{{1,300}}\)")
 _HEADING = re.compile(r"#{1,6}\s+\S")
 _LETTERED_TIME = re.compile(r"(?<![^(\[])(\d{1,2})h\s?(\d{1,2})m\s?(\d{1,2})s\b")
+_HASHED_TIME = re.compile(rf"#({CLOCK})(?:-\d)?#")
+"""How transcription programs of qualitative research write times: `#00:01:22-6#`."""
 _SPELLED = (
     r"(?:\d{1,2} (?:hours?|heures?|Stunden?|horas?|ora),? (?:et |and |und |y |e )?)?"
     r"(?:\d{1,3} (?:minutes?|Minuten?|minutos?|minuti|minuten),? (?:et |and |und |y |e )?)?"
@@ -57,6 +59,7 @@ def read_rows(
     `keep` turns lines into words without markup, with time marks. `start` rewrites a row so that names and times at its
     start can be recognized.
     """
+    rows = [row._replace(text=_HASHED_TIME.sub(r"[\1]", row.text)) if "#" in row.text else row for row in rows]
     rows, repeated = unrolled([row._replace(text=_LETTERED_TIME.sub(r"\1:\2:\3", row.text, 1)) for row in rows])
     rows = [row._replace(mark="#") if _HEADING.match(row.text) else row for row in in_usual_order(rows)]
     rows, after = _without_end(rows)
@@ -100,7 +103,7 @@ def _judged(reading: Reading) -> Reading:
     num_headings = sum(skip.reason == "heading" for skip in reading.skipped)
     num_words = sum(len(segment.text.split()) for segment in reading.segments)
     is_named = any(segment.speaker for segment in reading.segments)
-    if num_headings <= max(4, 0.3 * len(reading.segments) if is_named else num_words / 150):
+    if num_headings <= (max(4, 0.3 * len(reading.segments)) if is_named else max(1, num_words / 150)):
         return reading
     what = f"{num_headings} headings in {num_words:,} words"
     return reading.doubted(f"it may be a page about something, not a transcript: it has {what}", 0.4)
