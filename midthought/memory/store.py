@@ -217,7 +217,8 @@ class MemoryStore:
             changes.require_allowed(self.uri, stems)
         new = None
         try:
-            if opened is None or changes.any:
+            lacks_sentences = opened and stems is not None and changes.has_windows and not opened.has_sentences
+            if opened is None or changes.any or (lacks_sentences and not can_update):
                 new = prepare(opened, known, changes, can_update)
                 write_changes(self._location, opened, changes, new, embedding, can_update)
             elif not opened.is_indexed:
@@ -328,6 +329,8 @@ class MemoryStore:
             embedded = list(map(with_thought, queries, map(encodable, thoughts))) if thoughts else queries
             vectors = list(embed_queries(embedded, embedder))
         near = vectors or []
+        if near:
+            self._open_table().warn_if_old(self.uri)
         return self._read(lambda opened: find_each(opened, queries, near, k, mode, within))
 
     def warm(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ _PLACES_IN_RUST = re.compile(r", \S+\.rs:\d+:\d+")
 """Where in its own sources LanceDB noticed an error."""
 MAX_UNINDEXED_ROWS = 2_000
 """So many new rows of a large table are searched without the indices; with more, the indices are extended."""
+_warn_once = functools.cache(logging.getLogger(__name__).warning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,19 @@ class TableSnapshot:
     """Whether there are columns for windows."""
     has_sentences: bool = False
     """Whether the sentences of windows have vectors."""
+
+    def warn_if_old(self, uri: str) -> None:
+        """Logs, once for each memory, that windows have no vectors of sentences, and the remedy."""
+        if self.has_windows and not self.has_sentences:
+            remedy = f"add one of its transcripts again: midthought memory add TRANSCRIPT --path {uri}"
+            if self.is_large:
+                remedy = "build it again: midthought memory build TRANSCRIPTS --path ANOTHER_FOLDER"
+            _warn_once(
+                "%s: an earlier version built this memory, and its sentences have no vectors; searches by meaning find less. "
+                "For vectors of all of them, %s",
+                uri,
+                remedy,
+            )
 
 
 @dataclass(frozen=True, slots=True)

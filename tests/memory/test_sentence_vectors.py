@@ -135,6 +135,29 @@ def test_a_memory_without_them_is_searched_by_its_windows_and_gets_them_when_it_
     assert all(stored_sentences(store).values())
 
 
+def test_a_memory_without_them_is_named_once_and_gets_them_when_its_transcripts_are_added_again(
+    tmp_path, new_embedder, caplog
+):
+    chunks = windows_of(TIDE)
+    path = tmp_path / "memory"
+    MemoryStore.open(path, embedder=new_embedder()).ingest(
+        embed_chunks(chunks, new_embedder()).drop_columns([SENTENCES])
+    )
+    for mode in ("full_text", "vector", "hybrid"):
+        MemoryStore.open(path, embedder=new_embedder()).search("drowned chapel", 3, mode)
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert f"midthought memory add TRANSCRIPT --path {path}" in told
+    assert MemoryStore.open(path, embedder=new_embedder()).add(chunks).num_added == 0
+    store = MemoryStore.open(path, embedder=new_embedder())
+    assert stored_sentences(store).keys() == {chunk.chunk_id for chunk in chunks}
+    caplog.clear()
+    store.search("drowned chapel", 3)
+    assert not caplog.records
+    before = len(store.versions())
+    store.add(chunks)
+    assert len(store.versions()) == before  # nothing is written
+
+
 def test_chunks_by_turns_have_none(tmp_path, new_embedder):
     store = MemoryStore.open(tmp_path, embedder=new_embedder())
     store.build(chunk_transcript(TIDE, 18))
