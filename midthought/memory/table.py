@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -256,6 +257,9 @@ class TableLocation:
 
     def _connect(self) -> Any:
         if self._database is None:
+            os.environ.setdefault(
+                "LANCEDB_LOG", "error"
+            )  # read on import; it warns of every empty partition of an index
             lancedb = optional("lancedb", "memory")
             self.check()
             with self.errors():

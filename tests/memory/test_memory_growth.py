@@ -2,7 +2,10 @@
 
 import contextlib
 import json
+import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -247,3 +250,32 @@ def test_vectors_of_added_texts_are_those_of_the_embedder(memory):
     table = lancedb.connect(memory.uri).open_table("transcripts")
     rows = table.search().where("id = 'zephyrine_3'").select(["vector"]).to_list()
     np.testing.assert_array_equal(np.asarray(rows[0]["vector"], np.float32), WordEmbedder().embed([SECRET])[0])
+
+
+BUILD_AND_ADD = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from midthought.memory import table
+from midthought.memory.chunks import Chunk
+from midthought.memory.store import MemoryStore
+from word_embedder import WordEmbedder
+table.MIN_ROWS_FOR_VECTOR_INDEX = 20
+table.ROWS_PER_PARTITION = 5
+for stem in "ab":
+    chunks = [Chunk(f"{stem}_{n}", stem, stem, "Ann", f"Line {n % 7} of {stem}.", "00:00:00", n) for n in range(300)]
+    MemoryStore.open(sys.argv[1], embedder=WordEmbedder()).add(chunks)
+"""
+
+
+def test_lancedb_prints_no_warnings_while_episodes_are_added(tmp_path):
+    """It warns of every empty partition of a vector index: dozens of lines when an episode is added to a large memory."""
+    environment = {name: value for name, value in os.environ.items() if name != "LANCEDB_LOG"}
+    tests = str(Path(__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD_AND_ADD, str(tmp_path / "memory"), tests],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    assert "WARN" not in done.stderr, done.stderr[:500]
