@@ -9,6 +9,7 @@ from typing import Any
 
 from midthought.cluster.verl.settings import AGENT_NAME
 from midthought.references import optional
+from midthought.tools.error_texts import encodable
 from midthought.types import Task
 
 
@@ -25,14 +26,14 @@ def rows_of(
         {
             "data_source": data_source,
             "agent_name": AGENT_NAME,
-            "prompt": [{"role": said["role"], "content": _encodable(said["content"])} for said in messages(task)],
+            "prompt": [{"role": said["role"], "content": encodable(said["content"])} for said in messages(task)],
             "ability": ability,
-            "reward_model": {"style": "rule", "ground_truth": _encodable(task.answer)},
+            "reward_model": {"style": "rule", "ground_truth": encodable(task.answer)},
             "extra_info": {
                 "split": split,
                 "index": index,
-                "question": _encodable(task.prompt),
-                "answer": _encodable(task.answer),
+                "question": encodable(task.prompt),
+                "answer": encodable(task.answer),
                 "task": json.dumps(task.to_dict()),
             },
         }
@@ -45,8 +46,3 @@ def write_parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     table = optional("pyarrow", "verl").Table.from_pylist(list(rows))
     path.parent.mkdir(parents=True, exist_ok=True)
     optional("pyarrow.parquet", "verl").write_table(table, path)
-
-
-def _encodable(text: str) -> str:
-    """Replaces lone surrogates, which UTF-8 cannot encode, by question marks."""
-    return text.encode(errors="replace").decode()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from midthought.feedback.critics.critic import can_be_quoted
+from midthought.tools.builtin.calculate import CalculationError, calculate
 from midthought.types import Task
 
 MAX_TERMS = 12
@@ -48,33 +49,22 @@ def equations(text: str, base: int = 10) -> Iterator[Equation]:
     for found in _EQUATION[base].finditer(text):
         value = _value(found["left"], base)
         if value is not None:
-            stated = _number(found["right"], base)
+            stated = Fraction(_decimal(found["right"], base))
             yield Equation(found["left"], found["right"], value, _are_equal(value, stated, found["right"]))
 
 
 def _value(left: str, base: int) -> Fraction | None:
-    """Evaluates products and quotients before sums; None on division by zero."""
-    total, product, sign, operation = Fraction(0), Fraction(0), 1, "+"
-    for part in _PART[base].findall(left):
-        if part in _SIGNS:
-            operation = _SIGNS[part]
-            continue
-        number = _number(part, base)
-        if operation in "+-":
-            total += sign * product
-            product, sign = number, -1 if operation == "-" else 1
-        elif operation == "*":
-            product *= number
-        elif number:
-            product /= number
-        else:
-            return None
-    return total + sign * product
+    """Returns the value of the left side; None on division by zero."""
+    parts = _PART[base].findall(left)
+    try:
+        return Fraction(calculate("".join(_SIGNS.get(part) or _decimal(part, base) for part in parts)))
+    except CalculationError:
+        return None
 
 
-def _number(text: str, base: int) -> Fraction:
-    plain = text.replace(",", "")
-    return Fraction(int(plain, 16)) if base == 16 else Fraction(plain)
+def _decimal(number: str, base: int) -> str:
+    plain = number.replace(",", "")
+    return str(int(plain, 16)) if base == 16 else plain
 
 
 def _are_equal(value: Fraction, stated: Fraction, written: str) -> bool:
