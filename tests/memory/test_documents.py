@@ -163,6 +163,13 @@ def pdf(pages: list[list[str]]) -> bytes:
     return f"{out}xref\n0 {size}\n0000000000 65535 f \n{table}{trailer}".encode()
 
 
+def drawn_pdf(stream: str) -> bytes:
+    """A PDF of one page with this content."""
+    whole = pdf([["x"]]).decode()
+    before = whole[whole.index("BT ") : whole.index("\nendstream")]
+    return whole.replace(before, stream).replace(f"/Length {len(before)}", f"/Length {len(stream)}").encode()
+
+
 def pages_of(pattern: str) -> list[list[str]]:
     pages = []
     for number, turn in enumerate(TURNS, 1):
@@ -191,15 +198,22 @@ def test_words_that_a_pdf_draws_one_by_one_make_lines(tmp_path):
     for row, turn in enumerate(TURNS):
         for place, word in enumerate(f"{turn.speaker}: {turn.words}".split()):
             drawn.append(f"1 0 0 1 {40 + 45 * place} {700 - 20 * row} Tm ({word}) Tj")
-    whole = pdf([["x"]])
-    stream = f"BT /F1 8 Tf {' '.join(drawn)} ET"
-    before = whole[whole.index(b"BT ") : whole.index(b"\nendstream")]
-    content = whole.replace(before, stream.encode()).replace(
-        f"/Length {len(before)}".encode(), f"/Length {len(stream)}".encode()
+    path = tmp_path / "a.pdf"
+    path.write_bytes(drawn_pdf(f"BT /F1 8 Tf {' '.join(drawn)} ET"))
+    assert [(turn.speaker, turn.text) for turn in read_transcript(path).turns] == [(t.speaker, t.words) for t in TURNS]
+
+
+def test_pages_with_two_columns_are_read_column_by_column(tmp_path):
+    pytest.importorskip("pypdf")
+    columns = [[f"the bell {side} {row} rang again" for row in range(9)] for side in ("left", "right")]
+    drawn = " ".join(
+        f"1 0 0 1 {50 + 300 * side} {700 - 14 * row} Tm ({text}) Tj"
+        for side, column in enumerate(columns)
+        for row, text in enumerate(column)
     )
     path = tmp_path / "a.pdf"
-    path.write_bytes(content)
-    assert [(turn.speaker, turn.text) for turn in read_transcript(path).turns] == [(t.speaker, t.words) for t in TURNS]
+    path.write_bytes(drawn_pdf(f"BT /F1 8 Tf {drawn} ET"))
+    assert read_transcript(path).turns[0].text == " ".join(map(" ".join, columns))
 
 
 def test_page_headers_of_left_and_right_pages_and_line_numbers_are_no_speech(tmp_path):

@@ -131,3 +131,27 @@ def test_the_words_of_a_tier_within_another_tier_are_read_once(read):
         f'<?xml version="1.0"?>\n<ANNOTATION_DOCUMENT>{slots}{text}{words}</ANNOTATION_DOCUMENT>', "a.eaf"
     )
     assert said(transcript) == [("Ann", " ".join(LINES))] and not transcript.is_doubtful
+
+
+def test_names_with_titles_after_two_hyphens(read):
+    top = "Bell Q3 call\n\nPrepared Remarks\n\nCall Participants\n\nPrepared Remarks:\n\n"
+    titles = {"Ann Lee": "Ann Lee--Chief Executive Officer", "Bob": "Operator"}
+    text = "".join(f"{titles[name]}\n\n{words}\n\nAnd so on, as before.\n\n" for name, words in PAIRS)
+    transcript = read(f"{top}{text}Duration: 0 minutes\n\n")
+    assert transcript.speakers == ("Ann Lee", "Operator") and transcript.turns[0].text.startswith(LINES[0])
+
+
+def test_short_sentences_that_recur_are_no_names(read):
+    short = ["Mm-hm.", "Okay.", "Sure."]
+    text = "".join(
+        f"{words} So it was, and we went on from there.\n\n{short[n % 3]}\n\n" for n, words in enumerate(LINES * 2)
+    )
+    transcript = read(text)
+    assert not transcript.speakers and not [doubt for doubt in transcript.doubts if "start alike" in doubt]
+
+
+@pytest.mark.parametrize("label", ["A RECORDED VOTE", "Item {n} ANN LEE"])
+def test_labels_that_are_no_names_are_reported(read, label):
+    names = ["BOB REECE", label]
+    text = "".join(f"{names[n % 2].format(n=n)}: {words}\n\n" for n, words in enumerate(LINES * 2))
+    assert read(text).is_doubtful

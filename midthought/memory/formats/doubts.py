@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
-from midthought.memory.formats.header_fields import is_role_key
+from midthought.memory.formats.header_fields import is_known_key, is_role_key
 from midthought.memory.formats.line_candidates import (
     ODD,
     WEAK,
@@ -28,6 +28,10 @@ _MAX_OTHER_SHARE = 0.01
 """Share of lines that start like turns and were read as text, of the turns, from which on a file is doubtful."""
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _TIME_INSIDE = re.compile(r"\d{1,2}:\d{1,2}(?::\d|\b)|.{0,30}-->")
+_ARTICLES = ("a ", "an ")
+_INNER_NUMBER = re.compile(r"\d+(?=.*[^\W\d_])")
+_ENDS = (".\n", "!\n", "?\n", "…\n")
+"""Ends of short lines that are whole sentences, such as `Okay.`"""
 _NUMBERED_LINE = re.compile(r"\(?\d{1,2}[.)]\s")
 _MAX_NUMBERED_SHARE = 0.3
 _MIN_LIST_ROWS = 20
@@ -80,11 +84,15 @@ def judge_named(
         and place not in layout.notes
         and place > places[0]
         and not is_exclamation(head.name or "x")
+        and not (place + 1 in layout.heads and not head.rest.strip())  # a heading with a colon
+        and not _is_short_field(head)
         if place - 1 not in layout.heads or layout.heads[place - 1].rest.strip()  # else: said by that speaker
         if not (is_role_key(key_of(head.name or "")) and is_name_list(head.rest))
     }
     if alone := _unknown_labels(layout, rows, labels):
         layout.doubt(f"labels that may be no speakers: {', '.join(map(repr, alone[:3]))}", 0.3)
+    if odd := _numbered(labels):
+        layout.doubt(f"labels with numbers that may be no part of names: {odd[0]!r}", 0.3)
     first = layout.heads[places[0]]
     if (
         is_role_key(key_of(first.name or ""))
@@ -113,7 +121,8 @@ def _unknown_labels(layout: Layout, rows: Sequence[Row], counts: Counter[str]) -
     if not recurring:
         return []
     words = Counter(word for row in rows for word in set(_WORD.findall(row.text.casefold())))
-    found = _repeated_labels(layout)
+    things = [label for label in counts if label.startswith(_ARTICLES) and not label.endswith(("member", "voice"))]
+    found = [*_repeated_labels(layout), *things]
     for place in places:
         name, rest = name_of(layout.heads[place].name or ""), layout.heads[place].rest
         if counts[name.casefold()] > 1 or (bare_style(layout.style) in TIMED_STYLES and place > recurring[0]):
@@ -127,6 +136,22 @@ def _unknown_labels(layout: Layout, rows: Sequence[Row], counts: Counter[str]) -
         if is_line or (is_title and is_new and not is_strong):
             found.append(name)
     return found
+
+
+def _is_short_field(head: Head) -> bool:
+    """Whether the row is a field with a short value, such as `Duration: 0 minutes`."""
+    is_short = 0 < len(head.rest.split()) <= _SHORT_WORDS and not ends_sentence(head.rest)
+    return is_short and is_known_key(head.name or "") and not is_role_key(head.name or "")
+
+
+def _numbered(labels: Counter[str]) -> list[str]:
+    """Returns labels that have the number of a turn or a cell of a table, such as `Item 19 Ann` beside `Item 7 Ann`."""
+    masked = Counter(_INNER_NUMBER.sub("#", label) for label in labels)
+    return [
+        label
+        for label in labels
+        if "|" in label or (masked[_INNER_NUMBER.sub("#", label)] > 1 and _INNER_NUMBER.search(label))
+    ]
 
 
 def _names_one(text: str, labels: Counter[str]) -> bool:
@@ -198,7 +223,7 @@ def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dic
 
 def judge_notation(layout: Layout, notation: Notation | None, num_rows: int) -> None:
     """Adds a doubt about text without names if a few names stand before it in a notation that is not certain."""
-    if not notation or 2 * notation.num_names < len(notation.labels):
+    if not notation or 2 * notation.num_names < len(notation.labels) or notation.sep in _ENDS:
         return
     if notation.num_named >= max(_MIN_NAMES, _MIN_NAMES_SHARE * num_rows):
         names = ", ".join(repr(name) for name, _ in notation.labels.most_common(3))

@@ -61,7 +61,8 @@ _ANYWHERE = frozenset({*_FOOTERS} - {"line of a service", _END, "line of an expo
 _TRANSCRIPT = regex.compile(
     r"(?i)[\W_]*"
     r"(?:(?:full|complete|edited|raw|verbatim|video|audio|episode|interview|podcast|machine|the|conference|earnings|call)\s+){0,3}"
-    r"(?:transcript|transcription|interview|transkript|transcripción|trascrizione|transcrição|인터뷰|文字起こし|書き起こし|逐字稿|文字稿|文字记录|文字記錄)"
+    r"(?:transcript|transcription|interview|transkript|transcripción|trascrizione|transcrição|인터뷰|文字起こし|書き起こし|逐字稿|文字稿|文字记录|文字記錄|"
+    r"prepared remarks)"
     r"[\s:：*_]*"
 )
 _AFTER_TRANSCRIPT = regex.compile(

@@ -324,7 +324,12 @@ def _is_supported(
         all_roles = all(is_role(label) for label in labels)
         if not all_roles and not _explains(rows, found, style) and len(places) - len(labels) < 0.3 * len(places):
             return False
-    if bare in ("name", "[name]") and len(places) < max(0.25 * sum(row.after_blank for row in rows), 0.05 * len(rows)):
+    is_titled = 2 * sum("--" in rows[place].text for place in places) > len(places)  # `Ann Lee--Analyst`
+    if (
+        bare in ("name", "[name]")
+        and not is_titled
+        and len(places) < max(0.25 * sum(row.after_blank for row in rows), 0.05 * len(rows))
+    ):
         return False
     if bare in TIMED_STYLES or " / " in bare or strong:
         return True

@@ -57,6 +57,8 @@ _SIGNED = regex.compile(r"[:(\[<|\t]|\d\s?\)|\s[–—―-]|(?<!\S)[QA]\.\s")
 """A sign of a style. Most lines of speech have none."""
 _TIME_FIRST = regex.compile(rf"{_TIME}(?:\s{{0,9}}[:–—-])?{_BREAK}{_REST}", regex.DOTALL)
 _ALONE = regex.compile(r"\[?(?P<name>[^:\[\]|<>]{1,80}?)\]?$")
+_WITH_TITLE = regex.compile(r"(?P<name>[^:\[\]|<>]{2,50}?)\s?--\s?[^.:!?]{2,90}")
+"""A name and a title, as in `Ann Lee--Chief Executive Officer`."""
 _WIDE_COLON = regex.compile(rf"{_NAME}\s{{0,3}}:{_REST}", regex.DOTALL)
 _MARK = regex.compile(r"(?:>>+|[-–—•])\s{0,3}(?=\S)|:(?=[^\s:])")
 
@@ -124,7 +126,8 @@ def name_alone(line: str, *, any_name: bool = False) -> str | None:
         return bare  # `--- Speaker 1 ---`
     if line.isupper() and line.endswith(".") and len(line) > _MIN_CAPITALS:
         line = line[:-1]  # `FAUST.`
-    match = _ALONE.match(folded(line).strip()) if len(line) <= 90 else None
+    titled = _WITH_TITLE.fullmatch(line) if "--" in line else None
+    match = titled or (_ALONE.match(folded(line).strip()) if len(line) <= 90 else None)
     return match["name"] if match and is_label(match["name"]) else None
 
 

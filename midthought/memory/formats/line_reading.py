@@ -153,10 +153,15 @@ def _without_spelled_time(line: str) -> str:
 def _num_rows_before_transcript(rows: Sequence[Row]) -> int:
     """Returns the number of rows up to a heading such as `Transcript` that most of the text follows, with it; else 0."""
     sizes = [word_count(row.text) for row in rows]
-    for place, row in enumerate(rows):
-        if starts_transcript(row.text) and (row.mark or row.after_blank) and sum(sizes[:place]) < 0.5 * sum(sizes):
-            return place + 1
-    return 0
+    found = [
+        place
+        for place, row in enumerate(rows)
+        if starts_transcript(row.text) and (row.mark or row.after_blank) and sum(sizes[:place]) < 0.5 * sum(sizes)
+    ]
+    again = [
+        place for place in found[1:] if max(sizes[found[0] : place]) < _MAX_TITLE_WORDS
+    ]  # after a table of contents
+    return [*found[:1], *again][-1] + 1 if found else 0
 
 
 def _without_end(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:

@@ -22,6 +22,8 @@ _MAX_LETTERS = 50_000_000
 _MAX_SECONDS = 120.0
 _EDGE_LINES = 2
 """Lines at the top and bottom of a page that may repeat."""
+_GAP = re.compile(r"(?:\S+ ){2}\S+ {4,200}(?:\S+ ){2}\S")
+_MAX_GAPS_SHARE = 0.2
 _MIN_LINE_WORDS = 6
 _TIME = re.compile(r"\W?[\d:.,]*\d:\d[\d:.,]*\W?")
 _MIN_REPEATED_SHARE = 0.3
@@ -75,6 +77,8 @@ def _pages(content: bytes) -> tuple[list[list[Row]], str]:
             raise ValueError(f"it has {len(reader.pages):,} pages, more than {_MAX_PAGES:,}; split it")
         for page in reader.pages:
             text = page.extract_text(extraction_mode="layout", layout_mode_strip_rotated=False)
+            if _has_two_columns(text):
+                text = page.extract_text()
             num_letters += len(text)
             if num_letters > _MAX_LETTERS or time.monotonic() - started > _MAX_SECONDS:
                 raise ValueError(
@@ -92,6 +96,11 @@ def _pages(content: bytes) -> tuple[list[list[Row]], str]:
         raise ValueError(
             f"it is a PDF that cannot be read ({type(error).__name__}: {' '.join(str(error).split())[:100]})"
         ) from None
+
+
+def _has_two_columns(text: str) -> bool:
+    """Whether many lines have words on both sides of a wide gap."""
+    return len(_GAP.findall(text)) > _MAX_GAPS_SHARE * len(text.split("\n"))
 
 
 def _title(reader: Any) -> str:
