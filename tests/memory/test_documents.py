@@ -203,6 +203,16 @@ def test_words_that_a_pdf_draws_one_by_one_make_lines(tmp_path):
     assert [(turn.speaker, turn.text) for turn in read_transcript(path).turns] == [(t.speaker, t.words) for t in TURNS]
 
 
+def test_an_index_of_words_at_the_end_is_no_speech(tmp_path):
+    pytest.importorskip("pypdf")
+    index = [f"bell [{n}] {n}:3,7 {n + 1}:2 {n + 2}:4,9" for n in range(25)]
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf([*pages_of("{name}: {text}"), index]))
+    transcript = read_transcript(path)
+    assert [turn.text for turn in transcript.turns] == [turn.words for turn in TURNS]
+    assert any("index" in each.reason for each in transcript.skipped)
+
+
 def test_pages_with_two_columns_are_read_column_by_column(tmp_path):
     pytest.importorskip("pypdf")
     columns = [[f"the bell {side} {row} rang again" for row in range(9)] for side in ("left", "right")]

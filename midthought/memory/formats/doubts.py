@@ -28,7 +28,9 @@ _MAX_OTHER_SHARE = 0.01
 """Share of lines that start like turns and were read as text, of the turns, from which on a file is doubtful."""
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _TIME_INSIDE = re.compile(r"\d{1,2}:\d{1,2}(?::\d|\b)|.{0,30}-->")
-_ARTICLES = ("a ", "an ")
+_NOTE = re.compile(r"\s?\([^()]*\)$")
+_THING = re.compile(r"an? [^\W\d_]{2,} ?[^\W\d_]*(?<!member)(?<!voice)")
+"""Labels such as `a recorded vote`."""
 _INNER_NUMBER = re.compile(r"\d+(?=.*[^\W\d_])")
 _ENDS = (".\n", "!\n", "?\n", "…\n")
 """Ends of short lines that are whole sentences, such as `Okay.`"""
@@ -121,14 +123,14 @@ def _unknown_labels(layout: Layout, rows: Sequence[Row], counts: Counter[str]) -
     if not recurring:
         return []
     words = Counter(word for row in rows for word in set(_WORD.findall(row.text.casefold())))
-    things = [label for label in counts if label.startswith(_ARTICLES) and not label.endswith(("member", "voice"))]
+    things = [label for label in counts if _THING.fullmatch(label)]
     found = [*_repeated_labels(layout), *things]
     for place in places:
         name, rest = name_of(layout.heads[place].name or ""), layout.heads[place].rest
         if counts[name.casefold()] > 1 or (bare_style(layout.style) in TIMED_STYLES and place > recurring[0]):
             continue
         is_line = len(name.split()) > _MAX_LABEL_WORDS and (
-            not is_label(name) or (place == places[0] and not rest.strip())
+            not is_label(_NOTE.sub("", name)) or (place == places[0] and not rest.strip())
         )
         is_title = 0 < len(rest.split()) <= _MAX_FIELD_WORDS and not ends_sentence(rest)
         is_new = any(words[word] < 2 for word in _WORD.findall(name.casefold()))

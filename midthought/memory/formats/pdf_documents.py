@@ -6,6 +6,7 @@ import io
 import re
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from midthought.memory.formats.line_candidates import Row
@@ -24,7 +25,13 @@ _EDGE_LINES = 2
 """Lines at the top and bottom of a page that may repeat."""
 _GAP = re.compile(r"(?:\S+ ){2}\S+ {4,200}(?:\S+ ){2}\S")
 _MAX_GAPS_SHARE = 0.2
+_NUM_COMPARED = 12
+"""Pages of which two ways of reading are compared."""
+_MIN_NUMBERED_SHARE = 0.6
+_MIN_INDEX_WORDS = 100
+_MIN_WORDS_PER_LINE = 7
 _MIN_LINE_WORDS = 6
+_MIN_TIMES_MORE = 5
 _TIME = re.compile(r"\W?[\d:.,]*\d:\d[\d:.,]*\W?")
 _MIN_REPEATED_SHARE = 0.3
 """Of the pages: left and right pages may have lines of their own."""
@@ -44,11 +51,15 @@ def read_pdf(content: bytes) -> Reading:
     rows: list[Row] = []
     skipped: list[Skipped] = []
     for page in pages:
+        words = [word for row in page for word in row.text.split()]
+        if 2 * sum(any(map(str.isdigit, word)) for word in words) > len(words) > _MIN_INDEX_WORDS:
+            skipped.append(Skipped(" ".join(words), "page of numbers, as in an index"))
+            continue
         shown = [
             row for place, row in enumerate(page) if not _is_edge(page, place) or _masked(row.text) not in repeated
         ]
         skipped += [Skipped(row.text, "repeated on pages") for row in page if row not in shown]
-        numberless = without_numbers(shown)
+        numberless = without_numbers(shown, _MIN_NUMBERED_SHARE)
         if rows and numberless and not (ends_sentence(rows[-1].text) and _may_be_label(numberless[0].text)):
             numberless = [numberless[0]._replace(after_blank=False), *numberless[1:]]
         rows += numberless
@@ -75,9 +86,10 @@ def _pages(content: bytes) -> tuple[list[list[Row]], str]:
             raise ValueError("it is encrypted; save it without a password")
         if len(reader.pages) > _MAX_PAGES:
             raise ValueError(f"it has {len(reader.pages):,} pages, more than {_MAX_PAGES:,}; split it")
+        by_place = _reads_better_by_place(reader.pages[1 : 1 + _NUM_COMPARED] or reader.pages)
         for page in reader.pages:
-            text = page.extract_text(extraction_mode="layout", layout_mode_strip_rotated=False)
-            if _has_two_columns(text):
+            text = _by_place(page) if by_place else page.extract_text()
+            if by_place and _has_two_columns(text):
                 text = page.extract_text()
             num_letters += len(text)
             if num_letters > _MAX_LETTERS or time.monotonic() - started > _MAX_SECONDS:
@@ -98,6 +110,19 @@ def _pages(content: bytes) -> tuple[list[list[Row]], str]:
         ) from None
 
 
+def _by_place(page: Any) -> str:
+    return str(page.extract_text(extraction_mode="layout", layout_mode_strip_rotated=False))
+
+
+def _reads_better_by_place(pages: Sequence[Any]) -> bool:
+    """Whether lines by the places of their words are better than those in the order of drawing: unless these break fewer
+    words and have several on a line."""
+    drawn = [page.extract_text() for page in pages]
+    num_drawn, num_placed = (sum(len(text.split()) for text in texts) for texts in (drawn, map(_by_place, pages)))
+    num_lines = sum(bool(line.strip()) for text in drawn for line in text.split("\n"))
+    return num_drawn > 0.999 * num_placed or num_drawn < _MIN_WORDS_PER_LINE * num_lines
+
+
 def _has_two_columns(text: str) -> bool:
     """Whether many lines have words on both sides of a wide gap."""
     return len(_GAP.findall(text)) > _MAX_GAPS_SHARE * len(text.split("\n"))
@@ -109,13 +134,14 @@ def _title(reader: Any) -> str:
 
 
 def _repeated(pages: list[list[Row]]) -> set[str]:
-    """Returns the lines, with their digits masked, at the edges of many of the pages, and of three, and nowhere else."""
+    """Returns the lines, with their digits masked, at the edges of many of the pages, and of three, and hardly elsewhere."""
     counts: Counter[str] = Counter()
-    inner: set[str] = set()
+    inner: Counter[str] = Counter()
     for page in pages:
         counts.update({_masked(row.text) for place, row in enumerate(page) if _is_edge(page, place)})
-        inner |= {_masked(row.text) for place, row in enumerate(page) if not _is_edge(page, place)}
-    return {line for line, count in counts.items() if count >= max(3, _MIN_REPEATED_SHARE * len(pages))} - inner
+        inner.update({_masked(row.text) for place, row in enumerate(page) if not _is_edge(page, place)})
+    least = max(3, _MIN_REPEATED_SHARE * len(pages))
+    return {line for line, count in counts.items() if count >= max(least, _MIN_TIMES_MORE * inner[line])}
 
 
 def _may_be_label(line: str) -> bool:

@@ -43,12 +43,12 @@ def in_usual_order(rows: Sequence[Row]) -> Sequence[Row]:
     return _names_first(_one_turn_per_row(_one_time_per_row(without_numbers(rows))))
 
 
-def without_numbers(rows: Sequence[Row]) -> Sequence[Row]:
-    """Returns the rows without their numbers, if nearly all have one that counts up, as the lines of a page do."""
+def without_numbers(rows: Sequence[Row], share: float = 0.9) -> Sequence[Row]:
+    """Returns the rows without their numbers, if this share of them has one that counts up, as the lines of a page do."""
     found = [_LINE_NUMBER.match(row.text) for row in rows]
     numbers = [int(match[1]) for match in found if match]
     steps = sum(after == before + 1 for before, after in pairwise(numbers))
-    if len(rows) < 4 or len(numbers) < 0.9 * len(rows) or steps < 0.9 * (len(numbers) - 1):
+    if len(rows) < 4 or len(numbers) < share * len(rows) or steps < 0.9 * (len(numbers) - 1):
         return rows
     return [
         row._replace(text=row.text[match.end() :]) if match and not row.num_bold else row
