@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,14 @@ SENTENCES = "sentence_vectors"
 
 _PRECISION = b"midthought.embedding_precision"
 _TEXT_COLUMNS = ("id", "episode", "speaker", "transcript", "time", "embedding_model", *WINDOW_COLUMNS)
+_KINDS = {
+    **dict.fromkeys(_TEXT_COLUMNS, r"(dictionary<values=)?(large_)?string.*"),
+    **dict.fromkeys(("chunk_id", "embedding_dimension"), r"u?int\d+"),
+    "vector": r"(fixed_size_)?list<.*: (halffloat|float|double).*>(\[\d+\])?",
+    "speakers": r"list<.*: (large_)?string.*>",
+    SENTENCES: r"(large_)?binary",
+}
+"""Regular expressions for the types of columns, as Arrow prints them."""
 _BATCH_ROWS = 16_384
 _BATCH_BYTES = 2**27
 """A batch of a file has vectors of at most this size, or one row."""
@@ -93,6 +102,7 @@ def precision_of(schema: pa.Schema) -> Precision:
 def chunks_of(rows: pa.Table) -> list[Chunk]:
     """Returns the chunks of such rows, in order."""
     names = chunk_columns(rows.schema.names)
+    require_values(rows, names)
     chunks = []
     for row in zip(*(rows.column(name).to_pylist() for name in names), strict=True):
         chunk_id, episode, speaker, transcript, time, number, *window = row
@@ -108,8 +118,14 @@ def chunk_columns(names: Collection[str]) -> tuple[str, ...]:
 
 
 def turns_of_json(text: str) -> tuple[tuple[int, str], ...]:
-    """Returns `Chunk.turns` from the column `turns`."""
-    return tuple((start, speaker) for start, speaker in json.loads(text))
+    """Returns `Chunk.turns` from the column `turns`. Raises `MemoryStoreError` if it holds anything else."""
+    try:
+        turns = tuple((start, speaker) for start, speaker in json.loads(text))
+    except (ValueError, TypeError, RecursionError):
+        turns = ((0, None),)
+    if not all(type(start) is int and isinstance(speaker, str) for start, speaker in turns):
+        raise MemoryStoreError(f"a row has the turns {text!r:.80}, which no build writes; build the memory again")
+    return turns
 
 
 def vectors_of(rows: pa.Table) -> np.ndarray:
@@ -124,12 +140,28 @@ def sentences_of_rows(rows: pa.Table) -> list[bytes] | None:
     return [each or b"" for each in rows.column(SENTENCES).to_pylist()] if SENTENCES in rows.schema.names else None
 
 
-def require_columns(names: Collection[str], where: str) -> None:
-    """Raises MemoryStoreError, naming `where`, unless `names` has all of COLUMNS."""
-    if missing := [name for name in COLUMNS if name not in names]:
+def require_columns(schema: pa.Schema, where: str) -> None:
+    """Raises MemoryStoreError, naming `where`, unless the schema has COLUMNS, and those of windows or none, with their types."""
+    names = schema.names
+    needed = [*COLUMNS, *([*WINDOW_COLUMNS] if {*WINDOW_COLUMNS, SENTENCES} & {*names} else [])]
+    if missing := [name for name in needed if name not in names]:
         raise MemoryStoreError(
             f"{where} is not a memory: it lacks {', '.join(missing)}; give another place or table name"
         )
+    for name in names:
+        if (kind := _KINDS.get(name)) and not re.fullmatch(kind, found := str(schema.field(name).type)):
+            raise MemoryStoreError(
+                f"{where} is not a memory: its column {name!r} is of the type {found}; give another place or table name"
+            )
+
+
+def require_values(rows: pa.Table, names: Collection[str]) -> None:
+    """Raises MemoryStoreError if a row lacks one of these values."""
+    for name in names:
+        if rows.column(name).null_count:
+            raise MemoryStoreError(
+                f"a row has no value in the column {name!r}, which no build writes; build the memory again"
+            )
 
 
 def embedding_of(rows: pa.Table, where: str) -> tuple[str, int] | None:
@@ -137,6 +169,7 @@ def embedding_of(rows: pa.Table, where: str) -> tuple[str, int] | None:
 
     Raises MemoryStoreError, naming `where`, if the rows come from several models.
     """
+    require_values(rows, ("embedding_model", "embedding_dimension"))
     names, sizes = (rows.column(name).unique().to_pylist() for name in ("embedding_model", "embedding_dimension"))
     if len(names) > 1 or len(sizes) > 1:
         raise MemoryStoreError(f"{where} has rows of several embedding models ({', '.join(names)}); rebuild it")
@@ -164,8 +197,9 @@ def read_rows(path: str | Path) -> pa.Table:
     if not Path(path).is_file():
         raise MemoryStoreError(f"{path}: there is no such file; write it with 'midthought memory embed'")
     try:
-        names = parquet.read_schema(path).names
-        require_columns(names, str(path))
+        schema = parquet.read_schema(path)
+        require_columns(schema, str(path))
+        names = schema.names
         with parquet.ParquetFile(path, read_dictionary=[name for name in _TEXT_COLUMNS if name in names]) as file:
             rows = _read_batches(file, Path(path))
     except (pa.ArrowException, OSError) as error:

@@ -18,7 +18,7 @@ import regex
 from midthought.errors import SettingsError, near_names
 from midthought.memory import sentence_vectors
 from midthought.memory.duplicates import is_repeated, word_runs
-from midthought.memory.rows import SENTENCES, sentences_of_rows, turns_of_json
+from midthought.memory.rows import SENTENCES, require_values, sentences_of_rows, turns_of_json
 from midthought.memory.sql_conditions import has_any, is_among, quoted
 from midthought.memory.turns import clock_time
 
@@ -283,6 +283,7 @@ def _by_sentences(rows: Any, vector: np.ndarray) -> list[Hit]:
 
 def _hits_of(rows: Any, score: str) -> list[Hit]:
     """Returns hits, best first. Distances are converted to cosine similarity."""
+    require_values(rows, _HIT_COLUMNS)
     columns = (rows[name].to_pylist() for name in _HIT_COLUMNS)
     scores = rows[score].to_pylist() if score == "_score" else [1 - distance for distance in rows[score].to_pylist()]
     turns = map(turns_of_json, rows["turns"].to_pylist()) if "turns" in rows.schema.names else [()] * len(scores)

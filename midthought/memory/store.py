@@ -190,7 +190,7 @@ class MemoryStore:
     @in_one_sentence
     def ingest(self, rows: pa.Table, *, replace: bool = True) -> BuildReport:
         """Makes the memory hold exactly these rows (`rows.rows_of`), which were embedded elsewhere. `replace` as in `build`."""
-        require_columns(rows.column_names, "the table of embedded chunks")
+        require_columns(rows.schema, "the table of embedded chunks")
         embedding = embedding_of(rows, "the table of embedded chunks")
         chunks = chunks_of(rows)
         new = NewVectors.of_rows(rows, chunks)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from midthought.errors import MemoryStoreError, MidthoughtError
 from midthought.memory.lance_files import noted_version, require_noted, require_readable_files
-from midthought.memory.rows import SENTENCES, precision_of, require_columns
+from midthought.memory.rows import SENTENCES, precision_of, require_columns, require_values
 from midthought.memory.sql_conditions import is_among, quoted
 from midthought.memory.write_lock import only_writer
 from midthought.precision import Precision
@@ -130,7 +130,7 @@ class TableLocation:
             self._check_out(table, version)
         elif not even_incomplete:
             _skip_incomplete(table)
-        require_columns(table.schema.names, where)
+        require_columns(table.schema, where)
         embedding, precision = _embedding_of(table, where), precision_of(table.schema)
         is_large, names = bool(vector_indices(table)), table.schema.names
         has_windows, has_sentences = "speakers" in names, SENTENCES in names
@@ -277,6 +277,10 @@ class TableLocation:
         """Raises errors of LanceDB, Arrow and the disk in the block as `MemoryStoreError` or `StorageError`, in one sentence."""
         try:
             yield
+        except MemoryStoreError as error:
+            if self.uri in str(error):
+                raise
+            raise MemoryStoreError(f"{self.uri}: {error}") from None
         except MidthoughtError:
             raise
         except BaseException as error:
@@ -284,7 +288,8 @@ class TableLocation:
                 raise found from error
             if not _is_of_lance(error):
                 raise
-            reason = _PLACES_IN_RUST.sub("", " ".join(str(error).split()))[:300]
+            words = str(error).partition("Detail: Python exception")[0]
+            reason = _PLACES_IN_RUST.sub("", " ".join(words.split()))[:300]
             raise MemoryStoreError(
                 f"{self.uri}: LanceDB cannot read or write the memory ({reason}); if its files are damaged, delete it and "
                 f"{BUILD_REMEDY}"
@@ -328,10 +333,11 @@ def require_same_embedding(uri: str, stored: tuple[str, int] | None, given: tupl
 def _embedding_of(table: Any, where: str) -> tuple[str, int] | None:
     """Raises MemoryStoreError if the rows come from several models."""
     columns = ["embedding_model", "embedding_dimension"]
-    first = table.search().select(columns).limit(1).to_arrow().to_pylist()
-    if not first:
+    first = table.search().select(columns).limit(1).to_arrow()
+    if not len(first):
         return None
-    name, dimension = (first[0][column] for column in columns)
+    require_values(first, columns)
+    name, dimension = (first[column][0].as_py() for column in columns)
     if table.count_rows(f"embedding_model != {quoted(name)} OR embedding_dimension != {int(dimension)}"):
         raise MemoryStoreError(f"{where} has rows of several embedding models, such as {name}; rebuild it")
     return name, dimension

@@ -6,13 +6,20 @@ import dataclasses
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from damage import damage
 
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
+import lancedb
+import pyarrow as pa
+
 from midthought.errors import MemoryStoreError, StorageError
+from midthought.memory.build import embed_chunks
+from midthought.memory.chunks import Chunk
+from midthought.memory.rows import SENTENCES
 from midthought.memory.store import MemoryStore
 
 
@@ -93,3 +100,44 @@ def test_an_error_of_lancedb_names_no_place_in_its_sources(store, embedder):
     with pytest.raises(MemoryStoreError) as error:
         MemoryStore.open(store.uri, embedder=embedder).search("mitten")
     assert ".rs:" not in str(error.value)
+
+
+WINDOWS = [
+    Chunk(
+        f"w_{n}", "Tide", "w", "Ann", f"The clock number {n} is late.", "00:00:01", n, ((0, "Ann"),), f"Tide: clock {n}"
+    )
+    for n in range(3)
+]
+
+
+def changed(rows: pa.Table, name: str, values: list[Any] | None) -> pa.Table:
+    """The rows with other values in a column, or without it."""
+    number = rows.column_names.index(name)
+    return rows.remove_column(number) if values is None else rows.set_column(number, name, pa.array(values))
+
+
+ODD_COLUMNS = [
+    *((name, [7, 7, 7]) for name in ("id", "episode", "speaker", "transcript", "time", "embedding_model", "turns", "embedded")),
+    *((name, [None, "a", "a"]) for name in ("id", "episode", "speaker", "transcript", "time", "embedding_model")),
+    *((name, [["a"]] * 3) for name in ("chunk_id", "embedding_dimension", "vector", SENTENCES)),
+    ("speakers", [1, 2, 3]),
+    *(("turns", [text] * 3) for text in ("{", "[" * 100_000, '{"a": 1}', "5", '[["a", "b"]]', "[[1, 2]]", None)),
+    ("turns", None),
+    ("embedded", None),
+    ("vector", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "values"), ODD_COLUMNS)
+def test_a_table_of_others_with_odd_columns_is_one_sentence_with_its_path(name, values, embedder, tmp_path):
+    rows = changed(embed_chunks(WINDOWS, embedder), name, values)
+    lancedb.connect(tmp_path).create_table("transcripts", rows)
+    for use in (
+        lambda memory: memory.search("clock", 2, "vector", speakers=["Ann"]),
+        lambda memory: memory.chunks(),
+        lambda memory: memory.add([dataclasses.replace(WINDOWS[0], stem="b", chunk_id="b_0")]),
+        lambda memory: memory.delete(["w"]),
+    ):
+        with pytest.raises(MemoryStoreError) as error:
+            use(MemoryStore.open(tmp_path, embedder=embedder))
+        assert str(tmp_path) in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 500
