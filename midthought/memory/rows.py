@@ -141,7 +141,7 @@ def sentences_of_rows(rows: pa.Table) -> list[bytes] | None:
 
 
 def require_columns(schema: pa.Schema, where: str) -> None:
-    """Raises MemoryStoreError, naming `where`, unless the schema has COLUMNS, and those of windows or none, with their types."""
+    """Raises MemoryStoreError, naming `where`, if columns are missing or of other types. Columns of windows may be missing together."""
     names = schema.names
     needed = [*COLUMNS, *([*WINDOW_COLUMNS] if {*WINDOW_COLUMNS, SENTENCES} & {*names} else [])]
     if missing := [name for name in needed if name not in names]:
