@@ -141,7 +141,7 @@ def sentences_of_rows(rows: pa.Table) -> list[bytes] | None:
 
 
 def require_columns(schema: pa.Schema, where: str) -> None:
-    """Raises MemoryStoreError, naming `where`, if columns are missing or of other types. Columns of windows may be missing together."""
+    """Raises MemoryStoreError, naming `where`, if columns are missing (of windows: some of them) or of other types."""
     names = schema.names
     needed = [*COLUMNS, *([*WINDOW_COLUMNS] if {*WINDOW_COLUMNS, SENTENCES} & {*names} else [])]
     if missing := [name for name in needed if name not in names]:
