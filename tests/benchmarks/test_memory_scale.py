@@ -1,7 +1,9 @@
+import itertools
+
 import numpy as np
 import pytest
 
-from benchmarks.memory_scale.lines import draw_chunks
+from benchmarks.memory_scale.lines import draw_chunks, draw_windows
 from benchmarks.memory_scale.plot import line_of, to_svg
 from benchmarks.memory_scale.vectors import fit, neighbour_distances, neighbours_beside
 
@@ -40,6 +42,15 @@ def test_chunks_are_of_many_episodes_and_no_two_have_the_same_words():
     assert len({chunk.chunk_id for chunk in chunks}) == len({chunk.transcript for chunk in chunks}) == 2_500
     assert [len({chunk.episode for chunk in chunks}), chunks[1_000].chunk_id] == [3, "episode-1_0"]
     assert all(16 <= len(chunk.transcript.split()) <= 22 for chunk in chunks)
+
+
+def test_windows_have_eleven_sentences_of_two_speakers_and_share_eight_with_the_next():
+    windows = draw_windows([f"w{number}" for number in range(500)], 1_200)
+    sentences = [window.embedded_sentences for window in windows]
+    assert {len(each) for each in sentences} == {11}
+    assert all(before[3:] == after[:8] for before, after in itertools.pairwise(sentences))
+    assert all(len(window.speakers) == 2 and 198 <= len(window.transcript.split()) <= 265 for window in windows)
+    assert len({window.chunk_id for window in windows}) == 1_200
 
 
 def test_a_plot_shows_every_size():
