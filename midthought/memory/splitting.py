@@ -135,6 +135,8 @@ def words_of(text: str) -> list[str]:
 
     Scripts without blanks between words are split after two letters, and after their signs.
     """
+    if not _UNSPACED.search(text):
+        return [f"{word} " for word in text.split(" ")]
     words: list[str] = []
     for token in text.split(" "):
         pieces = _PIECE.findall(token) if _UNSPACED.search(token) else [token]
@@ -225,6 +227,8 @@ def _cut_cost(before: str, after: str) -> float:
 
 def ends_sentence(word: str, following: str) -> bool:
     """True if `word` ends a sentence: by its punctuation, if it is no abbreviation, and by the start of the following word."""
+    if word[-1:].isalnum():  # most words: ten times as fast
+        return False
     if not _SENTENCE_END.search(word) or not _SENTENCE_START.match(following):
         return False
     bare = word.strip("\"'“”‘’()[]").lower()

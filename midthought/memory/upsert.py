@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -289,9 +290,12 @@ class VectorSource:
         """Returns the packed vectors of each chunk's sentences."""
         row_ids = np.asarray([self._sentences.get(digest_of(chunk.transcript), -1) for chunk in chunks], dtype=np.int64)
         found = [b""] * len(chunks)
-        for number in np.flatnonzero(row_ids < 0).tolist():
-            if sentences := chunks[number].embedded_sentences:
-                found[number] = packed(self._cache.vectors(sentences))
+        missing = {number: chunks[number].embedded_sentences for number in np.flatnonzero(row_ids < 0).tolist()}
+        sentences = list(dict.fromkeys(itertools.chain.from_iterable(missing.values())))
+        content, size = packed(self._cache.vectors(sentences)), self._cache.dimension
+        vector_of = {sentence: content[row * size : (row + 1) * size] for row, sentence in enumerate(sentences)}
+        for number, said in missing.items():
+            found[number] = b"".join(vector_of[sentence] for sentence in said)
         stored = np.flatnonzero(row_ids >= 0)
         if len(stored):
             rows, places = self._stored(SENTENCES, row_ids[stored])

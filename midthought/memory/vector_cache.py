@@ -29,6 +29,7 @@ class VectorCache:
     """The cached vectors of one embedding model. Files with other contents are ignored, and their texts are embedded again."""
 
     def __init__(self, folder: Path, model: str, dimension: int) -> None:
+        self.dimension = dimension
         readable = re.sub(r"[^\w.-]+", "-", model)[:60]
         self._folder = folder / f"{readable}-{dimension}-{hashlib.sha256(model.encode()).hexdigest()[:8]}"
         self._record = np.dtype([("digest", f"V{_DIGEST_BYTES}"), ("vector", "<f4", (dimension,))])
