@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeV
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from midthought.config.former_names import FormerName, in_present_names, warn_of_former
-from midthought.config.other_names import setting_named
+from midthought.config.other_names import counterparts, settings_named
 from midthought.errors import SettingsError, near_names
 
 AUTO_BRANCH = "literal['auto']"
@@ -131,15 +131,19 @@ class Section(BaseModel):
         return self
 
 
-def unknown_key(section: type[Section], name: str) -> str:
+def unknown_key(section: type[Section], name: str, value: Any = None) -> str:
     where = section.__name__.removesuffix("Config").lower() if section.__name__.endswith("Config") else "settings"
     kinds = {key: field.annotation for key, field in section.model_fields.items()}
     owners = [key for key, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Section)]
+    if isinstance(value, Mapping) and value and owners:
+        known = {owner: kinds[owner].model_fields for owner in owners}  # type: ignore[union-attr]
+        if ours := counterparts(name, value, known):
+            return f"unknown key {name!r} in {where}: {ours}"
     for owner in owners:
         if name in kinds[owner].model_fields:  # type: ignore[union-attr]
             return f"unknown key {name!r} in {where}. Did you mean {owner}.{name}?"
-    if (setting := setting_named(name)) is not None:
-        return f"unknown key {name!r} in {where}. Did you mean {setting}?"
+    if settings := settings_named(name):
+        return f"unknown key {name!r} in {where}. Did you mean {' or '.join(settings)}?"
     return f"unknown key {name!r} in {where}. {near_names(name, section.model_fields)}"
 
 
@@ -158,7 +162,7 @@ def _explain(section: type[Section], error: ValidationError) -> str:
             lines.append(f"{key}.{cause}")
             continue
         if problem["type"] in {"extra_forbidden", "no_such_attribute"}:
-            lines.append(unknown_key(section, key))
+            lines.append(unknown_key(section, key, problem["input"]))
             continue
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "literal_error":

@@ -244,7 +244,7 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], known: type[Sect
                 f"{key}={value!r:.40}: sections are nested mappings; write {{{first!r}: {{{rest!r}: …}}}}"
             )
         if known is not None and key not in known.model_fields:
-            raise SettingsError(unknown_key(known, str(key)))
+            raise SettingsError(unknown_key(known, str(key), value))
         inner = known.model_fields[key].annotation if known is not None else None
         section = inner if isinstance(inner, type) and issubclass(inner, Section) else None
         if section is not None and not isinstance(value, Mapping):

@@ -43,6 +43,15 @@ ELSEWHERE = {
     "compute_advantages compute_rewards compute_values prepare_batch": "train_step(trajectories) does it",
 }
 """Members of other trainers, and what to use here."""
+OF_TRL = {
+    "args": "give the values of its GRPOConfig by name (docs/coming_from.md)",
+    "reward_weights": "give pairs: rewards=[(function, 0.5)]",
+    "environment_factory rollout_func": "give env=, a class with reset and step (docs/extend.md)",
+    "resume_from_checkpoint": "give run_path= and resume=True, or call load_checkpoint(path)",
+    "top_k min_p repetition_penalty generation_kwargs": "training samples from the whole distribution, whose probabilities the "
+    "loss compares",
+}
+"""Arguments of TRL's trainer and of its configuration, and what to use here."""
 NOT_OF_FIT = {
     "callbacks resume": "give it to the trainer",
     "resume_from_checkpoint": "give the trainer run_path= and resume=True, or call load_checkpoint(path)",

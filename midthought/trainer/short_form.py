@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import Any
 
 from midthought.config import ConfigStore, RecipeConfig
-from midthought.config.other_names import setting_named
+from midthought.config.other_names import counterparts, settings_named
 from midthought.config.section import Section
 from midthought.data.problems.problem_sets import PROBLEM_SETS, SEED, load_problems
 from midthought.env.answer_matching import exact_match, fuzzy_match, numeric_match, option_match
@@ -45,6 +45,8 @@ def merge_settings(
         raise SettingsError(
             f"config must be a ConfigStore (create_default_config(**sections)), got a {type(config).__name__}"
         )
+    if isinstance(algorithm, Mapping):  # verl's section of this name
+        settings, algorithm = {**settings, "algorithm": algorithm}, None
     changes = by_section(config, settings, [*inspect.signature(arguments).parameters])
     if algorithm is not None:
         _set(changes, "training", "algorithm", algorithm)
@@ -72,13 +74,14 @@ def by_section(
                 _set(found, name, key, inner)
             continue
         owners = [section for section, names in sections.items() if name in names]
+        if isinstance(value, Mapping) and (ours := counterparts(name, value, sections)):
+            raise SettingsError(f"unknown argument or setting {name!r}: {ours}")
         if len(owners) > 1:
             forms = " or ".join(f"{section}={{{name!r}: …}}" for section in owners)
             raise SettingsError(f"{name}={value!r:.80}: several sections have this setting; write {forms}")
-        if not owners and (setting := setting_named(name)) is not None:
-            raise SettingsError(
-                f"unknown argument or setting {name!r}. Did you mean {setting.partition('.')[2]!r} ({setting})?"
-            )
+        if not owners and (others := settings_named(name)):
+            meant = " or ".join(f"{setting.partition('.')[2]!r} ({setting})" for setting in others)
+            raise SettingsError(f"unknown argument or setting {name!r}. Did you mean {meant}?")
         if not owners:
             known = {*sections, *(each for names in sections.values() for each in names), *arguments}
             raise SettingsError(

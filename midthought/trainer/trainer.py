@@ -27,7 +27,7 @@ from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer import publication
-from midthought.trainer.arguments import ELSEWHERE, NOT_OF_FIT, check_length, make_prompts, settle
+from midthought.trainer.arguments import ELSEWHERE, NOT_OF_FIT, OF_TRL, check_length, make_prompts, settle
 from midthought.trainer.callbacks import TrainerCallback, checked_callbacks
 from midthought.trainer.checkup import examine_before_start
 from midthought.trainer.episodes import as_rollout, tell_failures
@@ -108,7 +108,14 @@ class Trainer:
         OutputPathError: `run_path` holds files that this library did not write.
     """
 
-    @also_named(environment="env", reward_funcs="rewards")
+    @also_named(
+        OF_TRL,
+        environment="env",
+        reward_funcs="rewards",
+        train_dataset="dataset",
+        eval_dataset="validation",
+        processing_class="tokenizer",
+    )
     def __init__(
         self,
         config: RecipeConfig | None = None,

@@ -245,3 +245,17 @@ def test_without_math_verify_a_data_set_that_needs_it_is_refused_at_the_start(mo
     tasks = [Task(task_id="t", prompt="?", answer="1", labels={"dataset": "math"})]
     with pytest.raises(MissingExtraError, match="math-verify"):
         DatasetTasks(tasks, None, create_default_config())
+
+
+def test_a_trainer_takes_trls_arguments_or_names_what_to_use_instead():
+    rows = [{"question": f"What is {n} times 3?", "answer": 3 * n} for n in range(4)]
+    with Trainer(train_dataset=rows, eval_dataset=rows, reward_funcs=["correct"], **SMALL) as trainer:
+        assert trainer.config.training.batch_size == 4 and "exact_match" in trainer.evaluate(num_episodes=1)
+    for theirs, remedy in {
+        "args": "GRPOConfig",
+        "reward_weights": r"rewards=\[\(function, 0\.5\)\]",
+        "resume_from_checkpoint": "resume=True",
+        "top_k": "whole distribution",
+    }.items():
+        with pytest.raises(TypeError, match=f"no {theirs}; .*{remedy}"):
+            Trainer(dataset=rows, **{theirs: 1})
