@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from midthought.errors import CheckpointError, MidthoughtError, StorageError
 
 THEN_RESUME = "then continue with --resume (resume=True): what was saved before is intact"
@@ -82,7 +84,9 @@ def storage_errors(place: str | os.PathLike[str], then: str = "") -> Iterator[No
         raise StorageError(f"{found}; {then}" if then else str(found)) from error
 
 
-_WRONG_VALUES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+_WRONG_VALUES = (
+    LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, SafetensorError,
+)  # fmt: skip
 
 
 @contextmanager

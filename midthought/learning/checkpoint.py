@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from midthought.errors import CheckpointError, ModelPathError, UserError
@@ -75,7 +76,7 @@ class Checkpoint:
                 raise CheckpointError(f"checkpoint {self.path} holds {has} critic, unlike this run; {remedy}")
             if learner.critic is not None:
                 learner.critic.load_state_dict(load_file(critic_file))
-        except (RuntimeError, ModelPathError) as error:
+        except (RuntimeError, ModelPathError, SafetensorError) as error:
             raise CheckpointError(
                 f"checkpoint {self.path} is of other models ({_one_line(error)}); {remedy}"
             ) from error

@@ -132,6 +132,9 @@ class TableLocation:
             _skip_incomplete(table)
         require_columns(table.schema, where)
         embedding, precision = _embedding_of(table, where), precision_of(table.schema)
+        size = getattr(table.schema.field("vector").type, "list_size", None)
+        if embedding and size != embedding[1]:
+            raise MemoryStoreError(f"{where}: its vectors have {size} dimensions, not {embedding[1]}; build it again")
         is_large, names = bool(vector_indices(table)), table.schema.names
         has_windows, has_sentences = "speakers" in names, SENTENCES in names
         return TableSnapshot(table, embedding, is_indexed(table), is_large, precision, has_windows, has_sentences)

@@ -29,6 +29,7 @@ from midthought.report.recording import Recording
 from midthought.report.run_lock import RunLock
 from midthought.report.start_record import command, versions
 from midthought.report.trackers import TrackedRun, Trackers
+from midthought.storage_errors import value_errors
 
 _OUR_SETTINGS = {"model:", "inference:", "training:", "checkpoint:"}
 """Lines of every `config.yaml` that a run has written."""
@@ -208,11 +209,16 @@ class RunFolder:
 
     def settings_changes(self, settings: Section) -> list[Change]:
         """Returns the differences from the settings of the run's last start; empty if there was none."""
-        history = self.settings_history
-        recorded = (
-            history[-1]["settings"] if history else read_yaml(self.config_path) if self.config_path.is_file() else {}
-        )
-        return changes_between(recorded, settings)
+        with value_errors(self.path):
+            history = self.settings_history
+            recorded = (
+                history[-1]["settings"]
+                if history
+                else read_yaml(self.config_path)
+                if self.config_path.is_file()
+                else {}
+            )
+            return changes_between(recorded, settings)
 
     def record_settings(self, settings: RecipeConfig, changes: Sequence[Change], stage: str, step: int) -> None:
         """Writes the settings to `config.yaml`, and appends them to `settings_history.yaml`, with the changes, the step, the

@@ -9,7 +9,19 @@ from typing import Any
 
 import pytest
 import torch
-from doctor_runs import COLOURS, GREEN, QUESTIONS, ROWS, Arguments, answer_of, examined, rewarded, run, with_tokenizer
+from doctor_runs import (
+    COLOURS,
+    GREEN,
+    QUESTIONS,
+    ROWS,
+    Arguments,
+    Boxes,
+    answer_of,
+    examined,
+    rewarded,
+    run,
+    with_tokenizer,
+)
 
 from midthought import Tool, ToolDefinition, ToolParameter, Trainer, Trajectory, tool
 
@@ -171,6 +183,22 @@ def test_a_tool_that_forgets_to_return_its_result_is_named(taught, caller):
     found = examined(lambda: Trainer(**run(caller, tools=[lookup], max_tokens=64, temperature=0.3))).findings
     (finding,) = [finding for finding in found if finding.guard == "tools"]
     assert "return nothing" in finding.observation and "lacks a return" in finding.causes[0]
+
+
+class Endless(Boxes):
+    """Forgets to say that it is over."""
+
+    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        return "And the next one?", float(action == "red"), False, {}
+
+
+def test_an_environment_that_does_not_end_its_episodes_is_named(taught):
+    limits = {"rewards": [], "dataset": None, "max_tokens": 400}
+    report = examined(lambda: Trainer(**run(taught, environment=Endless, **limits)))
+    (finding,) = [each for each in report.findings if each.guard == "episodes"]
+    assert "end at inference.max_turns=5" in finding.observation and "does not end" in finding.causes[0]
+    report = examined(lambda: Trainer(**run(taught, environment=Boxes, **limits)))
+    assert not [each for each in report.findings if each.guard == "episodes"], report.to_lines()
 
 
 LIKE_MISTAKES: dict[str, Callable[[Arguments], Arguments]] = {

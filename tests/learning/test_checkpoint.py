@@ -221,3 +221,16 @@ def test_a_value_of_another_type_is_named_with_its_checkpoint(name, change, make
     write_manifest(path, json.loads((path / "manifest.json").read_text())["files"])
     with pytest.raises(CheckpointError, match=rf"checkpoint {path}: a value in its files is not as a run writes it"):
         load_checkpoint(path).restore(learner)
+
+
+def test_weights_that_are_none_are_named_with_their_checkpoint(make_policy, tmp_path):
+    """As in a checkpoint that was edited together with its manifest."""
+    learner = fresh(make_policy)
+    path = save_checkpoint(tmp_path / "c", learner)
+    for name in ("optimizer.safetensors", "policy/model.safetensors"):
+        whole = (path / name).read_bytes()
+        (path / name).write_bytes(b"\xff" * 8 + whole[8:])  # the length of the header
+        write_manifest(path, json.loads((path / "manifest.json").read_text())["files"])
+        with pytest.raises(CheckpointError, match=rf"checkpoint {path}"):
+            load_checkpoint(path).restore(learner)
+        (path / name).write_bytes(whole)

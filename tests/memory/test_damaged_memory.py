@@ -125,6 +125,7 @@ ODD_COLUMNS = [
     ("turns", None),
     ("embedded", None),
     ("vector", None),
+    ("embedding_dimension", [7] * 3),
 ]  # fmt: skip
 
 

@@ -33,8 +33,8 @@ def answer_length(setup: Setup) -> Iterator[Finding]:
     too_long = [length for length in lengths if length + 1 > limit]
     if len(too_long) > 0.1 * len(lengths):
         yield Finding(
-            observation=f"the gold answers of {len(too_long)} of {len(lengths)} tasks have more than "
-            f"inference.max_tokens={limit} tokens (at most {max(too_long)}), so no episode can write them",
+            observation=f"the gold answers of {len(too_long)} of {len(lengths)} tasks have, with the end "
+            f"of an answer, more than inference.max_tokens={limit} tokens (at most {max(too_long) + 1}): no episode has them",
             causes=("inference.max_tokens is too small", "the answer column holds whole solutions instead of answers"),
             action=f"set inference.max_tokens above {2 * max(too_long)}, or give the column of the short answers",
         )

@@ -74,7 +74,7 @@ def samples_of(setup: Setup) -> Samples:
 
 @check("episodes")
 def episodes(setup: Setup) -> Iterator[Finding]:
-    """Sampled episodes do not fail, and most of them end before the token limit."""
+    """Sampled episodes do not fail, and most of them end before the limits of tokens and turns."""
     done = samples_of(setup).episodes
     failed = [episode for episode in done if episode.stop_reason is StopReason.FAILED]
     if failed:
@@ -92,6 +92,14 @@ def episodes(setup: Setup) -> Iterator[Finding]:
             f"{setup.config.inference.max_tokens}",
             causes=("the budget is too small for this model", "the model does not write the token that ends an answer"),
             action="raise inference.max_tokens, or check the chat template and eos_token",
+        )
+    endless = [episode for episode in done if episode.stop_reason is StopReason.MAX_TURNS]
+    if len(endless) >= 0.9 * len(done):
+        yield Finding(
+            observation=f"{len(endless)} of {len(done)} sampled episodes end at inference.max_turns="
+            f"{setup.config.inference.max_turns}",
+            causes=("the environment does not end its episodes", "its tasks need more turns"),
+            action="play one episode by hand (env.reset, env.step) to see what ends it, or raise inference.max_turns",
         )
 
 
