@@ -84,9 +84,7 @@ def storage_errors(place: str | os.PathLike[str], then: str = "") -> Iterator[No
         raise StorageError(f"{found}; {then}" if then else str(found)) from error
 
 
-_WRONG_VALUES = (
-    LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, SafetensorError,
-)  # fmt: skip
+_WRONG_VALUES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, SafetensorError)
 
 
 @contextmanager
