@@ -31,6 +31,7 @@ _TIME_INSIDE = re.compile(r"\d{1,2}:\d{1,2}(?::\d|\b)|.{0,30}-->")
 _NOTE = re.compile(r"\s?\([^()]*\)$")
 _THING = re.compile(r"an? [^\W\d_]{2,} ?[^\W\d_]*(?<!member)(?<!voice)")
 """Labels such as `a recorded vote`."""
+_FIRST_NUMBER = re.compile(r"\d+\s+[^\W\d_]")
 _INNER_NUMBER = re.compile(r"\d+(?=.*[^\W\d_])")
 _ENDS = (".\n", "!\n", "?\n", "…\n")
 """Ends of short lines that are whole sentences, such as `Okay.`"""
@@ -152,7 +153,9 @@ def _numbered(labels: Counter[str]) -> list[str]:
     return [
         label
         for label in labels
-        if "|" in label or (masked[_INNER_NUMBER.sub("#", label)] > 1 and _INNER_NUMBER.search(label))
+        if "|" in label
+        or (labels[label] == 1 and _FIRST_NUMBER.match(label))
+        or (masked[_INNER_NUMBER.sub("#", label)] > 1 and _INNER_NUMBER.search(label))
     ]
 
 
