@@ -116,6 +116,13 @@ def test_a_table_with_named_columns_is_read_by_its_columns(tmp_path):
     assert said(path) == EXPECTED
 
 
+def test_tables_without_speakers_are_reported(tmp_path):
+    rows = "".join(f"<w:tr>{cell('The bell of the harbor')}{cell(turn.words)}</w:tr>" for turn in TURNS * 3)
+    path = tmp_path / "a.docx"
+    path.write_bytes(docx(rows))
+    assert read_transcript(path).is_doubtful
+
+
 def test_a_document_whose_main_part_has_a_number(tmp_path):
     path = tmp_path / "a.docx"
     whole = docx("".join(paragraph(run(f"{turn.speaker}: {turn.words}")) for turn in TURNS))

@@ -150,8 +150,18 @@ def test_short_sentences_that_recur_are_no_names(read):
     assert not transcript.speakers and not [doubt for doubt in transcript.doubts if "start alike" in doubt]
 
 
-@pytest.mark.parametrize("label", ["A RECORDED VOTE", "Item {n} ANN LEE"])
+@pytest.mark.parametrize("label", ["A RECORDED VOTE", "Item {n} ANN LEE", "Data-low-quality-fix-of-bells"])
 def test_labels_that_are_no_names_are_reported(read, label):
     names = ["BOB REECE", label]
     text = "".join(f"{names[n % 2].format(n=n)}: {words}\n\n" for n, words in enumerate(LINES * 2))
+    assert read(text).is_doubtful
+
+
+def test_sections_by_letters_are_no_answers(read):
+    text = "".join(f"{letter}. {words}\n" for letter, words in zip("ABCDAQAB", LINES, strict=True))
+    assert read(text).is_doubtful
+
+
+def test_a_list_of_questions_is_reported(read):
+    text = "".join(f"How would you {words[3:-1].lower()}?\n\n" for words in LINES)
     assert read(text).is_doubtful

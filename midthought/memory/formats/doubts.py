@@ -31,6 +31,11 @@ _TIME_INSIDE = re.compile(r"\d{1,2}:\d{1,2}(?::\d|\b)|.{0,30}-->")
 _NOTE = re.compile(r"\s?\([^()]*\)$")
 _THING = re.compile(r"an? [^\W\d_]{2,} ?[^\W\d_]*(?<!member)(?<!voice)")
 """Labels such as `a recorded vote`."""
+_DIALOG = frozenset({"q", "a", "question", "answer"})
+_LETTERED = re.compile(r"[B-P]\.\s")
+_CLAUSE_ENDS = (";", "；", ",", "，")
+_MAX_HYPHENS = 3
+_MAX_QUESTIONS_SHARE = 0.7
 _FIRST_NUMBER = re.compile(r"\d+\s+[^\W\d_]")
 _INNER_NUMBER = re.compile(r"\d+(?=.*[^\W\d_])")
 _ENDS = (".\n", "!\n", "?\n", "…\n")
@@ -94,8 +99,8 @@ def judge_named(
     }
     if alone := _unknown_labels(layout, rows, labels):
         layout.doubt(f"labels that may be no speakers: {', '.join(map(repr, alone[:3]))}", 0.3)
-    if odd := _numbered(labels):
-        layout.doubt(f"labels with numbers that may be no part of names: {odd[0]!r}", 0.3)
+    if odd := _odd_labels(labels, rows):
+        layout.doubt(f"labels that may be no names: {odd[0]!r}", 0.3)
     first = layout.heads[places[0]]
     if (
         is_role_key(key_of(first.name or ""))
@@ -147,14 +152,27 @@ def _is_short_field(head: Head) -> bool:
     return is_short and is_known_key(head.name or "") and not is_role_key(head.name or "")
 
 
-def _numbered(labels: Counter[str]) -> list[str]:
-    """Returns labels that have the number of a turn or a cell of a table, such as `Item 19 Ann` beside `Item 7 Ann`."""
+def _odd_labels(labels: Counter[str], rows: Sequence[Row]) -> list[str]:
+    """Returns labels that hold the number of a turn or a cell of a table, codes, a label that occurs once among questions and
+    answers, and the letters of sections (`A.`, `B.`, `C.`)."""
     masked = Counter(_INNER_NUMBER.sub("#", label) for label in labels)
+    recurring = {label for label, count in labels.items() if count > 1}
+    is_dialog = bool(recurring) and recurring <= _DIALOG
+    if labels.keys() <= _DIALOG and sum(bool(_LETTERED.match(row.text)) for row in rows) > 1:
+        return [*labels]
     return [
         label
-        for label in labels
+        for label, count in labels.items()
         if "|" in label
-        or (labels[label] == 1 and _FIRST_NUMBER.match(label))
+        or label[-1:] in _CLAUSE_ENDS
+        or label.count("-") + label.count("_") > _MAX_HYPHENS
+        or (
+            count == 1
+            and (
+                _FIRST_NUMBER.match(label)
+                or (is_dialog and " " not in label and label not in _DIALOG and not is_role(label))
+            )
+        )
         or (masked[_INNER_NUMBER.sub("#", label)] > 1 and _INNER_NUMBER.search(label))
     ]
 
@@ -241,6 +259,9 @@ def judge_list(layout: Layout, rows: Sequence[Row]) -> None:
     num_words = sum(map(word_count, said))
     if not layout.heads and len(rows) >= _MIN_LIST_ROWS and num_words < _MIN_WORDS_PER_LINE * len(rows):
         layout.doubt(f"its {len(rows)} lines have {num_words / len(rows):.1f} words on average, as in a list", 0.3)
+    num_questions = sum(text.rstrip()[-1:] in ("?", "？") for text in said)
+    if num_questions > max(_MIN_ROWS, _MAX_QUESTIONS_SHARE * len(rows)):
+        layout.doubt(f"{num_questions} of its {len(rows)} lines are questions, as in a list of them", 0.3)
     numbered = [text for text in said if _NUMBERED_LINE.match(text)]
     if len(numbered) > max(2, _MAX_NUMBERED_SHARE * len(rows)):
         layout.doubt(f"{len(numbered)} of {len(rows)} lines are numbered, as in a list: {numbered[0][:40]!r}", 0.3)

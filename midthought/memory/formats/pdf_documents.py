@@ -25,7 +25,7 @@ _EDGE_LINES = 2
 """Lines at the top and bottom of a page that may repeat."""
 _GAP = re.compile(r"(?:\S+ ){2}\S+ {4,200}(?:\S+ ){2}\S")
 _MAX_GAPS_SHARE = 0.2
-_NUM_COMPARED = 12
+_NUM_COMPARED = 6
 """Pages of which two ways of reading are compared."""
 _MIN_NUMBERED_SHARE = 0.6
 _MIN_INDEX_WORDS = 100

@@ -83,6 +83,9 @@ def read_word(content: bytes) -> Reading:
         skipped += [Skipped(row.text, "outside of the table") for row in rows if row.number not in inside]
     else:
         reading = read_rows(_spaced(rows), mark_times)
+        num_cells = sum(_CELL_END in row.text for row in rows)
+        if not any(segment.speaker for segment in reading.segments) and 2 * num_cells > len(rows):
+            reading = reading.doubted(f"{num_cells} of its {len(rows)} lines are rows of tables", 0.4)
     title = _TITLE.search(parts.get("docProps/core.xml", ""))
     written = unescape(title[1]).strip() if title else ""
     header = reading.header + ((("document title", written),) if written else ())
