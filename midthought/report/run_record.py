@@ -47,12 +47,15 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
             f"{folder.path} is not a run folder: none of {', '.join(file.name for file in known)} is there; "
             "give the folder that `midthought train` wrote"
         )
+    summary, metrics = _read_summary(folder.summary_path), _read_metrics(folder)
+    if summary:  # an evaluation may follow the training
+        summary |= {f"validation/{key}": values[-1][1] for key, values in metrics.get("validation", {}).items()}
     return RunRecord(
         name=folder.path.resolve().name,
         config=read_regular_text(folder.config_path, "replace") if folder.config_path.exists() else None,
         starts=[entry for entry in folder.settings_history if isinstance(entry, dict)],
-        summary=_read_summary(folder.summary_path),
-        metrics=_read_metrics(folder),
+        summary=summary,
+        metrics=metrics,
         findings=[json_value(row) for row in folder.findings.read()],
         arm_reports=sorted(report.parent.name for report in folder.path.glob("arms/*/report.html")),
     )

@@ -71,6 +71,7 @@ class RunWriter:
         self._config = config
         self._plan_record: PlanRecord | None = None
         self._learned: LearnedTokens | None = None
+        self.is_finished = False
         self._num_shown = min(NUM_SHOWN, place.num_shown) if isinstance(place, RunStage) else NUM_SHOWN
         if self.is_owner:
             self._open(resume=resume, allow_changes=allow_changes)
@@ -195,6 +196,7 @@ class RunWriter:
         self.write_measurements()
         self.run.write_summary({**summary, **(metrics_history[-1] if metrics_history else {}), **last})
         self.run.close()
+        self.is_finished = True
         self.report()
 
     def report(self) -> None:

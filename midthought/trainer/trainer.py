@@ -350,6 +350,8 @@ class Trainer:
         tell_failures("evaluation", done)
         metrics = self._tasks.evaluation_metrics(done)
         self._log("validation", metrics, "validation", done)
+        if self._writer is not None and self._writer.is_finished:
+            self._writer.report()
         for callback in self.callbacks:
             callback.on_evaluation(self, metrics)
         return metrics

@@ -96,7 +96,7 @@ def test_a_run_without_arms_is_told_by_the_reward_of_its_held_out_episodes():
 
 def test_without_held_out_episodes_the_last_iteration_stands_for_them_and_that_is_said():
     sentence, support = verdict({"reward/mean": 0.5})
-    assert sentence == "Reward of the last iteration: <b>0.500</b>" and "Nothing was held out" in support
+    assert sentence == "Reward of the last iteration: <b>0.500</b>" and "No held-out episodes were evaluated" in support
 
 
 def test_control_arms_stand_beside_the_run_with_links_to_their_reports() -> None:

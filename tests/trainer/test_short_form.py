@@ -259,3 +259,13 @@ def test_a_trainer_takes_trls_arguments_or_names_what_to_use_instead():
     }.items():
         with pytest.raises(TypeError, match=f"no {theirs}; .*{remedy}"):
             Trainer(dataset=rows, **{theirs: 1})
+
+
+def test_an_evaluation_after_the_training_is_in_the_report(tmp_path):
+    rows = [{"question": f"What is {n} times 3?", "answer": 3 * n} for n in range(4)]
+    options = {"run_path": tmp_path / "run", "num_train_iters": 1, **SMALL}
+    with Trainer(dataset=rows, validation=rows, rewards=["correct"], **options) as trainer:
+        trainer.fit()
+        assert "Reward of held-out episodes" not in (tmp_path / "run/report.html").read_text("utf-8")
+        trainer.evaluate(num_episodes=2)
+    assert "Reward of held-out episodes" in (tmp_path / "run/report.html").read_text("utf-8")
