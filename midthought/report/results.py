@@ -101,7 +101,10 @@ def _verdict_by_reward(summary: Summary) -> tuple[str, str]:
         return Markup("Reward of held-out episodes, greedy: <b>{:.3f}</b>").format(held_out), support
     if trained is not None:
         sentence = Markup("Reward of the last iteration: <b>{:.3f}</b>").format(trained)
-        return sentence, "No held-out episodes were evaluated: Trainer(validation=…), training.validate_every, evaluate()."
+        return (
+            sentence,
+            "No held-out episodes were evaluated: Trainer(validation=…), training.validate_every, evaluate().",
+        )
     return "This run has not been evaluated yet.", "Its results will be shown here after the last evaluation."
 
 

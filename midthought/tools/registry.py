@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import pydantic
+import pydantic_core
 
 from midthought.argument_names import also_named, members_elsewhere
 from midthought.errors import SettingsError, near_names
@@ -195,7 +196,7 @@ async def invoke(
 
 def as_output(result: Any) -> ToolOutput:
     """Returns the result of `Tool.execute` as a ToolOutput. Lists, dicts, dataclasses and pydantic models become JSON, other
-    types `str`; a generator raises TypeError."""
+    types `str`, also types within that have no form in JSON; a generator raises TypeError."""
     if inspect.isgenerator(result) or inspect.isasyncgen(result):
         raise TypeError("the tool yields its result in pieces; execute must return one text")
     if isinstance(result, ToolOutput):
@@ -208,10 +209,19 @@ def _as_text(result: Any) -> str:
         if isinstance(result, pydantic.BaseModel):
             return result.model_dump_json()
         if dataclasses.is_dataclass(result) and not isinstance(result, type):
-            return json.dumps(dataclasses.asdict(result), ensure_ascii=False, allow_nan=False)
+            result = dataclasses.asdict(result)
         if isinstance(result, dict | list | tuple):
-            return json.dumps(result, ensure_ascii=False, allow_nan=False)
+            return json.dumps(result, ensure_ascii=False, allow_nan=False, default=_as_json)
     return str(result)
+
+
+def _as_json(part: Any) -> Any:
+    """Returns an enum, date, set, model or array within a result as values of JSON. Raises ValueError for other types."""
+    return (
+        part.tolist()
+        if callable(getattr(part, "tolist", None))
+        else pydantic_core.to_jsonable_python(part, by_alias=False)
+    )
 
 
 def _message(error: BaseException) -> str:

@@ -63,9 +63,13 @@ def _origin(base: str) -> str:
 
 def _trained(record: RunRecord, settings: Mapping[str, Any], prompts: PromptRecord, algorithm: str) -> str:
     num_iters = len(record.metrics.get("ppo", {}).get("reward/mean", ()))
-    how = f"Reinforcement learning ({_line(algorithm)}, {num_iters} iterations)" if num_iters else "Training"
+    num_steps = len(record.metrics.get("sft", {}).get("loss", ()))
+    stages = [f"supervised steps ({num_steps})"] if num_steps else []
+    stages += [f"reinforcement learning ({_line(algorithm)}, {num_iters} iterations)"] if num_iters else []
+    how = ", then ".join(stages) or "training"
     recipe = f", recipe `{_line(prompts.recipe)}`" if prompts.recipe else ""
-    return f"{how} with [midthought](https://github.com/midthought/midthought) {version('midthought')}{recipe}."
+    by = f"[midthought](https://github.com/midthought/midthought) {version('midthought')}{recipe}"
+    return f"{how[0].upper()}{how[1:]} with {by}."
 
 
 def _with_tools(name: str, prompts: PromptRecord) -> str:

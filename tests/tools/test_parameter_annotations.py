@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
+import enum
 import pathlib
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Annotated, Any, Literal, NamedTuple, NewType
 
+import numpy
 import pytest
 from pydantic import BaseModel, Field, field_validator
 
@@ -176,7 +178,14 @@ def test_a_model_has_its_aliases_limits_and_descriptions_and_its_errors_are_one_
         ([{"x": True}], '[{"x": true}]'),
         (Disc(3), '{"minutes": 3}'),
         (Book(ISBN="12"), '{"kind":"book","pages":1,"isbn":"12","tags":[]}'),
-        ({"a": {1, 2}}, "{'a': {1, 2}}"),
+        ({"a": {1, 2}}, '{"a": [1, 2]}'),
+        (
+            {"colour": enum.Enum("Colour", {"RED": "red"}).RED, "day": datetime.date(2026, 1, 2)},
+            '{"colour": "red", "day": "2026-01-02"}',
+        ),
+        ([Disc(3), Book(ISBN="12")], '[{"minutes": 3}, {"kind": "book", "pages": 1, "isbn": "12", "tags": []}]'),
+        ({"mean": numpy.float64(0.5), "all": numpy.array([1, 2])}, '{"mean": 0.5, "all": [1, 2]}'),
+        ({"a": object}, "{'a': <class 'object'>}"),
         (0.5, "0.5"),
         (None, "None"),
     ],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -77,6 +79,18 @@ def test_a_trainer_saves_its_policy_with_a_card(run):
     folder = run.parent / "by_the_trainer"
     assert (folder / "model.safetensors").read_bytes() == (run / "policy" / "model.safetensors").read_bytes()
     assert "hf download me/policy" in (folder / "README.md").read_text("utf-8")
+
+
+def test_the_card_names_supervised_steps_before_reinforcement_learning(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    for stage, key in (("sft", "loss"), ("sft", "loss"), ("ppo", "reward/mean")):
+        folder.log(stage, 1, {key: 0.5})
+    folder.close()
+    text = (save_for_hub(tmp_path / "run", tmp_path / "hub", name="me/policy") / "README.md").read_text("utf-8")
+    assert re.search(
+        r"Supervised steps \(2\), then reinforcement learning \(\w+, 1 iterations\) with \[midthought", text
+    )
 
 
 def test_a_trainer_without_a_run_folder_has_no_card(hub, tmp_path):
