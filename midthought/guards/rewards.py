@@ -40,6 +40,10 @@ JUDGED_PARTS = {f"reward/{name}" for name in JUDGING_PARTS}
 _NULL = "training.no_signal_iters=null disables this check"
 
 
+MIN_FAILED_SHARE = 0.1
+"""If so many episodes fail, that they fail may be why rewards are equal."""
+
+
 @guard("no_reward_variance", policy="stop")
 def no_reward_variance(history: History) -> Iterator[Finding]:
     """None of the first `training.no_signal_iters` iterations had anything to learn from; at the end of a run, none of fewer."""
@@ -60,6 +64,11 @@ def no_reward_variance(history: History) -> Iterator[Finding]:
         f"iteration: {_best(rows):g})",
         start_step=step_of(rows[0]),
         causes=by_evidence(
+            (
+                mean_of(rows, "episode/failed") >= MIN_FAILED_SHARE,
+                "episodes fail, and have no reward that could differ; the most frequent error: "
+                f"{history.error or 'see trajectories.jsonl'}",
+            ),
             too_hot(history, rows),
             (
                 bool(both)

@@ -205,6 +205,12 @@ FAILURES = {
     "some gradients": (6, [{"num_skipped_steps": 1}], "not_finite", "weights that are too large"),
     "huge rewards": (6, [{"num_skipped_steps": 2, "reward/mean": 1e31}], "not_finite", "rewards of this size"),
     "log-probabilities": (6, [{"logprob_difference_mean": 0.2}], "logprob_difference", "is random"),
+    "equal rewards of the episodes that do not fail": (
+        0,
+        [{"reward/mean": 1.0, "reward/std": 0.0, "episode/failed": 0.3}] * 10,
+        "no_reward_variance",
+        "episodes fail, and have no reward that could differ",
+    ),
     "equal rewards": (0, [{"reward/mean": 1.0, "reward/std": 0.0}] * 10, "no_reward_variance", "does not tell"),
     "collapse": (6, [{**CRASHED, "entropy": 0.01}] * 10, "policy_collapsed", "steps that are too large"),
     "a judge that returns 0 for every error": (6, [CRASHED] * 10, "policy_collapsed", "the reward function has failed"),
