@@ -165,3 +165,16 @@ def test_sections_by_letters_are_no_answers(read):
 def test_a_list_of_questions_is_reported(read):
     text = "".join(f"How would you {words[3:-1].lower()}?\n\n" for words in LINES)
     assert read(text).is_doubtful
+
+
+def test_a_label_of_any_shape_where_nearly_every_cue_has_one(read):
+    names = ["Ann Lee", "Bob"] * 10
+    cues = [*zip(names, LINES * 3, strict=False), ("shruthi", "Good evening."), ("Ann Lee", "Good.")]
+    times = "00:{:02d}:00.000 --> 00:{:02d}:09.000\n{}: {}\n\n"
+    transcript = read("WEBVTT\n\n" + "".join(times.format(n, n, *cue) for n, cue in enumerate(cues)), "a.vtt")
+    assert said(transcript)[-2:] == [("shruthi", "Good evening."), ("Ann Lee", "Good.")]
+
+
+def test_people_who_leave_a_meeting_say_nothing(read):
+    text = "".join(f"{name}   0:{n:02d}\n{words}\n\n" for n, (name, words) in enumerate(EXPECTED))
+    assert said(read(f"{text}Ann Lee left the meeting\n\nBob Reece stopped transcription\n")) == EXPECTED

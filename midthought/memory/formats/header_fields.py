@@ -53,7 +53,9 @@ _FOOTERS = {
         rf"(?:\[?{CLOCK}\]?\s{{1,3}})?(?:-!-|\*\*\*)\s.{{1,180}}|-{{3}} Log (?:opened|closed) .{{1,60}}"
     ),
     "line of a coder": regex.compile(r"%[a-z]{3}:\s.{0,190}"),
-    "start of a recording": regex.compile(r"(?i).{1,60}(?:started|stopped) transcription"),
+    "start of a recording": regex.compile(
+        r"(?i).{1,60}(?:(?:started|stopped) transcription|(?:joined|left) the meeting)"
+    ),
     _MARK: regex.compile(r"={2,}\s*[^=\s][^=]{0,100}={2,}|-{3,}\s*[^-\s].{0,100}?-{3,}"),
 }
 _ANYWHERE = frozenset({*_FOOTERS} - {"line of a service", _END, "line of an export"})

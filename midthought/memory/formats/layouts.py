@@ -32,7 +32,7 @@ from midthought.memory.formats.line_candidates import (
     is_name_list,
     key_of,
 )
-from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_label, time_head
+from midthought.memory.formats.line_heads import TIMED_STYLES, Head, heads_of, is_label, time_head
 from midthought.memory.formats.line_times import add_times, scale_numbers
 from midthought.memory.formats.notations import INDUCED, Notation, has_words, notation_of, once_labelled
 from midthought.memory.formats.reading import name_of
@@ -180,6 +180,12 @@ def speakers_of(rows: Sequence[Row]) -> Layout:
         odd = candidates.get(ODD + layout.style, {})  # labels of any shape that recur
         if len(layout.heads) >= len(odd) and len(layout.heads | odd) > 0.8 * sum(row.after_blank for row in rows):
             layout.heads |= odd
+        free = [place for place, row in enumerate(rows) if row.after_blank and place not in layout.heads]
+        if len(free) < (1 - _MOST_COMMON) * len(layout.heads):  # nearly every cue has a label: any shape will do
+            more = {place: heads_of(rows[place].text, any_name=True) for place in free}
+            layout.heads |= {
+                place: heads[0] for place, heads in more.items() if [each.style for each in heads] == ["name:"]
+            }
         judge_named(layout, rows, candidates, num_words)
     else:
         judge_unnamed(layout, rows, candidates)
