@@ -34,7 +34,7 @@ function readOut(figure, chart) {
   const show = () => {
     const step = at === null ? Infinity : steps[at];
     const values = chart.lines.map((line) => short(line.values[at === null ? line.values.length - 1 : nearest(line.steps, step)]));
-    output.replaceChildren(at === null ? "last " : beside.length ? `step ${step} ` : `step ${step}: `, make("span", { className: beside.length ? "unseen" : "" }, values.join(" · ")));
+    output.replaceChildren(at === null ? (beside.length ? "" : "last ") : beside.length ? `step ${step} ` : `step ${step}: `, make("span", { className: beside.length ? "unseen" : "" }, values.join(" · ")));
     beside.forEach((each, line) => { each.textContent = values[line]; });
     if (at === null) return cursor.setAttribute("visibility", "hidden");
     const x = chart.left + ((step - chart.low) / (chart.high - chart.low)) * (chart.right - chart.left);

@@ -126,6 +126,10 @@ def _support(summary: Summary) -> str:
     if not seen:
         return ""
     words = " and ".join(f"{value:.3f} {name}" for name, value in seen.items())
+    score = number(summary, "after.exact_match")
+    if score is not None and score <= max(*seen.values(), guess or 0.0) + CHANCE_MARGIN:
+        guessed = "" if guess is None else f"; a constant guess gets {guess:.3f}"
+        return f"It is {words}{guessed}: the score does not show that the tool's results are used."
     if guess is None:
         return f"It falls to {words}."
     if max(seen.values()) <= guess + CHANCE_MARGIN:

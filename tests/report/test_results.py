@@ -25,6 +25,7 @@ def test_the_verdict_says_before_after_and_gain() -> None:
     sentence, _ = verdict({**AFTER, "num_questions": 1412})
     assert words(sentence) == "Exact match on 1,412 held-out questions: 0.304 → 0.861 +0.557"
     assert "down" in verdict({**AFTER, "after.exact_match": 0.2})[0]
+    assert "down" not in verdict({**AFTER, "before.exact_match": 0.2, "after.exact_match": 0.2})[0]
 
 
 def test_the_verdict_is_about_sampled_answers_where_they_were_measured_and_names_the_greedy_ones() -> None:
@@ -39,6 +40,10 @@ def test_the_verdict_says_whether_the_score_comes_from_the_tool() -> None:
     assert "the score comes from what the tool says" in good
     _, bad = verdict({**AFTER, "after.tool_off.exact_match": 0.06, "after.shuffled.exact_match": 0.31})
     assert "part of the score does not come from the tool" in bad
+    arms = {"after.tool_off.exact_match": 0.0, "after.shuffled.exact_match": 0.0}
+    for guess in ({"after.constant_guess": 0.5}, {"after.constant_guess": None}):
+        _, nothing = verdict({**AFTER, **arms, "after.exact_match": 0.0, **guess})
+        assert "0.000 with the tool off" in nothing and "does not show that the tool's results are used" in nothing
 
 
 def test_a_run_without_evaluation_says_so() -> None:

@@ -18,6 +18,7 @@ from midthought.errors import SettingsError
 from midthought.tools.call_formats import ToolCallFormat, registry
 from midthought.tools.call_formats.registry import call_format_names, find_call_format, register_call_format
 from midthought.tools.definition import ToolDefinition, ToolParameter
+from midthought.tools.parsers import JSONActionParser
 from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
 
 
@@ -459,6 +460,15 @@ def test_a_users_own_call_format_is_registered_in_one_line() -> None:
     again.register_call_format("mine", Mine)
     made: ToolCallFormat = again.find_call_format("mine")
     assert isinstance(made, Mine) and again.call_format_names() == [*NAMES, "mine"]
+
+
+def test_a_parser_is_registered_as_a_format_is_and_anything_else_is_refused_when_it_is_used() -> None:
+    again = fresh_module(registry)
+    again.register_call_format("mine", JSONActionParser)
+    assert again.find_call_format("mine").scanner(in_thought=False) is not None
+    again.register_call_format("text", lambda: "CALL")
+    with pytest.raises(SettingsError, match="call format 'text': 'CALL' is registered; register an ActionParser"):
+        again.find_call_format("text")
 
 
 def test_a_name_of_the_library_cannot_be_taken() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from midthought.errors import SettingsError, near_names
 from midthought.tools.call_formats import ToolCallFormat
@@ -11,6 +12,9 @@ from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.call_formats.json_action import JSONFormat
 from midthought.tools.call_formats.react import ReActFormat
+
+if TYPE_CHECKING:
+    from midthought.tools.parsers import ActionParser
 
 DEFAULT_CALL_FORMAT = InThoughtFormat.name
 """Name of the call format that is used if none is given."""
@@ -21,7 +25,7 @@ _OURS: dict[str, Callable[[], ToolCallFormat]] = {
     "function_calling": FunctionCallingFormat,
     "hermes": HermesFormat,
 }
-_FACTORIES = dict(_OURS)
+_FACTORIES: dict[str, Callable[[], ToolCallFormat | ActionParser]] = dict(_OURS)
 
 
 def call_format_names() -> list[str]:
@@ -30,18 +34,25 @@ def call_format_names() -> list[str]:
 
 
 def find_call_format(name: str) -> ToolCallFormat:
-    """Returns a new call format of that name. Raises `SettingsError`, with similar names, if there is none."""
+    """Returns a new call format of that name. Raises `SettingsError`, with similar names, if there is none, or if what was
+    registered under the name makes no call format."""
     if name not in _FACTORIES:
         raise SettingsError(f"unknown call format {name!r}. {near_names(name, _FACTORIES)}")
-    return _FACTORIES[name]()
+    made = _FACTORIES[name]()
+    found = getattr(made, "call_format", made)  # of an ActionParser
+    if isinstance(found, type) or not hasattr(found, "scanner"):
+        raise SettingsError(
+            f"call format {name!r}: {made!r:.80} is registered; register an ActionParser or a call format"
+        )
+    return found
 
 
-def register_call_format(name: str, make: Callable[[], ToolCallFormat]) -> None:
+def register_call_format(name: str, make: Callable[[], ToolCallFormat | ActionParser]) -> None:
     """Makes your call format available to settings: `register_call_format("angle", AngleFormat)`. A second registration
     replaces the first.
 
-    For a parser: `register_call_format("angle", lambda: AngleParser().call_format)`. Raises `SettingsError` if the name is
-    that of a built-in format.
+    An `ActionParser` works, too: `register_call_format("angle", AngleParser)`. Raises `SettingsError` if the name is that of a
+    built-in format.
     """
     if name in _OURS:
         raise SettingsError(f"call format {name!r} is built in; register yours under another name")
