@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from midthought.errors import SettingsError, near_names
 from midthought.tools.call_formats import ToolCallFormat
@@ -38,8 +38,8 @@ def find_call_format(name: str) -> ToolCallFormat:
     registered under the name makes no call format."""
     if name not in _FACTORIES:
         raise SettingsError(f"unknown call format {name!r}. {near_names(name, _FACTORIES)}")
-    made = _FACTORIES[name]()
-    found = getattr(made, "call_format", made)  # of an ActionParser
+    made: Any = _FACTORIES[name]()
+    found: ToolCallFormat = getattr(made, "call_format", made)  # of an ActionParser
     if isinstance(found, type) or not hasattr(found, "scanner"):
         raise SettingsError(
             f"call format {name!r}: {made!r:.80} is registered; register an ActionParser or a call format"
