@@ -30,6 +30,11 @@ Cara: We bake it twice and carry it down to the valley on the backs of mules.
 """
 
 
+def test_the_module_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "midthought", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("midthought ")
+
+
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)

@@ -46,10 +46,11 @@ LAYERS = [
     ("cluster", "doctor"),
     ("trainer", "serve"),
     ("recipes",),
-    ("cli",),
+    ("cli", "__main__"),
 ]
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 BELOW_IN_THEIR_LAYER = {
+    ("cli", "__main__"),
     ("errors", "types"),
     ("errors", "argument_names"),
     ("argument_names", "types"),

@@ -92,6 +92,11 @@ class FitLoop:
                 if self._writer is not None:
                     self._writer.report()
                 raise
+            except KeyboardInterrupt:
+                newest = self._writer.checkpoints.newest() if stage is None and self._writer is not None else None
+                if newest is not None:
+                    console.error(f"Stopped. Continue from {newest}: the same trainer with resume=True")
+                raise
             if self._writer is not None and path is not None:
                 self._parts.save_model(path, self._trainer.meter, in_run=True)
                 self._writer.finish(self._state.metrics_history)

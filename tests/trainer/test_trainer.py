@@ -599,13 +599,14 @@ class PressCtrlC(TrainerCallback):
             signal.raise_signal(signal.SIGINT)
 
 
-def test_ctrl_c_ends_training_between_two_iterations_with_everything_saved(talker, tmp_path):
+def test_ctrl_c_ends_training_between_two_iterations_with_everything_saved(talker, tmp_path, capsys):
     run = tmp_path / "run"
     with RayPPOTrainer(settings(), Colours, callbacks=[PressCtrlC()], run_path=run, **talker) as trainer:
         with pytest.raises(KeyboardInterrupt):
             trainer.fit()
         assert trainer.iteration == 1
         assert (run / "checkpoints/ppo/checkpoints/step_000001/manifest.json").is_file()
+        assert "step_000001: the same trainer with resume=True" in capsys.readouterr().err
         assert len(trainer.fit()) == 2, "and it can be gone on with"
 
 
