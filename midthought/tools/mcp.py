@@ -49,7 +49,8 @@ def mcp_tools(
     request. `prefix` is added to the tools' names; characters that a call cannot contain become `_`. `timeout_seconds` is
     the limit of one call, `start_seconds` that of connecting.
 
-    Raises `SettingsError` unless exactly one of `command` and `url` is given; `McpServerError` if the server cannot be
+    Raises `SettingsError` unless exactly one of `command` and `url` is given, and for values of `environment` and `headers`
+    that are no texts, or keys that would go unencrypted to another machine; `McpServerError` if the server cannot be
     reached, or a tool's schema is invalid or has a reference to a location outside of it; `MissingExtraError` without the
     SDK.
     """
@@ -57,6 +58,11 @@ def mcp_tools(
         raise SettingsError("mcp_tools takes either command=[...] (starts a server) or url=... (a running one)")
     if isinstance(command, str) or (command is not None and not command):
         raise SettingsError(f"mcp_tools: command must be a list like ['python', 'server.py'], not {command!r}")
+    for what, given in (("environment", environment or {}), ("headers", headers or {})):
+        for name, value in given.items():
+            if not isinstance(value, str):  # not shown: it may be a key
+                kind = type(value).__name__
+                raise SettingsError(f"mcp_tools: the value of {name!r} in {what} must be a str, not {kind}")
     optional("mcp", "mcp")
     keep_keys(environment or {})
     keep_keys(headers or {}, str(url))

@@ -79,9 +79,8 @@ class Started:
                     groups = _children_of_this_thread()
                     yield streams
         finally:
-            for (
-                group
-            ) in groups:  # the SDK ends processes that a server has started only if the server does not end by itself
+            # The SDK ends processes that a server has started only if the server does not end by itself.
+            for group in groups:
                 with contextlib.suppress(OSError):
                     os.killpg(group, signal.SIGKILL)
             reader.join(_LOG_SECONDS)
@@ -159,8 +158,9 @@ class Connection:
         self._client: asyncio.Future[Any] = self._loop.create_future()
         """The present session; calls wait for it."""
         self._is_closing = False
-        _shown.since = 0.0
         self._ending = asyncio.Event()
+        self._starting: asyncio.Timeout | None = None
+        _shown.since = 0.0
         ready: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._run, args=(ready,), name="midthought-mcp", daemon=True)
         self._thread.start()
@@ -194,8 +194,13 @@ class Connection:
     def close(self) -> None:
         self._is_closing = True
         with contextlib.suppress(RuntimeError):  # the loop has ended already
-            self._loop.call_soon_threadsafe(self._ending.set)
+            self._loop.call_soon_threadsafe(self._end)
         self._thread.join(_CLOSE_SECONDS)
+
+    def _end(self) -> None:
+        self._ending.set()
+        if self._starting is not None and not self._starting.expired():
+            self._starting.reschedule(self._loop.time())
 
     def _run(self, ready: concurrent.futures.Future[list[Any]]) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -224,15 +229,20 @@ class Connection:
                     await asyncio.wait_for(self._ending.wait(), pause)
         self._client.set_exception(ConnectionError("the MCP server is closed"))
         self._client.exception()  # also if no call waits for it
+        if calls := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(calls, timeout=_LATER_SECONDS)  # else the end of the loop cancels them
 
     async def _session(self, ready: concurrent.futures.Future[list[Any]]) -> None:
         from mcp import Client
 
         self._ending.clear()
         async with contextlib.AsyncExitStack() as stack:
-            async with asyncio.timeout(self._start_seconds):
-                client = await stack.enter_async_context(Client(self._server.transport(), cache=None))
-                listed = None if ready.done() else await _listed(client)
+            try:
+                async with asyncio.timeout(self._start_seconds) as self._starting:
+                    client = await stack.enter_async_context(Client(self._server.transport(), cache=None))
+                    listed = None if ready.done() else await _listed(client)
+            finally:
+                self._starting = None
             self._client.set_result(client)
             if listed is not None:
                 ready.set_result(listed)

@@ -40,6 +40,9 @@ def reply(number, **fields):
 if "log" in does:
     sys.stderr.write(os.environ[does["log"]])
     sys.exit(1)
+if "hangs" in does and os.path.exists(does["hangs"]):
+    import time
+    time.sleep(600)
 if "child" in does:
     import subprocess
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", does["child"]])
@@ -73,13 +76,16 @@ for line in sys.stdin:
 def started(does: dict[str, Any], **options: Any) -> McpTools:
     given: dict[str, Any] = {"start_seconds": 60.0, "timeout_seconds": 60.0, **options}
     environment = {"DOES": json.dumps(does), **given.pop("environment", {})}
-    return mcp_tools(command=[sys.executable, "-c", SERVER], environment=environment, **given)
+    command = [sys.executable, "-c", SERVER, given.pop("marker", "")]
+    return mcp_tools(command=command, environment=environment, **given)
+
+
+LOOK = ParsedAction(tool_name="look", parameters={}, raw_text="", success=True)
+TASK = Task(task_id="t", prompt="", answer="")
 
 
 def called(tools: McpTools, executor: ToolExecutor | None = None) -> ToolEvent:
-    call = ParsedAction(tool_name="look", parameters={}, raw_text="", success=True)
-    task = Task(task_id="t", prompt="", answer="")
-    return asyncio.run((executor or ToolExecutor(ToolRegistry(tools))).run([call], task))[0]
+    return asyncio.run((executor or ToolExecutor(ToolRegistry(tools))).run([LOOK], TASK))[0]
 
 
 def is_running(marker: str) -> bool:
@@ -178,6 +184,25 @@ def test_a_server_that_ends_in_every_call_is_not_called_any_more(caplog):
         outcomes = [called(tools, executor).outcome for _ in range(3)]
     assert outcomes == [ToolOutcome.RAISED, ToolOutcome.RAISED, ToolOutcome.UNAVAILABLE]
     assert "'look' has failed 2 times in a row" in caplog.text
+
+
+@pytest.mark.parametrize("pause_seconds", [0.2, 3.0], ids=["before it is started again", "while it is started"])
+def test_closing_ends_calls_that_wait_for_a_server_and_a_server_that_hangs(tmp_path, pause_seconds):
+    ended, marker = str(tmp_path / "ended"), str(uuid.uuid4())
+    tools = started({"ends": "/nowhere", "ended": ended, "hangs": ended}, start_seconds=600.0, marker=marker)
+
+    async def closed_while_waiting() -> ToolEvent:
+        executor = ToolExecutor(ToolRegistry(tools))
+        await executor.run([LOOK], TASK)
+        await asyncio.sleep(pause_seconds)
+        waiting = asyncio.create_task(executor.run([LOOK], TASK))
+        await asyncio.sleep(0.2)
+        await asyncio.to_thread(tools.close)
+        return (await waiting)[0]
+
+    event = asyncio.run(closed_while_waiting())
+    assert event.outcome is ToolOutcome.RAISED and "the MCP server is closed" in str(event.call.result)
+    assert not is_running(marker)
 
 
 def test_nonsense_without_end_is_a_few_lines_of_the_log(caplog):

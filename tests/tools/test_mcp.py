@@ -291,6 +291,15 @@ def is_running(marker: str) -> bool:
         ({"command": ["a"], "url": "http://x"}, "either command=.* or url="),
         ({"command": "python server.py"}, "command must be a list"),
         ({"command": []}, "command must be a list"),
+        (
+            {"command": ["a"], "environment": {"API_KEY": None}},
+            "the value of 'API_KEY' in environment must be a str, not NoneType",
+        ),
+        ({"command": ["a"], "environment": {"PORT": 80}}, "the value of 'PORT' in environment must be a str, not int"),
+        (
+            {"url": "http://x", "headers": {"Authorization": None}},
+            "the value of 'Authorization' in headers must be a str",
+        ),
     ],
 )
 def test_a_connection_that_makes_no_sense_is_refused(options: dict[str, Any], words: str) -> None:
