@@ -5,6 +5,7 @@ They are not accepted: the same name may have another unit or meaning there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,11 @@ SECTIONS_OF_VERL = (
     "reward_model",
     "trainer",
 )
+_ONLY_THERE = re.compile(
+    r"\b(custom_reward_function|reward_model|data\.(custom_cls|datagen|sampler)|critic\.model\.(path|tokenizer_path|lora_\w+)"
+    r"|critic\.rollout_n|rollout\.(val_kwargs|trace))\b"
+)
+"""Nested names of verl that no setting corresponds to, although their last part is the name of another one."""
 _NAMES: Mapping[str, str] = {
     "model.local_path": "model_path model_name_or_path model_id pretrained_model "
     "path base_model tokenizer_name tokenizer_path",
@@ -63,6 +69,7 @@ _NAMES: Mapping[str, str] = {
     "eval_interval eval_freq eval_every validation_interval",
     "training.kl_coef": "use_kl_in_reward init_kl_coef kl_beta kl_penalty_coef kl_coeff",
     "training.kl_loss_coef": "use_kl_loss beta kl_loss",
+    "training.kl_horizon": "kl_ctrl.horizon",
     "training.kl_kind": "kl_penalty kl_estimator kl_type",
     "training.norm_adv_by_std": "norm_adv_by_std_in_grpo scale_rewards",
     "training.whiten_advantages": "normalize_advantages norm_adv normalize_advantage whiten_rewards",
@@ -114,7 +121,7 @@ def counterparts(name: str, values: Mapping[str, Any], sections: Mapping[str, It
     for key in _leaves(name, values):
         last = key.rpartition(".")[2]
         own = [f"{section}.{last}" for section, names in sections.items() if last in names]
-        found = settings_named(key) or own
+        found = [] if _ONLY_THERE.search(key) else settings_named(key) or own
         ours += [f"{key} is {' or '.join(found)}"] if found else []
         others += [] if found else [key]
     if others:
