@@ -1,6 +1,7 @@
 """Word, OpenDocument and PDF files, written here part by part."""
 
 import io
+import time
 import zipfile
 from xml.sax.saxutils import escape
 
@@ -185,6 +186,27 @@ def pages_of(pattern: str) -> list[list[str]]:
         ).split("\n")
         pages.append(["The Bell, a transcript", *lines, REV_END.strip(), f"Page {number} of {len(TURNS)}"])
     return pages
+
+
+@pytest.mark.parametrize(("font", "end"), [("", "ET"), ("/F1 10 Tf", "")], ids=["no font", "no end"])
+def test_words_that_have_no_known_place_are_read_in_the_order_of_drawing(tmp_path, font, end):
+    pytest.importorskip("pypdf")
+    drawn = " ".join(f"({turn.speaker} [{clock(turn.seconds)}]: {turn.words}) Tj T*" for turn in TURNS)
+    path = tmp_path / "a.pdf"
+    path.write_bytes(drawn_pdf(f"BT {font} 14 TL 50 750 Td {drawn} {end}"))
+    assert said(path) == EXPECTED
+    known = "BT /F1 10 Tf 14 TL 50 750 Td (Ann Lee [00:00:01]: Hello to all of you.) Tj T* (Bob [00:00:02]: Hello.) Tj ET"
+    path.write_bytes(drawn_pdf(f"{known} BT {font} 14 TL 50 500 Td {drawn} {end}"))
+    assert said(path)[2:] == EXPECTED
+
+
+def test_a_long_word_or_number_in_a_pdf_costs_little(tmp_path):
+    pytest.importorskip("pypdf")
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf([["Ann: One.", "Bob: Two.", "1:1" * 20_000 + "x y", "Ann: Three.", "Bob: Four."]]))
+    began = time.process_time()
+    assert read_transcript(path).turns[0].text == "One."
+    assert time.process_time() - began < 10  # a fraction of a second; a quadratic search takes minutes
 
 
 @pytest.mark.parametrize(

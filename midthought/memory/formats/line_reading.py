@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from midthought.memory.formats.header_fields import (
     Header,
@@ -153,15 +154,16 @@ def _without_spelled_time(line: str) -> str:
 def _num_rows_before_transcript(rows: Sequence[Row]) -> int:
     """Returns the number of rows up to a heading such as `Transcript` that most of the text follows, with it; else 0."""
     sizes = [word_count(row.text) for row in rows]
+    before = [0, *accumulate(sizes)]
     found = [
         place
         for place, row in enumerate(rows)
-        if starts_transcript(row.text) and (row.mark or row.after_blank) and sum(sizes[:place]) < 0.5 * sum(sizes)
+        if starts_transcript(row.text) and (row.mark or row.after_blank) and 2 * before[place] < before[-1]
     ]
-    again = [
-        place for place in found[1:] if max(sizes[found[0] : place]) < _MAX_TITLE_WORDS
-    ]  # after a table of contents
-    return [*found[:1], *again][-1] + 1 if found else 0
+    start = found[0] if found else -1
+    largest = [0, *accumulate(sizes[start:], max)]  # of the rows between the first heading and a later one
+    after_contents = [place for place in found[1:] if largest[place - start] < _MAX_TITLE_WORDS]
+    return [start, *after_contents][-1] + 1
 
 
 def _without_end(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:

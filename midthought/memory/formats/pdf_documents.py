@@ -7,6 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 from midthought.memory.formats.line_candidates import Row
@@ -23,7 +24,7 @@ _MAX_LETTERS = 50_000_000
 _MAX_SECONDS = 120.0
 _EDGE_LINES = 2
 """Lines at the top and bottom of a page that may repeat."""
-_GAP = re.compile(r"(?:\S+ ){2}\S+ {4,200}(?:\S+ ){2}\S")
+_GAP = re.compile(r"(?:\S{1,40} ){2}\S{1,40} {4,200}(?:\S{1,40} ){2}\S")
 _MAX_GAPS_SHARE = 0.2
 _NUM_COMPARED = 6
 """Pages of which two ways of reading are compared."""
@@ -32,7 +33,9 @@ _MIN_INDEX_WORDS = 100
 _MIN_WORDS_PER_LINE = 7
 _MIN_LINE_WORDS = 6
 _MIN_TIMES_MORE = 5
-_TIME = re.compile(r"\W?[\d:.,]*\d:\d[\d:.,]*\W?")
+_MIN_PLACED_SHARE = 0.95
+"""Of a page's letters, so that its lines are read by the places of their words."""
+_TIME = re.compile(r"\W?[\d:.,]{0,20}\d:\d[\d:.,]{0,20}\W?")
 _MIN_REPEATED_SHARE = 0.3
 """Of the pages: left and right pages may have lines of their own."""
 
@@ -55,10 +58,9 @@ def read_pdf(content: bytes) -> Reading:
         if 2 * sum(any(map(str.isdigit, word)) for word in words) > len(words) > _MIN_INDEX_WORDS:
             skipped.append(Skipped(" ".join(words), "page of numbers, as in an index"))
             continue
-        shown = [
-            row for place, row in enumerate(page) if not _is_edge(page, place) or _masked(row.text) not in repeated
-        ]
-        skipped += [Skipped(row.text, "repeated on pages") for row in page if row not in shown]
+        repeats = [_is_edge(page, place) and _masked(row.text) in repeated for place, row in enumerate(page)]
+        skipped += [Skipped(row.text, "repeated on pages") for row in compress(page, repeats)]
+        shown = [row for row, is_repeat in zip(page, repeats, strict=True) if not is_repeat]
         numberless = without_numbers(shown, _MIN_NUMBERED_SHARE)
         if rows and numberless and not (ends_sentence(rows[-1].text) and _may_be_label(numberless[0].text)):
             numberless = [numberless[0]._replace(after_blank=False), *numberless[1:]]
@@ -88,9 +90,9 @@ def _pages(content: bytes) -> tuple[list[list[Row]], str]:
             raise ValueError(f"it has {len(reader.pages):,} pages, more than {_MAX_PAGES:,}; split it")
         by_place = _reads_better_by_place(reader.pages[1 : 1 + _NUM_COMPARED] or reader.pages)
         for page in reader.pages:
-            text = _by_place(page) if by_place else page.extract_text()
-            if by_place and _has_two_columns(text):
-                text = page.extract_text()
+            text = drawn = page.extract_text()
+            if by_place and _has_two_columns(text := _by_place(page, drawn)):
+                text = drawn
             num_letters += len(text)
             if num_letters > _MAX_LETTERS or time.monotonic() - started > _MAX_SECONDS:
                 raise ValueError(
@@ -110,15 +112,25 @@ def _pages(content: bytes) -> tuple[list[list[Row]], str]:
         ) from None
 
 
-def _by_place(page: Any) -> str:
-    return str(page.extract_text(extraction_mode="layout", layout_mode_strip_rotated=False))
+def _by_place(page: Any, drawn: str) -> str:
+    """Returns the lines by the places of their words; `drawn` if words have no known place, for example for want of a font."""
+    try:
+        text = str(page.extract_text(extraction_mode="layout", layout_mode_strip_rotated=False))
+    except Exception:  # pypdf raises errors of many kinds
+        return drawn
+    return text if _num_signs(text) > _MIN_PLACED_SHARE * _num_signs(drawn) else drawn
+
+
+def _num_signs(text: str) -> int:
+    return sum(map(len, text.split()))
 
 
 def _reads_better_by_place(pages: Sequence[Any]) -> bool:
     """Whether lines by the places of their words are better than those in the order of drawing: unless these break fewer
     words and have several on a line."""
     drawn = [page.extract_text() for page in pages]
-    num_drawn, num_placed = (sum(len(text.split()) for text in texts) for texts in (drawn, map(_by_place, pages)))
+    placed = map(_by_place, pages, drawn)
+    num_drawn, num_placed = (sum(len(text.split()) for text in texts) for texts in (drawn, placed))
     num_lines = sum(bool(line.strip()) for text in drawn for line in text.split("\n"))
     return num_drawn > 0.999 * num_placed or num_drawn < _MIN_WORDS_PER_LINE * num_lines
 
