@@ -1,4 +1,4 @@
-"""Addresses: Unix sockets, which hosts are this machine, and which may receive a key. The TLS context of all clients."""
+"""Addresses: Unix sockets, which hosts are this machine, which may receive a key; keys in use. The TLS context of all clients."""
 
 from __future__ import annotations
 

@@ -37,11 +37,9 @@ TOP_SHARE = 0.9
 LOST_ERRORS = 4.0
 """Smallest fall of the share of right answers in training, in standard errors. It is compared after every iteration."""
 JUDGED_PARTS = {f"reward/{name}" for name in JUDGING_PARTS}
-_NULL = "training.no_signal_iters=null disables this check"
-
-
 MIN_FAILED_SHARE = 0.1
-"""If so many episodes fail, that they fail may be why rewards are equal."""
+"""From this share on, failing episodes are named as the first cause of equal rewards."""
+_NULL = "training.no_signal_iters=null disables this check"
 
 
 @guard("no_reward_variance", policy="stop")

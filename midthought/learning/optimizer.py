@@ -169,8 +169,6 @@ class Optimizer:
 
     def _restored(self, moments: Mapping[str, Tensor], learning: Tensor) -> dict[str, Any]:
         if self._kind == "adamw_8bit":
-            from midthought.learning.optimizer import restored
-
             return restored(moments, self._adam, learning.device)
         return {
             field: tensor.to(learning.device, copy=True) if field == "step" else part_like(tensor, learning)
@@ -179,8 +177,6 @@ class Optimizer:
 
     def _create(self) -> torch.optim.Optimizer:
         if self._kind == "adamw_8bit":
-            from midthought.learning.optimizer import adamw_8bit
-
             return adamw_8bit(self._groups())
         return torch.optim.AdamW(self._groups(), fused=True)
 

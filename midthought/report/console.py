@@ -12,7 +12,7 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from midthought.report.live_status import LiveStatus
 from midthought.report.progress import Progress
@@ -20,7 +20,6 @@ from midthought.report.results import duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-from typing import Protocol
 
 PLAIN_SECONDS = 5.0
 """Maximum time between plain lines while there is progress."""

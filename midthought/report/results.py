@@ -1,4 +1,4 @@
-"""The results of a run's summary as HTML: the result in a sentence, cards, and the table before/after.
+"""The results of a run's summary as HTML: the result in a sentence, cards, the table before/after, control arms.
 
 Depends on the summary's keys, not on how they were measured.
 """

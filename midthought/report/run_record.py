@@ -1,4 +1,4 @@
-"""Reads a run folder for the report, also of an unfinished run: any file may be missing."""
+"""Reads a run folder for the report, also of an unfinished run: any file may be missing. Says which results are damaged."""
 
 from __future__ import annotations
 

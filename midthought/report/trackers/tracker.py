@@ -1,4 +1,7 @@
-"""`Tracker`: the interface of a program that gets a run's metrics. Trackers do not read metrics back."""
+"""`Tracker`: the interface of a program that gets a run's metrics. Trackers do not read metrics back.
+
+`Trackers` gives metrics to several of them; one that fails is left out and does not stop the run.
+"""
 
 from __future__ import annotations
 
