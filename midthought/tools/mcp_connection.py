@@ -10,6 +10,7 @@ import concurrent.futures
 import contextlib
 import logging
 import os
+import re
 import signal
 import threading
 from collections import deque
@@ -28,6 +29,7 @@ _LOG_SECONDS = 1.0
 """Time to read the last lines of a server that has ended."""
 _CLOSE_SECONDS = 15.0
 _MAX_REASON_CHARS = 400
+_USER = re.compile(r"//[^/]*@")
 _LONG_SESSION_SECONDS = 60.0
 """A server that ended earlier is started again after a pause, which doubles each time, at most this long."""
 _HAS_ENDED = ("Connection closed", "Session terminated")
@@ -44,6 +46,8 @@ _log = logging.getLogger(__name__)
 
 class Started:
     """A server that is started here. The last five lines of its standard error are kept."""
+
+    again = "started again"
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str] | None, folder: str | Path | None
@@ -99,12 +103,13 @@ def _children_of_this_thread() -> list[int]:
 
 
 class Remote:
-    """A server at a URL."""
+    """A server at a URL. Errors show it without user names and the query, which may hold keys."""
 
     last_lines = ""
+    again = "connected again"
 
     def __init__(self, url: str, headers: Mapping[str, str] | None) -> None:
-        self.name = f"MCP server {url}"
+        self.name = f"MCP server {_USER.sub('//', url.partition('?')[0])}"
         self._url = url
         self._headers = headers
 
@@ -223,7 +228,7 @@ class Connection:
             if not self._is_closing:
                 is_long = self._loop.time() - started > _LONG_SESSION_SECONDS
                 pause = 0.0 if is_long else min(2 * pause or 1.0, _LONG_SESSION_SECONDS)
-                _log.warning("%s; it is started again in %g seconds", words, pause)
+                _log.warning("%s; it is %s in %g seconds", words, self._server.again, pause)
                 self._ending.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._ending.wait(), pause)

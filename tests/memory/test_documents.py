@@ -195,7 +195,9 @@ def test_words_that_have_no_known_place_are_read_in_the_order_of_drawing(tmp_pat
     path = tmp_path / "a.pdf"
     path.write_bytes(drawn_pdf(f"BT {font} 14 TL 50 750 Td {drawn} {end}"))
     assert said(path) == EXPECTED
-    known = "BT /F1 10 Tf 14 TL 50 750 Td (Ann Lee [00:00:01]: Hello to all of you.) Tj T* (Bob [00:00:02]: Hello.) Tj ET"
+    known = (
+        "BT /F1 10 Tf 14 TL 50 750 Td (Ann Lee [00:00:01]: Hello to all of you.) Tj T* (Bob [00:00:02]: Hello.) Tj ET"
+    )
     path.write_bytes(drawn_pdf(f"{known} BT {font} 14 TL 50 500 Td {drawn} {end}"))
     assert said(path)[2:] == EXPECTED
 

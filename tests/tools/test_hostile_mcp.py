@@ -297,7 +297,14 @@ def test_a_response_without_end_is_given_up_before_it_fills_the_memory(web, monk
         mcp_tools(url=web)
 
 
-def test_a_server_at_a_url_that_closes_a_connection_is_connected_again(web, monkeypatch):
+def test_a_key_in_a_url_is_not_in_the_error():
+    with pytest.raises(McpServerError) as error:
+        mcp_tools(url=f"http://me:{KEY}@127.0.0.1:1/mcp?api_key={KEY}")
+    assert KEY not in str(error.value) and "http://127.0.0.1:1/mcp cannot be used" in str(error.value)
+
+
+def test_a_server_at_a_url_that_closes_a_connection_is_connected_again(web, monkeypatch, caplog):
     monkeypatch.setattr(Web, "does", {"tools/call": "close"})
     with mcp_tools(url=web) as tools:
         assert [called(tools).outcome for _ in range(3)] == [ToolOutcome.RAISED, ToolOutcome.OK, ToolOutcome.OK]
+    assert "; it is connected again in" in caplog.text
