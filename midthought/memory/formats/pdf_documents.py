@@ -113,7 +113,7 @@ def _pages(content: bytes) -> tuple[list[list[Row]], str]:
 
 
 def _by_place(page: Any, drawn: str) -> str:
-    """Returns the lines by the places of their words; `drawn` if words have no known place, for example for want of a font."""
+    """Returns the lines by the places of their words; `drawn` if words have no known place, for example without a font."""
     try:
         text = str(page.extract_text(extraction_mode="layout", layout_mode_strip_rotated=False))
     except Exception:  # pypdf raises errors of many kinds
