@@ -260,9 +260,8 @@ class TableLocation:
 
     def _connect(self) -> Any:
         if self._database is None:
-            os.environ.setdefault(
-                "LANCEDB_LOG", "error"
-            )  # read on import; it warns of every empty partition of an index
+            # LanceDB reads this when it is imported. Otherwise it warns of every empty partition of an index.
+            os.environ.setdefault("LANCEDB_LOG", "error")
             lancedb = optional("lancedb", "memory")
             self.check()
             with self.errors():

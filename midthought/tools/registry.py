@@ -195,8 +195,8 @@ async def invoke(
 
 
 def as_output(result: Any) -> ToolOutput:
-    """Returns the result of `Tool.execute` as a ToolOutput. Lists, dicts, dataclasses and pydantic models become JSON, other
-    types `str`, also types within that have no form in JSON; a generator raises TypeError."""
+    """Returns the result of `Tool.execute` as a ToolOutput. Lists, dicts, sets, dataclasses and pydantic models become JSON,
+    other types `str`, also types within that have no form in JSON; a generator raises TypeError."""
     if inspect.isgenerator(result) or inspect.isasyncgen(result):
         raise TypeError("the tool yields its result in pieces; execute must return one text")
     if isinstance(result, ToolOutput):
@@ -210,13 +210,15 @@ def _as_text(result: Any) -> str:
             return result.model_dump_json()
         if dataclasses.is_dataclass(result) and not isinstance(result, type):
             result = dataclasses.asdict(result)
-        if isinstance(result, dict | list | tuple):
+        if isinstance(result, dict | list | tuple | set | frozenset):
             return json.dumps(result, ensure_ascii=False, allow_nan=False, default=_as_json)
     return str(result)
 
 
 def _as_json(part: Any) -> Any:
     """Returns an enum, date, set, model or array within a result as values of JSON. Raises ValueError for other types."""
+    if isinstance(part, set | frozenset):
+        return sorted(part, key=repr)  # in the same order in every process
     return (
         part.tolist()
         if callable(getattr(part, "tolist", None))

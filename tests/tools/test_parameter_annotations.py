@@ -179,6 +179,8 @@ def test_a_model_has_its_aliases_limits_and_descriptions_and_its_errors_are_one_
         (Disc(3), '{"minutes": 3}'),
         (Book(ISBN="12"), '{"kind":"book","pages":1,"isbn":"12","tags":[]}'),
         ({"a": {1, 2}}, '{"a": [1, 2]}'),
+        ({"a": {*"hgfedcba"}}, '{"a": ["a", "b", "c", "d", "e", "f", "g", "h"]}'),
+        ({*"hgfedcba"}, '["a", "b", "c", "d", "e", "f", "g", "h"]'),
         (
             {"colour": enum.Enum("Colour", {"RED": "red"}).RED, "day": datetime.date(2026, 1, 2)},
             '{"colour": "red", "day": "2026-01-02"}',
