@@ -59,7 +59,7 @@ def test_pip_installs_the_requirements_from_another_folder_and_the_import_is_the
         "import midthought; from midthought.cluster.verl.wheel import Wheel; from importlib.metadata import version; "
         "print(midthought.__file__, version('midthought'), Wheel.of_running_package().version)"
     )
-    done = subprocess.run([python, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run([python, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     path, installed, packed_again = done.stdout.split()
     assert Path(path).is_relative_to(packages)
     assert installed == packed_again == Wheel.of_running_package().version

@@ -114,7 +114,7 @@ def test_it_trains_the_podcast_bundle_with_ppo_and_a_critic(
         for row in rows:
             [(_, call), (inserted, result), (sampled, answer)] = texts_of(row, renderer)
             assert call.startswith('<think>#call memory_retrieval {"query": "') and call.endswith("}")
-            assert not inserted and re.match(r"\s*#memory_retrieval_result:\n\[1\] speaker: ", result)
+            assert not inserted and re.match(r"\s*#memory_retrieval_result:\n\[1\] (?:speaker: .*; )?episode: ", result)
             assert sampled and answer.startswith("</think>")
             rewards.append(float(row["rm_scores"].sum()))
             assert rewards[-1] == float(row["rm_scores"][-1])
