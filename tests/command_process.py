@@ -5,6 +5,7 @@ A new interpreter needs 5 to 10 s of CPU time for these imports. The forked proc
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -102,3 +103,12 @@ def _run(
         prepare()
     sys.argv = ["midthought", *words]
     main()
+
+
+def is_running(marker: str) -> bool:
+    """Whether a process has this on its command line (on Linux; False on other systems)."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if marker.encode() in (process / "cmdline").read_bytes():
+                return True
+    return False

@@ -12,10 +12,10 @@ import threading
 import uuid
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from command_process import is_running
 
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
@@ -86,15 +86,6 @@ TASK = Task(task_id="t", prompt="", answer="")
 
 def called(tools: McpTools, executor: ToolExecutor | None = None) -> ToolEvent:
     return asyncio.run((executor or ToolExecutor(ToolRegistry(tools))).run([LOOK], TASK))[0]
-
-
-def is_running(marker: str) -> bool:
-    """Whether a process has this on its command line (on Linux; False on other systems)."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if marker.encode() in (process / "cmdline").read_bytes():
-                return True
-    return False
 
 
 @pytest.mark.parametrize(

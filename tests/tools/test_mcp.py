@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import sys
 import threading
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_process import is_running
 
 from midthought.errors import MissingExtraError, SettingsError
 from midthought.tools.arguments import TYPES
@@ -273,15 +273,6 @@ def test_a_server_that_does_not_start_is_told_with_its_last_words(
     with pytest.raises(McpServerError, match=words):
         mcp_tools(command=[*command, marker], start_seconds=seconds)
     assert not is_running(marker)
-
-
-def is_running(marker: str) -> bool:
-    """Whether a process has this on its command line (on Linux; False on other systems)."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if marker.encode() in (process / "cmdline").read_bytes():
-                return True
-    return False
 
 
 @pytest.mark.parametrize(
