@@ -13,7 +13,8 @@ import os
 import re
 import signal
 import threading
-from collections import deque
+import time
+import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ _MAX_PAGES = 100
 _MAX_TOOLS = 2000
 _LATER_SECONDS = 1.0
 """The SDK's deadline is this much later than the tool's own, so that the tool executor reports the timeout."""
-_LOG_SECONDS = 1.0
-"""Time to read the last lines of a server that has ended."""
+_MAX_LOG_BYTES = 10_000
+_MARK = "MIDTHOUGHT_MCP_SERVER"
+"""Environment variable by which the processes of a server are found."""
+_MAX_ROUNDS = 100
 _CLOSE_SECONDS = 15.0
 _MAX_REASON_CHARS = 400
 _USER = re.compile(r"//[^/]*@")
@@ -56,43 +59,60 @@ class Started:
         self._command = command
         self._environment = environment
         self._folder = folder
-        self._lines: deque[str] = deque(maxlen=5)
+        self._log = b""
 
     @property
     def last_lines(self) -> str:
-        return "".join(self._lines).strip()
+        return "\n".join(self._log.decode(errors="replace").strip().splitlines()[-5:])
 
     @contextlib.asynccontextmanager
     async def transport(self) -> AsyncIterator[Any]:
         from mcp import StdioServerParameters, stdio_client
 
+        mark = uuid.uuid4().hex
         parameters = StdioServerParameters(
             command=str(self._command[0]),
             args=[str(word) for word in self._command[1:]],
-            env=None if self._environment is None else dict(self._environment),
+            env={**(self._environment or {}), _MARK: mark},
             cwd=self._folder,
             encoding_error_handler="replace",
         )
+        loop = asyncio.get_running_loop()
         readable, writable = os.pipe()
-        reader = threading.Thread(target=self._read_log, args=(readable,), name="midthought-mcp-log", daemon=True)
-        reader.start()
+        os.set_blocking(readable, False)
+        loop.add_reader(readable, self._read_log, readable)
         groups: list[int] = []
+        watched: list[int] = []
+
+        def after_its_end(process: int) -> None:  # the SDK waits while another process has the server's output open
+            loop.remove_reader(process)
+            _end_processes(groups, mark)
+
         try:
             with os.fdopen(writable, "w") as log:
                 async with stdio_client(parameters, errlog=log) as streams:
                     groups = _children_of_this_thread()
+                    watched = _watched(groups)
+                    for process in watched:
+                        loop.add_reader(process, after_its_end, process)
                     yield streams
         finally:
+            for process in watched:
+                loop.remove_reader(process)
+                os.close(process)
             # The SDK ends processes that a server has started only if the server does not end by itself.
-            for group in groups:
-                with contextlib.suppress(OSError):
-                    os.killpg(group, signal.SIGKILL)
-            reader.join(_LOG_SECONDS)
+            _end_processes(groups, mark)
+            self._read_log(readable)
+            loop.remove_reader(readable)
+            os.close(readable)
 
     def _read_log(self, readable: int) -> None:
-        with os.fdopen(readable, errors="replace") as log:
-            while line := log.readline(1000):
-                self._lines.append(line)
+        with contextlib.suppress(BlockingIOError):
+            if not (read := os.read(readable, 1 << 16)):
+                asyncio.get_running_loop().remove_reader(readable)
+            self._log += read
+        if len(self._log) > _MAX_LOG_BYTES:  # without the rest of a word, which may be a key
+            self._log = re.sub(rb"^\S*", b"", self._log[-_MAX_LOG_BYTES:])
 
 
 def _children_of_this_thread() -> list[int]:
@@ -100,6 +120,33 @@ def _children_of_this_thread() -> list[int]:
     with contextlib.suppress(OSError):
         return [*map(int, Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split())]
     return []
+
+
+def _watched(processes: Sequence[int]) -> list[int]:
+    """Returns file descriptors that are readable when the processes have ended."""
+    watched = []
+    for process in processes:
+        with contextlib.suppress(OSError):
+            watched.append(os.pidfd_open(process))
+    return watched
+
+
+def _end_processes(groups: Sequence[int], mark: str) -> None:
+    """Ends process groups, and on Linux the processes in other groups and sessions whose environment has the mark."""
+    for group in groups:
+        with contextlib.suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
+    entry = f"{_MARK}={mark}".encode()
+    for _ in range(_MAX_ROUNDS):  # again, because they may start others
+        found = False
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if entry in (process / "environ").read_bytes():
+                    os.kill(int(process.name), signal.SIGKILL)
+                    found = True
+        if not found:
+            return
+        time.sleep(0.01)
 
 
 class Remote:
@@ -165,6 +212,9 @@ class Connection:
         self._is_closing = False
         self._ending = asyncio.Event()
         self._starting: asyncio.Timeout | None = None
+        self._gone: set[str] = set()
+        """Tools that the server no longer lists since it was started again."""
+        self._reported = ""
         _shown.since = 0.0
         ready: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._run, args=(ready,), name="midthought-mcp", daemon=True)
@@ -185,6 +235,8 @@ class Connection:
         from mcp import MCPError
 
         client = await asyncio.shield(session := self._client)
+        if name in self._gone:
+            raise ConnectionError(f"the MCP server no longer has the tool {name!r}")
         try:
             seconds = self.timeout_seconds + _LATER_SECONDS
             return await client.call_tool(name, arguments, read_timeout_seconds=seconds)
@@ -245,14 +297,35 @@ class Connection:
             try:
                 async with asyncio.timeout(self._start_seconds) as self._starting:
                     client = await stack.enter_async_context(Client(self._server.transport(), cache=None))
-                    listed = None if ready.done() else await _listed(client)
+                    listed = await _listed(client)
             finally:
                 self._starting = None
+            if ready.done():
+                self._compare(listed)
             self._client.set_result(client)
-            if listed is not None:
+            if not ready.done():
                 ready.set_result(listed)
             if not self._is_closing:
                 await self._ending.wait()
+
+    def _compare(self, listed: Sequence[Any]) -> None:
+        """Notes which tools are gone, and reports differences from the tools that the run was started with."""
+        before, now = ({each.name: each for each in tools} for tools in (self.listed, listed))
+        self._gone = before.keys() - now.keys()
+        found = {
+            "gone": sorted(self._gone),
+            "changed": [name for name, tool in before.items() if name in now and _read(tool) != _read(now[name])],
+            "new": [name for name in now if name not in before],
+        }
+        words = "; ".join(f"{what}: {_one_line(', '.join(map(repr, names)))}" for what, names in found.items() if names)
+        if words and words != self._reported:
+            what = f"the {self._server.name} was {self._server.again} and lists other tools than before ({words})"
+            _log.warning(
+                "%s. The run continues with the tools that it was started with, and calls of tools that are gone fail; to use "
+                "the new list, start the run again",
+                what,
+            )
+        self._reported = words
 
     def _failure(self, error: BaseException) -> McpServerError:
         while isinstance(error, BaseExceptionGroup):
@@ -262,6 +335,11 @@ class Connection:
             reason = f"no answer within {self._start_seconds:g} seconds"
         log = f"; its last output: {_one_line(self._server.last_lines)}" if self._server.last_lines else ""
         return McpServerError(f"the {self._server.name} cannot be used: {reason}{log}")
+
+
+def _read(tool: Any) -> tuple[Any, ...]:
+    """Returns what a model reads of a tool."""
+    return tool.title, tool.description, tool.input_schema
 
 
 async def _listed(client: Any) -> list[Any]:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import gzip
 import json
+import os
 import sys
 import threading
 import uuid
@@ -45,7 +46,8 @@ if "hangs" in does and os.path.exists(does["hangs"]):
     time.sleep(600)
 if "child" in does:
     import subprocess
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", does["child"]])
+    detached = does.get("detached", False)
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", does["child"]], start_new_session=detached)
 for line in sys.stdin:
     asked = json.loads(line)
     number, method = asked.get("id"), asked.get("method")
@@ -59,7 +61,10 @@ for line in sys.stdin:
         reply(number, result={"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info})
     elif method == "tools/list":
         tool = {"name": "look", "inputSchema": {"type": "object"}, **does.get("tool", {})}
-        reply(number, result={"tools": [tool] * does.get("times", 1), **does.get("page", {})})
+        tools = [tool] * does.get("times", 1)
+        if os.path.exists(does.get("ended", "")) and "later" in does:
+            tools = [tool | each for each in does["later"]]
+        reply(number, result={"tools": tools, **does.get("page", {})})
     elif method == "tools/call" and "ends" in does and not os.path.exists(does["ends"]):
         open(does.get("ended", os.devnull), "w").close()
         os._exit(1)
@@ -177,6 +182,44 @@ def test_a_server_that_ends_in_every_call_is_not_called_any_more(caplog):
     assert "'look' has failed 2 times in a row" in caplog.text
 
 
+OTHER = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
+
+
+@pytest.mark.parametrize(
+    ("later", "words", "outcome"),
+    [
+        ([{}], "", ToolOutcome.OK),
+        ([{"inputSchema": OTHER}], "changed: 'look'", ToolOutcome.OK),
+        ([{"description": "Looks elsewhere."}], "changed: 'look'", ToolOutcome.OK),
+        ([{}, {"name": "hear"}], "new: 'hear'", ToolOutcome.OK),
+        ([{"name": "hear"}], "gone: 'look'; new: 'hear'", ToolOutcome.RAISED),
+        ([], "gone: 'look'", ToolOutcome.RAISED),
+    ],
+    ids=["the same", "another schema", "another description", "a new one", "another one", "none"],
+)
+def test_a_server_that_lists_other_tools_after_its_end_is_reported_once(caplog, tmp_path, later, words, outcome):
+    ended = str(tmp_path / "ended")
+    with started({"ends": ended, "ended": ended, "later": later}) as tools:
+        before = [each.definition for each in tools]
+        assert called(tools).outcome is ToolOutcome.RAISED
+        events = [called(tools) for _ in range(2)]
+        assert [event.outcome for event in events] == [outcome] * 2
+        assert [each.definition for each in tools] == before
+    told = [message for message in caplog.messages if "other tools" in message]
+    assert len(told) == bool(words) and all(words in message and "\n" not in message for message in told)
+    if outcome is ToolOutcome.RAISED:
+        assert "no longer has the tool 'look'" in str(events[0].call.result)
+
+
+def test_a_change_that_is_there_after_each_restart_is_reported_once(caplog, tmp_path):
+    ended = tmp_path / "ended"
+    with started({"ends": str(ended), "ended": str(ended), "later": [{"inputSchema": OTHER}]}) as tools:
+        for _ in range(2):
+            assert [called(tools).outcome for _ in range(2)] == [ToolOutcome.RAISED, ToolOutcome.OK]
+            ended.unlink()
+    assert sum("other tools" in message for message in caplog.messages) == 1
+
+
 @pytest.mark.parametrize("pause_seconds", [0.2, 3.0], ids=["before it is started again", "while it is started"])
 def test_closing_ends_calls_that_wait_for_a_server_and_a_server_that_hangs(tmp_path, pause_seconds):
     ended, marker = str(tmp_path / "ended"), str(uuid.uuid4())
@@ -221,11 +264,25 @@ def test_a_key_that_a_server_returns_as_an_error_is_hidden_from_the_model():
         assert called(tools).call.result == "no such key: …"
 
 
-def test_no_process_of_a_server_is_left():
+@pytest.mark.parametrize("detached", [False, True])
+def test_no_process_of_a_server_is_left(detached):
     marker = f"child {uuid.uuid4()}"
-    with started({"child": marker}) as tools:
+    with started({"child": marker, "detached": detached}) as tools:
         assert called(tools).outcome is ToolOutcome.OK
     assert not is_running(marker)
+
+
+def test_servers_that_leave_processes_and_end_are_noticed_and_leave_no_thread_and_no_open_file(tmp_path):
+    open_ones = []
+    for number in range(3):
+        ended = str(tmp_path / str(number))
+        does = {"child": f"child {uuid.uuid4()}", "detached": True, "ends": ended, "ended": ended}
+        with started(does) as tools:
+            registry = ToolRegistry(tools)
+            assert [registry.execute_tool("look")[0] for _ in range(2)] == [False, True]
+        open_ones.append((threading.active_count(), len(os.listdir("/dev/fd"))))
+    for first, *others in zip(*open_ones, strict=True):  # fewer: what earlier tests have left is garbage-collected
+        assert max(others) <= first
 
 
 class Web(BaseHTTPRequestHandler):
