@@ -14,6 +14,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nsmallest
 
+WordRun = tuple[str, ...]
+
 _RUN_WORDS = 5
 _SKETCH_HASHES = 256
 _MIN_REPEATED_SHARE = 0.5
@@ -47,21 +49,19 @@ def _rarest(sketch: frozenset[int], holders: Mapping[int, Sequence[int]]) -> lis
     return nsmallest(num_others + 1, sketch, key=lambda value: len(holders.get(value, ())))
 
 
-def word_runs(text: str) -> frozenset[str]:
+def word_runs(text: str) -> frozenset[WordRun]:
     """Returns the runs of five words, without case and punctuation; of a shorter text, all of it."""
     words = re.findall(r"\w+", text.lower())
-    return frozenset(
-        " ".join(words[start : start + _RUN_WORDS]) for start in range(max(1, len(words) - _RUN_WORDS + 1))
-    )
+    return frozenset(zip(*(words[start:] for start in range(_RUN_WORDS)), strict=False)) or frozenset([tuple(words)])
 
 
-def is_repeated(runs: frozenset[str], others: Iterable[frozenset[str]]) -> bool:
+def is_repeated(runs: frozenset[WordRun], others: Iterable[frozenset[WordRun]]) -> bool:
     """Whether one of the others shares half of the shorter text's runs: ads, intros, neighbouring windows."""
     return any(len(runs & other) >= _MIN_REPEATED_SHARE * min(len(runs), len(other)) for other in others)
 
 
 def _sketch(text: str) -> frozenset[int]:
-    return frozenset(nsmallest(_SKETCH_HASHES, (zlib.crc32(run.encode()) for run in word_runs(text))))
+    return frozenset(nsmallest(_SKETCH_HASHES, (zlib.crc32(" ".join(run).encode()) for run in word_runs(text))))
 
 
 def _share(one: frozenset[int], other: frozenset[int]) -> float:

@@ -4,7 +4,6 @@ writes nothing."""
 from __future__ import annotations
 
 import asyncio
-import bisect
 import heapq
 import re
 import unicodedata
@@ -17,7 +16,7 @@ import regex
 
 from midthought.errors import SettingsError, near_names
 from midthought.memory import sentence_vectors
-from midthought.memory.duplicates import is_repeated, word_runs
+from midthought.memory.duplicates import WordRun, is_repeated, word_runs
 from midthought.memory.rows import SENTENCES, require_values, sentences_of_rows, turns_of_json
 from midthought.memory.sql_conditions import has_any, is_among, quoted
 from midthought.memory.turns import clock_time
@@ -39,11 +38,11 @@ _RANK_OFFSET = 20
 _MIN_WEIGHT = 0.02
 _NUM_BY_CHANCE = 3
 """So many contiguous words have no effect; each further one divides the weight of the vector search by 4."""
-_MAX_KEPT_WORDS = 500
-"""The runs of a longer query would take many megabytes, and are made anew for each text."""
 _BETWEEN_WORDS = re.compile(r"[\W_]+")
-_ASCII_WORDS = bytes(code if chr(code).isalnum() else ord(" ") for code in range(256))
-_MARKS = regex.compile(r"\P{Canonical_Combining_Class=0}+")
+_ASCII_WORDS = bytes(ord(chr(code).lower()) if chr(code).isalnum() else ord(" ") for code in range(128)).ljust(256)
+_COMMON_MARKS = "’‘“”–—…\u00a0"
+"""A text with no other characters beyond ASCII needs no Unicode tables."""
+_ACCENTS = regex.compile(r"\P{Canonical_Combining_Class=0}+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,7 @@ def find_each(
     )
     rows = _answers_to([*asked_words, *asked_meaning])
     by_words = [
-        _weighed(query, _hits_of(each, "_score"), has_windows, limit) if is_weighed else _hits_of(each, "_score")
+        _weighed(query, each, has_windows, limit) if is_weighed else _hits_of(each, each["_score"].to_pylist())
         for query, each in zip(queries, rows[: len(asked_words)], strict=False)
     ]
     by_meaning = [
@@ -132,7 +131,7 @@ def find_each(
 def without_repeats(hits: Sequence[Hit], k: int) -> list[Hit]:
     """Returns the first `k` hits that do not repeat a better one, as ads and intros in several episodes do."""
     kept: list[Hit] = []
-    seen: list[frozenset[str]] = []
+    seen: list[frozenset[WordRun]] = []
     for hit in hits:
         if len(kept) == k:
             break
@@ -188,39 +187,31 @@ class _QueryRuns:
     """The contiguous runs of a query's words, to be looked for in many texts."""
 
     def __init__(self, query: str) -> None:
-        self._words = words_of(query)
-        self._by_length: dict[int, list[str]] = {}
-
-    @property
-    def num_words(self) -> int:
-        return len(self._words)
+        self._words = spaced_words(query)
+        self._spaces = [place for place, character in enumerate(self._words) if character == " "]
+        self.num_words = len(self._spaces) - 1
 
     def longest_in(self, text: str) -> int:
-        """Returns the length of the longest run that the text has."""
-        there = f" {' '.join(words_of(text))} "
-
-        def is_missing(length: int) -> bool:
-            """Whether no run of this length occurs; then no longer one does."""
-            return not any(run in there for run in self._of_length(length))
-
-        return bisect.bisect_left(range(1, self.num_words + 1), True, key=is_missing)
-
-    def _of_length(self, length: int) -> Iterable[str]:
-        starts = range(self.num_words - length + 1)
-        runs = (f" {' '.join(self._words[start : start + length])} " for start in starts)
-        if self.num_words > _MAX_KEPT_WORDS:
-            return runs
-        return self._by_length.get(length) or self._by_length.setdefault(length, list(runs))
+        """Returns the length of the longest run that the text has. Looks up at most twice as many runs as there are words."""
+        there, words, ends, length = spaced_words(text), self._words, self._spaces[1:], 0
+        for first, start in enumerate(self._spaces):
+            while first + length < len(ends) and words[start : ends[first + length] + 1] in there:
+                length += 1
+        return length
 
 
-def words_of(text: str) -> list[str]:
-    """Returns the words as full-text search compares them: runs of letters and digits, without case and accents."""
+def spaced_words(text: str) -> str:
+    """Returns the words as full-text search compares them, each with a space before and after it: runs of letters and digits,
+    without case and accents."""
+    text = f" {text} "
     if not text.isascii():
-        text = _MARKS.sub("", unicodedata.normalize("NFKD", text))
-    folded = text.casefold()
-    if folded.isascii():  # ten times as fast
-        return folded.encode().translate(_ASCII_WORDS).decode().split()
-    return _BETWEEN_WORDS.sub(" ", folded).split()
+        for mark in _COMMON_MARKS:
+            text = text.replace(mark, " ")
+    if not text.isascii():
+        text = _ACCENTS.sub("", unicodedata.normalize("NFKD", text)).casefold()
+    if not text.isascii():
+        return _BETWEEN_WORDS.sub(" ", text)
+    return " ".join(["", *text.encode().translate(_ASCII_WORDS).decode().split(), ""])  # ten times as fast
 
 
 def _by_words(table: Any, columns: list[str], query: str, limit: int, where: str | None, is_large: bool) -> Any:
@@ -234,7 +225,7 @@ def _by_words(table: Any, columns: list[str], query: str, limit: int, where: str
     return _within(search, where).limit(limit)
 
 
-def _weighed(query: str, hits: Sequence[Hit], has_windows: bool, limit: int) -> list[Hit]:
+def _weighed(query: str, rows: Any, has_windows: bool, limit: int) -> list[Hit]:
     """Returns the best `limit` hits, with scores multiplied by 1 + s² for the share s of the query that occurs contiguously. In a
     table with windows also by 1 + max(0, n - 3) for the n words of that run: a window has so many words that BM25 alone
     ranks others higher."""
@@ -246,9 +237,11 @@ def _weighed(query: str, hits: Sequence[Hit], has_windows: bool, limit: int) -> 
         num_beyond_chance = max(0, num_in_a_row - _NUM_BY_CHANCE) if has_windows else 0
         return (1 + (num_in_a_row / max(runs.num_words, 1)) ** 2) * (1 + num_beyond_chance)
 
-    scored = [(hit.score * worth(hit.transcript), hit) for hit in hits]
-    best = heapq.nsmallest(limit, scored, key=lambda each: (-each[0], each[1].chunk_id))
-    return [replace(hit, score=score) for score, hit in best]
+    require_values(rows, _HIT_COLUMNS)
+    ids, texts, scores = (rows[name].to_pylist() for name in ("id", "transcript", "_score"))
+    weighed = [score * worth(text) for score, text in zip(scores, texts, strict=True)]
+    best = heapq.nsmallest(limit, range(len(ids)), key=lambda place: (-weighed[place], ids[place]))
+    return _hits_of(rows.take(np.asarray(best, dtype=np.int64)), [weighed[place] for place in best])
 
 
 def _by_meaning(
@@ -274,18 +267,14 @@ def _nearest(rows: Any, vectors: Sequence[np.ndarray]) -> list[list[Hit]]:
 
 
 def _by_sentences(rows: Any, vector: np.ndarray) -> list[Hit]:
-    hits, sentences = _hits_of(rows, "_distance"), sentences_of_rows(rows)
-    if sentences is None:
-        return hits
-    by_id = dict(zip(rows["id"].to_pylist(), sentences, strict=True))
-    return _in_order(replace(hit, score=sentence_vectors.score(hit.score, vector, by_id[hit.chunk_id])) for hit in hits)
+    scores, sentences = [1 - distance for distance in rows["_distance"].to_pylist()], sentences_of_rows(rows)
+    return _hits_of(rows, scores if sentences is None else sentence_vectors.scores(scores, vector, sentences))
 
 
-def _hits_of(rows: Any, score: str) -> list[Hit]:
-    """Returns hits, best first. Distances are converted to cosine similarity."""
+def _hits_of(rows: Any, scores: Sequence[float]) -> list[Hit]:
+    """Returns hits with these scores, best first."""
     require_values(rows, _HIT_COLUMNS)
     columns = (rows[name].to_pylist() for name in _HIT_COLUMNS)
-    scores = rows[score].to_pylist() if score == "_score" else [1 - distance for distance in rows[score].to_pylist()]
     turns = map(turns_of_json, rows["turns"].to_pylist()) if "turns" in rows.schema.names else [()] * len(scores)
     return _in_order(Hit(*each) for each in zip(*columns, scores, turns, strict=True))
 

@@ -10,6 +10,9 @@ Weight and number were chosen on the questions for tuning (docs/benchmarks.md, P
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import islice
+
 import numpy as np
 
 _WEIGHT = 0.8
@@ -23,15 +26,18 @@ def packed(vectors: np.ndarray) -> bytes:
     return np.rint(vectors * (_LARGEST / largest)).astype(np.int8).tobytes()
 
 
-def unpacked(content: bytes, dimension: int) -> np.ndarray:
-    """Returns the unit vectors, float32 [N, D]; none if the bytes are not whole vectors."""
-    if not content or len(content) % dimension:
-        return np.zeros((0, dimension), dtype=np.float32)
-    vectors = np.frombuffer(content, dtype=np.int8).reshape(-1, dimension).astype(np.float32)
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1)
+def scores(cosines: Sequence[float], query: np.ndarray, sentences: Sequence[bytes]) -> list[float]:
+    """Returns the scores of windows with these cosines to the query, float32 [D]; the cosine of a window
+    without sentences, or with bytes that are not whole vectors."""
+    of_windows = [content if len(content) % len(query) == 0 else b"" for content in sentences]
+    vectors = np.frombuffer(b"".join(of_windows), dtype=np.int8).reshape(-1, len(query)).astype(np.float32)
+    of_sentences = iter((vectors @ query / np.maximum(np.linalg.norm(vectors, axis=1), 1)).tolist())
+    return [
+        _score(cosine, list(islice(of_sentences, len(content) // len(query))))
+        for cosine, content in zip(cosines, of_windows, strict=True)
+    ]
 
 
-def score(cosine: float, query: np.ndarray, sentences: bytes) -> float:
-    """Returns the score of a window with this cosine to the query, float32 [D]; the cosine if it has no sentences."""
-    cosines = np.sort(unpacked(sentences, len(query)) @ query)[-_NUM_SENTENCES:]
-    return float((cosine + _WEIGHT * cosines.mean()) / (1 + _WEIGHT)) if len(cosines) else cosine
+def _score(cosine: float, of_sentences: list[float]) -> float:
+    largest = sorted(of_sentences)[-_NUM_SENTENCES:]
+    return (cosine + _WEIGHT * sum(largest) / len(largest)) / (1 + _WEIGHT) if largest else cosine

@@ -1,8 +1,11 @@
+import re
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.memory.search import Hit, fuse, words_in_a_row, words_of
+from midthought.memory.search import Hit, fuse, spaced_words, words_in_a_row
 
 
 def hit(name: str, text: str = "other words") -> Hit:
@@ -15,7 +18,8 @@ def test_the_longest_run_of_words_in_order_is_counted():
     assert words_in_a_row("hand copper", "copper hand") == (1, 2)
     assert words_in_a_row("and", "hand") == words_in_a_row("x", "") == (0, 1)
     assert words_in_a_row("?!", "hand") == (0, 0)
-    assert words_of("Café don't 3rd_x") == ["cafe", "don", "t", "3rd", "x"]
+    assert spaced_words("Café don't 3rd_x") == spaced_words("“café—don’t” 3RD…X\u00a0") == " cafe don t 3rd x "
+    assert spaced_words("") == spaced_words("…?") == " "
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=7), st.lists(st.sampled_from("abc"), max_size=9))
@@ -26,6 +30,13 @@ def test_the_share_is_what_comparing_all_runs_gives(query, text):
         default=0,
     )  # fmt: skip
     assert words_in_a_row(" ".join(query), " ".join(text)) == (longest, len(query))
+
+
+@given(st.text(alphabet="aZé’—_ 3б字\u0301\n", max_size=30))
+def test_words_are_compared_as_unicode_without_accents(text):
+    bare = "".join(each for each in unicodedata.normalize("NFKD", text) if not unicodedata.combining(each))
+    assert spaced_words(text).split() == re.sub(r"[\W_]+", " ", bare.casefold()).split()
+    assert re.fullmatch(r" ([^\W_]+ )*", spaced_words(text))
 
 
 def test_a_quote_comes_in_the_order_of_words_and_a_question_in_that_of_meaning():

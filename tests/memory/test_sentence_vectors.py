@@ -12,7 +12,7 @@ pytest.importorskip("lancedb", reason="the memory extra is not installed")
 from midthought.memory.build import embed_chunks
 from midthought.memory.chunks import chunk_transcript
 from midthought.memory.rows import SENTENCES, read_rows, sentences_of_rows, write_rows
-from midthought.memory.sentence_vectors import packed, score, unpacked
+from midthought.memory.sentence_vectors import packed, scores
 from midthought.memory.splitting import Chunking, sentences_of
 from midthought.memory.store import MemoryStore
 from midthought.memory.transcripts import Transcript
@@ -63,19 +63,26 @@ def test_packed_vectors_keep_their_cosines(num, dimension, seed):
     vectors = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
     content = packed(vectors)
     assert len(content) == num * dimension
-    assert np.abs(unpacked(content, dimension) @ vectors.T - vectors @ vectors.T).max() < 0.01
+    one_each = [packed(vector[None]) for vector in vectors]
+    assert content == b"".join(one_each)
+    for query in vectors:
+        cosines = np.array(scores([0.0] * num, query, one_each)) * 1.8 / 0.8
+        assert np.abs(cosines - vectors @ query).max() < 0.01
 
 
-def test_the_score_by_hand():
+def test_the_scores_by_hand():
     query = np.array([1, 0], dtype=np.float32)
-    sentences = packed(np.array([[0, 1], [1, 0], [0.6, 0.8], [-1, 0]], dtype=np.float32))
-    assert score(0.5, query, sentences) == pytest.approx((0.5 + 0.8 * (1 + 0.6) / 2) / 1.8, abs=0.01)
-    assert score(0.5, query, packed(query[None])) == pytest.approx((0.5 + 0.8) / 1.8, abs=0.01)
+    many, one = packed(np.array([[0, 1], [1, 0], [0.6, 0.8], [-1, 0]], dtype=np.float32)), packed(query[None])
+    assert scores([0.5, 0.5], query, [many, one]) == pytest.approx(
+        [(0.5 + 0.8 * (1 + 0.6) / 2) / 1.8, (0.5 + 0.8) / 1.8], abs=0.01
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"123"])
 def test_without_whole_vectors_the_score_is_the_cosine(content):
-    assert score(0.25, np.array([0, 1], dtype=np.float32), content) == 0.25
+    query = np.array([0, 1], dtype=np.float32)
+    assert scores([0.25, 0.0], query, [content, packed(query[None])]) == pytest.approx([0.25, 0.8 / 1.8])
+    assert scores([], query, []) == []
 
 
 def test_a_window_with_the_sentence_that_was_asked_for_is_first(tmp_path, new_embedder):

@@ -16,7 +16,7 @@ from midthought.memory.chunks import chunk_id_of
 from midthought.memory.embedding import Progress, embed_queries
 from midthought.memory.evaluation.question_files import QuestionSet, RetrievalQuestion
 from midthought.memory.remote import RemoteMemory
-from midthought.memory.search import Hit, SearchMode, words_of
+from midthought.memory.search import Hit, SearchMode, spaced_words
 from midthought.memory.splitting import Chunking
 from midthought.memory.store import MemoryStore
 from midthought.memory.transcripts import TranscriptFolder
@@ -156,8 +156,8 @@ def gains_of(hits: Sequence[Hit], question: RetrievalQuestion) -> list[int]:
 
 
 def _displayed(passages: set[str], hit: Hit) -> set[str]:
-    text = f" {' '.join(words_of(hit.transcript))} "
-    return {passage for passage in passages if (words := words_of(passage)) and f" {' '.join(words)} " in text}
+    text = spaced_words(hit.transcript)
+    return {passage for passage in passages if (words := spaced_words(passage)).strip() and words in text}
 
 
 def _figures(gains: Sequence[int], num_relevant: int, ks: Sequence[int]) -> dict[str, float]:
