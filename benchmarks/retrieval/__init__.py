@@ -20,7 +20,7 @@ from benchmarks.options import Options
 from benchmarks.retrieval.asked import Asked, Episodes, Place, draw_quotes, read_questions
 from benchmarks.retrieval.figures import FIGURES, NUM_RANKS, drawn_means, interval, lead, to_table
 from benchmarks.table import Row
-from midthought.memory import table as memory_table
+from midthought.memory import indices
 from midthought.memory.build import chunk_all
 from midthought.memory.embedding import Embedder
 from midthought.memory.store import MemoryStore, SearchMode
@@ -85,13 +85,13 @@ def measure_folder(
 @contextmanager
 def vectors_indexed(is_wanted: bool) -> Iterator[None]:
     """Builds index the vectors, however few they are."""
-    usual = memory_table.MIN_ROWS_FOR_VECTOR_INDEX
+    usual = indices.MIN_ROWS_FOR_VECTOR_INDEX
     if is_wanted:
-        memory_table.MIN_ROWS_FOR_VECTOR_INDEX = 1
+        indices.MIN_ROWS_FOR_VECTOR_INDEX = 1
     try:
         yield
     finally:
-        memory_table.MIN_ROWS_FOR_VECTOR_INDEX = usual
+        indices.MIN_ROWS_FOR_VECTOR_INDEX = usual
 
 
 def find(store: MemoryStore, asked: Sequence[Asked], places: Mapping[str, Place]) -> np.ndarray:

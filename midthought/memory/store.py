@@ -21,11 +21,8 @@ from midthought.errors import MemoryStoreError
 from midthought.memory.chunks import Chunk
 from midthought.memory.deletion import DeletionReport, delete_transcripts
 from midthought.memory.embedding import Embedder, Progress, embed_queries, load_embedder
-from midthought.memory.rows import (
-    chunks_of,
-    embedding_of,
-    require_columns,
-)
+from midthought.memory.indices import is_wholly_indexed, warm_vector_index
+from midthought.memory.rows import chunks_of, embedding_of, require_columns
 from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search, find_each, with_thought
 from midthought.memory.sql_conditions import is_among
 from midthought.memory.table import (
@@ -34,9 +31,7 @@ from midthought.memory.table import (
     TableSnapshot,
     Version,
     in_one_sentence,
-    is_wholly_indexed,
     require_same_embedding,
-    warm_vector_index,
 )
 from midthought.memory.upsert import (
     BuildReport,

@@ -1,4 +1,4 @@
-"""A memory's LanceDB table: opening, writing, updating, restoring, and its indices. Does not depend on an embedding model."""
+"""A memory's LanceDB table: opening, writing, updating, restoring. Does not depend on an embedding model."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from midthought.errors import MemoryStoreError, MidthoughtError
+from midthought.memory.indices import are_behind, index_table, is_indexed, is_wholly_indexed, vector_indices
 from midthought.memory.lance_files import noted_version, require_noted, require_readable_files
 from midthought.memory.rows import SENTENCES, precision_of, require_columns, require_values
 from midthought.memory.sql_conditions import is_among, quoted
@@ -27,15 +28,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BUILD_REMEDY = "build it with 'midthought memory build'"
-WORD_INDEX: dict[str, Any] = {
-    "with_position": True, "stem": False, "remove_stop_words": False, "ascii_folding": True, "lower_case": True,
-}  # fmt: skip
-MIN_ROWS_FOR_VECTOR_INDEX = 20_000  # with fewer rows every vector is compared
-ROWS_PER_PARTITION = 1_000
 _PLACES_IN_RUST = re.compile(r", \S+\.rs:\d+:\d+")
 """Where in its own sources LanceDB noticed an error."""
-MAX_UNINDEXED_ROWS = 2_000
-"""So many new rows of a large table are searched without the indices; with more, the indices are extended."""
 _warn_once = functools.cache(logging.getLogger(__name__).warning)
 
 
@@ -183,7 +177,7 @@ class TableLocation:
                 (merge.when_not_matched_by_source_delete(is_among("id", removed)) if removed else merge).execute(rows)
             elif removed:
                 table.delete(is_among("id", removed))
-            if _num_unindexed(table.list_indices()) > MAX_UNINDEXED_ROWS:
+            if are_behind(table):
                 table.optimize(cleanup_older_than=self.keep_versions)
 
     def newest(self) -> Any:
@@ -345,44 +339,6 @@ def _embedding_of(table: Any, where: str) -> tuple[str, int] | None:
     return name, dimension
 
 
-def index_table(table: Any, keep_versions: timedelta) -> None:
-    """Indexes every row and compacts the table's files; removes versions older than `keep_versions`.
-
-    The vector index has partitions by k-means, and one byte per dimension. docs/benchmarks.md has its recall for a million
-    rows. `optimize` keeps the partition size that the index was created with. A number of partitions it does not remember:
-    it would merge them until a few dozen remain.
-    """
-    from lancedb.index import FTS, Bitmap, BTree, IvfSq, LabelList
-
-    table.create_index("transcript", config=FTS(**WORD_INDEX))
-    if table.count_rows() >= MIN_ROWS_FOR_VECTOR_INDEX:
-        sizes: dict[str, Any] = {"target_partition_size": ROWS_PER_PARTITION, "max_iterations": 20, "sample_rate": 64}
-        table.create_index("vector", config=IvfSq(distance_type="cosine", **sizes))
-        table.create_index("id", config=BTree())
-        table.create_index("episode", config=Bitmap())
-        table.create_index("speaker", config=Bitmap())
-        if "speakers" in table.schema.names:
-            table.create_index("speakers", config=LabelList())
-    table.optimize(cleanup_older_than=keep_versions)
-
-
-def is_indexed(table: Any) -> bool:
-    """Whether the full-text index covers every row; in a large table, all rows but `MAX_UNINDEXED_ROWS`, which LanceDB searches
-    one by one."""
-    limit = MAX_UNINDEXED_ROWS if vector_indices(table) else 0
-    return any(index.num_unindexed_rows <= limit for index in word_indices(table))
-
-
-def word_indices(table: Any) -> list[Any]:
-    """Returns the full-text index with the options that searches need, whichever rows it covers; none if there is none."""
-    indices = (index for index in table.list_indices() if index.columns == ["transcript"])
-    return [index for index in indices if WORD_INDEX.items() <= (index.index_details or {}).items()]
-
-
-def _num_unindexed(indices: Sequence[Any]) -> int:
-    return max((index.num_unindexed_rows for index in indices), default=0)
-
-
 def _skip_incomplete(table: Any) -> None:
     """Checks out the newest complete version; the newest one if none is complete."""
     if is_wholly_indexed(table):
@@ -392,19 +348,3 @@ def _skip_incomplete(table: Any) -> None:
         if is_wholly_indexed(table):
             return
     table.checkout_latest()
-
-
-def is_wholly_indexed(table: Any) -> bool:
-    """Whether every index that searches need exists."""
-    return is_indexed(table) and bool(vector_indices(table) or table.count_rows() < MIN_ROWS_FOR_VECTOR_INDEX)
-
-
-def warm_vector_index(table: Any) -> None:
-    """Loads the vector index, if there is one."""
-    for name in vector_indices(table):
-        table.prewarm_index(name)
-
-
-def vector_indices(table: Any) -> list[str]:
-    """Returns the names of the indices of the vectors: one, or none if a search compares all vectors."""
-    return [index.name for index in table.list_indices() if index.columns == ["vector"]]

@@ -14,6 +14,7 @@ import numpy as np
 from midthought.errors import MemoryStoreError
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder, MeasuredEmbedder, Progress, embed_in_parts, in_order
+from midthought.memory.indices import word_indices
 from midthought.memory.rows import (
     SENTENCES,
     chunk_columns,
@@ -25,7 +26,7 @@ from midthought.memory.rows import (
 )
 from midthought.memory.sentence_vectors import packed
 from midthought.memory.sql_conditions import may_be_of
-from midthought.memory.table import TableLocation, TableSnapshot, word_indices
+from midthought.memory.table import TableLocation, TableSnapshot
 from midthought.memory.vector_cache import VectorCache, digest_of
 from midthought.precision import Precision, PrecisionChoice
 

@@ -168,7 +168,7 @@ def test_a_memory_on_a_read_only_disk_is_searched_and_found_complete_but_not_cha
 @pytest.mark.parametrize("is_large", [False, True])
 def test_a_write_that_fails_anywhere_leaves_the_memory_as_it_was(tmp_path, chunks, new_embedder, monkeypatch, is_large):
     """The limit on the size of files stops the build at another file each time."""
-    monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", 300 if is_large else 10_000)
+    monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 300 if is_large else 10_000)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     first, cache = more_of(chunks, 400), tmp_path / "cache"
     added = [replace(one, chunk_id=f"y_{one.number}", stem="y", transcript=f"y {one.transcript}") for one in first[:50]]

@@ -105,7 +105,7 @@ def test_a_later_build_embeds_in_the_precision_of_the_table(
 def test_a_table_changed_in_place_keeps_its_precision_and_rows_of_another_are_written_anew(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", 7)
+    monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 7)
     many = chunks_of([("a " * (n + 1)).strip() for n in range(40)])
     store = MemoryStore.open(tmp_path / "m", embedder=load_embedder(f"{folder}?dtype=bfloat16"))
     store.build(many)

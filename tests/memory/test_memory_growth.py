@@ -60,7 +60,7 @@ def traces(folder: Path) -> list[str]:
 def memory(tmp_path, monkeypatch, request):
     """A memory of 60 chunks in five episodes, one of them added later; large memories have more indices."""
     if request.param:
-        monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", 20)
+        monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 20)
     store = MemoryStore.open(tmp_path / "memory", embedder=WordEmbedder())
     store.build([chunk for stem in ("a", "b", "zephyrin", "zephyrin_e") for chunk in episode(stem, 12)])
     store.add(secret_episode())
@@ -199,9 +199,9 @@ def test_another_process_searches_without_errors_while_episodes_are_added_and_de
 
 
 def change(uri: str, min_rows: int, what: str, started) -> None:
-    from midthought.memory import table
+    from midthought.memory import indices
 
-    table.MIN_ROWS_FOR_VECTOR_INDEX = min_rows
+    indices.MIN_ROWS_FOR_VECTOR_INDEX = min_rows
     store = MemoryStore.open(uri, embedder=WordEmbedder())
     started.set()
     if what == "add":
@@ -216,7 +216,7 @@ def change(uri: str, min_rows: int, what: str, started) -> None:
 def test_a_process_killed_while_it_adds_or_deletes_leaves_the_memory_as_before_or_after(
     tmp_path, monkeypatch, min_rows, what, num_kills
 ):
-    monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", min_rows)
+    monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", min_rows)
     rng, uri = random.Random(3), str(tmp_path / "memory")
     first = [chunk for stem in ("a", "b") for chunk in episode(stem, 12)] + secret_episode()
     after = [*first[:12], *episode("b", 3), *episode("new", 40), *secret_episode()] if what == "add" else first[:24]
@@ -255,12 +255,12 @@ def test_vectors_of_added_texts_are_those_of_the_embedder(memory):
 BUILD_AND_ADD = """
 import sys
 sys.path.insert(0, sys.argv[2])
-from midthought.memory import table
+from midthought.memory import indices
 from midthought.memory.chunks import Chunk
 from midthought.memory.store import MemoryStore
 from word_embedder import WordEmbedder
-table.MIN_ROWS_FOR_VECTOR_INDEX = 20
-table.ROWS_PER_PARTITION = 5
+indices.MIN_ROWS_FOR_VECTOR_INDEX = 20
+indices.ROWS_PER_PARTITION = 5
 for stem in "ab":
     chunks = [Chunk(f"{stem}_{n}", stem, stem, "Ann", f"Line {n % 7} of {stem}.", "00:00:00", n) for n in range(300)]
     MemoryStore.open(sys.argv[1], embedder=WordEmbedder()).add(chunks)

@@ -184,7 +184,7 @@ def test_deleting_an_episode_removes_its_sentences_from_the_cache(tmp_path, new_
 
 @pytest.mark.parametrize("has_sentences", [True, False])
 def test_a_large_memory_that_is_changed_in_place_keeps_its_columns(tmp_path, new_embedder, monkeypatch, has_sentences):
-    monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", 7)
+    monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 7)
     show = [window for n in range(8) for window in windows_of(episode(f"boat{n}", filler(f"plank of boat {n}", 30)))]
     rows = embed_chunks(show, new_embedder())
     store = MemoryStore.open(tmp_path, embedder=new_embedder())

@@ -117,7 +117,7 @@ def test_a_build_removes_what_is_gone_and_embeds_only_new_words(store, chunks, e
 def test_adding_a_transcript_keeps_the_others_and_replaces_one_of_its_name(
     store, chunks, is_large, embedder, monkeypatch
 ):
-    monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", 7 if is_large else 1_000)
+    monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 7 if is_large else 1_000)
     many = [replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=f"Line {n}.") for n in range(50)]
     near = replace(chunks[0], chunk_id="tide_x_0", stem="tide_x", transcript="Another name.")
     store.build([*chunks, *many, near])
@@ -143,7 +143,7 @@ def test_adding_a_transcript_keeps_the_others_and_replaces_one_of_its_name(
 
 @pytest.mark.parametrize("is_large", [False, True])
 def test_a_transcript_does_not_take_the_place_of_another_one_of_its_name(store, chunks, is_large, monkeypatch):
-    monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", 7 if is_large else 1_000)
+    monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 7 if is_large else 1_000)
     store.add([replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=f"Line {n}.") for n in range(50)])
     other = replace(chunks[0], transcript="A clock of another episode.")
     with pytest.raises(MemoryStoreError, match="another transcript in the memory is named 'tide'; rename the file, or"):
@@ -189,7 +189,7 @@ def test_a_memory_opens_as_before_while_its_next_version_is_not_indexed(store, e
 
 
 def test_vectors_are_indexed_from_a_number_of_rows_on(store, chunks, monkeypatch):
-    monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", 7)
+    monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 7)
     expected = store.search(chunks[2].transcript, mode="vector")
     store.add([replace(chunks[3], chunk_id="x_0", stem="x", transcript="Something else.")])
     indices = lancedb.connect(store.uri).open_table("transcripts").list_indices()
@@ -334,7 +334,7 @@ def test_vectors_are_kept_as_they_were_embedded(store, chunks, embedder):
 
 
 def test_a_large_memory_is_changed_in_place_where_little_changes(store, chunks, new_embedder, monkeypatch):
-    monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", 7)
+    monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 7)
     many = [replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=f"Line {n}.") for n in range(50)]
     store.build([*chunks, *many])
     monkeypatch.setattr("midthought.memory.table.TableLocation.write", lambda *_: pytest.fail("written anew"))
@@ -352,8 +352,8 @@ def test_a_large_memory_is_changed_in_place_where_little_changes(store, chunks, 
 
 def test_the_partitions_of_a_large_memory_keep_their_size_when_it_is_changed(tmp_path, chunks, monkeypatch):
     """LanceDB's `optimize` merges partitions below the configured size: of a thousand, 31 were left for a million rows."""
-    monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", 7)
-    monkeypatch.setattr("midthought.memory.table.ROWS_PER_PARTITION", 50)
+    monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 7)
+    monkeypatch.setattr("midthought.memory.indices.ROWS_PER_PARTITION", 50)
     many = [replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=f"Line {n}.") for n in range(1_050)]
     vectors = np.random.default_rng(0).standard_normal((len(many), 32)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -374,7 +374,7 @@ def test_the_partitions_of_a_large_memory_keep_their_size_when_it_is_changed(tmp
 def test_a_quote_comes_before_the_same_words_elsewhere_in_small_and_large_memories(
     store, chunks, is_large, monkeypatch
 ):
-    monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", 7 if is_large else 1_000)
+    monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 7 if is_large else 1_000)
     texts = ["hand copper single", "the single copper hand of it all", "copper single hand", *["hand hand"] * 90]
     store.build([replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=t) for n, t in enumerate(texts)])
     assert store.compares_all is not is_large

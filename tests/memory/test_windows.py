@@ -124,7 +124,7 @@ def test_a_memory_of_turns_becomes_one_of_windows_and_back(tmp_path, new_embedde
 def test_windows_and_turns_are_added_to_each_other_and_nothing_is_lost(
     tmp_path, monkeypatch, new_embedder, windows, min_rows
 ):
-    monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", min_rows)
+    monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", min_rows)
     store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
     bells = [Chunk(f"bell_{n}", "Bells", "bell", "Carl", f"Bell {n} rings.", "00:00:00", n) for n in range(80)]
     store.build(bells)
