@@ -29,13 +29,15 @@ def final_answer(trajectory: Trajectory, decode: Decode, end_tokens: Sequence[st
 
 
 def last_answer(trajectory: Trajectory) -> str | None:
-    """Returns the text of the last turn after its last closed thought, or all of it if there is no thought.
+    """Returns `answer_in` of the last turn; None without a turn."""
+    return answer_in(trajectory.turns[-1]) if trajectory.turns else None
 
-    None without a turn, and if a thought is not closed, whether the policy or the chat template opened it.
+
+def answer_in(turn: Turn) -> str | None:
+    """Returns the text of a turn after its last closed thought, or all of it if there is no thought.
+
+    None if a thought is not closed, whether the policy or the chat template opened it.
     """
-    if not trajectory.turns:
-        return None
-    turn = trajectory.turns[-1]
     if turn.answer is not None:
         return turn.answer
     _, closed, answer = turn.model_output.rpartition(THINK_CLOSE)

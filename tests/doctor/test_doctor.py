@@ -86,7 +86,8 @@ def test_a_check_is_one_function_and_what_it_raises_does_not_end_a_run():
 def test_the_doctor_is_silent_on_the_recipes_and_skips_the_policy_before_its_warm_up(name, tmp_path):
     report = examine_recipe(find_recipe(name), words=SETTINGS[name], run_path=tmp_path / "run")
     assert report.is_healthy, report.to_lines()
-    assert set(report.skipped) == {"episodes", "tools", "reward_variance", "never_solved", "always_solved"}
+    sampling = {"episodes", "tools", "reward_variance", "never_solved", "always_solved", "isolation", "waiting"}
+    assert set(report.skipped) == sampling
     assert not (tmp_path / "run").exists()
 
 

@@ -118,12 +118,17 @@ def answer_in_prompt(setup: Setup) -> Iterator[Finding]:
         )
 
 
+def announces(text: str) -> bool:
+    """Whether the text ends with words that announce an answer, such as `the answer is`."""
+    return _LEAD.search(text) is not None
+
+
 def _is_stated(task: Task) -> bool:
     """Whether the prompt has the answer at its end or after words that announce one."""
     prompt, answer = task.prompt.strip(), task.answer.strip()
     for found in re.finditer(rf"(?<!\w){re.escape(answer)}(?!\w)", prompt):
         is_last = found.end() >= len(prompt.rstrip(".!)]}\"'` "))
         before = prompt[: found.start()]
-        if is_last or _LEAD.search(before) or (_EXAMPLE.search(before) and "\nB:" not in prompt):
+        if is_last or announces(before) or (_EXAMPLE.search(before) and "\nB:" not in prompt):
             return True
     return False

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from midthought.doctor.registry import check
 from midthought.doctor.setup import Setup, SkippedError
+from midthought.doctor.shared_state import tool_states
 from midthought.guards.finding import Finding, by_evidence
 from midthought.types import StopReason, ToolEvent, ToolOutcome, Trajectory
 
@@ -56,6 +57,7 @@ def samples_of(setup: Setup) -> Samples:
         raise SkippedError(setup.why_not_sampled)
     if setup.source is None or setup.draw is None:
         raise SkippedError(setup.why_no_policy if setup.source is None else "the episodes were recorded before")
+    setup.memo["tool_states"] = tool_states(setup.parts.registry)
     tasks, began = list(setup.draw(NUM_PROMPTS)), time.monotonic()
     groups: list[list[Trajectory]] = []
     for start in range(0, len(tasks), ROUND):
@@ -85,21 +87,32 @@ def episodes(setup: Setup) -> Iterator[Finding]:
             action="correct what the message names",
             policy="stop" if len(failed) == len(done) else "warn",
         )
-    cut = [episode for episode in done if episode.stop_reason is StopReason.LENGTH]
-    if len(cut) >= 0.9 * len(done):
+    inference = setup.config.inference
+    yield from _at_limit(
+        done,
+        StopReason.LENGTH,
+        f"are cut at inference.max_tokens={inference.max_tokens}",
+        ("the budget is too small for this model", "the model does not write the token that ends an answer"),
+        "raise inference.max_tokens, or check the chat template and eos_token",
+    )
+    yield from _at_limit(
+        done,
+        StopReason.MAX_TURNS,
+        f"end at inference.max_turns={inference.max_turns}",
+        ("the environment does not end its episodes", "its tasks need more turns"),
+        "play one episode by hand (env.reset, env.step) to see what ends it, or raise inference.max_turns",
+    )
+
+
+def _at_limit(
+    done: Sequence[Trajectory], reason: StopReason, what: str, causes: tuple[str, ...], action: str
+) -> Iterator[Finding]:
+    count = sum(episode.stop_reason is reason for episode in done)
+    if count >= 0.9 * len(done):
         yield Finding(
-            observation=f"{len(cut)} of {len(done)} sampled episodes are cut at inference.max_tokens="
-            f"{setup.config.inference.max_tokens}",
-            causes=("the budget is too small for this model", "the model does not write the token that ends an answer"),
-            action="raise inference.max_tokens, or check the chat template and eos_token",
-        )
-    endless = [episode for episode in done if episode.stop_reason is StopReason.MAX_TURNS]
-    if len(endless) >= 0.9 * len(done):
-        yield Finding(
-            observation=f"{len(endless)} of {len(done)} sampled episodes end at inference.max_turns="
-            f"{setup.config.inference.max_turns}",
-            causes=("the environment does not end its episodes", "its tasks need more turns"),
-            action="play one episode by hand (env.reset, env.step) to see what ends it, or raise inference.max_turns",
+            observation=f"{count} of {len(done)} sampled episodes {what}",
+            causes=causes,
+            action=action,
         )
 
 
