@@ -82,8 +82,8 @@ def load_tasks(
     answer is the letter, and it is judged as a letter.
 
     Columns `aliases`, `before`, `evidence` and `labels` of our own records are kept. `label_keys` adds further columns to the
-    task's labels, which are for evaluation. Rewards read one of them: `dataset`, also set by verl's `data_source` if it is a data
-    set of `load_problems`, selects the rules for answers.
+    task's labels, for evaluation and your own rewards. The built-in rewards read one of them: `dataset`, also set by verl's
+    `data_source` if it is a data set of `load_problems`, selects the rules for answers.
 
     Reads at most `limit` tasks. Raises DataError for an unreadable source or row, for two rows with the same id, and if
     there is no task. With `strict=False` such rows are skipped, counted in the log and kept in `.skipped`.
@@ -140,6 +140,16 @@ def _read(row: Row, read: Callable[[Row], Task], where_of: Mapping[str, str]) ->
     return task
 
 
+class _Labels(dict[str, Any]):
+    """A task's labels; says how a column becomes one."""
+
+    def __missing__(self, name: str) -> Any:
+        raise KeyError(
+            f"the task has no label {name!r}; columns of a data set become labels if they are named: "
+            f"dataset=load_tasks(…, label_keys=[{name!r}])"
+        )
+
+
 class _TaskReader:
     """Converts the rows of one source to tasks; remembers the columns."""
 
@@ -184,12 +194,14 @@ class _TaskReader:
             prompt=prompt,
             answer=answer,
             aliases=(*aliases, *_texts(value, "aliases")),
-            labels={
-                **chosen,
-                **({DATASET_LABEL: source} if isinstance(source, str) and source in ASKED else {}),
-                **(labels if isinstance(labels, Mapping) else {}),
-                **{key: _plain(_at(value, key)) for key in self._label_keys},
-            },
+            labels=_Labels(
+                {
+                    **chosen,
+                    **({DATASET_LABEL: source} if isinstance(source, str) and source in ASKED else {}),
+                    **(labels if isinstance(labels, Mapping) else {}),
+                    **{key: _plain(_at(value, key)) for key in self._label_keys},
+                }
+            ),
             evidence=_texts(value, "evidence"),
             before=before or _before(value, prompt),
         )

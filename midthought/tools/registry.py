@@ -27,6 +27,7 @@ from midthought.tools.event_loops import run_on_new_loop, settled
 ToolT = TypeVar("ToolT", bound=Tool)
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
+_PLACE_IN_MEMORY = re.compile(r"<[^<>]* at 0x[0-9a-fA-F]+>")
 _THREADS = DaemonThreads("midthought-tool")
 """Not an attribute of the registry, so that registries can be copied."""
 
@@ -196,7 +197,11 @@ async def invoke(
 
 def as_output(result: Any) -> ToolOutput:
     """Returns the result of `Tool.execute` as a ToolOutput. Lists, dicts, sets, dataclasses and pydantic models become JSON,
-    other types `str`, also types within that have no form in JSON; a generator raises TypeError."""
+    bytes the text that they encode, other types `str`, also types within that have no form in JSON.
+
+    Raises TypeError for a generator, and for a result without a text: bytes that are not UTF-8, or an object that is written
+    with its place in memory, which is another one in each run.
+    """
     if inspect.isgenerator(result) or inspect.isasyncgen(result):
         raise TypeError("the tool yields its result in pieces; execute must return one text")
     if isinstance(result, ToolOutput):
@@ -212,7 +217,15 @@ def _as_text(result: Any) -> str:
             result = dataclasses.asdict(result)
         if isinstance(result, dict | list | tuple | set | frozenset):
             return json.dumps(result, ensure_ascii=False, allow_nan=False, default=_as_json)
-    return str(result)
+    if isinstance(result, str):
+        return result
+    with contextlib.suppress(UnicodeDecodeError):
+        text = result.decode() if isinstance(result, bytes | bytearray) else str(result)
+        if not _PLACE_IN_MEMORY.search(text):
+            return text
+    raise TypeError(
+        f"the tool returned {type(result).__name__}, which is no text; execute must return a text, or parts for JSON"
+    )
 
 
 def _as_json(part: Any) -> Any:

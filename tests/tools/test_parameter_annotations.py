@@ -188,6 +188,8 @@ def test_a_model_has_its_aliases_limits_and_descriptions_and_its_errors_are_one_
         ({"a": object}, "{'a': <class 'object'>}"),
         (0.5, "0.5"),
         (None, "None"),
+        ("é".encode(), "é"),
+        ("<object at 0x7f>", "<object at 0x7f>"),
     ],
     ids=str,
 )
@@ -198,6 +200,17 @@ def test_results_that_have_parts_are_json_for_the_model(result: Any, text: str) 
         return result
 
     assert run(give) == (True, text)
+
+
+@pytest.mark.parametrize("result", [b"\x89PNG", object(), [object()]], ids=lambda each: type(each).__name__)
+def test_a_result_without_a_text_is_an_error_that_names_its_type(result: Any) -> None:
+    @tool
+    def give() -> Any:
+        """Gives."""
+        return result
+
+    said = f"the tool returned {type(result).__name__}, which is no text; execute must return a text, or parts for JSON"
+    assert run(give) == (False, f"Tool execution error: {said}")
 
 
 def test_a_set_in_a_result_has_the_same_order_in_every_process() -> None:

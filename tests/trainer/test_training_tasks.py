@@ -119,6 +119,12 @@ def test_another_environment_may_be_what_is_evaluated_on():
     assert not any(text.startswith("Harder") for text in ground.texts()), "words are learned from training's starts"
 
 
+@pytest.mark.parametrize("validation", [4, "gsm8k", QUESTIONS], ids=["number", "name", "tasks"])
+def test_what_is_no_environment_beside_one_is_refused_by_its_name(validation):
+    with pytest.raises(SettingsError, match=r"validation=.*another environment, as env; None: other starts"):
+        EnvironmentTasks(Colours, None, settings(), validation=validation)
+
+
 def test_the_starts_whose_words_were_read_are_let_go():
     living = weakref.WeakSet()
 
