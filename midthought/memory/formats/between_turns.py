@@ -145,6 +145,10 @@ def drop_first_fields(layout: Layout, rows: Sequence[Row]) -> None:
     title with a colon, and the lines of a first block, as in a list of participants."""
     places = sorted(layout.heads)
     keys = [key_of(layout.heads[place].name or "") for place in places]
+    roles = list(takewhile(lambda place: _is_list_line(layout, place, keys), places))
+    if sum(bool(layout.heads[place].rest.strip()) for place in roles) > 1:
+        layout.heads = {place: head for place, head in layout.heads.items() if place not in roles}
+        places, keys = places[len(roles) :], keys[len(roles) :]
     if len(places) < _MIN_TURNS or any(head.time for head in layout.heads.values()):
         return
     ends = [rows[following - 1].text for following in [*places[1:], len(rows)]]
@@ -161,6 +165,14 @@ def drop_first_fields(layout: Layout, rows: Sequence[Row]) -> None:
         if (keys.count(key) > 1 and not is_block) or is_role(key):
             return
         del layout.heads[place]
+
+
+def _is_list_line(layout: Layout, place: int, keys: Sequence[str]) -> bool:
+    """Whether nothing, or another label, follows a label that occurs once, as in `Guest: Ann (a baker)`."""
+    head = layout.heads[place]
+    words = head.rest.casefold().replace("(", " ( ").replace(",", " ,").split()
+    names = {" ".join(words[:num]) for num in range(1, _MAX_KEY_WORDS + 1)}
+    return keys.count(key_of(head.name or "")) == 1 and not (words and names.isdisjoint(keys))
 
 
 def _paragraphs(layout: Layout, rows: Sequence[Row]) -> list[tuple[int, int]]:

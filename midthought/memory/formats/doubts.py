@@ -37,6 +37,7 @@ _CLAUSE_ENDS = (";", "；", ",", "，")
 _MAX_HYPHENS = 3
 _MAX_QUESTIONS_SHARE = 0.7
 _FIRST_NUMBER = re.compile(r"\d+\s+[^\W\d_]")
+_LAST_NUMBER = re.compile(r"\W?\d+$")
 _INNER_NUMBER = re.compile(r"\d+(?=.*[^\W\d_])")
 _ENDS = (".\n", "!\n", "?\n", "…\n")
 """Ends of short lines that are whole sentences, such as `Okay.`"""
@@ -158,6 +159,9 @@ def _odd_labels(labels: Counter[str], rows: Sequence[Row]) -> list[str]:
     masked = Counter(_INNER_NUMBER.sub("#", label) for label in labels)
     recurring = {label for label, count in labels.items() if count > 1}
     is_dialog = bool(recurring) and recurring <= _DIALOG
+    numbered = [label for label, count in labels.items() if _LAST_NUMBER.search(label) and count == 1 and not is_role(label)]
+    if len(numbered) > max(2, 0.5 * len(labels)) and len({_LAST_NUMBER.sub("", label) for label in numbered}) == 1:
+        return numbered
     if labels.keys() <= _DIALOG and sum(bool(_LETTERED.match(row.text)) for row in rows) > 1:
         return [*labels]
     return [

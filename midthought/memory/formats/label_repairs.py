@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
-from midthought.memory.formats.line_candidates import Layout, bare_style
-from midthought.memory.formats.line_heads import TIMED_STYLES
+from collections.abc import Sequence
+
+import regex
+
+from midthought.memory.formats.line_candidates import Layout, Row, bare_style, is_annotation, key_of
+from midthought.memory.formats.line_heads import TIMED_STYLES, Head
 from midthought.memory.formats.notations import common_start, common_word, end_and_time
+from midthought.memory.formats.scripts import ends_sentence
 
 _MIN_CUT_HEADS = 6
+_MIN_HEADS = 6
+_SIGN = r"(?![:()\[\]\"“„«])[\p{Lu}\p{N}\p{P}\p{S} ]"
+_SIGNED = regex.compile(
+    rf"(?=[^:]{{0,30}}[\p{{Lu}}?])(?P<name>\({_SIGN}{{1,30}}\)|\[{_SIGN}{{1,30}}\]|{_SIGN}{{1,30}})\s?:\s+(?P<rest>\S.*)",
+    regex.DOTALL,
+)
+_PLAIN = regex.compile(r"[\p{L}\p{N} ]+")
+
+
+def add_signed_labels(layout: Layout, rows: Sequence[Row]) -> None:
+    """Adds labels of capitals and signs, such as `(UNKNOWN):` and `???:`, to labels with a colon."""
+    num_colons = sum(rows[place].text.startswith(f"{head.name}:") for place, head in layout.heads.items())
+    if num_colons < max(_MIN_HEADS, 0.5 * len(layout.heads)):
+        return
+    for place in range(min(layout.heads) + 1, len(rows)):
+        row = rows[place]
+        is_start = row.after_blank or ends_sentence(rows[place - 1].text)
+        match = _SIGNED.fullmatch(row.text) if is_start and place not in layout.heads and not row.mark else None
+        if match and not _PLAIN.fullmatch(match["name"]) and not is_annotation(key_of(match["name"])):
+            layout.heads[place] = Head("name:", match["name"], None, match["rest"])
 
 
 def remove_common_start(layout: Layout) -> None:

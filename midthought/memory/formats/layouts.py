@@ -18,7 +18,7 @@ from midthought.memory.formats.between_turns import (
 )
 from midthought.memory.formats.doubts import judge_inner_lines, judge_list, judge_named, judge_notation, judge_unnamed
 from midthought.memory.formats.header_fields import is_role_key
-from midthought.memory.formats.label_repairs import remove_common_start, remove_common_word
+from midthought.memory.formats.label_repairs import add_signed_labels, remove_common_start, remove_common_word
 from midthought.memory.formats.line_candidates import (
     ODD,
     WEAK,
@@ -104,6 +104,7 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
         remove_common_word(best)
         remove_common_start(best)
         _add_known_labels(best, rows, candidates)
+        add_signed_labels(best, rows)
         best.used = {row + 1 for row, head in best.heads.items() if " / " in head.style}
         mark_capitals(best, rows)
         mark_loose_rows(best, rows)
@@ -400,7 +401,8 @@ def _add_known_labels(layout: Layout, rows: Sequence[Row], candidates: dict[str,
         sign = ";" if ";" in row.text[:_MAX_LABEL_LETTERS].partition(":")[0] else ":"
         name, colon, rest = row.text[:_MAX_LABEL_LETTERS].partition(sign)
         is_typo = colon and rest and rest[0] not in "0123456789/" and key_of(name) in labels and row.mark != "code"
-        if is_typo and place not in layout.heads and (place > first or ends_sentence(rest)):
+        is_whole = name[:1] != "[" or "]" in name
+        if is_typo and is_whole and place not in layout.heads and (place > first or ends_sentence(rest)):
             layout.heads[place] = Head("name:", name, None, row.text[len(name) + 1 :])
         if is_role(row.text) and key_of(row.text) in labels and not {place, place - 1} & layout.heads.keys():
             layout.heads[place] = Head("name", row.text, None, "")

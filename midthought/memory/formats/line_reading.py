@@ -60,8 +60,7 @@ def read_rows(
     `keep` turns lines into words without markup, with time marks. `start` rewrites a row so that names and times at its
     start can be recognized.
     """
-    rows = [row._replace(text=_HASHED_TIME.sub(r"[\1]", row.text)) if "#" in row.text else row for row in rows]
-    rows, repeated = unrolled([row._replace(text=_LETTERED_TIME.sub(r"\1:\2:\3", row.text, 1)) for row in rows])
+    rows, repeated = unrolled([_with_usual_time(row) for row in rows])
     rows = [row._replace(mark="#") if _HEADING.match(row.text) else row for row in in_usual_order(rows)]
     rows, after = _without_end(rows)
     extra = service_lines([row.text for row in rows])
@@ -95,6 +94,13 @@ def read_rows(
     return _judged(
         Reading(header.title, segments, header.fields, tuple(skipped), layout.confidence, tuple(layout.doubts))
     )
+
+
+def _with_usual_time(row: Row) -> Row:
+    """Returns the row with `[00:01:22]` instead of `#00:01:22-6#` and `0:01:22` instead of `0h 1m 22s`."""
+    text, bold = (_HASHED_TIME.sub(r"[\1]", each) if "#" in each else each for each in (row.text, row.text[: row.num_bold]))
+    text, bold = (_LETTERED_TIME.sub(r"\1:\2:\3", each, 1) for each in (text, bold))
+    return row._replace(text=text, num_bold=len(bold))
 
 
 def _judged(reading: Reading) -> Reading:
@@ -271,4 +277,4 @@ def _num_title_rows(rows: Sequence[Row]) -> int:
     if num > _MAX_TITLE_ROWS or (num == 1 and heads_of(rows[0].text)):
         return 0
     are_short = all(len(row.text.split()) <= _MAX_TITLE_WORDS + 5 * bool(place) for place, row in enumerate(rows[:num]))
-    return num if are_short and not any(ends_sentence(row.text.rstrip(")]")) for row in rows[:num]) else 0
+    return num if are_short and not any(ends_sentence(row.text.rstrip(")]*_")) for row in rows[:num]) else 0

@@ -26,6 +26,8 @@ _MIN_ROLLED = 12
 _MIN_INNER_LABELS = 4
 _MIN_INNER_SHARE = 0.9
 _MAX_INNER_LABELS = 50
+_MIN_FIRST_SHARE = 0.3
+"""Of the rows, that labels start which may stand within a row, too."""
 _MAX_LABEL_LETTERS = 60
 _MIN_LONG_LETTERS = 1000
 
@@ -80,7 +82,7 @@ def _one_time_per_row(rows: Sequence[Row]) -> Sequence[Row]:
 
 def _one_turn_per_row(rows: Sequence[Row]) -> Sequence[Row]:
     """Splits rows before labels at the starts of sentences, if at least two labels recur and rows have several of them, or one
-    within and another one at the start."""
+    within and another one at the start; else before labels that start many rows."""
     places = [inner_labels(row.text) for row in rows]
     counts = Counter(key for found in places for _, key in found)
     recurring = {key for key, count in counts.most_common(_MAX_INNER_LABELS) if count > 1}
@@ -89,21 +91,33 @@ def _one_turn_per_row(rows: Sequence[Row]) -> Sequence[Row]:
         key_of(row.text.partition(":")[0]) for row in rows if recurring and ":" in row.text[:_MAX_LABEL_LETTERS]
     )
     has_two = len(recurring) > 1 or any(count > 1 for key, count in first.items() if key not in recurring)
-    if not recurring or not has_two or num < max(_MIN_INNER_LABELS, _MIN_INNER_SHARE * len(rows)):
+    if recurring and has_two and num >= max(_MIN_INNER_LABELS, _MIN_INNER_SHARE * len(rows)):
+        names = {
+            regex.escape(folded(row.text)[place:].partition(":")[0])
+            for row, found in zip(rows, places, strict=True)
+            for place, key in found
+            if key in recurring
+        }
+        before = r"[\s.!?…。！？\"'”’)\]]"
+    elif counts and (known := _first_labels(rows)):
+        names, before = set(map(regex.escape, known)), r"[.!?…。！？)\]\"”’]\s+"
+    else:
         return rows
-    names = {
-        regex.escape(folded(row.text)[place:].partition(":")[0])
-        for row, found in zip(rows, places, strict=True)
-        for place, key in found
-        if key in recurring
-    }
-    label = regex.compile(rf"(?<=[\s.!?…。！？\"'”’)\]])(?:{'|'.join(sorted(names))}):\s")
+    label = regex.compile(rf"(?<={before})(?:{'|'.join(sorted(names))}):\s")
     parts: list[Row] = []
     for row in rows:
         starts = [0, *(match.start() for match in label.finditer(folded(row.text)))]
         for start, end in pairwise([*starts, len(row.text)]):
             parts.append(row._replace(text=row.text[start:end].strip(), after_blank=row.after_blank or start > 0))
     return [row for row in parts if row.text]
+
+
+def _first_labels(rows: Sequence[Row]) -> list[str]:
+    """Returns the labels with a colon that recur at the starts of rows, if they start many."""
+    starts = Counter(folded(row.text[:_MAX_LABEL_LETTERS]).partition(":")[0] for row in rows)
+    names = [name for name, count in starts.most_common(_MAX_INNER_LABELS) if count > 2 and is_label(name)]
+    num = sum(row.text.startswith(tuple(f"{name}:" for name in names)) for row in rows)
+    return names if len(names) > 1 and num >= _MIN_FIRST_SHARE * len(rows) else []
 
 
 def inner_labels(text: str) -> list[tuple[int, str]]:

@@ -29,6 +29,8 @@ _CODE = re.compile(
     r"\w=[\"']|&(?:#\d{1,6}|[a-z]{2,8});|â€|Ã[\x80-\xbf©¨¤¶¼]"
 )
 """Quoted-printable, LaTeX, subtitle effects, frame numbers, tags, attributes, character references, wrong encodings."""
+_NESTED = re.compile(r"\{\\rtf1|<!doctype|<\?xml\s|\bWEBVTT\b", re.IGNORECASE)
+"""The start of a file within the text."""
 
 
 def with_speech_doubts(reading: Reading, num_letters: int = 0) -> Reading:
@@ -43,6 +45,8 @@ def with_speech_doubts(reading: Reading, num_letters: int = 0) -> Reading:
     codes = [word for word in words if _CODE.search(word)]
     if len(codes) > max(_MIN_CODES, _MAX_CODE_SHARE * len(words)):
         reading = reading.doubted(f"{len(codes)} words have codes of a markup: {codes[0][:30]!r}", 0.4)
+    if nested := next(filter(None, map(_NESTED.search, texts)), None):
+        reading = reading.doubted(f"its text has the start of another file: {nested[0]!r}", 0.4)
     inner = Counter(key for text in texts for _, key in inner_labels(text))
     recurring = {key: count for key, count in inner.items() if count > 1}
     if len(recurring) > 1 and sum(recurring.values()) >= max(_MIN_INNER_LABELS, len(texts)):

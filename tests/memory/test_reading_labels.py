@@ -1,0 +1,76 @@
+"""Labels of unusual shapes, lists of participants, and other first lines that are no turns."""
+
+import pytest
+from read_texts import said
+from test_reading_evidence import TEXTS
+
+TURNS = [(("Ann", "Bob")[n % 2], text) for n, text in enumerate(TEXTS * 2)]
+
+
+def lines(turns) -> str:
+    return "".join(f"{name}: {text}\n\n" for name, text in turns)
+
+
+@pytest.mark.parametrize("label", ["(UNKNOWN)", "???", "(CROWD)", "[ALL]", "A&B"])
+def test_a_label_of_signs_and_capitals_among_turns_is_a_speaker(read, label):
+    turns = [*TURNS[:5], (label, "Is this in the rules?"), *TURNS[5:]]
+    expected = [(name.strip("[]"), text) for name, text in turns]
+    assert said(read(lines(turns))) == expected
+
+
+def test_a_struck_label_is_a_speaker(read):
+    text = lines([*TURNS[:5], ("~~C~~", "Is this in the rules?"), *TURNS[5:]])
+    assert ("C", "Is this in the rules?") in said(read("# A talk\n\n" + text, "a.md"))
+
+
+def test_capitals_within_speech_are_no_label(read):
+    turns = [*TURNS[:4], ("Ann", 'Then it said\n"STOP!": nobody did.'), ("Bob", "At\n12: the end."), *TURNS[4:]]
+    assert {name for name, _ in said(read(lines(turns)))} == {"Ann", "Bob"}
+
+
+def test_a_line_in_brackets_that_names_who_is_who_is_no_turn(read):
+    text = "[Topic: Tides]\n[Ann: the host | Bob: Dr. Reece]\n\n" + lines(TURNS)
+    assert said(read(text)) == TURNS
+
+
+def test_roles_of_the_people_who_speak_are_no_turns(read):
+    roles = "* **Host:** Ann\n* **Guest 1:** Bob (a baker)\n"
+    text = f"## A talk\n\n**Participants:**\n{roles}\n**Start**\n\n"
+    text += "".join(f"**{name}:** {words}\n\n" for name, words in TURNS)
+    transcript = read(text)
+    assert said(transcript) == TURNS
+    assert ("Host", "Ann") in transcript.header
+
+
+def test_people_who_are_there_are_no_turns_in_whatever_language(read):
+    text = "## Roda\n\n**Participantes:**\n\n* **Entrevistadora:** Ann\n* **Entrevistado 1:** Bob (padeiro)\n\n**Início**\n\n"
+    assert said(read(text + "".join(f"**{name}:** {words}\n\n" for name, words in TURNS))) == TURNS
+
+
+def test_numbered_pages_are_no_speakers(read):
+    text = "".join(f"Page-{max(n, 2)}: {words}\nSo it was.\n" for n, words in enumerate(TEXTS * 3))
+    assert read(text).is_doubtful
+    pupils = "".join(f"학생{n % 4}: {words}\n" for n, words in enumerate(TEXTS * 3))
+    assert not read(pupils).is_doubtful
+
+
+def test_a_first_question_in_bold_is_no_title(read):
+    text = "**You run the mill.**\n**Can you say how it began?**\n\n" + "\n\n".join(TEXTS * 3)
+    assert said(read(text, "a.md"))[0][1].startswith("You run the mill. Can you say how it began?")
+
+
+def test_a_bold_name_after_a_long_time_is_whole(read):
+    text = "".join(f"**#00:0{n}:22-6# {name}:** {words}\n\n" for n, (name, words) in enumerate(TURNS[:9]))
+    assert said(read(text, "a.md")) == TURNS[:9]
+
+
+def test_a_speaker_within_a_line_is_another_turn(read):
+    turns = [*TURNS, ("Ann", "You're the man?")]
+    text = lines(turns) + "Bob: You're chairman of the board? Ann: I am the old one. I'm back.\n\nBob: Thank you.\n\n"
+    expected = [*turns, ("Bob", "You're chairman of the board?"), ("Ann", "I am the old one. I'm back."), ("Bob", "Thank you.")]
+    assert said(read(text)) == expected
+
+
+def test_the_start_of_another_file_within_the_text_is_a_doubt(read):
+    text = "A talk\n\n" + " ".join(TEXTS) + r" {\rtf1\ansi\ansicpg1252\cocoartf2822 \f0\fs24 \cf0 So it was said. " + " ".join(TEXTS)
+    assert read(text).is_doubtful
