@@ -27,6 +27,7 @@ _CUE_TIME = re.compile(
 _REMEDY = "give it cues with '{} --> {}' and words"
 _VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s+(?P<name>[^<>]*)>")
 _TAG = re.compile(r"</?(?:b|c|font|i|lang|rt|ruby|u)(?:[.\s][^<>]*)?>|</v>|<\d[\d:.]*>|\{\\[^{}]*\}", re.IGNORECASE)
+_SETTINGS = re.compile(r"\s+[A-Za-z]\w{0,20}:\S*")
 _FILE_FIELD = re.compile(r"(Kind|Language|Title|Region):\s*(.*)")
 _DASH = re.compile(r"^\s*(?P<change>>>+|[-–—])\s+")
 _MIN_DASHES_SHARE = 0.1
@@ -139,17 +140,18 @@ def _cues(text: str) -> tuple[list[Cue], list[tuple[str, bool]]]:
     cues: list[Cue] = []
     outside: list[tuple[str, bool]] = []
     names: list[str] = []
-    later: list[str] = []
-    taken: set[str] = set()
+    later: list[int] = []
+    taken: set[int] = set()
     is_vtt = text.startswith("WEBVTT")
     inside = in_notes = False
     for before, line in itertools.pairwise(["", *text.split("\n")]):
         in_notes = is_vtt and bool(line) and (in_notes or line.split(" ")[0] in _NOTES)
         if start := _CUE_TIME.match(line):
-            taken |= _continue(cues, later, before)
+            taken |= _continue(cues, outside, later, before)
             if inside and (number := cues[-1].lines) and number[-1] == str(len(cues) + 1):
                 number.pop()  # number of a cue without a blank line before it
-            cues.append(Cue(clock_time(start["time"] or start["seconds"].replace(",", ".")), []))
+            after = _SETTINGS.sub("", line[start.end() :]).strip(_BLANKS)  # such as `[speaker_0]`
+            cues.append(Cue(clock_time(start["time"] or start["seconds"].replace(",", ".")), [after]))
             names.append(_CUE_NUMBER.sub("", before).strip(' "') if before else "")
             inside = True
         elif not line or not (is_vtt or line.strip()):  # a line of blanks does not end a VTT cue
@@ -157,10 +159,10 @@ def _cues(text: str) -> tuple[list[Cue], list[tuple[str, bool]]]:
         elif inside:
             cues[-1].lines.append(_TAG.sub("", _BREAK.sub(" ", line)).strip(_BLANKS))
         elif line.strip() and not line.strip().isdigit():
+            later += () if is_vtt else (len(outside),)
             outside.append((line.strip(), in_notes))
-            later += () if is_vtt else (line.strip(),)
-    taken |= _continue(cues, later, "")
-    outside = [each for each in outside if each[0] not in taken]
+    taken |= _continue(cues, outside, later, "")
+    outside = [each for number, each in enumerate(outside) if number not in taken]
     if len(cues) >= _MIN_NAMED_CUES and are_labels(names):  # lines before the times, such as `1 "Ann Lee" (123)`
         cues = [Cue(cue.time, [f"<v {name}>{' '.join(cue.lines)}"]) for name, cue in zip(names, cues, strict=True)]
         outside = [
@@ -169,15 +171,18 @@ def _cues(text: str) -> tuple[list[Cue], list[tuple[str, bool]]]:
     return [Cue(cue.time, [line for line in cue.lines if line]) for cue in cues], outside
 
 
-def _continue(cues: list[Cue], later: list[str], before: str) -> set[str]:
-    """Adds the sentences after a blank line within a cue to it, and returns them; `before` is the line above the next cue."""
-    sentences = [line for line in later if line != before.strip() and len(line.split()) >= _MIN_WORDS_LATER]
-    if cues and sentences and 2 * len(sentences) > len(later):
-        cues[-1].lines.extend(sentences)
-    else:
-        sentences = []
+def _continue(cues: list[Cue], outside: Sequence[tuple[str, bool]], later: list[int], before: str) -> set[int]:
+    """Adds the sentences after a blank line within a cue to it, and returns their numbers among the lines outside of cues;
+    `before` is the line above the next cue."""
+    lines = [(number, outside[number][0]) for number in later]
+    sentences = {
+        number: line for number, line in lines if line != before.strip() and len(line.split()) >= _MIN_WORDS_LATER
+    }
+    is_speech = bool(cues) and 2 * len(sentences) > len(later)
+    if is_speech:
+        cues[-1].lines.extend(sentences.values())
     later.clear()
-    return set(sentences)
+    return set(sentences) if is_speech else set()
 
 
 def _outside(

@@ -39,10 +39,11 @@ def read_ttml(text: str) -> Reading:
         if tag == "p":
             agent = names.get(attributes.get("agent", ""), attributes.get("agent", ""))
             cues.append(Cue(_seconds(attributes.get("begin", "")), [f"<v {agent}>{words}" if agent else words]))
-        elif tag in ("br", "/span", "span") and cues:
+        elif tag == "br" and cues:
             cues[-1].lines.append(words)
-        elif tag == "/p" and cues:
-            cues[-1] = Cue(cues[-1].time, [" ".join(" ".join(cues[-1].lines).split())])
+        elif tag in ("/span", "span") and cues:
+            cues[-1].lines[-1] += f" {words}"
+    cues = [Cue(cue.time, [words for line in cue.lines if (words := " ".join(line.split()))]) for cue in cues]
     return read_cues(cues)
 
 
