@@ -67,10 +67,20 @@ def test_a_bold_name_after_a_long_time_is_whole(read):
 def test_a_speaker_within_a_line_is_another_turn(read):
     turns = [*TURNS, ("Ann", "You're the man?")]
     text = lines(turns) + "Bob: You're chairman of the board? Ann: I am the old one. I'm back.\n\nBob: Thank you.\n\n"
-    expected = [*turns, ("Bob", "You're chairman of the board?"), ("Ann", "I am the old one. I'm back."), ("Bob", "Thank you.")]
+    expected = [
+        *turns,
+        ("Bob", "You're chairman of the board?"),
+        ("Ann", "I am the old one. I'm back."),
+        ("Bob", "Thank you."),
+    ]
     assert said(read(text)) == expected
 
 
 def test_the_start_of_another_file_within_the_text_is_a_doubt(read):
-    text = "A talk\n\n" + " ".join(TEXTS) + r" {\rtf1\ansi\ansicpg1252\cocoartf2822 \f0\fs24 \cf0 So it was said. " + " ".join(TEXTS)
+    text = (
+        "A talk\n\n"
+        + " ".join(TEXTS)
+        + r" {\rtf1\ansi\ansicpg1252\cocoartf2822 \f0\fs24 \cf0 So it was said. "
+        + " ".join(TEXTS)
+    )
     assert read(text).is_doubtful

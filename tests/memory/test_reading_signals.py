@@ -169,9 +169,11 @@ def test_text_of_json_that_is_in_no_turn_is_reported(read):
 
 
 def test_a_label_on_the_line_of_the_times_is_a_speaker(read):
-    text = "".join(f"00:00:{n:02},930 --> 00:00:{n + 1:02},650 [speaker_{n % 2}]\nSo it was on day {n}.\nYes.\n\n" for n in range(12))
+    cue = "00:00:{0:02},930 --> 00:00:{1:02},650 [speaker_{2}]\nSo it was on day {0}.\nYes.\n\n"
+    text = "".join(cue.format(n, n + 1, n % 2) for n in range(12))
+    turns = [("speaker_0", "So it was on day 0. Yes."), ("speaker_1", "So it was on day 1. Yes.")]
     for name in ("a.txt", "a.srt"):
-        assert said(read(text, name))[:2] == [("speaker_0", "So it was on day 0. Yes."), ("speaker_1", "So it was on day 1. Yes.")]
+        assert said(read(text, name))[:2] == turns
     settings = text.replace("[speaker_0]", "align:start position:12%").replace("[speaker_1]", "X1:40 X2:600")
     assert len(said(read(settings, "a.srt"))) == 1
 
@@ -184,12 +186,19 @@ def test_a_line_outside_of_cues_is_reported_though_it_is_a_sentence_of_a_cue_too
 
 
 def test_a_speaker_in_the_second_line_of_a_ttml_cue(read):
-    said_by = [("E.Lee", "So be it, and you will end."), ("C.Reece", "A first question."), ("E.Lee", "Yes: the mill, of course.")]
+    said_by = [
+        ("E.Lee", "So be it, and you will end."),
+        ("C.Reece", "A first question."),
+        ("E.Lee", "Yes: the mill, of course."),
+    ]
     cues = "".join(
         f'<p begin="00:00:{n:02}:12"><span>-{name}: {text}</span><br/><span>That is it.</span></p>'
         for n, (name, text) in enumerate(said_by * 4)
     )
     cues += '<p begin="00:00:50:12"><span>That is all.</span><br><span>-C.Reece: Good night.</span></br></p>'
     turns = said(read(f'<tt xmlns="http://www.w3.org/ns/ttml"><body>{cues}</body></tt>', "a.ttml"))
-    assert turns[:2] == [("E.Lee", "So be it, and you will end. That is it."), ("C.Reece", "A first question. That is it.")]
+    assert turns[:2] == [
+        ("E.Lee", "So be it, and you will end. That is it."),
+        ("C.Reece", "A first question. That is it."),
+    ]
     assert turns[-2:] == [("E.Lee", "Yes: the mill, of course. That is it. That is all."), ("C.Reece", "Good night.")]

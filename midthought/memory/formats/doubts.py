@@ -159,7 +159,9 @@ def _odd_labels(labels: Counter[str], rows: Sequence[Row]) -> list[str]:
     masked = Counter(_INNER_NUMBER.sub("#", label) for label in labels)
     recurring = {label for label, count in labels.items() if count > 1}
     is_dialog = bool(recurring) and recurring <= _DIALOG
-    numbered = [label for label, count in labels.items() if _LAST_NUMBER.search(label) and count == 1 and not is_role(label)]
+    numbered = [
+        label for label, count in labels.items() if _LAST_NUMBER.search(label) and count == 1 and not is_role(label)
+    ]
     if len(numbered) > max(2, 0.5 * len(labels)) and len({_LAST_NUMBER.sub("", label) for label in numbered}) == 1:
         return numbered
     if labels.keys() <= _DIALOG and sum(bool(_LETTERED.match(row.text)) for row in rows) > 1:

@@ -98,7 +98,9 @@ def read_rows(
 
 def _with_usual_time(row: Row) -> Row:
     """Returns the row with `[00:01:22]` instead of `#00:01:22-6#` and `0:01:22` instead of `0h 1m 22s`."""
-    text, bold = (_HASHED_TIME.sub(r"[\1]", each) if "#" in each else each for each in (row.text, row.text[: row.num_bold]))
+    text, bold = (
+        _HASHED_TIME.sub(r"[\1]", each) if "#" in each else each for each in (row.text, row.text[: row.num_bold])
+    )
     text, bold = (_LETTERED_TIME.sub(r"\1:\2:\3", each, 1) for each in (text, bold))
     return row._replace(text=text, num_bold=len(bold))
 
