@@ -14,7 +14,7 @@ import referencing
 import referencing.exceptions
 from jsonschema import validators
 from jsonschema.exceptions import ValidationError
-from referencing.jsonschema import DRAFT202012
+from referencing.jsonschema import specification_with
 
 from midthought.errors import SettingsError
 from midthought.tools.bounded_schema import TooManyStepsError, bounded, new_check, unknown_keys
@@ -47,11 +47,11 @@ class ArgumentsChecker:
         dialect = validators.validator_for(schema, default=jsonschema.Draft202012Validator)
         try:
             dialect.check_schema(schema, format_checker=jsonschema.FormatChecker(formats=()))
-            _require_inner_references(schema)
+            resolver = _inner_references(schema, dialect)
         except (jsonschema.SchemaError, RecursionError) as error:
             words = getattr(error, "message", "it is nested too deeply")
             raise SettingsError(f"invalid JSON Schema: {_cut(words)}") from None
-        self._validator = bounded(dialect, schema)(schema, registry=referencing.Registry())
+        self._validator = bounded(dialect, schema)(schema, registry=referencing.Registry(), _resolver=resolver)
 
     def check(self, arguments: Mapping[str, Any]) -> None:
         """Raises `ArgumentsError` for the first mistake; a missing argument comes before all others.
@@ -87,8 +87,15 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
 
 
-def _require_inner_references(schema: Mapping[str, Any]) -> None:
-    resolver = referencing.Registry().resolver_with_root(DRAFT202012.create_resource(schema))
+def _inner_references(schema: Mapping[str, Any], dialect: Any) -> Any:
+    """Returns the resolver of the schema's references. Its anchors and ids are collected once: without that, each reference to
+    one of them searches the whole schema."""
+    resource = specification_with(dialect.ID_OF(dialect.META_SCHEMA)).create_resource(schema)
+    address = resource.id() or ""
+    try:
+        resolver = referencing.Registry().with_resource(address, resource).crawl().resolver(address)
+    except ValueError as error:
+        raise SettingsError(f"invalid JSON Schema: an $id is no address ({_cut(str(error))})") from None
     for reference in _references(schema):
         try:
             resolver.lookup(reference)
@@ -96,6 +103,7 @@ def _require_inner_references(schema: Mapping[str, Any]) -> None:
             raise SettingsError(
                 f"JSON Schema: $ref {shown(reference)} cannot be resolved; use a reference inside the schema, like '#/$defs/name'"
             ) from None
+    return resolver
 
 
 def _references(part: Any) -> Iterator[str]:

@@ -6,6 +6,7 @@ Transport and event loop are in `mcp_connection`.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,12 +23,14 @@ from midthought.tools.mcp_connection import Connection, McpServerError, Remote, 
 _MAX_NAME_CHARS = 128
 _MAX_RESULT_CHARS = 100_000
 """Longer results are cut here; the rollout loop then cuts the text for the model to tokens."""
+_MAX_SCHEMA_PARTS = 5000
 _MAX_DEPTH = 64
 """Nesting of lists and objects in arguments. Servers' JSON readers fail at about 200 levels and would never answer."""
 _MAX_REFERENCES = 2
 """Levels of nested references that are replaced by their definitions in prompts."""
 _MAX_CHARS = 10 * MAX_SCHEMA_CHARS
 """Schemas and descriptions of all tools of a server."""
+_log = logging.getLogger(__name__)
 _NOT_IN_A_NAME = re.compile(r"[^\w.-]")
 
 
@@ -39,6 +42,7 @@ def mcp_tools(
     folder: str | Path | None = None,
     headers: Mapping[str, str] | None = None,
     prefix: str = "",
+    allowed_tools: Sequence[str] | None = None,
     timeout_seconds: float = 30.0,
     start_seconds: float = 60.0,
 ) -> McpTools:
@@ -46,16 +50,19 @@ def mcp_tools(
 
     `command` starts a server (stdio) in `folder`; of our environment variables it gets only HOME, PATH and similar ones,
     and those in `environment`. `url` is the address of a running server (streamable HTTP); `headers` are sent with every
-    request. `prefix` is added to the tools' names; characters that a call cannot contain become `_`. `timeout_seconds` is
-    the limit of one call, `start_seconds` that of connecting.
+    request. `prefix` is added to the tools' names; characters that a call cannot contain become `_`. `allowed_tools` are the
+    server's names of the tools to use; None: all. `timeout_seconds` is the limit of one call, `start_seconds` that of
+    connecting.
 
     Raises `SettingsError` unless exactly one of `command` and `url` is given, and for values of `environment` and `headers`
-    that are no texts, or keys that would go unencrypted to another machine; `McpServerError` if the server cannot be
-    reached, or a tool's schema is invalid or has a reference to a location outside of it; `MissingExtraError` without the
-    SDK.
+    that are no texts, keys that would go unencrypted to another machine, and names in `allowed_tools` that the server does
+    not list; `McpServerError` if the server cannot be reached, or a tool's schema is invalid, is too large or has a reference
+    to a location outside of it; `MissingExtraError` without the SDK.
     """
     if (command is None) == (url is None):
         raise SettingsError("mcp_tools takes either command=[...] (starts a server) or url=... (a running one)")
+    if isinstance(allowed_tools, str):
+        raise SettingsError(f"mcp_tools: allowed_tools must be a list like [{allowed_tools!r}]")
     if isinstance(command, str) or (command is not None and not command):
         raise SettingsError(f"mcp_tools: command must be a list like ['python', 'server.py'], not {command!r}")
     for what, given in (("environment", environment or {}), ("headers", headers or {})):
@@ -69,6 +76,8 @@ def mcp_tools(
     server = Started(command, environment, folder) if command is not None else Remote(str(url), headers)
     connection = Connection(server, timeout_seconds, start_seconds)
     try:
+        if allowed_tools is not None:
+            connection.restrict(allowed_tools)
         return McpTools(connection, prefix)
     except BaseException:  # an invalid list of tools
         connection.close()
@@ -80,14 +89,15 @@ class McpTools(Sequence[Tool]):
 
     def __init__(self, connection: Connection, prefix: str) -> None:
         self._connection = connection
-        if (
-            sum(len(json.dumps(each.input_schema)) + len(each.description or "") for each in connection.listed)
-            > _MAX_CHARS
-        ):
+        listed = list({each.name: each for each in reversed(connection.listed)}.values())[::-1]
+        if len(listed) < len(connection.listed):
+            _log.warning("an MCP server lists tools of one name; the first of each name is used")
+        if sum(len(json.dumps(each.input_schema)) + len(each.description or "") for each in listed) > _MAX_CHARS:
             raise McpServerError(
-                f"the descriptions of the server's tools have more than {_MAX_CHARS:,} characters together"
+                f"the descriptions of the server's {len(listed)} tools have more than {_MAX_CHARS:,} characters together; name "
+                "those to use: mcp_tools(…, allowed_tools=[…])"
             )
-        self._tools = [McpTool(connection, listed, prefix) for listed in connection.listed]
+        self._tools = [McpTool(connection, each, prefix) for each in listed]
 
     def __enter__(self) -> Self:
         return self
@@ -120,22 +130,24 @@ class McpTool(Tool):
     def __init__(self, connection: Connection, listed: Any, prefix: str) -> None:
         schema = listed.input_schema
         description = listed.description or listed.title or listed.name
-        if len(listed.name) > _MAX_NAME_CHARS:
-            raise McpServerError(f"MCP tool {listed.name!r:.80}: its name has more than {_MAX_NAME_CHARS} characters")
-        for part, size in (("schema", len(json.dumps(schema))), ("description", len(description))):
-            if size > MAX_SCHEMA_CHARS:
-                raise McpServerError(
-                    f"MCP tool {listed.name!r}: its {part} has more than {MAX_SCHEMA_CHARS:,} characters"
-                )
+        sizes = {
+            "name": (len(listed.name), _MAX_NAME_CHARS, "characters"),
+            "description": (len(description), MAX_SCHEMA_CHARS, "characters"),
+            "schema": (len(json.dumps(schema)), MAX_SCHEMA_CHARS, "characters"),
+            "schema ": (_num_parts(schema), _MAX_SCHEMA_PARTS, "parts"),
+        }
+        for part, (size, limit, unit) in sizes.items():
+            if size > limit:
+                raise _unusable(listed, f"its {part.strip()} has {size:,} {unit}, more than {limit:,} {unit}")
         try:
             ArgumentsChecker(schema)
         except SettingsError as error:
-            raise McpServerError(f"MCP tool {listed.name!r}: {error}") from None
-        required = schema.get("required", ())
+            raise _unusable(listed, str(error)) from None
+        required, whole = schema.get("required", ()), Definitions(schema)
         self.definition = ToolDefinition(
             prefix + _NOT_IN_A_NAME.sub("_", listed.name),
             description,
-            [parameter_of(name, part, schema, name in required) for name, part in schema.get("properties", {}).items()],
+            [parameter_of(name, part, whole, name in required) for name, part in schema.get("properties", {}).items()],
             schema=schema,
         )
         self.timeout_seconds = connection.timeout_seconds
@@ -158,9 +170,52 @@ class McpTool(Tool):
         return ToolOutput(text, {"structured": result.structured_content})
 
 
-def parameter_of(name: str, schema: Any, whole: Mapping[str, Any], is_required: bool) -> ToolParameter:
+def _unusable(listed: Any, reason: str) -> McpServerError:
+    remedy = "leave it out: mcp_tools(…, allowed_tools=[…]) takes the names of the tools to use"
+    return McpServerError(f"MCP tool {listed.name!r:.80}: {reason}; {remedy}")
+
+
+def _num_parts(schema: Any) -> int:
+    """Counts the objects and truth values in a schema: each may be a schema, which takes 0.2 ms to check."""
+    num_parts, level = 0, [schema]
+    while level:
+        num_parts += sum(isinstance(part, dict | bool) for part in level)
+        level = [
+            inner
+            for part in level
+            if isinstance(part, dict | list)
+            for inner in (part.values() if isinstance(part, dict) else part)
+        ]
+    return num_parts
+
+
+class Definitions:
+    """The definitions of a schema that replace references. All together they have at most as many characters as a schema may
+    have: definitions that refer to each other would multiply."""
+
+    def __init__(self, whole: Mapping[str, Any]) -> None:
+        self._whole = whole
+        self._found: dict[str, tuple[Mapping[str, Any], int]] = {}
+        self._num_left = MAX_SCHEMA_CHARS
+
+    def of(self, reference: str) -> Mapping[str, Any]:
+        """Returns the definition for a reference like `#/$defs/name`; an empty schema if it does not exist or is too long."""
+        if reference not in self._found:
+            found: Any = self._whole
+            for step in reference.removeprefix("#/").split("/"):
+                found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+            found = found if isinstance(found, Mapping) else {}
+            self._found[reference] = found, len(json.dumps(found))
+        found, size = self._found[reference]
+        if size > self._num_left:
+            return {}
+        self._num_left -= size
+        return found
+
+
+def parameter_of(name: str, schema: Any, whole: Definitions, is_required: bool) -> ToolParameter:
     """Returns a property of the arguments' schema for prompts: references are resolved to a depth of 2, titles removed.
-    Arguments are checked against the server's `whole` schema."""
+    Arguments are checked against the server's whole schema."""
     resolved = _without_references(schema, whole, _MAX_REFERENCES)
     resolved = resolved if isinstance(resolved, dict) else {}  # `true` is a schema, too
     description, default = resolved.pop("description", ""), resolved.pop("default", None)
@@ -176,26 +231,18 @@ def parameter_of(name: str, schema: Any, whole: Mapping[str, Any], is_required: 
     )
 
 
-def _without_references(schema: Any, whole: Mapping[str, Any], num_left: int) -> Any:
+def _without_references(schema: Any, whole: Definitions, num_left: int) -> Any:
     if isinstance(schema, list):
         return [_without_references(part, whole, num_left) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
     resolved = dict(schema)
     if isinstance(reference := resolved.pop("$ref", None), str):
-        target = _lookup(reference, whole) if num_left else {}
+        target = whole.of(reference) if num_left else {}
         return {**_without_references(target, whole, num_left - 1), **_without_references(resolved, whole, num_left)}
     if isinstance(resolved.get("title"), str):
         del resolved["title"]
     return {key: _without_references(part, whole, num_left) for key, part in resolved.items()}
-
-
-def _lookup(reference: str, whole: Any) -> Mapping[str, Any]:
-    """Returns the definition for a reference like `#/$defs/name`; an empty schema if it does not exist."""
-    steps = reference.removeprefix("#/").split("/")
-    for step in steps:
-        whole = whole.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(whole, Mapping) else None
-    return whole if isinstance(whole, Mapping) else {}
 
 
 def _type_name(schema: Mapping[str, Any]) -> str:

@@ -11,27 +11,18 @@ import contextlib
 import logging
 import os
 import re
-import signal
 import threading
-import time
-import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from midthought.cassette.entries import without_keys
-from midthought.errors import McpServerError
+from midthought.errors import McpServerError, SettingsError, near_names
+from midthought.tools.mcp_process import Started, one_line
 
 _MAX_PAGES = 100
 _MAX_TOOLS = 2000
 _LATER_SECONDS = 1.0
 """The SDK's deadline is this much later than the tool's own, so that the tool executor reports the timeout."""
-_MAX_LOG_BYTES = 10_000
-_MARK = "MIDTHOUGHT_MCP_SERVER"
-"""Environment variable by which the processes of a server are found."""
-_MAX_ROUNDS = 100
 _CLOSE_SECONDS = 15.0
-_MAX_REASON_CHARS = 400
 _USER = re.compile(r"//[^/]*@")
 _LONG_SESSION_SECONDS = 60.0
 """A server that ended earlier is started again after a pause, which doubles each time, at most this long."""
@@ -45,108 +36,6 @@ _LOGGERS = ("mcp.client.stdio", "mcp.client.streamable_http", "client", "mcp.sha
 """Loggers of the SDK that report what a server sent."""
 
 _log = logging.getLogger(__name__)
-
-
-class Started:
-    """A server that is started here. The last five lines of its standard error are kept."""
-
-    again = "started again"
-
-    def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str] | None, folder: str | Path | None
-    ) -> None:
-        self.name = f"MCP server {_one_line(' '.join(map(str, command)))!r}"
-        self._command = command
-        self._environment = environment
-        self._folder = folder
-        self._log = b""
-
-    @property
-    def last_lines(self) -> str:
-        return "\n".join(self._log.decode(errors="replace").strip().splitlines()[-5:])
-
-    @contextlib.asynccontextmanager
-    async def transport(self) -> AsyncIterator[Any]:
-        from mcp import StdioServerParameters, stdio_client
-
-        mark = uuid.uuid4().hex
-        parameters = StdioServerParameters(
-            command=str(self._command[0]),
-            args=[str(word) for word in self._command[1:]],
-            env={**(self._environment or {}), _MARK: mark},
-            cwd=self._folder,
-            encoding_error_handler="replace",
-        )
-        loop = asyncio.get_running_loop()
-        readable, writable = os.pipe()
-        os.set_blocking(readable, False)
-        loop.add_reader(readable, self._read_log, readable)
-        groups: list[int] = []
-        watched: list[int] = []
-
-        def after_its_end(process: int) -> None:  # the SDK waits while another process has the server's output open
-            loop.remove_reader(process)
-            _end_processes(groups, mark)
-
-        try:
-            with os.fdopen(writable, "w") as log:
-                async with stdio_client(parameters, errlog=log) as streams:
-                    groups = _children_of_this_thread()
-                    watched = _watched(groups)
-                    for process in watched:
-                        loop.add_reader(process, after_its_end, process)
-                    yield streams
-        finally:
-            for process in watched:
-                loop.remove_reader(process)
-                os.close(process)
-            # The SDK ends processes that a server has started only if the server does not end by itself.
-            _end_processes(groups, mark)
-            self._read_log(readable)
-            loop.remove_reader(readable)
-            os.close(readable)
-
-    def _read_log(self, readable: int) -> None:
-        with contextlib.suppress(BlockingIOError):
-            if not (read := os.read(readable, 1 << 16)):
-                asyncio.get_running_loop().remove_reader(readable)
-            self._log += read
-        if len(self._log) > _MAX_LOG_BYTES:  # without the rest of a word, which may be a key
-            self._log = re.sub(rb"^\S*", b"", self._log[-_MAX_LOG_BYTES:])
-
-
-def _children_of_this_thread() -> list[int]:
-    """Returns process ids; nothing if the system does not list them."""
-    with contextlib.suppress(OSError):
-        return [*map(int, Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split())]
-    return []
-
-
-def _watched(processes: Sequence[int]) -> list[int]:
-    """Returns file descriptors that are readable when the processes have ended."""
-    watched = []
-    for process in processes:
-        with contextlib.suppress(OSError):
-            watched.append(os.pidfd_open(process))
-    return watched
-
-
-def _end_processes(groups: Sequence[int], mark: str) -> None:
-    """Ends process groups, and on Linux the processes in other groups and sessions whose environment has the mark."""
-    for group in groups:
-        with contextlib.suppress(OSError):
-            os.killpg(group, signal.SIGKILL)
-    entry = f"{_MARK}={mark}".encode()
-    for _ in range(_MAX_ROUNDS):  # again, because they may start others
-        found = False
-        for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if entry in (process / "environ").read_bytes():
-                    os.kill(int(process.name), signal.SIGKILL)
-                    found = True
-        if not found:
-            return
-        time.sleep(0.01)
 
 
 class Remote:
@@ -204,6 +93,7 @@ class Connection:
 
     def __init__(self, server: Started | Remote, timeout_seconds: float, start_seconds: float) -> None:
         self.timeout_seconds = timeout_seconds
+        self._allowed: Sequence[str] | None = None
         self._server = server
         self._start_seconds = start_seconds
         self._loop = asyncio.new_event_loop()
@@ -225,6 +115,17 @@ class Connection:
             self.close()
             raise
 
+    def restrict(self, names: Sequence[str]) -> None:
+        """Leaves out the tools of other names. Raises `SettingsError` for a name that the server does not list."""
+        listed = [each.name for each in self.listed]
+        for name in names:
+            if name not in listed:
+                raise SettingsError(
+                    f"mcp_tools: the server has no tool {name!r} of allowed_tools. {near_names(name, listed)}"
+                )
+        self._allowed = names
+        self.listed = [each for each in self.listed if each.name in names]
+
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """Calls a tool; may be awaited on any loop. Cancelling sends a cancellation to the server."""
         if self._is_closing:
@@ -242,7 +143,7 @@ class Connection:
             return await client.call_tool(name, arguments, read_timeout_seconds=seconds)
         except MCPError as error:
             if error.message not in _HAS_ENDED:
-                raise RuntimeError(_one_line(error.message)) from error
+                raise RuntimeError(one_line(error.message)) from error
             if self._client is session:
                 self._client = self._loop.create_future()
                 self._ending.set()
@@ -311,13 +212,15 @@ class Connection:
     def _compare(self, listed: Sequence[Any]) -> None:
         """Notes which tools are gone, and reports differences from the tools that the run was started with."""
         before, now = ({each.name: each for each in tools} for tools in (self.listed, listed))
+        if self._allowed is not None:
+            now = {name: tool for name, tool in now.items() if name in self._allowed}
         self._gone = before.keys() - now.keys()
         found = {
             "gone": sorted(self._gone),
             "changed": [name for name, tool in before.items() if name in now and _read(tool) != _read(now[name])],
             "new": [name for name in now if name not in before],
         }
-        words = "; ".join(f"{what}: {_one_line(', '.join(map(repr, names)))}" for what, names in found.items() if names)
+        words = "; ".join(f"{what}: {one_line(', '.join(map(repr, names)))}" for what, names in found.items() if names)
         if words and words != self._reported:
             what = f"the {self._server.name} was {self._server.again} and lists other tools than before ({words})"
             _log.warning(
@@ -330,10 +233,10 @@ class Connection:
     def _failure(self, error: BaseException) -> McpServerError:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        reason = _one_line(str(getattr(error, "message", "") or error)) or type(error).__name__
+        reason = one_line(str(getattr(error, "message", "") or error)) or type(error).__name__
         if isinstance(error, TimeoutError):
             reason = f"no answer within {self._start_seconds:g} seconds"
-        log = f"; its last output: {_one_line(self._server.last_lines)}" if self._server.last_lines else ""
+        log = f"; its last output: {one_line(self._server.last_lines)}" if self._server.last_lines else ""
         return McpServerError(f"the {self._server.name} cannot be used: {reason}{log}")
 
 
@@ -356,12 +259,6 @@ async def _listed(client: Any) -> list[Any]:
     raise McpServerError(f"its list of tools has more than {_MAX_PAGES} pages")
 
 
-def _one_line(text: str) -> str:
-    """Returns the text without line breaks, control characters and keys; the end of a long one is left out."""
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in without_keys(text)).split())
-    return line if len(line) <= _MAX_REASON_CHARS else line[:_MAX_REASON_CHARS] + "…"
-
-
 class _OneLine(logging.Filter):
     """Shortens the SDK's messages about what a server sent to one line each, without tracebacks, and leaves out most of many."""
 
@@ -378,7 +275,7 @@ class _OneLine(logging.Filter):
         if self._num_messages > _MAX_MESSAGES:
             return False
         error = record.exc_info[1] if record.exc_info else None
-        record.msg = _one_line(f"MCP: {record.getMessage()}" + (f": {error}" if error is not None else ""))
+        record.msg = one_line(f"MCP: {record.getMessage()}" + (f": {error}" if error is not None else ""))
         if self._num_messages == _MAX_MESSAGES:
             record.msg += "; further messages of this minute are not shown"
         record.args, record.exc_info, record.exc_text = (), None, None

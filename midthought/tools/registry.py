@@ -10,7 +10,7 @@ import functools
 import inspect
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pydantic
@@ -76,10 +76,14 @@ class ToolRegistry:
         definition = tool.definition
         if not _NAME.fullmatch(definition.name):
             raise SettingsError(
-                f"tool name {definition.name!r}: use a letter or _, then letters, digits, '_', '.' or '-'"
+                f"tool name {definition.name!r}: use a letter or _, then letters, digits, '_', '.' or '-' (for an MCP server "
+                "that names it otherwise: mcp_tools(…, prefix='…_'))"
             )
         if definition.name in self._tools:
-            raise SettingsError(f"a tool named {definition.name!r} is already registered; rename one of them")
+            raise SettingsError(
+                f"a tool named {definition.name!r} is already registered; rename one of them: @tool(name='…') for a function, "
+                "mcp_tools(…, prefix='…_') for an MCP server; or leave one out, of a server by mcp_tools(…, allowed_tools=[…])"
+            )
         for parameter in definition.parameters:
             if parameter.type not in TYPES:
                 where = f"tool {definition.name!r}, parameter {parameter.name!r}"
@@ -248,6 +252,8 @@ def _message(error: BaseException) -> str:
 def _require_tool(tool: Any) -> None:
     if isinstance(tool, type):
         raise SettingsError(f"{tool.__name__} is a class; register an instance of it: {tool.__name__}()")
+    if isinstance(tool, Sequence) and any(isinstance(each, Tool) for each in tool):
+        raise SettingsError("a list of tools is within the list of tools; write [*these, *those]")
     if not isinstance(tool, Tool):
         remedy = "decorate it with @tool" if callable(tool) else "extend Tool, or use @tool on a function"
         raise SettingsError(f"{tool!r} is not a tool; {remedy}")

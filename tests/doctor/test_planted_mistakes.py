@@ -25,7 +25,7 @@ from doctor_runs import (
     with_tokenizer,
 )
 
-from midthought import Task, Tool, ToolDefinition, ToolParameter, Trainer, Trajectory
+from midthought import Task, Tool, ToolDefinition, ToolParameter, Trainer, Trajectory, tool
 from midthought.doctor.examination import Report, examine
 from midthought.tools.call_formats.streaming import StreamingCallFormat
 from midthought.types import ParsedAction
@@ -115,6 +115,15 @@ def _(taught: Arguments, folder: Path) -> Arguments:
 @mistake("prompts that are longer than a sequence", "prompt_length", "12 of 12 prompts")
 def _(taught: Arguments, folder: Path) -> Arguments:
     return run(taught, max_seq_len=16)
+
+
+@mistake("a tool with a description as long as a book", "prompt_length", "the tool 'recall' alone has about")
+def _(taught: Arguments, folder: Path) -> Arguments:
+    @tool(description="Recalls what was said. " * 2000)
+    def recall(about: str) -> str:
+        return about
+
+    return run(taught, tools=[recall])
 
 
 @mistake("gold answers that are longer than an episode", "answer_length", "inference.max_tokens=24")

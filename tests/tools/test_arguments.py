@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import referencing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -215,3 +216,41 @@ def test_a_schema_that_doubles_itself_is_given_up_after_a_fixed_number_of_steps(
     for _ in range(2):
         with pytest.raises(ArgumentsError, match="takes too long; make them shorter"):
             checker.check({})
+
+
+@pytest.mark.parametrize("named", ["$anchor", "$id"])
+def test_references_by_name_do_not_search_the_whole_schema_each_time(
+    named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_searches = 0
+    search = referencing.Registry.crawl
+
+    def counted(registry: Any) -> Any:
+        nonlocal num_searches
+        num_searches += 1
+        return search(registry)
+
+    monkeypatch.setattr(referencing.Registry, "crawl", counted)
+    place = "#" if named == "$anchor" else ""
+    numbers = range(50)
+    checker = ArgumentsChecker(
+        {
+            "properties": {f"p{number}": {"$ref": f"{place}d{number}"} for number in numbers},
+            "$defs": {f"d{number}": {named: f"d{number}", "type": "integer"} for number in numbers},
+        }
+    )
+    checker.check({f"p{number}": number for number in numbers})
+    assert num_searches < len(numbers)
+    with pytest.raises(ArgumentsError, match="argument 'p7' should be an integer"):
+        checker.check({"p7": "x"})
+
+
+def test_an_older_dialects_anchor_is_found_and_an_address_that_is_none_is_named() -> None:
+    older = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "properties": {"a": {"$ref": "#whole"}},
+        "definitions": {"b": {"$id": "#whole", "type": "integer"}},
+    }
+    assert complaint(older, {"a": "x"}) == "argument 'a' should be an integer, got 'x'"
+    with pytest.raises(SettingsError, match=r"an \$id is no address"):
+        ArgumentsChecker({"$id": "http://[", "type": "object"})

@@ -18,7 +18,9 @@ from typing import Any, ClassVar
 import pytest
 from command_process import is_running
 
+from midthought.errors import SettingsError
 from midthought.tools.executor import ToolExecutor
+from midthought.tools.function_tool import tool
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
 
@@ -61,7 +63,7 @@ for line in sys.stdin:
         reply(number, result={"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info})
     elif method == "tools/list":
         tool = {"name": "look", "inputSchema": {"type": "object"}, **does.get("tool", {})}
-        tools = [tool] * does.get("times", 1)
+        tools = [tool | {"name": tool["name"] + str(n) * does.get("distinct", False)} for n in range(does.get("times", 1))]
         if os.path.exists(does.get("ended", "")) and "later" in does:
             tools = [tool | each for each in does["later"]]
         reply(number, result={"tools": tools, **does.get("page", {})})
@@ -100,21 +102,58 @@ def called(tools: McpTools, executor: ToolExecutor | None = None) -> ToolEvent:
         ({"initialize": {"result": {"protocolVersion": 7, "capabilities": []}}}, "validation errors"),
         ({"tools/list": {"result": {"tools": "x"}}}, "valid list"),
         ({"page": {"nextCursor": "again"}}, "more than 100 pages"),
-        ({"tool": {"description": "x " * 60_000}}, "its description has more than 100,000 characters"),
+        ({"tool": {"description": "x " * 60_000}}, "its description has 120,000 characters, more than .*allowed_tools"),
+        ({"tool": {"inputSchema": {"type": "object", "properties": {str(number): True for number in range(6000)}}}},
+         "its schema has 6,002 parts, more than 5,000 parts; leave it out"),
         ({"times": 20_000}, "more than 2,000 tools"),
-        ({"times": 500, "tool": {"description": "x" * 3000}}, "more than 1,000,000 characters together"),
-        ({"tool": {"name": "x" * 5000}}, "its name has more than 128 characters"),
+        ({"times": 500, "distinct": True, "tool": {"description": "x" * 3000}}, "more than 1,000,000 characters together; name"),
+        ({"tool": {"name": "x" * 5000}}, "its name has 5,000 characters, more than 128"),
         ({"tool": {"inputSchema": {"type": "object", "properties": {"q": {"$ref": "http://a/x"}}}}}, "cannot be resolved"),
     ],
     ids=[
-        "a long error", "an odd greeting", "no list", "pages without end", "a long text", "many tools", "long texts",
-        "a long name", "a reference",
+        "a long error", "an odd greeting", "no list", "pages without end", "a long text", "a long schema", "many tools",
+        "long texts", "a long name", "a reference",
     ],
 )  # fmt: skip
 def test_a_server_that_cannot_be_used_is_one_short_sentence(does, reason):
     with pytest.raises(McpServerError, match=reason) as error:
         started(does)
     assert "\n" not in str(error.value) and len(str(error.value)) < 1000
+
+
+def test_tools_of_one_name_and_unusable_tools_have_a_remedy_that_works(caplog):
+    """The remedy of each error, followed word for word."""
+
+    @tool
+    def look() -> str:
+        """Looks."""
+        return "mine"
+
+    large = {"type": "object", "properties": {str(number): True for number in range(6000)}}
+    named = [{"name": name, "inputSchema": {"type": "object"}} for name in ("look", "look", "a/b", "a_b", "3d")]
+    several = {"page": {"tools": [*named, {"name": "large", "inputSchema": large}]}}
+    with pytest.raises(McpServerError, match=r"'large'.*mcp_tools\(…, allowed_tools="):
+        started(several)
+    with pytest.raises(SettingsError, match=r"no tool 'a-b' of allowed_tools. .*'a_b'"):
+        started(several, allowed_tools=["a-b"])
+    with pytest.raises(SettingsError, match=r"allowed_tools must be a list like \['look'\]"):
+        started(several, allowed_tools="look")
+    with started(several, allowed_tools=["look", "a/b", "a_b"]) as tools, started({}) as others:
+        assert [each.definition.name for each in tools] == ["look", "a_b", "a_b"] and "tools of one name" in caplog.text
+        for same in ([*tools], [*others, look], [*tools[:1], *others]):
+            with pytest.raises(SettingsError, match=r"already registered.*@tool\(name=.*prefix=.*allowed_tools="):
+                ToolRegistry(same)
+        with pytest.raises(SettingsError, match=r"write \[\*these, \*those\]"):
+            ToolRegistry([tools, others])
+    with (
+        started(several, allowed_tools=["look", "a/b", "3d"], prefix="first_") as tools,
+        started({}, prefix="second_") as others,
+    ):
+        registry = ToolRegistry([*tools, *others, look])
+        assert registry.names() == ["first_look", "first_a_b", "first_3d", "second_look", "look"]
+        assert [registry.execute_tool(name)[1] for name in registry] == ["fine"] * 4 + ["mine"]
+    with started(several, allowed_tools=["3d"]) as tools, pytest.raises(SettingsError, match="prefix="):
+        ToolRegistry(tools)
 
 
 NONSENSE = [

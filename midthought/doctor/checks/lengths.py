@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from midthought.doctor.registry import check
@@ -16,11 +17,21 @@ def prompt_length(setup: Setup) -> Iterator[Finding]:
     lengths = sorted(len(parts.renderer.prompt(parts.messages(task))) for task in setup.known_tasks)
     too_long = [length for length in lengths if length >= parts.max_seq_len]
     if too_long:
+        definitions = parts.registry.definitions()
+        of_tools = [(len(parts.renderer.foreign(json.dumps(each.json_schema()))), each.name) for each in definitions]
+        longest, name = max(of_tools, default=(0, ""))
+        is_tool = 2 * longest > too_long[0]
         yield Finding(
             observation=f"{len(too_long)} of {len(lengths)} prompts have {too_long[0]} to {too_long[-1]} tokens, and a sequence "
-            f"may have {parts.max_seq_len}: their episodes fail",
-            causes=("inference.max_seq_len is smaller than the prompts", "the model has too few positions"),
-            action="shorten the prompts, raise inference.max_seq_len, or take a model with more positions",
+            f"may have {parts.max_seq_len}: their episodes fail"
+            + (f"; the description of the tool {name!r} alone has about {longest:,} tokens" if is_tool else ""),
+            causes=(
+                *(["a tool has a long description"] if is_tool else []),
+                "inference.max_seq_len is smaller than the prompts",
+                "the model has too few positions",
+            ),
+            action=(f"leave out the tool {name!r} or shorten its description, " if is_tool else "")
+            + "shorten the prompts, raise inference.max_seq_len, or take a model with more positions",
             policy="stop" if len(too_long) == len(lengths) else "warn",
         )
 
