@@ -9,7 +9,10 @@ from read_texts import said
 
 from midthought.errors import TranscriptError
 from midthought.memory.formats import FORMATS, format_of
+from midthought.memory.formats.reading import Reading, Skipped
+from midthought.memory.formats.speech_signs import with_lost_words
 from midthought.memory.transcripts import read_transcripts
+from midthought.memory.turns import Segment
 
 PROSE = (
     "So the bell rang at three and nobody was there to hear it, which was odd. The clock in the hall had stopped a week before, "
@@ -300,3 +303,45 @@ def test_a_list_of_names_and_a_link_are_no_turns(read):
 def test_a_sound_that_recurs_is_no_speaker(read):
     transcript = read(f"{PROSE}\n(Laughter)\n{MORE}\n(Laughter)\nIt was odd.\n(Applause)\n")
     assert transcript.speakers == ()
+
+
+def test_words_that_are_nowhere_in_what_was_understood_are_a_doubt(read):
+    cue = "00:00:{0:02}.930 --> 00:00:{1:02}.650 align:start\nSo it was on day {0}.\n\n"
+    cues = "WEBVTT\n\n" + "".join(cue.format(n, n + 1) for n in range(12))
+    assert not read(cues, "a.vtt").is_doubtful
+    lost = cues.replace("So it", "{\\i1}<i>So</i> it")
+    assert not read(lost, "a.vtt").is_doubtful
+    understood = Reading(
+        None, [Segment("Ann", "So it was.")], (("Topic", "tides"),), (Skipped("a heading", "heading"),)
+    )
+    assert not with_lost_words(understood, "Topic: tides\n# a heading\nAnn: So it was.").doubts
+    assert with_lost_words(understood, "Topic: tides\nAnn: So it was. Bob Reece: And what did you say then?").doubts
+
+
+def test_a_few_rows_of_a_table_without_a_speaker_are_a_doubt(read):
+    rows = [f"{'AB'[n % 2]}n,So it was on day {n}." for n in range(12)]
+    rows[4] = ",But not for me."
+    assert read("Speaker,Transcript\n" + "\n".join(rows), "a.csv").is_doubtful
+    rows[4] = ",(laughter)"
+    assert not read("Speaker,Transcript\n" + "\n".join(rows), "a.csv").is_doubtful
+
+
+def test_one_turn_of_a_name_in_capitals_is_a_doubt(read):
+    text = "Oral question 14\n\nHON. A. REECE: Those are allegations. " + "So it was, and nobody was there. " * 12
+    assert read(f"<html><body><h3>Question 14</h3><p>{text[18:]}</p></body></html>", "a.html").is_doubtful
+
+
+TIDES = ("spring", "summer", "autumn", "winter", "march", "may", "june")
+
+
+def test_references_of_html_in_plain_text_are_their_signs(read):
+    text = "&gt;&gt; We couldn&#39;t go. " + "".join(f"So it was in {n}, and that&#39;s it. " for n in TIDES)
+    transcript = read(text)
+    assert "couldn't go." in said(transcript)[0][1]
+    assert not transcript.is_doubtful
+
+
+def test_words_with_their_signs_are_no_speakers(read):
+    words = [{"word": word.lower(), "punct": word, "start": n} for n, word in enumerate(" ".join([PROSE] * 3).split())]
+    transcript = read(json.dumps({"retval": {"words": words}}), "a.json")
+    assert {name for name, _ in said(transcript)} == {"Unknown Speaker"}

@@ -14,6 +14,7 @@ from midthought.memory.formats.line_heads import Head, name_alone
 from midthought.memory.formats.reading import Reading, Skipped, head_of, name_of
 from midthought.memory.formats.registry import transcript_format
 from midthought.memory.formats.scripts import word_count
+from midthought.memory.formats.speech_signs import with_lost_words
 from midthought.memory.markup import unescape
 from midthought.memory.turns import CLOCK_PATTERN, UNKNOWN_SPEAKER, Segment, clock_time
 
@@ -71,7 +72,7 @@ def read_captions(text: str) -> Reading:
     cues, lines = _cues(text)
     header, skipped = _outside(lines, text.startswith("WEBVTT"))
     title = next((value for key, value in header if key.lower() == "title"), None)
-    reading = read_cues(cues)._replace(title=title, header=header, skipped=skipped)
+    reading = with_lost_words(read_cues(cues)._replace(title=title, header=header, skipped=skipped), text)
     left = [each.text for each in skipped if each.reason == _OUTSIDE and len(each.text.split()) > _MAX_NAME_WORDS]
     num_left = sum(map(word_count, left))
     if num_left > max(_MAX_WORDS_OUTSIDE, _MAX_SHARE_OUTSIDE * sum(word_count(each.text) for each in reading.segments)):

@@ -18,6 +18,7 @@ _MIN_ROWS = 3
 _MIN_WORDS = 2.0
 _MIN_TEXT_WORDS = 4.0
 _MAX_LABEL_LETTERS = 40
+_MAX_LABELS = 50
 _NUMBER = re.compile(rf"\s*(?:\d+(?:\.\d+)?|{CLOCK})\s*")
 _NAMES_SPEAKERS = re.compile(
     r"(?i)speak|talker|spreche|locut|habla|falant|parlant|орящ|спикер|actor|person|who\b|who_|party|话|話|发言|發言|화자|참석|المتحدث|דובר"
@@ -67,7 +68,7 @@ def speaker_key(entries: Sequence[Mapping[str, Any]]) -> str | None:
     keys = {key for entry in entries[:100] for key, value in entry.items() if isinstance(value, str)}
     values = {key: [str(entry.get(key) or "") for entry in entries] for key in sorted(keys - _NO_SPEAKERS)}
     named = [key for key, said in values.items() if names_speakers(key) and _recur(said)]
-    found = named or [key for key, said in values.items() if are_labels(said)]
+    found = named or [key for key, said in values.items() if len(set(said)) <= _MAX_LABELS and are_labels(said)]
     return max(found, key=lambda key: _label_share(values[key]), default=None)
 
 

@@ -243,10 +243,17 @@ def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dic
     num_words = sum(len(text.split()) for text in said)
     if layout.heads and len(rows) > _MIN_ROWS and num_words < _TOO_SHORT * len(layout.heads):
         layout.doubt(f"its lines with times have {num_words / len(rows):.1f} words on average", 0.3)
-    named = {name: count for name, count in counts.items() if not is_annotation(name.casefold())}
+    named = {
+        name: count
+        for name, count in counts.items()
+        if not is_annotation(name.casefold())
+        and (count > 1 or name != name.casefold())  # once, without capitals: words
+    }
+    first = next((row.text for row in rows if row.mark != "#"), "")
     if num := sum(named.values()):
         names = ", ".join(repr(name) for name, _ in Counter(named).most_common(3))
-        cost = 0.3 if num >= max(2, 0.02 * len(rows)) else 0.05
+        is_first = any(first.startswith(name) for name in named if name.isupper())
+        cost = 0.3 if is_first or num >= max(2, 0.02 * len(rows)) else 0.05
         layout.doubt(f"lines that start like turns were read as text: {names}", cost)
 
 

@@ -9,6 +9,7 @@ from midthought.memory.formats.line_candidates import Row
 from midthought.memory.formats.line_reading import read_rows, rows_of
 from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.registry import transcript_format
+from midthought.memory.formats.speech_signs import with_lost_words
 from midthought.memory.markup import plain_words
 from midthought.memory.turns import CLOCK
 
@@ -69,7 +70,8 @@ def read_markdown(text: str) -> Reading:
         reading = reading.doubted("it may be a page about something, not a transcript: it has code", 0.4)
     if not is_named and (num := len(_DEFINITION.findall(text))) > _MAX_DEFINITIONS:
         reading = reading.doubted(f"it may be a page about something, not a transcript: it has {num} definitions", 0.4)
-    return reading._replace(title=title or reading.title or None, header=fields + reading.header)
+    reading = reading._replace(title=title or reading.title or None, header=fields + reading.header)
+    return with_lost_words(reading, text)
 
 
 def _without_table_end(line: str) -> str:

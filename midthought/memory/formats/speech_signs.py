@@ -9,6 +9,7 @@ from collections import Counter
 from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.row_order import inner_labels
 from midthought.memory.formats.scripts import word_count
+from midthought.memory.markup import unescape
 from midthought.memory.turns import clock_seconds
 
 _MIN_LINES = 20
@@ -20,6 +21,15 @@ _MIN_LETTERS = 5000
 _MIN_READ_SHARE = 0.005
 """Words of a JSON file with a time for each are 5 % of it, of a saved page 4 %."""
 _MIN_INNER_LABELS = 4
+_MIN_LOST = 5
+_MAX_LOST_SHARE = 0.03
+_NOTATION_SHARE = 0.7
+_WORD = re.compile(r"[^\W\d_]\w+")
+_UNREAD = re.compile(
+    r"<[^<>]{0,500}>|\{\\[^{}]{0,500}\}|\]\([^()\s]*\)|https?://\S+|^WEBVTT|(?<=\d)\s?[AaPp]\.?[Mm]\b|(?<=\d)(?:\s+[A-Za-z]\w{0,20}:\S*)+$",
+    re.MULTILINE,
+)
+"""Tags, addresses, and settings of cues."""
 _MIN_WORDS_PER_SECOND = 0.15
 """People say two to three words per second; films with long silence have 0.3."""
 _DIGITS = re.compile(r"\d+")
@@ -31,6 +41,23 @@ _CODE = re.compile(
 """Quoted-printable, LaTeX, subtitle effects, frame numbers, tags, attributes, character references, wrong encodings."""
 _NESTED = re.compile(r"\{\\rtf1|<!doctype|<\?xml\s|\bWEBVTT\b", re.IGNORECASE)
 """The start of a file within the text."""
+
+
+def with_lost_words(reading: Reading, text: str) -> Reading:
+    """Returns the reading of text with a doubt if words of the text are in none of its turns, names, header fields and skipped
+    lines."""
+    understood = [reading.title or "", *(word for field in reading.header for word in field)]
+    understood += [skip.text for skip in reading.skipped]
+    understood += [part for segment in reading.segments for part in (segment.speaker or "", segment.text)]
+    known = {word for part in understood for word in _WORD.findall(part.casefold())}
+    words = _WORD.findall(_UNREAD.sub(" ", unescape(text)).casefold())
+    usual = _NOTATION_SHARE * len(reading.segments)  # words such as `says`, which every turn has
+    lost = {word: num for word, num in Counter(words).items() if word not in known and not num >= usual > 2}
+    num_lost = sum(lost.values())
+    if num_lost <= max(_MIN_LOST, _MAX_LOST_SHARE * len(words)):
+        return reading
+    examples = ", ".join(map(repr, sorted(lost, key=lambda word: -lost[word])[:3]))
+    return reading.doubted(f"{num_lost} words are neither speech nor a name nor a field, such as {examples}", 0.4)
 
 
 def with_speech_doubts(reading: Reading, num_letters: int = 0) -> Reading:

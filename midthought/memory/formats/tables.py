@@ -19,6 +19,9 @@ _MAX_HEADING_WORDS = 4
 _MIN_ROWS = 6
 _MAX_LINE_COLUMNS = 3
 """Columns that lines of text have, too, as in `Ann Lee:<tab>0:12<tab>text`."""
+_FEW = 0.15
+"""Share of rows without a speaker below which their speakers may have been forgotten."""
+_NOTE = re.compile(r"\s*[(\[][^()\[\]]*[)\]]\s*")
 _QUOTED = re.compile(r'(?:^|[\t\n])"')
 _MAX_COLUMN_LETTERS = 30
 _HEAD_LETTERS = 20_000
@@ -154,8 +157,12 @@ def _are_headings(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _unwritten(entries: Sequence[Mapping[str, str]]) -> bool:
-    """Whether empty speakers cannot mean the one before: a label is written again after them, without a change."""
-    labels = [speaker_of(folded_keys(entry)) for entry in entries]
+    """Whether empty speakers may not mean the one before: they are few, or a label is written again after them, without a
+    change."""
+    folded = [folded_keys(entry) for entry in entries]
+    labels = [speaker_of(entry) for entry in folded if not _NOTE.fullmatch(text_of(entry))]
+    if 0 < sum(not label for label in labels) < _FEW * len(labels):
+        return True
     again = changed = 0
     before: str | None = None
     for previous, label in pairwise(labels):
