@@ -34,9 +34,8 @@ def open_memory(
     try:
         served = memory.stats().get("table")
     except NoReplyError as error:
-        reason = str(error).removesuffix("; go on without it")
-        words = f"{path}: no service answers at this address ({reason}); start one with 'midthought memory serve'"
-        raise MemoryStoreError(words) from None
+        raise MemoryStoreError(f"no service answers at this address: {error}") from None
     if served != table:
-        raise MemoryStoreError(f"{path}: the service has table {served!r}, not {table!r}; set memory.table={served}")
+        shown = f"{served!r:.60}"
+        raise MemoryStoreError(f"{path}: the service has table {shown}, not {table!r}; set memory.table={shown}")
     return memory

@@ -6,11 +6,16 @@ read do not. The token is read from its environment variable at each request and
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import http.client
+import io
 import json
+import math
 import random
+import re
+import socket
 import ssl
+import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -20,17 +25,26 @@ from urllib.parse import urlsplit
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
 from midthought.memory.chunks import Chunk
 from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search
+from midthought.memory.turns import without_unusable_characters
 from midthought.network import read_key
 
-_MAX_REPLY_BYTES = 64 * 1024 * 1024
+_MAX_REPLY_BYTES = 16 * 1024 * 1024
+"""64 queries with 100 results of 2,600 bytes."""
+_MAX_TEXT_CHARS = 1_000_000
+_MAX_SHOWN = 200
+"""Characters of a service's own words in an error."""
 _IDS_PER_REQUEST = 500
 _BACKOFF_SECONDS = 0.1
 _LONGEST_WAIT_SECONDS = 2.0
 _IDLE_SECONDS = 20.0
 """Connections idle for longer are reopened: the service closes them after 30 s."""
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-_HIT_FIELDS = frozenset(field.name for field in dataclasses.fields(Hit))
-_CHUNK_FIELDS = frozenset(field.name for field in dataclasses.fields(Chunk))
+_HIT_TEXTS = ("chunk_id", "episode", "speaker", "transcript", "time")
+_CHUNK_TEXTS = (*_HIT_TEXTS, "stem", "embedded")
+
+
+_LINE_BREAK = re.compile("[\t\n\r\x85\u2028\u2029]")
+_REMEDY = "start it with 'midthought memory serve', or set memory.path to the address of one that runs"
 
 
 def is_service(path: str) -> bool:
@@ -87,7 +101,7 @@ class RemoteMemory:
         asked = {"query": _plain(query), "k": k, "mode": mode} | _filters(filters)
         if thought:  # an older service does not know it
             asked["thought"] = _plain(thought)
-        return self._ask("POST", "/search", asked, lambda reply: _hits(reply["hits"]))
+        return self._ask("POST", "/search", asked, lambda reply: _hits(reply["hits"], k))
 
     def search_batch(
         self,
@@ -99,20 +113,20 @@ class RemoteMemory:
         """Returns the hits of `search` for each query."""
         check_search(k, mode)
         found: list[list[Hit]] = []
-        size = int(self.stats()["max_queries"]) if len(queries) > 1 else 1
+        size = self._number("max_queries") if len(queries) > 1 else 1
         for start in range(0, len(queries), size):
             part = [_plain(query) for query in queries[start : start + size]]
             asked = {"queries": part, "k": k, "mode": mode} | _filters(filters)
-            found += self._ask("POST", "/search/batch", asked, lambda reply: [_hits(one) for one in reply["results"]])
+            found += self._ask("POST", "/search/batch", asked, functools.partial(_batches, len(part), k))
         return found
 
     def get(self, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
         """Returns the chunks with these ids that exist, by id."""
         found: dict[str, Chunk] = {}
         for start in range(0, len(chunk_ids), _IDS_PER_REQUEST):
-            asked = {"ids": list(chunk_ids[start : start + _IDS_PER_REQUEST])}
-            chunks = self._ask("POST", "/chunks", asked, lambda reply: [_chunk(row) for row in reply["chunks"]])
-            found |= {chunk.chunk_id: chunk for chunk in chunks}
+            ids = list(chunk_ids[start : start + _IDS_PER_REQUEST])
+            chunks = self._ask("POST", "/chunks", {"ids": ids}, functools.partial(_chunks, len(ids)))
+            found |= {chunk.chunk_id: chunk for chunk in chunks if chunk.chunk_id in ids}
         return found
 
     def stats(self) -> dict[str, Any]:
@@ -131,7 +145,10 @@ class RemoteMemory:
             )
 
     def __len__(self) -> int:
-        return int(self.stats()["num_chunks"])
+        return self._number("num_chunks")
+
+    def _number(self, name: str) -> int:
+        return self._ask("GET", "/stats", None, lambda reply: _natural(reply[name], least=int(name == "max_queries")))
 
     def _ask(self, method: str, path: str, asked: Any, read: Any) -> Any:
         """Sends a request with retries; returns `read(reply)`."""
@@ -141,8 +158,8 @@ class RemoteMemory:
             try:
                 reply = self._once(method, path, body, ends_at)
                 try:
-                    return read(json.loads(reply))
-                except (ValueError, LookupError, TypeError, RecursionError):
+                    return read(json.loads(reply, parse_constant=_no_number))
+                except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
                     words = f"{self.url}: not a memory service; start one with 'midthought memory serve'"
                     raise MemoryStoreError(words) from None
             except NoReplyError as error:
@@ -170,12 +187,12 @@ class RemoteMemory:
                 status, retry_after, reply = _exchange(connection, method, self._prefix + path, body, headers, ends_at)
         except TimeoutError:
             connection.close()
-            words = f"the memory did not answer within {self._timeout_seconds:g} seconds; go on without it"
-            raise NoReplyError(words, is_passing=True) from None
+            words = f"the memory did not answer within {self._timeout_seconds:g} seconds"
+            raise self._no_reply(words) from None
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise NoReplyError(f"the memory cannot be reached ({reason}); go on without it", is_passing=True) from None
+            raise self._no_reply(f"the memory cannot be reached ({_one_line(reason)})") from None
         except BaseException:
             connection.close()
             raise
@@ -185,16 +202,18 @@ class RemoteMemory:
             return reply
         raise self._refusal(status, reply, retry_after)
 
+    def _no_reply(self, words: str, wait_seconds: float = 0.0) -> NoReplyError:
+        words = f"{self.url}: {words}; {_REMEDY}"
+        return NoReplyError(words, is_passing=True, wait_seconds=wait_seconds)
+
     def _refusal(self, status: int, reply: bytes, retry_after: str) -> Exception:
         try:
-            detail = str(json.loads(reply)["detail"])
+            detail = _one_line(str(json.loads(reply)["detail"]))
         except (ValueError, LookupError, TypeError, RecursionError):
             detail = f"status {status}"
         if status in _PASSING:
             seconds = float(retry_after) if retry_after.isdecimal() and len(retry_after) < 4 else 0.0
-            return NoReplyError(
-                f"the memory has no time ({detail}); go on without it", is_passing=True, wait_seconds=seconds
-            )
+            return self._no_reply(f"the memory has no time ({detail})", seconds)
         if status in (400, 413, 422):
             return ValueError(detail)
         if status == 401:
@@ -202,6 +221,8 @@ class RemoteMemory:
                 "name its environment variable (memory.token_env)" if self._token_env is None else "check its value"
             )
             return MemoryStoreError(f"{self.url} rejects the token; {remedy}")
+        if 300 <= status < 400:
+            return MemoryStoreError(f"{self.url} redirects (status {status}); write the address to which it redirects")
         return MemoryStoreError(f"{self.url}: {detail} (status {status}); is it a memory service?")
 
     def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
@@ -233,15 +254,11 @@ def _exchange(
     connection.timeout = _left(ends_at)
     if connection.sock is not None:
         connection.sock.settimeout(connection.timeout)
+    connection.response_class = functools.partial(_Response, ends_at)  # type: ignore[assignment]
     connection.request(method, path, body, headers)
-    sock = connection.sock  # the connection drops it after its last response
-    sock.settimeout(_left(ends_at))
     response = connection.getresponse()
     parts, size = [], 0
     while True:
-        left = _left(ends_at)
-        if sock.fileno() >= 0:
-            sock.settimeout(left)
         part = response.read1(1 << 16)
         if not part:
             break
@@ -255,6 +272,32 @@ def _exchange(
     if response.will_close:
         connection.close()
     return response.status, response.getheader("Retry-After", ""), b"".join(parts)
+
+
+class _Response(http.client.HTTPResponse):
+    """A response of which every byte, also of its head, has to arrive before `ends_at`."""
+
+    def __init__(self, ends_at: float, sock: socket.socket, *arguments: Any, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)
+        self.fp = io.BufferedReader(_TimedReader(self.fp.detach(), sock, ends_at))
+
+
+class _TimedReader(io.RawIOBase):
+    def __init__(self, reader: io.RawIOBase, sock: socket.socket, ends_at: float) -> None:
+        self._reader = reader
+        self._sock = sock
+        self._ends_at = ends_at
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._sock.settimeout(_left(self._ends_at))
+        return self._reader.readinto(buffer)
+
+    def close(self) -> None:
+        self._reader.close()
+        super().close()
 
 
 def _left(ends_at: float) -> float:
@@ -292,9 +335,63 @@ def _filters(filters: FilterOptions) -> dict[str, Any]:
     return {"episodes": list(checked.episodes), "speakers": list(checked.speakers)} | times
 
 
-def _hits(rows: Any) -> list[Hit]:
-    return [Hit(**{name: value for name, value in row.items() if name in _HIT_FIELDS}) for row in rows]
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number in JSON")
 
 
-def _chunk(row: Any) -> Chunk:
-    return Chunk(**{name: value for name, value in row.items() if name in _CHUNK_FIELDS})
+def _plain_line(text: str) -> str:
+    """Replaces what chunks of a memory never have: control characters, lone surrogates and line breaks."""
+    return _LINE_BREAK.sub(" ", without_unusable_characters(text))
+
+
+def _one_line(text: str) -> str:
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 2 * _MAX_SHOWN]).split())
+    return line if len(line) <= _MAX_SHOWN else line[:_MAX_SHOWN] + "…"
+
+
+def _natural(value: Any, least: int = 0) -> int:
+    """Returns a count of a service. Raises ValueError for anything else."""
+    if type(value) is not int or not least <= value <= sys.maxsize:
+        raise ValueError("no count")
+    return value
+
+
+def _texts(row: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Returns these texts and the turns of a row, each text on one line. Raises ValueError for values of other types."""
+    texts = {name: row[name] for name in names}
+    if not all(isinstance(text, str) and len(text) <= _MAX_TEXT_CHARS for text in texts.values()):
+        raise ValueError("no text")
+    texts = {name: _plain_line(text) for name, text in texts.items()}
+    turns = row.get("turns") or ()
+    starts = [_natural(start) for start, speaker in turns]
+    if starts != sorted(starts) or starts[-1:] > [len(texts["transcript"].split())]:
+        raise ValueError("no turns")
+    return texts | {"turns": [(start, _plain_line(str(speaker))) for start, speaker in turns]}
+
+
+def _rows(rows: Any, most: int) -> list[Any]:
+    if not isinstance(rows, list) or len(rows) > most:
+        raise ValueError("no list, or too long")
+    return rows
+
+
+def _hits(rows: Any, k: int) -> list[Hit]:
+    return [Hit(**_texts(row, _HIT_TEXTS), score=_score(row["score"])) for row in _rows(rows, k)]
+
+
+def _score(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError("no score")
+    return float(value)
+
+
+def _batches(num_queries: int, k: int, reply: Any) -> list[list[Hit]]:
+    results = _rows(reply["results"], num_queries)
+    if len(results) < num_queries:
+        raise ValueError("too few results")
+    return [_hits(one, k) for one in results]
+
+
+def _chunks(most: int, reply: Any) -> list[Chunk]:
+    rows = _rows(reply["chunks"], most)
+    return [Chunk(**_texts({"embedded": "", **row}, _CHUNK_TEXTS), number=_natural(row["number"])) for row in rows]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from midthought.errors import SettingsError
+from midthought.errors import NoReplyError, SettingsError
 from midthought.memory.chunks import Chunk, each_word_once, neighbour_ids, with_speakers
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.reranker import NUM_CANDIDATES, CrossEncoderReranker
@@ -127,7 +128,8 @@ class MemoryRetrievalTool(Tool):
         filters |= {"episodes": [episode] if episode else [], "speakers": [speaker] if speaker else []}
         num_found = max(k, NUM_CANDIDATES) if self._reranker else k
         try:
-            hits = self._store.search(plain, num_found, self._mode, thought=thought, **filters)
+            with _in_words_for_the_model():
+                hits = self._store.search(plain, num_found, self._mode, thought=thought, **filters)
         except SettingsError as error:
             raise ValueError(str(error)) from None
         if self._reranker:
@@ -141,6 +143,16 @@ class MemoryRetrievalTool(Tool):
             if len(self._cache) > self._max_cached:
                 self._cache.popitem(last=False)
         return output
+
+
+@contextlib.contextmanager
+def _in_words_for_the_model() -> Iterator[None]:
+    """Leaves out a service's address, which differs between machines, and the remedy, which is for the user."""
+    try:
+        yield
+    except NoReplyError as error:
+        words = str(error).partition(": ")[2].rpartition("; ")[0]
+        raise NoReplyError(f"{words}; go on without it", is_passing=error.is_passing) from error
 
 
 def format_hits(hits: Iterable[Hit | Chunk], *, shows_ids: bool = False) -> str:
@@ -186,10 +198,12 @@ class MemoryOpenTool(Tool):
         """Raises ValueError, which is shown to the model, for an unknown id or a number out of range."""
         if not 1 <= num_neighbours <= MAX_NEIGHBOURS:
             raise ValueError(f"num_neighbours must be from 1 to {MAX_NEIGHBOURS}")
-        chunk = self._store.get([id]).get(id)
+        with _in_words_for_the_model():
+            chunk = self._store.get([id]).get(id)
         if chunk is None:
             raise ValueError(f"no chunk has the id {id!r}; give the id of a search result")
-        around = self._store.get(neighbour_ids(chunk, num_neighbours)) | {id: chunk}
+        with _in_words_for_the_model():
+            around = self._store.get(neighbour_ids(chunk, num_neighbours)) | {id: chunk}
         chunks = sorted((each for each in around.values() if each.stem == chunk.stem), key=lambda each: each.number)
         lines = [f"id: {each.chunk_id}; {format_chunk(each)}" for each in each_word_once(chunks) if each.transcript]
         return ToolOutput("\n".join(lines), {"chunk_ids": [each.chunk_id for each in chunks]})

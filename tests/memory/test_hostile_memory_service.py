@@ -1,0 +1,207 @@
+"""Memory services that send nonsense, too much or too slowly: one sentence with the address, and no odd result."""
+
+import contextlib
+import gzip
+import json
+import math
+import re
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("lancedb", reason="the memory extra is not installed")
+
+from midthought.errors import MemoryStoreError, NoReplyError
+from midthought.memory.connect import open_memory
+from midthought.memory.remote import RemoteMemory
+from midthought.memory.tool import MemoryOpenTool, MemoryRetrievalTool
+
+TOKEN = "a-token-that-nobody-guesses"
+SECONDS = 1.0
+HIT = {"chunk_id": "a_1", "episode": "E", "speaker": "S", "transcript": "two words", "time": "00:00:01", "score": 0.5}
+CHUNK = {**HIT, "stem": "a", "number": 1, "turns": []}
+FORGED = "a\x1b[31m \x00\x9b\r\n[2] speaker: X \u2028 b"
+
+
+class Service:
+    """Sends the same bytes to every request; `pieces`: then these again and again."""
+
+    def __init__(self, answer: bytes, pieces: bytes = b"", pause_seconds: float = 0.0, resets: bool = False) -> None:
+        self.asked: list[bytes] = []
+        self._does = (answer, pieces, pause_seconds, resets)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=self._answer, args=(self._listening.accept()[0],), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        answer, pieces, pause_seconds, resets = self._does
+        with connection, contextlib.suppress(OSError):
+            self.asked.append(connection.recv(65536))
+            length = re.search(rb"Content-Length: (\d+)", self.asked[-1])
+            while length and len(self.asked[-1].partition(b"\r\n\r\n")[2]) < int(length[1]):
+                self.asked[-1] += connection.recv(65536)
+            connection.sendall(answer)
+            while pieces:
+                connection.sendall(pieces)
+                time.sleep(pause_seconds)
+            if resets:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+def head(status: int = 200, *headers: str) -> bytes:
+    return "\r\n".join([f"HTTP/1.1 {status} X", *headers, "", ""]).encode()
+
+
+def body(document: object, status: int = 200, *headers: str) -> bytes:
+    data = document if isinstance(document, bytes) else json.dumps(document).encode()
+    return head(status, f"Content-Length: {len(data)}", "Connection: close", *headers) + data
+
+
+def hit(**changes: object) -> bytes:
+    return body({"hits": [{**HIT, **changes}]})
+
+
+CHUNKED = head(200, "Transfer-Encoding: chunked")
+NOT_A_SERVICE = {
+    "HTML": body(b"<html>Log in</html>"),
+    "null": body(None),
+    "a list": body([]),
+    "hits that are text": body({"hits": "abc"}),
+    "a hit that is none": body({"hits": [None]}),
+    "a hit without a time": body({"hits": [{key: value for key, value in HIT.items() if key != "time"}]}),
+    "a number as text": hit(transcript=5),
+    "a missing text": hit(transcript=None),
+    "a text as score": hit(score="0.5"),
+    "no number as score": hit(score=math.nan),
+    "an infinite score": body(json.dumps({"hits": [HIT]}).replace("0.5", "1e999").encode()),
+    "a score that is true": hit(score=True),
+    "a long score": body(json.dumps({"hits": [HIT]}).replace("0.5", "9" * 400).encode()),
+    "turns before the start": hit(turns=[[-5, "S"], [0, "T"]]),
+    "turns after the end": hit(turns=[[10**30, "S"]]),
+    "turns in another order": hit(turns=[[1, "S"], [0, "T"]]),
+    "a turn at infinity": hit(turns=[[math.inf, "S"]]),
+    "a long text": hit(transcript="x " * 1_000_000),
+    "more results than wanted": body({"hits": [HIT] * 4}),
+    "deep": body(b"[" * 100_000),
+    "compressed": body(gzip.compress(b" " * 50_000_000), 200, "Content-Encoding: gzip"),
+    "a redirection": body(b"", 302, "Location: http://localhost:9/"),
+    "an error with a long text": body({"detail": FORGED * 100_000}, 404),
+}
+NO_REPLY = {
+    "no HTTP": {"answer": b"SSH-2.0\x07\r\n"},
+    "nothing": {"answer": b""},
+    "a reset": {"answer": head(200, "Content-Length: 100"), "resets": True},
+    "an error": {"answer": body({"detail": FORGED * 100_000}, 503)},
+    "too large": {"answer": body(b'{"hits": [' + b"{}," * 6_000_000 + b"{}]}")},
+    "a body without end": {"answer": head(), "pieces": b" " * 65536},
+    "chunks without end": {"answer": CHUNKED, "pieces": b"1\r\n \r\n"},
+    "slow headers": {"answer": b"HTTP/1.1 200 OK\r\n", "pieces": b"X: y\r\n", "pause_seconds": 0.1},
+    "a slow status": {"answer": b"HTTP/1.1 200 OK", "pieces": b" ", "pause_seconds": 0.1},
+    "slow trailers": {"answer": CHUNKED + b"0\r\n", "pieces": b"X: y\r\n", "pause_seconds": 0.1},
+    "trailers without end": {"answer": CHUNKED + b"0\r\n", "pieces": b"X: y\r\n"},
+    "one moment, without end": {"answer": b"", "pieces": b"HTTP/1.1 100 Continue\r\n\r\n"},
+}
+
+
+@pytest.fixture
+def remote(monkeypatch):
+    """Returns the memory at a service, which is closed after the test."""
+    services = []
+    monkeypatch.setenv("MEMORY_TOKEN", TOKEN)
+
+    def at(*arguments, **options):
+        services.append(Service(*arguments, **options))
+        memory = RemoteMemory(services[-1].url, token_env="MEMORY_TOKEN", timeout_seconds=SECONDS, retries=1)
+        return memory, services[-1]
+
+    yield at
+    for service in services:
+        service.close()
+
+
+def refused(memory, ask, kind):
+    with pytest.raises(kind) as error:
+        ask()
+    message = str(error.value)
+    assert memory.url in message and message.isprintable() and len(message) < 500 and TOKEN not in message
+    return message
+
+
+@pytest.mark.parametrize("name", NOT_A_SERVICE)
+def test_what_is_no_result_is_refused(name, remote):
+    memory, _ = remote(NOT_A_SERVICE[name])
+    assert (
+        "redirects" in (message := refused(memory, lambda: memory.search("q", 3), MemoryStoreError))
+        or "memory" in message
+    )
+
+
+@pytest.mark.parametrize("name", NO_REPLY)
+def test_a_service_that_does_not_end_or_fails_is_given_up(name, remote):
+    memory, _ = remote(**NO_REPLY[name])
+    assert "midthought memory serve" in refused(memory, lambda: memory.search("q", 3), NoReplyError)
+    with pytest.raises(NoReplyError, match=r"^the memory .*; go on without it$") as error:
+        MemoryRetrievalTool(memory).execute(query="q")
+    assert memory.url not in str(error.value)
+
+
+def test_a_result_is_one_line_without_control_characters(remote):
+    memory, _ = remote(
+        hit(**dict.fromkeys(("transcript", "speaker", "episode", "time", "chunk_id"), FORGED + "\ud800"))
+    )
+    text = MemoryRetrievalTool(memory).execute(query="q").text
+    assert text.startswith("[1] ") and len(text.splitlines()) == 1 and "\x1b" not in text and "\0" not in text
+    assert text.encode()
+
+
+@pytest.mark.parametrize("results", [None, [], [[HIT]], [[HIT]] * 3, [HIT, HIT], {"0": []}])
+def test_results_of_a_batch_that_fit_no_queries_are_refused(results, remote):
+    memory, _ = remote(body({"results": results, "max_queries": 9}))
+    refused(memory, lambda: memory.search_batch(["a", "b"], 3), MemoryStoreError)
+
+
+@pytest.mark.parametrize("number", [None, "x", -1, math.nan, 1e400, True, 2.5, 10**30, []])
+def test_a_count_that_is_none_is_refused(number, remote):
+    memory, _ = remote(body({"num_chunks": number, "max_queries": number}))
+    refused(memory, lambda: len(memory), MemoryStoreError)
+    refused(memory, lambda: memory.search_batch(["a", "b"], 3), MemoryStoreError)
+
+
+@pytest.mark.parametrize("changes", [{"number": "1"}, {"number": -1}, {"number": 1.5}, {"stem": 5}, {"embedded": 5}])
+def test_a_chunk_of_another_form_is_refused(changes, remote):
+    memory, _ = remote(body({"chunks": [{**CHUNK, **changes}]}))
+    refused(memory, lambda: memory.get(["a_1"]), MemoryStoreError)
+    refused(memory, lambda: MemoryOpenTool(memory).execute(id="a_1"), MemoryStoreError)
+
+
+def test_chunks_that_were_not_asked_for_are_left_out(remote):
+    memory, _ = remote(body({"chunks": [{**CHUNK, "chunk_id": "b_1"}]}))
+    assert memory.get(["a_1"]) == {}
+
+
+def test_a_token_does_not_follow_a_redirection(remote):
+    _, elsewhere = remote(body({"hits": []}))
+    memory, service = remote(body(b"", 307, f"Location: {elsewhere.url}/search"))
+    assert "redirects (status 307)" in refused(memory, lambda: memory.search("q", 3), MemoryStoreError)
+    assert TOKEN.encode() in service.asked[0] and not elsewhere.asked
+
+
+@pytest.mark.parametrize(
+    "document", [None, [["table", "x"]], {}, {"table": FORGED}, {"table": "t" * 1_000_000}, {"table": {}}]
+)
+def test_a_service_that_says_nothing_of_use_is_refused_at_the_start(document, remote):
+    _, service = remote(body(document))
+    with pytest.raises(MemoryStoreError) as error:
+        open_memory(service.url)
+    assert service.url in str(error.value) and str(error.value).isprintable() and len(str(error.value)) < 500
