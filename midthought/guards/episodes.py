@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from midthought.config import InferenceConfig
 from midthought.guards.finding import Finding, by_evidence
 from midthought.guards.history import History, Row, broke_down, last_names, mean_of, step_of, too_hot, value
 from midthought.guards.registry import LOWER_LEARNING_RATE, guard
@@ -124,19 +125,24 @@ def truncated(history: History) -> Iterator[Finding]:
 
 @guard("turn_limit")
 def turn_limit(history: History) -> Iterator[Finding]:
-    """Nearly all episodes end at the limit of turns instead of by themselves."""
-    rows = history.streak(lambda row: value(row, "episode/max_turns") >= TRUNCATED_SHARE)
+    """Nearly all episodes end at the limit of turns instead of by themselves; or half of them, if no reply is ever read."""
+    limit = history.setting("inference.max_turns")
+    share = 0.5 if limit == 1 else TRUNCATED_SHARE
+    rows = history.streak(lambda row: value(row, "episode/max_turns") >= share)
     if len(rows) < NUM_ITERS:
         return
-    limit = history.setting("inference.max_turns")
     name = f"inference.max_turns={limit}" if limit else "inference.max_turns"
+    usual = InferenceConfig.model_fields["max_turns"].default
     yield Finding(
-        observation=f"{history.recent('episode/max_turns'):.0%} of the episodes of the last {len(rows)} iterations ended at the "
+        observation=f"{mean_of(rows, 'episode/max_turns'):.0%} of the episodes of the last {len(rows)} iterations ended at the "
         f"limit of turns ({name})",
         start_step=step_of(rows[0]),
-        causes=(
-            "the environment does not end its episodes: step never returns done=True",
-            f"{name} is too small for this environment",
+        causes=by_evidence(
+            (None, "the environment does not end its episodes: step never returns done=True"),
+            (
+                (bool(limit) and limit < usual) or None,
+                f"{name} is too small for this environment, or for calls that end a turn: a reply to the last turn is not read",
+            ),
         ),
         action="Play one episode by hand (env.reset, env.step) to see what ends it; raise inference.max_turns. If its episodes "
         "have a fixed number of turns, return done=True in the last one",

@@ -88,6 +88,12 @@ def mean_of(rows: Sequence[Row], name: str) -> float:
     return math.fsum(values) / len(values) if values else math.nan
 
 
+def total(rows: Sequence[Row], *names: str) -> float:
+    """Returns the sum over the rows of the product of these metrics, without rows in which one is missing or not finite."""
+    products = (math.prod(value(row, name) for name in names) for row in rows)
+    return math.fsum(filter(math.isfinite, products))
+
+
 def last_names(rows: Sequence[Row]) -> list[str]:
     """Returns the names of the metrics of the last row."""
     return list(rows[-1]) if rows else []

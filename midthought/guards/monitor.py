@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from midthought.guards import episodes, movement, numerics, rewards, tool_use  # noqa: F401  (they register the guards)
+from midthought.guards import answers, episodes, movement, numerics, rewards, tool_use  # noqa: F401  (they register the guards)
 from midthought.guards.finding import Finding, Policy
 from midthought.guards.history import ITERATION, History
 from midthought.guards.registry import GUARDS, Guard, policies_of

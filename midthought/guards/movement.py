@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from midthought.guards.finding import Finding, by_evidence
 from midthought.guards.history import History, Row, step_of, value
-from midthought.guards.registry import guard
+from midthought.guards.registry import LOWER_LEARNING_RATE, guard
 
 MIN_CHANGE = 5e-8
 """Relative change of the weights per step. The smallest learning rates in use, 1e-7, change them by 4e-7 to 5e-6."""
+MAX_CHANGE = 0.1
 MIN_STEP = 1e-3
 """Change of a weight per step, relative to the peak learning rate. AdamW's is 0.1 to 1."""
 USUAL_WEIGHT = 0.02
@@ -35,6 +36,20 @@ def policy_unchanged(history: History) -> Iterator[Finding]:
         action="Change the setting that the first cause names; weight_change (usual: 1e-5 to 1e-2) and step_size in the metrics "
         "show whether it helps",
     )
+
+
+@guard("steps_too_large", rollback=LOWER_LEARNING_RATE)
+def steps_too_large(history: History) -> Iterator[Finding]:
+    """One step changes a tenth of the weights' size, which no pretrained policy survives."""
+    row = history.iterations[-1]
+    if value(row, "weight_change") > MAX_CHANGE:
+        rate = history.setting("training.learning_rate", value(row, "learning_rate"))
+        yield Finding(
+            observation=f"a step changes the weights by {value(row, 'weight_change'):.2g} of their size (usual: 1e-5 to 1e-2)",
+            start_step=step_of(row),
+            causes=(f"steps that are too large: training.learning_rate={rate:g}",),
+            action="Lower training.learning_rate, and start again or from a checkpoint before",
+        )
 
 
 def _is_still(row: Row) -> bool:

@@ -28,6 +28,8 @@ MIN_RANDOM = 3
 """Iterations in a row with random samples."""
 MAX_DECAY = 0.01
 """Share of the weights that weight decay may remove per step."""
+LOW_TEMPERATURE, MIN_NATS = 0.5, 0.02
+"""Below both, the temperature leaves nothing to explore."""
 MAX_STALE_SHARE = 0.5
 KL_FACTOR = 10.0
 """A KL penalty that is this many times the rewards (in the loss: the largest policy gradient, 1) is reported."""
@@ -233,6 +235,21 @@ def random_samples(history: History) -> Iterator[Finding]:
         if is_hot
         else "Lower what the first cause names, and go on from a checkpoint before the rise",
     )
+
+
+@guard("no_exploration")
+def no_exploration(history: History) -> Iterator[Finding]:
+    """At a low temperature, the samples hardly differ."""
+    temperature = history.setting("inference.temperature", 1.0)
+    nats = [value(row, "episode/sampled_nats") for row in history.iterations[-MIN_BEFORE:]]
+    if temperature < LOW_TEMPERATURE and len(nats) == MIN_BEFORE and median(nats) < MIN_NATS:
+        yield Finding(
+            observation=f"sampled tokens have a negative log-probability of {median(nats):.2g} nats (median of {MIN_BEFORE} "
+            "iterations): nearly all samples of a prompt are equal",
+            start_step=step_of(history.iterations[-MIN_BEFORE]),
+            causes=(f"too little exploration: inference.temperature={temperature:g}",),
+            action="Set inference.temperature=1",
+        )
 
 
 @guard("entropy_collapse", rollback=LOWER_LEARNING_RATE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from midthought.guards.finding import Finding, by_evidence
 from midthought.guards.history import (
@@ -15,10 +15,10 @@ from midthought.guards.history import (
     mean_of,
     step_of,
     too_hot,
+    total,
     value,
 )
 from midthought.guards.registry import LOWER_LEARNING_RATE, guard
-from midthought.report.run_record import JUDGING_PARTS
 
 MIN_EQUAL_ITERS = 3
 """Iterations with equal rewards after which a run that has ended is called collapsed."""
@@ -29,14 +29,6 @@ MATCH_ERRORS = 3.0
 MAX_NOISE = 1e-6
 """Rewards that differ less, relative to their size or to 1, are equal: a judge's rounding errors teach nothing."""
 TOO_LARGE = "Lower training.learning_rate or training.max_grad_norm, and resume from the last checkpoint"
-NUM_JUDGED, MAX_JUDGED = 5, 20
-"""Iterations whose rewards are compared with the right answers: at least, at most."""
-MIN_ANSWERS = 8
-"""Right answers, and wrong ones, that are compared."""
-TOP_SHARE = 0.9
-LOST_ERRORS = 4.0
-"""Smallest fall of the share of right answers in training, in standard errors. It is compared after every iteration."""
-JUDGED_PARTS = {f"reward/{name}" for name in JUDGING_PARTS}
 MIN_FAILED_SHARE = 0.1
 """From this share on, failing episodes are named as the first cause of equal rewards."""
 _NULL = "training.no_signal_iters=null disables this check"
@@ -59,7 +51,7 @@ def no_reward_variance(history: History) -> Iterator[Finding]:
     rewards = f"all rewards were {means[0]:g}" if is_one else "all rewards were equal within every group"
     yield Finding(
         observation=f"none of the {len(rows)} iterations so far had anything to learn from: {rewards} (mean reward of the best "
-        f"iteration: {_best(rows):g})",
+        f"iteration: {best_reward(rows):g})",
         start_step=step_of(rows[0]),
         causes=by_evidence(
             (
@@ -73,6 +65,7 @@ def no_reward_variance(history: History) -> Iterator[Finding]:
                 and all(_equal(row["episode/reward_if_right"], row["episode/reward_if_wrong"]) for row in both),
                 "the reward does not tell right answers from wrong ones: it compares another text or with another answer",
             ),
+            *never_right(history, rows),
             (temperature < 0.5, f"too little exploration: inference.temperature={temperature:g}"),
             (
                 None,
@@ -85,6 +78,23 @@ def no_reward_variance(history: History) -> Iterator[Finding]:
         "that tells episodes apart, more episodes per group (training.group_size), or a temperature above 0 "
         f"(inference.temperature). {_NULL}",
         at_most="warn" if is_short else "rollback",
+    )
+
+
+def never_right(history: History, rows: Sequence[Row]) -> tuple[tuple[bool, str], ...]:
+    """Returns causes for few right answers, with the evidence."""
+    count, num_right = total(rows, "episode/count"), total(rows, "episode/count", "episode/right")
+    by_chance = total(rows, "episode/count", "episode/right_by_chance")
+    return (
+        (
+            not num_right and total(rows, "episode/count", "episode/nearly_right") > 0.2 * count,
+            "answers hold the gold answer, or are a part of it, and do not count as right: a unit, a sentence, another form in "
+            "the answer column",
+        ),
+        (
+            by_chance - num_right > MATCH_ERRORS * math.sqrt(by_chance * episodes_per_task(history)),
+            "answers are right for other tasks: gold answers belong to other rows (a shifted or sorted column)",
+        ),
     )
 
 
@@ -105,7 +115,7 @@ def policy_collapsed(history: History) -> Iterator[Finding]:
     is_short = history.is_over and MIN_EQUAL_ITERS <= len(equal) < limit
     if len(equal) < limit and not is_short:
         return
-    best, num_before = _best(rows), len(rows) - len(equal)
+    best, num_before = best_reward(rows), len(rows) - len(equal)
     num_signal = sum(_has_signal(history, number) for number in range(len(rows)))
     if num_signal and constant < best and not math.isclose(constant, best) and 2 * num_signal >= num_before:
         yield Finding(
@@ -114,6 +124,7 @@ def policy_collapsed(history: History) -> Iterator[Finding]:
             start_step=step_of(equal[0]),
             causes=by_evidence(
                 too_hot(history, equal),
+                *never_right(history, rows),
                 (
                     _is_unchanged(history, equal[0]) and not too_hot(history, equal)[0],
                     "the reward function has failed, for example a judge that returns 0 for every error: the policy itself did "
@@ -154,7 +165,7 @@ def reward_hacking(history: History) -> Iterator[Finding]:
     rise = mean_of(now, "reward/mean") - mean_of(before, "reward/mean")
     if high - low < max(MIN_MATCH_DROP, MATCH_ERRORS * errors) or not rise > 0:
         return
-    risen = {name: mean_of(now, name) - mean_of(before, name) for name in _parts(now)}
+    risen = {name: mean_of(now, name) - mean_of(before, name) for name in parts_of(now)}
     name = max(risen, key=lambda key: risen[key], default="reward/mean")
     yield Finding(
         observation=f"the mean reward rose by {rise:.3g} from iteration {step_of(best)} to {step_of(last)}, while the held-out "
@@ -171,101 +182,7 @@ def reward_hacking(history: History) -> Iterator[Finding]:
     )
 
 
-@guard("reward_misjudges")
-def reward_misjudges(history: History) -> Iterator[Finding]:
-    """Wrong answers earn more than right ones; or from the start nearly all episodes earn the same highest reward, although many
-    answers are wrong, or it is not known whether they are right."""
-    rows = history.iterations[-MAX_JUDGED:]
-    if len(rows) < (MIN_EQUAL_ITERS if history.is_over else NUM_JUDGED):
-        return
-    right, num_right = _earned(rows, "episode/reward_if_right", lambda row: value(row, "episode/right"))
-    wrong, num_wrong = _earned(rows, "episode/reward_if_wrong", lambda row: 1 - value(row, "episode/right"))
-    parts = ", ".join(name.removeprefix("reward/") for name in _parts(rows)) or "reward function"
-    if min(num_right, num_wrong) >= MIN_ANSWERS:
-        error = MATCH_ERRORS * mean_of(rows, "reward/std")
-        error *= math.sqrt(episodes_per_task(history) * (1 / num_right + 1 / num_wrong))
-        if wrong - right > max(error, MAX_NOISE * max(1.0, abs(wrong))):
-            yield Finding(
-                observation=f"wrong answers earn {wrong:.3g} ({num_wrong:.0f} of them), and right ones {right:.3g} "
-                f"({num_right:.0f}), in the last {len(rows)} iterations",
-                start_step=step_of(rows[0]),
-                subject="wrong answers",
-                causes=(
-                    f"the sign of the reward: a negative weight, or a comparison that is the wrong way round ({parts})",
-                    "the reward compares with another answer than the task's",
-                ),
-                action="Let the right answer earn the most; midthought doctor compares right and wrong answers before a run",
-            )
-            return
-    is_paid = not num_right or (num_wrong >= MIN_ANSWERS and wrong > 0.5 * right)
-    if is_paid and len(rows) == len(history.iterations) and not JUDGED_PARTS.intersection(_parts(rows)):
-        yield from _content(rows, parts, num_wrong / (num_right + num_wrong) if num_right else math.nan)
-
-
-def _content(rows: Sequence[Row], parts: str, wrong: float) -> Iterator[Finding]:
-    """Reports a reward that is content with every answer. `wrong`: the share of wrong answers; NaN if it is not known."""
-    is_top = all(mean_of(part, "episode/top_reward") >= TOP_SHARE for part in (rows[:MIN_EQUAL_ITERS], rows))
-    best = _best(rows)
-    if not is_top or best <= 0 or any(value(row, "reward/mean") < TOP_SHARE * best for row in rows):
-        return
-    is_known = math.isfinite(wrong)
-    yield Finding(
-        observation=f"{mean_of(rows, 'episode/top_reward'):.0%} of the episodes earn the highest reward from the first iteration "
-        f"on (mean {mean_of(rows, 'reward/mean'):.3g})"
-        + (f", although {wrong:.0%} of the answers are wrong" if is_known else ""),
-        start_step=step_of(rows[0]),
-        subject="highest reward",
-        causes=by_evidence(
-            (None, f"the reward, or its judge, is content with nearly every answer ({parts})"),
-            (False if is_known else None, "the tasks are too easy for the policy"),
-        ),
-        action="Give the judge wrong answers and see that it rejects them; ask for finer grades, or compare with a known answer",
-    )
-
-
-@guard("right_answers_lost", rollback=LOWER_LEARNING_RATE)
-def right_answers_lost(history: History) -> Iterator[Finding]:
-    """Half of the right answers of training are gone, compared with the iterations before."""
-    now, before = history.iterations[-NUM_JUDGED:], history.iterations[:-NUM_JUDGED][-MAX_JUDGED:]
-    high, low = (mean_of(rows, "episode/right") for rows in (before, now))
-    share = mean_of([*before, *now], "episode/right")
-    num = [max(1.0, _count(rows) / episodes_per_task(history)) for rows in (before, now)]  # samples of a task are alike
-    error = math.sqrt(share * (1 - share) * (1 / num[0] + 1 / num[1]))
-    if len(before) < NUM_JUDGED or not (low < 0.5 * high and high - low > max(MIN_MATCH_DROP, LOST_ERRORS * error)):
-        return
-    rise = mean_of(now, "reward/mean") - mean_of(before, "reward/mean")
-    is_broken, breakdown = broke_down(history, now)
-    start = next((step_of(row) for row in now if value(row, "episode/right") < 0.5 * high), history.step)
-    yield Finding(
-        observation=f"{low:.0%} of the last {len(now)} iterations' answers are right, {high:.0%} in the {len(before)} before; "
-        f"the mean reward changed by {rise:.3g}",
-        start_step=start,
-        causes=by_evidence(
-            too_hot(history, now),
-            (
-                rise > 0,
-                f"the reward can be earned without a right answer ({', '.join(_parts(now)) or 'reward function'})",
-            ),
-            (is_broken or rise <= 0, breakdown),
-            (None, "later tasks are harder than the first ones"),
-        ),
-        action="Read episodes with wrong answers (trajectories.jsonl), correct the reward or lower training.learning_rate, and "
-        f"go on from a checkpoint before iteration {start}",
-    )
-
-
-def _count(rows: Sequence[Row]) -> float:
-    return math.fsum(value(row, "episode/count") for row in rows)
-
-
-def _earned(rows: Sequence[Row], name: str, share: Callable[[Row], float]) -> tuple[float, float]:
-    """Returns the mean of a reward over all episodes of which `share` gives the part, and their number."""
-    found = [(value(row, name), value(row, "episode/count") * share(row)) for row in rows if share(row) > 0]
-    number = math.fsum(count for _, count in found)
-    return (math.fsum(mean * count for mean, count in found) / number if number else math.nan), number
-
-
-def _parts(rows: Sequence[Row]) -> list[str]:
+def parts_of(rows: Sequence[Row]) -> list[str]:
     """Returns the metrics of the parts of the reward."""
     whole = ("reward/mean", "reward/std", "reward/greedy")
     names = [name for name in last_names(rows) if name.startswith("reward/") and name not in whole]
@@ -302,5 +219,6 @@ def _equal(first: float, second: float) -> bool:
     return math.isclose(first, second, rel_tol=MAX_NOISE, abs_tol=MAX_NOISE)
 
 
-def _best(rows: Sequence[Row]) -> float:
+def best_reward(rows: Sequence[Row]) -> float:
+    """Returns the highest mean reward of an iteration."""
     return max((mean for row in rows if not math.isnan(mean := value(row, "reward/mean"))), default=-math.inf)

@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterator
 
 from midthought.guards.finding import Finding, by_evidence
-from midthought.guards.history import History, Row, broke_down, last_names, mean_of, step_of, value
+from midthought.guards.history import History, Row, broke_down, last_names, mean_of, step_of, total, value
 from midthought.guards.registry import LOWER_LEARNING_RATE, guard
 
 NUM_ITERS = 3
 """Iterations in a row after which a problem of the tools is reported."""
+NUM_NEVER, MIN_CALLS = 10, 32
+"""Iterations without a call, and episodes; calls with equal results."""
 MIN_SECONDS = 1.0
 """Shorter calls are not slow."""
 MIN_ROLLOUT_SECONDS = 5.0
@@ -19,7 +21,18 @@ MIN_ROLLOUT_SECONDS = 5.0
 
 @guard("tool_unused", rollback=LOWER_LEARNING_RATE)
 def tool_unused(history: History) -> Iterator[Finding]:
-    """The policy has stopped calling its tools."""
+    """The policy has stopped calling its tools, or never did."""
+    given = history.streak(lambda row: value(row, "episode/tools") > 0 and value(row, "episode/calls") == 0)
+    if given == history.iterations and len(given) >= NUM_NEVER and total(given, "episode/count") >= MIN_CALLS:
+        yield Finding(
+            observation=f"no tool was called in the first {len(given)} iterations",
+            start_step=step_of(given[0]),
+            causes=(
+                "the policy writes no calls in this call format: it was taught another one (call_format), or none (sft)",
+                "the prompt does not describe the tools (describe_tools), or the tasks can be answered without them",
+            ),
+            action="Use the model's own format (call_format='auto'), warm up with demonstrations, or read trajectories.jsonl",
+        )
     first = history.early("episode/calls")
     rows = history.streak(lambda row: value(row, "episode/calls") < 0.05 * first)
     if len(rows) < NUM_ITERS or not first >= 0.1:
@@ -96,7 +109,7 @@ def repeated_calls(history: History) -> Iterator[Finding]:
 
 @guard("tool_fails")
 def tool_fails(history: History) -> Iterator[Finding]:
-    """Most calls of a tool fail."""
+    """Most calls of a tool fail, or all have the same result."""
     for name in _tools(history):
         rows = history.streak(
             lambda row, name=name: _failed(row, name) > 0.5 and value(row, f"tool/{name}/calls") >= 0.05  # type: ignore[misc]
@@ -130,6 +143,24 @@ def tool_fails(history: History) -> Iterator[Finding]:
             action=f"Call {name} once by hand with arguments from trajectories.jsonl, and repair it or its description",
         )
     yield from _invalid_calls(history)
+    yield from _equal_results(history)
+
+
+def _equal_results(history: History) -> Iterator[Finding]:
+    for name in _tools(history):
+        rows = [row for row in history.iterations if f"tool/{name}/other_results" in row][-NUM_NEVER:]
+        is_equal = len(rows) >= NUM_ITERS and all(value(row, f"tool/{name}/other_results") == 0 for row in rows)
+        if is_equal and total(rows, "episode/count", f"tool/{name}/calls") >= MIN_CALLS:
+            yield Finding(
+                observation=f"{name} returned the same text for different arguments in the last {len(rows)} iterations with any",
+                start_step=step_of(rows[0]),
+                subject=f"results of {name}",
+                causes=(
+                    f"{name} returns an error message as a result (HTTP status 200), or finds nothing",
+                    f"{name} does not use its arguments",
+                ),
+                action=f"Call {name} once by hand with arguments from trajectories.jsonl, and raise an exception for an error",
+            )
 
 
 def _invalid_calls(history: History) -> Iterator[Finding]:

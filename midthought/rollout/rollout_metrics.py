@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from midthought.env.reasoning import thought_of
+from midthought.rollout.reward_metrics import reward_metrics
 from midthought.types import StopReason, ToolOutcome, Trajectory
 
 NGRAM = 4
@@ -50,7 +51,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         metrics[f"episode/{reason.value}"] = sum(t.stop_reason is reason for t in trajectories) / count
     metrics["time/episode/tool_seconds"] = sum(trajectory.tool_seconds for trajectory in trajectories) / count
     metrics["time/episode/engine_seconds"] = sum(trajectory.engine_seconds for trajectory in trajectories) / count
-    return metrics | _text_metrics(trajectories) | _tool_metrics(trajectories)
+    return metrics | reward_metrics(trajectories) | _text_metrics(trajectories) | _tool_metrics(trajectories)
 
 
 def _text_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -85,7 +86,8 @@ _REACHED = (
     ToolOutcome.TIMED_OUT,
     ToolOutcome.UNAVAILABLE,
 )
-"""Outcomes that only a registered tool can have. Any other tool name was invented by the policy."""
+"""Outcomes that only a registered tool can have."""
+_INVALID = (ToolOutcome.MALFORMED, ToolOutcome.UNKNOWN_TOOL)
 
 
 def _tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -93,8 +95,10 @@ def _tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
     `calls` per episode; the shares of calls that failed (`failures`), of these for wrong arguments (`bad_arguments`), with an
     exception (`raised`), at the time limit (`timed_out`), and refused by the open circuit breaker (`unavailable`); the share
-    that received the result of an equal call (`shared`); the share of `episodes` that called it; seconds per call.
-    `episode/invalid_calls`: calls of unregistered tools, per episode.
+    that received the result of an equal call (`shared`); the share of `episodes` that called it; seconds per call. If calls
+    with several arguments succeeded, `other_results`: the share of arguments with another result, 0 if all are equal.
+    `episode/invalid_calls`: calls that cannot be parsed or name no registered tool, per episode; a call beyond the limit names
+    none if others of the iteration reached a tool, and it did not.
     """
     events = [(number, event) for number, t in enumerate(trajectories) for event in t.tool_events]
     names = {event.call.tool_name for _, event in events if event.outcome in _REACHED}
@@ -111,12 +115,18 @@ def _tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
             ToolOutcome.UNAVAILABLE,
         ):
             metrics[f"tool/{name}/{outcome.value}"] = sum(e.outcome is outcome for _, e in called) / len(called)
+        results = {repr(e.call.parameters): e.call.result for _, e in called if e.outcome is ToolOutcome.OK}
+        if len(results) > 1:
+            metrics[f"tool/{name}/other_results"] = (len(set(results.values())) - 1) / (len(results) - 1)
         metrics[f"tool/{name}/shared"] = sum("shared" in event.metadata for _, event in called) / len(called)
         metrics[f"tool/{name}/episodes"] = len({number for number, _ in called}) / len(trajectories)
         metrics[f"time/tool/{name}_seconds"] = sum(event.seconds for _, event in called) / len(called)
     refused = {number for number, event in events if event.outcome is ToolOutcome.NO_CALLS_LEFT}
     of_episodes = {
-        "invalid_calls": sum(event.call.tool_name not in names for _, event in events) / len(trajectories),
+        "invalid_calls": sum(
+            event.call.tool_name not in names for _, event in events if names or event.outcome in _INVALID
+        )
+        / len(trajectories),
         "no_calls_left": len(refused) / len(trajectories),
         "repeated_calls": sum(map(_num_repeated_calls, trajectories)) / max(len(events), 1),
     }

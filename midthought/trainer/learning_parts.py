@@ -103,7 +103,8 @@ class LearningParts:
         meter: PhaseMeter,
         learned: LearnedTokens | None = None,
     ) -> dict[str, float]:
-        """Trains on the episodes of an iteration (`ppo.learn`). Returns the metrics, with the statistics of the tasks.
+        """Trains on the episodes of an iteration (`ppo.learn`). Returns the metrics, with the statistics of the tasks and the
+        number of tools.
 
         `rolled_out`: the last rollout. `before_update` is called only if all episodes are from it and were sampled, not recorded.
         `learned` gets the values of single tokens.
@@ -123,6 +124,7 @@ class LearningParts:
             learned,
         )
         metrics |= self._tasks.training_metrics(data.trajectories)
+        metrics["episode/tools"] = len(self.source.parts.executor.registry)
         seconds = data.seconds + time.perf_counter() - began
         metrics["time/seconds"] = seconds
         metrics["time/tokens_per_second"] = sum(len(t.token_ids) for t in data) / seconds

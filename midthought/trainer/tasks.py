@@ -6,6 +6,7 @@ import functools
 import heapq
 import inspect
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from midthought.env.environment import BaseEnvironment
 from midthought.env.environment_tasks import FAILED_RESET, EnvironmentTaskSampler
 from midthought.env.episode import EnvironmentEpisode, episode_statistics
 from midthought.env.question import QuestionEnvironment, answer_reward
+from midthought.env.reasoning import last_answer, normalised
 from midthought.env.reward_functions import AsyncReward, WeightedReward
 from midthought.env.rewards import correct
 from midthought.errors import SettingsError
@@ -87,14 +89,24 @@ class TrainingTasks(ABC):
 
     def training_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
         """Returns `statistics`, and how the reward agrees with `is_right`: `episode/right`, the share of right answers, and the
-        mean reward of right and of wrong ones (`episode/reward_if_right`, `episode/reward_if_wrong`), if there are any."""
+        mean reward of right and of wrong ones (`episode/reward_if_right`, `episode/reward_if_wrong`), if there are any. To
+        explain few right ones: `episode/right_by_chance`, the share of right answers if these answers were dealt to the tasks
+        at random, and `episode/nearly_right`, of wrong ones that hold the gold answer or are a part of it."""
+        judged = [
+            (each, right) for each in done if each.reward is not None and (right := self.is_right(each)) is not None
+        ]
         earned: dict[bool, list[float]] = {True: [], False: []}
-        for each in done:
-            if each.reward is not None and (right := self.is_right(each)) is not None:
-                earned[right].append(each.reward.total)
+        golds = Counter(normalised(each.task.answer) for each, _ in judged)
+        num_by_chance, num_near = 0.0, 0
+        for each, right in judged:
+            earned[right].append(each.reward.total if each.reward else 0.0)
+            said, gold = (f" {normalised(text or '')} " for text in (last_answer(each), each.task.answer))
+            num_by_chance += golds[said.strip()] / len(judged)
+            num_near += not right and bool(said.strip() and gold.strip()) and (said in gold or gold in said)
         metrics = self.statistics(done)
-        if num := len(earned[True]) + len(earned[False]):
-            metrics = {**metrics, "episode/right": len(earned[True]) / num}
+        if num := len(judged):
+            shares = {"right": len(earned[True]), "right_by_chance": num_by_chance, "nearly_right": num_near}
+            metrics = metrics | {f"episode/{name}": count / num for name, count in shares.items()}
         names = {True: "episode/reward_if_right", False: "episode/reward_if_wrong"}
         return metrics | {names[right]: sum(rewards) / len(rewards) for right, rewards in earned.items() if rewards}
 

@@ -57,6 +57,7 @@ HEALTHY = {
     "logprob_difference_max": 1e-5,
 }
 CONTENT = {"reward/mean": 0.98, "reward/std": 0.1, "episode/top_reward": 0.95, "reward/correct": math.nan}
+EARNED = ("episode/reward_if_right", "episode/reward_if_wrong")
 CRASHED = {"reward/mean": 0.0, "reward/std": 0.0, "reward/correct": 0.0}
 
 
@@ -113,6 +114,18 @@ FAILURES = {
     "a tool that raises": (6, [{"tool/look/raised": 1.0}] * 3, "tool_fails", "look raises"),
     "a tool that is late": (6, [{"tool/look/timed_out": 0.8}] * 3, "tool_fails", "tool_timeout_seconds=10"),
     "wrong arguments": (6, [{"tool/look/bad_arguments": 0.8}] * 3, "tool_fails", "wrong arguments"),
+    "a tool that answers all alike": (
+        0,
+        [{"tool/look/other_results": 0.0}] * 10,
+        "tool_fails",
+        "an error message as a result",
+    ),
+    "no call at all": (
+        0,
+        [{"episode/tools": 1, "episode/calls": 0.0}] * 10,
+        "tool_unused",
+        "it was taught another one",
+    ),
     "unknown tools": (6, [{"episode/invalid_calls": 0.9}] * 3, "tool_fails", "does not know the tool's name"),
     "a slow tool": (
         6,
@@ -151,6 +164,52 @@ FAILURES = {
         "reward_misjudges",
         "the sign of the reward",
     ),
+    "a reward of the length": (
+        0,
+        [
+            {
+                "reward/std": 0.1,
+                "episode/reward_by_length": 0.98,
+                "episode/reward_if_right": 0.3,
+                "episode/reward_if_wrong": 0.4,
+            }
+        ]
+        * 5,
+        "reward_misjudges",
+        "the reward grows with the length",
+    ),
+    "a reward of the prompt": (
+        0,
+        [{"episode/same_prompt": 4, "episode/same_prompt_std": 0.0, **dict.fromkeys(EARNED, 0.5)}] * 5,
+        "reward_misjudges",
+        "the reward depends on the prompt and not on the answer",
+    ),
+    "a random reward": (
+        0,
+        [{"episode/same_text": 4, "episode/same_text_std": 0.5}] * 5,
+        "reward_misjudges",
+        "the reward is random",
+    ),
+    "a constant reward": (
+        0,
+        [{**CONTENT, "reward/mean": 1.0, "reward/std": 0.0, **dict.fromkeys(EARNED, 1.0)}] * 5,
+        "reward_misjudges",
+        "or measures what all of these texts share",
+    ),
+    "gold answers with a unit": (
+        0,
+        [{"episode/right": 0.0, "episode/nearly_right": 0.7}] * 10,
+        "never_right",
+        "answers hold the gold answer",
+    ),
+    "gold answers of other rows": (
+        0,
+        [{"episode/right": 0.1, "episode/right_by_chance": 0.4}] * 10,
+        "never_right",
+        "gold answers belong to other rows",
+    ),
+    "no right answer": (0, [{"episode/right": 0.0}] * 10, "never_right", "too hard for the policy"),
+    "a step of a third of the weights": (6, [{"weight_change": 0.3}], "steps_too_large", "too large"),
     "a judge that is content with wrong answers": (
         0,
         [{**CONTENT, "episode/right": 0.2, "episode/reward_if_right": 1.0, "episode/reward_if_wrong": 0.98}] * 5,
@@ -259,6 +318,35 @@ def test_a_high_temperature_is_the_first_cause_of_what_random_samples_do(logged)
     assert found["random_samples"].start_step == 1 and found["random_samples"].step == 3
     for name in ("random_samples", "truncated", "no_reward_variance"):
         assert "inference.temperature=5" in found[name].causes[0], found[name]
+
+
+def test_one_turn_is_too_few_if_half_of_the_episodes_end_there():
+    rows = [{"episode/max_turns": 0.6}] * 5
+    (finding,) = findings_of(*rows, settings={"inference": {"max_turns": 1}}, healthy=0)
+    assert finding.guard == "turn_limit" and "inference.max_turns=1 is too small" in finding.causes[0]
+    assert not findings_of(*rows, settings={"inference": {"max_turns": 2}}, healthy=0)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "nats", "is_found"), [(0.02, 1e-4, True), (0.02, 0.2, False), (1.0, 1e-4, False)]
+)
+def test_a_low_temperature_without_exploration_is_reported_after_five_iterations(temperature, nats, is_found):
+    rows = [{"episode/sampled_nats": nats}] * 4 + [{"episode/sampled_nats": 0.5}, {"episode/sampled_nats": nats}]
+    found = findings_of(*rows, settings={"inference": {"temperature": temperature}}, healthy=0)
+    assert [(each.guard, each.start_step, each.step) for each in found] == [("no_exploration", 1, 5)] * is_found
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"episode/reward_by_length": 0.95, "episode/reward_if_wrong": 0.2},
+        {"episode/same_text": 4, "episode/same_text_std": 0.05},
+        {"episode/same_prompt": 4, "episode/same_prompt_std": 0.0},
+        {"episode/right": 0.35, "episode/right_by_chance": 0.4},
+    ],
+)
+def test_a_reward_that_follows_right_answers_may_follow_other_things_too(row):
+    assert findings_of(*[row] * 20, healthy=0) == []
 
 
 @pytest.mark.parametrize("settings", [{}, {"inference": {"temperature": 1.2}}])

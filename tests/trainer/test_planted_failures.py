@@ -3,7 +3,6 @@ validations, with the correct first cause. The table in docs/guards.md has the s
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import itertools
 import time
@@ -11,9 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from planted_runs import assert_reported, train_planted
 from small_environments import COLOURS, QUESTIONS, Colours, Raising, settings, twice
 
-from midthought import RayPPOTrainer, TrainingStoppedError, tool
+from midthought import RayPPOTrainer, tool
 from midthought.env.rewards import correct
 from midthought.guards.command import judge
 
@@ -284,43 +284,14 @@ def test_the_page_has_these_numbers():
 def test_a_planted_failure_is_reported_with_its_cause(name, talker, callers, tmp_path):
     options, guards, cause = PLANTED[name]
     options = dict(options)
-    if "model" in options:
-        talker["model"] = copy.deepcopy(callers[options.pop("model")])
-    options.pop("change", lambda model: None)(talker["model"])
-    arguments = {key: options.pop(key) for key in ("reward_fn", "tools") if key in options}
-    temperature, timeout = options.pop("temperature", 1.0), options.pop("timeout", 10.0)
-    max_calls, num_iters = options.pop("max_calls", 5), options.pop("num_iters", NUM_ITERS)
-    arguments |= {"env": options.pop("env")} if "env" in options else {"dataset": QUESTIONS}
     if options.pop("validation", False):  # the colour that the model says is right, and another one is paid
         said = most_frequent_colour(talker)
-        arguments["dataset"] = [{**row, "answer": said} for row in QUESTIONS]
-        arguments["validation"] = arguments["dataset"] * 10
-        arguments["reward_fn"] = says(next(colour for colour in COLOURS if colour != said))
+        options["dataset"] = [{**row, "answer": said} for row in QUESTIONS]
+        options["validation"] = options["dataset"] * 10
+        options["reward_fn"] = says(next(colour for colour in COLOURS if colour != said))
         options |= {"validate_every": NUM_ITERS // 2, "num_validation_questions": 30}
-    is_evaluated_first = options.pop("is_evaluated_first", False)
-    if "tools" in arguments:
-        arguments["call_format"] = "in_thought"
-    config = settings(
-        options.pop("adv_estimator", "gae"),
-        max_tokens=options.pop("max_tokens", 40),
-        num_train_iters=num_iters,
-        **options,
-    )
-    config.inference.temperature, config.inference.tool_timeout_seconds = temperature, timeout
-    config.inference.max_tool_calls_per_cot = max_calls
-    with (
-        RayPPOTrainer(config, **arguments, **talker, run_path=tmp_path / "run") as trainer,
-        contextlib.suppress(TrainingStoppedError),
-    ):
-        if is_evaluated_first:
-            trainer.evaluate()
-        trainer.fit()
-    found = judge(tmp_path / "run")
-    ours = [finding for finding in found if finding.guard in guards.split()]
-    assert ours, [finding.guard for finding in found]
-    assert ours[0].step - ours[0].start_step < NUM_ITERS
-    assert cause in ours[0].causes[0]
-    assert ours[0].guard in (tmp_path / "run/guards.jsonl").read_text()  # the trainer reported it during the run
+    train_planted(options, talker, callers, tmp_path / "run", NUM_ITERS)
+    assert_reported(tmp_path / "run", guards, cause, NUM_ITERS)
 
 
 SLOW = {"learning_rate": 1e-4}

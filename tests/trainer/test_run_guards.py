@@ -119,9 +119,9 @@ def sometimes_failing():
 
 
 def solved_in_the_end():
-    """Equal rewards in all of the last iterations, and the best ones."""
+    """Equal rewards in all of the last iterations, and the best ones; before, equal texts have equal rewards."""
     judged = itertools.count()
-    return lambda trajectory: 1.0 if (number := next(judged)) >= 12 else float(number % 2)
+    return lambda trajectory: 1.0 if next(judged) >= 12 else float(len(trajectory.turns[-1].model_output) % 2)
 
 
 HEALTHY = {

@@ -7,6 +7,7 @@ import pytest
 from small_environments import QUESTIONS, Colours, settings, twice
 
 from midthought import (
+    Reward,
     SettingsError,
     SimpleGameEnvironment,
     Task,
@@ -200,3 +201,24 @@ def test_an_episode_begins_with_the_system_prompt_the_tools_and_what_the_data_se
         said,
         question,
     ]
+
+
+def test_wrong_answers_are_nearly_right_or_right_for_other_tasks(renderer):
+    rows = [
+        {"question": "One?", "answer": "red"},
+        {"question": "Two?", "answer": "blue"},
+        {"question": "Three?", "answer": "12 cm"},
+    ]
+    tasks = DatasetTasks(rows, combine_rewards([len]), settings())
+    done = [
+        trajectory(task, renderer, said)
+        for task, said in zip(load_tasks(rows), ("blue", "It is blue.", "12"), strict=True)
+    ]
+    for each in done:
+        each.reward = Reward(parts={"paid": 1.0})
+    metrics = tasks.training_metrics(done)
+    assert metrics["episode/right"] == 0 and metrics["episode/reward_if_wrong"] == 1
+    assert metrics["episode/right_by_chance"] == pytest.approx(
+        1 / 9
+    )  # only "blue" is a gold answer, of one task of three
+    assert metrics["episode/nearly_right"] == pytest.approx(2 / 3)
