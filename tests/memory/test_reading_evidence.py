@@ -227,3 +227,29 @@ def test_turns_without_names_an_email_and_articles_are_reported(read):
     assert email.is_doubtful and "it may be an e-mail" in " ".join(email.doubts)
     entries = [{"author": name, "title": f"Bell {n}", "content": text} for n, (name, text) in enumerate(TURNS)]
     assert read(json.dumps(entries), "c.json").is_doubtful
+
+
+def test_a_printed_hearing_with_titled_names_and_wrapped_lines(read):
+    names = ("The Chairman", "Mr. Reece", "Ms. Lee of Texas")
+    said_by = [(names[n % 3], f"{text} To {'abcdefghijklmnopqrstuvwxyz'[n] * 3}.") for n, text in enumerate(TEXTS * 3)]
+    body = "".join(
+        f"    {name}. {text}\nI thank the gentleman for all of this, as far\nas I know.\n    It was\nso, at that time.\n"
+        for name, text in said_by
+    )
+    front = "[House Hearing, 110 Congress]\n\n         THE BELL AND THE TIDE\n\n" + "\n".join(
+        f"ANN {letter}. LEE, North Carolina          BOB {letter}. REECE, Florida"
+        for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    )
+    front += "\n" + "".join(f"    Opening statement of Reece{'.' * 30}  {n}\n" for n in range(30))
+    end = "    [Whereupon, at 3:51 p.m., the hearing was adjourned.]\n\n            A P P E N D I X\n\nAnother statement.\n"
+    expected = [
+        (name, f"{text} I thank the gentleman for all of this, as far as I know. It was so, at that time.")
+        for name, text in said_by
+    ]
+    for name, written in (
+        ("a.txt", "{}"),
+        ("a.htm", "<html>\n<title> - A BELL</title>\n<body><pre>\n{}</pre></body></html>\n"),
+    ):
+        transcript = read(written.format(front + "\n\n" + body + end), name)
+        assert said(transcript) == expected
+        assert not transcript.is_doubtful, transcript.doubts

@@ -73,6 +73,7 @@ _AFTER_TRANSCRIPT = regex.compile(
     r"action items(?: recap)?|next steps|"
     r"key (?:takeaways|points)|resources mentioned|leave a (?:comment|reply)|comments?(?: \(\d{1,4}\))?|"
     r"(?:related|recent|more) (?:posts|episodes|articles)|you may also like|share this|"
+    r"[\[(]whereupon\b.{0,200}\b(?:adjourned|concluded)\b.{0,20}|"
     r"this (?:article|page|post) is a transcript .{0,900})[\s:*_]*"
 )
 _QUESTION = regex.compile(r"[QA]\.\s+\S")

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from midthought.memory.formats.columns import are_labels
 from midthought.memory.formats.line_candidates import Row
-from midthought.memory.formats.line_reading import read_rows
+from midthought.memory.formats.line_reading import read_rows, rows_of
 from midthought.memory.formats.markdown import SPEAKER
 from midthought.memory.formats.reading import Reading, Skipped, name_of
 from midthought.memory.formats.registry import transcript_format
@@ -69,6 +69,10 @@ def read_html(text: str) -> Reading:
             len(said.split()) for _, _, said in pieces
         ):
             return Reading(title, segments)
+    written = _preformatted(pieces)
+    if 2 * len(written.split()) > sum(len(said.split()) for _, _, said in pieces):
+        reading = read_rows(rows_of(written), mark_times)
+        return reading._replace(title=title or reading.title)
     aside = [
         Skipped(said, "not the content of the page") for match in _ASIDE.finditer(text) if (said := _words(match[2]))
     ]
@@ -156,6 +160,15 @@ def _elements(pieces: list[tuple[bool, str, str]], wanted: tuple[str, ...]) -> l
             elements.append(("" if closes else tag, []))
         elements[-1][1].append(said)
     return [(tag, " ".join(" ".join(said).split())) for tag, said in elements]
+
+
+def _preformatted(pieces: list[tuple[bool, str, str]]) -> str:
+    """Returns what is written in `<pre>`, in its lines."""
+    depth, written = 0, []
+    for closes, tag, said in pieces:
+        depth += (1 - 2 * closes) * (tag == "pre")
+        written.append(said if depth > 0 else "")
+    return "".join(written)
 
 
 def _cited(pieces: list[tuple[bool, str, str]]) -> list[Segment]:

@@ -50,6 +50,8 @@ _MAX_BLANK_SHARE = 0.1
 _MAX_END_SHARE = 0.25
 _MAX_TITLE_WORDS = 15
 _MAX_TITLE_ROWS = 5
+_MIN_CAPITALS_SHARE = 0.6
+_LEADERS = re.compile(r"\.{5}|(?:\. ){5}")
 
 
 def read_rows(
@@ -207,9 +209,21 @@ def _without_number(key: str) -> str:
 
 def _is_speech(preface: Sequence[Row], rows: Sequence[Row], *, has_fields: bool) -> bool:
     """Whether text before the first named turn is so long that it is no description; longer ones follow header fields."""
-    spoken = sum(word_count(row.text) for row in preface if row.mark != "#")
+    paragraphs: list[list[str]] = []
+    for row in preface:
+        if row.mark != "#":
+            paragraphs += [[]] if row.after_blank or not paragraphs else []
+            paragraphs[-1].append(row.text)
+    spoken = sum(word_count(text) for lines in paragraphs if not _is_list(text := " ".join(lines)))
     share = 0.5 if has_fields else 0.2
     return spoken > 400 or spoken > max(60, share * sum(word_count(row.text) for row in rows))
+
+
+def _is_list(text: str) -> bool:
+    """Whether a paragraph is a title, a table of contents or a list of names: most of its words have capitals."""
+    words = [word for word in text.split() if word[0].isalpha()]
+    num_capitals = sum(word[0].isupper() for word in words)
+    return bool(_LEADERS.search(text)) or (len(words) > 2 and num_capitals > _MIN_CAPITALS_SHARE * len(words))
 
 
 def _segments(

@@ -14,7 +14,7 @@ from itertools import islice, pairwise, takewhile
 from typing import NamedTuple
 
 from midthought.memory.formats.line_candidates import Row, is_annotation, key_of
-from midthought.memory.formats.line_heads import Head, is_label
+from midthought.memory.formats.line_heads import TITLES, Head, is_label
 from midthought.memory.formats.scripts import ends_sentence, folded, word_count
 from midthought.memory.turns import CLOCK, clock_time
 
@@ -53,6 +53,13 @@ _MIN_SHARE = 0.9
 _MIN_SHARE_OF_BLANKS = 0.95
 _MIN_SHARE_OF_SENTENCES = 0.8
 _MAX_MAIN_SHARE = 0.85
+_MIN_LABELS, _MIN_TITLED = 0.08, 0.02
+"""Shares of the rows that labels start."""
+_TITLE = re.compile(rf"(?i){TITLES}")
+_WITH_TITLE = re.compile(
+    rf"(?i)(?:{TITLES}\.|the|(?:vice )?chair\w*|senator|representative|secretary|governor|president|judge|justice|general|"
+    r"admiral|director|mayor|commissioner|minister|deputy|lord|sir)\s\S"
+)
 INDUCED = "induced"
 """The style of such a notation."""
 
@@ -92,6 +99,8 @@ class Notation:
     is_certain: bool = False
     """Whether the labels start nearly all units of the text, are few, recur and alternate."""
 
+    is_titled: bool = False
+    """Whether nearly all labels have a title, as in `Mr. Lee. I thank you`."""
     num_named: int = 0
     """Turns whose labels have the shape of names and are no words of the text."""
     num_names: int = 0
@@ -153,6 +162,8 @@ def once_labelled(notation: Notation) -> tuple[dict[int, Head], dict[int, Head]]
     doubtful: dict[int, Head] = {}
     for place, head in notation.others.items():
         name = head.name or ""
+        if notation.is_titled and not (first < place and is_label(name)):
+            continue
         if is_label(name.removesuffix(f" {word}") if word else name) and name.endswith(word):
             turns[place] = head
         elif first < place < last and len(name.split()) <= _MAX_ONCE_WORDS:
@@ -254,7 +265,7 @@ def _supported(
     unlabelled: dict[int, Span] = {}
     kept: Counter[str] = Counter()
     for place, found in labels.items():
-        number = 0
+        bare = number = int(len(found) > 1 and bool(_TITLE.fullmatch(found[0])))  # `Mr` in `Mr. Lee. Yes.`
         while (
             number + 1 < len(found)
             and counts[found[number + 1]] > 1
@@ -265,22 +276,29 @@ def _supported(
             labelled[place] = spans[place][number]
             kept[found[number]] += 1
         elif (place in start_rows or rows[place].after_blank) and not is_annotation(found[0]):
-            unlabelled[place] = spans[place][0]
+            unlabelled[place] = spans[place][bare]
     if 2 * sum(rows[place].num_bold > 0 for place in labelled) > len(labelled):  # of bold labels, only these
         labelled = {place: span for place, span in labelled.items() if rows[place].num_bold > 0}
         unlabelled = {place: span for place, span in unlabelled.items() if rows[place].num_bold > 0}
         kept = Counter(key_of(rows[place].text[span.start : span.end]) for place, span in labelled.items())
     if len(kept) < 2 or kept.total() < 2 * len(kept):
         return None
+    num_titled = sum(count for label, count in kept.items() if _WITH_TITLE.match(label))
+    is_titled = sep.startswith(".") and num_titled >= _MIN_SHARE * kept.total()
     heads, others = (
-        {place: _head(rows[place].text, span) for place, span in found.items()} for found in (labelled, unlabelled)
+        {
+            place: head
+            for place, span in found.items()
+            if (head := _head(rows[place].text, span)) and (not is_titled or _WITH_TITLE.match(head.name or ""))
+        }
+        for found in (labelled, unlabelled)
     )
+    kept = Counter(key_of(head.name or "") for head in heads.values()) if is_titled else kept
     first, last = min(heads), max(heads)
     num_within = bisect_right(starts, last) - bisect_left(starts, first)
     share = sum(place in start_rows for place in heads) / max(1, num_within)
-    notation = Notation(
-        lead, sep, heads, others, kept, share, not _WEAK_SIGNS.issuperset(sep) or bool(_DASH.search(sep))
-    )
+    is_strong = is_titled or not _WEAK_SIGNS.issuperset(sep) or bool(_DASH.search(sep))
+    notation = Notation(lead, sep, heads, others, kept, share, is_strong, is_titled=is_titled)
     if all(head.rest.endswith("|") for head in heads.values()):  # the end of a table's row
         notation.heads, notation.others = (
             {place: head._replace(rest=head.rest.rstrip("| ")) for place, head in found.items()}
@@ -306,7 +324,10 @@ def _is_certain(notation: Notation, rows: Sequence[Row]) -> bool:
     is_wrapped = (
         after_end >= _MIN_SHARE * num
         and num > _MIN_HEADS
-        and (notation.share >= 0.4 or (are_labels and num >= 0.08 * len(rows)))
+        and (
+            notation.share >= 0.4
+            or (are_labels and num >= (_MIN_TITLED if notation.is_titled else _MIN_LABELS) * len(rows))
+        )
     )
     return notation.share >= _MIN_SHARE or is_wrapped
 
