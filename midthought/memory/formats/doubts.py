@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
 from midthought.memory.formats.header_fields import is_known_key, is_role_key
+from midthought.memory.formats.label_doubts import doubtful_labels
 from midthought.memory.formats.line_candidates import (
     ODD,
     WEAK,
@@ -19,26 +20,15 @@ from midthought.memory.formats.line_candidates import (
     is_name_list,
     key_of,
 )
-from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_exclamation, is_label
+from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_exclamation
 from midthought.memory.formats.notations import Notation
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role, word_count
 
 _MAX_OTHER_SHARE = 0.01
 """Share of lines that start like turns and were read as text, of the turns, from which on a file is doubtful."""
-_WORD = re.compile(r"[^\W\d_]{2,}")
 _TIME_INSIDE = re.compile(r"\d{1,2}:\d{1,2}(?::\d|\b)|.{0,30}-->")
-_NOTE = re.compile(r"\s?\([^()]*\)$")
-_THING = re.compile(r"an? [^\W\d_]{2,} ?[^\W\d_]*(?<!member)(?<!voice)")
-"""Labels such as `a recorded vote`."""
-_DIALOG = frozenset({"q", "a", "question", "answer"})
-_LETTERED = re.compile(r"[B-P]\.\s")
-_CLAUSE_ENDS = (";", "；", ",", "，")
-_MAX_HYPHENS = 3
 _MAX_QUESTIONS_SHARE = 0.7
-_FIRST_NUMBER = re.compile(r"\d+\s+[^\W\d_]")
-_LAST_NUMBER = re.compile(r"\W?\d+$")
-_INNER_NUMBER = re.compile(r"\d+(?=.*[^\W\d_])")
 _ENDS = (".\n", "!\n", "?\n", "…\n")
 """Ends of short lines that are whole sentences, such as `Okay.`"""
 _NUMBERED_LINE = re.compile(r"\(?\d{1,2}[.)]\s")
@@ -48,9 +38,7 @@ _MIN_WORDS_PER_LINE = 2.0
 _MIN_ROWS = 4
 _MIN_NAMES = 6
 _MIN_NAMES_SHARE = 0.1
-_MAX_FIELD_WORDS = 12
 _MOST = 0.8
-_MAX_LABEL_WORDS = 4
 _SHORT_WORDS = 3
 _TOO_SHORT = 2.5
 """Words per line with a time, below which the lines have labels or codes, not speech."""
@@ -98,17 +86,8 @@ def judge_named(
         if place - 1 not in layout.heads or layout.heads[place - 1].rest.strip()  # else: said by that speaker
         if not (is_role_key(key_of(head.name or "")) and is_name_list(head.rest))
     }
-    if alone := _unknown_labels(layout, rows, labels):
-        layout.doubt(f"labels that may be no speakers: {', '.join(map(repr, alone[:3]))}", 0.3)
-    if odd := _odd_labels(labels, rows):
-        layout.doubt(f"labels that may be no names: {odd[0]!r}", 0.3)
-    first = layout.heads[places[0]]
-    if (
-        is_role_key(key_of(first.name or ""))
-        and labels[key_of(first.name or "")] == 1
-        and _names_one(first.rest, labels)
-    ):
-        layout.doubt(f"a line may say who speaks, not what: {first.name!r}", 0.3)
+    if odd := doubtful_labels(layout, rows):
+        layout.doubt(f"labels that may be no speakers: {', '.join(map(repr, odd[:3]))}", 0.3)
     if layout.leftovers:
         layout.doubt(f"may be no part of a turn: {layout.leftovers[0][:40]!r}", 0.3)
     if others:
@@ -122,87 +101,10 @@ def judge_named(
         layout.doubt(what, 0.3 if is_alike or len(others) >= _MAX_OTHER_SHARE * len(places) else 0.05)
 
 
-def _unknown_labels(layout: Layout, rows: Sequence[Row], counts: Counter[str]) -> list[str]:
-    """Returns the labels that occur once and are unlike a name: a line of many words, or before a few words that are no
-    sentence, as in a title with a colon, if not all words of the label occur elsewhere."""
-    places = sorted(layout.heads)
-    recurring = [place for place in places if counts[key_of(layout.heads[place].name or "")] > 1]
-    if not recurring:
-        return []
-    words = Counter(word for row in rows for word in set(_WORD.findall(row.text.casefold())))
-    things = [label for label in counts if _THING.fullmatch(label)]
-    found = [*_repeated_labels(layout), *things]
-    for place in places:
-        name, rest = name_of(layout.heads[place].name or ""), layout.heads[place].rest
-        if counts[name.casefold()] > 1 or (bare_style(layout.style) in TIMED_STYLES and place > recurring[0]):
-            continue
-        is_line = len(name.split()) > _MAX_LABEL_WORDS and (
-            not is_label(_NOTE.sub("", name)) or (place == places[0] and not rest.strip())
-        )
-        is_title = 0 < len(rest.split()) <= _MAX_FIELD_WORDS and not ends_sentence(rest)
-        is_new = any(words[word] < 2 for word in _WORD.findall(name.casefold()))
-        is_strong = layout.style.startswith("bold ")
-        if is_line or (is_title and is_new and not is_strong):
-            found.append(name)
-    return found
-
-
 def _is_short_field(head: Head) -> bool:
     """Whether the row is a field with a short value, such as `Duration: 0 minutes`."""
     is_short = 0 < len(head.rest.split()) <= _SHORT_WORDS and not ends_sentence(head.rest)
     return is_short and is_known_key(head.name or "") and not is_role_key(head.name or "")
-
-
-def _odd_labels(labels: Counter[str], rows: Sequence[Row]) -> list[str]:
-    """Returns labels that hold the number of a turn or a cell of a table, codes, a label that occurs once among questions and
-    answers, and the letters of sections (`A.`, `B.`, `C.`)."""
-    masked = Counter(_INNER_NUMBER.sub("#", label) for label in labels)
-    recurring = {label for label, count in labels.items() if count > 1}
-    is_dialog = bool(recurring) and recurring <= _DIALOG
-    numbered = [
-        label for label, count in labels.items() if _LAST_NUMBER.search(label) and count == 1 and not is_role(label)
-    ]
-    if len(numbered) > max(2, 0.5 * len(labels)) and len({_LAST_NUMBER.sub("", label) for label in numbered}) == 1:
-        return numbered
-    if labels.keys() <= _DIALOG and sum(bool(_LETTERED.match(row.text)) for row in rows) > 1:
-        return [*labels]
-    return [
-        label
-        for label, count in labels.items()
-        if "|" in label
-        or label[-1:] in _CLAUSE_ENDS
-        or label.count("-") + label.count("_") > _MAX_HYPHENS
-        or (
-            count == 1
-            and (
-                _FIRST_NUMBER.match(label)
-                or (is_dialog and " " not in label and label not in _DIALOG and not is_role(label))
-            )
-        )
-        or (masked[_INNER_NUMBER.sub("#", label)] > 1 and _INNER_NUMBER.search(label))
-    ]
-
-
-def _names_one(text: str, labels: Counter[str]) -> bool:
-    """Whether the text starts with another label, as in `Interviewee: Ann, a baker`."""
-    start = text.casefold().lstrip()
-    return any(start.startswith(label) and start[len(label) : len(label) + 1] in ", (" for label in labels if label)
-
-
-def _repeated_labels(layout: Layout) -> list[str]:
-    """Returns the labels that are always followed by the same words, as in an advertisement."""
-    said: dict[str, list[str]] = defaultdict(list)
-    for head in layout.heads.values():
-        said[name_of(head.name or "")].append(head.rest.strip())
-    return [
-        name
-        for name, texts in said.items()
-        if len(texts) > 1
-        and len(set(texts)) == 1
-        and not is_role(name)
-        and (len(texts[0].split()) > _SHORT_WORDS or not ends_sentence(texts[0]))
-        and len(said) > 2
-    ]
 
 
 def _is_only_speaker(layout: Layout, rows: Sequence[Row]) -> bool:
