@@ -19,8 +19,9 @@ from midthought.env.textarena import from_textarena
 
 
 def random_move(seen: str) -> str:
-    """Chooses one of the cells that the newest board offers. It sees everything that was shown to its player."""
-    return random.choice(re.findall(r"'(\[\d+\])'", seen.rpartition("Available Moves:")[2]))
+    """Chooses one of the cells that the newest board offers. It sees everything that was shown to its player, and draws its
+    random number from that: a game can be repeated."""
+    return random.Random(seen).choice(re.findall(r"'(\[\d+\])'", seen.rpartition("Available Moves:")[2]))
 
 
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, float]]:

@@ -132,11 +132,13 @@ def placed(model: Any, device: str) -> Any:
 
 
 def policy_folder(path: Path, in_run: Sequence[str] = ("policy", "warmup")) -> Path:
-    """Returns the model folder that a path means: the path itself, or the first of the folders `in_run` of a run or a
-    checkpoint that holds a model. Raises ModelPathError if there is none."""
+    """Returns the model folder that a path means: the path itself, or the first of the folders `in_run` that a run or a
+    checkpoint has. Raises ModelPathError if there is none, or if that folder holds no model: the next one is another model."""
     for candidate in (path, *(path / name for name in in_run)):
         if any((candidate / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
             return candidate
+        if candidate != path and candidate.is_dir() and any(candidate.iterdir()):
+            raise ModelPathError(f"{candidate} is not whole: config.json is missing; restore it from a copy")
     raise ModelPathError(f"{path} holds no policy; give a run folder, a checkpoint, or a folder with config.json")
 
 

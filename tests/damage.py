@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import yaml
 
 KINDS = ("flip", "truncate", "empty", "missing", "swap", "foreign")
 
@@ -22,6 +25,26 @@ class Damage:
     def is_named_in(self, message: str) -> bool:
         """Whether a message has the name of a damaged file, or the name of a checkpoint or model that it belongs to."""
         return any(part in message for file in self.files for part in (file.name, *file.parts[:-1][-2:]))
+
+
+def change_type(folder: Path, seed: int) -> Damage:
+    """Replaces one value in one JSON or YAML file of `folder`, or in a line of JSON, by a value of another type."""
+    draw = random.Random(f"type-{seed}")
+    files = [path for path in folder.rglob("*") if path.suffix in (".json", ".jsonl", ".yaml") and path.stat().st_size]
+    file = draw.choice(sorted(files))
+    lines = file.read_text("utf-8").splitlines() if file.suffix == ".jsonl" else [file.read_text("utf-8")]
+    number = draw.randrange(len(lines))
+    document = yaml.safe_load(lines[number]) if file.suffix == ".yaml" else json.loads(lines[number])
+    places, level = [], [document]
+    while level:
+        found = [(part, key) for part in level for key in (part if isinstance(part, dict) else range(len(part)))]
+        places += found
+        level = [part[key] for part, key in found if isinstance(part[key], dict | list)]
+    part, key = draw.choice(places[:400])
+    part[key] = draw.choice([None, "x", -1, 10**30, [], {}, {"a": [None]}, True, "", 1e308, [[1]], float("nan")])
+    lines[number] = yaml.safe_dump(document) if file.suffix == ".yaml" else json.dumps(document)
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return Damage("type", (file.relative_to(folder),))
 
 
 def damage(folder: Path, other: Path, seed: int, kinds: Sequence[str] = KINDS) -> Damage:

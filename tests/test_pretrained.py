@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from midthought.errors import ModelPathError, OutputPathError, SettingsError, StorageError
-from midthought.pretrained import load_model, load_tokenizer, placed, save_model
+from midthought.pretrained import load_model, load_tokenizer, placed, policy_folder, save_model
 
 
 def small_model() -> Qwen3ForCausalLM:
@@ -44,6 +44,19 @@ def test_a_model_path_that_is_not_there_is_named(where, tmp_path, monkeypatch):
 def test_a_folder_without_a_model_is_named_with_the_remedy(tmp_path):
     with pytest.raises(ModelPathError, match=r"has no config\.json; give a folder that `save_pretrained` wrote"):
         load_model(tmp_path)
+
+
+def test_a_damaged_policy_of_a_run_is_not_replaced_by_the_one_before(tmp_path):
+    for name in ("warmup", "policy"):
+        small_model().save_pretrained(tmp_path / name)
+    assert policy_folder(tmp_path) == tmp_path / "policy"
+    assert policy_folder(tmp_path, ("warmup", "policy")) == tmp_path / "warmup"
+    (tmp_path / "policy/config.json").unlink()
+    with pytest.raises(ModelPathError, match=r"policy is not whole: config\.json is missing; restore it"):
+        policy_folder(tmp_path)
+    (tmp_path / "warmup/config.json").unlink()
+    with pytest.raises(ModelPathError, match=r"warmup is not whole"):
+        policy_folder(tmp_path, ("warmup", "policy"))
 
 
 def test_a_model_without_its_weights_or_with_a_broken_file_is_one_clear_error(tmp_path):

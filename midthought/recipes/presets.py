@@ -81,7 +81,11 @@ def begin(
         base = merge_configs(BEFORE_THEY_WERE_SETTINGS, base, known=settings)
     if not has_model:
         base = merge_configs(TINY, base, known=settings)
-    chosen = settings().merged(base).merged(given)
+    try:
+        chosen = settings().merged(base)
+    except SettingsError as error:
+        raise SettingsError(f"{config}: {error}" if is_recorded else str(error)) from None
+    chosen = chosen.merged(given)
     return (as_recorded(chosen, path / "config.yaml") if resume else chosen), from_path
 
 

@@ -8,7 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from damage import damage
+from command_process import CommandProcess
+from damage import change_type, damage
 from small_runs import SETTINGS, finish, metrics, start, stop_at, trajectories, weights, whole
 
 pytestmark = pytest.mark.slow
@@ -39,3 +40,44 @@ def test_a_damaged_run_of_a_recipe_is_resumed_to_the_same_result_or_refused(reci
         shutil.rmtree(run)
     print(recipe, dict(found))
     assert found.total() == num_damages
+
+
+def outcome(process, run):
+    """What a command has written, without times; None: it was refused with one message."""
+    code = process.wait()
+    assert code in (0, 2) and "Traceback" not in process.errors, process.errors
+    return (metrics(run) if (run / "metrics.jsonl").is_file() else [], trajectories(run)) if code == 0 else None
+
+
+@pytest.mark.parametrize("recipe", ["feedback", "podcast"])
+def test_a_damaged_run_is_evaluated_and_started_from_as_it_was_or_refused(recipe, tmp_path):
+    good, other, found = (
+        whole(recipe, tmp_path / "good"),
+        whole(recipe, tmp_path / "other", "training.seed=1"),
+        Counter(),
+    )
+    settings = [words for words in SETTINGS[recipe] if "num_train_iters" not in words]
+
+    def commands(run, out):
+        yield (
+            CommandProcess("evaluate", str(run), "--recipe", recipe, "--run", str(out / "evaluated"), "--quiet"),
+            out / "evaluated",
+        )
+        words = ("--stage", "rl", "--from", str(run), "training.num_train_iters=1", *settings)
+        yield start(recipe, out / "started", *words), out / "started"
+
+    expected = [outcome(*each) for each in commands(good, tmp_path / "expected")]
+    assert None not in expected
+    for seed in range(24):
+        run = Path(shutil.copytree(good, tmp_path / f"run{seed}"))
+        if seed % 4:  # neither command reads them
+            shutil.rmtree(run / "checkpoints")
+        done = change_type(run, seed) if seed % 2 else damage(run, other, seed // 2)
+        for (process, out), wanted in zip(commands(run, tmp_path / f"out{seed}"), expected, strict=True):
+            seen = outcome(process, out)
+            assert seen in (None, wanted), done
+            assert seen or done.is_named_in(process.errors), (done, process.errors)
+            found["refused" if seen is None else "the same"] += 1
+        shutil.rmtree(run)
+    print(recipe, dict(found))
+    assert found.total() == 48 and len(found) == 2
