@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -253,8 +254,8 @@ def _with_unique_stems(transcripts: list[Transcript], folder: Path) -> list[Tran
     make_unique("path")
     taken: set[str] = set()
     for number, transcript in enumerate(transcripts):
-        stems = (transcript.stem, *(f"{transcript.stem}-{copy}" for copy in range(2, len(transcripts) + 2)))
-        stem = next(stem for stem in stems if stem not in taken)
+        numbered = (f"{transcript.stem}-{copy}" for copy in itertools.count(2))
+        stem = next(stem for stem in itertools.chain([transcript.stem], numbered) if stem not in taken)
         transcripts[number] = transcript if stem == transcript.stem else replace(transcript, stem=stem)
         taken.add(stem)
     return transcripts

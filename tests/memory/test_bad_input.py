@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import subprocess
+import sys
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -204,22 +205,27 @@ def test_a_cache_on_a_full_disk_is_named(tmp_path, chunks, new_embedder):
     assert not store.is_built and not (tmp_path / "memory").exists()
 
 
+READ = """
+import resource, sys
+from midthought.memory.transcripts import read_transcripts
+found = read_transcripts(sys.argv[1])
+stems = {each.stem for each in found.transcripts}
+print(len(found.transcripts), len(stems), len(found.failures), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
 @pytest.mark.slow
-def test_a_hundred_thousand_small_files_take_bounded_memory(folder, tmp_path, embedder):
+def test_a_hundred_thousand_small_files_take_bounded_memory(folder):
     opening = "Welcome to the show that everyone in the whole town listens to on every single rainy day. "
     for number in range(100_000):
         path = folder / f"{number // 1000}" / f"{number % 1000}.txt"
         path.parent.mkdir(exist_ok=True)
         words = " ".join(f"{number * step % 9973:x}" for step in range(1, 40))
         path.write_text(f"Ann (00:01): {opening if number % 2 else ''}{words}.\n")
-    tracemalloc.start()
-    try:
-        found = read_transcripts(folder)
-        assert len(found.transcripts) == 100_000 and not found.failures
-        assert len({each.stem for each in found.transcripts}) == 100_000
-        assert tracemalloc.get_traced_memory()[1] < 2**31
-    finally:
-        tracemalloc.stop()
+    done = subprocess.run([sys.executable, "-c", READ, folder], capture_output=True, text=True)
+    assert done.stderr == ""
+    num_read, num_stems, num_failures, peak_mib = map(int, done.stdout.split())
+    assert (num_read, num_stems, num_failures) == (100_000, 100_000, 0) and peak_mib < 2_048
 
 
 def test_a_transcript_that_is_a_broken_link_or_a_pipe_is_named_and_not_left_out(folder):
