@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from statistics import correlation, pstdev
 
 from midthought.config import InferenceConfig
 from midthought.guards.finding import Finding, by_evidence
@@ -170,9 +171,8 @@ def length_drift(history: History) -> Iterator[Finding]:
     follows = bool(part) and (sign > 0) == is_longer
     direction = "longer" if is_longer else "shorter"
     yield Finding(
-        observation=f"episodes became {direction}: from {first:.0f} to {now:.0f} policy tokens on average, "
-        f"and no right answers were "
-        "gained",
+        observation=f"episodes became {direction}: from {first:.0f} to {now:.0f} policy tokens on average, and no right answers "
+        "were gained",
         start_step=step_of(rows[0]),
         causes=by_evidence(
             too_hot(history, rows),
@@ -224,9 +224,8 @@ def repetitive_text(history: History) -> Iterator[Finding]:
         return
     part, sign = _part_that_follows(history, "episode/policy_tokens")
     yield Finding(
-        observation=f"{history.recent(name):.0%} of the sequences of four policy tokens repeat earlier ones "
-        f"of the same episode; at "
-        f"first {first:.0%} did",
+        observation=f"{history.recent(name):.0%} of the sequences of four policy tokens repeat earlier ones of the same episode; "
+        f"at first {first:.0%} did",
         start_step=step_of(rows[0]),
         causes=by_evidence(
             (bool(part) and sign > 0, f"the reward pays for repetition: reward/{part} rose as episodes became longer"),
@@ -262,9 +261,6 @@ def _part_that_follows(history: History, name: str) -> tuple[str, float]:
 def _correlation(first: list[float], second: list[float]) -> float:
     """Returns Pearson's correlation; 0 if one of both does not vary."""
     pairs = [pair for pair in zip(first, second, strict=True) if all(map(math.isfinite, pair))]
-    if len(pairs) < 3:
-        return 0.0
-    means = [sum(column) / len(pairs) for column in zip(*pairs, strict=True)]
-    products = [(a - means[0]) * (b - means[1]) for a, b in pairs]
-    norms = [math.sqrt(sum((each[i] - means[i]) ** 2 for each in pairs)) for i in (0, 1)]
-    return math.fsum(products) / (norms[0] * norms[1]) if min(norms) > 1e-12 else 0.0
+    columns = list(zip(*pairs, strict=True))
+    vary = len(pairs) >= 3 and all(pstdev(column) > 1e-12 for column in columns)
+    return correlation(*columns) if vary else 0.0

@@ -101,8 +101,7 @@ def last_names(rows: Sequence[Row]) -> list[str]:
 
 def fell(history: History, rows: Sequence[Row]) -> bool:
     """Whether the mean reward of the last iterations `rows` is below that of the iterations before them, by more than half of its
-    standard deviation there, or to equal rewards, or if
-    the entropy has fallen below a hundredth."""
+    standard deviation there, or to equal rewards, or if the entropy has fallen below a hundredth."""
     before = history.iterations[: len(history.iterations) - len(rows)][-20:]
     fall = mean_of(before, "reward/mean") - mean_of(rows, "reward/mean")
     if mean_of(rows, "entropy") < 0.01 * mean_of(before, "entropy"):

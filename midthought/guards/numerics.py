@@ -142,8 +142,7 @@ def _spike_of(rows: Sequence[Row], name: str, floor: float, then: str = "") -> I
             (None, "steps that are too large (training.learning_rate, training.max_grad_norm, training.ppo_epochs)"),
             (None, "episodes that older policies sampled, or an engine that samples from other weights"),
         ),
-        action="Lower training.learning_rate, limit the reward, and read the episodes of this iteration "
-        "in trajectories.jsonl",
+        action="Lower training.learning_rate, limit the reward, and read this iteration's episodes in trajectories.jsonl",
     )
 
 
@@ -268,9 +267,8 @@ def entropy_collapse(history: History) -> Iterator[Finding]:
     kl = max((value(row, "approx_kl") for row in history.iterations[-NUM_BEFORE:]), default=math.nan)
     is_flat = mean_of(low[-3:], "reward/std") < 0.1 * std
     yield Finding(
-        observation=f"the entropy of the policy fell from {first:.3g} to {mean_of(low[-3:], 'entropy'):.3g} "
-        f"nats per token, while the "
-        f"mean reward changed by {gain:.3g}",
+        observation=f"the entropy of the policy fell from {first:.3g} to {mean_of(low[-3:], 'entropy'):.3g} nats per token, "
+        f"while the mean reward changed by {gain:.3g}",
         start_step=step_of(low[0]),
         causes=by_evidence(
             (kl > 0.05, "steps that are too large: training.learning_rate"),
@@ -295,9 +293,8 @@ def stale_share(history: History) -> Iterator[Finding]:
     over, limit = history.setting("inference.partial_over_sampling", 1.5), history.setting("inference.max_tokens", 256)
     tools, engine = (history.recent(f"time/episode/{name}_seconds") for name in ("tool", "engine"))
     yield Finding(
-        observation=f"older policies sampled {history.recent('partial/stale_token_share'):.0%} of the tokens "
-        f"of the last {len(rows)} "
-        f"iterations; the oldest are {history.recent('partial/max_staleness'):.0f} updates old",
+        observation=f"older policies sampled {history.recent('partial/stale_token_share'):.0%} of the tokens of the last "
+        f"{len(rows)} iterations; the oldest are {history.recent('partial/max_staleness'):.0f} updates old",
         start_step=step_of(rows[0]),
         causes=by_evidence(
             (tools > engine, "slow tools keep episodes in flight over several iterations"),

@@ -54,8 +54,7 @@ def tool_unused(history: History) -> Iterator[Finding]:
             broke_down(history, rows),
             (None, "the tasks can be answered without the tool"),
         ),
-        action="Lower the cost of a call (reward.call_cost), see that the tool's results help, and continue "
-        "from a checkpoint before",
+        action="Lower the cost of a call (reward.call_cost), see that results help, and continue from a checkpoint before",
     )
 
 
@@ -70,9 +69,8 @@ def tool_limit(history: History) -> Iterator[Finding]:
     failures = _worst_failures(history)
     limit = history.setting("inference.max_tool_calls_per_cot")
     yield Finding(
-        observation=f"{history.recent('episode/no_calls_left'):.0%} of the episodes of the last {len(rows)} "
-        f"iterations asked for more "
-        f"calls than the limit ({history.recent('episode/calls'):.2g} per episode)",
+        observation=f"{history.recent('episode/no_calls_left'):.0%} of the episodes of the last {len(rows)} iterations asked for "
+        f"more calls than the limit ({history.recent('episode/calls'):.2g} per episode)",
         start_step=step_of(rows[0]),
         causes=by_evidence(
             (failures >= 0.5, f"the policy repeats calls because they fail ({failures:.0%} of them)"),
@@ -94,9 +92,8 @@ def repeated_calls(history: History) -> Iterator[Finding]:
     failures = _worst_failures(history)
     rose = _has_more_calls(history)
     yield Finding(
-        observation=f"{history.recent(name):.0%} of the calls of the last {len(rows)} iterations repeat an "
-        f"earlier call of their episode "
-        f"({history.recent('episode/calls'):.2g} calls per episode)",
+        observation=f"{history.recent(name):.0%} of the calls of the last {len(rows)} iterations repeat an earlier call of their "
+        f"episode ({history.recent('episode/calls'):.2g} calls per episode)",
         start_step=step_of(rows[0]),
         causes=by_evidence(
             (failures >= 0.5, f"the tool fails ({failures:.0%} of its calls), and the policy tries again"),
@@ -167,9 +164,8 @@ def _invalid_calls(history: History) -> Iterator[Finding]:
     rows = history.streak(lambda row: value(row, "episode/invalid_calls") > 0.5 * max(value(row, "episode/calls"), 0.1))
     if len(rows) >= NUM_ITERS:
         yield Finding(
-            observation=f"{history.recent('episode/invalid_calls'):.2g} of "
-            f"{history.recent('episode/calls'):.2g} calls per episode name "
-            "no tool or cannot be parsed",
+            observation=f"{history.recent('episode/invalid_calls'):.2g} of {history.recent('episode/calls'):.2g} calls per "
+            "episode name no tool or cannot be parsed",
             start_step=step_of(rows[0]),
             subject="calls",
             causes=(
@@ -197,8 +193,7 @@ def tool_slow(history: History) -> Iterator[Finding]:
         yield Finding(
             observation=f"a call of {name} takes {history.recent(key):.2g} s on average, and episodes wait "
             f"{history.recent('time/episode/tool_seconds'):.2g} s for tools and "
-            f"{history.recent('time/episode/engine_seconds'):.2g} s for "
-            "the engine",
+            f"{history.recent('time/episode/engine_seconds'):.2g} s for the engine",
             start_step=step_of(rows[0]),
             subject=name,
             causes=by_evidence(
@@ -261,8 +256,7 @@ def _has_more_calls(history: History) -> bool:
 
 
 def _failures(history: History, name: str) -> float:
-    shares = [_failed(row, name) for row in history.iterations[-NUM_ITERS:]]
-    finite = [share for share in shares if math.isfinite(share)]
+    finite = [share for row in history.iterations[-NUM_ITERS:] if math.isfinite(share := _failed(row, name))]
     return math.fsum(finite) / len(finite) if finite else 0.0
 
 
