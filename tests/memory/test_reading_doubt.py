@@ -345,3 +345,10 @@ def test_words_with_their_signs_are_no_speakers(read):
     words = [{"word": word.lower(), "punct": word, "start": n} for n, word in enumerate(" ".join([PROSE] * 3).split())]
     transcript = read(json.dumps({"retval": {"words": words}}), "a.json")
     assert {name for name, _ in said(transcript)} == {"Unknown Speaker"}
+
+
+def test_labels_of_known_speakers_within_the_text_of_entries_are_a_doubt(read):
+    entries = [{"speaker": ("Ann Lee", "Bob Reece")[n % 2], "text": f"So it was on day {n}."} for n in range(9)]
+    assert not read(json.dumps(entries), "a.json").is_doubtful
+    entries[3]["text"] += " Ann Lee: Was it? Bob Reece: It was."
+    assert read(json.dumps(entries), "a.json").is_doubtful

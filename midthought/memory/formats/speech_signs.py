@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from midthought.memory.formats.line_candidates import key_of
 from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.row_order import inner_labels
 from midthought.memory.formats.scripts import word_count
@@ -21,6 +22,7 @@ _MIN_LETTERS = 5000
 _MIN_READ_SHARE = 0.005
 """Words of a JSON file with a time for each are 5 % of it, of a saved page 4 %."""
 _MIN_INNER_LABELS = 4
+_MAX_INNER_SHARE = 0.3
 _MIN_LOST = 5
 _MAX_LOST_SHARE = 0.03
 _NOTATION_SHARE = 0.7
@@ -76,7 +78,10 @@ def with_speech_doubts(reading: Reading, num_letters: int = 0) -> Reading:
         reading = reading.doubted(f"its text has the start of another file: {nested[0]!r}", 0.4)
     inner = Counter(key for text in texts for _, key in inner_labels(text))
     recurring = {key: count for key, count in inner.items() if count > 1}
-    if len(recurring) > 1 and sum(recurring.values()) >= max(_MIN_INNER_LABELS, len(texts)):
+    known = {key_of(segment.speaker) for segment in reading.segments if segment.speaker}
+    num_known = sum(count for key, count in inner.items() if key in known)
+    num_usual = max(_MIN_INNER_LABELS, _MAX_INNER_SHARE * len(texts))
+    if (len(recurring) > 1 and sum(recurring.values()) >= num_usual) or num_known > max(1, 0.01 * len(texts)):
         names = ", ".join(repr(key) for key, _ in inner.most_common(3))
         reading = reading.doubted(f"labels within the text recur, as names of speakers do: {names}", 0.4)
     if not any(segment.speaker for segment in reading.segments):
