@@ -43,7 +43,7 @@ def examine_script(path: str | Path, arguments: Sequence[str] = ()) -> Report:
 
 def _run(path: Path, arguments: Sequence[str]) -> Report:
     try:
-        with _as_program(path, arguments), contextlib.redirect_stdout(io.StringIO()):
+        with _as_program(path, arguments), contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8")):
             runpy.run_path(str(path), run_name="__main__")
     except _Examined as examined:
         return examined.report
@@ -52,9 +52,8 @@ def _run(path: Path, arguments: Sequence[str]) -> Report:
         report.refuse(error, "setup")
         return report
     except SystemExit as end:
-        raise SettingsError(
-            f"{path} ended with {end.code!r} before it called fit(); give its arguments after --"
-        ) from None
+        remedy = "" if isinstance(end.code, str) else "; give its arguments after --"
+        raise SettingsError(f"{path} ended before it called fit() with: {end.code}{remedy}") from None
     raise SettingsError(f"{path} has ended and called no Trainer.fit(); give the file that trains")
 
 

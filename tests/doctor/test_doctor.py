@@ -107,11 +107,35 @@ def test_the_doctor_samples_from_a_policy_that_the_run_starts_from(tmp_path):
     assert not report.skipped
 
 
-@pytest.mark.parametrize("name", ["gsm8k_calculator", "ppo_critic"])
-def test_the_doctor_is_silent_on_examples(name):
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [
+        ("gsm8k_calculator", ""),
+        ("ppo_critic", ""),
+        ("gymnasium_environment", "gymnasium"),
+        ("mcp_tools", "mcp"),
+        ("search_documents", "lancedb"),
+        ("textarena_game", "textarena"),
+        ("verifiers_environment", "verifiers"),
+    ],
+)
+def test_the_doctor_is_silent_on_examples(name, needs):
+    if needs:
+        pytest.importorskip(needs)
     report = examine_script(EXAMPLES / f"{name}.py")
     assert report.is_healthy, report.to_lines()
     assert "calls" in report.passed
+
+
+def test_a_script_that_ends_early_is_reported_with_its_own_words(tmp_path):
+    with pytest.raises(SettingsError, match=r"before it called fit\(\) with: no data here$"):
+        examine_script(_file(tmp_path, "raise SystemExit('no data here')"))
+    with pytest.raises(SettingsError, match=r"with: 2; give its arguments after --$"):
+        examine_script(
+            _file(tmp_path, "import argparse; argparse.ArgumentParser(exit_on_error=True).parse_args(['x'])")
+        )
+    with pytest.raises(SettingsError, match=r"called no Trainer\.fit"):
+        examine_script(_file(tmp_path, "import sys; sys.stdout.buffer.write(b'x'); sys.stdout.write('y')"))
 
 
 def test_the_command_examines_a_script_up_to_fit_without_a_supervised_step(tmp_path):
