@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from statistics import correlation, fmean
+from statistics import StatisticsError, correlation, fmean
 
 from midthought.types import Trajectory
 
@@ -21,11 +21,9 @@ def reward_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     totals = [total for _, total in judged]
     tokens = [each.num_sampled for each, _ in judged]
     characters = [sum(len(turn.model_output) for turn in each.turns) for each, _ in judged]
-    found = [
-        correlation(lengths, totals) for lengths in (tokens, characters) if len(set(lengths)) > 1 < len(set(totals))
-    ]
-    strongest = max(found, key=abs, default=math.nan)
-    metrics = {} if math.isnan(strongest) else {"episode/reward_by_length": strongest * abs(strongest)}
+    found = [r for lengths in (tokens, characters) if math.isfinite(r := _correlation(lengths, totals))]
+    strongest = max(found, key=abs, default=0.0)
+    metrics = {"episode/reward_by_length": strongest * abs(strongest)} if found else {}
     keys: dict[str, list[Hashable]] = {
         "same_prompt": [each.task.task_id for each, _ in judged],
         "same_text": [(each.task.task_id, *each.token_ids) for each, _ in judged],
@@ -38,3 +36,11 @@ def reward_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
             squares = math.fsum((total - fmean(group)) ** 2 for group in groups.values() for total in group)
             metrics |= {f"episode/{name}": repeated, f"episode/{name}_std": math.sqrt(squares / repeated)}
     return metrics
+
+
+def _correlation(lengths: Sequence[float], totals: Sequence[float]) -> float:
+    """Returns Pearson's correlation; NaN for fewer than two values, and if one of both does not vary or is too large."""
+    try:
+        return correlation(lengths, totals)
+    except (StatisticsError, OverflowError):
+        return math.nan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import time
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 from doctor_runs import COLOURS, Arguments, Boxes, examined, run
 
 from midthought import Tool, ToolDefinition, ToolParameter, Trainer, tool
-from midthought.doctor.examination import Report
+from midthought.doctor.examination import Report, examine
+from midthought.doctor.setup import REPLAYED
 from midthought.env.game import SimpleGameEnvironment
 from midthought.tools.definition import ToolEpisode
 
@@ -212,3 +214,20 @@ def test_a_slow_tool_is_named_with_the_time_per_iteration(caller):
     (finding,) = [each for each in report.findings if each.guard == "waiting"]
     assert "a call of 'lookup' takes 1.2 s" in finding.observation
     assert "an iteration of 4 episodes waits at least" in finding.observation and finding.action
+
+
+# -- without samples ---------------------------------------------------------------------------------------------
+
+
+def test_without_samples_an_environment_is_played_with_fixed_texts(taught):
+    arguments = {**run(taught), "dataset": None, "rewards": [], "env": Remembering}  # with a tool, which is not called
+    found = examined(lambda: Trainer(**arguments), samples=False).findings
+    assert [each.guard for each in found if each.guard in NAMES] == ["isolation"]
+
+
+def test_in_a_replay_no_environment_is_played(taught):
+    with Trainer(**{**run(taught), "dataset": None, "rewards": [], "env": Remembering}) as trainer:
+        replay = trainer.config.merged({"cassette": {"replay": "somewhere"}})
+        Remembering.said.clear()
+        report = examine(dataclasses.replace(trainer.setup, config=replay, why_not_sampled=REPLAYED))
+    assert not Remembering.said and {name: report.skipped[name] for name in NAMES} == dict.fromkeys(NAMES, REPLAYED)

@@ -39,3 +39,9 @@ def test_rewards_are_compared_among_episodes_of_one_prompt_and_of_one_text():
 def test_without_anything_to_compare_nothing_is_logged():
     assert reward_metrics([episode("a", (2,), 1.0), episode("b", (2,), 1.0)]) == {}
     assert reward_metrics([episode("a", (2,), None)]) == {}
+
+
+@pytest.mark.parametrize("rewards", [(0.0, 1e-200), (0.0, 1e150), (1e-320, 0.0)])
+def test_rewards_of_extreme_size_end_no_run(rewards):
+    metrics = reward_metrics([episode("a", (2,) * n, reward) for n, reward in enumerate(rewards, start=1)])
+    assert abs(metrics.get("episode/reward_by_length", 0.0)) <= 1.0 + 1e-9

@@ -15,7 +15,7 @@ from itertools import zip_longest
 from midthought.doctor.checks.data import announces
 from midthought.doctor.checks.sampling import samples_of
 from midthought.doctor.registry import check
-from midthought.doctor.setup import Setup, SkippedError
+from midthought.doctor.setup import REPLAYED, Setup, SkippedError
 from midthought.doctor.shared_state import tool_states
 from midthought.env.environment_tasks import FAILED_RESET
 from midthought.env.episode import EnvironmentEpisode, EnvironmentTurn, call_blocking, takes_seed
@@ -84,6 +84,8 @@ def _environment_of(setup: Setup) -> _World | None:
     """Returns the environment of the run; None for a data set."""
     if not setup.has_replies or setup.draw is None:
         return None
+    if setup.config.cassette.replay:
+        raise SkippedError(REPLAYED)
     if "world" not in setup.memo:
         sampled = [] if setup.why_not_sampled else samples_of(setup).episodes
         setup.memo["world"] = _World(setup, setup.draw(NUM_STARTS), sampled)
@@ -157,7 +159,7 @@ def isolation(setup: Setup) -> Iterator[Finding]:
 
 def _tools_that_remember(setup: Setup) -> Iterator[Finding]:
     """Reports tools that answer the first call with the same arguments differently in different episodes, and keep state."""
-    if setup.policy is None or not setup.parts.registry:
+    if setup.policy is None or not setup.parts.registry or (setup.has_replies and setup.why_not_sampled):
         return
     first: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     for episode in samples_of(setup).episodes:
