@@ -192,6 +192,14 @@ def test_an_unknown_key_is_told_with_the_near_names():
         TrainingConfig(sed=1)
 
 
+def test_an_unknown_key_of_a_users_section_is_told_with_the_name_of_the_section():
+    class SumsSection(Section):
+        max_number: int = 9
+
+    with pytest.raises(SettingsError, match=r"unknown key 'max_numbr' in sums\. Did you mean 'max_number'"):
+        SumsSection(max_numbr=1)
+
+
 def test_every_assignment_is_checked_and_a_refused_one_changes_nothing():
     config = ConfigStore()
     config.training.learning_rate = 1e-4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -132,7 +133,8 @@ class Section(BaseModel):
 
 
 def unknown_key(section: type[Section], name: str, value: Any = None) -> str:
-    where = section.__name__.removesuffix("Config").lower() if section.__name__.endswith("Config") else "settings"
+    named = re.fullmatch("(.+)(?:Config|Section)", section.__name__)
+    where = named[1].lower() if named else "settings"
     kinds = {key: field.annotation for key, field in section.model_fields.items()}
     owners = [key for key, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Section)]
     if isinstance(value, Mapping) and value and owners:
