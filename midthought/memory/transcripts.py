@@ -172,6 +172,9 @@ def _understood(path: Path, content: bytes) -> tuple[Format, str, Reading]:
         return form, decoded.encoding, with_speech_doubts(form.read(text), len(text))
     except ValueError as error:
         raise TranscriptError(f"{path}: {error}; {form.remedy}") from None
+    except Exception as error:
+        error.add_note(f"{path}: error in the reader of the format {form.name!r}; of a bad file it raises ValueError")
+        raise
 
 
 def read_transcripts(folder: str | Path, *, each_once: bool = False) -> TranscriptFolder:

@@ -63,6 +63,19 @@ def test_the_remedy_of_a_registered_format_is_part_of_the_error(tmp_path):
         read_transcript(write(tmp_path, "a.lrc", LYRICS))
 
 
+def test_an_error_in_a_registered_reader_names_the_file_and_the_format(tmp_path):
+    @transcript_format("wrong", suffixes=(".lrc",), remedy="…")
+    def read_wrongly(text: str) -> Reading:
+        return {}[text]
+
+    path = write(tmp_path, "a.lrc", LYRICS)
+    with pytest.raises(KeyError) as caught:
+        read_transcripts(tmp_path)
+    assert caught.value.__notes__ == [
+        f"{path}: error in the reader of the format 'wrong'; of a bad file it raises ValueError"
+    ]
+
+
 def test_a_second_registration_replaces_the_first_and_the_last_one_has_the_suffix(tmp_path):
     path = write(tmp_path, "a.lrc", LYRICS)
     for title in ("first", "second"):
