@@ -18,12 +18,14 @@ from midthought.references import load, load_from_here
 from midthought.report.run_folder import require_intact_run
 from midthought.rollout.chat_policy import ChatPolicy
 from midthought.tokenization import Renderer
+from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.detection import choose_call_format
-from midthought.tools.call_formats.registry import find_call_format
+from midthought.tools.call_formats.registry import call_format_names, find_call_format
 from midthought.tools.definition import Tool
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.prompt_record import NATIVE, PromptRecord, run_folder_of
+from midthought.trainer.rollouts import as_call_format
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +38,7 @@ class Overrides:
     """`module:name` of tools, or of classes or functions without arguments that make one."""
     system_prompt: str | None = None
     call_format: str | None = None
+    """Name, or `module:name` of a call format or an `ActionParser`: an object, or its class."""
     device: str | None = None
     max_num_seqs: int | None = None
 
@@ -71,17 +74,12 @@ def open_run(path: Path, overrides: Overrides | None = None) -> ServedRun:
     tokenizer = load_tokenizer(folder)
     renderer = Renderer(tokenizer, model_config.chat_template_kwargs)
     record = record or PromptRecord()
-    call_format_name = given.call_format or record.call_format
-    if not call_format_name:
-        raise SettingsError(
-            f"{run} was trained with a call format of your own; register it in a module and name it with --call-format"
-        )
-    if call_format_name == NATIVE:
+    if (given.call_format or record.call_format) == NATIVE:
         definitions = registry.definitions()
         chosen = choose_call_format(renderer, definitions, describe_tools=record.describes_tools)
         call_format, renderer = chosen.call_format, chosen.renderer
     else:
-        call_format = find_call_format(call_format_name)
+        call_format = _call_format(run, record.call_format, given.call_format)
     inference = config.inference
     options = {} if inference.max_seq_len == "auto" else {"max_seq_len": inference.max_seq_len}
     longest = getattr(model.config, "max_position_embeddings", None)
@@ -112,6 +110,18 @@ def _config(run: Path | None) -> RecipeConfig:
     values = read_yaml(run / "config.yaml")
     sections: Mapping[str, Any] = {"model": ModelConfig, "inference": InferenceConfig}
     return config.merged({name: values[name] for name in sections if isinstance(values.get(name), Mapping)})
+
+
+def _call_format(run: Path | None, recorded: str, given: str | None) -> ToolCallFormat:
+    """Returns the call format that is given, by name or as `module:name`, or else the recorded one, by name only: a run folder
+    imports no module."""
+    if given is None and recorded not in call_format_names():
+        named = f" {recorded!r}" if recorded else ""
+        raise SettingsError(f"{run} was trained with a call format of your own{named}; add --call-format MODULE:NAME")
+    if given is None or ":" not in given:
+        return find_call_format(given or recorded)
+    found = load_from_here(given)
+    return as_call_format(found() if isinstance(found, type) else found)
 
 
 # -- tools ---------------------------------------------------------------------------------------------------------

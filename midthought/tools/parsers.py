@@ -96,6 +96,9 @@ class ParsedTurnFormat:
         self.render_call = parser.render_call
         self.instructions = parser.instructions
 
+    def __str__(self) -> str:
+        return f"parser: {type(self.parser).__name__}"
+
     def scanner(self, *, in_thought: bool) -> ParsedTurnScanner:
         """Returns a new scanner, which does not depend on `in_thought`."""
         return ParsedTurnScanner(self.parser)

@@ -20,6 +20,7 @@ from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
 from midthought.tools.call_formats.registry import call_format_names, find_call_format
 from midthought.tools.definition import Tool
+from midthought.tools.parsers import ParsedTurnFormat
 from midthought.trainer.rollouts import PromptBuilder
 
 FILE = "conversation.json"
@@ -34,7 +35,7 @@ class PromptRecord:
     system_prompt: str = ""
     describes_tools: bool = True
     call_format: str = NATIVE
-    """A name in the registry of call formats, or `native`; empty: a format of the user's."""
+    """A name in the registry of call formats, or `native`; empty: a format of the user's without a name there."""
     tools: Sequence[Mapping[str, Any]] = ()
     """JSON Schema (`definition`) and `module:name` (`source`, may be empty) of each tool."""
     recipe: str = ""
@@ -106,6 +107,13 @@ def _name_of(call_format: ToolCallFormat) -> str:
             found = find_call_format(name)
         except SettingsError:
             continue
-        if type(found) is type(call_format) and vars(found) == vars(call_format):
+        if _are_equal(found, call_format):
             return name
     return ""
+
+
+def _are_equal(one: ToolCallFormat, other: ToolCallFormat) -> bool:
+    """Returns whether the two are of one class and have the same attributes; of parsers, whether the parsers are."""
+    if isinstance(one, ParsedTurnFormat) and isinstance(other, ParsedTurnFormat):
+        return type(one.parser) is type(other.parser) and vars(one.parser) == vars(other.parser)
+    return type(one) is type(other) and vars(one) == vars(other)

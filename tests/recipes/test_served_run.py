@@ -7,15 +7,20 @@ import shutil
 import sys
 
 import pytest
+from fresh_module import fresh_module
 
 from midthought.errors import CheckpointError, ModelPathError, SettingsError
 from midthought.manifest import MANIFEST
+from midthought.recipes import served_run
 from midthought.recipes.served_run import Overrides, open_run
 from midthought.tools.builtin.calculate import CalculateTool
+from midthought.tools.call_formats import registry
 from midthought.tools.definition import Tool, ToolDefinition
+from midthought.tools.parsers import ActionParser
+from midthought.trainer import prompt_record, rollouts
 from midthought.trainer.prompt_record import FILE
 from midthought.trainer.trainer import Trainer
-from midthought.types import Task
+from midthought.types import ParsedAction, Task
 
 
 class Look(Tool):
@@ -23,6 +28,11 @@ class Look(Tool):
 
     def execute(self) -> str:
         return "seen"
+
+
+class ShoutParser(ActionParser):
+    def parse_all(self, text: str) -> list[ParsedAction]:
+        return []
 
 
 def run_of(path, *tools, **options):
@@ -81,6 +91,30 @@ def test_a_run_folder_starts_no_code_by_itself(own):
         (other / FILE).write_text(json.dumps({**record, **changes}))
         with pytest.raises(SettingsError, match="if you trust it"):
             open_run(other)
+
+
+def test_a_call_format_of_the_user_is_named_as_a_tool_is(tmp_path, monkeypatch):
+    run = run_of(tmp_path / "run", CalculateTool(), call_format=ShoutParser())
+    with pytest.raises(SettingsError, match="a call format of your own; add --call-format MODULE:NAME"):
+        open_run(run)
+    monkeypatch.setitem(sys.modules, "shout", sys.modules[__name__])
+    opened = open_run(run, Overrides(call_format="shout:ShoutParser"))
+    assert str(opened.policy.call_format) == "parser: ShoutParser"
+
+
+def test_a_run_records_the_name_of_a_registered_parser_and_imports_no_module_for_it(tmp_path, monkeypatch):
+    again = fresh_module(registry)
+    again.register_call_format("shout", ShoutParser)
+    for module in (rollouts, prompt_record, served_run):
+        for name in ("find_call_format", "call_format_names"):
+            monkeypatch.setattr(module, name, getattr(again, name), raising=False)
+    run = run_of(tmp_path / "run", CalculateTool(), call_format="shout")
+    assert str(open_run(run).policy.call_format) == "parser: ShoutParser"
+    record = json.loads((run / FILE).read_text())
+    (run / MANIFEST).unlink()
+    (run / FILE).write_text(json.dumps({**record, "call_format": f"{__name__}:ShoutParser"}))
+    with pytest.raises(SettingsError, match=r"of your own '.*:ShoutParser'; add --call-format"):
+        open_run(run)
 
 
 @pytest.mark.parametrize(

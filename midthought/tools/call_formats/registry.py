@@ -37,7 +37,9 @@ def find_call_format(name: str) -> ToolCallFormat:
     """Returns a new call format of that name. Raises `SettingsError`, with similar names, if there is none, or if what was
     registered under the name makes no call format."""
     if name not in _FACTORIES:
-        raise SettingsError(f"unknown call format {name!r}. {near_names(name, _FACTORIES)}")
+        raise SettingsError(
+            f"unknown call format {name!r}. {near_names(name, _FACTORIES)} Your own is available once its module is imported."
+        )
     made: Any = _FACTORIES[name]()
     found: ToolCallFormat = getattr(made, "call_format", made)  # of an ActionParser
     if isinstance(found, type) or not hasattr(found, "scanner"):
@@ -48,8 +50,8 @@ def find_call_format(name: str) -> ToolCallFormat:
 
 
 def register_call_format(name: str, make: Callable[[], ToolCallFormat | ActionParser]) -> None:
-    """Makes your call format available to settings: `register_call_format("angle", AngleFormat)`. A second registration
-    replaces the first.
+    """Gives your call format a name for `Trainer(call_format=…)`: `register_call_format("angle", AngleFormat)`. A second
+    registration replaces the first.
 
     An `ActionParser` works, too: `register_call_format("angle", AngleParser)`. Raises `SettingsError` if the name is that of a
     built-in format.
