@@ -24,6 +24,7 @@ _MAX_NAME_CHARS = 128
 _MAX_RESULT_CHARS = 100_000
 """Longer results are cut here; the rollout loop then cuts the text for the model to tokens."""
 _MAX_SCHEMA_PARTS = 5000
+"""Objects and truth values in a schema: each may be a schema, which takes 0.2 ms to check."""
 _MAX_DEPTH = 64
 """Nesting of lists and objects in arguments. Servers' JSON readers fail at about 200 levels and would never answer."""
 _MAX_REFERENCES = 2
@@ -130,15 +131,16 @@ class McpTool(Tool):
     def __init__(self, connection: Connection, listed: Any, prefix: str) -> None:
         schema = listed.input_schema
         description = listed.description or listed.title or listed.name
-        sizes = {
-            "name": (len(listed.name), _MAX_NAME_CHARS, "characters"),
-            "description": (len(description), MAX_SCHEMA_CHARS, "characters"),
-            "schema": (len(json.dumps(schema)), MAX_SCHEMA_CHARS, "characters"),
-            "schema ": (_num_parts(schema), _MAX_SCHEMA_PARTS, "parts"),
-        }
-        for part, (size, limit, unit) in sizes.items():
+        written = json.dumps(schema)
+        num_parts = sum(map(written.count, ("{", "true", "false")))
+        for part, size, limit in (
+            ("name has {:,} characters", len(listed.name), _MAX_NAME_CHARS),
+            ("description has {:,} characters", len(description), MAX_SCHEMA_CHARS),
+            ("schema has {:,} characters", len(written), MAX_SCHEMA_CHARS),
+            ("schema has {:,} parts", num_parts, _MAX_SCHEMA_PARTS),
+        ):
             if size > limit:
-                raise _unusable(listed, f"its {part.strip()} has {size:,} {unit}, more than {limit:,} {unit}")
+                raise _unusable(listed, f"its {part.format(size)}, more than {limit:,}")
         try:
             ArgumentsChecker(schema)
         except SettingsError as error:
@@ -173,20 +175,6 @@ class McpTool(Tool):
 def _unusable(listed: Any, reason: str) -> McpServerError:
     remedy = "leave it out: mcp_tools(…, allowed_tools=[…]) takes the names of the tools to use"
     return McpServerError(f"MCP tool {listed.name!r:.80}: {reason}; {remedy}")
-
-
-def _num_parts(schema: Any) -> int:
-    """Counts the objects and truth values in a schema: each may be a schema, which takes 0.2 ms to check."""
-    num_parts, level = 0, [schema]
-    while level:
-        num_parts += sum(isinstance(part, dict | bool) for part in level)
-        level = [
-            inner
-            for part in level
-            if isinstance(part, dict | list)
-            for inner in (part.values() if isinstance(part, dict) else part)
-        ]
-    return num_parts
 
 
 class Definitions:

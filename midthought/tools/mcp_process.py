@@ -68,7 +68,8 @@ class Started:
             with os.fdopen(writable, "w") as log:
                 async with stdio_client(parameters, errlog=log) as streams:
                     groups = _children_of_this_thread()
-                    watched = _watched(groups)
+                    with contextlib.suppress(OSError, AttributeError):  # an older kernel, another system
+                        watched = [*map(os.pidfd_open, groups)]
                     for process in watched:
                         loop.add_reader(process, after_its_end, process)
                     yield streams
@@ -96,15 +97,6 @@ def _children_of_this_thread() -> list[int]:
     with contextlib.suppress(OSError):
         return [*map(int, Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split())]
     return []
-
-
-def _watched(processes: Sequence[int]) -> list[int]:
-    """Returns file descriptors that are readable when the processes have ended."""
-    watched = []
-    for process in processes:
-        with contextlib.suppress(OSError):
-            watched.append(os.pidfd_open(process))
-    return watched
 
 
 def _end_processes(groups: Sequence[int], mark: str) -> None:

@@ -104,7 +104,7 @@ def called(tools: McpTools, executor: ToolExecutor | None = None) -> ToolEvent:
         ({"page": {"nextCursor": "again"}}, "more than 100 pages"),
         ({"tool": {"description": "x " * 60_000}}, "its description has 120,000 characters, more than .*allowed_tools"),
         ({"tool": {"inputSchema": {"type": "object", "properties": {str(number): True for number in range(6000)}}}},
-         "its schema has 6,002 parts, more than 5,000 parts; leave it out"),
+         "its schema has 6,002 parts, more than 5,000; leave it out"),
         ({"times": 20_000}, "more than 2,000 tools"),
         ({"times": 500, "distinct": True, "tool": {"description": "x" * 3000}}, "more than 1,000,000 characters together; name"),
         ({"tool": {"name": "x" * 5000}}, "its name has 5,000 characters, more than 128"),
