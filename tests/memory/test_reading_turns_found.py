@@ -129,3 +129,25 @@ def test_letters_that_no_western_language_has_together_are_another_encoding(tmp_
     else:
         with pytest.raises(TranscriptError, match="not UTF-8"):
             read_transcript(path)
+
+
+def test_sentences_before_the_first_time_are_speech(read):
+    lines = [
+        "So it was, and nobody was there at all.",
+        "Then the winter came to us.",
+        "And who was it that rang the bell?",
+    ] * 4
+    text = "The bell\n\nYou are listening to the bell, and this is a show.\n\n"
+    text += "".join(f"[00:0{n // 60}:{n % 60:02}]\n{line} It is {chr(97 + n) * 3}.\n\n" for n, line in enumerate(lines))
+    transcript = read(text)
+    assert said(transcript)[0][1].startswith("You are listening to the bell, and this is a show. So it was")
+    assert transcript.episode == "The bell"
+
+
+def test_what_follows_a_summary_of_a_page_is_its_transcript(read):
+    said_there = "".join(
+        f"<p><strong>(00:0{n}:00)</strong></p><p>So it was on day {n}, as we know.</p>" for n in range(9)
+    )
+    page = f"<p>A hearing on bells. It was long.</p><details><summary>▸ Full Transcript</summary>{said_there}</details>"
+    turns = said(read(f"<!DOCTYPE html><html><body><h1>Bells</h1>{page}</body></html>", "a.html"))
+    assert turns[0][1].startswith("So it was on day 0")

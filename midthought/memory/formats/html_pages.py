@@ -22,7 +22,7 @@ _SUFFIXES = (".html", ".htm")
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]{0,20})\b[^<>]*>|<![^<>]*>")
 _UNSPOKEN = re.compile(r"<(script|style|svg|template|noscript)\b", re.IGNORECASE)
 _BLOCK = re.compile(
-    "address|article|aside|blockquote|br|dd|div|dl|dt|figure|footer|h[1-6]|header|hr|li|main|nav|ol|p|pre|section|table|td|th|title|tr|ul"
+    "address|article|aside|blockquote|br|dd|div|dl|dt|figure|footer|h[1-6]|header|hr|li|main|nav|ol|p|pre|section|summary|table|td|th|title|tr|ul"
 )
 _LABEL = re.compile(
     r"""<(span|div|p|h[2-6]|strong|b|a)\b[^<>]{0,300}class=["'](?:[^"'<>]{0,200}speaker[^"'<>]{0,200}|(?:[^"'<>]{0,99}[\s_-])?(?:author|who|sender|username)(?:\s[^"'<>]{0,99})?)["'][^<>]{0,300}>([^<>]{1,60})</\1>""",
@@ -39,7 +39,7 @@ _CLASS = re.compile(r"""class=["']([^"'<>]{1,200})["']""")
 _MIN_LABELS = 6
 _ASIDE = re.compile(r"(?i)<(nav|footer|aside)\b[^<>]{0,500}>(.{0,20000}?)</\1>", re.DOTALL)
 """Elements of a page that are not its content."""
-_HEADING = re.compile("h[1-6]|title")
+_HEADING = re.compile("h[1-6]|title|summary")
 _TITLES = ("h1", "title")
 _MAX_TAGS = 500_000
 """About one tag for every word of a day."""

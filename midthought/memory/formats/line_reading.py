@@ -51,6 +51,7 @@ _MAX_END_SHARE = 0.25
 _MAX_TITLE_WORDS = 15
 _MAX_TITLE_ROWS = 5
 _MIN_CAPITALS_SHARE = 0.6
+_MIN_SENTENCE_WORDS = 5
 _LEADERS = re.compile(r"\.{5}|(?:\. ){5}")
 
 
@@ -86,6 +87,9 @@ def read_rows(
         segments.append(Segment(None, words))
         layout.doubt(f"{len(words.split())} words before the first speaker have none", 0.3)
         preface = [row for row in preface if row.mark == "#"]
+    elif layout.style == "time" and (said := [row for row in preface if row.mark != "#" and _is_sentence(row.text)]):
+        segments.append(Segment(None, keep("\n".join(row.text for row in said))))
+        preface = [row for row in preface if row not in said]
     if preface:
         more = header_of(_with_blanks(preface), keep)
         header = Header(header.title or more.title, header.fields + more.fields)
@@ -217,6 +221,10 @@ def _is_speech(preface: Sequence[Row], rows: Sequence[Row], *, has_fields: bool)
     spoken = sum(word_count(text) for lines in paragraphs if not _is_list(text := " ".join(lines)))
     share = 0.5 if has_fields else 0.2
     return spoken > 400 or spoken > max(60, share * sum(word_count(row.text) for row in rows))
+
+
+def _is_sentence(text: str) -> bool:
+    return ends_sentence(text) and word_count(text) > _MIN_SENTENCE_WORDS and not field_of(text)
 
 
 def _is_list(text: str) -> bool:

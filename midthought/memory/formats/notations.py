@@ -55,6 +55,7 @@ _MIN_SHARE_OF_SENTENCES = 0.8
 _MAX_MAIN_SHARE = 0.85
 _MIN_LABELS, _MIN_TITLED = 0.08, 0.02
 """Shares of the rows that labels start."""
+_MIN_TITLED_SHARE = 0.6
 _TITLE = re.compile(rf"(?i){TITLES}")
 _WITH_TITLE = re.compile(
     rf"(?i)(?:{TITLES}\.|the|(?:vice )?chair\w*|senator|representative|secretary|governor|president|judge|justice|general|"
@@ -283,13 +284,14 @@ def _supported(
         kept = Counter(key_of(rows[place].text[span.start : span.end]) for place, span in labelled.items())
     if len(kept) < 2 or kept.total() < 2 * len(kept):
         return None
-    num_titled = sum(count for label, count in kept.items() if _WITH_TITLE.match(label))
-    is_titled = sep.startswith(".") and num_titled >= _MIN_SHARE * kept.total()
+    firsts = {place for place in {**labelled, **unlabelled} if place in start_rows or rows[place].after_blank}
+    num_titled = sum(place in firsts and _is_titled(rows[place].text, span) for place, span in labelled.items())
+    is_titled = sep.startswith(".") and num_titled >= max(_MIN_HEADS, _MIN_TITLED_SHARE * len(firsts & labelled.keys()))
     heads, others = (
         {
-            place: head
+            place: _head(rows[place].text, span)
             for place, span in found.items()
-            if (head := _head(rows[place].text, span)) and (not is_titled or _WITH_TITLE.match(head.name or ""))
+            if not is_titled or (place in firsts and _is_titled(rows[place].text, span))
         }
         for found in (labelled, unlabelled)
     )
@@ -305,6 +307,10 @@ def _supported(
             for found in (heads, others)
         )
     return notation
+
+
+def _is_titled(text: str, span: Span) -> bool:
+    return bool(_WITH_TITLE.match(text[span.start : span.end]))
 
 
 def _is_certain(notation: Notation, rows: Sequence[Row]) -> bool:
