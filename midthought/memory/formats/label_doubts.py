@@ -36,7 +36,7 @@ def doubtful_labels(layout: Layout, rows: Sequence[Row]) -> list[str]:
     )
     masked = Counter(_INNER_NUMBER.sub("#", label) for label in places)
     are_letters = places.keys() <= _DIALOG and sum(bool(_LETTERED.match(row.text)) for row in rows) > 1
-    pages = _pages(places)
+    pages = _pages(places) if recurring else set()  # else every label occurs once: another doubt
 
     def is_odd(label: str, found: list[int]) -> bool:
         rests = [layout.heads[place].rest.strip() for place in found]
