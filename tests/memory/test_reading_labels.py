@@ -84,3 +84,7 @@ def test_the_start_of_another_file_within_the_text_is_a_doubt(read):
         + " ".join(TEXTS)
     )
     assert read(text).is_doubtful
+
+
+def test_a_cell_of_a_table_is_no_certain_label(read):
+    assert read(lines([("Ann | ECH" if name == "Ann" else name, text) for name, text in TURNS])).is_doubtful

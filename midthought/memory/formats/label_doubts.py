@@ -16,7 +16,7 @@ _WORD = re.compile(r"[^\W\d_]{2,}")
 _NOTE = re.compile(r"\s?\([^()]*\)$")
 _DIALOG = frozenset({"q", "a", "question", "answer"})
 _LETTERED = re.compile(r"[B-P]\.\s")
-_ODD = re.compile(r"an? [^\W\d_]{2,} ?[^\W\d_]*(?<!member)(?<!voice)|.*(?:\||[;；,，]$)|(?:[^-_]*[-_]){4}.*", re.DOTALL)
+_ODD = re.compile(r"an? [^\W\d_]{2,} ?[^\W\d_]*(?<!member)(?<!voice)|.*\|.*|.*[;；,，]|(?:[^-_]*[-_]){4}.*", re.DOTALL)
 """A thing, such as `a recorded vote`, a cell of a table, the end of a clause, a code."""
 _INNER_NUMBER = re.compile(r"\d+(?=.*[^\W\d_])")
 _LAST_NUMBER = re.compile(r"\W?\d+$")
