@@ -122,7 +122,9 @@ def test_another_environment_may_be_what_is_evaluated_on():
 
 @pytest.mark.parametrize("validation", [4, "gsm8k", QUESTIONS], ids=["number", "name", "tasks"])
 def test_what_is_no_environment_beside_one_is_refused_by_its_name(validation):
-    with pytest.raises(SettingsError, match=r"validation=.*another environment, as env; None: other starts"):
+    with pytest.raises(
+        SettingsError, match=r"validation=.*another BaseEnvironment, or a function that returns one; None: other starts"
+    ):
         EnvironmentTasks(Colours, None, settings(), validation=validation)
 
 
