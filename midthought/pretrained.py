@@ -138,7 +138,9 @@ def policy_folder(path: Path, in_run: Sequence[str] = ("policy", "warmup")) -> P
         if any((candidate / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
             return candidate
         if candidate != path and candidate.is_dir() and any(candidate.iterdir()):
-            raise ModelPathError(f"{candidate} is not whole: config.json is missing; restore it from a copy")
+            raise ModelPathError(
+                f"{candidate} is not whole: config.json (of an adapter: {ADAPTER_CONFIG}) is missing; restore it from a copy"
+            )
     raise ModelPathError(f"{path} holds no policy; give a run folder, a checkpoint, or a folder with config.json")
 
 

@@ -27,7 +27,8 @@ from midthought.tools.event_loops import run_on_new_loop, settled
 ToolT = TypeVar("ToolT", bound=Tool)
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
-_PLACE_IN_MEMORY = re.compile(r"<[^<>]* at 0x[0-9a-fA-F]+>")
+_PLACE_IN_MEMORY = re.compile(r"<([^<>]*) at 0x[0-9a-fA-F]+>")
+_RETURN = "execute must return a text, or what JSON can write"
 _THREADS = DaemonThreads("midthought-tool")
 """Not an attribute of the registry, so that registries can be copied."""
 
@@ -223,13 +224,14 @@ def _as_text(result: Any) -> str:
             return json.dumps(result, ensure_ascii=False, allow_nan=False, default=_as_json)
     if isinstance(result, str):
         return result
-    with contextlib.suppress(UnicodeDecodeError):
-        text = result.decode() if isinstance(result, bytes | bytearray) else str(result)
-        if not _PLACE_IN_MEMORY.search(text):
-            return text
-    raise TypeError(
-        f"the tool returned {type(result).__name__}, which is no text; execute must return a text, or parts for JSON"
-    )
+    if isinstance(result, bytes | bytearray):
+        try:
+            return result.decode()
+        except UnicodeDecodeError:
+            raise TypeError(f"the tool returned bytes that are no text; {_RETURN}") from None
+    if found := _PLACE_IN_MEMORY.search(text := str(result)):
+        raise TypeError(f"the tool returned an object without a text, <{found[1]}>; {_RETURN}")
+    return text
 
 
 def _as_json(part: Any) -> Any:

@@ -175,7 +175,9 @@ def test_a_label_on_the_line_of_the_times_is_a_speaker(read):
     for name in ("a.txt", "a.srt"):
         assert said(read(text, name))[:2] == turns
     settings = text.replace("[speaker_0]", "align:start position:12%").replace("[speaker_1]", "X1:40 X2:600")
-    assert len(said(read(settings, "a.srt"))) == 1
+    confidence = text.replace("[speaker_0]", "0.95").replace("[speaker_1]", "(87 %)")
+    for other in (settings, confidence):
+        assert [words[:30] for _, words in said(read(other, "a.srt"))] == ["So it was on day 0. Yes. So it"]
 
 
 def test_a_line_outside_of_cues_is_reported_though_it_is_a_sentence_of_a_cue_too(read):

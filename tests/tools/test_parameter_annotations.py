@@ -202,15 +202,23 @@ def test_results_that_have_parts_are_json_for_the_model(result: Any, text: str) 
     assert run(give) == (True, text)
 
 
-@pytest.mark.parametrize("result", [b"\x89PNG", object(), [object()]], ids=lambda each: type(each).__name__)
-def test_a_result_without_a_text_is_an_error_that_names_its_type(result: Any) -> None:
+@pytest.mark.parametrize(
+    ("result", "what"),
+    [
+        (b"\x89PNG", "bytes that are no text"),
+        (object(), "an object without a text, <object object>"),
+        ([1, object()], "an object without a text, <object object>"),
+    ],
+    ids=["bytes", "object", "within a list"],
+)
+def test_a_result_without_a_text_is_an_error_that_names_it(result: Any, what: str) -> None:
     @tool
     def give() -> Any:
         """Gives."""
         return result
 
-    said = f"the tool returned {type(result).__name__}, which is no text; execute must return a text, or parts for JSON"
-    assert run(give) == (False, f"Tool execution error: {said}")
+    said = f"Tool execution error: the tool returned {what}; execute must return a text, or what JSON can write"
+    assert run(give) == (False, said)
 
 
 def test_a_set_in_a_result_has_the_same_order_in_every_process() -> None:

@@ -151,8 +151,9 @@ def _cues(text: str) -> tuple[list[Cue], list[tuple[str, bool]]]:
             taken |= _continue(cues, outside, later, before)
             if inside and (number := cues[-1].lines) and number[-1] == str(len(cues) + 1):
                 number.pop()  # number of a cue without a blank line before it
-            after = _SETTINGS.sub("", line[start.end() :]).strip(_BLANKS)  # such as `[speaker_0]`
-            cues.append(Cue(clock_time(start["time"] or start["seconds"].replace(",", ".")), [after]))
+            after = _SETTINGS.sub("", line[start.end() :]).strip(_BLANKS)  # such as `[speaker_0]`, or a confidence
+            said = [after] if any(map(str.isalpha, after)) else []
+            cues.append(Cue(clock_time(start["time"] or start["seconds"].replace(",", ".")), said))
             names.append(_CUE_NUMBER.sub("", before).strip(' "') if before else "")
             inside = True
         elif not line or not (is_vtt or line.strip()):  # a line of blanks does not end a VTT cue
