@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,19 +57,20 @@ class Started:
         readable, writable = os.pipe()
         os.set_blocking(readable, False)
         loop.add_reader(readable, self._read_log, readable)
-        groups: list[int] = []
-        watched: list[int] = []
+        groups: set[int] = set()
+        watched: dict[int, int] = {}
 
         def after_its_end(process: int) -> None:  # the SDK waits while another process has the server's output open
             loop.remove_reader(process)
             _end_processes(groups, mark)
+            groups.discard(watched[process])  # its number may become another process's
 
         try:
             with os.fdopen(writable, "w") as log:
                 async with stdio_client(parameters, errlog=log) as streams:
-                    groups = _children_of_this_thread()
+                    groups.update(_children_of_this_thread())
                     with contextlib.suppress(OSError, AttributeError):  # an older kernel, another system
-                        watched = [*map(os.pidfd_open, groups)]
+                        watched.update((os.pidfd_open(group), group) for group in groups)
                     for process in watched:
                         loop.add_reader(process, after_its_end, process)
                     yield streams
@@ -99,19 +100,23 @@ def _children_of_this_thread() -> list[int]:
     return []
 
 
-def _end_processes(groups: Sequence[int], mark: str) -> None:
-    """Ends process groups, and on Linux the processes in other groups and sessions whose environment has the mark."""
-    for group in groups:
-        with contextlib.suppress(OSError):
-            os.killpg(group, signal.SIGKILL)
+def _end_processes(groups: Collection[int], mark: str) -> None:
+    """Ends on Linux the processes whose environment has the mark, and with them all others of these process groups.
+
+    A group without such a process is left alone: after a server's end another process may have got its number.
+    """
     entry = f"{_MARK}={mark}".encode()
     for _ in range(_MAX_ROUNDS):  # again, because they may start others
         found = False
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if entry in (process / "environ").read_bytes():
-                    os.kill(int(process.name), signal.SIGKILL)
                     found = True
+                    group = os.getpgid(int(process.name))
+                    if group in groups:
+                        os.killpg(group, signal.SIGKILL)
+                    else:
+                        os.kill(int(process.name), signal.SIGKILL)
         if not found:
             return
         time.sleep(0.01)
