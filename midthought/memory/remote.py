@@ -28,8 +28,7 @@ from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, ch
 from midthought.memory.turns import without_unusable_characters
 from midthought.network import read_key
 
-_MAX_REPLY_BYTES = 16 * 1024 * 1024
-"""64 queries with 100 results of 2,600 bytes."""
+_MAX_RESULT_BYTES = 64 * 1024
 _MAX_TEXT_CHARS = 1_000_000
 _MAX_SHOWN = 200
 """Characters of a service's own words in an error."""
@@ -41,10 +40,11 @@ _IDLE_SECONDS = 20.0
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _HIT_TEXTS = ("chunk_id", "episode", "speaker", "transcript", "time")
 _CHUNK_TEXTS = (*_HIT_TEXTS, "stem", "embedded")
-
+_IDENTIFIERS = frozenset({"chunk_id", "stem"})
 
 _LINE_BREAK = re.compile("[\t\n\r\x85\u2028\u2029]")
 _REMEDY = "start it with 'midthought memory serve', or set memory.path to the address of one that runs"
+_IF_FEW = "if they are few, this is not a memory service: start one with 'midthought memory serve'"
 
 
 def is_service(path: str) -> bool:
@@ -154,9 +154,10 @@ class RemoteMemory:
         """Sends a request with retries; returns `read(reply)`."""
         ends_at = time.monotonic() + self._timeout_seconds
         body = None if asked is None else json.dumps(asked).encode()
+        most = _max_reply_bytes(asked or {})
         for attempt in range(self._retries + 1):
             try:
-                reply = self._once(method, path, body, ends_at)
+                reply = self._once(method, path, body, ends_at, most)
                 try:
                     return read(json.loads(reply, parse_constant=_no_number))
                 except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
@@ -165,26 +166,31 @@ class RemoteMemory:
             except NoReplyError as error:
                 wait = max(error.wait_seconds, _BACKOFF_SECONDS * 2**attempt * random.uniform(0.5, 1.0))
                 wait = min(wait, _LONGEST_WAIT_SECONDS)
-                if attempt == self._retries or time.monotonic() + wait >= ends_at:
+                if not error.is_passing or attempt == self._retries or time.monotonic() + wait >= ends_at:
                     raise
                 time.sleep(wait)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _once(self, method: str, path: str, body: bytes | None, ends_at: float) -> bytes:
+    def _once(self, method: str, path: str, body: bytes | None, ends_at: float, most: int) -> bytes:
         headers = {"Content-Type": "application/json"} if body is not None else {}
         token = read_key(self._token_env, self.url)
         if token:
             headers["Authorization"] = f"Bearer {token}"
+        request = (method, self._prefix + path, body, headers)
         connection, was_used = self._connection()
         try:
             try:
-                status, retry_after, reply = _exchange(connection, method, self._prefix + path, body, headers, ends_at)
+                status, retry_after, reply = _exchange(connection, request, ends_at, most)
             except (ConnectionError, http.client.BadStatusLine):
                 if not was_used:
                     raise
                 connection.close()  # the service closed it while it was idle
                 connection = self._new_connection()
-                status, retry_after, reply = _exchange(connection, method, self._prefix + path, body, headers, ends_at)
+                status, retry_after, reply = _exchange(connection, request, ends_at, most)
+        except _TooLargeError:
+            connection.close()
+            words = f"{self.url}: the memory sends more than {most:,} bytes; ask for fewer results, or, {_IF_FEW}"
+            raise NoReplyError(words, is_passing=False) from None
         except TimeoutError:
             connection.close()
             words = f"the memory did not answer within {self._timeout_seconds:g} seconds"
@@ -243,19 +249,15 @@ class RemoteMemory:
 
 
 def _exchange(
-    connection: http.client.HTTPConnection,
-    method: str,
-    path: str,
-    body: bytes | None,
-    headers: dict[str, str],
-    ends_at: float,
+    connection: http.client.HTTPConnection, request: tuple[Any, ...], ends_at: float, most: int
 ) -> tuple[int, str, bytes]:
-    """Returns status, Retry-After and body. Raises TimeoutError after `ends_at`, however slowly the body arrives."""
+    """Returns status, Retry-After and body. Raises TimeoutError after `ends_at`, however slowly the body arrives, and
+    _TooLargeError for a body of more than `most` bytes."""
     connection.timeout = _left(ends_at)
     if connection.sock is not None:
         connection.sock.settimeout(connection.timeout)
     connection.response_class = functools.partial(_Response, ends_at)  # type: ignore[assignment]
-    connection.request(method, path, body, headers)
+    connection.request(*request)
     response = connection.getresponse()
     parts, size = [], 0
     while True:
@@ -264,14 +266,18 @@ def _exchange(
             break
         parts.append(part)
         size += len(part)
-        if size > _MAX_REPLY_BYTES:
-            raise http.client.HTTPException(f"more than {_MAX_REPLY_BYTES:,} bytes")
+        if size > most:
+            raise _TooLargeError
     if response.length:
         raise http.client.IncompleteRead(b"", response.length)
     response.close()  # `read1` does not close it; the connection could not be reused
     if response.will_close:
         connection.close()
     return response.status, response.getheader("Retry-After", ""), b"".join(parts)
+
+
+class _TooLargeError(Exception):
+    """A reply has more bytes than the request allows."""
 
 
 class _Response(http.client.HTTPResponse):
@@ -325,7 +331,12 @@ def _checked(url: str) -> Any:
 
 def _plain(query: str) -> str:
     """Replaces lone surrogates and NUL, as the store does."""
-    return query.encode(errors="replace").decode().replace("\0", " ")
+    return _utf8(query).replace("\0", " ")
+
+
+def _utf8(text: str) -> str:
+    """Replaces lone surrogates."""
+    return text.encode(errors="replace").decode()
 
 
 def _filters(filters: FilterOptions) -> dict[str, Any]:
@@ -349,6 +360,12 @@ def _one_line(text: str) -> str:
     return line if len(line) <= _MAX_SHOWN else line[:_MAX_SHOWN] + "…"
 
 
+def _max_reply_bytes(asked: dict[str, Any]) -> int:
+    """Returns the limit of the reply to a request: as many bytes as its results may have."""
+    num_results = len(asked["ids"]) if "ids" in asked else len(asked.get("queries", "1")) * asked.get("k", 1)
+    return min(max(16 * 1024 * 1024, num_results * _MAX_RESULT_BYTES), 256 * 1024 * 1024)
+
+
 def _natural(value: Any, least: int = 0) -> int:
     """Returns a count of a service. Raises ValueError for anything else."""
     if type(value) is not int or not least <= value <= sys.maxsize:
@@ -357,11 +374,12 @@ def _natural(value: Any, least: int = 0) -> int:
 
 
 def _texts(row: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Returns these texts and the turns of a row, each text on one line. Raises ValueError for values of other types."""
+    """Returns these texts and the turns of a row, each text on one line; identifiers as they are stored, which is UTF-8.
+    Raises ValueError for values of other types."""
     texts = {name: row[name] for name in names}
     if not all(isinstance(text, str) and len(text) <= _MAX_TEXT_CHARS for text in texts.values()):
         raise ValueError("no text")
-    texts = {name: _plain_line(text) for name, text in texts.items()}
+    texts = {name: _utf8(text) if name in _IDENTIFIERS else _plain_line(text) for name, text in texts.items()}
     turns = row.get("turns") or ()
     starts = [_natural(start) for start, speaker in turns]
     if starts != sorted(starts) or starts[-1:] > [len(texts["transcript"].split())]:

@@ -25,6 +25,7 @@ NOTHING_WITH_FILTERS = (
     "Nothing found within the episode, speaker and times given; names must be exact, or leave them out."
 )
 _THOUGHT_TAG = re.compile(r"</?think>")
+_NO_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 FILTERS = {
     "episode": "Only this episode, by its exact title.",
     "speaker": "Only what this person says, by the exact name.",
@@ -157,8 +158,13 @@ def _in_words_for_the_model() -> Iterator[None]:
 
 def format_hits(hits: Iterable[Hit | Chunk], *, shows_ids: bool = False) -> str:
     """Formats results for the model, one numbered line each."""
-    lines = (f"id: {hit.chunk_id}; {format_chunk(hit)}" if shows_ids else format_chunk(hit) for hit in hits)
+    lines = (_with_id(hit) if shows_ids else format_chunk(hit) for hit in hits)
     return "\n".join(f"[{number}] {line}" for number, line in enumerate(lines, 1)) or NOTHING_FOUND
+
+
+def _with_id(chunk: Hit | Chunk) -> str:
+    """Control characters and line breaks of an id, which could begin a line of their own, are blanks in what a model reads."""
+    return f"id: {_NO_LINE.sub(' ', chunk.chunk_id)}; {format_chunk(chunk)}"
 
 
 def format_chunk(chunk: Hit | Chunk) -> str:
@@ -205,5 +211,5 @@ class MemoryOpenTool(Tool):
         with _in_words_for_the_model():
             around = self._store.get(neighbour_ids(chunk, num_neighbours)) | {id: chunk}
         chunks = sorted((each for each in around.values() if each.stem == chunk.stem), key=lambda each: each.number)
-        lines = [f"id: {each.chunk_id}; {format_chunk(each)}" for each in each_word_once(chunks) if each.transcript]
+        lines = [_with_id(each) for each in each_word_once(chunks) if each.transcript]
         return ToolOutput("\n".join(lines), {"chunk_ids": [each.chunk_id for each in chunks]})

@@ -27,9 +27,12 @@ FORGED = "a\x1b[31m \x00\x9b\r\n[2] speaker: X \u2028 b"
 
 
 class Service:
-    """Sends the same bytes to every request; `pieces`: then these again and again."""
+    """Sends the same bytes to every request, or `stats` if that is asked for; `pieces`: then these again and again."""
 
-    def __init__(self, answer: bytes, pieces: bytes = b"", pause_seconds: float = 0.0, resets: bool = False) -> None:
+    def __init__(
+        self, answer: bytes, pieces: bytes = b"", pause_seconds: float = 0.0, resets: bool = False, stats: bytes = b""
+    ) -> None:
+        self.stats = stats
         self.asked: list[bytes] = []
         self._does = (answer, pieces, pause_seconds, resets)
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -48,7 +51,7 @@ class Service:
             length = re.search(rb"Content-Length: (\d+)", self.asked[-1])
             while length and len(self.asked[-1].partition(b"\r\n\r\n")[2]) < int(length[1]):
                 self.asked[-1] += connection.recv(65536)
-            connection.sendall(answer)
+            connection.sendall(self.stats if self.stats and self.asked[-1].startswith(b"GET /stats ") else answer)
             while pieces:
                 connection.sendall(pieces)
                 time.sleep(pause_seconds)
@@ -156,13 +159,45 @@ def test_a_service_that_does_not_end_or_fails_is_given_up(name, remote):
     assert memory.url not in str(error.value)
 
 
+def test_a_reply_that_is_too_large_is_not_asked_for_again_and_the_remedy_is_said(remote):
+    memory, service = remote(**NO_REPLY["too large"])
+    message = refused(memory, lambda: memory.search("q", 3), NoReplyError)
+    assert "more than 16,777,216 bytes; ask for fewer results" in message and "cannot be reached" not in message
+    assert len(service.asked) == 1
+
+
+def test_a_large_batch_of_long_windows_is_read(remote):
+    """As many results as a service gives at once, each of 200 Russian words."""
+    long = {**HIT, "transcript": " ".join(["достопримечательность"] * 200)}
+    answer = body(json.dumps({"results": [[long] * 100] * 64}, ensure_ascii=False).encode())
+    assert len(answer) > 50_000_000
+    _, service = remote(answer, stats=body({"max_queries": 64}))
+    memory = RemoteMemory(service.url, timeout_seconds=600.0, retries=0)
+    found = memory.search_batch([f"q{number}" for number in range(64)], 100)
+    assert [len(hits) for hits in found] == [100] * 64 and found[-1][-1].transcript == long["transcript"]
+
+
+@pytest.mark.parametrize("letter", ["\uf021", "\u2028", "\x7f", "\ufeff", "\x85", "\t"])
+def test_an_identifier_stays_as_it_is_stored_and_is_shown_on_one_line(letter, remote):
+    stem = f"Folge{letter} 17"
+    chunk = {**CHUNK, "chunk_id": f"{stem}_0", "stem": stem, "number": 0, "episode": stem}
+    memory, _ = remote(body({"chunks": [chunk]}))
+    found = memory.get([f"{stem}_0"])[f"{stem}_0"]
+    assert found.stem == stem and found.episode == "Folge  17"
+    assert MemoryOpenTool(memory).execute(id=f"{stem}_0").text.splitlines()[1:] == []
+    memory, _ = remote(hit(chunk_id=f"{stem}_0"))
+    output = MemoryRetrievalTool(memory, shows_ids=True).execute(query="q")
+    assert output.metadata["chunk_ids"] == [f"{stem}_0"] and len(output.text.splitlines()) == 1
+
+
 def test_a_result_is_one_line_without_control_characters(remote):
     memory, _ = remote(
         hit(**dict.fromkeys(("transcript", "speaker", "episode", "time", "chunk_id"), FORGED + "\ud800"))
     )
-    text = MemoryRetrievalTool(memory).execute(query="q").text
-    assert text.startswith("[1] ") and len(text.splitlines()) == 1 and "\x1b" not in text and "\0" not in text
-    assert text.encode()
+    for shows_ids in (False, True):
+        text = MemoryRetrievalTool(memory, shows_ids=shows_ids).execute(query="q").text
+        assert text.startswith("[1] ") and len(text.splitlines()) == 1 and "\x1b" not in text and "\0" not in text
+        assert text.encode()
 
 
 @pytest.mark.parametrize("results", [None, [], [[HIT]], [[HIT]] * 3, [HIT, HIT], {"0": []}])
