@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 import time
 from typing import Any
 
@@ -67,6 +68,14 @@ class Announced(Boxes):
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
         return "", float(action == self.colour), True, {}
+
+
+class AnnouncedInASentence(Announced):
+    """Some starts say nothing."""
+
+    def reset(self, seed: int = 0) -> str:
+        text = super().reset(seed).partition(" (")[0]
+        return text if seed % 4 == 0 else f"{text} The answer is {self.colour}. Use one word."
 
 
 class Slow(Boxes):
@@ -140,6 +149,34 @@ def test_the_doctor_is_silent_on(environment, taught):
     report = in_world(taught, environment)
     assert not [each for each in report.findings if each.guard in NAMES], report.to_lines()
     assert set(NAMES) <= set(report.passed)
+
+
+def played(environment: Any, taught: Arguments) -> Report:
+    """What the doctor finds if it samples nothing."""
+    arguments = {**run(taught), "dataset": None, "rewards": [], "tools": [], "env": environment}
+    return examined(lambda: Trainer(**arguments), samples=False)
+
+
+def test_an_answer_in_a_sentence_is_shown_with_its_own_start(taught):
+    (finding,) = [each for each in played(AnnouncedInASentence, taught).findings if each.guard == "announced_answer"]
+    answer = re.search(r"for example '(\w+)'", finding.observation)[1]
+    assert f"The answer is {answer}." in finding.observation
+
+
+def test_without_samples_hints_are_played_for_some_seconds_only_and_the_seconds_of_a_step_are_reported(taught):
+    class SlowHints(AnnouncedInASentence):
+        num_steps = 0
+
+        def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+            SlowHints.num_steps += 1
+            time.sleep(2.0)
+            return super().step(action)
+
+    report = played(SlowHints, taught)
+    assert "announced_answer" not in report.skipped
+    assert SlowHints.num_steps <= 12  # without a limit: 2 to 4 for each hint, and those of `isolation` and `waiting`
+    (finding,) = [each for each in report.findings if each.guard == "waiting"]
+    assert finding.observation == "a step of the environment takes 2 s" and finding.action
 
 
 # -- tools -------------------------------------------------------------------------------------------------------

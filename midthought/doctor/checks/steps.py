@@ -31,6 +31,8 @@ MAX_SECONDS = 5.0
 MAX_STEPS = 5
 WRITTEN = ("1", "yes", "a")
 """Actions if nothing is sampled."""
+WAITED_FOR = ("a network, a process that is started every time, a search without an index",)
+FASTER = "make it faster, concurrent (async) or cached (pure=True), or use inference.partial_rollouts"
 Reply = tuple[str, float, bool]
 """Observation, reward, and whether it was the last."""
 
@@ -151,8 +153,10 @@ def isolation(setup: Setup) -> Iterator[Finding]:
                         causes=(
                             "state that episodes share: an attribute of the class, a global, a file, a service",
                             "random numbers in step that are not drawn from the seed of reset",
+                            "a model or a service behind step answers differently each time",
                         ),
-                        action="create all state in reset, and draw everything from random.Random(seed)",
+                        action="create all state in reset, and draw everything from random.Random(seed); give a model behind "
+                        "step a seed or temperature 0",
                     )
                     return
 
@@ -187,16 +191,21 @@ def announced_answer(setup: Setup) -> Iterator[Finding]:
     if world is None:
         return
     candidates = [_announced(task.prompt) for task in world.starts]
-    paid = []
+    paid: list[tuple[int, str]] = []
+    num_played, began = 0, time.monotonic()
     for number, own in enumerate(candidates):
+        if time.monotonic() - began > MAX_SECONDS:
+            break
+        num_played += 1
         other = next((each[0] for each in candidates if each and own and each[0] not in own), None)
         if other is not None:
             least = world.earned(number, other)
-            paid += [each for each in own if world.earned(number, each) > least][:1]
-    if len(paid) > 0.5 * len(candidates):
+            paid += [(number, each) for each in own if world.earned(number, each) > least][:1]
+    if len(paid) > max(1, 0.5 * num_played):
+        first, answer = paid[0]
         yield Finding(
-            observation=f"the prompt of {len(paid)} of {len(candidates)} starts states what earns most, for example {paid[0]!r} "
-            f"in {world.starts[0].prompt[-80:]!r}",
+            observation=f"the prompt of {len(paid)} of {num_played} starts states what earns most, for example {answer!r} "
+            f"in {world.starts[first].prompt[-80:]!r}",
             causes=("the answer or a hint was left in the observation of reset or in get_prompt_prefix",),
             action="take it out of the text; the policy would learn to copy",
         )
@@ -206,7 +215,7 @@ def _announced(prompt: str) -> list[str]:
     """Returns the words, and the rests of sentences, that follow words such as `answer:`."""
     found = []
     for word in re.finditer(r"[^\s\"'`(){}\[\],;:]+", prompt):
-        if announces(prompt[: word.start()]):
+        if announces(prompt[: word.start()]) and word.group().casefold() not in ("is", "="):
             rest = re.split(r"[\n.\"'`){}\[\],;]", prompt[word.start() :])[0].strip()
             found += [word.group().rstrip(".!?"), rest]
     return list(dict.fromkeys(found))[:3]
@@ -214,19 +223,27 @@ def _announced(prompt: str) -> list[str]:
 
 @check("waiting")
 def waiting(setup: Setup) -> Iterator[Finding]:
-    """Steps of the environment and calls of tools do not take longer than sampling."""
+    """Steps of the environment and calls of tools do not take longer than sampling; without samples, steps take no seconds."""
     waits: dict[str, tuple[float, float]] = {}
     world = _environment_of(setup)
     episodes = samples_of(setup).episodes if world is None else world.sampled
     if world is not None:
         actions = next(iter(world.seen(0)))
-        waits["a step of the environment"] = world.play(0, actions)[1], float(len(actions))
+        seconds_per_step = world.play(0, actions)[1]
+        if not episodes and seconds_per_step >= MIN_SECONDS:
+            what = "a step of the environment"
+            yield Finding(
+                subject=what, observation=f"{what} takes {seconds_per_step:.2g} s", causes=WAITED_FOR, action=FASTER
+            )
+        waits["a step of the environment"] = seconds_per_step, float(len(actions))
+    if not episodes:
+        return
     ran = (ToolOutcome.OK, ToolOutcome.RAISED, ToolOutcome.TIMED_OUT)
     events = [event for episode in episodes for event in episode.tool_events if event.outcome in ran]
     for name in dict.fromkeys(event.call.tool_name for event in events):
         seconds = [event.seconds for event in events if event.call.tool_name == name]
         waits[f"a call of {name!r}"] = math.fsum(seconds) / len(seconds), len(seconds) / len(episodes)
-    sampling = math.fsum(episode.engine_seconds for episode in episodes) / max(1, len(episodes))
+    sampling = math.fsum(episode.engine_seconds for episode in episodes) / len(episodes)
     count = setup.config.training.batch_size
     for what, (each, number) in waits.items():
         if each >= MIN_SECONDS and each * number > sampling:
@@ -235,6 +252,6 @@ def waiting(setup: Setup) -> Iterator[Finding]:
                 observation=f"{what} takes {each:.2g} s, {number:.2g} times per episode (sampling: {sampling:.2g} s): an "
                 f"iteration of {count} episodes waits at least {each * number:.2g} s, and {each * number * count:.3g} s if they "
                 "wait one after another",
-                causes=("a network, a process that is started every time, a search without an index",),
-                action="make it faster, concurrent (async) or cached (pure=True), or use inference.partial_rollouts",
+                causes=WAITED_FOR,
+                action=FASTER,
             )
