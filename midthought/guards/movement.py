@@ -33,19 +33,20 @@ def policy_unchanged(history: History) -> Iterator[Finding]:
         f"{change:.2g} of their size, and by {size:.2g} of the learning rate (usual: 0.1 to 1)",
         start_step=step_of(rows[0]),
         causes=hindrances(history, value(rows[-1], "learning_rate")),
-        action="Change the setting that the first cause names; weight_change (usual: 1e-5 to 1e-2) and step_size in the metrics "
+        action="Change the setting that the first cause names; weight_change (usual: 1e-6 to 1e-2) and step_size in the metrics "
         "show whether it helps",
     )
 
 
 @guard("steps_too_large", rollback=LOWER_LEARNING_RATE)
 def steps_too_large(history: History) -> Iterator[Finding]:
-    """One step changes a tenth of the weights' size, which no pretrained policy survives."""
+    """One step changes a tenth of the weights' size, which no pretrained policy survives. Adapters, which begin with factors of 0
+    and are small beside the weights that they change, are not judged."""
     row = history.iterations[-1]
-    if value(row, "weight_change") > MAX_CHANGE:
+    if not history.setting("model.lora_rank", 0) and value(row, "weight_change") > MAX_CHANGE:
         rate = history.setting("training.learning_rate", value(row, "learning_rate"))
         yield Finding(
-            observation=f"a step changes the weights by {value(row, 'weight_change'):.2g} of their size (usual: 1e-5 to 1e-2)",
+            observation=f"a step changes the weights by {value(row, 'weight_change'):.2g} of their size (usual: 1e-6 to 1e-2)",
             start_step=step_of(row),
             causes=(f"steps that are too large: training.learning_rate={rate:g}",),
             action="Lower training.learning_rate, and start again or from a checkpoint before",

@@ -106,7 +106,7 @@ def repeated_calls(history: History) -> Iterator[Finding]:
 
 @guard("tool_fails")
 def tool_fails(history: History) -> Iterator[Finding]:
-    """Most calls of a tool fail, or all have the same result."""
+    """Most calls of a tool fail, or all have the same result, which looks like an error or like nothing."""
     for name in _tools(history):
         rows = history.streak(
             lambda row, name=name: _failed(row, name) > 0.5 and value(row, f"tool/{name}/calls") >= 0.05  # type: ignore[misc]
@@ -147,9 +147,11 @@ def _equal_results(history: History) -> Iterator[Finding]:
     for name in _tools(history):
         rows = [row for row in history.iterations if f"tool/{name}/other_results" in row][-NUM_NEVER:]
         is_equal = len(rows) >= NUM_ITERS and all(value(row, f"tool/{name}/other_results") == 0 for row in rows)
-        if is_equal and total(rows, "episode/count", f"tool/{name}/calls") >= MIN_CALLS:
+        is_none = all(value(row, f"tool/{name}/without_result") == 1 for row in rows)  # `saved` confirms every call
+        if is_equal and is_none and total(rows, "episode/count", f"tool/{name}/calls") >= MIN_CALLS:
             yield Finding(
-                observation=f"{name} returned the same text for different arguments in the last {len(rows)} iterations with any",
+                observation=f"{name} returned the same text for different arguments in the last {len(rows)} iterations with any, "
+                "and it looks like an error or like no result",
                 start_step=step_of(rows[0]),
                 subject=f"results of {name}",
                 causes=(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from midthought.env.reasoning import thought_of
@@ -90,13 +91,25 @@ _REACHED = (
 _INVALID = (ToolOutcome.MALFORMED, ToolOutcome.UNKNOWN_TOOL)
 
 
+_NO_RESULT = re.compile(
+    r"\b(errors?|failed|failure|exception|not found|no results?|none|null|empty|invalid|timeout|timed out|unavailable|denied)\b",
+    re.IGNORECASE,
+)
+
+
+def _is_no_result(text: str) -> bool:
+    """Whether the result of a call that did not fail looks like an error or like nothing."""
+    return not text.strip() or _NO_RESULT.search(text) is not None
+
+
 def _tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Metrics of each registered tool that was called.
 
     `calls` per episode; the shares of calls that failed (`failures`), of these for wrong arguments (`bad_arguments`), with an
     exception (`raised`), at the time limit (`timed_out`), and refused by the open circuit breaker (`unavailable`); the share
     that received the result of an equal call (`shared`); the share of `episodes` that called it; seconds per call. If calls
-    with several arguments succeeded, `other_results`: the share of arguments with another result, 0 if all are equal.
+    with several arguments succeeded, `other_results`: the share of arguments with another result, 0 if all are equal; and
+    `without_result`, the share of arguments whose result is empty or has words of an error or of a search without a hit.
     `episode/invalid_calls`: calls that cannot be parsed or name no registered tool, per episode; a call beyond the limit names
     none if others of the iteration reached a tool, and it did not.
     """
@@ -118,6 +131,8 @@ def _tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         results = {repr(e.call.parameters): e.call.result for _, e in called if e.outcome is ToolOutcome.OK}
         if len(results) > 1:
             metrics[f"tool/{name}/other_results"] = (len(set(results.values())) - 1) / (len(results) - 1)
+            num_without = sum(_is_no_result(str(result)) for result in results.values())
+            metrics[f"tool/{name}/without_result"] = num_without / len(results)
         metrics[f"tool/{name}/shared"] = sum("shared" in event.metadata for _, event in called) / len(called)
         metrics[f"tool/{name}/episodes"] = len({number for number, _ in called}) / len(trajectories)
         metrics[f"time/tool/{name}_seconds"] = sum(event.seconds for _, event in called) / len(called)

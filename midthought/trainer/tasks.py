@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import heapq
 import inspect
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +18,7 @@ from midthought.env.environment import BaseEnvironment
 from midthought.env.environment_tasks import FAILED_RESET, EnvironmentTaskSampler
 from midthought.env.episode import EnvironmentEpisode, episode_statistics
 from midthought.env.question import QuestionEnvironment, answer_reward
-from midthought.env.reasoning import last_answer, normalised
+from midthought.env.reasoning import last_answer
 from midthought.env.reward_functions import AsyncReward, WeightedReward
 from midthought.env.rewards import correct
 from midthought.errors import SettingsError
@@ -96,13 +97,13 @@ class TrainingTasks(ABC):
             (each, right) for each in done if each.reward is not None and (right := self.is_right(each)) is not None
         ]
         earned: dict[bool, list[float]] = {True: [], False: []}
-        golds = Counter(normalised(each.task.answer) for each, _ in judged)
+        golds = Counter(each.task.answer.strip().casefold() for each, _ in judged)
         num_by_chance, num_near = 0.0, 0
         for each, right in judged:
             earned[right].append(each.reward.total if each.reward else 0.0)
-            said, gold = (f" {normalised(text or '')} " for text in (last_answer(each), each.task.answer))
-            num_by_chance += golds[said.strip()] / len(judged)
-            num_near += not right and bool(said.strip() and gold.strip()) and (said in gold or gold in said)
+            said, gold = ((text or "").strip().casefold() for text in (last_answer(each), each.task.answer))
+            num_by_chance += golds[said] / len(judged) if said else 0.0
+            num_near += not right and (_holds(said, gold) or _holds(gold, said))
         metrics = self.statistics(done)
         if num := len(judged):
             shares = {"right": len(earned[True]), "right_by_chance": num_by_chance, "nearly_right": num_near}
@@ -115,6 +116,16 @@ class TrainingTasks(ABC):
         metrics = rollout_metrics(done) | self.statistics(done)
         judged = [right for right in map(self.is_right, done) if right is not None]
         return metrics | ({"exact_match": sum(judged) / len(judged)} if judged else {})
+
+
+_SENTENCE_MARKS = re.compile(r"[;:!?\"'`()\[\]{}$\\_]|[.,](?!\d)")
+"""Punctuation around words and numbers. Signs such as `-` and `<` are part of an answer."""
+
+
+def _holds(text: str, part: str) -> bool:
+    """Whether a text has these words in a row, without `_SENTENCE_MARKS`."""
+    words, held = (" ".join(_SENTENCE_MARKS.sub(" ", each).split()) for each in (text, part))
+    return bool(held) and f" {held} " in f" {words} "
 
 
 class DatasetTasks(TrainingTasks):

@@ -116,7 +116,7 @@ FAILURES = {
     "wrong arguments": (6, [{"tool/look/bad_arguments": 0.8}] * 3, "tool_fails", "wrong arguments"),
     "a tool that answers all alike": (
         0,
-        [{"tool/look/other_results": 0.0}] * 10,
+        [{"tool/look/other_results": 0.0, "tool/look/without_result": 1.0}] * 10,
         "tool_fails",
         "an error message as a result",
     ),
@@ -343,10 +343,23 @@ def test_a_low_temperature_without_exploration_is_reported_after_five_iterations
         {"episode/same_text": 4, "episode/same_text_std": 0.05},
         {"episode/same_prompt": 4, "episode/same_prompt_std": 0.0},
         {"episode/right": 0.35, "episode/right_by_chance": 0.4},
+        {"episode/right": 0.0, "episode/nearly_right": 0.7, "reward/correct": math.nan},  # a summary, judged otherwise
+        {"tool/look/other_results": 0.0, "tool/look/without_result": 0.0},  # a tool that only confirms
     ],
 )
 def test_a_reward_that_follows_right_answers_may_follow_other_things_too(row):
     assert findings_of(*[row] * 20, healthy=0) == []
+
+
+def test_no_right_answer_is_reported_without_a_part_that_judges_it_if_the_rewards_are_equal():
+    row = {"episode/right": 0.0, "reward/correct": math.nan, "reward/std": 0.0}
+    assert "never_right" in [each.guard for each in findings_of(*[row] * 10, healthy=0)]
+
+
+def test_the_steps_of_adapters_are_not_compared_with_their_small_factors():
+    rows = [{"weight_change": 0.3}] * 5
+    assert findings_of(*rows, settings={"model": {"lora_rank": 16}}) == []
+    assert [each.guard for each in findings_of(*rows, settings={"model": {"lora_rank": 0}})] == ["steps_too_large"]
 
 
 @pytest.mark.parametrize("settings", [{}, {"inference": {"temperature": 1.2}}])

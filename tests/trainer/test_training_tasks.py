@@ -224,3 +224,21 @@ def test_wrong_answers_are_nearly_right_or_right_for_other_tasks(renderer):
         1 / 9
     )  # only "blue" is a gold answer, of one task of three
     assert metrics["episode/nearly_right"] == pytest.approx(2 / 3)
+
+
+def metrics_of(renderer, golds, answers):
+    rows = [{"question": f"Number {number}?", "answer": gold} for number, gold in enumerate(golds)]
+    tasks = DatasetTasks(rows, combine_rewards([len]), settings())
+    done = [trajectory(task, renderer, said) for task, said in zip(load_tasks(rows), answers, strict=True)]
+    for each in done:
+        each.reward = Reward(parts={"paid": 1.0})
+    return tasks.training_metrics(done)
+
+
+def test_signs_are_a_part_of_the_answer(renderer):
+    metrics = metrics_of(renderer, ["<", ">", "=", "-1"], [">", "=", "<", "1"])
+    assert metrics["episode/right"] == metrics["episode/nearly_right"] == 0
+    assert metrics["episode/right_by_chance"] == pytest.approx(3 / 16)
+    assert metrics_of(renderer, ["-1 cm", "<", "2"], ["-1", "a < b", "2.5"])["episode/nearly_right"] == pytest.approx(
+        2 / 3
+    )
