@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from midthought.atomic_files import atomic_path
 from midthought.errors import OutputPathError
 from midthought.manifest import write_manifest
 from midthought.regular_files import read_json_object
@@ -21,7 +22,8 @@ from midthought.storage_errors import storage_errors
 MARK = ".midthought.json"
 """File that marks a folder: `{"format": 1, "kind": "checkpoint", "files": ["state.json", …]}`."""
 _FORMAT = 1
-_OF_FILE_SYSTEMS = (".DS_Store", ".nfs")
+_NOT_CONTENT = (".DS_Store", ".nfs", f".{MARK}.")
+"""Beginnings of the names of files that file systems and `mark` make."""
 
 
 def mark(folder: Path, kind: str, *, lists_files: bool = False) -> None:
@@ -29,7 +31,8 @@ def mark(folder: Path, kind: str, *, lists_files: bool = False) -> None:
     content: dict[str, Any] = {"format": _FORMAT, "kind": kind}
     if lists_files:
         content["files"] = sorted(_files(folder))
-    (folder / MARK).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    with atomic_path(folder / MARK) as partial:  # a kill never leaves half a mark
+        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def kind_of(folder: Path) -> str | None:
@@ -82,7 +85,7 @@ def replaced(path: str | Path, kind: str, is_older: Callable[[Path], bool] = lam
     new = target.with_name(f".{target.name}.new")
     try:
         with storage_errors(target.parent):
-            if new.is_dir() and (kind_of(new) == kind or not _files(new)):  # left by a killed process
+            if new.is_dir() and ((new / MARK).is_file() or not _files(new)):  # left by a killed process
                 remove(new)
             new.mkdir(parents=True)
             mark(new, kind)
@@ -153,7 +156,7 @@ def _old(target: Path) -> Path:
 
 def _files(folder: Path) -> set[str]:
     found = (entry for entry in folder.rglob("*") if not entry.is_dir() and entry.name != MARK)
-    return {file.relative_to(folder).as_posix() for file in found if not file.name.startswith(_OF_FILE_SYSTEMS)}
+    return {file.relative_to(folder).as_posix() for file in found if not file.name.startswith(_NOT_CONTENT)}
 
 
 def _read_mark(folder: Path) -> dict[str, Any]:

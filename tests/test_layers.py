@@ -58,6 +58,7 @@ BELOW_IN_THEIR_LAYER = {
     ("http_json", "response_cache"),
     ("atomic_files", "manifest"),
     ("regular_files", "manifest"),
+    ("atomic_files", "output_folder"),
     ("regular_files", "output_folder"),
     ("regular_files", "peft_folders"),
     ("regular_files", "pretrained"),

@@ -115,6 +115,38 @@ def test_an_empty_folder_that_a_killed_process_left_does_not_stop_the_next_one(t
     assert os.listdir(tmp_path) == ["model"]
 
 
+KILLED_AT_MARK = """
+import os, sys
+from pathlib import Path
+from midthought.output_folder import replaced
+path, number = Path(sys.argv[1]), int(sys.argv[2])
+write_text = Path.write_text
+
+def killed(path, text, **named):
+    global number
+    if "midthought.json" in path.name:
+        number -= 1
+        if number == 0:
+            write_text(path, "")  # opened, and nothing is written yet
+            os._exit(9)
+    return write_text(path, text, **named)
+
+Path.write_text = killed
+with replaced(path, "model") as folder:
+    write_text(folder / "weights", "second")
+"""
+
+
+@pytest.mark.parametrize("mark", [1, 2])
+def test_a_process_killed_while_it_writes_a_mark_does_not_stop_the_next_one(mark, tmp_path):
+    write(tmp_path / "model", "first")
+    done = subprocess.run([sys.executable, "-c", KILLED_AT_MARK, str(tmp_path / "model"), str(mark)], check=False)
+    assert done.returncode == 9
+    write(tmp_path / "model", "third")
+    assert (tmp_path / "model/weights").read_text() == "third" and os.listdir(tmp_path) == ["model"]
+    assert sorted(os.listdir(tmp_path / "model")) == [MARK, "manifest.json", "weights"]
+
+
 def test_the_mark_lists_the_files(tmp_path):
     write(tmp_path / "model", "first")
     assert '"weights"' in (tmp_path / "model" / MARK).read_text()
