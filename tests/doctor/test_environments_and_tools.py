@@ -163,20 +163,24 @@ def test_an_answer_in_a_sentence_is_shown_with_its_own_start(taught):
     assert f"The answer is {answer}." in finding.observation
 
 
-def test_without_samples_hints_are_played_for_some_seconds_only_and_the_seconds_of_a_step_are_reported(taught):
+def test_without_samples_hints_are_played_for_some_seconds_only_and_the_seconds_of_a_step_are_reported(
+    taught, monkeypatch
+):
+    monkeypatch.setattr("midthought.doctor.checks.steps.MAX_SECONDS", 2.5)
+
     class SlowHints(AnnouncedInASentence):
         num_steps = 0
 
         def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
             SlowHints.num_steps += 1
-            time.sleep(2.0)
+            time.sleep(1.0)
             return super().step(action)
 
     report = played(SlowHints, taught)
     assert "announced_answer" not in report.skipped
-    assert SlowHints.num_steps <= 12  # without a limit: 2 to 4 for each hint, and those of `isolation` and `waiting`
+    assert SlowHints.num_steps <= 12  # without the limit, each of the 8 hints takes 2 to 4 steps
     (finding,) = [each for each in report.findings if each.guard == "waiting"]
-    assert finding.observation == "a step of the environment takes 2 s" and finding.action
+    assert finding.observation == "a step of the environment takes 1 s" and finding.action
 
 
 # -- tools -------------------------------------------------------------------------------------------------------
