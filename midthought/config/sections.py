@@ -185,7 +185,7 @@ class EnvironmentConfig(Section):
     """The environment: limits of every episode, and the size of the built-in game."""
 
     max_steps: int | None = Field(10, ge=1)
-    """Maximum number of steps; then an episode ends as `truncated`. Null: no limit."""
+    """Maximum number of steps; then an episode ends (stop reason `max_steps`). Null: no limit."""
     step_timeout_seconds: float = Field(60.0, gt=0)
     """Time limit of one call of `reset`, `step` or `reward_fn`; when it is exceeded, the episode ends as failed."""
     grid_size: int = Field(3, ge=2)

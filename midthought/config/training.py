@@ -206,7 +206,7 @@ class TrainingConfig(AlgorithmSection):
     overlong_penalty: float = Field(1.0, gt=0)
     """Penalty of an episode of `inference.max_tokens` tokens."""
     mask_truncated_episodes: bool = False
-    """DAPO's overlong filtering: episodes that ended at the limit of tokens or turns have no loss. They still count in the
+    """DAPO's overlong filtering: episodes that ended at the limit of tokens, turns or steps have no loss. They still count in the
     statistics of their group."""
     max_grad_norm: float = Field(1.0, gt=0, allow_inf_nan=True)
     """Gradients are clipped to this norm; `.inf`: no clipping."""

@@ -33,6 +33,7 @@ class _Progress:
 
     has_started: bool = False
     is_done: bool = False
+    is_truncated: bool = False
     num_steps: int = 0
     reward: float = 0.0
     observation: str = ""
@@ -41,8 +42,8 @@ class _Progress:
 class BaseEnvironment(ABC):
     """Base class of text environments. Subclasses define `reset` and `step`, each plain or `async def`.
 
-    One instance holds one episode at a time. This class tracks `is_done()`, `get_episode_reward()` and `get_step_count()`, even
-    if the subclass does not call `super().__init__`. `config.max_steps` ends an episode with `done` and
+    One instance holds one episode at a time. This class tracks `is_done()`, `is_truncated()`, `get_episode_reward()` and
+    `get_step_count()`, even if the subclass does not call `super().__init__`. `config.max_steps` ends an episode with `done` and
     `info["truncated"] = True`. `reset` may take a `seed`; training passes one. `episode_statistics` reports `info["success"]`.
 
     Groups of episodes with the same start need `copy.deepcopy` to return an independent environment in the same state.
@@ -122,6 +123,10 @@ class BaseEnvironment(ABC):
     def is_done(self) -> bool:
         """True after the step that ended the episode, until the next `reset`."""
         return self._episode_so_far.is_done
+
+    def is_truncated(self) -> bool:
+        """True after a step that ended the episode at a limit: `config.max_steps`, or `info["truncated"]` beside `done`."""
+        return self._episode_so_far.is_truncated
 
     def get_episode_reward(self) -> float:
         """Sum of the rewards since the last `reset`."""
@@ -242,6 +247,7 @@ def _after_step(environment: BaseEnvironment, outcome: Any) -> StepResult:
     if not done and max_steps is not None and progress.num_steps >= max_steps:
         done, info = True, {**info, "truncated": True}
     progress.is_done, progress.observation = done, observation
+    progress.is_truncated = done and bool(info.get("truncated"))
     return observation, reward, done, info
 
 

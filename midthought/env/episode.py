@@ -57,6 +57,11 @@ class EnvironmentEpisode:
         self._reward_fn = reward_fn
         self._rewards_environment = reward_fn is not None and takes_environment(reward_fn)
 
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the environment ended its episode at a limit."""
+        return self.environment.is_truncated()
+
     async def reply(self, trajectory: Trajectory) -> str | None:
         """Executes the last turn's action and records its observation, reward and `done`. Returns None if the episode is over,
         also if a tool call ended it."""

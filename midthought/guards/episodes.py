@@ -126,7 +126,8 @@ def truncated(history: History) -> Iterator[Finding]:
 
 @guard("turn_limit")
 def turn_limit(history: History) -> Iterator[Finding]:
-    """Nearly all episodes end at the limit of turns instead of by themselves; or half of them, if no reply is ever read."""
+    """Nearly all episodes end at the limit of turns or steps instead of by themselves; or half of them, if no reply is read."""
+    yield from _cut_by_environment(history)
     limit = history.setting("inference.max_turns")
     share = 0.5 if limit == 1 else TRUNCATED_SHARE
     rows = history.streak(lambda row: value(row, "episode/max_turns") >= share)
@@ -147,6 +148,24 @@ def turn_limit(history: History) -> Iterator[Finding]:
         ),
         action="Play one episode by hand (env.reset, env.step) to see what ends it; raise inference.max_turns. If its episodes "
         "have a fixed number of turns, return done=True in the last one",
+    )
+
+
+def _cut_by_environment(history: History) -> Iterator[Finding]:
+    """From the first iteration on, nearly all episodes end at a limit of the environment. One that is reached later may be the
+    aim of the task."""
+    rows = history.streak(lambda row: value(row, "episode/max_steps") >= TRUNCATED_SHARE)
+    if len(rows) < NUM_ITERS or len(rows) < len(history.iterations):
+        return
+    limit = history.setting("environment.max_steps")
+    name = f"environment.max_steps={limit}" if limit else "environment.max_steps"
+    yield Finding(
+        observation=f"{mean_of(rows, 'episode/max_steps'):.0%} of the episodes of the last {len(rows)} iterations were cut by "
+        f"the environment ({name}, or a limit of its own)",
+        start_step=step_of(rows[0]),
+        causes=("the environment does not end its episodes: step never returns done=True", f"{name} is too small"),
+        action="Play one episode by hand (env.reset, env.step) to see what ends it; raise environment.max_steps. If its episodes "
+        "have a fixed number of steps, return done=True in the last one",
     )
 
 

@@ -29,7 +29,10 @@ TOPICS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     ),
     "Lengths and ends": (
         ("Tokens per episode", ("episode/policy_tokens", "episode/response_tokens")),
-        ("How episodes end", ("episode/answered", "episode/length", "episode/max_turns", "episode/failed")),
+        (
+            "How episodes end",
+            ("episode/answered", "episode/length", "episode/max_turns", "episode/max_steps", "episode/failed"),
+        ),
         ("Repeated text", ("episode/repetition", "episode/empty_thoughts")),
     ),
     "Policy": (

@@ -81,6 +81,11 @@ class ConversationEnvironment:
         self.environment = environment
         self._episode = None if environment is None else EnvironmentEpisode(environment)
 
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the environment ended its episode at a limit."""
+        return self._episode is not None and self._episode.is_truncated
+
     async def reply(self, trajectory: Trajectory) -> str | None:
         if self._episode is None:
             return None

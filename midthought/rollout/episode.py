@@ -44,8 +44,9 @@ from midthought.types import (
 class EpisodeEnvironment(Protocol):
     """Environment of one episode: replies to answers, and computes the reward.
 
-    If it has an attribute `environment` (`EnvironmentEpisode`), stateful tools are opened with it. If it has an
-    `async def close()`, that is awaited at the end of the episode, after the tools are closed; it must not raise.
+    If it has an attribute `environment` (`EnvironmentEpisode`), stateful tools are opened with it. If it has a true
+    `is_truncated` after its last reply, it ended the episode at a limit (`MAX_STEPS`). If it has an `async def close()`,
+    that is awaited at the end of the episode, after the tools are closed; it must not raise.
     """
 
     async def reply(self, trajectory: Trajectory) -> str | None:
@@ -199,7 +200,7 @@ class Episode:
         reason = None
         while reason is None:
             reason = await self.take_turn() or await self._go_on(environment)
-        if self.trajectory.turns and reason is StopReason.ANSWERED:
+        if self.trajectory.turns and reason in (StopReason.ANSWERED, StopReason.MAX_STEPS):
             self.trajectory.turns[-1].done = True
         return reason
 
@@ -278,7 +279,7 @@ class Episode:
             return None if await self.run_calls() else StopReason.LENGTH
         words = await environment.reply(self.trajectory)
         if words is None:
-            return StopReason.ANSWERED
+            return StopReason.MAX_STEPS if getattr(environment, "is_truncated", False) else StopReason.ANSWERED
         if is_last:
             return StopReason.MAX_TURNS
         return None if self.reply(words) else StopReason.LENGTH

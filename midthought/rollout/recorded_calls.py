@@ -75,17 +75,21 @@ class RecordedEnvironment:
     def __init__(self, episode: Any) -> None:
         self._episode = episode
         self.environment = episode.environment
+        self.is_truncated = False
+        """Whether the environment had ended its episode at a limit when the latest reply was recorded."""
 
     async def reply(self, trajectory: Trajectory) -> str | None:
         """Returns the reply, and gives the last turn what the environment recorded in it."""
 
         async def run() -> dict[str, Any]:
             words = await self._episode.reply(trajectory)
-            return {"words": words, "turn": turn_to_json(trajectory.turns[-1])}
+            is_truncated = bool(getattr(self._episode, "is_truncated", False))
+            return {"words": words, "turn": turn_to_json(trajectory.turns[-1]), "is_truncated": is_truncated}
 
         said = {"turn": len(trajectory.turns), "said": trajectory.turns[-1].model_output}
         found = await recorded("environment", "reply", said, run, _TEXT_AND_TURN)
         trajectory.turns[-1] = turn_from_json(found["turn"])
+        self.is_truncated = found.get("is_truncated", False)  # older cassettes have none
         words: str | None = found["words"]
         return words
 

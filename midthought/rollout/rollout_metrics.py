@@ -48,7 +48,9 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     metrics["episode/policy_tokens"] = sum(trajectory.num_sampled for trajectory in trajectories) / count
     metrics["episode/response_tokens"] = sum(trajectory.num_response for trajectory in trajectories) / count
     metrics["episode/count"] = count
-    for reason in (StopReason.ANSWERED, StopReason.LENGTH, StopReason.MAX_TURNS, StopReason.FAILED):
+    for reason in StopReason:
+        if reason is StopReason.CANCELLED:  # such an episode is in no batch
+            continue
         metrics[f"episode/{reason.value}"] = sum(t.stop_reason is reason for t in trajectories) / count
     metrics["time/episode/tool_seconds"] = sum(trajectory.tool_seconds for trajectory in trajectories) / count
     metrics["time/episode/engine_seconds"] = sum(trajectory.engine_seconds for trajectory in trajectories) / count

@@ -14,6 +14,8 @@ class StopReason(enum.StrEnum):
     """The token budget was used up before the answer ended."""
     MAX_TURNS = "max_turns"
     """The limit on turns was reached."""
+    MAX_STEPS = "max_steps"
+    """The environment cut the episode: at `environment.max_steps`, or at a limit of its own (`info["truncated"]`)."""
     FAILED = "failed"
     """The episode failed (engine, environment); the error is in `Trajectory.error`."""
     CANCELLED = "cancelled"

@@ -242,6 +242,20 @@ def test_replies_and_rewards_of_an_environment_are_replayed(tmp_path: Path) -> N
     assert silent(again) == silent(first)
 
 
+def test_the_limit_of_an_environment_ends_a_replayed_episode_for_the_same_reason(tmp_path: Path) -> None:
+    def playing(engine: Any) -> RolloutParts:
+        def episode(task: Task) -> EnvironmentEpisode:
+            rooms = Rooms(EnvironmentConfig(max_steps=1))
+            rooms.reset()
+            return EnvironmentEpisode(rooms)
+
+        return parts_of(engine, environment=episode)
+
+    first = play(playing(ScriptedEngine(["north"] * 2, RENDERER)), CassetteConfig(record=str(tmp_path)), 2)
+    assert [t.stop_reason for t in first] == [StopReason.MAX_STEPS] * 2
+    assert silent(play(playing(replaying_engine()), CassetteConfig(replay=str(tmp_path)), 2)) == silent(first)
+
+
 def test_a_key_never_appears_in_a_cassette(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEARCH_API_KEY", KEY)
 

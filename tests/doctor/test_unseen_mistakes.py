@@ -197,6 +197,9 @@ def test_an_environment_that_does_not_end_its_episodes_is_named(taught):
     report = examined(lambda: Trainer(**run(taught, environment=Endless, **limits)))
     (finding,) = [each for each in report.findings if each.guard == "episodes"]
     assert "end at inference.max_turns=5" in finding.observation and "does not end" in finding.causes[0]
+    report = examined(lambda: Trainer(**run(taught, environment=Endless, max_steps=2, **limits)))
+    (finding,) = [each for each in report.findings if each.guard == "episodes"]
+    assert "environment.max_steps=2" in finding.observation and "does not end" in finding.causes[0]
     report = examined(lambda: Trainer(**run(taught, environment=Boxes, **limits)))
     assert not [each for each in report.findings if each.guard == "episodes"], report.to_lines()
 

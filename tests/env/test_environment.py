@@ -229,14 +229,17 @@ def test_the_limit_on_steps_ends_the_episode_as_truncated():
     world = Script(1.0, 1.0, 1.0, config=limited(2))
     world.reset()
     assert world.step("a")[2:] == (False, {})
-    assert world.step("b")[2:] == (True, {"truncated": True}) and world.is_done()
+    assert not world.is_truncated()
+    assert world.step("b")[2:] == (True, {"truncated": True}) and world.is_done() and world.is_truncated()
+    world.reset()
+    assert not world.is_truncated()
 
 
 def test_an_episode_that_ends_by_itself_at_the_limit_is_not_truncated():
     world = Script(1.0, 1.0, config=limited(2))
     world.reset()
     world.step("a")
-    assert world.step("b")[2:] == (True, {})
+    assert world.step("b")[2:] == (True, {}) and not world.is_truncated()
 
 
 def test_without_a_limit_an_episode_goes_on():

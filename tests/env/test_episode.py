@@ -621,6 +621,23 @@ def test_the_loop_plays_the_game_to_its_optimum_and_credits_every_turn():
     assert episode_statistics(trajectories)["success_share"] == 1.0
 
 
+@pytest.mark.parametrize("limit", ["of the settings", "of its own"])
+def test_an_episode_that_the_environment_cuts_is_not_reported_as_answered(limit):
+    class Timed(Echo):
+        def step(self, action: str) -> tuple[str, float, bool, dict]:
+            is_late = limit == "of its own" and self.get_step_count() == 1
+            return "more", 1.0, is_late, {"truncated": is_late}
+
+    config = EnvironmentConfig(max_steps=2 if limit == "of the settings" else None)
+    trajectories = roll_out(
+        EnvironmentTasks(Timed, config=config), lambda text: "go" if text.endswith("assistant\n") else None
+    )
+    for trajectory in trajectories:
+        assert trajectory.error is None and trajectory.stop_reason is StopReason.MAX_STEPS
+        assert trajectory.dones == [False, True] and trajectory.reward.total == 2.0
+    assert episode_statistics(trajectories)["truncated_share"] == 1.0
+
+
 def test_the_loop_makes_a_failed_episode_of_an_environment_that_breaks():
     trajectories = roll_out(EnvironmentTasks(Doing(raising(OSError("no server")))), sensible_player)
     for trajectory in trajectories:

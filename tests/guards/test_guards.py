@@ -236,6 +236,7 @@ FAILURES = {
         "steps that are too large",
     ),
     "the limit of turns": (0, [{"episode/max_turns": 1.0}] * 5, "turn_limit", "does not end its episodes"),
+    "the limit of steps": (0, [{"episode/max_steps": 1.0}] * 5, "turn_limit", "does not end its episodes"),
     "truncated: replies": (
         0,
         [{"episode/length": 1.0, "episode/response_tokens": 256.0, "episode/calls": 0.0}] * 5,
@@ -325,6 +326,10 @@ def test_one_turn_is_too_few_if_half_of_the_episodes_end_there():
     (finding,) = findings_of(*rows, settings={"inference": {"max_turns": 1}}, healthy=0)
     assert finding.guard == "turn_limit" and "inference.max_turns=1 is too small" in finding.causes[0]
     assert not findings_of(*rows, settings={"inference": {"max_turns": 2}}, healthy=0)
+
+
+def test_a_policy_that_learns_to_reach_the_limit_of_steps_is_not_reported():
+    assert not findings_of(*[{"episode/max_steps": 1.0}] * 5, healthy=6)
 
 
 @pytest.mark.parametrize(

@@ -135,10 +135,11 @@ def test_the_entropy_that_is_compared_with_the_target_is_the_mean_surprise_of_th
 
 def test_masked_episodes_have_no_loss_but_count_in_their_group(make_policy, make_trajectory):
     trajectories = [make_trajectory(seed, group=seed // 4, reward=float(seed)) for seed in range(8)]
-    for seed, reason in ((1, StopReason.LENGTH), (6, StopReason.MAX_TURNS), (2, StopReason.ANSWERED)):
+    reasons = {1: StopReason.LENGTH, 6: StopReason.MAX_TURNS, 5: StopReason.MAX_STEPS, 2: StopReason.ANSWERED}
+    for seed, reason in reasons.items():
         trajectories[seed].stop_reason = reason
     batch = TokenBatch.from_trajectories(trajectories)
-    kept = [0, 2, 3, 4, 5, 7]
+    kept = [0, 2, 3, 4, 7]
     plain, masked = (
         build_learner(
             make_policy, critic=None, reference=False, adv_estimator="grpo", mask_truncated_episodes=is_masked
@@ -147,7 +148,7 @@ def test_masked_episodes_have_no_loss_but_count_in_their_group(make_policy, make
     )
     credited, figures = masked.credit(masked.score(batch)[0])
     everything, others = plain.credit(plain.score(batch)[0])
-    assert figures["num_masked_episodes"] == 2
+    assert figures["num_masked_episodes"] == 3
     assert "num_masked_episodes" not in others
     assert credited.episodes.tolist() == kept
     torch.testing.assert_close(credited.advantages, everything.select(torch.tensor(kept)).advantages)

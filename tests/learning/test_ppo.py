@@ -433,6 +433,10 @@ def test_the_figures_of_an_iteration_by_hand():
     done = [source.play(task) for task in TASKS[:3]]
     done[1].reward = Reward(parts={"correct": 0.0})
     done[2].stop_reason, done[2].reward = StopReason.FAILED, None
+    assert rollout_metrics(done)["episode/max_steps"] == 0.0
+    done[1].stop_reason = StopReason.MAX_STEPS
+    assert rollout_metrics(done)["episode/max_steps"] == pytest.approx(1 / 3)
+    done[1].stop_reason = StopReason.ANSWERED
     metrics = rollout_metrics(done)
     assert metrics["reward/mean"] == 0.5 and metrics["reward/std"] == 0.5 and metrics["reward/correct"] == 0.5
     assert metrics["episode/answered"] == pytest.approx(2 / 3) and metrics["episode/failed"] == pytest.approx(1 / 3)

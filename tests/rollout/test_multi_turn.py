@@ -418,7 +418,16 @@ def test_max_turns_ends_an_episode_and_may_be_given_for_one_alone():
 def test_the_environments_own_limit_ends_an_episode():
     talk = MultiTurnInferenceEngine(engine_of(["1"] * 9))
     summary = talk.run_episode(Guess(EnvironmentConfig(max_steps=2)), "")
-    assert summary["num_turns"] == 2 and talk.trajectory.stop_reason is StopReason.ANSWERED
+    assert summary["num_turns"] == 2 and talk.trajectory.stop_reason is StopReason.MAX_STEPS
+    assert talk.trajectory.dones == [False, True]
+
+
+def test_an_episode_that_a_tool_steps_to_the_limit_is_cut_there():
+    env = Guess(EnvironmentConfig(max_steps=1))
+    step = HermesParser().render_call("environment_step", {"action": "3"})
+    talk = with_tools(engine_of([step, "5"]), None, EnvironmentStepTool(env))
+    assert talk.run_episode(env, "")["num_turns"] == 2
+    assert talk.trajectory.stop_reason is StopReason.MAX_STEPS and talk.trajectory.dones[-1]
 
 
 def test_tools_may_step_the_environment_and_what_that_pays_is_counted():

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from midthought.config import ConfigStore
 from midthought.doctor.registry import check
 from midthought.doctor.setup import Setup, SkippedError
 from midthought.doctor.shared_state import tool_states
@@ -76,7 +77,7 @@ def samples_of(setup: Setup) -> Samples:
 
 @check("episodes")
 def episodes(setup: Setup) -> Iterator[Finding]:
-    """Sampled episodes do not fail, and most of them end before the limits of tokens and turns."""
+    """Sampled episodes do not fail, and most of them end before the limits of tokens, turns and steps."""
     done = samples_of(setup).episodes
     failed = [episode for episode in done if episode.stop_reason is StopReason.FAILED]
     if failed:
@@ -101,6 +102,15 @@ def episodes(setup: Setup) -> Iterator[Finding]:
         f"end at inference.max_turns={inference.max_turns}",
         ("the environment does not end its episodes", "its tasks need more turns"),
         "play one episode by hand (env.reset, env.step) to see what ends it, or raise inference.max_turns",
+    )
+    steps = f"={setup.config.environment.max_steps}" if isinstance(setup.config, ConfigStore) else ""
+    yield from _at_limit(
+        done,
+        StopReason.MAX_STEPS,
+        f"are cut by the environment, at environment.max_steps{steps} or a limit of its own",
+        ("the environment does not end its episodes", "its tasks need more steps"),
+        "play one episode by hand (env.reset, env.step) to see what ends it; raise environment.max_steps, or return done=True "
+        "in the last step if the number of steps is fixed",
     )
 
 
