@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-import http.client
 import json
 import pickle
 import socket
@@ -25,6 +24,7 @@ from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
 from midthought.memory.connect import open_memory
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.service.auth import AccessPolicy
+from midthought.memory.timed_connection import TimedConnection
 from midthought.memory.tool import MemoryRetrievalTool
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
@@ -80,8 +80,8 @@ def test_it_travels_without_its_connections_and_its_token(service, monkeypatch):
 
 
 def test_connections_are_used_again_and_opened_anew_where_the_service_closed_them(service, monkeypatch):
-    opened, connect = [], http.client.HTTPConnection.connect
-    monkeypatch.setattr(http.client.HTTPConnection, "connect", lambda self: (opened.append(self), connect(self))[1])
+    opened, connect = [], TimedConnection.connect
+    monkeypatch.setattr(TimedConnection, "connect", lambda self: (opened.append(self), connect(self))[1])
     remote = RemoteMemory(service.url, retries=0)
     remote.search("yes")
     remote.search("yes")
@@ -128,6 +128,8 @@ def test_a_service_that_is_not_there_is_a_sentence_for_the_user_and_for_the_mode
         open_memory(url)
     with pytest.raises(NoReplyError, match=rf"{url}: the memory cannot be reached .*memory serve"):
         RemoteMemory(url, retries=1).search("yes")
+    with pytest.raises(NoReplyError, match=r"http://a\.\.b: the memory cannot be reached .*memory serve"):
+        RemoteMemory("http://a..b", retries=0).search("yes")
 
 
 class Scripted:
