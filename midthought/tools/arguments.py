@@ -44,6 +44,7 @@ class ArgumentsChecker:
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.schema = schema
         dialect = validators.validator_for(schema, default=jsonschema.Draft202012Validator)
         try:
             dialect.check_schema(schema, format_checker=jsonschema.FormatChecker(formats=()))

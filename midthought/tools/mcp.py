@@ -142,7 +142,7 @@ class McpTool(Tool):
             if size > limit:
                 raise _unusable(listed, f"its {part.format(size)}, more than {limit:,}")
         try:
-            ArgumentsChecker(schema)
+            self.arguments_checker = ArgumentsChecker(schema)
         except SettingsError as error:
             raise _unusable(listed, str(error)) from None
         required, whole = schema.get("required", ()), Definitions(schema)

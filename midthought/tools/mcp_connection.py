@@ -26,6 +26,8 @@ _CLOSE_SECONDS = 15.0
 _USER = re.compile(r"//[^/]*@")
 _LONG_SESSION_SECONDS = 60.0
 """A server that ended earlier is started again after a pause, which doubles each time, at most this long."""
+_LIST_PAUSE_SECONDS = 5.0
+"""After a list of tools, notices that it changed are collected for this long."""
 _HAS_ENDED = ("Connection closed", "Session terminated")
 """What the SDK says if a session has ended. Other errors have the same codes."""
 _MAX_MESSAGES = 20
@@ -192,43 +194,73 @@ class Connection:
 
     async def _session(self, ready: concurrent.futures.Future[list[Any]]) -> None:
         from mcp import Client
+        from mcp_types import ToolListChangedNotification
 
         self._ending.clear()
+        changed = asyncio.Event()
+
+        async def notice(message: Any) -> None:
+            if isinstance(message, ToolListChangedNotification):
+                changed.set()
+
         async with contextlib.AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(self._start_seconds) as self._starting:
-                    client = await stack.enter_async_context(Client(self._server.transport(), cache=None))
+                    client = await stack.enter_async_context(
+                        Client(self._server.transport(), cache=None, message_handler=notice)
+                    )
                     listed = await _listed(client)
             finally:
                 self._starting = None
             if ready.done():
-                self._compare(listed)
+                self._gone = self._compare(listed, f"was {self._server.again} and lists")
             self._client.set_result(client)
             if not ready.done():
                 ready.set_result(listed)
             if not self._is_closing:
-                await self._ending.wait()
+                watching = [
+                    asyncio.create_task(each) for each in (self._watch(client, changed), _notices(client, changed))
+                ]
+                try:
+                    await self._ending.wait()
+                finally:
+                    for task in watching:
+                        task.cancel()
+                    await asyncio.gather(*watching, return_exceptions=True)
 
-    def _compare(self, listed: Sequence[Any]) -> None:
-        """Notes which tools are gone, and reports differences from the tools that the run was started with."""
+    async def _watch(self, client: Any, changed: asyncio.Event) -> None:
+        """Lists the tools again after notices that they changed, and reports differences. Calls of tools that are gone are still
+        sent: the server may offer them again at any time."""
+        while True:
+            await changed.wait()
+            changed.clear()
+            with contextlib.suppress(Exception):  # calls report a server that has ended
+                async with asyncio.timeout(self._start_seconds):
+                    listed = await _listed(client)
+                self._gone &= self._compare(listed, "lists")
+            await asyncio.sleep(_LIST_PAUSE_SECONDS)
+
+    def _compare(self, listed: Sequence[Any], lists: str) -> set[str]:
+        """Returns the names of the tools that are gone, and reports differences from the tools that the run was started with."""
         before, now = ({each.name: each for each in tools} for tools in (self.listed, listed))
         if self._allowed is not None:
             now = {name: tool for name, tool in now.items() if name in self._allowed}
-        self._gone = before.keys() - now.keys()
+        gone = before.keys() - now.keys()
         found = {
-            "gone": sorted(self._gone),
+            "gone": sorted(gone),
             "changed": [name for name, tool in before.items() if name in now and _read(tool) != _read(now[name])],
             "new": [name for name in now if name not in before],
         }
         words = "; ".join(f"{what}: {one_line(', '.join(map(repr, names)))}" for what, names in found.items() if names)
         if words and words != self._reported:
-            what = f"the {self._server.name} was {self._server.again} and lists other tools than before ({words})"
+            what = f"the {self._server.name} {lists} other tools than before ({words})"
             _log.warning(
                 "%s. The run continues with the tools that it was started with, and calls of tools that are gone fail; to use "
                 "the new list, start the run again",
                 what,
             )
         self._reported = words
+        return gone
 
     def _failure(self, error: BaseException) -> McpServerError:
         while isinstance(error, BaseExceptionGroup):
@@ -243,6 +275,26 @@ class Connection:
 def _read(tool: Any) -> tuple[Any, ...]:
     """Returns what a model reads of a tool."""
     return tool.title, tool.description, tool.input_schema
+
+
+async def _notices(client: Any, changed: asyncio.Event) -> None:
+    """Subscribes to changes of the list of tools, if the protocol's version has subscriptions (2026-07-28) and the server offers
+    them; else it sends notices by itself."""
+    from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+
+    tools = client.server_capabilities.tools
+    while tools is not None and tools.list_changed:
+        try:
+            async with client.listen(tools_list_changed=True) as events:
+                async for _ in events:
+                    changed.set()
+        except ListenNotSupportedError:
+            return
+        except SubscriptionLost:
+            await asyncio.sleep(_LONG_SESSION_SECONDS)
+            changed.set()  # what was sent meanwhile is lost
+        else:
+            return
 
 
 async def _listed(client: Any) -> list[Any]:

@@ -94,7 +94,7 @@ class ToolRegistry:
                 f"tool {definition.name!r} reads the thought (reads_thought): rename its parameter 'thought'"
             )
         try:
-            self._checkers[definition.name] = ArgumentsChecker(definition.parameters_schema())
+            self._checkers[definition.name] = _checker_of(tool)
         except SettingsError as error:
             raise SettingsError(f"tool {definition.name!r}: {error}") from None
         self._tools[definition.name] = tool
@@ -249,6 +249,14 @@ def _message(error: BaseException) -> str:
     if isinstance(error, ArgumentsError):
         return str(error)
     return f"Tool execution error: {error_text(error)}"
+
+
+def _checker_of(tool: Tool) -> ArgumentsChecker:
+    """Returns the checker that an MCP tool has made of its schema, which takes up to a second; else a new one."""
+    made = getattr(tool, "arguments_checker", None)
+    if isinstance(made, ArgumentsChecker) and made.schema is tool.definition.schema:
+        return made
+    return ArgumentsChecker(tool.definition.parameters_schema())
 
 
 def _require_tool(tool: Any) -> None:

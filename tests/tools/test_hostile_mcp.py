@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -257,6 +258,43 @@ def test_a_change_that_is_there_after_each_restart_is_reported_once(caplog, tmp_
             assert [called(tools).outcome for _ in range(2)] == [ToolOutcome.RAISED, ToolOutcome.OK]
             ended.unlink()
     assert sum("other tools" in message for message in caplog.messages) == 1
+
+
+CHANGED = json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+
+
+def waited_for(caplog: pytest.LogCaptureFixture, words: str, seconds: float = 60.0) -> bool:
+    ends_at = time.monotonic() + seconds
+    while words not in caplog.text and time.monotonic() < ends_at:
+        time.sleep(0.05)
+    return words in caplog.text
+
+
+def test_tools_that_a_server_changes_while_it_runs_are_reported_once_and_used_as_they_were(caplog, tmp_path):
+    changed = tmp_path / "changed"
+    later = [{"description": "Looks elsewhere."}, {"name": "hear"}]
+    with started({"ended": str(changed), "later": later, "before tools/call": [CHANGED] * 1000}) as tools:
+        before = [each.definition for each in tools]
+        assert called(tools).outcome is ToolOutcome.OK
+        assert "other tools" not in caplog.text
+        changed.touch()
+        assert called(tools).outcome is ToolOutcome.OK
+        assert waited_for(caplog, "changed: 'look'; new: 'hear'")
+        assert called(tools).outcome is ToolOutcome.OK
+        assert [each.definition for each in tools] == before
+    (told,) = caplog.messages
+    assert "lists other tools than before" in told and "to use the new list, start the run again" in told
+
+
+def test_a_tool_that_a_server_takes_out_of_its_list_is_still_asked_for(caplog, tmp_path):
+    """The server itself says what is wrong: it may offer the tool again at any time."""
+    changed = tmp_path / "changed"
+    changed_later = {"ended": str(changed), "later": [{"name": "hear"}], "before tools/call": [CHANGED]}
+    with started(changed_later) as tools:
+        changed.touch()
+        assert called(tools).outcome is ToolOutcome.OK
+        assert waited_for(caplog, "gone: 'look'; new: 'hear'")
+        assert called(tools).outcome is ToolOutcome.OK
 
 
 @pytest.mark.parametrize("pause_seconds", [0.2, 3.0], ids=["before it is started again", "while it is started"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import socket
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from command_process import is_running
 
@@ -251,6 +253,50 @@ def test_a_server_that_ends_fails_its_calls_and_is_started_again(folder: Path) -
         registry = ToolRegistry(tools)
         success, words = registry.execute_tool("leave")
         assert not success and words == "Tool execution error: the MCP server has ended: Connection closed"
+        assert registry.execute_tool("add", a=1) == (True, "2")
+
+
+GROWING = '''
+from mcp.server.mcpserver import Context, MCPServer
+
+server = MCPServer("growing")
+
+@server.tool()
+async def grow(context: Context) -> str:
+    """Offers another tool."""
+
+    @server.tool()
+    def other() -> str:
+        """Another tool."""
+        return "other"
+
+    await context.notify_tools_changed()
+    return "grown"
+'''
+
+
+def test_tools_that_a_server_offers_later_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "server.py").write_text(f"{GROWING}\nserver.run()\n")
+    with started(tmp_path) as tools:
+        assert ToolRegistry(tools).execute_tool("grow") == (True, "grown")
+        for _ in range(1200):
+            if "new: 'other'" in caplog.text:
+                break
+            time.sleep(0.05)
+        assert [tool.definition.name for tool in tools] == ["grow"]
+    (told,) = caplog.messages
+    assert "lists other tools than before (new: 'other')" in told
+
+
+def test_a_schema_is_checked_once(tools: McpTools, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked, check_schema = [], jsonschema.Draft202012Validator.check_schema
+    noted = lambda schema, **options: (checked.append(schema), check_schema(schema, **options))[1]  # noqa: E731
+    monkeypatch.setattr(jsonschema.Draft202012Validator, "check_schema", noted)
+    with started(folder) as again:
+        registry = ToolRegistry(again)
+        assert len(checked) == len(tools)
+        again[0].definition = dataclasses.replace(again[0].definition, schema={"type": "object", "required": ["c"]})
+        assert ToolRegistry(again).execute_tool("add", a=1) == (False, "missing argument 'c'")
         assert registry.execute_tool("add", a=1) == (True, "2")
 
 
