@@ -28,7 +28,8 @@ from benchmarks.timing import Spread
 from midthought.memory.build import build_memory
 from midthought.memory.embedding import embed_queries, load_embedder
 from midthought.memory.remote import RemoteMemory
-from midthought.memory.store import MemoryStore, SearchMode
+from midthought.memory.search import SearchMode
+from midthought.memory.store import MemoryStore
 from midthought.recipes.podcast.settings import sample_transcripts
 
 PART = "service"

@@ -14,7 +14,8 @@ import numpy as np
 
 from benchmarks.memory_scale.lines import DrawnEmbedder, draw_chunks, draw_windows
 from benchmarks.memory_scale.vectors import Mixture
-from midthought.memory.store import MemoryStore, SearchMode
+from midthought.memory.search import SearchMode
+from midthought.memory.store import MemoryStore
 
 MODES: tuple[SearchMode, ...] = ("vector", "full_text", "hybrid")
 K = 10

@@ -23,7 +23,8 @@ from benchmarks.table import Row
 from midthought.memory import indices
 from midthought.memory.build import chunk_all
 from midthought.memory.embedding import Embedder
-from midthought.memory.store import MemoryStore, SearchMode
+from midthought.memory.search import SearchMode
+from midthought.memory.store import MemoryStore
 from midthought.memory.transcripts import read_transcripts
 
 PART = "retrieval"

@@ -25,8 +25,9 @@ from benchmarks.table import Row
 from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder
+from midthought.memory.search import SearchMode
 from midthought.memory.splitting import Chunking
-from midthought.memory.store import MemoryStore, SearchMode
+from midthought.memory.store import MemoryStore
 from midthought.memory.transcripts import Transcript, read_transcripts
 
 PART = "paraphrases"

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from midthought.memory.changes import BuildReport
 from midthought.memory.chunks import Chunk, chunk_transcript
 from midthought.memory.embedding import Embedder, Progress, embed_texts, load_embedder
 from midthought.memory.rows import rows_of
 from midthought.memory.sentence_vectors import packed
 from midthought.memory.splitting import Chunking
-from midthought.memory.store import BuildReport, MemoryStore
+from midthought.memory.store import MemoryStore
 from midthought.memory.summary import doubt_lines
 from midthought.memory.transcripts import Transcript, TranscriptFolder, read_transcripts
 

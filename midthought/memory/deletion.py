@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from midthought.atomic_files import atomic_path
 from midthought.errors import MemoryStoreError, near_names
+from midthought.memory.changes import all_chunks
 from midthought.memory.chunks import Chunk
 from midthought.memory.sql_conditions import may_be_of, quoted
 from midthought.memory.table import TableLocation
-from midthought.memory.upsert import all_chunks
 from midthought.memory.vector_cache import forget
 from midthought.regular_files import open_regular, read_regular_text
 

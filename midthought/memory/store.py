@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import platform
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 import numpy as np
 
 from midthought.errors import MemoryStoreError
+from midthought.memory.changes import BuildReport, Changes, KnownRows, all_chunks, by_id, chunk_order
 from midthought.memory.chunks import Chunk
 from midthought.memory.deletion import DeletionReport, delete_transcripts
 from midthought.memory.embedding import Embedder, Progress, embed_queries, load_embedder
@@ -33,19 +33,7 @@ from midthought.memory.table import (
     in_one_sentence,
     require_same_embedding,
 )
-from midthought.memory.upsert import (
-    BuildReport,
-    Changes,
-    KnownRows,
-    NewVectors,
-    all_chunks,
-    by_id,
-    caches_of,
-    chunk_order,
-    compare,
-    embed_new,
-    write_changes,
-)
+from midthought.memory.upsert import NewVectors, Prepare, caches_of, embed_new, upsert
 from midthought.memory.vector_cache import default_folder
 from midthought.tools.error_texts import encodable
 
@@ -53,8 +41,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Result = TypeVar("Result")
-
-__all__ = ["BuildReport", "DeletionReport", "Hit", "MemoryStore", "SearchMode", "Version"]
 
 _VERSION_LIFETIME = timedelta(days=1)  # another process may still be reading an old version
 
@@ -196,32 +182,20 @@ class MemoryStore:
         self,
         wanted: Sequence[Chunk],
         embedding: tuple[str, int],
-        prepare: Callable[[TableSnapshot | None, KnownRows, Changes, bool], NewVectors],
+        prepare: Prepare,
         replace: bool,
         stems: Collection[str] | None = None,
     ) -> BuildReport:
-        """Makes the memory, or its transcripts with these stems, hold exactly the wanted chunks; writes nothing if it does so
-        already. The caller is the only writer."""
+        """Makes the memory, or its transcripts with these stems, hold exactly the wanted chunks (`upsert.upsert`). The caller is
+        the only writer."""
         self._require_writable()
-        started = time.perf_counter()
         self.refresh()
         opened = self._location.open(even_incomplete=True) if self.is_built else None
         require_same_embedding(self.uri, opened.embedding if opened else None, embedding)
-        known, changes, can_update = compare(opened, wanted, stems)
-        if not replace:
-            changes.require_allowed(self.uri, stems)
-        new = None
         try:
-            lacks_sentences = opened and stems is not None and changes.has_windows and not opened.has_sentences
-            if opened is None or changes.any or (lacks_sentences and not can_update):
-                new = prepare(opened, known, changes, can_update)
-                write_changes(self._location, opened, changes, new, embedding, can_update)
-            elif not opened.is_indexed:
-                self._location.index()
+            return upsert(self._location, opened, wanted, stems, embedding, prepare, replace=replace)
         finally:
             self.refresh()
-        seconds = time.perf_counter() - started
-        return changes.report(new.num_embedded if new else 0, seconds, new.choice if new else None)
 
     def _require_writable(self) -> None:
         if self._version is not None:

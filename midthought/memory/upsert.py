@@ -1,31 +1,22 @@
-"""Computes what a build must embed and write: compares wanted chunks with existing rows. Handles the database only as rows."""
+"""Embeds and writes what a build changes (`changes`). Handles the database only as rows."""
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from midthought.errors import MemoryStoreError
+from midthought.memory.changes import BuildReport, Changes, KnownRows, compare
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder, MeasuredEmbedder, Progress, embed_in_parts, in_order
-from midthought.memory.indices import word_indices
-from midthought.memory.rows import (
-    SENTENCES,
-    chunk_columns,
-    chunks_of,
-    precision_of,
-    rows_of,
-    sentences_of_rows,
-    vectors_of,
-)
+from midthought.memory.rows import SENTENCES, precision_of, rows_of, sentences_of_rows, vectors_of
 from midthought.memory.sentence_vectors import packed
-from midthought.memory.sql_conditions import may_be_of
 from midthought.memory.table import TableLocation, TableSnapshot
 from midthought.memory.vector_cache import VectorCache, digest_of
 from midthought.precision import Precision, PrecisionChoice
@@ -64,161 +55,37 @@ class NewVectors:
 
 
 _ROWS_PER_BATCH = 16_384
-_STEMS_PER_QUERY = 50
-_MAX_CHANGED_SHARE = 0.2
-_MAX_REMOVED_AT_ONCE = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class BuildReport:
-    """Result of a build. A chunk with changed text, speaker, episode or time counts as removed and added."""
-
-    num_added: int
-    num_kept: int
-    num_removed: int
-    num_embedded: int
-    """Texts that were embedded: known texts keep their vectors."""
-    seconds: float
-    precision: str | None = None
-    """Description of the measurement that chose between float32 and bfloat16, if there was one."""
-
-    @property
-    def changes(self) -> bool:
-        """Whether the memory was changed."""
-        return self.num_added > 0 or self.num_removed > 0
+Prepare = Callable[[TableSnapshot | None, KnownRows, Changes, bool], NewVectors]
+"""Returns the vectors of the changes; takes whether the table is updated in place, last."""
 
 
-@dataclass(slots=True)
-class KnownRows:
-    """Contents of the table, by digests: texts are not kept in memory, so a million rows fit."""
-
-    chunks: dict[str, bytes] = field(default_factory=dict)
-    """Digest of each chunk, by id."""
-    rows: dict[bytes, int] = field(default_factory=dict)
-    """Row id of one chunk with this embedded text, by the text's digest."""
-    sentences: dict[bytes, int] = field(default_factory=dict)
-    """Row id of one chunk with these displayed sentences, by their digest; empty if they have no vectors."""
-
-    @classmethod
-    def read(cls, table: Any, stems: Collection[str] | None = None) -> KnownRows:
-        """Reads every row, or only the rows of the transcripts with these stems."""
-        known, ordered = cls(), sorted(stems or ())
-        parts = (ordered[start : start + _STEMS_PER_QUERY] for start in range(0, len(ordered), _STEMS_PER_QUERY))
-        for where in [None] if stems is None else [may_be_of(part) for part in parts]:
-            query = table.search().select(list(chunk_columns(table.schema.names))).with_row_id(True)
-            batches = (query.where(where) if where else query).to_batches(batch_size=_ROWS_PER_BATCH)
-            known._add(batches, stems, SENTENCES in table.schema.names)
-        return known
-
-    def _add(self, batches: Iterable[pa.RecordBatch], stems: Collection[str] | None, has_sentences: bool) -> None:
-        for batch in batches:
-            for chunk, row_id in zip(chunks_of(batch), batch.column("_rowid").to_pylist(), strict=True):
-                if stems is not None and chunk.stem not in stems:
-                    continue
-                self.chunks[chunk.chunk_id] = chunk_digest(chunk)
-                self.rows[digest_of(chunk.embedded_text)] = row_id
-                if has_sentences:
-                    self.sentences[digest_of(chunk.transcript)] = row_id
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Changes after which the table holds exactly the wanted chunks."""
-
-    wanted: list[Chunk]
-    """Ordered by stem and number."""
-    new: list[Chunk]
-    """Wanted chunks that the table lacks or has with other contents."""
-    removed: list[str]
-    """Ids that are in the table and not wanted."""
-    replaced: list[str]
-    """Ids that the table has with other contents."""
-    num_known: int
-
-    @classmethod
-    def between(cls, known: KnownRows, wanted: Iterable[Chunk]) -> Changes:
-        """Raises MemoryStoreError if two different chunks have the same id."""
-        chunks = by_id(wanted)
-        ordered = sorted(chunks.values(), key=chunk_order)
-        new = [chunk for chunk in ordered if known.chunks.get(chunk.chunk_id) != chunk_digest(chunk)]
-        removed = [chunk_id for chunk_id in known.chunks if chunk_id not in chunks]
-        replaced = [chunk.chunk_id for chunk in new if chunk.chunk_id in known.chunks]
-        return cls(ordered, new, removed, replaced, len(known.chunks))
-
-    def require_allowed(self, uri: str, stems: Collection[str] | None) -> None:
-        """Raises `MemoryStoreError` if another transcript would be removed, or, with `stems`, replaced."""
-        if stems is None:
-            self.require_kept(uri)
-        else:
-            self.require_same_transcripts(uri)
-
-    def require_kept(self, uri: str) -> None:
-        """Raises `MemoryStoreError` if chunks would be removed of transcripts that have no wanted chunk."""
-        wanted = {chunk.stem for chunk in self.wanted}
-        stems = [chunk_id.rpartition("_")[0] for chunk_id in self.removed]
-        others = [stem for stem in stems if stem not in wanted]
-        if not others:
-            return
-        names = list(dict.fromkeys(others))
-        shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-        raise MemoryStoreError(
-            f"{uri}: {len(others):,} chunks of {len(names):,} other transcripts ({shown}) would be removed; build from a "
-            "folder that has these transcripts as well, or at another path (--path, memory.path), or remove them: "
-            "--replace, memory.replace=true, replace=True"
-        )
-
-    @property
-    def any(self) -> bool:
-        return bool(self.new or self.removed)
-
-    @property
-    def has_windows(self) -> bool:
-        """Whether a wanted chunk needs the columns of windows."""
-        return any(chunk.turns or chunk.embedded for chunk in self.wanted)
-
-    def are_few(self, num_rows: int) -> bool:
-        """Whether updating a table of so many rows in place is cheaper than rewriting it."""
-        num_changed = len(self.new) + len(self.removed)
-        return num_changed <= _MAX_CHANGED_SHARE * num_rows and len(self.removed) <= _MAX_REMOVED_AT_ONCE
-
-    def require_same_transcripts(self, uri: str) -> None:
-        """Raises `MemoryStoreError` if a transcript would be replaced with which the new one has no chunk in common."""
-        new = {chunk.chunk_id for chunk in self.new}
-        kept = {chunk.stem for chunk in self.wanted if chunk.chunk_id not in new}
-        known = {chunk_id.rpartition("_")[0] for chunk_id in (*self.removed, *self.replaced)}
-        if others := sorted(known - kept):
-            raise MemoryStoreError(
-                f"{uri}: another transcript in the memory is named {others[0]!r}; rename the file, or replace that transcript: "
-                "--replace, replace=True"
-            )
-
-    def report(self, num_embedded: int, seconds: float, choice: PrecisionChoice | None) -> BuildReport:
-        num_kept, words = len(self.wanted) - len(self.new), str(choice) if choice else None
-        return BuildReport(len(self.new), num_kept, self.num_known - num_kept, num_embedded, seconds, words)
-
-
-def compare(
-    opened: TableSnapshot | None, wanted: Sequence[Chunk], stems: Collection[str] | None
-) -> tuple[KnownRows, Changes, bool]:
-    """Returns the existing rows, the changes, and whether to update the table in place.
-
-    With `stems`, only those transcripts change: a large table's other rows are not read, a small one's are wanted, too. A table
-    whose columns do not fit is rewritten.
-    """
-    if opened is None:
-        return KnownRows(), Changes.between(KnownRows(), wanted), False
-    can_update, num_rows = opened.is_large and bool(word_indices(opened.table)), opened.table.count_rows()
-    if stems is not None and can_update:
-        known = KnownRows.read(opened.table, stems)
-        changes = Changes.between(known, wanted)
-        if changes.are_few(num_rows) and (opened.has_windows or not changes.has_windows):
-            return known, changes, True
-    if stems is not None:
-        wanted = [*(chunk for chunk in all_chunks(opened.table) if chunk.stem not in stems), *wanted]
-    known = KnownRows.read(opened.table)
-    changes = Changes.between(known, wanted)
-    can_update = can_update and changes.has_windows == opened.has_windows
-    return known, changes, can_update and changes.are_few(num_rows)
+def upsert(
+    location: TableLocation,
+    opened: TableSnapshot | None,
+    wanted: Sequence[Chunk],
+    stems: Collection[str] | None,
+    embedding: tuple[str, int],
+    prepare: Prepare,
+    *,
+    replace: bool,
+) -> BuildReport:
+    """Makes the table, or its transcripts with these stems, hold exactly the wanted chunks; writes nothing if it does so already.
+    The caller is the only writer. Raises as `Changes.require_allowed` without `replace`."""
+    started = time.perf_counter()
+    known, changes, can_update = compare(opened, wanted, stems)
+    if not replace:
+        changes.require_allowed(location.uri, stems)
+    new = None
+    lacks_sentences = opened and stems is not None and changes.has_windows and not opened.has_sentences
+    if opened is None or changes.any or (lacks_sentences and not can_update):
+        new = prepare(opened, known, changes, can_update)
+        write_changes(location, opened, changes, new, embedding, can_update)
+    elif not opened.is_indexed:
+        location.index()
+    seconds = time.perf_counter() - started
+    return changes.report(new.num_embedded if new else 0, seconds, new.choice if new else None)
 
 
 def write_changes(
@@ -243,12 +110,6 @@ def write_changes(
         location.change(changes.removed, batches_of(changes.new, *how), schema)
     else:
         location.write(batches_of(changes.wanted, *how), schema)
-
-
-def all_chunks(table: Any, where: str | None = None) -> list[Chunk]:
-    """Returns the chunks of a table that satisfy an SQL condition, unordered."""
-    query = table.search().select(list(chunk_columns(table.schema.names)))
-    return chunks_of((query.where(where) if where else query).to_arrow())
 
 
 class VectorSource:
@@ -379,24 +240,3 @@ def _rows(
 ) -> pa.Table:
     sentences = new.sentences and new.sentences(chunks)
     return rows_of(chunks, vectors, embedding_model, new.precision, has_windows, sentences)
-
-
-def by_id(chunks: Iterable[Chunk]) -> dict[str, Chunk]:
-    """Returns the chunks by id. Raises MemoryStoreError if two different chunks have the same id."""
-    found: dict[str, Chunk] = {}
-    for chunk in chunks:
-        if found.setdefault(chunk.chunk_id, chunk) != chunk:
-            raise MemoryStoreError(
-                f"two different chunks have the id {chunk.chunk_id!r}; rename files with the same name"
-            )
-    return found
-
-
-def chunk_order(chunk: Chunk) -> tuple[str, int]:
-    """Sort key of chunks."""
-    return chunk.stem, chunk.number
-
-
-def chunk_digest(chunk: Chunk) -> bytes:
-    """Digest of a chunk with all its fields."""
-    return hashlib.blake2b(repr(chunk).encode("utf-8", "surrogatepass"), digest_size=16).digest()

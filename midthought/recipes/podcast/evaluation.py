@@ -14,7 +14,7 @@ from midthought.evaluation.metrics import (
     factors,
     wilson_interval,
 )
-from midthought.memory.store import SearchMode
+from midthought.memory.search import SearchMode
 from midthought.recipes.podcast.tasks import PodcastData, balance_metrics
 from midthought.types import Trajectory
 

@@ -16,6 +16,7 @@ from midthought.errors import MemoryStoreError, SettingsError
 from midthought.evaluation.metrics import IsRight, balanced_accuracy, call_rate
 from midthought.manifest import MANIFEST, damage_in, write_manifest
 from midthought.memory.build import chunk_all
+from midthought.memory.changes import BuildReport
 from midthought.memory.chunks import Chunk
 from midthought.memory.connect import open_memory
 from midthought.memory.questions import (
@@ -30,7 +31,7 @@ from midthought.memory.remote import RemoteMemory
 from midthought.memory.reranker import CrossEncoderReranker
 from midthought.memory.rule_questions.unanswerable import is_answerable
 from midthought.memory.splitting import Chunking
-from midthought.memory.store import BuildReport, MemoryStore
+from midthought.memory.store import MemoryStore
 from midthought.memory.summary import doubt_lines
 from midthought.memory.tool import MemoryOpenTool, MemoryRetrievalTool, format_hits
 from midthought.memory.transcripts import Transcript, read_transcripts
