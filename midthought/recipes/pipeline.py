@@ -185,9 +185,7 @@ class RecipeRun(ABC):
         for change in changes:
             self.console.note(f"Changed at {stage} {step}: {change}")
         if not self.resume:
-            progress.stage = self.stage
-            progress.from_path = str(self.from_path.resolve()) if self.from_path else None
-            progress.save()
+            progress.begin(self.stage, self.from_path)
         if self.config.is_repeatable:
             torch.use_deterministic_algorithms(True, warn_only=not self.config.inference.deterministic)
 
@@ -385,15 +383,8 @@ class RecipeRun(ABC):
         return dict(self.stages.progress.metrics)
 
     def _report(self) -> dict[str, Any]:
-        progress = self.stages.progress
-        progress.save()
-        summary = {
-            **self._metrics(),
-            "seconds": sum(spent for stage, spent in progress.seconds.items() if not stage.startswith("arms.")),
-            **{f"seconds.{stage}": spent for stage, spent in progress.seconds.items()},
-            "peak_rss_mib": progress.peak_rss_mib,
-            "seed": self.config.training.seed,
-        }
+        self.stages.progress.save()
+        summary = {**self._metrics(), **self.stages.progress.spent(), "seed": self.config.training.seed}
         self.run.write_summary(summary)
         report = write_report(self.path)
         arms = [arm.name for arm in self._arms]

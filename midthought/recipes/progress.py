@@ -44,6 +44,11 @@ class RunProgress:
         self.precision: Precision | None = None
         """Precision in which supervised steps were measured to be faster; a resumed run uses the same."""
 
+    def begin(self, stage: str, from_path: Path | None) -> None:
+        """Records `--stage` and `--from` of a new run."""
+        self.stage, self.from_path = stage, str(from_path.resolve()) if from_path else None
+        self.save()
+
     def load(self) -> None:
         """Reads what an earlier process wrote. Raises `CheckpointError` if there is nothing to continue from."""
         try:
@@ -84,6 +89,12 @@ class RunProgress:
             yield
         finally:
             self.seconds[stage] = before + time.monotonic() - began
+
+    def spent(self) -> dict[str, float]:
+        """Returns the seconds of the run without its control arms, the seconds of every stage, and the peak memory."""
+        own = (spent for stage, spent in self.seconds.items() if not stage.startswith("arms."))
+        by_stage = {f"seconds.{stage}": spent for stage, spent in self.seconds.items()}
+        return {"seconds": sum(own), **by_stage, "peak_rss_mib": self.peak_rss_mib}
 
     def finish(self, stage: str, metrics: dict[str, Any] | None = None) -> None:
         """Marks the stage as done and records its metrics."""
