@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-nbformat = pytest.importorskip("nbformat", reason="needs a Jupyter kernel: pip install ipykernel nbclient")
-nbclient = pytest.importorskip("nbclient", reason="needs a Jupyter kernel: pip install ipykernel nbclient")
-pytest.importorskip("ipykernel", reason="needs a Jupyter kernel: pip install ipykernel nbclient")
+nbformat = pytest.importorskip("nbformat", reason="needs a Jupyter kernel: make test-all")
+nbclient = pytest.importorskip("nbclient", reason="needs a Jupyter kernel: make test-all")
+pytest.importorskip("ipykernel", reason="needs a Jupyter kernel: make test-all")
 
 STAGE = """
 import contextlib, io, itertools

@@ -21,7 +21,7 @@ from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
 
 TRL = importlib.util.find_spec("trl")
 if TRL is None or TRL.origin is None:
-    pytest.skip("TRL is not installed", allow_module_level=True)
+    pytest.skip("needs TRL: make test-all", allow_module_level=True)
 TEMPLATES = {path.stem: path for path in sorted((Path(TRL.origin).parent / "chat_templates").glob("*.jinja"))}
 
 FORMATS = {
