@@ -137,7 +137,7 @@ def turn_limit(history: History) -> Iterator[Finding]:
     usual = InferenceConfig.model_fields["max_turns"].default
     yield Finding(
         observation=f"{mean_of(rows, 'episode/max_turns'):.0%} of the episodes of the last {len(rows)} iterations ended at the "
-        f"limit of turns ({name})",
+        f"limit of turns ({name}){_left_out(history)}",
         start_step=step_of(rows[0]),
         causes=by_evidence(
             (None, "the environment does not end its episodes: step never returns done=True"),
@@ -151,6 +151,12 @@ def turn_limit(history: History) -> Iterator[Finding]:
     )
 
 
+def _left_out(history: History) -> str:
+    """What the settings do with such episodes."""
+    is_masked = history.setting("training.mask_truncated_episodes", False)
+    return "; training.mask_truncated_episodes=true leaves them out of the loss" if is_masked else ""
+
+
 def _cut_by_environment(history: History) -> Iterator[Finding]:
     """From the first iteration on, nearly all episodes end at a limit of the environment. One that is reached later may be the
     aim of the task."""
@@ -161,7 +167,7 @@ def _cut_by_environment(history: History) -> Iterator[Finding]:
     name = f"environment.max_steps={limit}" if limit else "environment.max_steps"
     yield Finding(
         observation=f"{mean_of(rows, 'episode/max_steps'):.0%} of the episodes of the last {len(rows)} iterations were cut by "
-        f"the environment ({name}, or a limit of its own)",
+        f"the environment ({name}, or a limit of its own){_left_out(history)}",
         start_step=step_of(rows[0]),
         causes=("the environment does not end its episodes: step never returns done=True", f"{name} is too small"),
         action="Play one episode by hand (env.reset, env.step) to see what ends it; raise environment.max_steps. If its episodes "

@@ -328,6 +328,15 @@ def test_one_turn_is_too_few_if_half_of_the_episodes_end_there():
     assert not findings_of(*rows, settings={"inference": {"max_turns": 2}}, healthy=0)
 
 
+@pytest.mark.parametrize("name", ["episode/max_turns", "episode/max_steps"])
+def test_episodes_that_are_cut_and_masked_are_reported_as_left_out(name):
+    settings = {"training": {"mask_truncated_episodes": True}}
+    (finding,) = findings_of(*[{name: 1.0}] * 5, settings=settings, healthy=0)
+    assert "mask_truncated_episodes=true leaves them out of the loss" in finding.observation
+    (finding,) = findings_of(*[{name: 1.0}] * 5, healthy=0)
+    assert "mask_truncated" not in finding.observation
+
+
 def test_a_policy_that_learns_to_reach_the_limit_of_steps_is_not_reported():
     assert not findings_of(*[{"episode/max_steps": 1.0}] * 5, healthy=6)
 
