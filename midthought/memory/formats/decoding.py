@@ -1,6 +1,7 @@
 """Decodes the bytes of a file: UTF-8, UTF-16 and UTF-32 by byte order mark, Windows-1252 if nothing contradicts it.
 
-Text in another encoding is refused with a reason; it is never guessed.
+Korean, Japanese, Chinese and Cyrillic text in an older encoding is read if its usual letters show one only. Text in another
+encoding is refused with a reason.
 """
 
 from __future__ import annotations
@@ -33,6 +34,21 @@ Dutch."""
 _MIN_LETTERS = 3
 _MIN_LETTERS_SHARE = 0.03
 
+_ASCII = re.compile(r"[\x00-\x7f\u3000-\u303f\uff00-\uffef“”‘’…—–·«»]+")
+_MIN_LEGACY_LETTERS = 60
+_MAX_UTF8_SHARE = 0.1
+_KANA = "".join(map(chr, range(0x3041, 0x30FF)))
+_LEGACY = {
+    "cp949": ("이다는가을를의에지고하기도로서니나어자한그아라시요", 0.2),
+    "cp932": (_KANA, 0.4),
+    "euc-jp": (_KANA, 0.4),
+    "gb18030": ("的一是不了在人有我他这个们中来上大为和国地到以说时要就出会可也你对生能而子那得于着下自", 0.2),
+    "big5": ("的一是不了在人有我他這個們中來上大為和國地到以說時要就出會可也你對生能而子那得於著下自", 0.2),
+    "cp1251": ("аеинот", 0.36),
+    "koi8-u": ("аеинот", 0.36),
+}
+"""Older encodings: usual letters of their languages, and the least share of these among the letters beyond ASCII."""
+
 
 class Decoded(NamedTuple):
     """A file's text and its encoding."""
@@ -61,7 +77,7 @@ def decode(content: bytes) -> Decoded:
     try:
         return Decoded(content.decode("utf-8"), "utf-8")
     except UnicodeDecodeError as error:
-        return Decoded(_western(content, error.start), "cp1252")
+        return _without_mark(content, error.start)
 
 
 def _unmarked_utf16(content: bytes) -> str:
@@ -75,6 +91,28 @@ def _unmarked_utf16(content: bytes) -> str:
             except UnicodeDecodeError:
                 break
     raise ValueError("it has zero bytes, so it is not text; save the file as UTF-8")
+
+
+def _without_mark(content: bytes, position: int) -> Decoded:
+    """Decodes Windows-1252, else an older encoding of Korean, Japanese, Chinese or Cyrillic text, if it is the only one in which
+    many letters are usual ones."""
+    try:
+        return Decoded(_western(content, position), "cp1252")
+    except ValueError as refusal:
+        found: list[Decoded] = []
+        for encoding, (letters, least) in _LEGACY.items():
+            try:
+                text = content.decode(encoding)
+            except UnicodeDecodeError:
+                continue
+            num_foreign = len(_ASCII.sub("", text))
+            if len(text) == len(content) and _MAX_UTF8_SHARE * num_foreign < len(_UTF8_SIGN.findall(content)):
+                continue  # damaged UTF-8, whose first bytes are usual letters
+            if num_foreign >= _MIN_LEGACY_LETTERS and sum(map(text.count, letters)) >= least * num_foreign:
+                found.append(Decoded(text, encoding))
+        if len(found) == 1:
+            return found[0]
+        raise refusal
 
 
 def _western(content: bytes, position: int) -> str:
