@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from midthought.memory.formats.json_entries import (
     words_of,
 )
 from midthought.memory.formats.json_leftovers import leftover_doubts
-from midthought.memory.formats.json_repair import repaired
+from midthought.memory.formats.json_repair import parsed
 from midthought.memory.formats.json_texts import longest_text, read_text, turns_within
 from midthought.memory.formats.line_candidates import share_in_order
 from midthought.memory.formats.reading import Reading, Skipped
@@ -43,7 +42,6 @@ _FULL_TEXTS = ("text", "transcript", "results")
 _MAX_FIELD_LETTERS = 300
 _MAX_CHANNELS = 8
 _MIN_ENTRIES = 4
-_BETWEEN = re.compile(r"[\s,]*")
 
 
 class _Candidate(NamedTuple):
@@ -82,7 +80,7 @@ def read_json(text: str) -> Reading:
     whisper.cpp, transformers and editors, and the results of AssemblyAI, Deepgram, AWS Transcribe, Google, Azure, Rev and
     others; also one object per line, and `{text}` alone. The unit of time follows from keys, or from the time per word.
     """
-    return read_document(*_parsed(text))
+    return read_document(*parsed(text))
 
 
 def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
@@ -123,39 +121,6 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
         if best.path[: len(other.path)] != other.path
     )
     return Reading(title, best.segments, header, skipped, round(max(0.05, confidence - 0.3 * len(doubts)), 3), doubts)
-
-
-def _parsed(text: str) -> tuple[Any, tuple[str, ...]]:
-    """Returns the document, and doubts if it is damaged."""
-    try:
-        return json.loads(text), ()
-    except json.JSONDecodeError as error:
-        if error.msg == "Extra data" and (documents := _documents(text))[0]:
-            return documents
-        if (document := repaired(text, error.pos)) is not None:
-            where = f"line {error.lineno} column {error.colno}"
-            return document, (f"the JSON is damaged at {where}; what is complete before it is read",)
-        raise ValueError(f"it is not valid JSON ({error.msg}, line {error.lineno} column {error.colno})") from None
-    except RecursionError:
-        raise ValueError("its JSON is nested too deeply") from None
-    except ValueError:  # int() refuses numbers of thousands of digits
-        raise ValueError("its JSON has a number that is too long") from None
-
-
-def _documents(text: str) -> tuple[list[Any], tuple[str, ...]]:
-    """Returns the documents of a text that has several, as one per line, and a doubt if some are damaged; none if most are."""
-    decoder, found, missing, place = json.JSONDecoder(), [], 0, 0
-    while place < len(text):
-        try:
-            document, place = decoder.raw_decode(text, place)
-            found.append(document)
-        except (ValueError, RecursionError):
-            missing, place = missing + 1, text.find("\n", place) + 1 or len(text)
-        place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr]  # matches the empty text
-    if missing >= len(found):
-        return [], ()
-    what = f"{missing} of {missing + len(found)} documents are damaged and were left out"
-    return found, (what,) if missing else ()
 
 
 def _refusal(document: object) -> str:

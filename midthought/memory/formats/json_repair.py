@@ -1,4 +1,4 @@
-"""Reads what is complete in a JSON document that ends early or is damaged at one place."""
+"""Parses JSON: one document or several, and what is complete in a document that ends early or is damaged at one place."""
 
 from __future__ import annotations
 
@@ -9,9 +9,43 @@ from typing import Any
 _SIGNS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _MIN_ENTRIES = 1
 _MAX_DEPTH = 200
+_BETWEEN = re.compile(r"[\s,]*")
 
 
-def repaired(text: str, position: int) -> Any | None:
+def parsed(text: str) -> tuple[Any, tuple[str, ...]]:
+    """Returns the document, and doubts if it is damaged."""
+    try:
+        return json.loads(text), ()
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data" and (documents := _documents(text))[0]:
+            return documents
+        if (document := _repaired(text, error.pos)) is not None:
+            where = f"line {error.lineno} column {error.colno}"
+            return document, (f"the JSON is damaged at {where}; what is complete before it is read",)
+        raise ValueError(f"it is not valid JSON ({error.msg}, line {error.lineno} column {error.colno})") from None
+    except RecursionError:
+        raise ValueError("its JSON is nested too deeply") from None
+    except ValueError:  # int() refuses numbers of thousands of digits
+        raise ValueError("its JSON has a number that is too long") from None
+
+
+def _documents(text: str) -> tuple[list[Any], tuple[str, ...]]:
+    """Returns the documents of a text that has several, as one per line, and a doubt if some are damaged; none if most are."""
+    decoder, found, missing, place = json.JSONDecoder(), [], 0, 0
+    while place < len(text):
+        try:
+            document, place = decoder.raw_decode(text, place)
+            found.append(document)
+        except (ValueError, RecursionError):
+            missing, place = missing + 1, text.find("\n", place) + 1 or len(text)
+        place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr]  # matches the empty text
+    if missing >= len(found):
+        return [], ()
+    what = f"{missing} of {missing + len(found)} documents are damaged and were left out"
+    return found, (what,) if missing else ()
+
+
+def _repaired(text: str, position: int) -> Any | None:
     """Returns the document up to the last object that is complete before `position`; None if there is none.
 
     Takes time linear in the text's length.

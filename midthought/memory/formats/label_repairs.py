@@ -8,7 +8,8 @@ import regex
 
 from midthought.memory.formats.line_candidates import Layout, Row, bare_style, is_annotation, key_of
 from midthought.memory.formats.line_heads import TIMED_STYLES, Head
-from midthought.memory.formats.notations import common_start, common_word, end_and_time
+from midthought.memory.formats.line_tokens import common_start, end_and_time
+from midthought.memory.formats.notations import common_word
 from midthought.memory.formats.scripts import ends_sentence
 
 _MIN_CUT_HEADS = 6

@@ -6,9 +6,9 @@ not go back; one style explains the text.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from midthought.memory.formats.accepted_labels import NEEDS_RECURRENCE, accepted_heads, explains
 from midthought.memory.formats.between_turns import (
     drop_first_fields,
     mark_capitals,
@@ -17,24 +17,21 @@ from midthought.memory.formats.between_turns import (
     notes_between,
 )
 from midthought.memory.formats.doubts import judge_inner_lines, judge_list, judge_named, judge_notation, judge_unnamed
-from midthought.memory.formats.header_fields import is_role_key
 from midthought.memory.formats.label_repairs import add_signed_labels, remove_common_start, remove_common_word
 from midthought.memory.formats.line_candidates import (
     ODD,
-    WEAK,
     Layout,
     Row,
     bare_style,
     bold_starts,
     candidates_of,
     in_order,
-    is_annotation,
-    is_name_list,
     key_of,
 )
-from midthought.memory.formats.line_heads import TIMED_STYLES, Head, heads_of, is_label, time_head
+from midthought.memory.formats.line_heads import TIMED_STYLES, Head, heads_of, is_label
 from midthought.memory.formats.line_times import add_times, scale_numbers
-from midthought.memory.formats.notations import INDUCED, Notation, has_words, notation_of, once_labelled
+from midthought.memory.formats.line_tokens import has_words
+from midthought.memory.formats.notations import INDUCED, Notation, notation_of, once_labelled
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role, looks_like_name, word_count
 
@@ -54,28 +51,15 @@ _WEIGHTS = {
 }
 _TIMED_WEIGHT = 1.5
 _BOLD_WEIGHT = 1.4
-_NEEDS_RECURRENCE = (
-    "name",
-    "name below",
-    "time name",
-    "name time text",
-    "[name]",
-    "name —",
-    "name\t",
-)
-"""Styles whose labels must recur."""
 _MAX_PREFACE_WORDS = 150
 _MAX_PREFACE_SHARE = 0.15
 _MAX_WORDS_PER_TURN = 1500
 _MAX_LABEL_LETTERS = 60
-_MAX_PHRASES = 200
-_ARTICLES = ("a", "an", "this", "that")
 _MAX_MISSED = 0.2
 _MOST_COMMON = 0.9
+_MIN_LEFT_SHARE = 0.02
 _MAX_MORE_LABELS = 2
 _MAX_MORE_HEADS = 5
-_RECURRING_ROLES = ("question", "answer")
-"""Labels that are no annotations if they recur."""
 
 
 def choose_layout(rows: Sequence[Row]) -> Layout:
@@ -146,9 +130,8 @@ def _with_notation(known: Layout, notation: Notation) -> Layout:
         return induced
     signs = {place: known.heads[place].rest.removesuffix(notation.heads[place].rest) for place in common}
     if len(common) < _MOST_COMMON * len(known.heads) or not all(signs.values()) or any(map(has_words, signs.values())):
-        known.leftovers = [
-            f"{head.name} {head.rest}".strip() for place, head in doubtful.items() if place not in known.heads
-        ]
+        left = [f"{head.name} {head.rest}".strip() for place, head in doubtful.items() if place not in known.heads]
+        known.leftovers = left if len(left) >= _MIN_LEFT_SHARE * len(known.heads) else []
         return known
     heads = {place: notation.heads[place]._replace(name=known.heads[place].name) for place in common}
     return Layout(
@@ -194,125 +177,6 @@ def speakers_of(rows: Sequence[Row]) -> Layout:
     return layout
 
 
-def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> dict[int, Head]:
-    """Returns the heads whose labels the file supports."""
-    bare = bare_style(style)
-    keys = {place: key_of(head.name or "") for place, head in found.items()}
-    counts = Counter(keys.values())
-    is_weak = bare in WEAK and not (style.startswith("bold ") and bare != "name")
-    rejected = {
-        key
-        for key in counts
-        if is_annotation(key) and not (counts[key] > 1 and (bare in TIMED_STYLES or key in _RECURRING_ROLES))
-    }
-    if not is_weak:
-        return {place: head for place, head in found.items() if keys[place] not in rejected}
-    initials = {
-        keys[place] for place, head in found.items() if (head.name or "").isupper() and len(head.name or "") < 5
-    }
-    if 2 * sum(counts[key] for key in initials) < len(found):
-        initials = set()
-    values = Counter(
-        keys[place] for place, head in found.items() if is_role_key(keys[place]) and is_name_list(head.rest)
-    )
-    rejected |= {key for key, num in values.items() if num >= 0.8 * counts[key] and len(counts) > 2}
-    following = [row.text for row in rows[1:]] + [""]
-    rejected |= {
-        keys[place]
-        for place, head in found.items()
-        if counts[keys[place]] == 1 and _are_names(head.rest.strip() or following[place])
-    }
-    lowered = _lowercase_words(rows, [key for key in counts if key not in initials])
-    total = sum(count for key, count in counts.items() if key not in rejected)
-    words: set[str] = set()
-    capitals = {keys[place] for place, head in found.items() if (head.name or "").isupper()}
-    if sum(counts[key] for key in capitals) < 0.8 * len(found):
-        capitals = set()
-    for key, count in counts.items():
-        is_minor = (count < 5 and count < 0.1 * total) or counts.most_common(1)[0][1] < 2
-        if is_minor and lowered[key] >= count and not is_role(key) and key not in capitals:
-            words.add(key)
-    most_have_labels = len(found) >= 0.5 * len(rows)
-    rejected |= {key for key in words if key.split()[0] in _ARTICLES or not most_have_labels}
-    recurring = {key for key, count in counts.items() if count > 1 and key not in rejected}
-    if style == "bold name" and sum(counts[key] for key in recurring) >= 0.7 * len(found):
-        shaped = {
-            keys[place] for place, head in found.items() if is_label(head.name or "") and not lowered[keys[place]]
-        }
-        return {place: head for place, head in found.items() if keys[place] in recurring | (shaped - rejected)}
-    if style.startswith("# ") and not recurring:
-        return {}
-    shapes = _shapes(found[place].name or "" for place, key in keys.items() if key in recurring)
-    after_blank = [rows[place].after_blank for place, key in keys.items() if key in recurring]
-    needs_blank = len(after_blank) > 3 and sum(after_blank) >= 0.95 * len(after_blank)
-    explains = _explains(rows, found, style)
-    accepted: dict[int, Head] = {}
-    for place, head in found.items():
-        key, row = keys[place], rows[place]
-        if key in rejected or (key in words and not accepted):
-            continue
-        starts = place == 0 or rows[place - 1].mark == "#" or ends_sentence(rows[place - 1].text)
-        if key not in recurring and not explains:
-            own = _shapes([head.name or ""])
-            is_odd = bool(own and shapes) and not is_role(key) and own.isdisjoint(shapes)
-            is_inside = needs_blank and not row.after_blank and rows[place - 1].mark != "#"
-            if (is_odd or is_inside or not (starts or row.after_blank)) and not is_role(key):
-                continue
-            if not recurring and bare in _NEEDS_RECURRENCE:
-                continue
-        accepted[place] = head
-    if bare == "name":  # names one after another, and `Ann Lee - President`, are a list of those present
-        silent = Counter(keys[p] for p in accepted if p + 1 in accepted or is_role("".join(following[p : p + 1])))
-        return {
-            place: head
-            for place, head in accepted.items()
-            if 2 * silent[keys[place]] <= counts[keys[place]]
-            and (keys[place] in recurring or not any(keys[place].startswith(f"{key} - ") for key in recurring))
-        }
-    return accepted
-
-
-def _are_names(text: str) -> bool:
-    """Whether the text is a list of full names, as in `Remote: Ann Lee (AL), Bob Reece (BR)`."""
-    return text.count(",") > 0 and text.count(" ") > 2 and is_name_list(text)
-
-
-def _shapes(names: Iterable[str]) -> set[str]:
-    """Returns whether names are in capitals or not; short ones such as `DHH` and roles say nothing."""
-    return {
-        "upper" if name.isupper() else "mixed"
-        for name in names
-        if not is_role(name) and not (name.isupper() and len(name) < 5)
-    }
-
-
-def _explains(rows: Sequence[Row], found: dict[int, Head], style: str) -> bool:
-    """Whether nearly every unit of the text starts so: every paragraph, every bold line, every line with a time."""
-    bare = bare_style(style)
-    blanks = sum(row.after_blank for row in rows)
-    if style != bare:
-        units = sum(row.mark == rows[next(iter(found))].mark for row in rows)
-    elif bare.startswith("time "):
-        units = sum(time_head(row.text) is not None for row in rows)
-    elif bare == "name" and blanks in (1, len(rows)):
-        units = len(rows) // 2
-    else:
-        units = blanks if blanks > 1 else len(rows)
-    return len(found) > 1 and len(found) >= 0.9 * units
-
-
-def _lowercase_words(rows: Sequence[Row], keys: Sequence[str]) -> Counter[str]:
-    """Counts how often labels occur in the text as ordinary words in lower case, which names do not."""
-    wanted = {key for key in keys if key.isalpha()}
-    counts: Counter[str] = Counter()
-    for row in rows:
-        counts.update(word for word in (each.strip(".,;:!?\"'()") for each in row.text.split()) if word in wanted)
-    phrases = [key for key in keys if " " in key and key.replace(" ", "").isalpha()]
-    text = "\n".join(row.text for row in rows) if phrases else ""
-    counts.update({phrase: text.count(f" {phrase}") for phrase in phrases[:_MAX_PHRASES]})
-    return counts
-
-
 def _is_supported(
     rows: Sequence[Row], accepted: dict[int, Head], found: dict[int, Head], num_words: Sequence[int], style: str
 ) -> bool:
@@ -327,9 +191,9 @@ def _is_supported(
     recurs = len(labels) < len(places)
     if bare == "name —" and 2 * sum(ends_sentence(head.rest) for head in accepted.values()) < len(accepted):
         return False
-    if bare in _NEEDS_RECURRENCE:
+    if bare in NEEDS_RECURRENCE:
         all_roles = all(is_role(label) for label in labels)
-        if not all_roles and not _explains(rows, found, style) and len(places) - len(labels) < 0.3 * len(places):
+        if not all_roles and not explains(rows, found, style) and len(places) - len(labels) < 0.3 * len(places):
             return False
     is_titled = 2 * sum("--" in rows[place].text for place in places) > len(places)  # `Ann Lee--Analyst`
     if (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from midthought.memory.formats.line_candidates import Layout, Row, in_order
 from midthought.memory.formats.line_heads import Head, time_head
-from midthought.memory.formats.notations import times_of
+from midthought.memory.formats.line_tokens import times_of
 from midthought.memory.formats.scripts import ends_sentence
 from midthought.memory.turns import clock_seconds, clock_time
 

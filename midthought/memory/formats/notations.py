@@ -10,28 +10,21 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise, takewhile
+from itertools import pairwise
 from typing import NamedTuple
 
 from midthought.memory.formats.line_candidates import Row, is_annotation, key_of
 from midthought.memory.formats.line_heads import TITLES, Head, is_label
+from midthought.memory.formats.line_tokens import TIME, Token, has_words, tokens_of
 from midthought.memory.formats.scripts import ends_sentence, folded, word_count
 from midthought.memory.turns import CLOCK, clock_time
 
-_TOKEN = re.compile(
-    r"(?P<tag><[^<>\s,=/]{0,40}[,=/][^<>\s]{0,40}>)|(?P<number>\d+(?:[:.,/]\d+)*)|(?P<blank>\s+)|"
-    r"(?P<word>[^\W\d_](?:\w|[.'’·・@&/_-](?=\w)|[\u0591-\u05c7\u0900-\u0903\u093a-\u094f\u05f3\u05f4]|\"(?=[\u05d0-\u05ea]))*)|(?P<sign>.)",
-    re.DOTALL,
-)
-_SIGNS = {"tag": "<>", "number": "#", "blank": "\t"}
 _DASH = re.compile(r"\s[-–—]\s")
 _END = re.compile(r"[.!?…,]+\s*")
 _HALF = re.compile(r"[(\[{][^)\]}]*$")
 """A bracket that is not closed."""
 _OPENING = {")": "(", "]": "["}
-_MAX_HEAD_LETTERS = 160
 _MAX_LEAD_TOKENS = 16
-_MAX_TOKENS = 40
 _MAX_LEADS = 8
 _MIN_SPANS = 3
 _MIN_SPANS_SHARE = 0.02
@@ -45,7 +38,6 @@ _MAX_LABEL_LETTERS = 60
 _MAX_ONCE_WORDS = 3
 _WEAK_SIGNS = frozenset(" .,!?…'’\"“”„«»-–—&/@")
 """Signs that sentences have within, too. A separator without others is weak."""
-_TIME = re.compile(rf"{CLOCK}|\d{{1,6}}\.\d{{1,6}}")
 _TIME_ALONE = re.compile(rf"\W?{CLOCK}\W?")
 _AROUND_WORDS = ".,;:!?…\"'“”()[]"
 _MIN_HEADS = 6
@@ -63,15 +55,6 @@ _WITH_TITLE = re.compile(
 )
 INDUCED = "induced"
 """The style of such a notation."""
-
-
-class Token(NamedTuple):
-    """A word, a number (`#`), a blank, a wide blank (a tab), a tag (`<>`) or another sign."""
-
-    sign: str
-    start: int
-    end: int
-    is_word: bool
 
 
 class Span(NamedTuple):
@@ -116,7 +99,7 @@ class Notation:
 
 def notation_of(rows: Sequence[Row]) -> Notation | None:
     """Returns the notation that explains most rows; None if less than two labels recur. Takes linear time."""
-    tokens = [list(_tokens(row)) for row in rows]
+    tokens = [list(tokens_of(row)) for row in rows]
     are_times = [bool(_TIME_ALONE.fullmatch(row.text)) for row in rows]
     starts = [
         place + are_times[place]
@@ -183,16 +166,6 @@ def common_word(names: Iterable[str]) -> str:
 
 def _first_word(token: Token, row: Row) -> str:
     return row.text[token.start : token.end].casefold()
-
-
-def _tokens(row: Row) -> Iterator[Token]:
-    """Returns the first tokens of a row."""
-    if row.mark in ("code", "#"):
-        return
-    for match in islice(_TOKEN.finditer(folded(row.text[:_MAX_HEAD_LETTERS])), _MAX_TOKENS):
-        kind, text = match.lastgroup or "", match.group()
-        sign = _SIGNS.get(kind, text) if kind != "blank" or text != " " else " "
-        yield Token(sign, match.start(), match.end(), kind == "word")
 
 
 def _leads(tokens: Sequence[Sequence[Token]]) -> list[tuple[str, dict[int, int]]]:
@@ -362,7 +335,7 @@ def _have_words(notation: Notation, rows: Sequence[Row]) -> bool:
 
 def _head(text: str, span: Span) -> Head:
     """Returns the head of a row; its time is the first one before the words."""
-    time = _TIME.search(folded(text[: span.start])) or _TIME.search(folded(text[span.end : span.rest]))
+    time = TIME.search(folded(text[: span.start])) or TIME.search(folded(text[span.end : span.rest]))
     return Head(INDUCED, text[span.start : span.end], clock_time(time.group()) if time else None, text[span.rest :])
 
 
@@ -403,37 +376,3 @@ def is_label_cut(heads: Mapping[int, Head]) -> bool:
         and min(counts.values()) > 1
         and all(len(words) == 1 and "" not in words for words in following.values())
     )
-
-
-def common_start(texts: Sequence[str]) -> int:
-    """Returns the number of tokens with which all texts start alike, up to a bracket that closes after a number; 0 if none."""
-    signs = [[token.sign for token in _tokens(Row(0, text, False))] for text in texts]
-    alike = takewhile(lambda each: len(set(each)) == 1, zip(*signs, strict=False))
-    start = [each[0] for each in alike]
-    closed = [number for number, sign in enumerate(start) if sign in ")]" and "#" in start[:number]]
-    return closed[-1] + 1 if closed else 0
-
-
-def end_and_time(text: str, num_tokens: int) -> tuple[int, str | None]:
-    """Returns the end of the first tokens of a text, and the time in them."""
-    end = list(_tokens(Row(0, text, False)))[num_tokens - 1].end
-    time = _TIME.search(folded(text[:end]))
-    return end, clock_time(time.group()) if time else None
-
-
-def has_words(text: str) -> bool:
-    """Whether the text has a word, not only numbers, tags and signs."""
-    return any(match.lastgroup == "word" for match in _TOKEN.finditer(folded(text[:_MAX_HEAD_LETTERS])))
-
-
-def times_of(rows: Sequence[Row]) -> dict[int, Head]:
-    """Returns the times of rows that start with the same signs around numbers, such as `0.000 | 2.300 | `, if nearly all do."""
-    found: dict[str, dict[int, Head]] = defaultdict(dict)
-    for place, row in enumerate(rows):
-        lead = ""
-        for token in takewhile(lambda token: not token.is_word, _tokens(row)):
-            lead += token.sign
-            if token.sign in " \t" and "#" in lead and (time := _TIME.search(folded(row.text[: token.end]))):
-                found[lead][place] = Head("time", None, clock_time(time.group()), row.text[token.end :])
-    most = max(found.items(), key=lambda item: (len(item[1]), len(item[0])), default=("", {}))[1]
-    return most if len(most) >= _MIN_SHARE * len(rows) and len(most) > 2 else {}
