@@ -24,8 +24,8 @@ __all__ = ["Transcript", "TranscriptFolder", "Turn", "read_transcript", "read_tr
 MAX_BYTES = 256 * 2**20
 """Maximum size of a file. Ten hours of speech with a timestamp per word are 20 MB."""
 
-_MAX_REPEATED_WORDS = 20
-_MAX_REPEATED_SHARE = 0.005
+_MAX_REPEATED_WORDS = 10
+_MAX_REPEATED_SHARE = 0.003
 _IGNORED_STEMS = {
     "readme", "license", "licence", "copying", "notice", "contributing", "makefile", "authors", "changelog",
 }  # fmt: skip

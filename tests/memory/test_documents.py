@@ -202,6 +202,21 @@ def test_words_that_have_no_known_place_are_read_in_the_order_of_drawing(tmp_pat
     assert said(path)[2:] == EXPECTED
 
 
+def test_words_that_a_page_draws_one_by_one_are_whole(tmp_path):
+    pytest.importorskip("pypdf")
+    lines = [f"{turn.speaker}: {turn.words}" for turn in TURNS]
+    drawn = ["1 0 0 -1 0 792 cm"]  # as browsers print pages: the blanks between words are not drawn
+    for number, line in enumerate(lines):
+        place = 50.0
+        for word in line.split():
+            drawn.append(f"BT /F1 10 Tf 1 0 0 -1 {place:.1f} {60 + 14 * number} Tm 0 -9 Td ({word}) Tj ET")
+            place += 4.6 * len(word) + 2.0
+    (tmp_path / "a.pdf").write_bytes(drawn_pdf(" ".join(drawn)))
+    assert [(turn.speaker, turn.text) for turn in read_transcript(tmp_path / "a.pdf").turns] == [
+        (turn.speaker, turn.words) for turn in TURNS
+    ]
+
+
 def test_a_long_word_or_number_in_a_pdf_costs_little(tmp_path):
     pytest.importorskip("pypdf")
     path = tmp_path / "a.pdf"

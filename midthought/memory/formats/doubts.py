@@ -121,7 +121,13 @@ def judge_inner_lines(layout: Layout, rows: Sequence[Row]) -> None:
     found = [text for text in inside if _TIME_INSIDE.match(text)]
     if len(found) > max(1, 0.02 * len(layout.heads)):
         layout.doubt(f"{len(found)} lines with a time were read as words: {found[0][:40]!r}", 0.3)
-    numbered = [text for text in inside if _NUMBERED_LINE.match(text)]
+    numbered: list[str] = []
+    is_said = False  # after a row such as `Three phases:`
+    for place, row in enumerate(rows):
+        if not _NUMBERED_LINE.match(row.text):
+            is_said = row.text.endswith(":")
+        elif place > first and place not in taken and not is_said:
+            numbered.append(row.text)
     if len(numbered) > max(3, 0.15 * len(layout.heads)):
         layout.doubt(f"{len(numbered)} numbered lines were read as speech: {numbered[0][:40]!r}", 0.3)
 
@@ -130,12 +136,16 @@ def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dic
     """Adds doubts about text without names: lines that start like turns, or alike, or have almost no words."""
     if not layout.style:
         layout.confidence = layout.confidence or 0.8
-    counts = Counter(
-        name_of(head.name or "")
-        for style, found in candidates.items()
-        if style != "name" and not style.startswith("# ") and style != "bold name"
-        for head in found.values()
-    )
+    counts: Counter[str] = Counter()
+    for style, found in candidates.items():
+        if style in ("name", "bold name") or style.startswith("# "):
+            continue
+        own = Counter(name_of(head.name or "") for head in found.values())
+        if bare_style(style.removeprefix(ODD)) == "name —":  # not `If I — if I could`, `For example — It is a bell.`
+            for head in found.values():
+                key = name_of(head.name or "")
+                own[key] -= head.rest[:1].islower() or (own[key] == 1 and ends_sentence(head.rest))
+        counts += own
     said = [layout.heads[place].rest if place in layout.heads else row.text for place, row in enumerate(rows)]
     if labels := _recurring_short_lines(rows):
         layout.doubt(f"short lines recur, as names do: {', '.join(map(repr, labels[:3]))}", 0.3)

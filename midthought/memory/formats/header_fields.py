@@ -64,13 +64,13 @@ _TRANSCRIPT = regex.compile(
     r"(?i)[\W_]*"
     r"(?:(?:full|complete|edited|raw|verbatim|video|audio|episode|interview|podcast|machine|the|conference|earnings|call)\s+){0,3}"
     r"(?:transcript|transcription|interview|transkript|transcripción|trascrizione|transcrição|인터뷰|文字起こし|書き起こし|逐字稿|文字稿|文字记录|文字記錄|"
-    r"prepared remarks)"
+    r"prepared remarks)(?: (?:below|follows|text))?"
     r"[\s:：*_]*"
 )
 _AFTER_TRANSCRIPT = regex.compile(
     r"(?i)[\s#*_]*(?:show\s*notes|(?:relevant |useful |related |further |episode )?(?:links|resources|reading|references)|"
     r"attendees|attendance|footnotes|further reading|credits|sponsors?|about (?:the|this|us)\b.{0,60}|"
-    r"action items(?: recap)?|next steps|"
+    r"actions?(?: (?:items(?: recap)?|required))|next steps|"
     r"key (?:takeaways|points)|resources mentioned|leave a (?:comment|reply)|comments?(?: \(\d{1,4}\))?|"
     r"(?:related|recent|more) (?:posts|episodes|articles)|you may also like|share this|"
     r"[\[(]whereupon\b.{0,200}\b(?:adjourned|concluded)\b.{0,20}|"

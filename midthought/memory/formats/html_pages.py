@@ -15,7 +15,7 @@ from midthought.memory.markup import mark_times, unescape, without_comments
 from midthought.memory.turns import Segment, clock_time, without_unusable_characters
 
 _START = re.compile(
-    r"\s*<(?:\?xml|!doctype html|html|head|body|cite|time|p|div|section|article|main|table|ul|ol|dl|h[1-6])\b",
+    r"\s*<(?:\?xml|!doctype html|html|head|body|cite|time|p|div|section|article|main|table|ul|ol|dl|h[1-6]|akomantoso)\b",
     re.IGNORECASE,
 )
 _SUFFIXES = (".html", ".htm")
@@ -34,6 +34,9 @@ _WHO = re.compile(
     re.IGNORECASE,
 )
 """An utterance in XML, whose attribute names the speaker."""
+_SPEECH = re.compile(r"<speech\b[^<>]{0,300}>\s*<from>.*?</speech>", re.DOTALL)
+_FROM = re.compile(r"<from>([^<>]{1,150})</from>")
+"""A speech, and its speaker, in the records of parliaments in Akoma Ntoso."""
 _SIMPLE = re.compile(r"<([a-zA-Z][a-zA-Z0-9]{0,9})(\b[^<>]{0,300})>([^<>]{1,60})</\1>(?:\s{0,3}[:：])?")
 _CLASS = re.compile(r"""class=["']([^"'<>]{1,200})["']""")
 _MIN_LABELS = 6
@@ -59,6 +62,8 @@ def read_html(text: str) -> Reading:
     """`<cite>` names the speaker, `<time>` the time of the next `<p>`. Pages without `<cite>` are read line by line."""
     if (num_tags := text.count("<")) > _MAX_TAGS:
         raise ValueError(f"it has {num_tags:,} tags, more than {_MAX_TAGS:,}; split it, or save its words as text")
+    if speeches := _SPEECH.findall(text):
+        text = _FROM.sub(r"<cite>\1</cite>", "".join(speeches))
     pieces = _pieces(_spoken(without_comments(text)))
     title = next(
         (said for wanted in _TITLES for tag, said in _elements(pieces, _TITLES) if tag == wanted and said), None

@@ -43,7 +43,7 @@ _SPEAKER_KEYS = (
     "from",
 )
 _WRITTEN_NAME_KEYS = ("speakername", "speakerlabel", "participantname", "displayname")
-_NAME_KEYS = ("realname", "nickname", "displayname", "name", "speakerlabel", "label", "id")
+_NAME_KEYS = ("realname", "nickname", "displayname", "name", "speakerlabel", "label", "id", "@id")
 """Keys of the name in an object that is a speaker."""
 _WORD_KEYS = ("wdlist", "words", "elements", "items", "tokens", "segs", "sentences", "textblocks")
 _PAIRS = (

@@ -52,6 +52,8 @@ _MAX_TITLE_WORDS = 15
 _MAX_TITLE_ROWS = 5
 _MIN_CAPITALS_SHARE = 0.6
 _MIN_SENTENCE_WORDS = 5
+_MIN_SPEECH_WORDS = 12
+"""Of a sentence before the first speaker; two of them are more than a description."""
 _LEADERS = re.compile(r"\.{5}|(?:\. ){5}")
 
 
@@ -93,8 +95,11 @@ def read_rows(
     if preface:
         more = header_of(_with_blanks(preface), keep)
         header = Header(header.title or more.title, header.fields + more.fields)
+    said_before = [value for key, value in header.fields if not key and _is_sentence(value)]
+    if sum(len(value.split()) >= _MIN_SPEECH_WORDS for value in said_before) > 1:
+        layout.doubt(f"sentences before the first speaker were read as a header: {said_before[0][:40]!r}", 0.3)
     for key, value in header.fields:
-        if key and not is_known_key(key) and len(value.split()) > 2 and value[-1] in "!?？！":
+        if not num_notes and key and not is_known_key(key) and len(value.split()) > 2 and value[-1] in "!?？！":
             layout.doubt(f"a line before the first turn may be speech: {key!r}", 0.3)
     segments += _segments(rows[num_fields:], body, layout, keep, skipped)
     return _judged(
@@ -298,7 +303,7 @@ def _prose(
 def _num_title_rows(rows: Sequence[Row]) -> int:
     """Returns the number of short lines that are no sentences and stand before the first blank line."""
     num = next((place for place, row in enumerate(rows) if place and row.after_blank), 0)
-    if num > _MAX_TITLE_ROWS or (num == 1 and heads_of(rows[0].text)):
+    if num > _MAX_TITLE_ROWS or (num == 1 and (heads_of(rows[0].text) or rows[1].text[0].islower())):
         return 0
     are_short = all(len(row.text.split()) <= _MAX_TITLE_WORDS + 5 * bool(place) for place, row in enumerate(rows[:num]))
     return num if are_short and not any(ends_sentence(row.text.rstrip(")]*_")) for row in rows[:num]) else 0

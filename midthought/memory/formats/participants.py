@@ -35,5 +35,7 @@ def reject_strangers(layout: Layout, fields: Sequence[tuple[str, str]]) -> None:
     for place, head in list(layout.heads.items()):
         if head.name and key_of(head.name) in strangers and place != first:
             del layout.heads[place]
+    said = {word for head in layout.heads.values() for word in _WORD.findall(head.rest)}  # in lower case: no names
     names = ", ".join(map(repr, sorted(strangers)[:5]))
-    layout.doubt(f"read as text, not as speakers, as they are not among the participants: {names}", 0.3)
+    what = f"read as text, not as speakers, as they are not among the participants: {names}"
+    layout.doubt(what, 0.05 if strangers <= said else 0.3)

@@ -7,7 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Sequence
-from itertools import compress
+from itertools import accumulate, compress
 from typing import Any
 
 from midthought.memory.formats.line_candidates import Row
@@ -33,6 +33,8 @@ _MIN_INDEX_WORDS = 100
 _MIN_WORDS_PER_LINE = 7
 _MIN_LINE_WORDS = 6
 _MIN_TIMES_MORE = 5
+_MAX_WORDS_DRAWN = 1.2
+"""Words per line of a page that draws each word on its own."""
 _MIN_PLACED_SHARE = 0.95
 """Of a page's letters, so that its lines are read by the places of their words."""
 _TIME = re.compile(r"\W?[\d:.,]{0,20}\d:\d[\d:.,]{0,20}\W?")
@@ -118,7 +120,22 @@ def _by_place(page: Any, drawn: str) -> str:
         text = str(page.extract_text(extraction_mode="layout", layout_mode_strip_rotated=False))
     except Exception:  # pypdf raises errors of many kinds
         return drawn
-    return text if _num_signs(text) > _MIN_PLACED_SHARE * _num_signs(drawn) else drawn
+    return _with_drawn_words(text, drawn) if _num_signs(text) > _MIN_PLACED_SHARE * _num_signs(drawn) else drawn
+
+
+def _with_drawn_words(placed: str, drawn: str) -> str:
+    """Returns the lines with the words of `drawn`, if the page draws nearly every word on its own: blanks between placed words
+    may be too narrow to be seen."""
+    words = drawn.split()
+    if len(words) > _MAX_WORDS_DRAWN * len(drawn.strip().split("\n")) or "".join(words) != "".join(placed.split()):
+        return placed
+    lines, start = [], 0
+    ends = set(accumulate(map(len, words)))
+    for line in placed.split("\n"):
+        letters = "".join(line.split())
+        lines.append("".join(" " * (start + at in ends) + sign for at, sign in enumerate(letters)).strip())
+        start += len(letters)
+    return "\n".join(lines)
 
 
 def _num_signs(text: str) -> int:

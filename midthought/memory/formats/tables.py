@@ -128,14 +128,12 @@ def read_cells(rows: Sequence[Sequence[str]], names: Sequence[str]) -> Reading:
 
 def _rows(text: str, sign: str) -> list[list[str]]:
     has_quotes = sign in ",;" or f'{sign}"' in text or text.startswith('"') or '\n"' in text
+    lines = text.splitlines(keepends=True)
     try:
-        rows = list(
-            csv.reader(
-                text.splitlines(keepends=True),
-                delimiter=sign,
-                quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE,
-            )
-        )
+        rows = list(csv.reader(lines, delimiter=sign, quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE))
+        if any("\n" in cell for row in rows for cell in row):
+            plain = list(csv.reader(lines, delimiter=sign, quoting=csv.QUOTE_NONE))
+            rows = plain if len({len(row) for row in plain}) == 1 else rows  # a quotation mark within a line's words
     except csv.Error as error:
         raise ValueError(f"its table is damaged: {error}") from None
     return [[unescape(cell) if "&" in cell else cell for cell in row] for row in rows if any(row)]
