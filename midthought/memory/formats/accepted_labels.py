@@ -1,5 +1,5 @@
-"""Which labels of a style start turns: labels that recur, have the shape of names or are at the starts of paragraphs. Notes, lists
-and ordinary words are rejected."""
+"""Which labels of a style start turns: labels that recur, have the shape of names or are at the starts of paragraphs. Notes,
+lists and ordinary words are rejected."""
 
 from __future__ import annotations
 
