@@ -11,7 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from midthought.data.abstention import abstains
+from midthought.data.abstention import NO_ANSWER, abstains
 from midthought.env.answer_matching import mathematical_match
 from midthought.env.answers import task_is_right
 from midthought.env.math_worker_pool import require_math_verify
@@ -157,9 +157,15 @@ def _truths(trajectory: Trajectory) -> tuple[str, ...]:
 
 
 def correct(trajectory: Trajectory) -> float:
-    """1 if the answer after the last thought is right by the rules of its task (`answers.task_is_right`), else 0."""
+    """1 if the answer after the last thought is right by the rules of its task (`answers.task_is_right`), else 0.
+
+    If the truth is `abstention.NO_ANSWER`, at least one call must have returned a result: who has not searched does not know what
+    the memory does not say.
+    """
     answer = last_answer(trajectory)
-    return float(answer is not None and task_is_right(trajectory.task, answer))
+    if answer is None or not task_is_right(trajectory.task, answer):
+        return 0.0
+    return used_tool(trajectory) if trajectory.task.answer == NO_ANSWER else 1.0
 
 
 def wrong_answer(trajectory: Trajectory) -> float:

@@ -1,6 +1,7 @@
 """Rewards: named, weighted, judged from the record. Nothing that the policy merely claims is paid."""
 
 import asyncio
+import dataclasses
 import functools
 import importlib.util
 import math
@@ -15,6 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from midthought.data.abstention import NO_ANSWER
 from midthought.env.answer_matching import (
     exact_match,
     fuzzy_match,
@@ -99,6 +101,16 @@ def test_the_parts_by_hand(done, parts):
     reward = REWARD(done)
     assert dict(reward.parts) == pytest.approx(parts)
     assert reward.total == pytest.approx(sum(parts.values()))
+
+
+def test_that_the_memory_does_not_say_counts_only_after_a_call_that_returned_a_result():
+    found = dataclasses.replace(EVENT, outcome=ToolOutcome.OK)
+    task = {"answer": NO_ANSWER, "aliases": ("I don't know.",)}
+    for written in ("hm</think> The memory does not say.$", "hm</think> I don't know$"):
+        guessed, failed, searched = episode(written, **task), episode(written, calls=1, **task), episode(written, **task)
+        searched.tool_events = [found]
+        assert [correct(each) for each in (guessed, failed, searched)] == [0.0, 0.0, 1.0]
+    assert correct(episode("hm</think> unknown$", answer="Unknown")) == 1.0  # of a question about no memory
 
 
 def test_a_result_that_the_policy_wrote_itself_earns_nothing_and_costs_nothing():

@@ -27,8 +27,9 @@ def speaker_drafts(asked: Listener) -> Iterator[Draft]:
     for each in asked.statements:
         if any(place.speaker != each.speaker for place in asked.index.similar(each.text, each.sentence)):
             continue
-        question = asked.choose(wordings.SPEAKER, said=each.reported)
-        yield draft_of("speaker", "statement", question, each.speaker, (), each)
+        form, frames = ("within", wordings.SPEAKER_WITHIN) if asked.has_premises else ("statement", wordings.SPEAKER)
+        question = asked.choose(frames, said=each.reported, episode=each.episode)
+        yield replace(draft_of("speaker", form, question, each.speaker, (), each), named=each.episode)
 
 
 def episode_drafts(asked: Listener) -> Iterator[Draft]:
@@ -36,7 +37,7 @@ def episode_drafts(asked: Listener) -> Iterator[Draft]:
     for each in asked.statements:
         if any(place.stem != each.stem for place in asked.index.similar(each.text, each.sentence)):
             continue
-        who = each.speaker if asked.rng.random() < 0.5 else "somebody"
+        who = each.speaker if asked.has_premises or asked.rng.random() < 0.5 else "somebody"
         question = asked.choose(wordings.EPISODE, who=who, said=each.reported)
         if not reveals(each.reported, each.episode):
             yield draft_of("episode", "statement", question, each.episode, (), each)
@@ -102,7 +103,7 @@ def compare_drafts(asked: Listener) -> Iterator[Draft]:
             information = sum(asked.vocabulary.idf(word) for word in plain_words(topic))
             loser = next(name for name in pair if name != answer)
             chunk_ids = tuple(dict.fromkeys(chunk_id for place in proof for chunk_id in place.sentence.chunk_ids))
-            yield Draft("compare", form, text, answer, (), chunk_ids, stem, topic, information, {"loser": loser})
+            yield Draft("compare", form, text, answer, (), chunk_ids, stem, topic, information, labels={"loser": loser})
 
 
 def two_drafts(asked: Listener) -> Iterator[Draft]:

@@ -19,6 +19,9 @@ from midthought.types import Task
 ALL_KINDS: dict[str, Callable[[Listener], Iterator[Draft]]] = {**KINDS, UNANSWERABLE: unanswerable_drafts}
 MAX_ANSWER_SHARE = 0.1
 """Of the questions of a kind with names as answers, at most this share, or three, have the same answer."""
+MAX_SKEW = 0.02
+"""Balanced accuracy above 0.5 with which the form of a question may show whether it has an answer. Forms that no unanswerable
+question has are not counted."""
 
 
 def listener_questions(
@@ -38,32 +41,64 @@ def listener_questions(
         if kind not in ALL_KINDS:
             raise SettingsError(f"unknown kind of question {kind!r}. {near_names(kind, ALL_KINDS)}")
     asked = Listener(
-        spoken_turns(chunks), spoken_turns(chunks if memory is None else memory), random.Random(f"listener-{seed}")
+        spoken_turns(chunks),
+        spoken_turns(chunks if memory is None else memory),
+        random.Random(f"listener-{seed}"),
+        has_premises=UNANSWERABLE in kinds,
     )
     wanted = -(-num_questions // len(kinds))
     chosen = {kind: _chosen(list(KINDS[kind](asked)), wanted, asked.rng) for kind in kinds if kind != UNANSWERABLE}
     if UNANSWERABLE in kinds:
-        likes = Counter(f"{draft.kind}/{draft.form}" for drafts in chosen.values() for draft in drafts)
-        chosen[UNANSWERABLE] = _like(list(unanswerable_drafts(asked)), likes, wanted, asked.rng)
+        answered = [draft for drafts in chosen.values() for draft in drafts]
+        drafts = list(unanswerable_drafts(asked))
+        most = max(map(len, chosen.values()), default=wanted)  # not more than of another kind
+        chosen[UNANSWERABLE] = (
+            _like(drafts, answered, most, asked.rng) if chosen else _chosen(drafts, wanted, asked.rng)
+        )
     longest = max(map(len, chosen.values()), default=0)
     mixed = [drafts[place] for place in range(longest) for drafts in chosen.values() if place < len(drafts)]
     return [_task(draft) for draft in mixed[:num_questions]]
 
 
-def _like(drafts: list[Draft], likes: Counter[str], wanted: int, rng: random.Random) -> list[Draft]:
-    """Returns drafts in the proportions of other questions' forms, so that a form does not show whether there is an answer."""
-    by_form: dict[str, list[Draft]] = defaultdict(list)
-    for draft in drafts:
-        by_form[draft.form].append(draft)
-    if not likes:
-        return _chosen(drafts, wanted, rng)
-    chosen = [
-        draft
-        for form, own in by_form.items()
-        for draft in _chosen(own, round(wanted * likes[form] / likes.total()), rng)
-    ]
-    rng.shuffle(chosen)
-    return chosen[:wanted]
+def _like(drafts: list[Draft], answered: list[Draft], wanted: int, rng: random.Random) -> list[Draft]:
+    """Returns unanswerable drafts that look like those with answers: the same forms, and the same names within a form, in the
+    same proportions.
+
+    If a form is scarce, there are fewer of all: only so many that knowing the form gives a guesser at most `MAX_SKEW`.
+    """
+    likes = Counter(f"{draft.kind}/{draft.form}" for draft in answered)
+    names = Counter((f"{draft.kind}/{draft.form}", draft.named) for draft in answered)
+    found = {form: _drawn([draft for draft in drafts if draft.form == form], names, rng) for form in likes}
+    missing = sum(number for form, number in likes.items() if not found[form]) / max(1, likes.total())
+    for total in range(min(wanted, likes.total()), 0, -1):
+        counts = Counter(
+            {form: min(len(own), round(total * likes[form] / likes.total())) for form, own in found.items()}
+        )
+        if counts.total() and _distance(counts, likes) <= missing + 2 * MAX_SKEW:
+            chosen = [draft for form, own in found.items() for draft in own[: counts[form]]]
+            rng.shuffle(chosen)
+            return chosen
+    return []
+
+
+def _drawn(drafts: list[Draft], likes: Counter[tuple[str, str]], rng: random.Random) -> list[Draft]:
+    """Returns drafts in random order, each question once, those first that name what many questions with answers name.
+
+    Weighted sampling without replacement (Efraimidis and Spirakis, 2006): ordered by `u ** (1 / weight)`.
+    """
+    have = Counter((draft.form, draft.named) for draft in drafts)
+    own = {draft.question: draft for draft in drafts if likes[draft.form, draft.named]}
+    keys = {
+        draft.question: rng.random() ** (have[draft.form, draft.named] / likes[draft.form, draft.named])
+        for draft in own.values()
+    }
+    return sorted(own.values(), key=lambda draft: -keys[draft.question])
+
+
+def _distance(a: Counter[str], b: Counter[str]) -> float:
+    """Total variation distance of two distributions. Who knows which of them a case is from has a balanced accuracy of at most
+    half of it above 0.5."""
+    return sum(abs(a[key] / a.total() - b[key] / b.total()) for key in a.keys() | b.keys()) / 2
 
 
 def _chosen(drafts: list[Draft], wanted: int, rng: random.Random) -> list[Draft]:

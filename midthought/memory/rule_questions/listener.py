@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -44,15 +44,25 @@ class Draft:
     subject: str
     """What it is about; a statement is used once per kind."""
     information: float = 0.0
+    named: str = ""
+    """The speaker or the episode that the question names; of an unanswerable one the wrong one."""
     labels: dict[str, str] = field(default_factory=dict)
 
 
 class Listener:
     """What the forms read: turns, statements, and what else the memory says."""
 
-    def __init__(self, turns: Sequence[SpokenTurn], memory: Sequence[SpokenTurn], rng: random.Random) -> None:
-        """`turns` are asked about; answers are unique in `memory`, which contains them."""
-        self.turns, self.rng = turns, rng
+    def __init__(
+        self,
+        turns: Sequence[SpokenTurn],
+        memory: Sequence[SpokenTurn],
+        rng: random.Random,
+        *,
+        has_premises: bool = False,
+    ) -> None:
+        """`turns` are asked about; answers are unique in `memory`, which contains them. `has_premises`: questions about a
+        statement name its speaker or its episode, which are wrong in an unanswerable question."""
+        self.turns, self.rng, self.has_premises = turns, rng, has_premises
         self.vocabulary = Vocabulary(memory)
         self.index = StatementIndex(memory, self.vocabulary)
         self.memory = memory
@@ -134,7 +144,7 @@ def draft_of_gap(asked: Listener, gap: Gap) -> Draft:
 def draft_of(kind: str, form: str, question: str, answer: str, aliases: tuple[str, ...], each: Statement) -> Draft:
     return Draft(
         kind, form, question, answer, aliases, each.sentence.chunk_ids, each.stem, each.text, each.information,
-        {"speaker": each.speaker},
+        each.speaker,
     )  # fmt: skip
 
 
@@ -172,6 +182,14 @@ class StatementIndex:
         for number, weight in found.items():
             if weight >= least and self._places[number].sentence != other_than:
                 yield self._places[number]
+
+    def shared(self, text: str) -> Counter[str]:
+        """Returns by episode how much of the text's information its words have, wherever they occur in it."""
+        found: Counter[str] = Counter()
+        for word in set(self._vocabulary.content_words(text)):
+            for stem in {self._places[number].stem for number in self._holders.get(word, ())}:
+                found[stem] += self._vocabulary.idf(word)
+        return found
 
     def mentions(self, name: str) -> list[Place]:
         """Returns the sentences with these words next to each other, in order, whatever their case."""

@@ -45,7 +45,8 @@ def reply_drafts(asked: Listener) -> Iterator[Draft]:
             first.stem,
             question.text,
             asked.vocabulary.information(question.text) + asked.vocabulary.information(reply.text),
-            {"first": first.speaker, "second": second.speaker},
+            second.speaker,
+            {"first": first.speaker},
         )
 
 

@@ -3,7 +3,7 @@ name or episode."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from midthought.data.abstention import NO_ANSWER, OTHER_WORDINGS, UNANSWERABLE
@@ -17,6 +17,8 @@ from midthought.types import Task
 
 MAX_SIMILAR = 0.35
 """The other speaker says nothing with more of the statement's information than this."""
+NUM_NEAR_EPISODES = 5
+"""Of so many episodes with the most of a statement's words, one is named as that of the statement."""
 
 
 def is_answerable(task: Task) -> bool:
@@ -30,28 +32,30 @@ def unanswerable_drafts(asked: Listener) -> Iterator[Draft]:
     for gap in asked.gaps:
         if (other := _other_speaker(asked, gap.statement)) is not None:
             question = gap.question(other, asked.rng.choice(wordings.FRAMES))
-            yield _without_answer(draft_of_gap(asked, gap), question)
+            yield _without_answer(draft_of_gap(asked, gap), question, other)
     for gap in asked.blanks:
         if (other := _other_speaker(asked, gap.statement)) is not None:
             question = asked.choose(wordings.BLANK, who=other, said=gap.clause, wh=gap.wh)
-            yield _without_answer(draft_of(gap.kind, "blank", "", "", (), gap.statement), question)
+            yield _without_answer(draft_of(gap.kind, "blank", "", "", (), gap.statement), question, other)
+    titles = {turn.stem: turn.episode for turn in asked.memory}
     for each in asked.statements:
+        yield from _within_another_episode(asked, each, titles)
         if (other := _other_speaker(asked, each)) is not None:
             question = asked.choose(wordings.WHEN, episode=each.episode, who=other, said=each.reported)
-            yield _without_answer(draft_of("when", "time", "", "", (), each), question)
+            yield _without_answer(draft_of("when", "time", "", "", (), each), question, other)
             question = asked.choose(wordings.EPISODE, who=other, said=each.reported)
-            yield _without_answer(draft_of("episode", "statement", "", "", (), each), question)
+            yield _without_answer(draft_of("episode", "statement", "", "", (), each), question, other)
     for each, _, frames in continued_statements(asked):
         if (other := _other_speaker(asked, each)) is not None:
             draft = draft_of("next", "continuation", "", "", (), each)
-            yield _without_answer(draft, asked.choose(frames, who=other, said=each.reported))
+            yield _without_answer(draft, asked.choose(frames, who=other, said=each.reported), other)
     yield from _other_names(asked)
     yield from _other_repliers(asked)
     yield from _topics_of_others(asked)
     yield from _other_bridges(asked)
 
 
-def _without_answer(draft: Draft, question: str) -> Draft:
+def _without_answer(draft: Draft, question: str, named: str) -> Draft:
     form = f"{draft.kind}/{draft.form}"
     return replace(
         draft,
@@ -61,7 +65,20 @@ def _without_answer(draft: Draft, question: str) -> Draft:
         answer=NO_ANSWER,
         aliases=OTHER_WORDINGS,
         subject=question,
+        named=named,
     )
+
+
+def _within_another_episode(asked: Listener, each: Statement, titles: Mapping[str, str]) -> Iterator[Draft]:
+    """In "…", who says that …? Of an episode that is about similar things, and in which nobody says this."""
+    similar = {place.stem for place in asked.index.similar(each.text, each.sentence, MAX_SIMILAR)}
+    others = [stem for stem in titles if stem != each.stem and stem not in similar]
+    shared = asked.index.shared(each.text)
+    if others:
+        near = sorted(others, key=lambda stem: -shared[stem])[:NUM_NEAR_EPISODES]
+        title = titles[asked.rng.choice(near)]
+        question = asked.choose(wordings.SPEAKER_WITHIN, said=each.reported, episode=title)
+        yield _without_answer(draft_of("speaker", "within", "", "", (), each), question, title)
 
 
 def _other_bridges(asked: Listener) -> Iterator[Draft]:
@@ -73,7 +90,7 @@ def _other_bridges(asked: Listener) -> Iterator[Draft]:
             inner = gap.question("the same person", asked.rng.choice(wordings.FRAMES[:2]))
             question = asked.choose(wordings.BRIDGE, said=asked.rng.choice(own).reported, gap=inner)
             draft = replace(draft_of_gap(asked, gap), kind="two", form="bridge")
-            yield _without_answer(draft, question)
+            yield _without_answer(draft, question, draft.named)
 
 
 def _other_speaker(asked: Listener, each: Statement) -> str | None:
@@ -89,7 +106,7 @@ def _other_speaker(asked: Listener, each: Statement) -> str | None:
 
 
 def _other_names(asked: Listener) -> Iterator[Draft]:
-    """Who says that …, with another name of the same episode in the statement."""
+    """In "…", who says that …, with another name of the same episode in the statement."""
     mentions = mentions_of(asked)
     for each in asked.statements:
         names = [name for name in names_in(each.reported, asked.vocabulary) if name in mentions[each.stem]]
@@ -112,8 +129,8 @@ def _other_names(asked: Listener) -> Iterator[Draft]:
         similar = asked.index.similar(rest, each.sentence, MAX_SIMILAR)
         if any(set(plain_words(other)) <= set(plain_words(place.sentence.text)) for place in similar):
             continue
-        question = asked.choose(wordings.SPEAKER, said=each.reported.replace(name, other))
-        yield _without_answer(draft_of("speaker", "statement", "", "", (), each), question)
+        question = asked.choose(wordings.SPEAKER_WITHIN, said=each.reported.replace(name, other), episode=each.episode)
+        yield _without_answer(draft_of("speaker", "within", "", "", (), each), question, each.episode)
 
 
 def _words_before(name: str, texts: Sequence[str]) -> set[str]:
@@ -130,12 +147,12 @@ def _shape(name: str) -> tuple[int, bool]:
 def _other_repliers(asked: Listener) -> Iterator[Draft]:
     """What did … answer when … asked …, of a speaker who did not answer it."""
     for draft in reply_drafts(asked):
-        first, second = draft.labels["first"], draft.labels["second"]
+        first, second = draft.labels["first"], draft.named
         others = [name for name in asked.speakers[draft.stem] if name not in (first, second)]
         if others:
             other = asked.rng.choice(others)
             question = asked.choose(wordings.NEXT, first=first, second=other, asked=draft.subject)
-            yield _without_answer(draft, question)
+            yield _without_answer(draft, question, other)
 
 
 def _topics_of_others(asked: Listener) -> Iterator[Draft]:
@@ -150,8 +167,8 @@ def _topics_of_others(asked: Listener) -> Iterator[Draft]:
             if holders[0] & holders[1] or a == b:
                 continue
             nearest = Draft("two", "topics", "", "", (), sentence.chunk_ids, stem, "")
-            yield _without_answer(nearest, asked.choose(wordings.BOTH_TOPICS, a=a, b=b))
+            yield _without_answer(nearest, asked.choose(wordings.BOTH_TOPICS, a=a, b=b), "")
             if len(asked.speakers[stem]) > 1 and stem not in holders[1]:
                 pair = asked.rng.sample(asked.speakers[stem], 2)
                 question = asked.choose(wordings.FIRST_TO_SAY, topic=b, episode=turn.episode, a=pair[0], b=pair[1])
-                yield _without_answer(replace(nearest, kind="compare", form="first"), question)
+                yield _without_answer(replace(nearest, kind="compare", form="first"), question, "")

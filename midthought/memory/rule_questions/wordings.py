@@ -15,6 +15,13 @@ SPEAKER = (
     "Do you remember who said that {said}?",
     "Somebody said that {said}. Who was it?",
 )
+SPEAKER_WITHIN = (
+    'In "{episode}", who says that {said}?',
+    'Who said in "{episode}" that {said}?',
+    'Which speaker of "{episode}" says that {said}?',
+    'Do you remember who said in "{episode}" that {said}?',
+    'Somebody said in "{episode}" that {said}. Who was it?',
+)
 EPISODE = (
     "In which episode does {who} say that {said}?",
     "In which episode can I hear {who} say that {said}?",

@@ -25,10 +25,12 @@ FILTERS_HINT = (
 OPEN_HINT = f' To read what was said before and after a result, write #call {OPEN_NAME} {{"id": "id of the result"}}.'
 
 
-def make_small_policy(config: PodcastConfig, chunks: list[Chunk]) -> tuple[Any, Any]:
-    """Returns a randomly initialized policy and its tokenizer; both depend only on the settings and the chunks."""
+def make_small_policy(config: PodcastConfig, chunks: list[Chunk], *, may_abstain: bool = False) -> tuple[Any, Any]:
+    """Returns a randomly initialized policy and its tokenizer. Both depend only on the settings, the chunks, and whether there
+    are questions without an answer (`may_abstain`)."""
     seed = config.training.seed
-    tokenizer = make_tokenizer(corpus(chunks, random.Random(f"corpus-{seed}")), config.model.vocab_size)
+    texts = corpus(chunks, random.Random(f"corpus-{seed}"), may_abstain=may_abstain)
+    tokenizer = make_tokenizer(texts, config.model.vocab_size)
     return make_policy_of(config.model, tokenizer, max_length=4096, seed=seed), tokenizer
 
 
@@ -43,4 +45,4 @@ def instruction(config: PodcastConfig, *, may_abstain: bool = False) -> str:
         return ""
     memory = config.memory
     words = INSTRUCTION + (FILTERS_HINT if memory.tool_filters else "") + (OPEN_HINT if memory.open_tool else "")
-    return f"{words} If the memory has no answer, answer: {NO_ANSWER}" if may_abstain else words
+    return f"{words} If you searched and the memory has no answer, answer: {NO_ANSWER}" if may_abstain else words

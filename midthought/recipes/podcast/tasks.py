@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from midthought.data.abstention import NO_ANSWER
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.rewards import correct
 from midthought.errors import MemoryStoreError, SettingsError
@@ -90,11 +91,11 @@ class PodcastData:
         return format_hits(self._by_id[chunk_id] for chunk_id in task.evidence)
 
     def with_evidence(self, tasks: Sequence[Task]) -> list[tuple[Task, Chunk]]:
-        """Returns the tasks that one chunk of this memory proves, with it."""
+        """Returns the tasks that one chunk of this memory proves, with it, and those without an answer, with what is nearest."""
         return [
             (task, self._by_id[task.evidence[0]])
             for task in tasks
-            if len(task.evidence) == 1 and self.can_prove([task])
+            if (len(task.evidence) == 1 or task.answer == NO_ANSWER) and self.can_prove([task])
         ]
 
     @property
@@ -105,6 +106,11 @@ class PodcastData:
     def can_prove(self, tasks: Sequence[Task]) -> bool:
         """Whether the evidence of each task is chunks of this memory."""
         return all(task.evidence and self._by_id.keys() >= set(task.evidence) for task in tasks)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Speakers and episodes of the memory, with "speaker" or "episode"."""
+        return {chunk.speaker: "speaker" for chunk in self.stored} | {chunk.episode: "episode" for chunk in self.stored}
 
     @functools.cached_property
     def _by_id(self) -> dict[str, Chunk]:

@@ -89,7 +89,7 @@ class PodcastRun(RecipeRun):
         )
 
     def _make_policy(self) -> tuple[Any, Any]:
-        return make_small_policy(self.config, self.data.chunks["train"])
+        return make_small_policy(self.config, self.data.chunks["train"], may_abstain=self.data.may_abstain)
 
     @property
     def _supervised(self) -> WarmupSection:
@@ -109,6 +109,7 @@ class PodcastRun(RecipeRun):
             num_results=config.memory.k,
             instruction=instruction(config, may_abstain=self.data.may_abstain),
             own=self.data.with_evidence(self.data.tasks["train"]) if config.questions.path else (),
+            names=self.data.names,
         )
         return lambda step: demonstrator.batch(config.training.seed, step, settings.batch_tokens)
 
