@@ -107,7 +107,11 @@ def test_that_the_memory_does_not_say_counts_only_after_a_call_that_returned_a_r
     found = dataclasses.replace(EVENT, outcome=ToolOutcome.OK)
     task = {"answer": NO_ANSWER, "aliases": ("I don't know.",)}
     for written in ("hm</think> The memory does not say.$", "hm</think> I don't know$"):
-        guessed, failed, searched = episode(written, **task), episode(written, calls=1, **task), episode(written, **task)
+        guessed, failed, searched = (
+            episode(written, **task),
+            episode(written, calls=1, **task),
+            episode(written, **task),
+        )
         searched.tool_events = [found]
         assert [correct(each) for each in (guessed, failed, searched)] == [0.0, 0.0, 1.0]
     assert correct(episode("hm</think> unknown$", answer="Unknown")) == 1.0  # of a question about no memory

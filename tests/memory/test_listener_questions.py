@@ -1,12 +1,14 @@
 """Questions by rules: forms on sentences worked by hand, and all questions of the sample episodes against their evidence."""
 
 from collections import Counter
+from dataclasses import replace
 from importlib import resources
 
 import pytest
 
 from midthought.data.abstention import NO_ANSWER, abstains
 from midthought.errors import SettingsError
+from midthought.evaluation.blind_baseline import MAX_ADVANTAGE, blind_scores
 from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk
 from midthought.memory.rule_questions.gaps import blank_of, gaps_of
@@ -237,3 +239,34 @@ def test_other_languages_and_unknown_speakers_give_no_question_and_an_unknown_ki
     assert listener_questions([], 20) == []
     with pytest.raises(SettingsError, match="unknown kind of question 'speakr'"):
         listener_questions(chunks, 20, kinds=("speakr",))
+
+
+@pytest.mark.parametrize("kinds", [("speaker", "episode", "unanswerable"), tuple(ALL_KINDS)])
+def test_neither_form_nor_names_nor_words_show_that_a_question_has_no_answer(memory, kinds):
+    tasks = listener_questions(memory, 100 * len(kinds), kinds=kinds)
+    without = Counter(task.labels["form"] for task in of_kind(tasks, "unanswerable"))
+    forms = Counter(f"{task.labels['kind']}/{task.labels['form']}" for task in tasks if is_answerable(task))
+    shared = {form: number for form, number in forms.items() if without[form]}
+    assert sum(shared.values()) > 0.9 * forms.total() and without.total() > 20
+    for form, number in shared.items():
+        assert without[form] / without.total() == pytest.approx(number / sum(shared.values()), abs=0.05)
+    (score,) = (score for score in blind_scores(tasks) if score.kind == "unanswerable")
+    assert score.advantage <= MAX_ADVANTAGE
+
+
+def test_there_are_no_more_unanswerable_questions_than_of_another_kind(memory):
+    counts = Counter(task.labels["kind"] for task in listener_questions(memory, 9000))
+    assert 0 < counts["unanswerable"] <= max(number for kind, number in counts.items() if kind != "unanswerable")
+
+
+def test_where_a_form_is_scarce_there_are_fewer_unanswerable_questions_of_all_forms(memory):
+    """Only one episode has two speakers, of whom one can be named in the other's place."""
+    stem = memory[0].stem
+    alone = [chunk if chunk.stem == stem else replace(chunk, speaker=f"Ann {chunk.stem}") for chunk in memory]
+    kinds = ("speaker", "episode", "unanswerable")
+    few, many = (
+        Counter(task.labels["form"] for task in of_kind(listener_questions(each, 900, kinds=kinds), "unanswerable"))
+        for each in (alone, memory)
+    )
+    assert 0 < few["speaker/within"] < many["speaker/within"] / 2
+    assert few["speaker/within"] / few.total() == pytest.approx(0.5, abs=0.1)

@@ -6,8 +6,10 @@ from collections import Counter
 
 import pytest
 
+from midthought.data.abstention import NO_ANSWER
 from midthought.env.answers import task_is_right
 from midthought.env.reasoning import final_answer, normalised
+from midthought.env.rewards import used_tool
 from midthought.memory.questions import WORDINGS, QuestionPlan
 from midthought.memory.tool import TOOL_NAME, format_hits
 from midthought.recipes.podcast.demonstrations import (
@@ -242,3 +244,27 @@ def test_half_of_the_demonstrations_are_about_the_users_own_questions(make, chun
             assert task_is_right(each.task, final_answer(each, renderer.decode, [end]))
     where = [each.task for each in shown if each.task.task_id == "own:where"]
     assert all(task.prompt.startswith("Where does ") for task in where) and len({task.prompt for task in where}) > 10
+
+
+def test_a_question_without_an_answer_is_shown_with_a_search_a_refusal_and_invented_names(make, chunks, renderer):
+    chunk, names = chunks[0], {chunk.speaker: "speaker" for chunk in chunks} | {"Glass Bells": "episode"}
+    other = next(name for name in names if name != chunk.speaker)
+    asked = {"own:who": 'Who says so in "Glass Bells"?', "own:where": f"Where does {other} say so?"}
+    own = [(Task(task_id=name, prompt=prompt, answer=NO_ANSWER), chunk) for name, prompt in asked.items()]
+    demonstrator = make(CLEAN, plan=ALL_NEED_MEMORY, own=own, names=names, error_share=0.0)
+    shown = [each for each in write(demonstrator) if each.task.task_id.startswith("own")]
+    end = renderer.decode([renderer.tokenizer.eos_token_id])
+    assert {each.task.task_id for each in shown} == set(asked)
+    for each in shown:
+        assert used_tool(each) and final_answer(each, renderer.decode, [end]) == NO_ANSWER
+        assert own_words(each, renderer)[-1].startswith(NOT_FOUND)
+    for name, prompt in asked.items():
+        prompts = Counter(each.task.prompt for each in shown if each.task.task_id == name)
+        assert len(prompts) > 10 and prompts[prompt] < 0.5 * prompts.total()
+    real = make(CLEAN, made_up_share=0.0, own=own, names=names)
+    assert {each.task.prompt for each in write(real) if each.task.task_id.startswith("own")} == set(asked.values())
+
+
+def test_the_corpus_has_the_refusal_if_a_question_has_no_answer(chunks):
+    plain, with_refusal = (corpus(chunks, random.Random(1), may_abstain=each) for each in (False, True))
+    assert not any(NO_ANSWER in text for text in plain) and any(NO_ANSWER in text for text in with_refusal)
