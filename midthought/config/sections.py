@@ -178,7 +178,7 @@ class RewardConfig(Section):
     wrong_answer: float = Field(0.0, ge=0)
     """Penalty of an answer that is neither correct nor says that there is none, so that guessing is worse than saying so. 1 gives
     the reward of TruthRL (arXiv:2509.25760): 1 if correct, 0 if the policy abstains, -1 if wrong. If a question has no answer,
-    abstaining is correct."""
+    abstaining after a search is correct."""
 
 
 class EnvironmentConfig(Section):

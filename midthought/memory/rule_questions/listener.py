@@ -164,10 +164,12 @@ class StatementIndex:
         self._vocabulary = vocabulary
         self._places: list[Place] = []
         self._holders: dict[str, set[int]] = defaultdict(set)
+        self._stems: dict[str, set[str]] = defaultdict(set)
         for turn in turns:
             for sentence in turn.sentences:
                 for word in vocabulary.content_words(sentence.text):
                     self._holders[word].add(len(self._places))
+                    self._stems[word].add(turn.stem)
                 self._places.append(Place(turn.stem, turn.speaker, sentence))
 
     def similar(self, text: str, other_than: Sentence, share: float = MAX_SHARED_INFORMATION) -> Iterator[Place]:
@@ -187,7 +189,7 @@ class StatementIndex:
         """Returns by episode how much of the text's information its words have, wherever they occur in it."""
         found: Counter[str] = Counter()
         for word in set(self._vocabulary.content_words(text)):
-            for stem in {self._places[number].stem for number in self._holders.get(word, ())}:
+            for stem in self._stems.get(word, ()):
                 found[stem] += self._vocabulary.idf(word)
         return found
 
