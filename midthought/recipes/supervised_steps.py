@@ -14,7 +14,7 @@ from midthought.learning.sft import run_sft
 from midthought.precision import PrecisionChoice
 from midthought.recipes.stages import Stages
 from midthought.report.console import Console
-from midthought.trainer.supervised import Demonstrate, is_mixed, saving, shown_steps
+from midthought.trainer.supervised import Demonstrate, cut_off_note, is_mixed, saving, shown_steps
 
 
 @dataclass
@@ -44,6 +44,8 @@ class SupervisedSteps:
         start, state = self.stages.restore(learner, stage), {"stage": stage}
         interval = self.config.checkpoint.save_interval
         steps = {"start": start, "num_steps": num_steps}
+        if start < num_steps and (note := cut_off_note(demonstrations(start), self.config.inference.max_tokens)):
+            self.console.note(f"  {note}")
         log = functools.partial(run.log, log_as)
         save = saving(self.stages.checkpoints(stage), learner, self.tokenizer, stop, lambda: state, interval)
         with shown_steps(title, self.console, stop, log, save, **steps) as on_step:

@@ -23,7 +23,7 @@ from midthought.trainer.arguments import TrainerSettings
 from midthought.trainer.demonstrations import DemonstrationReader, ShuffledDemonstrations
 from midthought.trainer.result import SupervisedResult
 from midthought.trainer.run_writer import RunWriter
-from midthought.trainer.supervised import Demonstrate, is_mixed, saving, shown_steps, supervised_learner
+from midthought.trainer.supervised import Demonstrate, cut_off_note, is_mixed, saving, shown_steps, supervised_learner
 from midthought.trainer.trained_policy import TrainedPolicy
 
 STAGE = "sft"
@@ -114,6 +114,8 @@ class SftStage:
         start, stop = self._restored(learner, settings), StopRequest()
         steps = {"start": start, "num_steps": settings.num_steps}
         save = self._saving(learner, settings, stop)
+        if start < settings.num_steps and (note := cut_off_note(demonstrate(start), self._config.inference.max_tokens)):
+            self._console.note(f"  {note}")
         with stop, shown_steps("Supervised steps (SFT)", self._console, stop, self._log, save, **steps) as on_step:
             run_sft(
                 learner,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,8 @@ from midthought.types import Trajectory
 
 Demonstrate = Callable[[int], Sequence[Trajectory]]
 """Maps a step, from 0, to its demonstrations."""
+MAX_LONG_SHARE = 0.05
+"""A larger share of demonstrations that are longer than an episode is reported."""
 SAVE_RATIO = 10
 """Supervised steps are short: they are saved every `SAVE_RATIO * checkpoint.save_interval` steps."""
 
@@ -84,6 +87,18 @@ def saving(
             checkpoints.save(learner, tokenizer, step, state())
 
     return save
+
+
+def cut_off_note(demonstrations: Sequence[Trajectory], max_tokens: int) -> str:
+    """Returns a warning if many demonstrations are longer than an episode may be (`inference.max_tokens`); else an empty text."""
+    lengths = [each.num_response for each in demonstrations]
+    num_long = sum(length > max_tokens for length in lengths)
+    if num_long < MAX_LONG_SHARE * len(lengths):
+        return ""
+    return (
+        f"{num_long} of {len(lengths)} demonstrations are longer than an episode may be (inference.max_tokens={max_tokens}): "
+        f"episodes like these end without an answer; set inference.max_tokens={64 * math.ceil(max(lengths) / 64)}"
+    )
 
 
 def is_mixed(settings: SupervisedSection, config: RecipeConfig, chosen: str | None) -> bool | None:

@@ -17,6 +17,7 @@ from midthought.memory.chunks import Chunk
 from midthought.memory.questions import WORDINGS, QuestionPlan, as_task, quote_and_answer
 from midthought.memory.tool import TOOL_NAME, format_chunk, format_hits
 from midthought.recipes.podcast.synthetic_names import SyntheticNames
+from midthought.rollout.episode import bounded
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
@@ -87,6 +88,7 @@ class Demonstrator:
         made_up_share: float,
         random_text_share: float,
         num_results: int,
+        max_result_tokens: int,
         instruction: str = "",
         error_share: float = 0.03,
         own: Sequence[tuple[Task, Chunk]] = (),
@@ -97,7 +99,8 @@ class Demonstrator:
         self._renderer, self._call_format, self._plan, self._habits = renderer, call_format, plan, habits
         self._made_up = SyntheticNames([chunk.transcript for chunk in chunks], renderer)
         self._made_up_share, self._random_text_share = made_up_share, random_text_share
-        self._num_results, self._error_share = num_results, error_share
+        self._num_results, self._max_result_tokens = num_results, max_result_tokens
+        self._error_share = error_share
         self._own = [
             (task, chunk)
             for task, chunk in own
@@ -190,6 +193,7 @@ class Demonstrator:
         text = "the memory does not answer" if failed else format_hits(found)
         call = ToolCall(tool_name=TOOL_NAME, parameters={"query": query}, success=not failed, result=text)
         event = ToolEvent(call=call, outcome=ToolOutcome.RAISED if failed else ToolOutcome.OK)
+        event = bounded(event, self._renderer, self._max_result_tokens)
         trajectory.add_results([event], self._renderer.foreign(self._call_format.render_results([event])))
         if task.labels["kind"] == UNANSWERABLE and not failed:
             self._answer(trajectory, NOT_FOUND, NO_ANSWER)

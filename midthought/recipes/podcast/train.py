@@ -107,6 +107,7 @@ class PodcastRun(RecipeRun):
             made_up_share=settings.made_up_share,
             random_text_share=settings.random_text_share,
             num_results=config.memory.k,
+            max_result_tokens=config.inference.max_result_tokens,
             instruction=instruction(config, may_abstain=self.data.may_abstain),
             own=self.data.with_evidence(self.data.tasks["train"]) if config.questions.path else (),
             names=self.data.names,

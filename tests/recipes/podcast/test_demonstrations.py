@@ -47,7 +47,7 @@ def make(chunks, renderer):
             made_up_share=made_up_share,
             random_text_share=random_text_share,
             num_results=num_results,
-            **changes,
+            **{"max_result_tokens": 1000, **changes},
         )
 
     return made
@@ -171,6 +171,12 @@ def test_habits_come_up_in_the_shares_that_are_asked_for(make):
 def test_every_kind_of_question_is_shown(make):
     kinds = Counter(trajectory.task.labels["kind"] for trajectory in write(make(), 90))
     assert kinds.keys() == WORDINGS.keys() and min(kinds.values()) > 15
+
+
+def test_a_long_result_is_cut_as_in_an_episode(make, renderer):
+    for trajectory in write(make(max_result_tokens=20), 40):
+        for event in trajectory.tool_events:
+            assert len(renderer.foreign(event.call.result or "")) <= 20
 
 
 @pytest.mark.parametrize("num_results", [1, 3])
