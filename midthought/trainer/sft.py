@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,6 +26,8 @@ from midthought.trainer.result import SupervisedResult
 from midthought.trainer.run_writer import RunWriter
 from midthought.trainer.supervised import Demonstrate, cut_off_note, is_mixed, saving, shown_steps, supervised_learner
 from midthought.trainer.trained_policy import TrainedPolicy
+
+_log = logging.getLogger(__name__)
 
 STAGE = "sft"
 SMALL_MODEL_RATE = 3e-3
@@ -115,7 +118,7 @@ class SftStage:
         steps = {"start": start, "num_steps": settings.num_steps}
         save = self._saving(learner, settings, stop)
         if start < settings.num_steps and (note := cut_off_note(demonstrate(start), self._config.inference.max_tokens)):
-            self._console.note(f"  {note}")
+            _log.warning(note)
         with stop, shown_steps("Supervised steps (SFT)", self._console, stop, self._log, save, **steps) as on_step:
             run_sft(
                 learner,

@@ -111,6 +111,14 @@ def test_after_it_the_policy_writes_what_was_shown_and_only_what_it_wrote_is_tra
     assert loss == pytest.approx(float(expected), rel=1e-4)
 
 
+@pytest.mark.parametrize(("max_tokens", "num_warnings"), [(8, 1), (64, 0)])
+def test_demonstrations_that_are_longer_than_an_episode_are_reported(max_tokens, num_warnings, make, caplog):
+    make(max_tokens=max_tokens).sft(shown, **{**STEPS, "num_steps": 1})
+    found = [each.message for each in caplog.records if "longer than an episode may be" in each.message]
+    assert len(found) == num_warnings
+    assert all("inference.max_tokens=8)" in each and each.endswith("set inference.max_tokens=64") for each in found)
+
+
 def differs(trajectory: Any) -> float:
     """A reward with variance in every group."""
     return float(trajectory.seed % 1000)
