@@ -17,6 +17,11 @@ def exact_match(trajectories: Sequence[Trajectory], is_right: IsRight) -> float:
     return sum(map(is_right, trajectories)) / len(trajectories)
 
 
+def unfinished(trajectories: Sequence[Trajectory]) -> float:
+    """Share of episodes that did not end with an answer: a limit of tokens or turns was reached, or they failed."""
+    return sum(each.stop_reason is None or each.stop_reason.is_truncated for each in trajectories) / len(trajectories)
+
+
 def call_rate(trajectories: Sequence[Trajectory]) -> float:
     """Share of episodes with at least one call."""
     return sum(trajectory.num_calls > 0 for trajectory in trajectories) / len(trajectories)

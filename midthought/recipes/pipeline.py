@@ -19,6 +19,7 @@ from midthought.cassette.cassette import require_new
 from midthought.config import RecipeConfig, SupervisedSection, require_allowed
 from midthought.errors import SettingsError
 from midthought.evaluation.arms import EvaluationArm
+from midthought.evaluation.metrics import unfinished
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.run_checks import check_training, require_finite
@@ -323,7 +324,8 @@ class RecipeRun(ABC):
                 done = rollouts.evaluate(
                     arm.tasks, executor=arm.executor, temperature=arm.temperature, on_finished=lambda _: bar.advance(1)
                 )
-                found |= {f"{when}.{key}": value for key, value in metrics_of(arm, done).items()}
+                measured = {"unfinished": unfinished(done)} if not arm.name else {}
+                found |= {f"{when}.{key}": value for key, value in (metrics_of(arm, done) | measured).items()}
                 self._add_trajectories(done, f"{when}.{arm.name}".rstrip("."))
                 self.stages.stop.check()
         return found

@@ -10,9 +10,10 @@ from midthought.evaluation.metrics import (
     constant_guess,
     exact_match,
     factors,
+    unfinished,
     wilson_interval,
 )
-from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
+from midthought.types import StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 
 def episode(*queries, right=False, found=(), outcome=ToolOutcome.OK, answer="Ada", quote="the tide"):
@@ -35,6 +36,13 @@ def test_shares_and_means_by_hand():
     assert exact_match(done, is_right) == 0.5
     assert call_rate(done) == 0.5
     assert calls_per_question(done) == 0.75
+
+
+def test_unfinished_episodes_are_those_that_did_not_end_with_an_answer():
+    done = [episode() for _ in range(5)]
+    for each, reason in zip(done, [*(StopReason.ANSWERED,) * 2, StopReason.LENGTH, StopReason.FAILED], strict=False):
+        each.stop_reason = reason
+    assert unfinished(done) == 3 / 5
 
 
 def test_the_constant_guess_is_the_share_of_the_most_frequent_answer():

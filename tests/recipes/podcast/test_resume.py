@@ -33,7 +33,7 @@ def test_every_stage_left_its_lines_and_the_summary_its_keys(uninterrupted: Path
     stages = [row["stage"] for row in metrics(uninterrupted)]
     assert {stage: stages.count(stage) for stage in set(stages)} == {"sft": 24, "ppo": 4, "validation": 2}
     summary = json.loads((uninterrupted / "summary.json").read_text())
-    required = """before.exact_match before.oracle.exact_match after.exact_match after.tool_off.exact_match
+    required = """before.exact_match after.unfinished before.oracle.exact_match after.exact_match after.tool_off.exact_match
         after.shuffled.exact_match after.oracle.exact_match after.no_memory.exact_match after.constant_guess
         after.call_rate_needed after.call_rate_needless control.exact_match num_questions seconds peak_rss_mib seed"""
     assert not set(required.split()) - summary.keys()
