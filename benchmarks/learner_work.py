@@ -74,6 +74,7 @@ def recipe_work(num_episodes: int) -> LearnerWork:
         made_up_share=warmup.made_up_share,
         random_text_share=warmup.random_text_share,
         num_results=config.memory.k,
+        max_result_tokens=config.inference.max_result_tokens,
     )
     draw = random.Random(0)
     parts = [_parts(demonstrator.write(draw)) for _ in range(num_episodes)]

@@ -324,8 +324,9 @@ class RecipeRun(ABC):
                 done = rollouts.evaluate(
                     arm.tasks, executor=arm.executor, temperature=arm.temperature, on_finished=lambda _: bar.advance(1)
                 )
-                measured = {"unfinished": unfinished(done)} if not arm.name else {}
-                found |= {f"{when}.{key}": value for key, value in (metrics_of(arm, done) | measured).items()}
+                found |= {f"{when}.{key}": value for key, value in metrics_of(arm, done).items()}
+                if not arm.name:
+                    found[f"{when}.unfinished"] = unfinished(done)
                 self._add_trajectories(done, f"{when}.{arm.name}".rstrip("."))
                 self.stages.stop.check()
         return found

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from midthought.memory.rule_questions import wordings
@@ -185,9 +185,9 @@ class StatementIndex:
             if weight >= least and self._places[number].sentence != other_than:
                 yield self._places[number]
 
-    def shared(self, text: str) -> Counter[str]:
+    def shared(self, text: str) -> Mapping[str, float]:
         """Returns by episode how much of the text's information its words have, wherever they occur in it."""
-        found: Counter[str] = Counter()
+        found: dict[str, float] = defaultdict(float)
         for word in set(self._vocabulary.content_words(text)):
             for stem in self._stems.get(word, ()):
                 found[stem] += self._vocabulary.idf(word)

@@ -75,7 +75,7 @@ def _within_another_episode(asked: Listener, each: Statement, titles: Mapping[st
     others = [stem for stem in titles if stem != each.stem and stem not in similar]
     shared = asked.index.shared(each.text)
     if others:
-        near = sorted(others, key=lambda stem: -shared[stem])[:NUM_NEAR_EPISODES]
+        near = sorted(others, key=lambda stem: -shared.get(stem, 0.0))[:NUM_NEAR_EPISODES]
         title = titles[asked.rng.choice(near)]
         question = asked.choose(wordings.SPEAKER_WITHIN, said=each.reported, episode=title)
         yield _without_answer(draft_of("speaker", "within", "", "", (), each), question, title)

@@ -16,6 +16,7 @@ from midthought.data.abstention import NO_ANSWER, UNANSWERABLE
 from midthought.memory.chunks import Chunk
 from midthought.memory.questions import WORDINGS, QuestionPlan, as_task, quote_and_answer
 from midthought.memory.tool import TOOL_NAME, format_chunk, format_hits
+from midthought.recipes.podcast.own_questions import OwnQuestions, Premise
 from midthought.recipes.podcast.synthetic_names import SyntheticNames
 from midthought.rollout.episode import bounded
 from midthought.tokenization import Renderer
@@ -30,6 +31,9 @@ ANY_CUE = " answer"
 NUM_CUE_WORDS = 2
 """Number of the quote's last words at the end of a thought about its continuation."""
 UNKNOWN = "I do not know."
+CHECK = "Asked about {}, found {}.\n"
+"""Compares the speaker or episode in a question with that of the result, if there are questions without an answer. Without this
+line a small model does not learn to tell them apart (docs/benchmarks.md)."""
 
 OWN_SHARE = 0.5
 """Of demonstrations about the user's own questions, if there are any; the others are about quotes, which teach to copy."""
@@ -73,8 +77,7 @@ class Demonstrator:
     Args:
         own: the user's questions with their evidence, or what is nearest to one. Half of the demonstrations are about those whose
             answer is the speaker or the episode of the evidence, and those without an answer; the query is the question itself.
-        names: speakers and episodes of the memory, with "speaker" or "episode". Those that a question without an answer names are
-            invented, too, so that no name shows that there is no answer.
+        names: speakers and episodes of the memory, with `speaker` or `episode`.
     """
 
     def __init__(
@@ -101,19 +104,13 @@ class Demonstrator:
         self._made_up_share, self._random_text_share = made_up_share, random_text_share
         self._num_results, self._max_result_tokens = num_results, max_result_tokens
         self._error_share = error_share
-        self._own = [
-            (task, chunk)
-            for task, chunk in own
-            if task.answer in (chunk.speaker, chunk.episode, NO_ANSWER) and all((chunk.speaker, chunk.episode))
-        ]
-        self._may_abstain = any(task.answer == NO_ANSWER for task, _ in self._own)
-        self._names = sorted(names.items(), key=lambda item: -len(item[0]))
+        self._own = OwnQuestions(own, names, self._made_up, made_up_share)
 
     def write(self, rng: random.Random) -> Trajectory:
         """Returns one demonstration; all randomness comes from `rng`."""
         if self._own and rng.random() < OWN_SHARE:
-            task, chunk = self._own_question(rng)
-            return self._play(task, self._habit(True, False, rng), chunk, None, rng)
+            task, chunk, premise = self._own.draw(rng)
+            return self._play(task, self._habit(True, False, rng), chunk, None, rng, premise)
         question = None
         while question is None:
             kind = rng.choice(self._plan.kinds)
@@ -133,29 +130,6 @@ class Demonstrator:
             written.append(self.write(rng))
         return written
 
-    def _own_question(self, rng: random.Random) -> tuple[Task, Chunk]:
-        """Returns one of the user's questions with its evidence, both with the same invented names."""
-        task, chunk = rng.choice(self._own)
-        made_up = self._with_made_up_names(chunk, rng)
-        prompt = task.prompt.replace(chunk.speaker, made_up.speaker).replace(chunk.episode, made_up.episode)
-        if task.answer == NO_ANSWER:
-            kind, answer, prompt = UNANSWERABLE, NO_ANSWER, self._with_made_up_premise(prompt, made_up, rng)
-        else:
-            kind = "speaker" if task.answer == chunk.speaker else "episode"
-            answer = getattr(made_up, kind)
-        labels = {"needs_memory": True, "kind": kind, "quote": " ".join(prompt.split())}
-        return replace(task, prompt=prompt, answer=answer, labels=labels), made_up
-
-    def _with_made_up_premise(self, prompt: str, chunk: Chunk, rng: random.Random) -> str:
-        """Returns a question without an answer, with an invented name in place of the first one that is not the chunk's."""
-        found = [
-            (name, what) for name, what in self._names if name in prompt and name not in (chunk.speaker, chunk.episode)
-        ]
-        if not found or rng.random() >= self._made_up_share:
-            return prompt
-        name, what = found[0]
-        return prompt.replace(name, self._made_up.name(rng) if what == "speaker" else self._made_up.title(rng))
-
     def _habit(self, needs_memory: bool, has_note: bool, rng: random.Random) -> Habit:
         draw = rng.random()
         if not needs_memory:
@@ -165,7 +139,15 @@ class Demonstrator:
             return Habit.GO_WITHOUT
         return Habit.ASK_SHORT if draw < go_without + self._habits.ask_short else Habit.ASK
 
-    def _play(self, task: Task, habit: Habit, chunk: Chunk, note: Chunk | None, rng: random.Random) -> Trajectory:
+    def _play(
+        self,
+        task: Task,
+        habit: Habit,
+        chunk: Chunk,
+        note: Chunk | None,
+        rng: random.Random,
+        premise: Premise | None = None,
+    ) -> Trajectory:
         prompt_ids = self._renderer.prompt(task.messages(self._instruction))
         trajectory = Trajectory(task, prompt_ids)
         if not self._renderer.opens_thought(prompt_ids):
@@ -175,10 +157,12 @@ class Demonstrator:
         elif habit is Habit.GO_WITHOUT:
             self._answer(trajectory, IN_THE_NOTE if note else NOT_FOUND, self._misled(note, task) if note else UNKNOWN)
         else:
-            self._ask(trajectory, habit, chunk, rng)
+            self._ask(trajectory, habit, chunk, premise, rng)
         return trajectory
 
-    def _ask(self, trajectory: Trajectory, habit: Habit, chunk: Chunk, rng: random.Random) -> None:
+    def _ask(
+        self, trajectory: Trajectory, habit: Habit, chunk: Chunk, premise: Premise | None, rng: random.Random
+    ) -> None:
         task = trajectory.task
         query = str(task.labels["quote"])
         found = [chunk]
@@ -195,24 +179,29 @@ class Demonstrator:
         event = ToolEvent(call=call, outcome=ToolOutcome.RAISED if failed else ToolOutcome.OK)
         event = bounded(event, self._renderer, self._max_result_tokens)
         trajectory.add_results([event], self._renderer.foreign(self._call_format.render_results([event])))
-        if task.labels["kind"] == UNANSWERABLE and not failed:
-            self._answer(trajectory, NOT_FOUND, NO_ANSWER)
-        elif failed or (chunk not in found and (self._may_abstain or task.labels["kind"] == "continuation")):
-            self._answer(trajectory, NOT_FOUND, UNKNOWN)
-        else:
-            self._answer(trajectory, FOUND, task.answer if chunk in found else self._misled(found[0], task))
+        if failed:
+            return self._answer(trajectory, NOT_FOUND, UNKNOWN)
+        is_found, kind = chunk in found, task.labels["kind"]
+        check = ""
+        if premise and self._own.may_abstain:
+            check = CHECK.format(premise.name, getattr(chunk if is_found else found[0], premise.what))
+        if kind == UNANSWERABLE:
+            return self._answer(trajectory, NOT_FOUND, NO_ANSWER, check)
+        if not is_found and (self._own.may_abstain or kind == "continuation"):
+            return self._answer(trajectory, NOT_FOUND, UNKNOWN, check)
+        return self._answer(trajectory, FOUND, task.answer if is_found else self._misled(found[0], task), check)
 
     def _misled(self, chunk: Chunk, task: Task) -> str:
         """Returns the answer that a chunk without the quote suggests."""
         answers = {"speaker": chunk.speaker, "episode": chunk.episode}
         return answers.get(str(task.labels["kind"]), " ".join(chunk.transcript.split()[:3]))
 
-    def _answer(self, trajectory: Trajectory, last_thought: str, answer: str) -> None:
+    def _answer(self, trajectory: Trajectory, last_thought: str, answer: str, check: str = "") -> None:
         labels = trajectory.task.labels
         cue = CUES.get(str(labels["kind"]), ANY_CUE)
         if labels["kind"] == "continuation" and last_thought != NOT_FOUND:
             cue = f"{cue} after {' '.join(str(labels['quote']).split()[-NUM_CUE_WORDS:])}"
-        thought = self._renderer.foreign(f"{last_thought}{cue}")
+        thought = self._renderer.foreign(f"{check}{last_thought}{cue}")
         close = self._renderer.control(self._call_format.think_close)
         end = self._renderer.tokenizer.eos_token_id
         trajectory.add_demonstrated([*thought, *close, *self._renderer.foreign(f" {answer}"), end])
@@ -226,14 +215,7 @@ class Demonstrator:
                 episode=self._made_up.tokens(rng, 2, 6),
                 transcript=self._made_up.words(rng, rng.randint(13, 18)),
             )
-        return self._with_made_up_names(chunk, rng)
-
-    def _with_made_up_names(self, chunk: Chunk, rng: random.Random) -> Chunk:
-        if rng.random() < self._made_up_share:
-            chunk = replace(chunk, speaker=self._made_up.name(rng))
-        if rng.random() < self._made_up_share:
-            chunk = replace(chunk, episode=self._made_up.title(rng))
-        return chunk
+        return self._made_up.renamed(chunk, self._made_up_share, rng)
 
 
 def corpus(chunks: Sequence[Chunk], rng: random.Random, *, may_abstain: bool = False) -> list[str]:
@@ -247,5 +229,5 @@ def corpus(chunks: Sequence[Chunk], rng: random.Random, *, may_abstain: bool = F
     forms = [f"Note: {line}", LOOK_UP + call, UNKNOWN, f"\n#{TOOL_NAME}_result:\n[1] {line}\n\n", *WORDINGS.values()]
     forms += [words + cue for words in (IN_THE_NOTE, FOUND, NOT_FOUND) for cue in CUES.values()]
     if may_abstain:
-        forms += [NOT_FOUND + ANY_CUE, f" {NO_ANSWER}"]
+        forms += [NOT_FOUND + ANY_CUE, f" {NO_ANSWER}", *(part.rstrip() for part in CHECK.split("{}")[:2])]
     return texts + names + forms * NUM_FORM_COPIES

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
+from midthought.memory.chunks import Chunk
 from midthought.tokenization import Renderer
 
 _LETTERS = [chr(code) for code in range(0xC0, 0x180) if chr(code).isalpha()]
@@ -53,6 +55,14 @@ class SyntheticNames:
         words = [rng.choice(self._title_words).capitalize() for _ in range(rng.randint(2, 5))]
         number = [str(rng.randint(1, 600))] if rng.random() < 0.4 else []
         return " ".join(words + number)
+
+    def renamed(self, chunk: Chunk, share: float, rng: random.Random) -> Chunk:
+        """Returns the chunk, with this probability each with an invented speaker and title."""
+        if rng.random() < share:
+            chunk = replace(chunk, speaker=self.name(rng))
+        if rng.random() < share:
+            chunk = replace(chunk, episode=self.title(rng))
+        return chunk
 
     def words(self, rng: random.Random, num_words: int) -> str:
         """Returns words of one or two random tokens each."""

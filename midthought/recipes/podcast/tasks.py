@@ -110,7 +110,8 @@ class PodcastData:
     @property
     def names(self) -> dict[str, str]:
         """Speakers and episodes of the memory, with "speaker" or "episode"."""
-        return {chunk.speaker: "speaker" for chunk in self.stored} | {chunk.episode: "episode" for chunk in self.stored}
+        speakers = {chunk.speaker: "speaker" for chunk in self.stored if chunk.speaker}
+        return speakers | {chunk.episode: "episode" for chunk in self.stored}
 
     @functools.cached_property
     def _by_id(self) -> dict[str, Chunk]:

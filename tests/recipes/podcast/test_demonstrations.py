@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import re
 from collections import Counter
 
 import pytest
@@ -263,10 +264,23 @@ def test_a_question_without_an_answer_is_shown_with_a_search_a_refusal_and_inven
     assert {each.task.task_id for each in shown} == set(asked)
     for each in shown:
         assert used_tool(each) and final_answer(each, renderer.decode, [end]) == NO_ANSWER
-        assert own_words(each, renderer)[-1].startswith(NOT_FOUND)
+        [event], last = each.tool_events, own_words(each, renderer)[-1]
+        named = re.match(r"Asked about (.+), found (.+)\.\n", last)
+        assert (
+            named
+            and named[1] in each.task.prompt
+            and named[2] in event.call.result
+            and named[1] not in event.call.result
+        )
+        assert last[named.end() :].startswith(NOT_FOUND)
     for name, prompt in asked.items():
         prompts = Counter(each.task.prompt for each in shown if each.task.task_id == name)
         assert len(prompts) > 10 and prompts[prompt] < 0.5 * prompts.total()
+    answered = (Task(task_id="own:said", prompt=f"Where does {chunk.speaker} say so?", answer=chunk.episode), chunk)
+    for each in write(make(CLEAN, plan=ALL_NEED_MEMORY, own=[*own, answered], names=names, error_share=0.0)):
+        if each.task.task_id == "own:said":
+            named = re.match(r"Asked about (.+), found (.+)\.\n", own_words(each, renderer)[-1])
+            assert named and named[1] == named[2] and named[1] in each.task.prompt
     real = make(CLEAN, made_up_share=0.0, own=own, names=names)
     assert {each.task.prompt for each in write(real) if each.task.task_id.startswith("own")} == set(asked.values())
 
