@@ -135,3 +135,23 @@ def test_a_numbered_list_that_a_speaker_introduces_is_speech(read):
     listed = "Ann: We need five things:\n1. A bell.\n2. A clock.\n3. A boat.\n4. A pier.\n5. A tide.\n\n"
     assert not read(TURNS + listed + TURNS).is_doubtful
     assert read(TURNS + listed.replace("things:", "things.") + TURNS).is_doubtful
+
+
+QUESTIONS = "".join(f"Q: {PROSE.split('. ')[n % 2]}?\nIt rang at three, said number {n}.\n\n" for n in range(4))
+CODE = (
+    "def find_largest(arr):\n\nlargest = [min(arr), min(arr), min(arr)]\n\nfor num in arr:\n\nif largest[0] < num:\n\n"
+    "largest[2] = largest[1]\n\nlargest[1] = largest[0]\n\nlargest[0] = num\n\nelif largest[1] < num:\n\n"
+    "largest[2] = largest[1]\n\nlargest[1] = num\n\nelif largest[2] < num:\n\nlargest[2] = num\n\nreturn largest[k]\n"
+)
+LISTED = "Sure:\n1. A bell.\n2. A clock.\n\n"
+ADJACENT = "학생들: 종이 울리는 소리를 모두 들었어요\n" + "".join(
+    f"면담자: 언제 {n}번 들었나요?\n학생1: 세 시에 들었어요, 아버지하고.\n" for n in range(4)
+)
+
+
+@pytest.mark.parametrize(
+    "text", [QUESTIONS, CODE, TURNS + LISTED + TURNS, ADJACENT], ids=["questions", "program", "list", "first line"]
+)
+def test_signs_that_a_text_was_misread_are_reported(read, text):
+    transcript = read(text)
+    assert transcript.is_doubtful or transcript.turns[0].speaker == "학생들"

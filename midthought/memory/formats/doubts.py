@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from midthought.memory.formats.header_fields import is_known_key, is_role_key
-from midthought.memory.formats.label_doubts import doubtful_labels
+from midthought.memory.formats.label_doubts import HALVES, doubtful_labels
 from midthought.memory.formats.line_candidates import (
     ODD,
     WEAK,
@@ -111,6 +111,8 @@ def _is_only_speaker(layout: Layout, rows: Sequence[Row]) -> bool:
     """Whether the only label is a speaker's: a role, or a name of several words or in most paragraphs, from the first line on."""
     name = name_of(layout.heads[min(layout.heads)].name or "")
     is_usual = len(layout.heads) >= _MOST * sum(row.after_blank for row in rows)
+    if name.casefold() in HALVES:
+        return False
     return is_role(name) or (min(layout.heads) == 0 and (" " in name or is_usual))
 
 

@@ -15,9 +15,24 @@ from midthought.memory.formats.scripts import ends_sentence, is_role
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _NOTE = re.compile(r"\s?\([^()]*\)$")
 _DIALOG = frozenset({"q", "a", "question", "answer"})
+HALVES = _DIALOG | {
+    "r",
+    "p",
+    "f",
+    "pergunta",
+    "resposta",
+    "pregunta",
+    "respuesta",
+    "frage",
+    "antwort",
+    "domanda",
+    "risposta",
+}
+"""Labels of questions and answers: one without the other means that the others were read as its words."""
 _LETTERED = re.compile(r"[B-P]\.\s")
 _ODD = re.compile(r"an? [^\W\d_]{2,} ?[^\W\d_]*(?<!member)(?<!voice)|.*\|.*|.*[;；,，]|(?:[^-_]*[-_]){4}.*", re.DOTALL)
 """A thing, such as `a recorded vote`, a cell of a table, the end of a clause, a code."""
+_NUMBERED_LINE = re.compile(r"\(?\d{1,2}[.)]\s")
 _INNER_NUMBER = re.compile(r"\d+(?=.*[^\W\d_])")
 _LAST_NUMBER = re.compile(r"\W?\d+$")
 _MAX_FIELD_WORDS = 12
@@ -49,7 +64,10 @@ def doubtful_labels(layout: Layout, rows: Sequence[Row]) -> list[str]:
             return True
         if len(found) > 1:
             return False
-        is_no_dialog = bool(recurring) and recurring.keys() <= _DIALOG and " " not in label and not is_role(label)
+        after = found[0] + 1
+        if not rests[0] and after < len(rows) and _NUMBERED_LINE.match(rows[after].text):
+            return bool(recurring)  # `Sure:` before a list
+        is_no_dialog = bool(recurring) and recurring.keys() <= HALVES and " " not in label and not is_role(label)
         is_list_line = found[0] == min(layout.heads) and is_role_key(label) and _names_one(rests[0], places)
         is_timed = bare_style(layout.style) in TIMED_STYLES and found[0] > min(recurring.values(), default=0)
         is_known = not recurring or is_timed or not _is_line(layout, found[0], words)

@@ -95,6 +95,10 @@ def read_rows(
     if preface:
         more = header_of(_with_blanks(preface), keep)
         header = Header(header.title or more.title, header.fields + more.fields)
+    before = [*shown[:num_fields], *preface][-1:] if not body[first].after_blank else []
+    last = field_of(before[0].text) if before else None
+    if last and not is_known_key(last[0]) and len(last[1].split()) >= _MIN_SENTENCE_WORDS:
+        layout.doubt(f"a line before the first turn may be speech: {last[0]!r}", 0.3)
     said_before = [value for key, value in header.fields if not key and _is_sentence(value)]
     if sum(len(value.split()) >= _MIN_SPEECH_WORDS for value in said_before) > 1:
         layout.doubt(f"sentences before the first speaker were read as a header: {said_before[0][:40]!r}", 0.3)

@@ -38,9 +38,12 @@ _DIGITS = re.compile(r"\d+")
 _VOICE = re.compile(r"(?i)\[?(?:speaker|spk)[_-]?\d{1,3}\]?[:：]?")
 _CODE = re.compile(
     r"-->|\.(?:wav|mp3|flac|ogg|m4a|opus|webm)\b|=[0-9A-F]{2}(?:=|\W|$)|\\[a-zA-Z]{2,20}[{\[]|\{\\|\{\d{1,7}\}|</?(?:[a-z]|[A-Z]{2})[\w:]{0,20}(?:[\s>/]|$)|"
-    r"\w=[\"']|&(?:#\d{1,6}|[a-z]{2,8});|â€|Ã[\x80-\xbf©¨¤¶¼]"
+    r"\w=[\"']|\{[{%]|[%}]\}|&(?:#\d{1,6}|[a-z]{2,8});|â€|Ã[\x80-\xbf©¨¤¶¼]"
 )
-"""Quoted-printable, LaTeX, subtitle effects, frame numbers, tags, attributes, character references, wrong encodings."""
+"""Quoted-printable, LaTeX, subtitle effects, frame numbers, tags, attributes, character references, wrong encodings,
+templates of pages."""
+_PROGRAM = re.compile(r"[=!<>+]=|\w\(\w*\)(?=[:;]?\s)|\w\[\d\]|(?<!\S)(?:[=<>]|def|elif)(?!\S)")
+_MAX_PROGRAM_SHARE = 0.1
 _NESTED = re.compile(r"\{\\rtf1|<!doctype|<\?xml\s|\bWEBVTT\b", re.IGNORECASE)
 """The start of a file within the text."""
 
@@ -72,6 +75,8 @@ def with_speech_doubts(reading: Reading, num_letters: int = 0) -> Reading:
         reading = reading.doubted(f"{num_again} of {len(lines)} lines recur, as in a log: {most[:50]!r}", 0.4)
     words = [word for text in texts for word in text.split()]
     codes = [word for word in words if _CODE.search(word)]
+    programs = [code for text in texts for code in _PROGRAM.findall(text)]
+    codes = programs if len(programs) > _MAX_PROGRAM_SHARE * len(words) else codes
     if len(codes) > max(_MIN_CODES, _MAX_CODE_SHARE * len(words)):
         reading = reading.doubted(f"{len(codes)} words have codes of a markup: {codes[0][:30]!r}", 0.4)
     if nested := next(filter(None, map(_NESTED.search, texts)), None):
