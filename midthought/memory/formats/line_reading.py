@@ -19,7 +19,7 @@ from midthought.memory.formats.header_fields import (
     starts_transcript,
 )
 from midthought.memory.formats.layouts import choose_layout
-from midthought.memory.formats.line_candidates import Layout, Row
+from midthought.memory.formats.line_candidates import Layout, Row, key_of
 from midthought.memory.formats.line_heads import heads_of
 from midthought.memory.formats.participants import reject_strangers
 from midthought.memory.formats.reading import Reading, Skipped, name_of
@@ -102,7 +102,14 @@ def read_rows(
     said_before = [value for key, value in header.fields if not key and _is_sentence(value)]
     if sum(len(value.split()) >= _MIN_SPEECH_WORDS for value in said_before) > 1:
         layout.doubt(f"sentences before the first speaker were read as a header: {said_before[0][:40]!r}", 0.3)
+    labels = {key_of(head.name) for head in layout.heads.values() if head.name}
     for key, value in header.fields:
+        if (
+            not is_known_key(key)
+            and key_of(key.partition("(")[0]) in labels
+            and len(value.split()) > _MIN_SENTENCE_WORDS
+        ):
+            layout.doubt(f"a line before the first turn has the name of a speaker: {key!r}", 0.3)
         if not num_notes and key and not is_known_key(key) and len(value.split()) > 2 and value[-1] in "!?？！":
             layout.doubt(f"a line before the first turn may be speech: {key!r}", 0.3)
     segments += _segments(rows[num_fields:], body, layout, keep, skipped)
