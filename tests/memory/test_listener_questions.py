@@ -1,5 +1,6 @@
 """Questions by rules: forms on sentences worked by hand, and all questions of the sample episodes against their evidence."""
 
+import random
 from collections import Counter
 from dataclasses import replace
 from importlib import resources
@@ -13,6 +14,7 @@ from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk
 from midthought.memory.rule_questions.gaps import blank_of, gaps_of
 from midthought.memory.rule_questions.generate import ALL_KINDS, listener_questions
+from midthought.memory.rule_questions.listener import Draft, Listener, StatementIndex
 from midthought.memory.rule_questions.speech import Sentence, plain_words, spoken_turns
 from midthought.memory.rule_questions.statements import (
     Statement,
@@ -20,7 +22,7 @@ from midthought.memory.rule_questions.statements import (
     reported_speech,
     statement_text,
 )
-from midthought.memory.rule_questions.unanswerable import is_answerable
+from midthought.memory.rule_questions.unanswerable import is_answerable, unanswerable_drafts
 from midthought.memory.rule_questions.vocabulary import Vocabulary
 from midthought.memory.rule_questions.wordings import FRAMES
 from midthought.memory.splitting import Chunking
@@ -270,3 +272,50 @@ def test_where_a_form_is_scarce_there_are_fewer_unanswerable_questions_of_all_fo
     )
     assert 0 < few["speaker/within"] < many["speaker/within"] / 2
     assert few["speaker/within"] / few.total() == pytest.approx(0.5, abs=0.1)
+
+
+def asked_in_vain(memory: list[Chunk], *said: str) -> list[Draft]:
+    """Unanswerable questions about an episode; `said` are its turns: `Ann: we cast bells`."""
+    turns = [turn.split(": ", 1) for turn in said]
+    own = [Chunk(f"x_{n}", "X", "x", who, text, f"00:{n:02}:00", n) for n, (who, text) in enumerate(turns)]
+    asked = Listener(spoken_turns(own), spoken_turns([*memory, *own]), random.Random(0))
+    return list(unanswerable_drafts(asked))
+
+
+@pytest.mark.parametrize("other", ["Drew", "Eva"])
+def test_nobody_is_asked_about_a_statement_that_names_them(memory, other):
+    said = "My brother admired the quality of Drew's enormous carillon in the cathedral of Lisbon."
+    found = {draft.named for draft in asked_in_vain(memory, f"Ann: {said}", f"{other}: Welcome.")}
+    assert (other in found) == (other == "Eva")
+
+
+@pytest.mark.parametrize(("reply", "is_asked"), [("Twenty-six years!", False), ("Three years!", True)])
+def test_nobody_is_asked_for_a_number_that_they_repeat(memory, reply, is_asked):
+    said = "I have repaired pianos for twenty-six years."
+    forms = {draft.form for draft in asked_in_vain(memory, f"Ann: {said}", f"Drew: {reply}")}
+    assert ("number/gap" in forms) == is_asked
+
+
+@pytest.mark.parametrize(
+    ("also", "is_swapped"),
+    [
+        ("We brought it from Porto by ship.", True),
+        ("We brought it from Lisboa by ship.", True),
+        ("We brought it from LisbonHarbour by ship.", False),  # a part of it
+        ("We brought it from Porto, which is north of Lisbon.", False),  # what is true of one may be true of the other
+    ],
+)
+def test_a_name_is_swapped_with_another_that_has_nothing_to_do_with_it(memory, also, is_swapped):
+    said = "My brother carried the enormous carillon from Lisbon to the cathedral."
+    drafts = asked_in_vain(
+        memory, f"Ann: {said} {also}", "Eva: We heard of Porto. And of Lisbon. And of LisbonHarbour. And of Lisboa."
+    )
+    within = [draft.question for draft in drafts if draft.form == "speaker/within" and draft.named == "X"]
+    swapped = [question for question in within if "carillon" in question]
+    assert bool(swapped) == is_swapped, swapped
+
+
+@pytest.mark.parametrize(("name", "said"), [("API", "APIs"), ("LLMs", "LLM"), ("Porto", "Porto's"), ("LLMs", "LLMs")])
+def test_a_name_is_mentioned_in_singular_and_plural(vocabulary, name, said):
+    turns = spoken_turns([Chunk("x_0", "X", "x", "Ann", f"We have {said} here.", "00:00:00", 0)])
+    assert len(StatementIndex(turns, vocabulary).mentions(name)) == 1

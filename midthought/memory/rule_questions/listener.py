@@ -110,7 +110,12 @@ class Listener:
 def _is_open(statement: Statement) -> bool:
     """Whether the statement does not name its speaker."""
     names = {word for word in plain_words(statement.speaker) if len(word) > 2}
-    return not names & set(plain_words(statement.text))
+    return not names & bare_words(statement.text)
+
+
+def bare_words(text: str) -> set[str]:
+    """Returns the plain words of a text that may name somebody: "Ann's" is "ann"."""
+    return {word.removesuffix("'s") for word in plain_words(text)}
 
 
 def _abbreviates(answer: str, clause: str) -> bool:
@@ -194,11 +199,15 @@ class StatementIndex:
         return found
 
     def mentions(self, name: str) -> list[Place]:
-        """Returns the sentences with these words next to each other, in order, whatever their case."""
-        sets = [self._holders.get(word, set()) for word in self._vocabulary.content_words(name)]
-        numbers = sorted(set.intersection(*sets)) if sets else range(len(self._places))
-        phrase = _phrase(name)
-        return [self._places[number] for number in numbers if phrase in _phrase(self._places[number].sentence.text)]
+        """Returns the sentences with these words next to each other, in order, whatever their case, in singular or plural."""
+        singular = name[:-1] if name[-1:] == "s" and name[-2:-1].isupper() else name  # "LLMs"
+        found: set[int] = set()
+        for form in (singular, f"{singular}s"):
+            sets = [self._holders.get(word, set()) for word in self._vocabulary.content_words(form)]
+            numbers = set.intersection(*sets) if sets else range(len(self._places))
+            phrase = _phrase(form)
+            found.update(number for number in numbers if phrase in _phrase(self._places[number].sentence.text))
+        return [self._places[number] for number in sorted(found)]
 
 
 def _phrase(text: str) -> str:

@@ -9,7 +9,8 @@ from dataclasses import replace
 from midthought.data.abstention import NO_ANSWER, OTHER_WORDINGS, UNANSWERABLE
 from midthought.memory.rule_questions import wordings
 from midthought.memory.rule_questions.forms import mentions_of, names_in
-from midthought.memory.rule_questions.listener import Draft, Listener, draft_of, draft_of_gap
+from midthought.memory.rule_questions.gaps import Gap
+from midthought.memory.rule_questions.listener import Draft, Listener, bare_words, draft_of, draft_of_gap
 from midthought.memory.rule_questions.replies import continued_statements, reply_drafts
 from midthought.memory.rule_questions.speech import plain_words
 from midthought.memory.rule_questions.statements import Statement
@@ -30,11 +31,11 @@ def unanswerable_drafts(asked: Listener) -> Iterator[Draft]:
     """Yields questions that the memory does not answer. `form` names kind and form of the questions that it looks like;
     `chunk_ids` has what is nearest to an answer."""
     for gap in asked.gaps:
-        if (other := _other_speaker(asked, gap.statement)) is not None:
+        if (other := _other_speaker(asked, gap.statement, gap)) is not None:
             question = gap.question(other, asked.rng.choice(wordings.FRAMES))
             yield _without_answer(draft_of_gap(asked, gap), question, other)
     for gap in asked.blanks:
-        if (other := _other_speaker(asked, gap.statement)) is not None:
+        if (other := _other_speaker(asked, gap.statement, gap)) is not None:
             question = asked.choose(wordings.BLANK, who=other, said=gap.clause, wh=gap.wh)
             yield _without_answer(draft_of(gap.kind, "blank", "", "", (), gap.statement), question, other)
     titles = {turn.stem: turn.episode for turn in asked.memory}
@@ -84,7 +85,7 @@ def _within_another_episode(asked: Listener, each: Statement, titles: Mapping[st
 def _other_bridges(asked: Listener) -> Iterator[Draft]:
     """Somebody says that …; what does the same person say …, which another speaker of the episode says."""
     for gap in asked.gaps:
-        other = _other_speaker(asked, gap.statement)
+        other = _other_speaker(asked, gap.statement, gap)
         own = [each for each in asked.statements if each.stem == gap.statement.stem and each.speaker == other]
         if own:
             inner = gap.question("the same person", asked.rng.choice(wordings.FRAMES[:2]))
@@ -93,10 +94,15 @@ def _other_bridges(asked: Listener) -> Iterator[Draft]:
             yield _without_answer(draft, question, draft.named)
 
 
-def _other_speaker(asked: Listener, each: Statement) -> str | None:
-    """Returns another speaker of the episode who says nothing of this kind; None if there is none."""
+def _other_speaker(asked: Listener, each: Statement, gap: Gap | None = None) -> str | None:
+    """Returns another speaker of the episode who says nothing of this kind, nor the number or year that the gap asks for; None if
+    there is none."""
     similar = {place.speaker for place in asked.index.similar(each.text, each.sentence, MAX_SIMILAR)}
-    names = set(plain_words(each.text))
+    if gap is not None and gap.kind != "name":  # "Four months!": a host repeats what a guest says
+        phrases = [phrase for phrase in (gap.answer, *gap.aliases) if " " in phrase or "$" in phrase]
+        repeated = [place for phrase in phrases for place in asked.index.mentions(phrase)]
+        similar |= {place.speaker for place in repeated if place.stem == each.stem}
+    names = bare_words(each.text)
     others = [
         name
         for name in asked.speakers[each.stem]
@@ -116,10 +122,13 @@ def _other_names(asked: Listener) -> Iterator[Draft]:
             continue
         name = names[0]
         before = _words_before(name, [each.text])
+        related = {place.sentence.text for place in asked.index.mentions(name) if place.stem == each.stem}
         alike = [
             other
             for other in others
             if _shape(other) == _shape(name)
+            and not (name.lower() in other.lower() or other.lower() in name.lower())  # "Node", "NodeCore"
+            and not any(sentence.text in related for _, sentence in places[other])  # "Microsoft in Argentina"
             and before & _words_before(other, [sentence.text for _, sentence in places[other]])
         ]
         if not alike:
