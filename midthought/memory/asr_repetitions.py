@@ -17,14 +17,13 @@ MAX_PERIOD_LINES = 4
 """Maximum number of lines in a repeated block: A B A B A B has a period of 2."""
 NUM_LINES = 3
 """Consecutive repetitions of a block that count as a hallucination."""
-NUM_SHORT_LINES = 5
-"""The same for blocks of fewer than MIN_WORDS words."""
+NUM_SHORT = 16
+"""The same for lines and phrases of fewer than MIN_WORDS words: people chant, count and laugh."""
 MIN_WORDS = 4
 
 MAX_PERIOD_WORDS = 30
 NUM_PHRASES = 5
 """Consecutive repetitions within one line that count as a hallucination, for phrases of MIN_WORDS words or more."""
-NUM_SHORT_PHRASES = 16
 
 
 def without_repetitions(segments: Sequence[Segment]) -> tuple[list[Segment], int]:
@@ -43,7 +42,7 @@ def without_repetitions(segments: Sequence[Segment]) -> tuple[list[Segment], int
 
     def num_needed(place: int, period: int) -> int:
         num_words = sum(len(key) - 1 for key in keys[place : place + period])
-        return NUM_LINES if num_words >= MIN_WORDS else NUM_SHORT_LINES
+        return NUM_LINES if num_words >= MIN_WORDS else NUM_SHORT
 
     result: list[Segment] = []
     place = 0
@@ -93,7 +92,7 @@ def _repetition(
 def _without_phrases(text: str) -> tuple[str, int]:
     """Returns the line with every repeated phrase once, and the number of repetitions dropped."""
     words = text.split()
-    if len(words) < NUM_SHORT_PHRASES:
+    if len(words) < NUM_SHORT:
         return text, 0
     folded = [" ".join(_folded(word)) for word in words]
     places: dict[str, list[int]] = defaultdict(list)
@@ -104,7 +103,7 @@ def _without_phrases(text: str) -> tuple[str, int]:
         seen.append(place)
 
     def num_needed(place: int, period: int) -> int:
-        return NUM_PHRASES if period >= MIN_WORDS else NUM_SHORT_PHRASES
+        return NUM_PHRASES if period >= MIN_WORDS else NUM_SHORT
 
     result: list[str] = []
     num_dropped = place = 0

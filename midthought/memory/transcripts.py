@@ -132,11 +132,10 @@ def read_transcript(path: str | Path, names: SpeakerNames | None = None) -> Tran
     names_of_labels = (names or SpeakerNames(path.parent)).of(path)
     segments, num_repeats = without_repetitions(with_names(reading.segments, names_of_labels))
     num_words, num_kept = (sum(len(each.text.split()) for each in said) for said in (reading.segments, segments))
-    if num_words - num_kept > max(_MAX_REPEATED_WORDS, _MAX_REPEATED_SHARE * num_words):
-        what = (
-            f"{num_words - num_kept} words were left out as repetitions of a speech recognizer, but may have been said"
-        )
-        reading = reading.doubted(what, 0.4)
+    if num_dropped := num_words - num_kept:
+        is_much = num_dropped > max(_MAX_REPEATED_WORDS, _MAX_REPEATED_SHARE * num_words)
+        what = f"{num_dropped} words were left out as repetitions of a speech recognizer, but may have been said"
+        reading = reading.doubted(what, 0.4 if is_much else 0.05)
     turns = turns_of(segments)
     if not turns:
         raise TranscriptError(f"{path}: no speaker turn found; {form.remedy}")

@@ -244,3 +244,12 @@ def test_a_page_of_definitions_is_reported(read):
     page = "# Questions\n\n" + "".join(f"What does it mean ({n})?\n:   {text}\n\n" for n, text in enumerate(LINES))
     transcript = read(page, "a.md")
     assert transcript.is_doubtful and "it has 8 definitions" in " ".join(transcript.doubts)
+
+
+def test_a_name_after_a_time_and_the_word_speaker(read):
+    turns = [f"[00:00:0{n}.550] - SPEAKER: {'FM'[n % 2]}1\n{text}\n\n" for n, text in enumerate(LINES)]
+    transcript = read("".join(turns), "a.vtt")
+    assert said(transcript) == [(f"{'FM'[n % 2]}1", text) for n, text in enumerate(LINES)]
+    assert not transcript.is_doubtful and transcript.turns[1].time == "00:00:01"
+    transcript = read("".join(f"[00:00:0{n}] Speaker: {text}\n" for n, text in enumerate(["Right", "Yes", *LINES])), "b.txt")
+    assert {name for name, _ in said(transcript)} == {"Speaker"}

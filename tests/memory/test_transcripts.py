@@ -381,7 +381,15 @@ def test_what_people_say_twice_stays(read):
     assert read("a.md", answers).num_repeats == 0
     assert read("a.json", whisper("Yeah.", "Yeah.", "No.", "No.", "No.")).num_repeats == 0
     assert read("b.json", whisper("I told you so, again.", "I told you so, again.")).num_repeats == 0
+    chant = read("d.srt", "".join(f"{n}\n00:00:{n:02},000 --> 00:00:{n + 1:02},000\nAh!\n\n" for n in range(1, 9)))
+    assert chant.num_repeats == 0 and chant.turns[0].text.split() == ["Ah!"] * 8
     assert read("c.json", whisper("No, no, no, no, no, no! Ha ha ha ha ha ha ha ha.")).num_repeats == 0
+
+
+def test_no_word_is_left_out_as_a_repetition_without_a_message(read):
+    transcript = read("a.json", whisper(*(f"Sentence {n}." for n in range(9)), *["Let it be now."] * 3))
+    assert transcript.num_repeats == 2 and not transcript.is_doubtful
+    assert transcript.doubts == ("8 words were left out as repetitions of a speech recognizer, but may have been said",)
 
 
 # -- folders and mistakes ------------------------------------------------------------------------------------------

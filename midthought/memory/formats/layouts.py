@@ -44,6 +44,7 @@ _WEIGHTS = {
     "[name]:": 1.0,
     "[name]": 0.9,
     "speaker: name": 1.5,
+    "time speaker: name": 1.6,
     "name —": 0.7,
     "name\t": 0.6,
     "name": 0.4,

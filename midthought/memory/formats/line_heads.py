@@ -48,6 +48,7 @@ _STYLES = {
     "[name]": rf"{_IN_BRACKETS}{_BREAK}{_REST}",
     "<name>": rf"(?:{_TIME}\s{{0,9}})?\\?{_IN_ANGLES}{_BREAK}{_REST}",
     "name\t": rf"{_NAME}[ ]{{0,3}}\t\s{{0,9}}{_REST}",
+    "time speaker: name": rf"{_TIME}{_SEPARATED}(?i:speaker)\s{{0,3}}:\s{{1,9}}{_NAME}$(?P<rest>)",
     "speaker: name": rf"(?i:speaker)\s{{0,3}}:\s{{1,9}}{_NAME}$(?P<rest>)",
     "name —": rf"{_NAME}\s{{1,3}}(?:[–—―]|--?)\s{{1,3}}{_REST}",
     "name:": rf"(?:(?P<name>[QA])\.(?=\s+\S)|{_NUMBERED}|{_NAME}\s{{0,3}}::?)(?:{_BREAK}|(?<=\))){_REST}",
