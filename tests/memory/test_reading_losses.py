@@ -6,7 +6,7 @@ import pytest
 from read_texts import said
 
 from midthought.errors import TranscriptError
-from midthought.memory.transcripts import read_transcript
+from midthought.memory.transcripts import read_transcript, read_transcripts
 
 PROSE = (
     "So the bell rang at three and nobody was there to hear it, which was odd. The clock in the hall had stopped a week before, "
@@ -71,10 +71,30 @@ def test_speeches_of_a_parliament_in_akoma_ntoso(read):
         + speech.format("Mr B H LEE", "Nobody heard it.")
         + "</debateSection></debate></akomaNtoso>"
     )
-    assert said(read(page, "a.xml")) == [
+    transcript = read(page, "a.xml")
+    assert read_transcripts(transcript.path.parent).transcripts == (transcript,) and not transcript.is_doubtful
+    assert said(transcript) == [
         ("The CHIEF WHIP OF THE OPPOSITION", "The bell rang at three. Thank you."),
         ("Mr B H LEE", "Nobody heard it. Thank you."),
     ]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        f'<?xml version="1.0"?><rss version="2.0"><channel><title>Bells</title><item><title>One</title><description>{RUSSIAN * 9}'
+        "</description></item></channel></rss>",
+        f'<?xml version="1.0"?><resources>{"<string name=greeting>Ann: Hello, who rang the bell?</string>" * 20}</resources>',
+        f"<project><description>{'The bell of the tide clock rang at three. ' * 20}</description></project>",
+        f"<feed>\n{''.join(f'Ann: The bell rang {n} times.' + chr(10) for n in range(30))}</feed>",
+    ],
+)
+def test_xml_that_marks_no_speech_is_reported(tmp_path, page):
+    (tmp_path / "a.xml").write_text(page, "utf-8")
+    (tmp_path / "b.txt").write_text("Ann: The bell rang at three.\nBob: Nobody heard it.\n", "utf-8")
+    folder = read_transcripts(tmp_path)
+    assert [each.path.name for each in folder.transcripts if not each.is_doubtful] == ["b.txt"]
+    assert folder.failures or "XML" in " ".join(folder.doubtful[0].doubts)
 
 
 def test_words_of_kaldi_get_the_speaker_of_their_segment(read):

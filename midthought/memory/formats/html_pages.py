@@ -14,11 +14,11 @@ from midthought.memory.formats.registry import transcript_format
 from midthought.memory.markup import mark_times, unescape, without_comments
 from midthought.memory.turns import Segment, clock_time, without_unusable_characters
 
-_START = re.compile(
-    r"\s*<(?:\?xml|!doctype html|html|head|body|cite|time|p|div|section|article|main|table|ul|ol|dl|h[1-6]|akomantoso)\b",
-    re.IGNORECASE,
-)
-_SUFFIXES = (".html", ".htm")
+_PAGE = "html|head|body|cite|time|p|div|section|article|main|table|ul|ol|dl|h[1-6]"
+_START = re.compile(rf"\s*<(?:\?xml|!doctype html|{_PAGE}|akomantoso)\b", re.IGNORECASE)
+_XML = re.compile(rf"\s*(?:<[?!][^<>]*>\s*)*<(?!(?:{_PAGE})\b|[?!])[A-Za-z]", re.IGNORECASE)
+"""The start of markup that is no page."""
+_SUFFIXES = (".html", ".htm", ".xml")
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]{0,20})\b[^<>]*>|<![^<>]*>")
 _UNSPOKEN = re.compile(r"<(script|style|svg|template|noscript)\b", re.IGNORECASE)
 _BLOCK = re.compile(
@@ -49,6 +49,8 @@ _MAX_TAGS = 500_000
 
 
 def _is_page(text: str, suffix: str) -> bool:
+    if suffix == ".xml" and _XML.match(text):
+        return True
     return bool(_START.match(text)) and (suffix in _SUFFIXES or not SPEAKER.search(text))
 
 
@@ -59,7 +61,16 @@ def _is_page(text: str, suffix: str) -> bool:
     shown_by=_is_page,
 )
 def read_html(text: str) -> Reading:
-    """`<cite>` names the speaker, `<time>` the time of the next `<p>`. Pages without `<cite>` are read line by line."""
+    """`<cite>` names the speaker, `<time>` the time of the next `<p>`. Pages without `<cite>` are read line by line. XML whose
+    tags mark no speech is doubtful."""
+    reading = _read_page(text)
+    is_known = not _XML.match(without_comments(text)) or _FROM.search(text) or "<cite" in text
+    if is_known or len(_LABEL.findall(text)) + len(_WHO.findall(text)) > 1:
+        return reading
+    return reading.doubted("it may be no transcript: it is XML, and no tag of it is known to mark speech", 0.4)
+
+
+def _read_page(text: str) -> Reading:
     if (num_tags := text.count("<")) > _MAX_TAGS:
         raise ValueError(f"it has {num_tags:,} tags, more than {_MAX_TAGS:,}; split it, or save its words as text")
     if speeches := _SPEECH.findall(text):
