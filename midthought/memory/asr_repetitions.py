@@ -18,7 +18,7 @@ MAX_PERIOD_LINES = 4
 NUM_LINES = 3
 """Consecutive repetitions of a block that count as a hallucination."""
 NUM_SHORT = 16
-"""The same for lines and phrases of fewer than MIN_WORDS words: people chant, count and laugh."""
+"""The same for blocks of fewer than MIN_WORDS different words, and shorter phrases: people chant, count and laugh."""
 MIN_WORDS = 4
 
 MAX_PERIOD_WORDS = 30
@@ -41,7 +41,7 @@ def without_repetitions(segments: Sequence[Segment]) -> tuple[list[Segment], int
     keys = _keys(kept)
 
     def num_needed(place: int, period: int) -> int:
-        num_words = sum(len(key) - 1 for key in keys[place : place + period])
+        num_words = len({word for key in keys[place : place + period] for word in key[1:]})
         return NUM_LINES if num_words >= MIN_WORDS else NUM_SHORT
 
     result: list[Segment] = []

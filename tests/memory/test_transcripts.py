@@ -381,8 +381,9 @@ def test_what_people_say_twice_stays(read):
     assert read("a.md", answers).num_repeats == 0
     assert read("a.json", whisper("Yeah.", "Yeah.", "No.", "No.", "No.")).num_repeats == 0
     assert read("b.json", whisper("I told you so, again.", "I told you so, again.")).num_repeats == 0
-    chant = read("d.srt", "".join(f"{n}\n00:00:{n:02},000 --> 00:00:{n + 1:02},000\nAh!\n\n" for n in range(1, 9)))
-    assert chant.num_repeats == 0 and chant.turns[0].text.split() == ["Ah!"] * 8
+    for words in ("Ah!", "Sha-ta-ta-ta-ta!"):
+        cues = "".join(f"{n}\n00:00:{n:02},000 --> 00:00:{n + 1:02},000\n{words}\n\n" for n in range(1, 9))
+        assert read("d.srt", cues).turns[0].text.split() == [words] * 8
     assert read("c.json", whisper("No, no, no, no, no, no! Ha ha ha ha ha ha ha ha.")).num_repeats == 0
 
 
