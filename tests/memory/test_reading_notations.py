@@ -251,5 +251,14 @@ def test_a_name_after_a_time_and_the_word_speaker(read):
     transcript = read("".join(turns), "a.vtt")
     assert said(transcript) == [(f"{'FM'[n % 2]}1", text) for n, text in enumerate(LINES)]
     assert not transcript.is_doubtful and transcript.turns[1].time == "00:00:01"
-    transcript = read("".join(f"[00:00:0{n}] Speaker: {text}\n" for n, text in enumerate(["Right", "Yes", *LINES])), "b.txt")
+    transcript = read(
+        "".join(f"[00:00:0{n}] Speaker: {text}\n" for n, text in enumerate(["Right", "Yes", *LINES])), "b.txt"
+    )
     assert {name for name, _ in said(transcript)} == {"Speaker"}
+
+
+def test_a_bold_channel_before_a_link_names_no_speaker(read):
+    top = "---\nLength: 325s\n---\n\n# The Bell\n**Harbor News:** [February 18, 2022](https://example.com/watch?v=1)\n"
+    transcript = read(top + "".join(f"*  {text}\n" for text in LINES[2:] * 2), "a.md")
+    assert {name for name, _ in said(transcript)} == {"Unknown Speaker"} and not transcript.is_doubtful
+    assert transcript.turns[0].text.startswith(LINES[2]) and "Harbor News" in dict(transcript.header)

@@ -27,7 +27,7 @@ _NO_VALUE = frozenset("/0123456789\\")
 _KEY_WITHOUT_COLON = regex.compile(
     r"(?i)^(?:summary keywords|keywords|speakers|summary|date|title|participants|attendees|outline|topics|description)$"
 )
-_ADDRESS = regex.compile(r"<?https?://\S+")
+_ADDRESS = regex.compile(r"(?:\[[^\[\]]{1,99}\]\(|<)?https?://\S+")
 _RULE_SIGNS = "-=*_~#+·–—"
 _MARK = "mark between two rules"
 _END = "end mark"

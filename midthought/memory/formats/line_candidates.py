@@ -33,7 +33,8 @@ WEAK = frozenset(
 """Styles that ordinary sentences and notes have, too."""
 _NUMBER = re.compile(r"\d\.\d{1,3}$")
 """End of labels such as `Decision 80.1`."""
-_URL = re.compile(r"\s*<?https?://\S+\s*")
+_URL = re.compile(r"\s*(?:\[[^\[\]]{1,99}\]\(|<)?https?://\S+\s*")
+"""An address, or a link in Markdown."""
 ODD = "odd "
 """Mark of a style's recurring labels that do not have the shape of names."""
 _MAX_ODD_WORDS = 4
