@@ -262,3 +262,17 @@ def test_a_bold_channel_before_a_link_names_no_speaker(read):
     transcript = read(top + "".join(f"*  {text}\n" for text in LINES[2:] * 2), "a.md")
     assert {name for name, _ in said(transcript)} == {"Unknown Speaker"} and not transcript.is_doubtful
     assert transcript.turns[0].text.startswith(LINES[2]) and "Harbor News" in dict(transcript.header)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"), [("Pergunta", "Resposta"), ("Frage", "Antwort"), ("Question", "Answer")]
+)
+def test_numbered_questions_before_a_dash(read, question, answer):
+    turns = [
+        f"{answer}: {text}\n\n" if n % 2 else f"{question} {n // 2 + 1} - {text}\n" for n, text in enumerate(LINES)
+    ]
+    transcript = read("INTERVIEW WITH ANN LEE: Keeper of the bell\n\n" + "".join(turns))
+    assert said(transcript) == [((question, answer)[n % 2], text) for n, text in enumerate(LINES)]
+    assert not transcript.is_doubtful
+    faq = read("".join(f"{question} {n} - {text[:-1]}?\n\n" for n, text in enumerate(LINES, 1)), "b.txt")
+    assert faq.is_doubtful

@@ -30,7 +30,8 @@ _BREAK = r"(?:\s+|$)"
 TITLES = r"(?:Mr|Ms|Mrs|M|MM|Mme|Mlle|Dr|Prof|Sr|Sra|Sen|Rep|Hon|St|On|Gen|Col|Lt|Capt|Rev|Gov|Hr|Fr|Frau|Herr)"
 _TITLED = regex.compile(rf"{TITLES}\.(?:\s[^\s.,!?]{{1,20}}){{1,4}}")
 """A label with a title, such as `M. le ministre`."""
-_NUMBERED = r"(?P<name>(?i:question|answer)|[QA])\s?\d{1,3}\s?\)"
+_QUESTION = "question|answer|pergunta|resposta|pregunta|respuesta|frage|antwort|domanda|risposta"
+_NUMBERED = rf"(?P<name>(?i:{_QUESTION})|[QA])\s?\d{{1,3}}\s?\)|(?P<name>(?i:{_QUESTION}))\s\d{{1,3}}\s[–—-](?=\s)"
 _SEPARATED = r"\s{0,9}[-–—|•,]?\s{0,9}"
 _COLUMN = r"(?:[ ]{0,9}[|\t]\s{0,9})"
 
