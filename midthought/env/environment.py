@@ -125,7 +125,10 @@ class BaseEnvironment(ABC):
         return self._episode_so_far.is_done
 
     def is_truncated(self) -> bool:
-        """True after a step that ended the episode at a limit: `config.max_steps`, or `info["truncated"]` beside `done`."""
+        """True after a step that ended the episode at a limit: `config.max_steps`, or `info["truncated"]` beside `done`.
+
+        The rollout loop reads the same record and does not call this method: a subclass reports a limit of its own in `info`.
+        """
         return self._episode_so_far.is_truncated
 
     def get_episode_reward(self) -> float:

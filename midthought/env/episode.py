@@ -59,8 +59,9 @@ class EnvironmentEpisode:
 
     @property
     def is_truncated(self) -> bool:
-        """Whether the environment ended its episode at a limit."""
-        return self.environment.is_truncated()
+        """Whether the environment ended its episode at a limit: as the library recorded it, because the environment may have an
+        attribute `is_truncated` of its own."""
+        return self.environment._episode_so_far.is_truncated
 
     async def reply(self, trajectory: Trajectory) -> str | None:
         """Executes the last turn's action and records its observation, reward and `done`. Returns None if the episode is over,

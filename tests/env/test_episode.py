@@ -24,6 +24,7 @@ from midthought.env.episode import (
 )
 from midthought.env.game import SimpleGameEnvironment
 from midthought.env.reward_functions import takes_environment
+from midthought.env.rewards import well_formed_thought
 from midthought.errors import EpisodeError, RewardError, SettingsError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
@@ -636,6 +637,41 @@ def test_an_episode_that_the_environment_cuts_is_not_reported_as_answered(limit)
         assert trajectory.error is None and trajectory.stop_reason is StopReason.MAX_STEPS
         assert trajectory.dones == [False, True] and trajectory.reward.total == 2.0
     assert episode_statistics(trajectories)["truncated_share"] == 1.0
+
+
+@pytest.mark.parametrize("value", [False, True, None, len], ids=["false", "true", "none", "a function"])
+def test_an_attribute_of_the_environment_named_is_truncated_has_no_effect(value):
+    class Own(Echo):
+        def __init__(self) -> None:
+            super().__init__()
+            self.is_truncated = value
+
+        def step(self, action: str) -> tuple[str, float, bool, dict]:
+            return "more", 1.0, action == "end", {"truncated": action == "end" and self.get_step_count() == 1}
+
+    def ends_at(step: int) -> Callable[[str], str | None]:
+        return lambda text: (
+            ("end" if text.count("assistant\n") == step else "go") if text.endswith("assistant\n") else None
+        )
+
+    for step, reason in ((1, StopReason.ANSWERED), (2, StopReason.MAX_STEPS)):
+        for trajectory in roll_out(EnvironmentTasks(Own), ends_at(step)):
+            assert (trajectory.error, trajectory.stop_reason) == (None, reason)
+
+
+@pytest.mark.parametrize(("max_steps", "reward"), [(1, 0.0), (None, 1.0)], ids=["cut", "ended"])
+def test_a_well_formed_thought_earns_nothing_if_the_environment_cuts_the_episode(max_steps, reward):
+    """Also if all of the policy's text is there: the same text counts if the environment itself ends the episode."""
+
+    class Once(Echo):
+        def step(self, action: str) -> tuple[str, float, bool, dict]:
+            return "more", 0.0, max_steps is None, {}
+
+    limits = EnvironmentConfig(max_steps=max_steps)
+    tasks = EnvironmentTasks(Once, well_formed_thought(byte_tokenizer().decode), config=limits)
+    for trajectory in roll_out(tasks, lambda text: "<think>hm</think>go" if text.endswith("assistant\n") else None):
+        assert trajectory.error is None and len(trajectory.turns) == 1
+        assert trajectory.reward.total == reward
 
 
 def test_the_loop_makes_a_failed_episode_of_an_environment_that_breaks():
