@@ -26,6 +26,8 @@ _CLOSE_SECONDS = 15.0
 _USER = re.compile(r"//[^/]*@")
 _LONG_SESSION_SECONDS = 60.0
 """A server that ended earlier is started again after a pause, which doubles each time, at most this long."""
+_MAX_CHANGES = 3
+"""Different changes of a server's list of tools that are reported."""
 _LIST_PAUSE_SECONDS = 5.0
 """After a list of tools, notices that it changed are collected for this long."""
 _HAS_ENDED = ("Connection closed", "Session terminated")
@@ -106,7 +108,8 @@ class Connection:
         self._starting: asyncio.Timeout | None = None
         self._gone: set[str] = set()
         """Tools that the server no longer lists since it was started again."""
-        self._reported = ""
+        self._reported: set[str] = set()
+        """Changes of the list of tools, at most `_MAX_CHANGES`."""
         _shown.since = 0.0
         ready: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._run, args=(ready,), name="midthought-mcp", daemon=True)
@@ -241,7 +244,8 @@ class Connection:
             await asyncio.sleep(_LIST_PAUSE_SECONDS)
 
     def _compare(self, listed: Sequence[Any], lists: str) -> set[str]:
-        """Returns the names of the tools that are gone, and reports differences from the tools that the run was started with."""
+        """Returns the names of the tools that are gone. Reports differences from the tools that the run was started with, each
+        once, and only the first few."""
         before, now = ({each.name: each for each in tools} for tools in (self.listed, listed))
         if self._allowed is not None:
             now = {name: tool for name, tool in now.items() if name in self._allowed}
@@ -252,14 +256,16 @@ class Connection:
             "new": [name for name in now if name not in before],
         }
         words = "; ".join(f"{what}: {one_line(', '.join(map(repr, names)))}" for what, names in found.items() if names)
-        if words and words != self._reported:
+        if words and words not in self._reported and len(self._reported) < _MAX_CHANGES:
+            self._reported.add(words)
+            is_last = len(self._reported) == _MAX_CHANGES
             what = f"the {self._server.name} {lists} other tools than before ({words})"
             _log.warning(
                 "%s. The run continues with the tools that it was started with, and calls of tools that are gone fail; to use "
-                "the new list, start the run again",
+                "the new list, start the run again%s",
                 what,
+                "; further changes of its list are not reported" if is_last else "",
             )
-        self._reported = words
         return gone
 
     def _failure(self, error: BaseException) -> McpServerError:

@@ -67,6 +67,10 @@ for line in sys.stdin:
         tools = [tool | {"name": tool["name"] + str(n) * does.get("distinct", False)} for n in range(does.get("times", 1))]
         if os.path.exists(does.get("ended", "")) and "later" in does:
             tools = [tool | each for each in does["later"]]
+        if "grows" in does:
+            with open(does["grows"], "a+") as listings:
+                listings.write("x")
+            tools += [tool | {"name": each} for each in does["new"][min(os.path.getsize(does["grows"]), len(does["new"])) - 1]]
         reply(number, result={"tools": tools, **does.get("page", {})})
     elif method == "tools/call" and "ends" in does and not os.path.exists(does["ends"]):
         open(does.get("ended", os.devnull), "w").close()
@@ -284,6 +288,25 @@ def test_tools_that_a_server_changes_while_it_runs_are_reported_once_and_used_as
         assert [each.definition for each in tools] == before
     (told,) = caplog.messages
     assert "lists other tools than before" in told and "to use the new list, start the run again" in told
+
+
+def test_a_list_that_changes_without_end_is_reported_a_few_times_and_each_change_once(caplog, tmp_path):
+    """Each session lists the tools twice: at its start and after the notice."""
+    listings = tmp_path / "listings"
+    new = ["", "a", "", "a", "b", "c", "d", "e"]
+    with started({"ends": "/nowhere", "grows": str(listings), "new": new, "before tools/list": [CHANGED]}) as tools:
+        for num_listings in (2, 4, 6):
+            for _ in range(1200):
+                if listings.stat().st_size >= num_listings:
+                    break
+                time.sleep(0.05)
+            if num_listings != 4:
+                assert waited_for(caplog, f"new: '{new[num_listings - 1]}'")
+            assert called(tools).outcome is ToolOutcome.RAISED
+        assert called(tools).outcome is ToolOutcome.RAISED  # its session has compared 'd'
+    told = [message for message in caplog.messages if "other tools" in message]
+    assert len(told) == 3 and all(f"new: '{name}'" in words for name, words in zip("abc", told, strict=True))
+    assert ["further changes of its list are not reported" in words for words in told] == [False, False, True]
 
 
 def test_a_tool_that_a_server_takes_out_of_its_list_is_still_asked_for(caplog, tmp_path):
