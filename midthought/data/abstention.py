@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+
+from midthought.types import Task
 
 UNANSWERABLE = "unanswerable"
 """The label `kind` of a question without an answer."""
@@ -13,6 +16,22 @@ OTHER_WORDINGS = (
     "The memory doesn't say.", "The memory has no answer.", "There is no answer.",
 )  # fmt: skip
 """Its aliases."""
+
+
+def as_unanswerable(task: Task) -> Task:
+    """Returns the task; one without an answer, by its label `kind` or its truth, with this label, `NO_ANSWER` and its aliases.
+
+    Such a task is recognized by its truth, `NO_ANSWER`, from then on: rewards read no labels.
+    """
+    if task.labels.get("kind") != UNANSWERABLE and _plain(task.answer) != _plain(NO_ANSWER):
+        return task
+    aliases = tuple(dict.fromkeys((task.answer, *task.aliases, *OTHER_WORDINGS)))
+    return replace(
+        task,
+        answer=NO_ANSWER,
+        aliases=tuple(each for each in aliases if each != NO_ANSWER),
+        labels={**task.labels, "kind": UNANSWERABLE},
+    )
 
 
 def abstains(answer: str) -> bool:

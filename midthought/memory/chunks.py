@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import math
@@ -69,6 +70,11 @@ class Chunk:
     def embedded_sentences(self) -> list[str]:
         """Of a window: the displayed sentences, each of which has a vector, too."""
         return sentences_of(self.transcript) if self.embedded else []
+
+
+def words_digest(chunks: Iterable[Chunk]) -> str:
+    """Returns ten digits that stand for the words of these chunks: their ids mean other words after another splitting."""
+    return hashlib.sha256("\n".join(chunk.transcript for chunk in chunks).encode()).hexdigest()[:10]
 
 
 def chunk_transcript(transcript: Transcript, chunking: Chunking | int = 18) -> list[Chunk]:

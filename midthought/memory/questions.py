@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.atomic_files import atomic_path
+from midthought.data.abstention import as_unanswerable
 from midthought.errors import SettingsError, TranscriptError
 from midthought.memory.chunks import Chunk
 from midthought.memory.tool import format_chunk
@@ -201,7 +202,7 @@ def read_questions(path: Path) -> list[Task]:
                 raise ValueError("labels must be an object")
             if not all(_are_texts(known.get(name, [])) for name in ("aliases", "evidence")):
                 raise ValueError("aliases and evidence must be lists of strings")
-            tasks.append(Task.from_dict(known))
+            tasks.append(as_unanswerable(Task.from_dict(known)))
         except (ValueError, AttributeError, TypeError, RecursionError) as error:
             raise TranscriptError(
                 f'{path}, line {number}: not a question ({error}); write {{"question": "…", "answer": "…"}} on each line'

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.config import CheckpointConfig, ModelConfig
+from midthought.errors import CheckpointError
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.adapters import has_adapters
 from midthought.learning.checkpoint import latest, step_of
@@ -59,11 +60,21 @@ class Stages:
                 return stage, step_of(path)
         return "beginning", 0
 
-    def restore(self, learner: AnyLearner, stage: str) -> int:
-        """Loads the stage's newest intact checkpoint, if there is one, into the learner. Returns the number of steps done."""
+    def restore(self, learner: AnyLearner, stage: str, tokenizer: Any) -> int:
+        """Loads the stage's newest intact checkpoint, if there is one, into the learner. Returns the number of steps done.
+
+        Raises CheckpointError if it has another tokenizer: that of a small model made by another version, or from other texts.
+        """
         checkpoints = self.checkpoints(stage)
         newest = checkpoints.newest() if self.resume else None
-        return int(checkpoints.restore(learner, newest)["step"]) if newest is not None else 0
+        if newest is None:
+            return 0
+        if load_tokenizer(str(newest / "policy")).get_vocab() != tokenizer.get_vocab():
+            raise CheckpointError(
+                f"{newest} has another tokenizer than the small model that is made now: the transcripts changed, or another "
+                "version of midthought began the run. Continue with what it began with, or start a new run"
+            )
+        return int(checkpoints.restore(learner, newest)["step"])
 
     def export(
         self,

@@ -41,7 +41,7 @@ class SupervisedSteps:
         """Takes the steps of `stage` that are left, `num_steps` in all, for at most `max_seconds`. `title` is its name on the
         console, `log_as` in the metrics."""
         run, stop = self.stages.run, self.stages.stop
-        start, state = self.stages.restore(learner, stage), {"stage": stage}
+        start, state = self.stages.restore(learner, stage, self.tokenizer), {"stage": stage}
         interval = self.config.checkpoint.save_interval
         steps = {"start": start, "num_steps": num_steps}
         if start < num_steps and (note := cut_off_note(demonstrations(start), self.config.inference.max_tokens)):

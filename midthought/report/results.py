@@ -38,7 +38,7 @@ class Arm:
 ARMS = (
     Arm.of("Exact match, greedy", "held-out questions that need the tool", "exact_match"),
     Arm.of("Balanced", "mean of questions with and without an answer", "balanced_accuracy"),
-    Arm.of("Unfinished", "ended without an answer, at a limit of tokens or turns", "unfinished"),
+    Arm.of("Unfinished", "ended without an answer: at a limit, or failed", "unfinished"),
     Arm.of("Sampled", "temperature 1, as in training", "sampled_exact_match"),
     Arm.of("Tool off", "no call is answered", "tool_off.exact_match"),
     Arm.of("Results shuffled", "each call gets another question’s result", "shuffled.exact_match"),

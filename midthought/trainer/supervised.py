@@ -93,7 +93,7 @@ def cut_off_note(demonstrations: Sequence[Trajectory], max_tokens: int) -> str:
     """Returns a warning if many demonstrations are longer than an episode may be (`inference.max_tokens`); else an empty text."""
     lengths = [each.num_response for each in demonstrations]
     num_long = sum(length > max_tokens for length in lengths)
-    if num_long < MAX_LONG_SHARE * len(lengths):
+    if not num_long or num_long < MAX_LONG_SHARE * len(lengths):
         return ""
     return (
         f"{num_long} of {len(lengths)} demonstrations are longer than an episode may be (inference.max_tokens={max_tokens}): "

@@ -1,6 +1,9 @@
 """Questions by rules: forms on sentences worked by hand, and all questions of the sample episodes against their evidence."""
 
+import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from importlib import resources
@@ -319,3 +322,14 @@ def test_a_name_is_swapped_with_another_that_has_nothing_to_do_with_it(memory, a
 def test_a_name_is_mentioned_in_singular_and_plural(vocabulary, name, said):
     turns = spoken_turns([Chunk("x_0", "X", "x", "Ann", f"We have {said} here.", "00:00:00", 0)])
     assert len(StatementIndex(turns, vocabulary).mentions(name)) == 1
+
+
+def test_the_questions_do_not_depend_on_the_hashes_of_a_process(tmp_path):
+    made = []
+    for seed in ("1", "3"):
+        command = ["memory", "questions", SAMPLE, str(tmp_path / seed), "--num-questions", "300"]
+        command += ["--kinds", "speaker,episode,unanswerable"]
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        subprocess.run([sys.executable, "-m", "midthought", *command], env=environment, check=True, capture_output=True)
+        made.append((tmp_path / seed).read_text())
+    assert made[0] == made[1] and "unanswerable" in made[0]

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from midthought.data.abstention import NO_ANSWER
+from midthought.env.answers import task_is_right
 from midthought.errors import SettingsError, TranscriptError
 from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk
@@ -21,8 +23,12 @@ from midthought.memory.questions import (
     split_episodes,
     write_questions,
 )
+from midthought.memory.rule_questions.generate import listener_questions
+from midthought.memory.splitting import Chunking
 from midthought.memory.tool import format_chunk
 from midthought.memory.transcripts import read_transcripts
+from midthought.recipes.podcast.settings import PodcastConfig
+from midthought.recipes.podcast.tasks import prepare_data
 from midthought.types import Task
 
 SAMPLE = str(resources.files("midthought.recipes.podcast") / "sample")
@@ -224,3 +230,33 @@ def test_a_line_separator_inside_a_question_does_not_end_its_line(tmp_path):
     asked = [Task(task_id="t", prompt="Who\u2028said\u0085this?", answer="Ada")]
     write_questions(asked, path)
     assert read_questions(path) == asked
+
+
+def test_evidence_of_another_splitting_is_not_used(tmp_path, caplog):
+    """The ids `STEM_0`, `STEM_1`, … exist in both."""
+    transcripts = read_transcripts(SAMPLE).require_all()
+    path = tmp_path / "own.jsonl"
+    for chunking, num_used in ((Chunking("sentences"), 0), (18, 40)):
+        write_questions(listener_questions(chunk_all(transcripts, chunking), 40, kinds=("speaker",)), path)
+        config = PodcastConfig(questions={"path": str(path)})
+        caplog.clear()
+        data = prepare_data(config, transcripts, tmp_path / "run")
+        tasks = [task for part in ("train", "validation", "test") for task in data.tasks[part]]
+        assert sum(data.can_prove([task]) for task in tasks) == num_used
+        assert ("chunks with the same ids and other words" in caplog.text) == (num_used == 0)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"answer": "The memory does not say"},
+        {"answer": "N/A", "labels": {"kind": "unanswerable"}},
+        {"answer": "I don't know.", "labels": {"kind": "unanswerable"}, "aliases": ["Who knows?"]},
+    ],
+)
+def test_a_question_without_an_answer_is_one_however_it_says_so(row, tmp_path):
+    path = tmp_path / "own.jsonl"
+    path.write_text(json.dumps({"question": "Who rang?", **row}))
+    (task,) = read_questions(path)
+    assert task.answer == NO_ANSWER and task.labels["kind"] == "unanswerable"
+    assert all(task_is_right(task, said) for said in (row["answer"], "I do not know.", *row.get("aliases", ())))

@@ -15,6 +15,7 @@ from midthought import SettingsError, Trainer
 from midthought.errors import CheckpointError, DataError
 from midthought.learning.small_model import make_tokenizer
 from midthought.report.run_folder import RunFolder
+from midthought.trainer.supervised import cut_off_note
 from midthought.types import Task
 
 SETTINGS = {
@@ -117,6 +118,10 @@ def test_demonstrations_that_are_longer_than_an_episode_are_reported(max_tokens,
     found = [each.message for each in caplog.records if "longer than an episode may be" in each.message]
     assert len(found) == num_warnings
     assert all("inference.max_tokens=8)" in each and each.endswith("set inference.max_tokens=64") for each in found)
+
+
+def test_no_demonstration_is_not_too_long():
+    assert cut_off_note([], 8) == ""
 
 
 def differs(trajectory: Any) -> float:

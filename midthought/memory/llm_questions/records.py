@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from midthought.data.abstention import OTHER_WORDINGS, UNANSWERABLE
+from midthought.data.abstention import as_unanswerable
+from midthought.memory.chunks import words_digest
 from midthought.memory.embedding import Embedder, embed_texts
 from midthought.memory.llm_questions.episodes import EpisodeQuestions
 from midthought.memory.rows import vector_column
@@ -23,22 +24,24 @@ TABLE = "questions"
 def tasks_of(episode: EpisodeQuestions, model: str) -> list[Task]:
     """Returns all pairs of an episode, including rejected ones; `labels["verdict"]["accepted"]` distinguishes them."""
     return [
-        Task(
-            task_id=f"{episode.stem}:asked:{index}",
-            prompt=pair.question,
-            answer=pair.answer,
-            aliases=OTHER_WORDINGS if pair.kind == UNANSWERABLE else (),
-            labels={
-                "needs_memory": True,
-                "kind": pair.kind,
-                "episode": episode.stem,
-                "title": episode.episode,
-                "difficulty": pair.difficulty,
-                "requires_synthesis": pair.requires_synthesis,
-                "asked_by": model,
-                "verdict": pair.verdict.to_dict(),
-            },
-            evidence=tuple(chunk.chunk_id for chunk in pair.evidence),
+        as_unanswerable(
+            Task(
+                task_id=f"{episode.stem}:asked:{index}",
+                prompt=pair.question,
+                answer=pair.answer,
+                labels={
+                    "needs_memory": True,
+                    "kind": pair.kind,
+                    "episode": episode.stem,
+                    "title": episode.episode,
+                    "difficulty": pair.difficulty,
+                    "requires_synthesis": pair.requires_synthesis,
+                    "asked_by": model,
+                    "evidence_digest": words_digest(pair.evidence),
+                    "verdict": pair.verdict.to_dict(),
+                },
+                evidence=tuple(chunk.chunk_id for chunk in pair.evidence),
+            )
         )
         for index, pair in enumerate(episode.pairs)
     ]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from midthought.data.abstention import UNANSWERABLE
 from midthought.errors import SettingsError, near_names
-from midthought.memory.chunks import Chunk
+from midthought.memory.chunks import Chunk, words_digest
 from midthought.memory.rule_questions.forms import KINDS
 from midthought.memory.rule_questions.listener import Draft, Listener
 from midthought.memory.rule_questions.speech import spoken_turns
@@ -57,7 +57,8 @@ def listener_questions(
         )
     longest = max(map(len, chosen.values()), default=0)
     mixed = [drafts[place] for place in range(longest) for drafts in chosen.values() if place < len(drafts)]
-    return [_task(draft) for draft in mixed[:num_questions]]
+    by_id = {chunk.chunk_id: chunk for chunk in (*(memory or ()), *chunks)}
+    return [_task(draft, words_digest(by_id[each] for each in draft.chunk_ids)) for draft in mixed[:num_questions]]
 
 
 def _like(drafts: list[Draft], answered: list[Draft], wanted: int, rng: random.Random) -> list[Draft]:
@@ -98,7 +99,7 @@ def _drawn(drafts: list[Draft], likes: Counter[tuple[str, str]], rng: random.Ran
 def _distance(a: Counter[str], b: Counter[str]) -> float:
     """Total variation distance of two distributions. Who knows which of them a case is from has a balanced accuracy of at most
     half of it above 0.5."""
-    return sum(abs(a[key] / a.total() - b[key] / b.total()) for key in a.keys() | b.keys()) / 2
+    return sum(abs(a[key] / a.total() - b[key] / b.total()) for key in sorted(a | b)) / 2
 
 
 def _chosen(drafts: list[Draft], wanted: int, rng: random.Random) -> list[Draft]:
@@ -153,13 +154,20 @@ def _next(by_episode: dict[str, list[Draft]]) -> Draft | None:
     return None
 
 
-def _task(draft: Draft) -> Task:
+def _task(draft: Draft, evidence_digest: str) -> Task:
     digest = hashlib.sha256(draft.question.encode()).hexdigest()[:10]
     return Task(
         task_id=f"{draft.stem}:{draft.kind}:{digest}",
         prompt=draft.question,
         answer=draft.answer,
         aliases=tuple(alias for alias in draft.aliases if alias and alias != draft.answer),
-        labels={"needs_memory": True, "kind": draft.kind, "form": draft.form, "episode": draft.stem},
+        labels={
+            "needs_memory": True,
+            "kind": draft.kind,
+            "form": draft.form,
+            "episode": draft.stem,
+            "named": draft.named,
+            "evidence_digest": evidence_digest,
+        },
         evidence=draft.chunk_ids,
     )

@@ -193,7 +193,7 @@ class StatementIndex:
     def shared(self, text: str) -> Mapping[str, float]:
         """Returns by episode how much of the text's information its words have, wherever they occur in it."""
         found: dict[str, float] = defaultdict(float)
-        for word in set(self._vocabulary.content_words(text)):
+        for word in dict.fromkeys(self._vocabulary.content_words(text)):  # sums do not depend on hashes
             for stem in self._stems.get(word, ()):
                 found[stem] += self._vocabulary.idf(word)
         return found

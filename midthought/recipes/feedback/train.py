@@ -31,7 +31,7 @@ _UNTAUGHT = (
 
 _RESULTS = (
     ("right at the end", "exact_match"),
-    ("ended without an answer (token or turn limit)", "unfinished"),
+    ("ended without an answer (limit or failure)", "unfinished"),
     ("right at the first try", "first_try"),
     ("… with retries only", "none.exact_match"),
     ("… with wrong feedback", "wrong.exact_match"),

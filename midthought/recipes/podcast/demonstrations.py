@@ -181,13 +181,14 @@ class Demonstrator:
         trajectory.add_results([event], self._renderer.foreign(self._call_format.render_results([event])))
         if failed:
             return self._answer(trajectory, NOT_FOUND, UNKNOWN)
-        is_found, kind = chunk in found, task.labels["kind"]
+        kind, words = task.labels["kind"], " ".join(str(event.call.result).split())
+        is_found = chunk in found and (kind == UNANSWERABLE or " ".join(task.answer.split()) in words)
         check = ""
         if premise and self._own.may_abstain:
             check = CHECK.format(premise.name, getattr(chunk if is_found else found[0], premise.what))
         if kind == UNANSWERABLE:
             return self._answer(trajectory, NOT_FOUND, NO_ANSWER, check)
-        if not is_found and (self._own.may_abstain or kind == "continuation"):
+        if not is_found and (self._own.may_abstain or kind == "continuation" or chunk in found):
             return self._answer(trajectory, NOT_FOUND, UNKNOWN, check)
         return self._answer(trajectory, FOUND, task.answer if is_found else self._misled(found[0], task), check)
 

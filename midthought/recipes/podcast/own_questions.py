@@ -23,7 +23,7 @@ class Premise:
 
 
 class OwnQuestions:
-    """Draws questions whose answer is the speaker or the episode of their evidence, and questions without an answer.
+    """Draws questions whose answer is a speaker or the episode of their evidence, and questions without an answer.
 
     Args:
         own: the questions, each with a chunk: its evidence, or what is nearest to it.
@@ -35,45 +35,57 @@ class OwnQuestions:
     def __init__(
         self, own: Sequence[tuple[Task, Chunk]], names: Mapping[str, str], made_up: SyntheticNames, made_up_share: float
     ) -> None:
-        self._own = [
-            (task, chunk)
-            for task, chunk in own
-            if task.answer in (chunk.speaker, chunk.episode, NO_ANSWER) and all((chunk.speaker, chunk.episode))
-        ]
-        self._names = sorted(names.items(), key=lambda item: -len(item[0]))
-        self._made_up, self._made_up_share = made_up, made_up_share
+        self._names, self._made_up, self._made_up_share = names, made_up, made_up_share
+        self._own = [(task, chunk) for task, chunk in own if self._is_shown(task, chunk)]
         self.may_abstain = any(task.answer == NO_ANSWER for task, _ in self._own)
 
     def __bool__(self) -> bool:
         return bool(self._own)
 
+    @staticmethod
+    def _is_shown(task: Task, chunk: Chunk) -> bool:
+        """Whether the chunk shows the answer, or that what the question takes for granted is wrong."""
+        known = (*chunk.speakers, chunk.episode)
+        if not all(known):
+            return False
+        return task.labels.get("named") not in known if task.answer == NO_ANSWER else task.answer in known
+
     def draw(self, rng: random.Random) -> tuple[Task, Chunk, Premise | None]:
         """Returns a question, its chunk, and what it takes for granted, all with the same names."""
         task, chunk = rng.choice(self._own)
         known = self._made_up.renamed(chunk, self._made_up_share, rng)
-        prompt = task.prompt.replace(chunk.speaker, known.speaker).replace(chunk.episode, known.episode)
+        new = dict(zip(chunk.speakers, known.speakers, strict=False)) | {chunk.episode: known.episode}
+        own = dict.fromkeys(chunk.speakers, "speaker") | {chunk.episode: "episode"}
         kind, answer = UNANSWERABLE, NO_ANSWER
         if task.answer == NO_ANSWER:
-            prompt, premise = self._with_premise(prompt, known, rng)
+            premise = _premise(task, {name: what for name, what in self._names.items() if name not in own})
+            if premise and rng.random() < self._made_up_share:
+                is_speaker = premise.what == "speaker"
+                new[premise.name] = self._made_up.name(rng) if is_speaker else self._made_up.title(rng)
         else:
-            kind = "speaker" if task.answer == chunk.speaker else "episode"
-            answer = getattr(known, kind)
-            premise = _first(prompt, [(known.speaker, "speaker"), (known.episode, "episode")])
+            kind, answer = own[task.answer], new[task.answer]
+            premise = _premise(task, own)
+        prompt = _replaced(task.prompt, new)
         labels = {"needs_memory": True, "kind": kind, "quote": " ".join(prompt.split())}
-        return replace(task, prompt=prompt, answer=answer, labels=labels), known, premise
-
-    def _with_premise(self, prompt: str, chunk: Chunk, rng: random.Random) -> tuple[str, Premise | None]:
-        """Returns an unanswerable question, perhaps with an invented name in place of the one that it is wrong about."""
-        wrong = _first(prompt, [item for item in self._names if item[0] not in (chunk.speaker, chunk.episode)])
-        if wrong is None or rng.random() >= self._made_up_share:
-            return prompt, wrong
-        new = self._made_up.name(rng) if wrong.what == "speaker" else self._made_up.title(rng)
-        return prompt.replace(wrong.name, new), Premise(new, wrong.what)
+        named = premise and Premise(new.get(premise.name, premise.name), premise.what)
+        return replace(task, prompt=prompt, answer=answer, labels=labels), known, named
 
 
-def _first(prompt: str, names: Sequence[tuple[str, str]]) -> Premise | None:
-    """Returns the first of the names that the question contains as whole words."""
-    for name, what in names:
-        if name in prompt and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", prompt):
-            return Premise(name, what)
-    return None
+def _premise(task: Task, names: Mapping[str, str]) -> Premise | None:
+    """Returns what the question names: by its label `named`, else the longest of these names that it contains."""
+    named = str(task.labels.get("named", ""))
+    if named in names:
+        return Premise(named, names[named])
+    found = [name for name in names if name in task.prompt and _words(name).search(task.prompt)]
+    longest = max(found, key=len, default=None)
+    return None if longest is None else Premise(longest, names[longest])
+
+
+def _replaced(text: str, new: Mapping[str, str]) -> str:
+    """Returns the text with each of these names, as whole words, replaced."""
+    names = sorted(new, key=len, reverse=True)
+    return _words(*names).sub(lambda found: new[found[0]], text)
+
+
+def _words(*names: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, names))})(?!\w)")

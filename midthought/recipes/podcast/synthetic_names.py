@@ -57,12 +57,12 @@ class SyntheticNames:
         return " ".join(words + number)
 
     def renamed(self, chunk: Chunk, share: float, rng: random.Random) -> Chunk:
-        """Returns the chunk, with this probability each with an invented speaker and title."""
-        if rng.random() < share:
-            chunk = replace(chunk, speaker=self.name(rng))
-        if rng.random() < share:
-            chunk = replace(chunk, episode=self.title(rng))
-        return chunk
+        """Returns the chunk, with this probability each with an invented title and invented speakers."""
+        new = {speaker: self.name(rng) for speaker in chunk.speakers if rng.random() < share}
+        turns = tuple((start, new.get(speaker, speaker)) for start, speaker in chunk.turns)
+        speaker = ", ".join(new.get(speaker, speaker) for speaker in chunk.speakers)
+        episode = self.title(rng) if rng.random() < share else chunk.episode
+        return replace(chunk, speaker=speaker, turns=turns, episode=episode)
 
     def words(self, rng: random.Random, num_words: int) -> str:
         """Returns words of one or two random tokens each."""

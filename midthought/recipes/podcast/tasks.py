@@ -18,7 +18,7 @@ from midthought.evaluation.metrics import IsRight, balanced_accuracy, call_rate
 from midthought.manifest import MANIFEST, damage_in, write_manifest
 from midthought.memory.build import chunk_all
 from midthought.memory.changes import BuildReport
-from midthought.memory.chunks import Chunk
+from midthought.memory.chunks import Chunk, words_digest
 from midthought.memory.connect import open_memory
 from midthought.memory.questions import (
     QuestionPlan,
@@ -104,13 +104,26 @@ class PodcastData:
         return any(not is_answerable(task) for tasks in self.tasks.values() for task in tasks)
 
     def can_prove(self, tasks: Sequence[Task]) -> bool:
-        """Whether the evidence of each task is chunks of this memory."""
-        return all(task.evidence and self._by_id.keys() >= set(task.evidence) for task in tasks)
+        """Whether the evidence of each task is chunks of this memory, with the words from which the question was made."""
+        return all(task.evidence and self._has(task.evidence) and not self._is_foreign(task) for task in tasks)
+
+    @property
+    def foreign_evidence(self) -> list[Task]:
+        """The questions whose evidence has the ids of other words in this memory: they were made from another splitting."""
+        found = (task for tasks in self.tasks.values() for task in tasks)
+        return [task for task in found if self._has(task.evidence) and self._is_foreign(task)]
+
+    def _has(self, chunk_ids: Sequence[str]) -> bool:
+        return self._by_id.keys() >= set(chunk_ids)
+
+    def _is_foreign(self, task: Task) -> bool:
+        digest = task.labels.get("evidence_digest")
+        return digest is not None and digest != words_digest(self._by_id[each] for each in task.evidence)
 
     @property
     def names(self) -> dict[str, str]:
         """Speakers and episodes of the memory, with "speaker" or "episode"."""
-        speakers = {chunk.speaker: "speaker" for chunk in self.stored if chunk.speaker}
+        speakers = {name: "speaker" for chunk in self.stored for name in chunk.speakers if name}
         return speakers | {chunk.episode: "episode" for chunk in self.stored}
 
     @functools.cached_property
@@ -199,7 +212,15 @@ def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_p
     if isinstance(store, MemoryStore) and not replaces:
         store.require_kept(stored)
     registry = _registry(config, store)
-    return PodcastData(parts, stored, tasks, store, registry, plan, replaces, bool(config.cassette.replay))
+    data = PodcastData(parts, stored, tasks, store, registry, plan, replaces, bool(config.cassette.replay))
+    if foreign := data.foreign_evidence:
+        _log.warning(
+            "%d questions, such as %s, were made from chunks with the same ids and other words: their evidence is not used. "
+            "Make them from the chunks of this run (midthought memory chunk --chunking …), or from the memory at memory.path",
+            len(foreign),
+            foreign[0].task_id,
+        )
+    return data
 
 
 def tools_of_run(config: PodcastConfig, run_path: Path) -> ToolRegistry:

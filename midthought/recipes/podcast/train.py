@@ -28,7 +28,7 @@ from midthought.trainer.supervised import Demonstrate
 _RESULTS = (
     ("exact match, memory needed", "exact_match"),
     ("… of questions with and without an answer, balanced", "balanced_accuracy"),
-    ("… ended without an answer (token limit)", "unfinished"),
+    ("… ended without an answer (limit or failure)", "unfinished"),
     ("… sampled at temperature 1", "sampled_exact_match"),
     ("… oracle results", "oracle.exact_match"),
     ("… results shuffled", "shuffled.exact_match"),

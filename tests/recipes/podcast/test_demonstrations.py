@@ -285,6 +285,18 @@ def test_a_question_without_an_answer_is_shown_with_a_search_a_refusal_and_inven
     assert {each.task.prompt for each in write(real) if each.task.task_id.startswith("own")} == set(asked.values())
 
 
+def test_an_answer_that_the_cut_result_does_not_show_is_not_given(make, chunks, renderer):
+    end = renderer.decode([renderer.tokenizer.eos_token_id])
+    demonstrator = make(CLEAN, plan=ALL_NEED_MEMORY, num_results=3, max_result_tokens=60, error_share=0.0)
+    answers = Counter()
+    for each in write(demonstrator):
+        answer, [event] = final_answer(each, renderer.decode, [end]), each.tool_events
+        is_shown = " ".join(each.task.answer.split()) in " ".join(event.call.result.split())
+        assert (answer == each.task.answer) == is_shown and (is_shown or answer == UNKNOWN)
+        answers[is_shown] += 1
+    assert min(answers.values()) > 20
+
+
 def test_the_corpus_has_the_refusal_if_a_question_has_no_answer(chunks):
     plain, with_refusal = (corpus(chunks, random.Random(1), may_abstain=each) for each in (False, True))
     assert not any(NO_ANSWER in text for text in plain) and any(NO_ANSWER in text for text in with_refusal)

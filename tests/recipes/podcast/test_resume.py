@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from small_runs import PODCAST, finish, metrics, start, stop_at, trajectories, whole
+from small_runs import PODCAST, finish, metrics, start, stop_at, trajectories, whole, write_short_transcripts
 
 pytestmark = pytest.mark.slow  # the feedback recipe's run is killed, too, by a test that is not slow
 
@@ -27,6 +27,16 @@ def test_a_run_killed_in_the_warm_up_and_interrupted_in_ppo_ends_with_the_same_m
     finish(start("podcast", run, "--resume"))
     assert metrics(run) == metrics(uninterrupted)
     assert trajectories(run) == trajectories(uninterrupted)
+
+
+def test_a_warm_up_does_not_continue_with_another_tokenizer(tmp_path: Path) -> None:
+    texts = write_short_transcripts(tmp_path / "texts")
+    run, words = tmp_path / "run", [*PODCAST, f"memory.transcripts={texts}"]
+    assert stop_at(start("podcast", run, *words), run, 13, signal.SIGINT) == 130
+    for path in texts.glob("*.md"):
+        path.write_text(path.read_text().replace("the ", "zymurgy "))
+    again = start("podcast", run, "--resume")
+    assert again.wait() != 0 and "has another tokenizer than the small model that is made now" in again.errors
 
 
 def test_every_stage_left_its_lines_and_the_summary_its_keys(uninterrupted: Path) -> None:

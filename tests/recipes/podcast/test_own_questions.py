@@ -1,0 +1,71 @@
+"""The user's questions in demonstrations: which are shown, under which names."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from midthought.data.abstention import NO_ANSWER
+from midthought.memory.build import chunk_all
+from midthought.memory.chunks import Chunk
+from midthought.memory.rule_questions.generate import listener_questions
+from midthought.memory.splitting import Chunking
+from midthought.memory.transcripts import read_transcripts
+from midthought.recipes.podcast.own_questions import OwnQuestions
+from midthought.recipes.podcast.settings import sample_transcripts
+from midthought.recipes.podcast.synthetic_names import SyntheticNames
+from midthought.types import Task
+
+
+def questions(own, made_up_share=1.0, names=None):
+    return OwnQuestions(own, names or {}, SyntheticNames(["glass bells in the salt"], None), made_up_share)
+
+
+def drawn(own, number=40, **options):
+    rng, made = random.Random(0), questions(own, **options)
+    return [made.draw(rng) for _ in range(number)]
+
+
+def task(prompt: str, answer: str, **labels: str) -> Task:
+    return Task(task_id="t", prompt=prompt, answer=answer, labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("speaker", "prompt", "kept"),
+    [
+        ("A", "In which episode of All About April does A say so?", "In which episode of All About April does "),
+        ("Bob", "In which episode does Bob say that Bobby sings?", " say that Bobby sings?"),
+        ("In", "Inside which episode does In say it In Rome?", "Inside which episode does "),
+    ],
+)
+def test_names_are_replaced_as_whole_words(speaker, prompt, kept):
+    chunk = Chunk("e_0", "Salt", "e", speaker, "so", "00:00:00", 0)
+    for shown, known, premise in drawn([(task(prompt, "Salt"), chunk)]):
+        assert kept in shown.prompt and known.speaker in shown.prompt
+        assert premise is not None and premise.name == known.speaker and shown.answer == known.episode
+
+
+def test_what_an_unanswerable_question_is_wrong_about_is_its_label_not_a_longer_name_in_it():
+    chunk = Chunk("e_0", "Salt", "e", "Ann", "Roberta Long lives", "00:00:00", 0)
+    names = {"Ann": "speaker", "Roberta Long": "speaker", "Salt": "episode", "Cedar": "episode"}
+    asked = task('In "Cedar", who says that Roberta Long lives?', NO_ANSWER, named="Cedar")
+    for shown, known, premise in drawn([(asked, chunk)], names=names):
+        assert premise is not None and premise.what == "episode" and premise.name != known.episode
+        assert f'In "{premise.name}", who says that Roberta Long lives?' == shown.prompt
+
+
+def test_in_windows_answered_and_unanswerable_questions_of_each_form_are_shown():
+    windows = chunk_all(read_transcripts(sample_transcripts()).require_all(), Chunking("windows"))
+    by_id = {window.chunk_id: window for window in windows}
+    kinds = ("speaker", "episode", "unanswerable")
+    own = [(task, by_id[task.evidence[0]]) for task in listener_questions(windows, 300, kinds=kinds)]
+    names = {name: "speaker" for window in windows for name in window.speakers}
+    names |= {window.episode: "episode" for window in windows}
+    counts: Counter[tuple[str, bool]] = Counter()
+    for shown, known, premise in drawn(own, 600, names=names):
+        assert premise is not None and premise.name in shown.prompt
+        said = (*known.speakers, known.episode)
+        assert (premise.name in said) == (shown.answer in said) == (shown.answer != NO_ANSWER)
+        assert {speaker for _, speaker in known.turns} == set(known.speakers)
+        counts[premise.what, shown.answer == NO_ANSWER] += 1
+    assert min(counts[what, none] for what in ("speaker", "episode") for none in (False, True)) > 20
