@@ -99,7 +99,7 @@ def test_a_name_whose_lookup_takes_long_is_given_up(monkeypatch):
 
 @pytest.fixture
 def full():
-    """A port that takes no further connection: those to it wait, as on Linux. Elsewhere the test is skipped."""
+    """A port whose queue of connections is full, so that a further one waits. Skips the test if a port cannot be filled here."""
     with contextlib.ExitStack() as opened:
         listening = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(4):
