@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from midthought.memory.formats.scripts import is_diarization_label
+from midthought.memory.notation_files import EXAMPLE, FILE_NAME
 from midthought.memory.transcripts import Transcript, TranscriptFolder
 from midthought.memory.turns import clock_seconds
 
@@ -55,6 +56,8 @@ def inspection_lines(folder: TranscriptFolder) -> Iterator[str]:
         yield f"{folder.name_of(path)}: not read: {reason}"
     for path in folder.left_out:
         yield f"{folder.name_of(path)}: left out by its name"
+    if folder.doubtful or folder.failures:
+        yield f"If lines of text were misunderstood, say in {FILE_NAME} how a turn starts, such as {EXAMPLE} (docs/memory.md)"
     yield f"{len(folder.transcripts)} files read, {len(folder.doubtful)} of them doubtful; {len(folder.failures)} not read"
 
 

@@ -13,10 +13,14 @@ from midthought.errors import TranscriptError
 from midthought.memory.asr_repetitions import without_repetitions
 from midthought.memory.duplicates import duplicate_groups
 from midthought.memory.formats import Format, Reading, binary_format_of, format_of, suffixes
+from midthought.memory.formats.declared_notation import DeclaredNotation, NotationError, reading_with
 from midthought.memory.formats.decoding import decode
 from midthought.memory.formats.reading import DOUBTFUL_BELOW, Skipped
 from midthought.memory.formats.speech_signs import with_speech_doubts
-from midthought.memory.speaker_names import FILE_NAME, SpeakerNames, with_names
+from midthought.memory.notation_files import FILE_NAME as NOTATION_FILE
+from midthought.memory.notation_files import Notations
+from midthought.memory.speaker_names import FILE_NAME as NAMES_FILE
+from midthought.memory.speaker_names import SpeakerNames, with_names
 from midthought.memory.turns import UNKNOWN_SPEAKER, Turn, turns_of, without_unusable_characters
 
 __all__ = ["Transcript", "TranscriptFolder", "Turn", "read_transcript", "read_transcripts"]
@@ -109,10 +113,13 @@ class TranscriptFolder:
         return self.transcripts
 
 
-def read_transcript(path: str | Path, names: SpeakerNames | None = None) -> Transcript:
+def read_transcript(
+    path: str | Path, names: SpeakerNames | None = None, notations: Notations | None = None
+) -> Transcript:
     """Reads one file, in the format that its content shows. Raises TranscriptError with the file, the reason and the remedy.
 
-    `names` has the names of labels. None: the `speakers.yaml` in its folder is used.
+    `names` has the names of labels, and `notations` how turns start. None: the `speakers.yaml` and the `notation.yaml` in its
+    folder are used.
     """
     path = Path(path)
     if not path.is_file():
@@ -128,7 +135,13 @@ def read_transcript(path: str | Path, names: SpeakerNames | None = None) -> Tran
         raise TranscriptError(
             f"{path}: cannot be read ({error.strerror}); check the file and its permissions"
         ) from None
-    form, encoding, reading = _understood(path, content)
+    notation = (notations or Notations(path.parent)).of(path)
+    form, encoding, reading = _understood(path, content, notation)
+    if notation and not notation.is_used:
+        raise TranscriptError(
+            f"{path}: the format {form.name} has no lines to which the notation applies that {NOTATION_FILE} declares for it; "
+            "declare it for the other files only"
+        )
     names_of_labels = (names or SpeakerNames(path.parent)).of(path)
     segments, num_repeats = without_repetitions(with_names(reading.segments, names_of_labels))
     num_words, num_kept = (sum(len(each.text.split()) for each in said) for said in (reading.segments, segments))
@@ -155,20 +168,26 @@ def read_transcript(path: str | Path, names: SpeakerNames | None = None) -> Tran
     )
 
 
-def _understood(path: Path, content: bytes) -> tuple[Format, str, Reading]:
+def _understood(path: Path, content: bytes, notation: DeclaredNotation | None) -> tuple[Format, str, Reading]:
     """Returns the format, the encoding and the reading. Raises TranscriptError."""
     form = binary_format_of(content)
     try:
         if form is not None and form.read_bytes is not None:
-            return form, "binary", with_speech_doubts(form.read_bytes(content))
+            with reading_with(notation):
+                return form, "binary", with_speech_doubts(form.read_bytes(content))
         decoded = decode(content)
         text = without_unusable_characters(decoded.text.replace("\r\n", "\n").replace("\r", "\n"))
+    except NotationError as error:
+        raise TranscriptError(f"{path}: {error}; correct {NOTATION_FILE}") from None
     except ValueError as error:
         remedy = f"; {form.remedy}" if form else ""
         raise TranscriptError(f"{path}: {error}{remedy}") from None
     form = format_of(text, path.suffix)
     try:
-        return form, decoded.encoding, with_speech_doubts(form.read(text), len(text))
+        with reading_with(notation):
+            return form, decoded.encoding, with_speech_doubts(form.read(text), len(text))
+    except NotationError as error:
+        raise TranscriptError(f"{path}: {error}; correct {NOTATION_FILE}") from None
     except ValueError as error:
         raise TranscriptError(f"{path}: {error}; {form.remedy}") from None
     except Exception as error:
@@ -190,15 +209,15 @@ def read_transcripts(folder: str | Path, *, each_once: bool = False) -> Transcri
     transcripts: list[Transcript] = []
     failures: list[tuple[Path, str]] = []
     left_out: list[Path] = []
-    names = SpeakerNames(folder)
+    names, notations = SpeakerNames(folder), Notations(folder)
     for path in _files(folder):
-        if path.name == FILE_NAME:
+        if path.name in (NAMES_FILE, NOTATION_FILE):
             continue
         if path.stem.lower() in _IGNORED_STEMS or path.name in _SUMMARY_NAMES or not _has_known_suffix(path):
             left_out.append(path)
             continue
         try:
-            transcripts.append(read_transcript(path, names))
+            transcripts.append(read_transcript(path, names, notations))
         except TranscriptError as error:
             failures.append((path, str(error)))
     if not transcripts and failures:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
+from midthought.memory.formats.declared_notation import declared_notation
 from midthought.memory.formats.header_fields import (
     Header,
     ends_transcript,
@@ -65,6 +66,8 @@ def read_rows(
     `keep` turns lines into words without markup, with time marks. `start` rewrites a row so that names and times at its
     start can be recognized.
     """
+    if declared := declared_notation():
+        return declared.read(rows, keep, start)
     rows, repeated = unrolled([_with_usual_time(row) for row in rows])
     rows = [row._replace(mark="#") if _HEADING.match(row.text) else row for row in in_usual_order(rows)]
     rows, after = _without_end(rows)

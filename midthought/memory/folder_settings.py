@@ -1,0 +1,49 @@
+"""YAML files on how the transcripts of a folder are read: `speakers.yaml`, `notation.yaml`. The nearest file counts first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from midthought.config.overrides import read_yaml
+from midthought.errors import SettingsError, TranscriptError
+
+_MAX_BYTES = 4 * 2**20
+
+
+class FolderSettings:
+    """The files `name` in a transcript's folder and the folders above it, up to `top`. `example` completes error messages."""
+
+    def __init__(self, top: Path, name: str, example: str) -> None:
+        self._top = top
+        self._name = name
+        self._remedy = f"write lines such as {example}"
+        self._files: dict[Path, Mapping[str, object]] = {}
+
+    def of(self, path: Path) -> Iterator[tuple[Path, Mapping[str, object]]]:
+        """Yields the files that apply to a transcript with their contents, from `top` down to its own folder.
+
+        Raises TranscriptError if one cannot be read.
+        """
+        folders = [path.parent, *path.parent.parents]
+        reached = folders.index(self._top) + 1 if self._top in folders else 1
+        for folder in reversed(folders[:reached]):
+            if written := self._read(folder / self._name):
+                yield folder / self._name, written
+
+    def error(self, file: Path, problem: str) -> TranscriptError:
+        """Returns the error of a file, with the remedy."""
+        return TranscriptError(f"{file}: {problem}; {self._remedy}")
+
+    def _read(self, path: Path) -> Mapping[str, object]:
+        if path not in self._files:
+            self._files[path] = self._content(path) if path.is_file() else {}
+        return self._files[path]
+
+    def _content(self, path: Path) -> Mapping[str, object]:
+        if path.stat().st_size > _MAX_BYTES:
+            raise self.error(path, f"larger than {_MAX_BYTES >> 20} MiB")
+        try:
+            return read_yaml(path)
+        except SettingsError as error:
+            raise TranscriptError(f"{error}; {self._remedy}") from None
