@@ -29,8 +29,8 @@ _MAX_OTHER_SHARE = 0.01
 """Share of lines that start like turns and were read as text, of the turns, from which on a file is doubtful."""
 _TIME_INSIDE = re.compile(r"\d{1,2}:\d{1,2}(?::\d|\b)|.{0,30}-->")
 _MAX_QUESTIONS_SHARE = 0.7
-_ENDS = (".\n", "!\n", "?\n", "…\n")
-"""Ends of short lines that are whole sentences, such as `Okay.`"""
+_ENDS = (".\n", "!\n", "?\n", "…\n", "、", "،")
+"""Ends of short lines that are whole sentences, such as `Okay.`, and commas after words such as `however`."""
 _NUMBERED_LINE = re.compile(r"\(?\d{1,2}[.)]\s")
 _MAX_NUMBERED_SHARE = 0.3
 _MIN_LIST_ROWS = 20

@@ -61,6 +61,9 @@ _MOST_COMMON = 0.9
 _MIN_LEFT_SHARE = 0.02
 _MAX_MORE_LABELS = 2
 _MAX_MORE_HEADS = 5
+_MIN_SINGLE_WORDS = 40
+_MAX_SINGLE_WORDS = 1.2
+"""Words per cue of captions that show words one by one."""
 
 
 def choose_layout(rows: Sequence[Row]) -> Layout:
@@ -146,13 +149,15 @@ def _with_notation(known: Layout, notation: Notation) -> Layout:
 
 
 def speakers_of(rows: Sequence[Row]) -> Layout:
-    """Returns the lines of captions that name a speaker, as `Name:` or `[NAME]:`."""
+    """Returns the lines of captions that name a speaker, as `Name:` or `[NAME]:`. Cues of single words name none."""
+    num_words = [word_count(row.text) for row in rows]
+    if len(rows) >= _MIN_SINGLE_WORDS and sum(num_words) < _MAX_SINGLE_WORDS * len(rows):
+        return Layout(confidence=0.9)
     candidates = {
         style: found
         for style, found in candidates_of(rows).items()
         if bare_style(style.removeprefix(ODD)) in ("name:", "[name]:")
     }
-    num_words = [word_count(row.text) for row in rows]
     layout = Layout(confidence=0.9)
     for style, found in candidates.items():
         accepted = {} if style.startswith(ODD) else accepted_heads(rows, found, style)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
@@ -13,9 +14,11 @@ from midthought.memory.formats.line_heads import Head
 from midthought.memory.formats.scripts import folded
 from midthought.memory.turns import CLOCK, clock_time
 
+_MARKS = "".join(sign for sign in map(chr, range(0x300, 0xABEE)) if unicodedata.category(sign).startswith("M"))
+"""Signs that combine with the letter before, such as the vowels of Indian scripts."""
 _TOKEN = re.compile(
     r"(?P<tag><[^<>\s,=/]{0,40}[,=/][^<>\s]{0,40}>)|(?P<number>\d+(?:[:.,/]\d+)*)|(?P<blank>\s+)|"
-    r"(?P<word>[^\W\d_](?:\w|[.'’·・@&/_-](?=\w)|[\u0591-\u05c7\u0900-\u0903\u093a-\u094f\u05f3\u05f4]|\"(?=[\u05d0-\u05ea]))*)|(?P<sign>.)",
+    rf"(?P<word>[^\W\d_]\w*(?:(?:[.'’·・@&/_-](?=\w)|[{_MARKS}\u05f3\u05f4]|\"(?=[\u05d0-\u05ea]))\w*)*)|(?P<sign>.)",
     re.DOTALL,
 )
 _SIGNS = {"tag": "<>", "number": "#", "blank": "\t"}

@@ -36,7 +36,7 @@ _MIN_PARAGRAPHS = 0.05
 _MAX_LABEL_WORDS = 8
 _MAX_LABEL_LETTERS = 60
 _MAX_ONCE_WORDS = 3
-_WEAK_SIGNS = frozenset(" .,!?…'’\"“”„«»-–—&/@")
+_WEAK_SIGNS = frozenset(" .,!?…'’\"“”„«»-–—&/@、。､｡،۔؟।॥")
 """Signs that sentences have within, too. A separator without others is weak."""
 _TIME_ALONE = re.compile(rf"\W?{CLOCK}\W?")
 _AROUND_WORDS = ".,;:!?…\"'“”()[]"
