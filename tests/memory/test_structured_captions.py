@@ -1,6 +1,7 @@
 """Captions: labels that are none, lines after a blank line, files without times."""
 
 import pytest
+from read_texts import said
 
 from midthought.memory.formats.line_candidates import Row
 from midthought.memory.formats.line_tokens import tokens_of
@@ -45,3 +46,24 @@ def test_captions_of_one_word_each_are_no_names(read):
     words = " ".join(SENTENCES * 4).split()
     transcript = read(srt([word.capitalize() if n % 7 == 0 else word for n, word in enumerate(words)], 1), "a.srt")
     assert not transcript.is_doubtful and transcript.num_words == len(words)
+
+
+def test_short_lines_after_a_blank_line_within_a_cue_are_words(read):
+    text = "".join(
+        f"0:00:0{n}.000,0:00:0{n + 1}.000\n{line}\n\xa0\nof bells {n}\n\n" for n, line in enumerate(SENTENCES)
+    )
+    transcript = read(text, "a.sbv")
+    assert transcript.num_words == sum(len(line.split()) + 3 for line in SENTENCES) and not transcript.skipped
+
+
+def test_a_caption_file_without_times_is_read_as_text(read):
+    transcript = read("".join(f"{n + 1}\n  \n{line}.\n\n" for n, line in enumerate(SENTENCES)), "a.srt")
+    assert transcript.turns[0].text == " ".join(f"{line}." for line in SENTENCES)
+    assert "no line has the times of a cue" in transcript.doubts[0]
+
+
+def test_subviewer(read):
+    head = "[INFORMATION]\n[TITLE]The bell\n[DELAY]0\n[CD TRACK]0\n[END INFORMATION]\n[SUBTITLE]\n[COLF]&HFFFFFF,[STYLE]bd\n"
+    transcript = read(head + "00:00:02.44,00:00:05.38\nThe bell[br]rang.\n\n00:00:07.00,00:00:08.00\nTwice.\n", "a.sub")
+    assert said(transcript) == [("Unknown Speaker", "The bell rang. Twice.")] and transcript.turns[0].time == "00:00:02"
+    assert dict(transcript.header)["TITLE"] == "The bell" and not transcript.is_doubtful

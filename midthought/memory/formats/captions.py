@@ -11,6 +11,7 @@ from midthought.memory.formats.columns import are_labels
 from midthought.memory.formats.layouts import speakers_of
 from midthought.memory.formats.line_candidates import Layout, Row, share_in_order
 from midthought.memory.formats.line_heads import Head, name_alone
+from midthought.memory.formats.plain_text import read_plain_text
 from midthought.memory.formats.reading import Reading, Skipped, head_of, name_of
 from midthought.memory.formats.registry import transcript_format
 from midthought.memory.formats.scripts import word_count
@@ -25,11 +26,13 @@ _CUE_TIME = re.compile(
 )
 """A line that starts a cue."""
 
+_SUFFIXES = (".srt", ".sbv", ".sub", ".vtt")
 _REMEDY = "give it cues with '{} --> {}' and words"
 _VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s+(?P<name>[^<>]*)>")
 _TAG = re.compile(r"</?(?:b|c|font|i|lang|rt|ruby|u)(?:[.\s][^<>]*)?>|</v>|<\d[\d:.]*>|\{\\[^{}]*\}", re.IGNORECASE)
 _SETTINGS = re.compile(r"\s+[A-Za-z]\w{0,20}:\S*")
-_FILE_FIELD = re.compile(r"(Kind|Language|Title|Region):\s*(.*)")
+_FILE_FIELD = re.compile(r"(Kind|Language|Title|Region):\s*(.*)|\[(?!\d)([A-Z][A-Z0-9 ]{1,20})\]([^\[\]]*|.*,\[.*)")
+"""A field of VTT, or of SubViewer: `[TITLE]The bell`."""
 _DASH = re.compile(r"^\s*(?P<change>>>+|[-–—])\s+")
 _MIN_DASHES_SHARE = 0.1
 _CUE_NUMBER = re.compile(r"^\d{1,9}[.)]?\s*|\s*\(\d{1,15}\)$")
@@ -40,7 +43,6 @@ _OUTSIDE = "not part of a cue"
 _MAX_NAME_WORDS = 2
 """Of the name of a cue, on the line before its times."""
 _MAX_WORDS_OUTSIDE = 40
-_MIN_WORDS_LATER = 4
 _MAX_SHARE_OUTSIDE = 0.05
 _NOTES = ("NOTE", "STYLE", "REGION")
 """First words of the blocks of a VTT file that are no cues."""
@@ -55,7 +57,7 @@ class Cue(NamedTuple):
 
 
 def _has_cues(text: str, suffix: str) -> bool:
-    return bool(_CUE_TIME.search(text if suffix in (".srt", ".vtt", ".sbv") else head_of(text)))
+    return bool(_CUE_TIME.search(text if suffix in _SUFFIXES else head_of(text)))
 
 
 @transcript_format(
@@ -65,11 +67,16 @@ def _has_cues(text: str, suffix: str) -> bool:
     shown_by=lambda text, suffix: text.startswith("WEBVTT"),
 )
 @transcript_format(
-    "SRT", suffixes=(".srt", ".sbv"), remedy=_REMEDY.format("HH:MM:SS,mmm", "HH:MM:SS,mmm"), shown_by=_has_cues
+    "SRT", suffixes=_SUFFIXES[:-1], remedy=_REMEDY.format("HH:MM:SS,mmm", "HH:MM:SS,mmm"), shown_by=_has_cues
 )
 def read_captions(text: str) -> Reading:
     """Ignores notes, styles, numbers and headers between cues. Lines repeated by roll-up captions are read once."""
     cues, lines = _cues(text)
+    if not cues:
+        numberless = (line for line in text.split("\n") if not _CUE_NUMBER.fullmatch(line))
+        return read_plain_text("\n".join(numberless)).doubted(
+            "no line has the times of a cue; it was read as text", 0.1
+        )
     header, skipped = _outside(lines, text.startswith("WEBVTT"))
     title = next((value for key, value in header if key.lower() == "title"), None)
     reading = with_lost_words(read_cues(cues)._replace(title=title, header=header, skipped=skipped), text)
@@ -159,7 +166,7 @@ def _cues(text: str) -> tuple[list[Cue], list[tuple[str, bool]]]:
         elif not line or not (is_vtt or line.strip()):  # a line of blanks does not end a VTT cue
             inside = inside and bool(_CUE_TIME.match(before))  # words may follow a blank first line
         elif inside:
-            cues[-1].lines.append(_TAG.sub("", _BREAK.sub(" ", line)).strip(_BLANKS))
+            cues[-1].lines.append(_cue_line(line))
         elif line.strip() and not line.strip().isdigit():
             later += () if is_vtt else (len(outside),)
             outside.append((line.strip(), in_notes))
@@ -173,18 +180,20 @@ def _cues(text: str) -> tuple[list[Cue], list[tuple[str, bool]]]:
     return [Cue(cue.time, [line for line in cue.lines if line]) for cue in cues], outside
 
 
+def _cue_line(line: str) -> str:
+    """Returns a line of a cue without markup."""
+    return _TAG.sub("", _BREAK.sub(" ", line)).strip(_BLANKS)
+
+
 def _continue(cues: list[Cue], outside: Sequence[tuple[str, bool]], later: list[int], before: str) -> set[int]:
-    """Adds the sentences after a blank line within a cue to it, and returns their numbers among the lines outside of cues;
-    `before` is the line above the next cue."""
+    """Adds the lines after a blank line within a cue to it, and returns their numbers among the lines outside of cues; `before`
+    is the line above the next cue, which may be its name."""
     lines = [(number, outside[number][0]) for number in later]
-    sentences = {
-        number: line for number, line in lines if line != before.strip() and len(line.split()) >= _MIN_WORDS_LATER
-    }
-    is_speech = bool(cues) and 2 * len(sentences) > len(later)
-    if is_speech:
-        cues[-1].lines.extend(sentences.values())
+    words = {number: _cue_line(line) for number, line in lines if line != before.strip()} if cues else {}
+    if words:
+        cues[-1].lines.extend(words.values())
     later.clear()
-    return set(sentences) if is_speech else set()
+    return set(words)
 
 
 def _outside(
@@ -198,7 +207,7 @@ def _outside(
             if rest := line.removeprefix("WEBVTT").strip(" -"):
                 fields.append(("", rest))
         elif (field := _FILE_FIELD.fullmatch(line)) and len(skipped) == 0:
-            fields.append((field[1], field[2]))
+            fields.append((field[1] or field[3], field[2] if field[1] else field[4]))
         else:
             skipped.append(Skipped(line, "note or style" if is_note else _OUTSIDE))
     return tuple(fields), tuple(skipped)
