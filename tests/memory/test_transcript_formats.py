@@ -33,9 +33,9 @@ def write(folder, name: str, text: str):
 
 
 def test_a_registered_format_reads_the_files_with_its_suffix(tmp_path):
-    path = write(tmp_path, "tide.LRC", LYRICS)
+    path = write(tmp_path, "tide.SONG", LYRICS)
     assert read_transcripts(write(tmp_path, "b.txt", "Ann: Yes.\nAnn: No.").parent).left_out == (path,)
-    transcript_format("lyrics", suffixes=(".lrc",), remedy="write '[00:12.00]Ann: words'")(read_lyrics)
+    transcript_format("lyrics", suffixes=(".song",), remedy="write '[00:12.00]Ann: words'")(read_lyrics)
     transcript = read_transcript(path)
     assert (transcript.format, transcript.episode) == ("lyrics", "The Tide Clock")
     assert [(turn.speaker, turn.text) for turn in transcript.turns] == [
@@ -55,20 +55,20 @@ def test_a_format_that_recognizes_its_content_is_asked_before_the_librarys_forma
 
 
 def test_the_remedy_of_a_registered_format_is_part_of_the_error(tmp_path):
-    @transcript_format("empty", suffixes=(".lrc",), remedy="write '[00:12.00]Ann: words'")
+    @transcript_format("empty", suffixes=(".song",), remedy="write '[00:12.00]Ann: words'")
     def read_nothing(text: str) -> Reading:
         raise ValueError("it has no line of words")
 
-    with pytest.raises(TranscriptError, match=r"a\.lrc: it has no line of words; write '\[00:12\.00\]Ann: words'"):
-        read_transcript(write(tmp_path, "a.lrc", LYRICS))
+    with pytest.raises(TranscriptError, match=r"a\.song: it has no line of words; write '\[00:12\.00\]Ann: words'"):
+        read_transcript(write(tmp_path, "a.song", LYRICS))
 
 
 def test_an_error_in_a_registered_reader_names_the_file_and_the_format(tmp_path):
-    @transcript_format("wrong", suffixes=(".lrc",), remedy="…")
+    @transcript_format("wrong", suffixes=(".song",), remedy="…")
     def read_wrongly(text: str) -> Reading:
         return {}[text]
 
-    path = write(tmp_path, "a.lrc", LYRICS)
+    path = write(tmp_path, "a.song", LYRICS)
     with pytest.raises(KeyError) as caught:
         read_transcripts(tmp_path)
     assert caught.value.__notes__ == [
@@ -77,13 +77,13 @@ def test_an_error_in_a_registered_reader_names_the_file_and_the_format(tmp_path)
 
 
 def test_a_second_registration_replaces_the_first_and_the_last_one_has_the_suffix(tmp_path):
-    path = write(tmp_path, "a.lrc", LYRICS)
+    path = write(tmp_path, "a.song", LYRICS)
     for title in ("first", "second"):
-        transcript_format("lyrics", suffixes=(".lrc",), remedy="…")(
+        transcript_format("lyrics", suffixes=(".song",), remedy="…")(
             lambda text, title=title: Reading(title, [Segment("Ann", "Yes.")])
         )
     assert read_transcript(path).episode == "second"
-    transcript_format("other", suffixes=(".lrc",), remedy="…")(read_lyrics)
+    transcript_format("other", suffixes=(".song",), remedy="…")(read_lyrics)
     assert read_transcript(path).format == "other"
 
 
@@ -93,13 +93,13 @@ def test_a_second_registration_replaces_the_first_and_the_last_one_has_the_suffi
         ("Markdown", (), "transcript format 'Markdown' is built in; register yours under another name"),
         (
             "lyrics",
-            ("lrc",),
-            r"transcript format 'lyrics': write the suffix 'lrc' in lower case with a dot, as '\.lrc'",
+            ("song",),
+            r"transcript format 'lyrics': write the suffix 'song' in lower case with a dot, as '\.song'",
         ),
         (
             "lyrics",
-            (".LRC",),
-            r"transcript format 'lyrics': write the suffix '\.LRC' in lower case with a dot, as '\.lrc'",
+            (".SONG",),
+            r"transcript format 'lyrics': write the suffix '\.SONG' in lower case with a dot, as '\.song'",
         ),
     ],
 )
@@ -115,7 +115,7 @@ def test_a_new_file_in_the_folder_of_formats_is_found(tmp_path, monkeypatch):
         "lyrics.py",
         "from midthought.memory.formats.reading import Reading\n"
         "from midthought.memory.formats.registry import transcript_format\n"
-        "@transcript_format('lyrics', suffixes=('.lrc',), remedy='…')\n"
+        "@transcript_format('lyrics', suffixes=('.song',), remedy='…')\n"
         "def read_lyrics(text): return Reading('found', [])\n",
     )
     monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])

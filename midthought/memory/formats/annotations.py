@@ -1,4 +1,4 @@
-"""Timed annotations of programs: ELAN (.eaf), Transcriber (.trs), Praat's TextGrid in its long form; XML of video services.
+"""Timed annotations of programs: ELAN (.eaf), Transcriber (.trs), Praat's TextGrid; XML of video services.
 
 The markup is scanned for its tags, in linear time, so that entities and nesting cost nothing.
 """
@@ -6,11 +6,12 @@ The markup is scanned for its tags, in linear time, so that entities and nesting
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from midthought.memory.formats.captions import Cue, read_cues
 from midthought.memory.formats.reading import Reading, name_of
 from midthought.memory.formats.registry import transcript_format
+from midthought.memory.formats.tiers import Annotation, spoken_tiers
 from midthought.memory.formats.timed_text import elements
 from midthought.memory.markup import unescape
 from midthought.memory.turns import clock_time
@@ -24,10 +25,8 @@ _GRID_FIELD = re.compile(
 )
 
 
-class _Annotation(NamedTuple):
-    seconds: float
-    speaker: str
-    words: str
+_GRID_VALUE = re.compile(r'"(?:[^"]|"")*"|(?<!\S)-?\d[\d.]{0,20}(?!\S)')
+_TIERS = ('"IntervalTier"', '"TextTier"')
 
 
 @transcript_format(
@@ -41,7 +40,7 @@ def read_timed_xml(text: str) -> Reading:
     Transcriber's turn."""
     slots: dict[str, float] = {}
     names: dict[str, str] = {}
-    found: list[_Annotation] = []
+    found: list[Annotation] = []
     tiers: set[str] = set()
     speaker, seconds, tier, parts = "", 0.0, "", set[str]()
     for tag, attributes, after in elements(text):
@@ -59,16 +58,16 @@ def read_timed_xml(text: str) -> Reading:
             if tag == "turn":
                 speaker = ", ".join(names.get(each) or each for each in attributes.get("speaker", "").split())
             seconds = _number(attributes.get("starttime") or attributes.get("time", ""))
-            found.append(_Annotation(seconds, speaker, words))
+            found.append(Annotation(seconds, speaker, words))
         elif tag == "alignable_annotation":
             seconds = slots.get(attributes.get("time_slot_ref1", ""), seconds)
         elif tag == "annotation_value" and words and tier not in parts:  # else: the words of that tier, again
             tiers.add(tier)
-            found.append(_Annotation(seconds, speaker, words))
+            found.append(Annotation(seconds, speaker, words))
         elif tag == "text" and "start" in attributes:
-            found.append(_Annotation(_number(attributes["start"]), "", words))
+            found.append(Annotation(_number(attributes["start"]), "", words))
         elif tag == "p" and "t" in attributes:
-            found.append(_Annotation(_number(attributes["t"]) / 1000, "", words))
+            found.append(Annotation(_number(attributes["t"]) / 1000, "", words))
         elif tag in ("s", "/s", "event", "who", "comment", "background") and found:
             found[-1] = found[-1]._replace(words=f"{found[-1].words} {words}".strip())
     return _read(found)
@@ -77,25 +76,47 @@ def read_timed_xml(text: str) -> Reading:
 @transcript_format(
     "TextGrid",
     suffixes=(".textgrid",),
-    remedy="save it in Praat as a text file, not as a short text file",
+    remedy="save it in Praat as a text file",
     shown_by=lambda text, suffix: bool(_GRID.match(text[:200])),
 )
 def read_text_grid(text: str) -> Reading:
-    """Each interval with words is a cue; its tier's name is the speaker."""
-    speaker, seconds = "", 0.0
-    found: list[_Annotation] = []
+    """Each interval with words is a cue; its tier's name is the speaker. A tier with the words or the sounds of another one is
+    skipped."""
+    found = list(_long_grid(text)) or list(_short_grid(text))
+    kept, skipped = spoken_tiers(found)
+    return _read(kept)._replace(skipped=skipped)
+
+
+def _long_grid(text: str) -> Iterator[Annotation]:
+    tier, seconds = "", 0.0
     for field in _GRID_FIELD.finditer(text):
         written = (field["text"] or "").replace('""', '"')
         if field["key"] == "name":
-            speaker = written
+            tier = written
         elif field["key"] == "xmin":
             seconds = _number(field["number"] or "")
         elif words := " ".join(written.split()):
-            found.append(_Annotation(seconds, speaker, words))
-    return _read(found)
+            yield Annotation(seconds, tier, words)
 
 
-def _read(found: list[_Annotation]) -> Reading:
+def _short_grid(text: str) -> Iterator[Annotation]:
+    """Praat's short text file has the values of the long one without their names."""
+    values = [match.group() for match in _GRID_VALUE.finditer(text)]
+    kind = tier = ""
+    for place, value in enumerate(values):
+        if value in _TIERS and not kind.startswith("name"):
+            kind = f"name {value}"
+        elif kind.startswith("name"):
+            kind, tier = kind.removeprefix("name "), _unquoted(value)
+        elif kind == _TIERS[0] and value[0] == '"' and (words := " ".join(_unquoted(value).split())):
+            yield Annotation(_number(values[place - 2]), tier, words)
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1].replace('""', '"')
+
+
+def _read(found: list[Annotation]) -> Reading:
     """Returns the turns in the order of time. Tiers of single words or codes are reported."""
     found = [each for each in sorted(found, key=lambda each: each.seconds) if each.words]
     names = {speaker: name_of(speaker) for speaker in {each.speaker for each in found}}
