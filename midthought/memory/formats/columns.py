@@ -23,6 +23,12 @@ _NUMBER = re.compile(rf"\s*(?:\d+(?:\.\d+)?|{CLOCK})\s*")
 _NAMES_SPEAKERS = re.compile(
     r"(?i)speak|talker|spreche|locut|habla|falant|parlant|орящ|спикер|actor|person|who\b|who_|party|话|話|发言|發言|화자|참석|المتحدث|דובר"
 )
+_TEXT_WORD = re.compile(
+    r"(?:caption|dialog|dialogue|sentence|speech|subtitle|text|transcript|transcription|utterance)s?|words"
+)
+_WORDS = re.compile(r"[a-z]+")
+_COUNTS = [["id"], ["index"], ["number"], ["no"], ["row"], ["episode"], ["season"], ["year"]]
+"""Last words of headings whose numbers go up and are no times."""
 _NO_SPEAKERS = frozenset({
     "category", "confidence", "emotion", "event", "id", "intent", "kind", "label", "lang", "language", "model",
     "sentiment", "source", "state", "status", "topic", "type",
@@ -38,18 +44,30 @@ def columns_of(rows: Sequence[Sequence[object]], headings: Sequence[str] = ()) -
     if len(rows) < _MIN_ROWS or len({len(row) for row in rows}) > 1:
         return {}
     columns = [[str(cell) for cell in column] for column in zip(*rows, strict=True)]
-    words = [0.0 if _are_numbers(column) else sum(map(_num_words, column)) / len(rows) for column in columns]
+    words = [0.0 if are_numbers(column) else sum(map(_num_words, column)) / len(rows) for column in columns]
     if not words or max(words) < _MIN_WORDS:
         return {}
-    names = {words.index(max(words)): "text"}
+    texts = [number for number, heading in enumerate(headings[: len(columns)]) if names_text(heading)] or range(
+        len(words)
+    )
+    names = {max((number for number in texts), key=lambda number: words[number]): "text"}
     named = [number for number, heading in enumerate(headings[: len(columns)]) if names_speakers(heading)]
     labels = [number for number in named if number not in names and _recur(columns[number])]
     others = [number for number, column in enumerate(columns) if number not in names and _recur(column)]
     labels = labels or [number for number in others if are_labels(columns[number])] or others
     if labels:
         names[max(labels, key=lambda number: _label_share(columns[number]))] = "speaker"
+    counted = {
+        number
+        for number, heading in enumerate(headings[: len(columns)])
+        if _WORDS.findall(heading.lower())[-1:] in _COUNTS
+    }
     for number, column in enumerate(columns):
-        if number not in names and _are_numbers(column) and _go_up([cell for cell in column if cell.strip()]):
+        if (
+            number not in {*names, *counted}
+            and are_numbers(column)
+            and _go_up([cell for cell in column if cell.strip()])
+        ):
             free = [name for name in ("start", "end") if name not in names.values()]
             names |= {number: free[0]} if free else {}
     return names
@@ -75,6 +93,11 @@ def speaker_key(entries: Sequence[Mapping[str, Any]]) -> str | None:
 def names_speakers(key: str) -> bool:
     """Whether a key or heading says, in one of several languages, that its values are speakers."""
     return is_role(key) or bool(_NAMES_SPEAKERS.search(key))
+
+
+def names_text(key: str) -> bool:
+    """Whether a word of a key or heading, such as `raw_sentence`, says that its values are text."""
+    return any(map(_TEXT_WORD.fullmatch, _WORDS.findall(re.sub(r"(?<=[a-z])(?=[A-Z])", " ", key).lower())))
 
 
 def are_labels(values: Sequence[str]) -> bool:
@@ -110,7 +133,8 @@ def _num_words(cell: str) -> float:
     return len(cell.split()) + sum(map(is_unspaced, cell)) / 2
 
 
-def _are_numbers(column: Sequence[str]) -> bool:
+def are_numbers(column: Sequence[str]) -> bool:
+    """Whether all cells that are not empty have numbers or times."""
     return all(_NUMBER.fullmatch(cell) or not cell.strip() for cell in column)
 
 
@@ -121,4 +145,6 @@ def _go_up(cells: Sequence[str]) -> bool:
     ):
         return False  # numbers of rows
     pairs = [(before, after) for before, after in pairwise(numbers) if len(before) == len(after)]
-    return bool(pairs) and sum(before <= after for before, after in pairs) >= 0.9 * len(pairs)
+    return 2 * sum(before < after for before, after in pairs) > len(pairs) and sum(
+        before <= after for before, after in pairs
+    ) >= 0.9 * len(pairs)

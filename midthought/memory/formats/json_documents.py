@@ -10,6 +10,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from midthought.memory.formats.columns import names_speakers, speaker_key, text_key
+from midthought.memory.formats.entry_doubts import entry_doubts, text_doubts
+from midthought.memory.formats.entry_texts import first_language, tidied
 from midthought.memory.formats.json_entries import (
     Entry,
     Time,
@@ -26,7 +28,7 @@ from midthought.memory.formats.json_entries import (
 )
 from midthought.memory.formats.json_leftovers import leftover_doubts
 from midthought.memory.formats.json_repair import parsed
-from midthought.memory.formats.json_texts import longest_text, read_text, turns_within
+from midthought.memory.formats.json_texts import labelled_lines, longest_text, read_text, turns_within
 from midthought.memory.formats.line_candidates import share_in_order
 from midthought.memory.formats.reading import Reading, Skipped
 from midthought.memory.formats.registry import transcript_format
@@ -58,6 +60,8 @@ class _Candidate(NamedTuple):
     """The unknown key that was taken for the text."""
     are_articles: bool
     """Whether most entries have a title of their own."""
+    num_without_words: int
+    """Entries with a speaker and a time that have no text."""
 
     def rank(self) -> tuple[bool, bool, int]:
         return self.named >= 0.5, self.timed >= 0.5, -self.num_entries
@@ -92,14 +96,18 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
     title, header = _fields(document)
     best = _best(candidates)
     if best is None:
-        full = text_of(folded_keys(document)) if isinstance(document, dict) else ""
+        folded = folded_keys(document) if isinstance(document, dict) else {}
+        full = text_of(folded)
+        doubts = (*doubts, *text_doubts(full, is_named=any(map(folded.get, _FULL_TEXTS)))) if full else doubts
         if not full and isinstance(document, dict) and (key := longest_text(document)):
             full, doubts = document[key], (*doubts, f"the value of {key!r} is taken for the text")
         if not full:
             raise ValueError(_refusal(document))
         return _with_fields(read_text(full), title, header, doubts)
     said = [segment.text for segment in best.segments if segment.text]
-    if len(said) == 1 and (turns := turns_within(said[0])):
+    is_bare = best.named == best.timed == 0
+    lines = "\n\n".join(said)
+    if turns := turns_within(lines) if len(said) == 1 else labelled_lines(lines) if is_bare else None:
         return _with_fields(turns, title, header, doubts)
     confidence = (
         0.97 if best.named >= 0.5 and best.timed >= 0.5 else 0.9 if best.timed >= 0.5 or best.named >= 0.5 else 0.8
@@ -110,7 +118,7 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
         doubts = (*doubts, "its entries have titles, as articles have, not turns")
     if best.text_key and min(best.named, best.timed) < 0.5:
         doubts = (*doubts, f"the values of {best.text_key!r} are taken for the text")
-    doubts = (*doubts, *leftover_doubts(document, best.segments))
+    doubts = (*doubts, *leftover_doubts(document, best.segments), *entry_doubts(best.segments, best.num_without_words))
     order = share_in_order([segment.time for segment in best.segments if segment.time])
     if order < 0.95:
         doubts = (*doubts, f"{1 - order:.0%} of the times go back")
@@ -120,10 +128,15 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
         for other in others
         if best.path[: len(other.path)] != other.path
     )
-    return Reading(title, best.segments, header, skipped, round(max(0.05, confidence - 0.3 * len(doubts)), 3), doubts)
+    return Reading(
+        title, tidied(best.segments), header, skipped, round(max(0.05, confidence - 0.3 * len(doubts)), 3), doubts
+    )
 
 
 def _refusal(document: object) -> str:
+    entries = [folded_keys(entry) for _, parts in entry_lists(document) for part in parts for entry in part]
+    if sum(bool(speaker_of(entry) and start_of(entry)) for entry in entries) >= _MIN_ENTRIES:
+        return "its entries say who speaks when, but have no words"
     if isinstance(document, list):
         return "the entries of the list are not all objects"
     if isinstance(document, dict):
@@ -174,7 +187,10 @@ def _candidates(document: object) -> list[_Candidate]:
         if key:
             entries = [[{**entry, "speaker": entry.get(key)} for entry in part] for part in entries]
         text = None if any(text_of(entry) or words_of(entry) for entry in every) else text_key(every)
-        if text and len(every) >= _MIN_ENTRIES and any(speaker_of(entry) or start_of(entry) for entry in every):
+        language = first_language(every) if text else None
+        text = language or text
+        is_turn = language or any(speaker_of(entry) or start_of(entry) for entry in every)
+        if text and len(every) >= _MIN_ENTRIES and is_turn:
             entries = [[{**entry, "text": entry.get(text)} for entry in part] for part in entries]
         segments = _segments(_merged(entries), names, spans, begins=path[-1:] == ("content",))
         said = [segment for segment in segments if segment.text]
@@ -183,9 +199,10 @@ def _candidates(document: object) -> list[_Candidate]:
             named = sum(segment.speaker is not None for segment in said) / len(said)
             timed = sum(segment.time is not None for segment in said) / len(said)
             are_articles = 2 * sum(bool(each.get("title") or each.get("headline")) for each in every) > len(every) > 1
-            found.append(
-                _Candidate(path, segments, num_words, sum(map(len, parts)), named, timed, key, text, are_articles)
-            )
+            num_empty = sum(not spoken(e) and bool(speaker_of(e) and start_of(e)) for e in every)
+            text = None if language else text
+            size = sum(map(len, parts))
+            found.append(_Candidate(path, segments, num_words, size, named, timed, key, text, are_articles, num_empty))
     return found
 
 
@@ -244,7 +261,8 @@ def _merged(parts: Sequence[Sequence[Entry]]) -> list[Entry]:
     if is_named[-1] and not any(is_named[:-1]) and _repeats(said[-1], said[:-1]):
         return list(parts[-1])
     starts = [[time.value for entry in part if (time := start_of(entry))] for part in parts]
-    overlap = all(starts) and any(after[0] < before[-1] for before, after in pairwise(starts))
+    are_channels = all(len({speaker_of(entry) for entry in part}) < 2 for part in parts)  # else: several transcripts
+    overlap = are_channels and all(starts) and any(after[0] < before[-1] for before, after in pairwise(starts))
     if not overlap or len(parts) > _MAX_CHANNELS:
         return [entry for part in parts for entry in part]
     channels = [{"speaker": f"Channel {number}", **entry} for number, part in enumerate(parts) for entry in part]
@@ -318,8 +336,8 @@ def _unit(entries: Sequence[Entry]) -> float:
             starts.append((start.value, num_words))
             if end and end.unit is None:
                 spans.append((start.value, end.value, num_words))
-    if not spans and len(starts) > 1:
-        spans = [(starts[0][0], starts[-1][0], sum(num_words for _, num_words in starts[:-1]))]
+    if not spans:
+        spans = [(start, after, num_words) for (start, num_words), (after, _) in pairwise(starts)]
     return unit_of(spans)
 
 

@@ -50,6 +50,8 @@ _PAIRS = (
     ("question", "answer"), ("q", "a"), ("frage", "antwort"), ("pregunta", "respuesta"), ("domanda", "risposta"),
     ("pergunta", "resposta"), ("вопрос", "ответ"), ("问", "答"), ("質問", "回答"), ("질문", "답변"),
 )  # fmt: skip
+_ASKERS = (("asker", "askedby", "questioner", "interviewer"), ("responder", "answeredby", "answerer", "interviewee"))
+"""Keys of those who ask and answer."""
 _FIRST_KEYS = ("alternatives", "nbest", "hypotheses")
 """Lists of alternative readings, the best one first."""
 _START_KEYS: dict[str, float | None] = {
@@ -57,13 +59,14 @@ _START_KEYS: dict[str, float | None] = {
     "startoffset": None, "datastart": None, "startsec": 1, "startsecs": 1, "startseconds": 1, "starttimeseconds": 1,
     "startms": 1e-3, "starttimems": 1e-3, "startmilliseconds": 1e-3, "tstartms": 1e-3, "offsetmilliseconds": 1e-3,
     "timestampms": 1e-3, "startinms": 1e-3, "offsetinticks": 1e-7, "offset": None, "timestamp": None, "timestamps": None,
-    "toffsetms": 1e-3,
+    "toffsetms": 1e-3, "startat": None, "beginat": None, "begintime": None,
 }  # fmt: skip
 """Keys and the length of their unit in seconds, None if the key does not say it."""
 _END_KEYS: dict[str, float | None] = {
     "endtime": None, "end": None, "endts": None, "to": None, "stop": None, "endoffset": None, "dataend": None, "endsec": 1,
-    "endseconds": 1, "endms": 1e-3, "endtimems": 1e-3, "endmilliseconds": 1e-3,
+    "endat": None, "endseconds": 1, "endms": 1e-3, "endtimems": 1e-3, "endmilliseconds": 1e-3,
 }  # fmt: skip
+_DAYS = re.compile(r"0 days ")
 _ISO = re.compile(r"PT(?:(\d{1,4})H)?(?:(\d{1,5})M)?(?:(\d{1,7}(?:\.\d{1,9})?)S)?")
 _SECONDS_PER_WORD = 0.4
 _MAX_SECONDS_PER_WORD = 40.0
@@ -99,7 +102,10 @@ def paired(entry: Entry) -> list[Entry]:
     for keys in _PAIRS:
         said = [entry.get(key) for key in keys]
         if all(isinstance(text, str) and text.strip() for text in said):
-            return [{"speaker": key.capitalize(), "text": text} for key, text in zip(keys, said, strict=True)]
+            written = [next((entry[key] for key in names if isinstance(entry.get(key), str)), "") for names in _ASKERS]
+            labels = written if all(map(str.strip, written)) else [key.capitalize() for key in keys]
+            turns: list[Entry] = [{"speaker": label, "text": text} for label, text in zip(labels, said, strict=True)]
+            return [{key: entry[key] for key in _START_KEYS if key in entry} | turns[0], turns[1]]
     return [entry]
 
 
@@ -161,7 +167,9 @@ def _name_under(key: str, entry: Entry, names: Mapping[str, str] | None) -> str 
         return name
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**9:
         return f"Speaker {value}"
-    return " ".join(without_unusable_characters(value).split()) or None if isinstance(value, str) else None
+    return (
+        " ".join(without_unusable_characters(value).split()).rstrip(" :：") or None if isinstance(value, str) else None
+    )
 
 
 def start_of(entry: Entry) -> Time | None:
@@ -203,6 +211,7 @@ def _time(value: object, unit: float | None) -> Time | None:
 
 
 def _written_time(text: str, unit: float | None) -> Time | None:
+    text = _DAYS.sub("", text)
     if re.fullmatch(CLOCK, text):
         hours, minutes, seconds = (clock_time(text) or "0:0:0").split(":")
         fraction = re.search(r"[.,](\d{1,9})$", text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from midthought.memory.formats.entry_texts import names_translation
 from midthought.memory.formats.scripts import is_diarization_label
 from midthought.memory.turns import Segment
 
@@ -26,7 +27,7 @@ def leftover_doubts(document: object, segments: Sequence[Segment]) -> list[str]:
     read = {word for segment in segments for word in _words(segment.text)}
     others: dict[str, set[str]] = {}
     for key, text in found:
-        if len(text.split()) >= _MIN_TEXT_WORDS and (missing := _words(text) - read):
+        if len(text.split()) >= _MIN_TEXT_WORDS and not names_translation(key) and (missing := _words(text) - read):
             others.setdefault(key, set()).update(missing)
     missing = set().union(*others.values())
     is_named = any(segment.speaker for segment in segments)

@@ -21,6 +21,12 @@ def turns_within(text: str) -> Reading | None:
     return lines if len({segment.speaker for segment in lines.segments}) > 1 else None
 
 
+def labelled_lines(text: str) -> Reading | None:
+    """Returns the turns of lines; None if they name less than two speakers."""
+    lines = read_plain_text(text)
+    return lines if len({segment.speaker for segment in lines.segments if segment.speaker}) > 1 else None
+
+
 def read_text(text: str) -> Reading:
     """Returns the turns of a text, or all of it as one segment without a speaker."""
     lines = read_plain_text(text) if "\n" in text else turns_within(text)

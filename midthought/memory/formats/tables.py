@@ -7,12 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from midthought.memory.formats.columns import are_labels, columns_of, names_speakers
+from midthought.memory.formats.columns import are_labels, are_numbers, columns_of, names_speakers, names_text
 from midthought.memory.formats.json_documents import read_document
 from midthought.memory.formats.json_entries import folded_keys, paired, speaker_of, start_of, text_of
+from midthought.memory.formats.line_heads import is_label
 from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.registry import transcript_format
-from midthought.memory.formats.scripts import ends_sentence
+from midthought.memory.formats.scripts import ends_sentence, word_count
 from midthought.memory.markup import unescape
 
 _MAX_HEADING_WORDS = 4
@@ -23,9 +24,13 @@ _FEW = 0.15
 """Share of rows without a speaker below which their speakers may have been forgotten."""
 _NOTE = re.compile(r"\s*[(\[][^()\[\]]*[)\]]\s*")
 _QUOTED = re.compile(r'(?:^|[\t\n])"')
-_MAX_COLUMN_LETTERS = 30
+_MAX_COLUMN_LETTERS = 50
 _HEAD_LETTERS = 20_000
+_MIN_SENTENCE_WORDS = 6
+"""Words per cell of a column of sentences."""
 _DELIMITERS = ",\t;|"
+_MAX_CELL_LETTERS = 1 << 28
+csv.field_size_limit(_MAX_CELL_LETTERS)
 _SUFFIXES = (".csv", ".tsv")
 
 
@@ -80,6 +85,7 @@ def _has_columns(start: str, sign: str) -> bool:
 )
 def read_table(text: str) -> Reading:
     """Each row is an entry; an empty speaker is the one before. Columns without a known name are found by their values."""
+    text = _without_remark(text)
     head = text[:500].split("\n", 1)[0]
     sign = max(
         _DELIMITERS,
@@ -92,22 +98,45 @@ def read_table(text: str) -> Reading:
     if len(paired(folded_keys(dict.fromkeys(names, "x")))) > 1:
         return read_document([dict(zip(names, row, strict=False)) for row in rows[1:]])
     known = folded_keys(dict.fromkeys(filter(None, names), "1"))
-    has_names = bool(names and (speaker_of(known) or start_of(known) or _are_headings(rows)))
-    found = columns_of(rows[has_names:], names if has_names else ())
+    has_names = bool(names and (speaker_of(known) or start_of(known) or _are_headings(rows) or _names_numbers(rows)))
+    given = names if has_names else [""] * len(rows[0])
+    found = columns_of(rows[has_names:], given)
     if not found:
         raise ValueError("its first line has no column for the text")
-    given = names if has_names else [""] * len(rows[0])
     chosen = [name if name and _is_known(name) else found.get(place, name) for place, name in enumerate(given)]
-    chosen[next(place for place, name in found.items() if name == "text")] = "text"
+    text_place = next(place for place, name in found.items() if name == "text")
+    chosen[text_place] = "text"
     reading = read_document(_entries(rows[has_names:], chosen))
-    place = next((place for place, name in found.items() if name == "speaker"), None)
-    if (
-        place is not None
-        and not are_labels([row[place] for row in rows[has_names:]])
-        and not names_speakers(given[place])
-    ):
-        reading = reading.doubted(f"the values of column {place + 1} are taken for the speakers", 0.4)
-    return reading.doubted("which column has the text follows from its words, not from a name", 0.1)
+    label = next((place for place, name in found.items() if name == "speaker"), None)
+    labels = [row[label] for row in rows[has_names:]] if label is not None else []
+    are_shaped = are_labels(labels) and (has_names or all(map(is_label, set(labels))))
+    is_named = any(map(names_speakers, given)) or any(speaker_of(folded_keys({name: "x"})) for name in given)
+    if label is not None and not are_shaped and not names_speakers(given[label]):
+        return reading.doubted(f"the values of column {label + 1} are taken for the speakers", 0.5)
+    texts = [row[text_place] for row in rows]
+    are_sentences = 2 * sum(map(ends_sentence, texts)) > len(texts)
+    are_long = sum(map(word_count, texts)) >= _MIN_SENTENCE_WORDS * len(texts)
+    is_plain = are_shaped or "start" in found.values() or (are_sentences and are_long)
+    if is_named or names_text(given[text_place]) or (not has_names and is_plain):
+        return reading.doubted("which column has the text follows from its words, not from a name", 0.1)
+    return reading.doubted("no column is named as one of speakers or of text; the one with the most words is read", 0.4)
+
+
+def _without_remark(text: str) -> str:
+    """Returns the text without a first line that has only one cell, above a line of the columns' names."""
+    first, _, rest = text.partition("\n")
+    cells = first.split("\t")
+    return (
+        rest
+        if len(cells) > _MAX_LINE_COLUMNS and not any(cells[1:]) and len(_names(rest.split("\n")[0], "\t")) > 1
+        else text
+    )
+
+
+def _names_numbers(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a column has numbers only, but for the first row."""
+    columns = zip(*(row for row in rows if len(row) == len(rows[0])), strict=True)
+    return any(any(map(str.isalpha, column[0])) and any(column[1:]) and are_numbers(column[1:]) for column in columns)
 
 
 def has_speech(names: Sequence[str]) -> bool:
@@ -158,7 +187,8 @@ def _unwritten(entries: Sequence[Mapping[str, str]]) -> bool:
     """Whether empty speakers may not mean the one before: they are few, or a label is written again after them, without a
     change."""
     folded = [folded_keys(entry) for entry in entries]
-    labels = [speaker_of(entry) for entry in folded if not _NOTE.fullmatch(text_of(entry))]
+    spoken = [entry for entry in folded if (text := text_of(entry).strip()) and not _NOTE.fullmatch(text)]
+    labels = list(map(speaker_of, spoken))
     if 0 < sum(not label for label in labels) < _FEW * len(labels):
         return True
     again = changed = 0

@@ -1,0 +1,56 @@
+"""Signs that entries with speakers, times and texts are no turns of one conversation: each is reported as a sentence."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+from midthought.memory.formats.scripts import is_role, word_count
+from midthought.memory.turns import UNKNOWN_SPEAKER, Segment, clock_seconds
+
+_CODE = re.compile(r"(?=\S*[\d_/=%])[\x21-\x7e]{2,}")
+_MIN_TURNS = 4
+_MIN_WORDS = 5
+_MANY_LABELS = 25
+_MIN_RESTARTS = 2
+_START_SHARE = 0.1
+
+
+def entry_doubts(segments: Sequence[Segment], num_without_words: int) -> list[str]:
+    """Returns the sentences. `num_without_words`: entries with a speaker and a time that have no text."""
+    texts = [segment.text for segment in segments if segment.text.strip()]
+    labels = Counter(each.speaker for each in segments if each.speaker and each.speaker != UNKNOWN_SPEAKER)
+    doubts = []
+    if len(labels) > _MANY_LABELS and 3 * len(labels) > labels.total():
+        doubts.append(f"{len(labels)} speaker labels for {labels.total()} entries")
+    elif labels.total() == len(labels) >= _MIN_TURNS and not all(map(is_role, labels)):
+        doubts.append("every speaker label occurs once")
+    codes = [text for text in texts if _CODE.fullmatch(text.strip())]
+    if len(codes) >= _MIN_TURNS and 2 * len(codes) > len(texts):
+        doubts.append(f"{len(codes)} of {len(texts)} texts are no words, such as {codes[0][:30]!r}")
+    num_words = sum(map(word_count, texts))
+    has_more = labels or any(segment.time for segment in segments)
+    if num_words < _MIN_WORDS and not has_more:
+        doubts.append(f"its text has {num_words} words")
+    if num_without_words >= _MIN_TURNS and num_without_words > len(texts):
+        doubts.append(f"{num_without_words} entries have a speaker and no words")
+    if (num := _num_restarts(segments)) >= _MIN_RESTARTS:
+        doubts.append(f"its times start again {num} times, as in several transcripts")
+    return doubts
+
+
+def text_doubts(text: str, *, is_named: bool) -> tuple[str, ...]:
+    """Returns a sentence about the only text of a document that may be a title or a path. `is_named`: its key says that it is a
+    transcript."""
+    if _CODE.fullmatch(text.strip()):
+        return (f"its text is no words: {text.strip()[:30]!r}",)
+    num_words = word_count(text)
+    return () if is_named or num_words >= _MIN_WORDS else (f"its text has {num_words} words",)
+
+
+def _num_restarts(segments: Sequence[Segment]) -> int:
+    """Returns how often a time near the start follows a later one."""
+    times = [clock_seconds(segment.time) for segment in segments if segment.time]
+    return sum(after < min(before, _START_SHARE * max(times)) for before, after in pairwise(times))

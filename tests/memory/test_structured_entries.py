@@ -1,0 +1,126 @@
+"""Tables and JSON: columns and keys of known and unknown names, entries that are no turns of one conversation."""
+
+import json
+
+import pytest
+from read_texts import said
+
+from midthought.errors import TranscriptError
+
+TURNS = [
+    ("Ann Lee", "So the bell rang at three, and nobody was there."), ("Bob Reece", "I think that is right: the clock was fast."),
+    ("Ann Lee", "We had no idea, and what did you do?"), ("Bob Reece", "It cost five dollars, and took two days."),
+    ("Ann Lee", "That is the tide clock in the hall."), ("Bob Reece", "Nobody went out for three weeks after that."),
+]  # fmt: skip
+
+
+def csv(head, *columns):
+    rows = [
+        ",".join(f'"{cell}"' if "," in str(cell) else str(cell) for cell in row) for row in zip(*columns, strict=True)
+    ]
+    return "\n".join(([head] if head else []) + rows) + "\n"
+
+
+NAMES, TEXTS = zip(*TURNS, strict=True)
+
+
+def test_a_table_without_a_column_named_as_text_or_speakers_is_doubtful(read):
+    titles = [f"The bell of the tide clock, part {n}" for n in range(6)]
+    levels = ["h", "m", "h", "l", "h", "m"]
+    for head, columns in {
+        "year,title": (range(1990, 1996), titles),
+        ",SIT,CON": (titles, levels, levels[::-1]),
+    }.items():
+        transcript = read(csv(head, *columns), "a.csv")
+        assert transcript.is_doubtful, head
+        assert "title" not in transcript.turns[0].text  # the name of a column is no speech
+
+
+@pytest.mark.parametrize("head", ["episode_id,Amazon Transcript", "row,raw_sentence", "n,speechText"])
+def test_a_word_of_a_heading_names_the_text(read, head):
+    transcript = read(csv(head, [1, 3, 4, 6, 7, 9], TEXTS), "a.csv")
+    assert said(transcript) == [("Unknown Speaker", " ".join(TEXTS))] and not transcript.is_doubtful
+
+
+def test_a_line_of_sentences_and_its_number_without_headings(read):
+    transcript = read(csv("", range(6), TEXTS), "a.csv")
+    assert said(transcript) == [("Unknown Speaker", " ".join(TEXTS))] and not transcript.is_doubtful
+
+
+def test_a_remark_above_the_names_of_the_columns(read):
+    rows = "\n".join(f"{name}\t{n}\t{n + 1}\t{text}\t" for n, (name, text) in enumerate(TURNS))
+    text = (
+        f"See our site for more.\t\t\t\t\nSpeaker\tStart time (seconds after the bell)\tEnd time\tText\tNote\n{rows}\n"
+    )
+    assert said(read(text, "a.tsv")) == TURNS
+
+
+def test_long_cells(read):
+    transcript = read(csv("speaker,text", NAMES, ["So it rang. " * 20_000, *TEXTS[1:]]), "a.csv")
+    assert len(transcript.turns) == 6
+
+
+def test_the_colon_of_a_label_is_no_part_of_it_and_a_label_in_the_text_is_no_word(read):
+    transcript = read(csv("speaker,words", [f"{name}:" for name in NAMES], TEXTS), "a.csv")
+    assert said(transcript) == TURNS
+    entries = [{"speaker": name, "text": f"{name}: {text}"} for name, text in TURNS]
+    assert said(read(json.dumps(entries), "a.json")) == TURNS
+
+
+def test_rows_without_words_need_no_speaker(read):
+    rows = csv("start,speaker,text", range(12), [*NAMES, "", *NAMES[:5]], [*TEXTS, " ", *TEXTS[:5]])
+    assert not read(rows, "a.csv").is_doubtful
+
+
+def test_signs_of_bold_text_in_json_are_no_words(read):
+    entries = [{"speaker": name, "text": f"**{text} **Yes, 2 ** 3."} for name, text in TURNS]
+    assert read(json.dumps(entries), "a.json").turns[0].text == f"{TEXTS[0]} Yes, 2 ** 3."
+
+
+def test_translations_beside_the_text(read):
+    entries = [{"time": n, "text": text, "german": f"Wort{n} " * 8} for n, text in enumerate(TEXTS)]
+    transcript = read(json.dumps(entries), "a.json")
+    assert transcript.turns[0].text == " ".join(TEXTS) and not transcript.is_doubtful
+    pairs = [
+        {"en": line, "zh": "钟响了三次，没有人在那里"} for turn in TURNS for line in (f"{turn[0]}--Baker", turn[1])
+    ]
+    transcript = read(json.dumps({"meta": {"year": "2024"}, "pairs": pairs}), "a.json")
+    assert said(transcript) == TURNS and not transcript.is_doubtful
+
+
+def test_who_asks_and_answers(read):
+    pairs = [{"question": TEXTS[2], "asker": "Ann", "timestamp": "13:42", "answer": TEXTS[3], "responder": "Bob"}]
+    transcript = read(json.dumps({"qa_pairs": pairs}), "a.json")
+    assert said(transcript) == [("Ann", TEXTS[2]), ("Bob", TEXTS[3])] and transcript.turns[0].time == "00:13:42"
+
+
+def test_several_transcripts_in_one_file_stay_in_order_and_are_reported(read):
+    def segments(start):
+        return [{"speaker": name, "start": 10 * n, "text": text} for n, (name, text) in enumerate(TURNS[start:])]
+
+    transcripts = [{"title": f"{n}", "segments": segments(n)} for n in range(3)]
+    transcript = read(json.dumps({"transcripts": transcripts}), "a.json")
+    assert [turn.text for turn in transcript.turns][:5] == list(TEXTS[:5]) and transcript.is_doubtful
+
+
+@pytest.mark.parametrize(
+    ("document", "doubt"),
+    [
+        ([{"name": f"SID{n}", "value": f"84666_{n}_52%"} for n in range(30)], "texts are no words"),
+        (
+            [{"name": f"Sketch {'ABCDEFGH'[n]}", "transcript": text} for n, text in enumerate(TEXTS)],
+            "label occurs once",
+        ),
+        ([{"speaker": f"S{n % 2}", "start": n, "text": "" if n % 3 else TEXTS[0]} for n in range(12)], "no words"),
+        ({"body": "City Council Meeting", "date": "2026-05-14"}, "words"),
+    ],
+)
+def test_entries_that_are_no_turns_are_reported(read, document, doubt):
+    transcript = read(json.dumps(document), "a.json")
+    assert transcript.is_doubtful and doubt in " ".join(transcript.doubts)
+
+
+def test_times_of_speakers_without_words_are_refused(read):
+    entries = [{"speaker": f"SPEAKER_0{n % 2}", "start": 3 * n, "end": 3 * n + 2} for n in range(6)]
+    with pytest.raises(TranscriptError, match="who speaks when, but have no words"):
+        read(json.dumps({"segments": entries}), "a.json")
