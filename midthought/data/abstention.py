@@ -18,10 +18,15 @@ OTHER_WORDINGS = (
 """Its aliases."""
 
 
+def is_answerable(task: Task) -> bool:
+    """Whether the memory has an answer to a task's question. Tasks from files have been through `as_unanswerable`."""
+    return task.answer != NO_ANSWER
+
+
 def as_unanswerable(task: Task) -> Task:
     """Returns the task; one without an answer, by its label `kind` or its truth, with this label, `NO_ANSWER` and its aliases.
 
-    Such a task is recognized by its truth, `NO_ANSWER`, from then on: rewards read no labels.
+    `is_answerable` recognizes it by its truth from then on: rewards read no labels.
     """
     if task.labels.get("kind") != UNANSWERABLE and _plain(task.answer) != _plain(NO_ANSWER):
         return task

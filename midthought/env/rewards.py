@@ -11,7 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from midthought.data.abstention import NO_ANSWER, abstains
+from midthought.data.abstention import abstains, is_answerable
 from midthought.env.answer_matching import mathematical_match
 from midthought.env.answers import task_is_right
 from midthought.env.math_worker_pool import require_math_verify
@@ -165,7 +165,7 @@ def correct(trajectory: Trajectory) -> float:
     answer = last_answer(trajectory)
     if answer is None or not task_is_right(trajectory.task, answer):
         return 0.0
-    return used_tool(trajectory) if trajectory.task.answer == NO_ANSWER else 1.0
+    return 1.0 if is_answerable(trajectory.task) else used_tool(trajectory)
 
 
 def wrong_answer(trajectory: Trajectory) -> float:

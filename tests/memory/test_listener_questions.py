@@ -10,7 +10,7 @@ from importlib import resources
 
 import pytest
 
-from midthought.data.abstention import NO_ANSWER, abstains
+from midthought.data.abstention import NO_ANSWER, abstains, is_answerable
 from midthought.errors import SettingsError
 from midthought.evaluation.blind_baseline import MAX_ADVANTAGE, blind_scores
 from midthought.memory.build import chunk_all
@@ -25,7 +25,7 @@ from midthought.memory.rule_questions.statements import (
     reported_speech,
     statement_text,
 )
-from midthought.memory.rule_questions.unanswerable import is_answerable, unanswerable_drafts
+from midthought.memory.rule_questions.unanswerable import unanswerable_drafts
 from midthought.memory.rule_questions.vocabulary import Vocabulary
 from midthought.memory.rule_questions.wordings import FRAMES
 from midthought.memory.splitting import Chunking

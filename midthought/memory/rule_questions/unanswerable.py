@@ -14,17 +14,11 @@ from midthought.memory.rule_questions.listener import Draft, Listener, bare_word
 from midthought.memory.rule_questions.replies import continued_statements, reply_drafts
 from midthought.memory.rule_questions.speech import plain_words
 from midthought.memory.rule_questions.statements import Statement
-from midthought.types import Task
 
 MAX_SIMILAR = 0.35
 """The other speaker says nothing with more of the statement's information than this."""
 NUM_NEAR_EPISODES = 5
 """Of so many episodes with the most of a statement's words, one is named as that of the statement."""
-
-
-def is_answerable(task: Task) -> bool:
-    """Whether the memory has an answer to the question, by its label."""
-    return task.labels.get("kind") != UNANSWERABLE
 
 
 def unanswerable_drafts(asked: Listener) -> Iterator[Draft]:

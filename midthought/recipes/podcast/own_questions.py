@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from midthought.data.abstention import NO_ANSWER, UNANSWERABLE
+from midthought.data.abstention import NO_ANSWER, UNANSWERABLE, is_answerable
 from midthought.memory.chunks import Chunk
 from midthought.recipes.podcast.synthetic_names import SyntheticNames
 from midthought.types import Task
@@ -37,7 +37,7 @@ class OwnQuestions:
     ) -> None:
         self._names, self._made_up, self._made_up_share = names, made_up, made_up_share
         self._own = [(task, chunk) for task, chunk in own if self._is_shown(task, chunk)]
-        self.may_abstain = any(task.answer == NO_ANSWER for task, _ in self._own)
+        self.may_abstain = any(not is_answerable(task) for task, _ in self._own)
 
     def __bool__(self) -> bool:
         return bool(self._own)
@@ -48,7 +48,7 @@ class OwnQuestions:
         known = (*chunk.speakers, chunk.episode)
         if not all(known):
             return False
-        return task.labels.get("named") not in known if task.answer == NO_ANSWER else task.answer in known
+        return task.answer in known if is_answerable(task) else task.labels.get("named") not in known
 
     def draw(self, rng: random.Random) -> tuple[Task, Chunk, Premise | None]:
         """Returns a question, its chunk, and what it takes for granted, all with the same names."""
@@ -57,7 +57,7 @@ class OwnQuestions:
         new = dict(zip(chunk.speakers, known.speakers, strict=False)) | {chunk.episode: known.episode}
         own = dict.fromkeys(chunk.speakers, "speaker") | {chunk.episode: "episode"}
         kind, answer = UNANSWERABLE, NO_ANSWER
-        if task.answer == NO_ANSWER:
+        if not is_answerable(task):
             premise = _premise(task, {name: what for name, what in self._names.items() if name not in own})
             if premise and rng.random() < self._made_up_share:
                 is_speaker = premise.what == "speaker"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from midthought.data.abstention import NO_ANSWER
+from midthought.data.abstention import is_answerable
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.rewards import correct
 from midthought.errors import MemoryStoreError, SettingsError
@@ -30,7 +30,6 @@ from midthought.memory.questions import (
 )
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.reranker import CrossEncoderReranker
-from midthought.memory.rule_questions.unanswerable import is_answerable
 from midthought.memory.splitting import Chunking
 from midthought.memory.store import MemoryStore
 from midthought.memory.summary import doubt_lines
@@ -95,7 +94,7 @@ class PodcastData:
         return [
             (task, self._by_id[task.evidence[0]])
             for task in tasks
-            if (len(task.evidence) == 1 or task.answer == NO_ANSWER) and self.can_prove([task])
+            if (len(task.evidence) == 1 or not is_answerable(task)) and self.can_prove([task])
         ]
 
     @property
