@@ -112,6 +112,7 @@ def test_a_line_without_an_end_is_not_read_into_memory(tmp_path):
         gzip.compress(b'{"midthought_recording": 1}\n{"step": 1}\n' * 50)[:-20],
         gzip.compress(b'{"midthought_recording": 1}\n' + os.urandom(2000))[:40] + b"\xff" * 2000,
     ],
+    ids=["empty", "another row", "cut", "noise"],  # not the bytes, which have the time
 )
 def test_a_damaged_recording_is_named(content, tmp_path):
     file = tmp_path / "000001-train-000001.jsonl.gz"
