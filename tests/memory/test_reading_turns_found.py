@@ -118,17 +118,33 @@ def test_sentences_that_start_alike_are_no_labels(read):
             "A casa fica perto do rio, com um barco velho na porta, e o pai dela conserta redes de pesca.",
             "cp1252",
         ),
+        (
+            "Później mężczyzna wrócił i powiedział, że łódź już wypłynęła; i żaden człowiek nie wyszedł ze środka.",
+            "cp1250",
+        ),
+        (
+            "Ráno jsme šli k moři, ale staré hodiny odbily třikrát; žádný člověk se neodvážil vyjít ven, loď odplula.",
+            "cp1250",
+        ),
+        (
+            "Sabah denize gittik, ama eski saat üç kez çaldı; çocuklar ağlıyordu, şehirde değişen bir şey yoktu.",
+            "cp1254",
+        ),
         ("Schöne Grüße aus Köln: die Straße ist frei, wir fahren später über die Brücke nach Süden, tschüß.", "cp1252"),
     ],
 )
-def test_letters_that_no_western_language_has_together_are_another_encoding(tmp_path, words, encoding):
+def test_letters_that_one_european_language_has_together_show_the_encoding(tmp_path, words, encoding):
     path = tmp_path / "a.txt"
     path.write_bytes("".join(f"Ann Lee: {words}\n\nBob Reece: {words}\n\n" for _ in range(3)).encode(encoding))
-    if encoding == "cp1252":
-        assert read_transcript(path).turns[0].text == words.strip()
-    else:
-        with pytest.raises(TranscriptError, match="not UTF-8"):
-            read_transcript(path)
+    transcript = read_transcript(path)
+    assert transcript.turns[0].text == words.strip() and transcript.encoding == encoding
+
+
+def test_letters_that_no_european_language_has_together_are_another_encoding(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes("Ann Lee: the ðýþ bell ãõñ rang øå at û three ß ë and nobody was there\n".encode("cp1252") * 3)
+    with pytest.raises(TranscriptError, match="not UTF-8"):
+        read_transcript(path)
 
 
 def test_sentences_before_the_first_time_are_speech(read):

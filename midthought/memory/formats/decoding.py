@@ -1,7 +1,7 @@
-"""Decodes the bytes of a file: UTF-8, UTF-16 and UTF-32 by byte order mark, Windows-1252 if nothing contradicts it.
+"""Decodes the bytes of a file: UTF-8, UTF-16 and UTF-32 by byte order mark, Windows-1252, 1250 or 1254 if nothing contradicts it.
 
-Korean, Japanese, Chinese and Cyrillic text in an older encoding is read if its usual letters show one only. Text in another
-encoding is refused with a reason.
+Korean, Japanese, Chinese, Cyrillic, Arabic, Hebrew, Greek and Thai text in an older encoding is read if its usual letters show
+one only. Text in another encoding is refused with a reason.
 """
 
 from __future__ import annotations
@@ -25,12 +25,23 @@ _BINARY = {
 }
 _UTF8_SIGN = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 _WESTERN = frozenset("ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜßàáâãäåæçèéêëìíîïñòóôõöøùúûüÿŒœ‘’‚“”„«»‹›–—…•·€£¥§©®™°´¿¡¼½¾ºª\xa0")
-_MAX_WESTERN_SHARE = 0.12  # accented letters are at most 8 % of French, a third or more of other scripts' bytes
 _ALPHABETS = tuple(map(frozenset, (
     "àâæçéèêëîïôœùûüÿ", "àáâãçéêíóôõúü", "àáçèéíïñòóúü", "àèéìíîòóùú", "äéößü", "åäæéôöø", "äõöšüž", "áæðéíóöúýþ", "áèéëïóöü",
 )))  # fmt: skip
 """Letters beside a to z of French, Portuguese, Spanish and Catalan, Italian, German, Nordic languages, Estonian, Icelandic,
 Dutch."""
+_CENTRAL = (
+    frozenset("ąćęłńóśźż"),
+    frozenset("áčďéěíňóřšťúůýž"),
+    frozenset("áäčďéíĺľňóôŕšťúýž"),
+    frozenset("áéíóöőúüű"),
+    frozenset("ăâîşţ"),
+    frozenset("čćđšž"),
+)
+"""The same of Polish, Czech, Slovak, Hungarian, Romanian, and Croatian and Slovene."""
+_EUROPEAN = (("cp1252", _ALPHABETS, 0.12), ("cp1250", _CENTRAL, 0.2), ("cp1254", (frozenset("çğıöşüâîû"),), 0.2))
+"""Encodings, their alphabets and the largest share of letters beyond ASCII: 8 % of French, 14 % of Czech, a third of others'
+bytes."""
 _MIN_LETTERS = 3
 _MIN_LETTERS_SHARE = 0.03
 
@@ -46,6 +57,10 @@ _LEGACY = {
     "big5": ("的一是不了在人有我他這個們中來上大為和國地到以說時要就出會可也你對生能而子那得於著下自", 0.2),
     "cp1251": ("аеинот", 0.36),
     "koi8-u": ("аеинот", 0.36),
+    "cp1256": ("اليمنوره", 0.4),
+    "cp1255": ("יוהלאתרמ", 0.48),
+    "cp1253": ("αοιετσνη", 0.42),
+    "cp874": ("านรอกเงมย", 0.32),
 }
 """Older encodings: usual letters of their languages, and the least share of these among the letters beyond ASCII."""
 
@@ -94,19 +109,21 @@ def _unmarked_utf16(content: bytes) -> str:
 
 
 def _without_mark(content: bytes, position: int) -> Decoded:
-    """Decodes Windows-1252, else an older encoding of Korean, Japanese, Chinese or Cyrillic text, if it is the only one in which
-    many letters are usual ones."""
+    """Decodes Windows-1252, else an older encoding of another script, if it is the only one in which many letters are usual
+    ones."""
     try:
-        return Decoded(_western(content, position), "cp1252")
+        return _european(content, position)
     except ValueError as refusal:
         found: list[Decoded] = []
+        num_damaged = content.decode("utf-8", "replace").count("\ufffd")
         for encoding, (letters, least) in _LEGACY.items():
             try:
                 text = content.decode(encoding)
             except UnicodeDecodeError:
                 continue
             num_foreign = len(_ASCII.sub("", text))
-            if len(text) == len(content) and _MAX_UTF8_SHARE * num_foreign < len(_UTF8_SIGN.findall(content)):
+            num_signs = len(_UTF8_SIGN.findall(content))
+            if len(text) == len(content) and _MAX_UTF8_SHARE * num_foreign < num_signs and num_damaged < num_signs:
                 continue  # damaged UTF-8, whose first bytes are usual letters
             if num_foreign >= _MIN_LEGACY_LETTERS and sum(map(text.count, letters)) >= least * num_foreign:
                 found.append(Decoded(text, encoding))
@@ -115,20 +132,24 @@ def _without_mark(content: bytes, position: int) -> Decoded:
         raise refusal
 
 
-def _western(content: bytes, position: int) -> str:
-    """Decodes Windows-1252. Raises ValueError if it may be another encoding; `position` is the first byte that is not UTF-8."""
+def _european(content: bytes, position: int) -> Decoded:
+    """Decodes Windows-1252, 1250 or 1254: the first in which one language has all usual letters. Raises ValueError if it may be
+    another encoding; `position` is the first byte that is not UTF-8."""
     refusal = ValueError(f"it is not UTF-8 text (byte {position}); save the file as UTF-8")
     if _UTF8_SIGN.search(content):
         raise refusal  # UTF-8 with a damaged byte: the others would be garbled
-    try:
-        text = content.decode("cp1252")
-    except UnicodeDecodeError:
-        raise refusal from None
-    foreign = [sign for sign in text if sign > "\x7f"]
-    if len(foreign) > _MAX_WESTERN_SHARE * len(text) or not _WESTERN.issuperset(foreign):
-        raise refusal
-    counts = Counter(sign for sign in text.lower() if sign > "\x7f" and sign.isalpha())
-    usual = {sign for sign, num in counts.items() if num >= max(_MIN_LETTERS, _MIN_LETTERS_SHARE * counts.total())}
-    if not any(usual <= alphabet for alphabet in _ALPHABETS):
-        raise refusal  # no Western language has all of them: Hungarian in Windows-1250, for example
-    return text
+    for encoding, alphabets, max_share in _EUROPEAN:
+        try:
+            text = content.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        foreign = [sign for sign in text if sign > "\x7f"]
+        counts = Counter(sign for sign in text.lower() if sign > "\x7f" and sign.isalpha())
+        letters = frozenset().union(*alphabets) if encoding != "cp1252" else _WESTERN
+        are_known = all(
+            sign in _WESTERN if not sign.isalpha() else sign.lower() in letters or sign in letters for sign in foreign
+        )
+        usual = {sign for sign, num in counts.items() if num >= max(_MIN_LETTERS, _MIN_LETTERS_SHARE * counts.total())}
+        if are_known and len(foreign) <= max_share * len(text) and any(usual <= each for each in alphabets):
+            return Decoded(text, encoding)
+    raise refusal  # no language has all of them

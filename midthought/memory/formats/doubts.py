@@ -25,6 +25,7 @@ from midthought.memory.formats.notations import Notation
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role, word_count
 
+LIKE_TURNS = "read as text, not as speakers:"
 _MAX_OTHER_SHARE = 0.01
 """Share of lines that start like turns and were read as text, of the turns, from which on a file is doubtful."""
 _TIME_INSIDE = re.compile(r"\d{1,2}:\d{1,2}(?::\d|\b)|.{0,30}-->")
@@ -92,9 +93,7 @@ def judge_named(
         layout.doubt(f"may be no part of a turn: {layout.leftovers[0][:40]!r}", 0.3)
     if others:
         names = sorted(set(others.values()))
-        what = (
-            f"read as text, not as speakers: {', '.join(map(repr, names[:5]))}{' and more' if len(names) > 5 else ''}"
-        )
+        what = f"{LIKE_TURNS} {', '.join(map(repr, names[:5]))}{' and more' if len(names) > 5 else ''}"
         is_strict = layout.style == "bold name" or layout.style in TIMED_STYLES - WEAK
         upper = sum((head.name or "").isupper() for head in layout.heads.values()) > 0.8 * len(places)
         is_alike = (is_strict and alike & others.keys()) or (upper and any(name.isupper() for name in names))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
+from dataclasses import replace
 
 from midthought.memory.formats.columns import are_labels
+from midthought.memory.formats.doubts import LIKE_TURNS
 from midthought.memory.formats.line_candidates import Row
 from midthought.memory.formats.line_reading import read_rows, rows_of
 from midthought.memory.formats.markdown import SPEAKER
@@ -40,8 +42,16 @@ _FROM = re.compile(r"<from>([^<>]{1,150})</from>")
 _SIMPLE = re.compile(r"<([a-zA-Z][a-zA-Z0-9]{0,9})(\b[^<>]{0,300})>([^<>]{1,60})</\1>(?:\s{0,3}[:：])?")
 _CLASS = re.compile(r"""class=["']([^"'<>]{1,200})["']""")
 _MIN_LABELS = 6
+_MARKED = 0.93
+"""Confidence of a page whose elements name the speakers."""
 _ASIDE = re.compile(r"(?i)<(nav|footer|aside)\b[^<>]{0,500}>(.{0,20000}?)</\1>", re.DOTALL)
 """Elements of a page that are not its content."""
+_HIDDEN = re.compile(
+    r"""<(span|div|p|i|b|em|small|button|img|figure)\b[^<>]{0,300}(?:\shidden(?=[\s>=])|aria-hidden=["']true["']|display:\s?none|class=["'](?:[^"'<>]{0,99}[\s_-])?avatar(?:[\s_-][^"'<>]{0,99})?["'])[^<>]{0,300}>([^<>]{0,60})</\1>|"""
+    r"<(a|button)\b[^<>]{0,500}>[^<>\w]{1,9}</\3>",
+    re.IGNORECASE,
+)
+"""Short text that a page does not show as text, initials on a picture, and links that are signs, such as `▶`."""
 _HEADING = re.compile("h[1-6]|title|summary")
 _TITLES = ("h1", "title")
 _MAX_TAGS = 500_000
@@ -92,7 +102,10 @@ def _read_page(text: str) -> Reading:
     aside = [
         Skipped(said, "not the content of the page") for match in _ASIDE.finditer(text) if (said := _words(match[2]))
     ]
-    text = _ASIDE.sub(" ", text)
+    aside += [
+        Skipped(said, "hidden on the page") for match in _HIDDEN.finditer(text) if (said := _words(match[2] or ""))
+    ]
+    text = _HIDDEN.sub(" ", _ASIDE.sub(" ", text))
     labelled, num_labels = _LABEL.subn(lambda match: _labelled(match[2]), text)
     labelled, num_utterances = _WHO.subn(lambda match: f"<p>{match[1]}:</p><p>", labelled)
     is_known = num_labels + num_utterances > 1 or any(tag == "cite" for _, tag, _ in pieces)
@@ -102,10 +115,34 @@ def _read_page(text: str) -> Reading:
             _SIMPLE.sub(lambda match: _labelled(match[3]) if _element_of(match) == key else match[0], labelled)
         )
         reading = reading if _speakers(reading) == _speakers(other) else other
+    marked = {name_of(unescape(match[2])) for match in _LABEL.finditer(text)} if num_labels >= _MIN_LABELS else set()
+    if len(marked) > 1:
+        reading = _with_marked_speakers(reading, marked)
     others = sum(segment.speaker is not None for segment in reading.segments) - num_labels - num_utterances
     if num_labels + num_utterances > 1 and others > 0:
         reading = reading.doubted(f"{others} names of speakers are marked in another way than the others", 0.3)
     return reading._replace(title=title or reading.title, skipped=(*aside, *reading.skipped))
+
+
+def _with_marked_speakers(reading: Reading, marked: set[str]) -> Reading:
+    """Returns the reading of a page that marks its speakers: other labels that occur once are words, and lines that start like
+    labels are no doubt."""
+    counts = Counter(segment.speaker for segment in reading.segments)
+    segments = [
+        segment
+        if segment.speaker in marked or segment.speaker is None or counts[segment.speaker] > 1 or number == 0
+        else replace(segment, speaker=None, text=_with_label(segment.speaker, segment.text), begins_turn=False)
+        for number, segment in enumerate(reading.segments)
+    ]
+    reading = reading._replace(segments=segments)
+    doubts = tuple(doubt for doubt in reading.doubts if not doubt.startswith(LIKE_TURNS))
+    if len(doubts) == len(reading.doubts) or {each.speaker for each in segments} - {None, *marked}:
+        return reading
+    return reading._replace(doubts=doubts, confidence=round(min(_MARKED, reading.confidence + 0.3), 3))
+
+
+def _with_label(label: str, text: str) -> str:
+    return f"{label}{': ' if label.isascii() else '：'}{text}"
 
 
 def _read_lines(page: str) -> Reading:

@@ -1,0 +1,53 @@
+"""HTML and XML: elements that are not shown, speakers that a page marks, records."""
+
+import pytest
+from read_texts import said
+
+from midthought.errors import TranscriptError
+
+LINES = [
+    "So the bell rang at three.", "Did it, and who was there?", "Nobody, as far as I know.", "The clock was fast, then.",
+    "It was always fast.", "We heard it, too.", "Then you know it.", "I do.",
+]  # fmt: skip
+TURNS = [(("Ann Lee", "Bob Reece")[n % 2], line) for n, line in enumerate(LINES)]
+
+
+def test_initials_hidden_words_and_links_that_are_signs_are_no_words(read):
+    page = "".join(
+        f'<div class="turn"><div class="avatar">{name[0]}</div><p class="speaker">{name}</p>'
+        f'<p><a href="#" class="play">▶</a> {text}</p></div>'
+        for name, text in TURNS
+    )
+    page += '<div role="status" aria-live="polite" hidden>Only for show.</div><span aria-hidden="true">open menu</span>'
+    transcript = read(f"<html><body>{page}</body></html>", "a.html")
+    assert said(transcript) == TURNS and not transcript.is_doubtful
+
+
+def test_words_with_a_colon_on_a_page_that_marks_its_speakers_are_speech(read):
+    turns = [
+        *TURNS[:3],
+        ("Bob Reece", "The clock was fast. Clearly: it rang twice a day, and nobody came."),
+        *TURNS[4:],
+    ]
+    page = "".join(
+        f'<p class="speaker">{name}</p>' + "".join(f"<p>{part}</p>" for part in text.replace(". ", ".|").split("|"))
+        for name, text in turns
+    )
+    transcript = read(f"<html><body>{page}</body></html>", "a.html")
+    assert said(transcript) == turns and not transcript.is_doubtful
+
+
+def records(turns):
+    return "".join(
+        f"<segment>\n<start>{3 * n}.5</start><end>{3 * n + 2}</end>\n<speaker>{name}</speaker><text>{text}</text></segment>\n"
+        for n, (name, text) in enumerate(turns)
+    )
+
+
+def test_records_of_xml_are_entries(read):
+    transcript = read(f'<?xml version="1.0"?>\n<data>\n{records([*TURNS, ("Ann Lee", "")])}</data>', "a.xml")
+    assert said(transcript) == TURNS and not transcript.is_doubtful
+    assert [turn.time for turn in transcript.turns][:3] == ["00:00:00", "00:00:03", "00:00:06"]
+    with pytest.raises(TranscriptError, match="have no words"):
+        read(f"<data>{records([(name, '') for name, _ in TURNS])}</data>", "b.xml")
+    assert read(f"<data>{records([TURNS[0]] + [(name, '') for name, _ in TURNS])}</data>", "c.xml").is_doubtful
