@@ -45,10 +45,7 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
     }
     if 2 * sum(counts[key] for key in initials) < len(found):
         initials = set()
-    values = Counter(
-        keys[place] for place, head in found.items() if is_role_key(keys[place]) and is_name_list(head.rest)
-    )
-    rejected |= {key for key, num in values.items() if num >= 0.8 * counts[key] and len(counts) > 2}
+    rejected |= listing_labels(found)
     following = [row.text for row in rows[1:]] + [""]
     rejected |= {
         keys[place]
@@ -103,6 +100,16 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
             and (keys[place] in recurring or not any(keys[place].startswith(f"{key} - ") for key in recurring))
         }
     return accepted
+
+
+def listing_labels(found: dict[int, Head]) -> set[str]:
+    """Returns the roles that stand before lists of names, such as `Presenter: Ann Lee`, if there are other labels."""
+    keys = {place: key_of(head.name or "") for place, head in found.items()}
+    counts = Counter(keys.values())
+    values = Counter(
+        keys[place] for place, head in found.items() if is_role_key(keys[place]) and is_name_list(head.rest)
+    )
+    return {key for key, num in values.items() if num >= 0.8 * counts[key] and len(counts) > 2}
 
 
 def _are_names(text: str) -> bool:

@@ -61,11 +61,11 @@ _FOOTERS = {
 _ANYWHERE = frozenset({*_FOOTERS} - {"line of a service", _END, "line of an export"})
 """Kinds of lines that are recognized in the middle of a text, too."""
 _TRANSCRIPT = regex.compile(
-    r"(?i)[\W_]*"
+    r"(?i)[\W_]*(?:(?:(?:click|tap|press)(?: here)? to )?(?:expand|open|read|reveal|see|show|view)(?: the)? )?"
     r"(?:(?:full|complete|edited|raw|verbatim|video|audio|episode|interview|podcast|machine|the|conference|earnings|call)\s+){0,3}"
     r"(?:transcript|transcription|interview|transkript|transcripción|trascrizione|transcrição|인터뷰|文字起こし|書き起こし|逐字稿|文字稿|文字记录|文字記錄|"
     r"prepared remarks)(?: (?:below|follows|text))?"
-    r"[\s:：*_]*"
+    r"[\s:：*_\[{]*"
 )
 _AFTER_TRANSCRIPT = regex.compile(
     r"(?i)[\s#*_]*(?:show\s*notes|(?:relevant |useful |related |further |episode )?(?:links|resources|reading|references)|"

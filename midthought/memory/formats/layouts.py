@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from midthought.memory.formats.accepted_labels import NEEDS_RECURRENCE, accepted_heads, explains
+from midthought.memory.formats.accepted_labels import NEEDS_RECURRENCE, accepted_heads, explains, listing_labels
 from midthought.memory.formats.between_turns import (
     drop_first_fields,
     mark_capitals,
@@ -85,6 +85,8 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
         and (notation.is_strong or _MAX_MORE_HEADS * len(best.heads) < len(notation.heads))
     ):
         best = _with_notation(best, notation)
+        lists = listing_labels(best.heads)
+        best.heads = {place: head for place, head in best.heads.items() if key_of(head.name or "") not in lists}
     if not best.style and (heads := bold_starts(rows)):
         best = Layout("bold [name]", heads)
     if best.style:

@@ -37,6 +37,7 @@ _URL = re.compile(r"\s*(?:\[[^\[\]]{1,99}\]\(|<)?https?://\S+\s*")
 """An address, or a link in Markdown."""
 ODD = "odd "
 """Mark of a style's recurring labels that do not have the shape of names."""
+_WITH_INITIALS = re.compile(r"[^():.!?]{2,40} \([A-Z]{2,4}\)")
 _MAX_ODD_WORDS = 4
 _MIN_PHONE_DIGITS = 7
 
@@ -194,8 +195,12 @@ def is_annotation(key: str) -> bool:
 
 def is_name_list(text: str) -> bool:
     """Whether the text is a full name, as in `Presenter: Ann Lee (AL)`, not speech."""
-    names = [name.split("(")[0].strip() for name in re.split(r",| and |&", text)]
-    num = sum(looks_like_name(name) and not ends_sentence(name) for name in names)
+    parts = re.split(r",| and |&", text)
+    names = [name.split("(")[0].strip() for name in parts]
+    num = sum(
+        bool(_WITH_INITIALS.fullmatch(part.strip())) or (looks_like_name(name) and not ends_sentence(name))
+        for part, name in zip(parts, names, strict=True)
+    )
     return num >= 0.8 * len(names) and " " in names[0]
 
 

@@ -26,11 +26,17 @@ from midthought.memory.formats.participants import reject_strangers
 from midthought.memory.formats.reading import Reading, Skipped, name_of
 from midthought.memory.formats.row_order import in_usual_order, unrolled
 from midthought.memory.formats.scripts import ends_sentence, word_count
+from midthought.memory.formats.speaker_changes import with_speaker_changes
 from midthought.memory.turns import CLOCK, Segment
 
 MIN_PROSE_WORDS = 50
 """Text without names and timestamps is a transcript only from this length on; shorter, it is probably a note."""
-_LINKED_TIME = re.compile(rf"\[\(?({CLOCK})\)?\]\([^()\s]{{1,300}}\)")
+_LINKED_TIME = re.compile(rf"\[\*{{0,2}}\(?({CLOCK})\)?\*{{0,2}}\]\([^()\s]{{1,300}}\)")
+_TAGGED_TIME = re.compile(rf"<a\b[^<>]{{0,300}}>\s{{0,3}}({CLOCK})\s{{0,3}}</a>")
+_NAMED_TIME = re.compile(
+    rf"[(\[]\s?(?i:time ?(?:code|stamp)?|tiempo|zeit):?\s({CLOCK})(?:\s?[-–—]\s?{CLOCK})?(?:\s[^\W\d]{{1,9}})?\s?[)\]]"
+)
+"""A line such as `(Timestamp: 0:00-1:00 minutes)`."""
 _HEADING = re.compile(r"#{1,6}\s+\S")
 _LETTERED_TIME = re.compile(r"(?<![^(\[])(\d{1,2})h\s?(\d{1,2})m\s?(\d{1,2})s\b")
 _HASHED_TIME = re.compile(rf"#({CLOCK})(?:-\d)?#")
@@ -56,6 +62,8 @@ _MIN_SENTENCE_WORDS = 5
 _MIN_SPEECH_WORDS = 12
 """Of a sentence before the first speaker; two of them are more than a description."""
 _LEADERS = re.compile(r"\.{5}|(?:\. ){5}")
+_LINKS = re.compile(r"(?:\[[^\[\]]{1,99}\]\([^()\s]{1,999}\)[\s,;|]{0,3}){1,20}")
+"""A line that is nothing but links in Markdown."""
 
 
 def read_rows(
@@ -127,11 +135,14 @@ def _with_usual_time(row: Row) -> Row:
         _HASHED_TIME.sub(r"[\1]", each) if "#" in each else each for each in (row.text, row.text[: row.num_bold])
     )
     text, bold = (_LETTERED_TIME.sub(r"\1:\2:\3", each, 1) for each in (text, bold))
+    if match := _NAMED_TIME.fullmatch(text):
+        text, bold = f"[{match[1]}]", ""
     return row._replace(text=text, num_bold=len(bold))
 
 
 def _judged(reading: Reading) -> Reading:
-    """Returns the reading, with a doubt if it is an e-mail or has too many headings for speech."""
+    """Returns the reading with a turn after every arrow, and a doubt if it is an e-mail or has too many headings for speech."""
+    reading = with_speaker_changes(reading)
     if {"from", "to", "subject"} <= {key.casefold() for key, _ in reading.header}:
         reading = reading.doubted("it may be an e-mail, not a transcript: it has a sender and a subject", 0.4)
     num_headings = sum(skip.reason == "heading" for skip in reading.skipped)
@@ -147,7 +158,7 @@ def rows_of(text: str, mark: Callable[[str], str] = lambda line: "") -> list[Row
     """Returns the lines that are not empty."""
     rows: list[Row] = []
     after_blank = True
-    raw = _LINKED_TIME.sub(r"[\1]", text).split("\n")
+    raw = _TAGGED_TIME.sub(r"\1", _LINKED_TIME.sub(r"[\1]", text)).split("\n")
     lines, indented = [line.strip() for line in raw], _indented(raw)
     if sum(bool(_SPELLED_FIRST.match(line)) for line in lines) > 2:
         lines = list(map(_without_spelled_time, lines))
@@ -220,7 +231,7 @@ def _with_blanks(rows: Sequence[Row]) -> list[str]:
 
 def _num_header_rows(rows: Sequence[Row]) -> int:
     counts = Counter(_without_number(field[0]) for row in rows if (field := field_of(row.text)))
-    lines = _with_blanks(rows[:80])
+    lines = _with_blanks([row._replace(text=row.text.rstrip(".")) if row.mark == "#" else row for row in rows[:80]])
     end = fields_end(lines, lambda key: counts[_without_number(key)])
     return sum(map(bool, lines[:end]))
 
@@ -270,7 +281,7 @@ def _segments(
     follows_heading = False
     for place in range(min(layout.heads), len(rows)):
         row = rows[place]
-        follows_heading = (follows_heading or row.mark == "#") and (row.mark == "#" or _is_field(body[place].text))
+        follows_heading = (follows_heading or row.mark == "#") and (row.mark == "#" or _is_below_heading(body[place].text))
         if head := layout.heads.get(place):
             end()
             name = name_of(keep(head.name)) or None if head.name is not None else None
@@ -284,10 +295,10 @@ def _segments(
     return segments
 
 
-def _is_field(line: str) -> bool:
-    """Whether the line is a short header field, such as `Presenter: Ann Lee`."""
+def _is_below_heading(line: str) -> bool:
+    """Whether the line is a short header field, such as `Presenter: Ann Lee`, or has links only."""
     field = field_of(line)
-    return field is not None and is_known_key(field[0]) and len(field[1].split()) < _MAX_TITLE_WORDS
+    return bool(_LINKS.fullmatch(line)) or field is not None and is_known_key(field[0]) and len(field[1].split()) < _MAX_TITLE_WORDS
 
 
 def _prose(

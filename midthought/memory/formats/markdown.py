@@ -21,14 +21,18 @@ SPEAKER = re.compile(
 
 _HEADING = re.compile(r"^\s{0,3}#{1,6}\s")
 _HEADING_LINE = re.compile(r"^#{1,6} \S", re.MULTILINE)
-_RULE = re.compile(r"^[\s\\]*(?:\|[\s|:\-]{3,}|(?:\*[\s\\]*){3,}|(?:-\s*){3,}|(?:_\s*){3,}|=+\s*|(?:```|~~~).*)$")
-_LINE_PREFIX = re.compile(r"^\s*(?:>\s?)*(?:[-*+]\s+)?(?:\|\s?)?")
+_RULE = re.compile(
+    r"^[\s\\]*(?:\|[\s|:\-]{3,}|(?:\*[\s\\]*){3,}|(?:-\s*){3,}|(?:_\s*){3,}|=+\s*|(?:```|~~~).*|</?(?:details|div|section)\b[^<>]*>\s*)$"
+)
+_SUMMARY = re.compile(r"^\s*<summary\b[^<>]*>(.{1,200}?)</summary>\s*$")
+"""The heading of a part that is shown on a click."""
+_LINE_PREFIX = re.compile(r"^\s*(?:>\s?)*(?:[-*+]\s+)?(?:\|\s?)?(?::(?=\*\*))?")
 _EMPHASIS = re.compile(
     rf"^(?P<before>(?:[(\[]?{CLOCK}[)\]]?\s{{0,3}}[-–—]?\s{{0,3}})?)(\*{{1,3}}|_{{1,3}})(?P<inner>[^*_\n][^*\n]{{0,99}}?)\2"
 )
 _EMPHASIZED_TIME = re.compile(rf"(?<=\s)[*_]{{1,3}}({CLOCK})[*_]{{1,3}}")
 _ESCAPED_TIME = re.compile(rf"\\([(\[])\s*({CLOCK})\s*\\([)\]])")
-_SHOWN = re.compile(r"^\s{0,3}(?:#{1,6}\s|\*\*\S|```)|\]\(\w|\*\*\w[^*\n]{0,80}\*\*|^\s{0,3}\|", re.MULTILINE)
+_SHOWN = re.compile(r"^\s{0,3}(?:#{1,6}\s|\*\*\S|```)|\]\(\w|\*\*\w[^*\n]{0,80}\*\*|^\s{0,3}\||^[*_]\w[^*_\n]{0,80}[*_]:\s", re.MULTILINE)
 _BOLD_START = re.compile(r"^\s{0,3}\*\*[^*\s][^*\n]{0,80}\*\*", re.MULTILINE)
 _MAX_BOLD_STARTS = 3
 """In the first part of a text that is not Markdown."""
@@ -56,7 +60,8 @@ def read_markdown(text: str) -> Reading:
     """The title is in the front matter or the first heading; a turn's paragraphs, lists and quotes are its words."""
     title, fields, text = front_matter(text)
     lines = [
-        _without_table_end(_LINE_PREFIX.sub("", line)) if not _RULE.match(line) else "" for line in text.split("\n")
+        _without_table_end(_LINE_PREFIX.sub("", _SUMMARY.sub(r"## \1", line))) if not _RULE.match(line) else ""
+        for line in text.split("\n")
     ]
     rows = rows_of("\n".join(lines), lambda line: "#" if _HEADING.match(line) else "")
     fenced = _fenced(text.split("\n"))

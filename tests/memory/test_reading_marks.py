@@ -1,0 +1,67 @@
+"""Marks around the words of text: times in links and tags, arrows of another speaker, sections of a page, list of presenters."""
+
+import pytest
+from read_texts import said
+from test_reading_signals import EXPECTED, LINES
+
+from midthought.memory.turns import UNKNOWN_SPEAKER
+
+TIMES = [f"00:00:{7 * n:02d}" for n in range(len(LINES))]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '[<a id="{dashed}">{time}</a>]  {text}\n',
+        "[**({time})**](https://example.org/watch?t={n}s)\n\n{text}\n\n",
+        "*  {text} [[{time}](https://example.org/watch?t={n}s)]\n",
+        "**{time}** · {text}\n\n",
+        "{time} • {text}\n\n",
+        "(Timestamp: {time} - {time})\n{text}\n",
+    ],
+)
+def test_times_in_links_tags_and_before_dots_are_no_words(read, line):
+    lines = [
+        line.format(time=time, text=text, n=n, dashed=time.replace(":", "-"))
+        for n, (time, text) in enumerate(zip(TIMES, LINES, strict=True))
+    ]
+    transcript = read("# The bell\n\n" + "".join(lines), "a.md")
+    assert " ".join(turn.text for turn in transcript.turns) == " ".join(LINES)
+    assert transcript.has_times and not transcript.is_doubtful
+
+
+@pytest.mark.parametrize("arrow", [">> ", "&gt;&gt; "])
+@pytest.mark.parametrize("end", ["\n", " "])
+def test_arrows_without_names_are_changes_of_speakers(read, arrow, end):
+    long = [f"{text} And then we went home again." for text in LINES]
+    transcript = read(end.join([long[0], *(arrow + text for text in long[1:])]))
+    assert said(transcript) == [(UNKNOWN_SPEAKER, text) for text in long] and not transcript.is_doubtful
+
+
+def test_a_folded_transcript_below_a_summary(read):
+    top = "## Summary\nThe talk is about a bell, and a town.\n\n## Key Insights\n- Bells ring\n- Towns listen\n\n"
+    words = " ".join(LINES)
+    text = f"{top}## Full Transcript\n<details>\n<summary>Click to expand full transcript</summary>\n\n{words}\n</details>\n"
+    assert " ".join(turn.text for turn in read(text, "a.md").turns) == words
+    text = f"{top}<details>\n<summary>Show transcript</summary>\n\n{words}\n\n</details>\n"
+    assert " ".join(turn.text for turn in read(text, "a.md").turns) == words
+
+
+def test_presenters_and_links_below_headings_are_no_speech(read):
+    names = ["AL", "BR"] * 4
+    turns = [f"{name}: {text}\n\n" for name, text in zip(names, LINES, strict=True)]
+    item = "## Item {}\n\nPresenter: Ann Lee (AL)\n\n- [proposal](https://example.org/{})\n- [slides](https://example.org)\n\n"
+    parts = [item.format(n, n) + "".join(turns[2 * n : 2 * n + 2]) for n in range(4)]
+    assert said(read("# Minutes\n\n" + "".join(parts), "a.md")) == list(zip(names, LINES, strict=True))
+
+
+@pytest.mark.parametrize("label", ["*{} (0:0{}:00)*: ", "_{}_: ", ":**{}:** "])
+def test_labels_in_italics_or_below_definitions(read, label):
+    lines = [f"{label.format(name, n)}{text}\n\n" for n, (name, text) in enumerate(EXPECTED)]
+    assert said(read("".join(lines), "a.markdown")) == EXPECTED
+
+
+def test_bold_labels_of_any_shape(read):
+    names = [name.replace("Ann Lee", "Ann | Lee") for name, _ in EXPECTED]
+    lines = [f"**{name}**: {text}\n\n" for name, text in zip(names, LINES, strict=True)]
+    assert said(read("".join(lines), "a.md")) == list(zip(names, LINES, strict=True))
