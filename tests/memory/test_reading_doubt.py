@@ -352,3 +352,22 @@ def test_labels_of_known_speakers_within_the_text_of_entries_are_a_doubt(read):
     assert not read(json.dumps(entries), "a.json").is_doubtful
     entries[3]["text"] += " Ann Lee: Was it? Bob Reece: It was."
     assert read(json.dumps(entries), "a.json").is_doubtful
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "- the bell of town {n} was cast in a year of rain",
+        "| town {n} | bell {n} | the year of its casting is known |",
+        "- [The bell of town {n}](https://example.org/{n}) and [its tower](https://example.org/t/{n})",
+        "-b{n} N,    --bell-{n} N    [0   ] the number of the bell that rings",
+    ],
+)
+def test_lists_tables_links_and_options_are_no_speech(read, line):
+    text = "# The bells\n\nThese are all of them:\n\n" + "".join(line.format(n=n) + "\n" for n in range(20))
+    assert read(text, "a.md").is_doubtful
+
+
+def test_text_without_blanks_is_doubtful(read):
+    codes = ["".join(f"H{n * 7919 % 100000:05d}B{m * 104729 % 100000:05d}" for m in range(8)) for n in range(30)]
+    assert read("The prisoners\n\n" + "\n".join(f"{code} of the county of Kings" for code in codes)).is_doubtful

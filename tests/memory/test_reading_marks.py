@@ -65,3 +65,44 @@ def test_bold_labels_of_any_shape(read):
     names = [name.replace("Ann Lee", "Ann | Lee") for name, _ in EXPECTED]
     lines = [f"**{name}**: {text}\n\n" for name, text in zip(names, LINES, strict=True)]
     assert said(read("".join(lines), "a.md")) == list(zip(names, LINES, strict=True))
+
+
+def test_a_bold_label_with_a_bar_that_occurs_with_others(read):
+    named = [("Ann Lee", LINES[0]), ("Bob | Reece", LINES[1]), ("Ann Lee", LINES[2]), ("Bob | Reece", LINES[3])]
+    lines = [f"**{name}**: {text}\n\n" for name, text in named]
+    assert said(read("".join(lines), "a.md")) == named
+
+
+def test_times_in_code_marks_and_entities_in_headings(read):
+    lines = [
+        f"### 🟢 Speaker {n % 2 + 1} &nbsp;•&nbsp; `00:{7 * n:02d} – 00:{7 * n + 6:02d}`\n\n**`00:{7 * n:02d}`** — {text}\n\n"
+        for n, text in enumerate(LINES)
+    ]
+    transcript = read("# Transcript\n\n" + "".join(lines), "a.md")
+    assert said(transcript) == [(f"Speaker {n % 2 + 1}", text) for n, text in enumerate(LINES)]
+    assert [turn.time for turn in transcript.turns][:3] == ["00:00:00", "00:00:07", "00:00:14"]
+
+
+def test_lines_of_chinese_with_times_have_enough_words(read):
+    lines = [f"[00:00:{2 * n:02d}] 各位最近這個行情我看很多人是睡不着覺{n}\n" for n in range(20)]
+    assert not read("".join(lines), "a.md").is_doubtful
+
+
+def test_one_question_and_one_answer_of_an_assistant(read):
+    transcript = read("## Turn 1\n\n**User:** " + LINES[2] + "\n\n**Assistant:** " + " ".join(LINES[3:] * 2), "a.md")
+    assert transcript.speakers == ("User", "Assistant") and not transcript.is_doubtful
+
+
+def test_interjections_before_commas_are_no_labels(read):
+    text = "\n".join(f"{'是的' if n % 2 else '哦'}，各位最近這個行情我看很多人是睡不着覺了{n}" for n in range(40))
+    assert not read(text).is_doubtful
+
+
+def test_a_label_that_never_says_a_sentence(read):
+    parts = [
+        f"Interview {n}: {name}\n\nInterviewed: {name}, a baker\n\n"
+        + "".join(f"Asker: {LINES[2 * n + m]}\n\n{name}: {LINES[2 * n + m]}\n\n" for m in range(2))
+        for n, name in enumerate(("Carl Ruoff", "Ann Lee", "Bob Reece"))
+    ]
+    transcript = read("".join(parts))
+    assert transcript.is_doubtful and "Interviewed" in " ".join(transcript.doubts)

@@ -23,7 +23,7 @@ from midthought.memory.formats.line_candidates import (
 from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_exclamation
 from midthought.memory.formats.notations import Notation
 from midthought.memory.formats.reading import name_of
-from midthought.memory.formats.scripts import ends_sentence, is_role, word_count
+from midthought.memory.formats.scripts import ends_sentence, is_role, is_unspaced, word_count
 
 LIKE_TURNS = "read as text, not as speakers:"
 _MAX_OTHER_SHARE = 0.01
@@ -153,7 +153,7 @@ def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dic
     dashes = sum(text[:2] in ("– ", "— ", "- ", "―") for text in said)
     if dashes >= max(_MIN_ROWS, _MOST * len(said)):
         layout.doubt(f"{dashes} paragraphs start with a dash, as turns of people who are not named do", 0.3)
-    num_words = sum(len(text.split()) for text in said)
+    num_words = sum(map(word_count, said))
     if layout.heads and len(rows) > _MIN_ROWS and num_words < _TOO_SHORT * len(layout.heads):
         layout.doubt(f"its lines with times have {num_words / len(rows):.1f} words on average", 0.3)
     named = {
@@ -172,11 +172,17 @@ def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dic
 
 def judge_notation(layout: Layout, notation: Notation | None, num_rows: int) -> None:
     """Adds a doubt about text without names if a few names stand before it in a notation that is not certain."""
-    if not notation or 2 * notation.num_names < len(notation.labels) or notation.sep in _ENDS:
+    is_named = notation is not None and 2 * notation.num_names >= len(notation.labels)
+    if not notation or not is_named or notation.sep in _ENDS or _are_interjections(notation):
         return
     if notation.num_named >= max(_MIN_NAMES, _MIN_NAMES_SHARE * num_rows):
         names = ", ".join(repr(name) for name, _ in notation.labels.most_common(3))
         layout.doubt(f"many lines start alike: {names}", 0.3)
+
+
+def _are_interjections(notation: Notation) -> bool:
+    """Whether the labels are words before a comma in a script without capitals, such as `是的，`."""
+    return notation.sep.strip() in (",", "、") and all(all(map(is_unspaced, label)) for label in notation.labels)
 
 
 def judge_list(layout: Layout, rows: Sequence[Row]) -> None:

@@ -37,6 +37,7 @@ _INNER_NUMBER = re.compile(r"\d+(?=.*[^\W\d_])")
 _LAST_NUMBER = re.compile(r"\W?\d+$")
 _MAX_FIELD_WORDS = 12
 _MAX_LABEL_WORDS = 4
+_MOST_SENTENCES = 0.8
 _SHORT_WORDS = 3
 
 
@@ -52,6 +53,7 @@ def doubtful_labels(layout: Layout, rows: Sequence[Row]) -> list[str]:
     masked = Counter(_INNER_NUMBER.sub("#", label) for label in places)
     are_letters = places.keys() <= _DIALOG and sum(bool(_LETTERED.match(row.text)) for row in rows) > 1
     pages = _pages(places) if recurring else set()  # else every label occurs once: another doubt
+    num_ends = sum(ends_sentence(head.rest) for head in layout.heads.values())
 
     def is_odd(label: str, found: list[int]) -> bool:
         rests = [layout.heads[place].rest.strip() for place in found]
@@ -60,10 +62,12 @@ def doubtful_labels(layout: Layout, rows: Sequence[Row]) -> list[str]:
             len(set(rests)) == 1 < len(rests) and len(places) > 2 and not is_role(label) and not is_sentence
         )
         is_number = masked[_INNER_NUMBER.sub("#", label)] > 1 and bool(_INNER_NUMBER.search(label))
-        if are_letters or is_number or is_advertisement or label in pages or _ODD.fullmatch(label):
+        is_shaped = layout.style.startswith("bold ") and "|" in label  # `Ann Lee | Bell Works`
+        if are_letters or is_number or is_advertisement or label in pages or (_ODD.fullmatch(label) and not is_shaped):
             return True
         if len(found) > 1:
-            return False
+            is_usual = num_ends >= _MOST_SENTENCES * (len(layout.heads) - len(found)) and not is_role(label)
+            return is_usual and not any(map(_may_be_said, rests))
         after = found[0] + 1
         if not rests[0] and after < len(rows) and _NUMBERED_LINE.match(rows[after].text):
             return bool(recurring)  # `Sure:` before a list
@@ -99,6 +103,11 @@ def _is_line(layout: Layout, place: int, words: Counter[str]) -> bool:
         and not layout.style.startswith("bold ")
         and any(words[word] < 2 for word in _WORD.findall(name.casefold()))
     )
+
+
+def _may_be_said(text: str) -> bool:
+    """Whether the text is a word or two, long or a sentence; else it may be a field's value."""
+    return not _SHORT_WORDS <= len(text.split()) <= _MAX_FIELD_WORDS or ends_sentence(text)
 
 
 def _names_one(text: str, labels: dict[str, list[int]]) -> bool:

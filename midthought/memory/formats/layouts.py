@@ -228,7 +228,7 @@ def _is_supported(
 
 def _is_single_turn(rows: Sequence[Row], head: Head, place: int, total: int, strong: bool) -> bool:
     name = name_of(head.name or "")
-    if strong or (head.time is not None and place <= 3):
+    if place <= 3 and (strong or head.time is not None):
         return True
     is_name = is_role(name) or (looks_like_name(name) and len(name.split()) > 1)
     return place == 0 and head.style == "name:" and (total < 60 or is_name)

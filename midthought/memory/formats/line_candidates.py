@@ -35,6 +35,8 @@ _NUMBER = re.compile(r"\d\.\d{1,3}$")
 """End of labels such as `Decision 80.1`."""
 _URL = re.compile(r"\s*(?:\[[^\[\]]{1,99}\]\(|<)?https?://\S+\s*")
 """An address, or a link in Markdown."""
+_BARRED_LABEL = re.compile(r"(?P<name>[^\s:|][^:|]{0,40}\|[^:|]{1,40}?):\s(?P<rest>.*)", re.DOTALL)
+"""A bold label such as `Ann Lee | Bell Works:`."""
 ODD = "odd "
 """Mark of a style's recurring labels that do not have the shape of names."""
 _WITH_INITIALS = re.compile(r"[^():.!?]{2,40} \([A-Z]{2,4}\)")
@@ -106,6 +108,8 @@ def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
                 for head in heads_of(row.text[: row.num_bold])
                 if head.style == "time name"
             ]
+        if not heads and row.num_bold and (label := _BARRED_LABEL.match(row.text)) and _ends_bold(row, label.end("name")):
+            heads = [Head("name:", label["name"], None, label["rest"])]
         for head in heads:
             if head.style == "time name" and next_is_timed and not head.rest.strip():
                 continue  # a line of few words, as the next one
@@ -207,6 +211,11 @@ def is_name_list(text: str) -> bool:
 def bare_style(style: str) -> str:
     """Returns the style without the mark of its rows."""
     return style.removeprefix("bold ").removeprefix("# ").removeprefix(">> ")
+
+
+def _ends_bold(row: Row, end: int) -> bool:
+    """Whether the bold part ends here, or after one sign."""
+    return end <= row.num_bold <= end + 1
 
 
 def _is_bold(row: Row, head: Head) -> bool:

@@ -12,6 +12,7 @@ from midthought.memory.turns import clock_seconds, clock_time
 
 _MAX_SECONDS_PER_WORD = 40.0
 _MAX_CHAPTER_WORDS = 8
+_MOST = 0.9
 
 
 def scale_numbers(layout: Layout, num_words: int) -> None:
@@ -38,10 +39,13 @@ def add_times(layout: Layout, rows: Sequence[Row]) -> None:
         and (head := time_head(row.text))
     }
     if named:
+        are_all = len(found) >= _MOST * (len(rows) - len(layout.heads) - len(layout.used)) and not any(
+            head.rest.strip() for head in layout.heads.values()
+        )
         found = {
             place: head
             for place, head in found.items()
-            if not head.rest.strip() or rows[place].text.lstrip()[:1] in ("(", "[", "<", "（", "［", "【")
+            if are_all or not head.rest.strip() or rows[place].text.lstrip()[:1] in ("(", "[", "<", "（", "［", "【")
         }
         first = min(layout.heads)
         if sum(place < first and is_title(head) for place, head in found.items()) > 1:  # a list of chapters

@@ -9,7 +9,7 @@ from midthought.memory.formats.line_candidates import Row
 from midthought.memory.formats.line_reading import read_rows, rows_of
 from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.registry import transcript_format
-from midthought.memory.formats.speech_signs import with_lost_words
+from midthought.memory.formats.speech_signs import with_list_doubts, with_lost_words
 from midthought.memory.markup import plain_words
 from midthought.memory.turns import CLOCK
 
@@ -31,6 +31,7 @@ _EMPHASIS = re.compile(
     rf"^(?P<before>(?:[(\[]?{CLOCK}[)\]]?\s{{0,3}}[-–—]?\s{{0,3}})?)(\*{{1,3}}|_{{1,3}})(?P<inner>[^*_\n][^*\n]{{0,99}}?)\2"
 )
 _EMPHASIZED_TIME = re.compile(rf"(?<=\s)[*_]{{1,3}}({CLOCK})[*_]{{1,3}}")
+_CODED_TIME = re.compile(rf"`({CLOCK}(?:\s?[-–—]\s?{CLOCK})?)`")
 _ESCAPED_TIME = re.compile(rf"\\([(\[])\s*({CLOCK})\s*\\([)\]])")
 _SHOWN = re.compile(r"^\s{0,3}(?:#{1,6}\s|\*\*\S|```)|\]\(\w|\*\*\w[^*\n]{0,80}\*\*|^\s{0,3}\||^[*_]\w[^*_\n]{0,80}[*_]:\s", re.MULTILINE)
 _BOLD_START = re.compile(r"^\s{0,3}\*\*[^*\s][^*\n]{0,80}\*\*", re.MULTILINE)
@@ -76,7 +77,7 @@ def read_markdown(text: str) -> Reading:
     if not is_named and (num := len(_DEFINITION.findall(text))) > _MAX_DEFINITIONS:
         reading = reading.doubted(f"it may be a page about something, not a transcript: it has {num} definitions", 0.4)
     reading = reading._replace(title=title or reading.title or None, header=fields + reading.header)
-    return with_lost_words(reading, text)
+    return with_lost_words(with_list_doubts(reading, text), text)
 
 
 def _without_table_end(line: str) -> str:
@@ -98,7 +99,8 @@ def _start(row: Row) -> Row:
     """Returns the row without emphasis, escapes and heading signs at its start."""
     if row.mark == "code":
         return row
-    text = _EMPHASIZED_TIME.sub(r"\1", _ESCAPED_TIME.sub(r"[\2]", row.text[:200])) + row.text[200:]
+    start, rest = row.text[:200].replace("&nbsp;", " "), row.text[200:]
+    text = _EMPHASIZED_TIME.sub(r"\1", _ESCAPED_TIME.sub(r"[\2]", _CODED_TIME.sub(r"\1", start))) + rest
     if row.mark == "#":
         text = text.lstrip("# ")
     match = _EMPHASIS.match(text)

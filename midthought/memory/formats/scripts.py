@@ -34,7 +34,7 @@ _VOICES = (
 """Words before a number in labels of voices, in many languages."""
 _LABEL = regex.compile(
     rf"(?i)(?:{_VOICES}|sprecherin|guest|host|"
-    r"caller|interviewer|interviewee|moderator|unknown|unidentified|audience|male|female|man|woman)"
+    r"assistant|caller|interviewer|interviewee|moderator|user|unknown|unidentified|audience|male|female|man|woman)"
     r"(?:[ _#\-]?(?:speaker|voice|member))?[ _#\-]?(?:\d{1,3}(?:-\p{L}{1,20})?|[a-z])?"
 )
 _DIARIZED = regex.compile(

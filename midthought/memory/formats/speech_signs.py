@@ -11,7 +11,7 @@ from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.row_order import inner_labels
 from midthought.memory.formats.scripts import word_count
 from midthought.memory.markup import unescape
-from midthought.memory.turns import clock_seconds
+from midthought.memory.turns import TIME_MARK, clock_seconds
 
 _MIN_LINES = 20
 _MIN_LINE_WORDS = 4
@@ -44,6 +44,18 @@ _CODE = re.compile(
 templates of pages."""
 _PROGRAM = re.compile(r"[=!<>+]=|\w\(\w*\)(?=[:;]?\s)|\w\[\d\]|(?<!\S)(?:[=<>]|def|elif)(?!\S)")
 _MAX_PROGRAM_SHARE = 0.1
+_LISTS = {
+    "items of a list": re.compile(r"\s*[-*+•]\s+\S.{0,400}[^\s.!?…。！？\"”’)\]*_]\s*$"),
+    "rows of a table": re.compile(r"[^|]*\|[^|]*\|"),
+    "links": re.compile(r"\s*(?:[-*+•]\s+)?(?:\S+\s+){0,3}(?:\[[^\[\]]{1,99}\]\(\w|\[\[|https?://)"),
+    "options of a program": re.compile(r"\s*-\w{1,4}(?:\s[A-Z]\w{0,5})?,\s+--[a-z]"),
+}
+_MIN_LIST_LINES = 5
+_MIN_LIST_SHARE = 0.5
+_MAX_WORD_LETTERS = 45
+_MIN_LONG_WORDS = 4
+_MAX_LONG_SHARE = 0.1
+"""Of the letters, in words that are longer than any that people say."""
 _NESTED = re.compile(r"\{\\rtf1|<!doctype|<\?xml\s|\bWEBVTT\b", re.IGNORECASE)
 """The start of a file within the text."""
 
@@ -65,6 +77,18 @@ def with_lost_words(reading: Reading, text: str) -> Reading:
     return reading.doubted(f"{num_lost} words are neither speech nor a name nor a field, such as {examples}", 0.4)
 
 
+def with_list_doubts(reading: Reading, text: str) -> Reading:
+    """Returns the reading with a doubt if most lines of a text without speakers and times are items, rows, links or options."""
+    if any(segment.speaker or segment.time or TIME_MARK in segment.text for segment in reading.segments):
+        return reading
+    lines = [line for line in text.split("\n") if line.strip()]
+    for what, pattern in _LISTS.items():
+        num = sum(bool(pattern.match(line)) for line in lines)
+        if num >= max(_MIN_LIST_LINES, _MIN_LIST_SHARE * len(lines)):
+            return reading.doubted(f"{num} of its {len(lines)} lines are {what}", 0.4)
+    return reading
+
+
 def with_speech_doubts(reading: Reading, num_letters: int = 0) -> Reading:
     """Returns the reading with doubts about text that is not speech. `num_letters`: of the file, if it is text."""
     texts = [segment.text for segment in reading.segments if segment.text.strip()]
@@ -79,6 +103,9 @@ def with_speech_doubts(reading: Reading, num_letters: int = 0) -> Reading:
     codes = programs if len(programs) > _MAX_PROGRAM_SHARE * len(words) else codes
     if len(codes) > max(_MIN_CODES, _MAX_CODE_SHARE * len(words)):
         reading = reading.doubted(f"{len(codes)} words have codes of a markup: {codes[0][:30]!r}", 0.4)
+    long = [word for word in words if len(word) > _MAX_WORD_LETTERS and word.isascii() and "/" not in word]
+    if len(long) >= _MIN_LONG_WORDS and sum(map(len, long)) > _MAX_LONG_SHARE * sum(map(len, words)):
+        reading = reading.doubted(f"{len(long)} words are too long for words, such as {long[0][:30]!r}", 0.4)
     if nested := next(filter(None, map(_NESTED.search, texts)), None):
         reading = reading.doubted(f"its text has the start of another file: {nested[0]!r}", 0.4)
     inner = Counter(key for text in texts for _, key in inner_labels(text))
