@@ -371,3 +371,12 @@ def test_lists_tables_links_and_options_are_no_speech(read, line):
 def test_text_without_blanks_is_doubtful(read):
     codes = ["".join(f"H{n * 7919 % 100000:05d}B{m * 104729 % 100000:05d}" for m in range(8)) for n in range(30)]
     assert read("The prisoners\n\n" + "\n".join(f"{code} of the county of Kings" for code in codes)).is_doubtful
+
+
+def test_codes_labels_of_pages_and_licenses_within_speech_are_doubtful(read):
+    words = f"{PROSE} {MORE} ".split() * 4
+    coded = [f"{word} Data-noisy-labels" if n % 100 == 0 else word for n, word in enumerate(words)]
+    tagged = [f"{word} LEE:</b>" if n % 100 == 0 else word for n, word in enumerate(words)]
+    license = "All rights reserved. It is royalty-free. Ask for our prior written permission. See terms & conditions. "
+    for text in (" ".join(coded), " ".join(tagged), license + " ".join(words)):
+        assert read(text).is_doubtful

@@ -106,3 +106,22 @@ def test_a_label_that_never_says_a_sentence(read):
     ]
     transcript = read("".join(parts))
     assert transcript.is_doubtful and "Interviewed" in " ".join(transcript.doubts)
+
+
+def test_a_first_line_with_a_key_is_no_speech(read):
+    transcript = read("Interviewed : a woman of 23\nWhat did you buy last?\n" + "\n".join(LINES * 2))
+    assert transcript.turns[0].text.startswith("What did") and ("Interviewed", "a woman of 23") in transcript.header
+
+
+def test_words_without_a_period_between_times_are_no_names(read):
+    said_words = [text if n % 5 else "Absolutely" if n else "Wonderful" for n, text in enumerate(LINES)]
+    lines = [f"[**({time})**](https://example.org)\n\n{text}\n\n" for time, text in zip(TIMES, said_words, strict=True)]
+    transcript = read("".join(lines), "a.md")
+    assert " ".join(turn.text for turn in transcript.turns) == " ".join(said_words) and not transcript.speakers
+
+
+def test_times_without_a_blank_before_chinese_words(read):
+    words = ["各位最近這個行情我看很多人是睡不着覺了", "那我們今天就來看一看這個市場的情況"] * 4
+    lines = [f"[00:{n:02d}.00]{text}\n[00:{n:02d}.50]\n" for n, text in enumerate(words)]
+    transcript = read("".join(lines))
+    assert " ".join(turn.text for turn in transcript.turns) == " ".join(words)

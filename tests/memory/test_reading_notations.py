@@ -276,3 +276,10 @@ def test_numbered_questions_before_a_dash(read, question, answer):
     assert not transcript.is_doubtful
     faq = read("".join(f"{question} {n} - {text[:-1]}?\n\n" for n, text in enumerate(LINES, 1)), "b.txt")
     assert faq.is_doubtful
+
+
+def test_codes_of_speakers_below_a_line_of_another_kind(read):
+    codes = ["abc1967f", "xyz1929m"] * 4
+    lines = [f"{code} {text.lower()}\n" for code, text in zip(codes, LINES, strict=True)]
+    transcript = read("begin = 0:58:57\n" + "".join(lines))
+    assert said(transcript) == list(zip(codes, map(str.lower, LINES), strict=True))

@@ -62,7 +62,7 @@ def doubtful_labels(layout: Layout, rows: Sequence[Row]) -> list[str]:
             len(set(rests)) == 1 < len(rests) and len(places) > 2 and not is_role(label) and not is_sentence
         )
         is_number = masked[_INNER_NUMBER.sub("#", label)] > 1 and bool(_INNER_NUMBER.search(label))
-        is_shaped = layout.style.startswith("bold ") and "|" in label  # `Ann Lee | Bell Works`
+        is_shaped = layout.style == "bold name:" and "|" in label  # `Ann Lee | Bell Works`
         if are_letters or is_number or is_advertisement or label in pages or (_ODD.fullmatch(label) and not is_shaped):
             return True
         if len(found) > 1:

@@ -28,7 +28,7 @@ from midthought.memory.formats.line_candidates import (
     in_order,
     key_of,
 )
-from midthought.memory.formats.line_heads import TIMED_STYLES, Head, heads_of, is_label
+from midthought.memory.formats.line_heads import TIMED_STYLES, Head, heads_of, is_label, time_head
 from midthought.memory.formats.line_times import add_times, scale_numbers
 from midthought.memory.formats.line_tokens import has_words
 from midthought.memory.formats.notations import INDUCED, Notation, notation_of, once_labelled
@@ -210,6 +210,9 @@ def _is_supported(
         and len(places) < max(0.25 * sum(row.after_blank for row in rows), 0.05 * len(rows))
     ):
         return False
+    if " / " in bare and not recurs:
+        times = [row for row in rows if (time := time_head(row.text)) and not time.rest.strip()]
+        return 2 * len(places) >= len(times)  # else: a few lines of one or two words between times
     if bare in TIMED_STYLES or " / " in bare or strong:
         return True
     is_late = before > max(_MAX_PREFACE_WORDS, _MAX_PREFACE_SHARE * total)

@@ -57,7 +57,7 @@ _STYLES = {
 _PATTERNS = {style: regex.compile(pattern, regex.DOTALL) for style, pattern in _STYLES.items()}
 _SIGNED = regex.compile(r"[:(\[<|\t]|\d\s?\)|\s[–—―-]|(?<!\S)[QA]\.\s")
 """A sign of a style. Most lines of speech have none."""
-_TIME_FIRST = regex.compile(rf"{_TIME}(?:\s{{0,9}}[:–—·•-])?{_BREAK}{_REST}", regex.DOTALL)
+_TIME_FIRST = regex.compile(rf"(?:{_TIME}(?:\s{{0,9}}[:–—·•-])?{_BREAK}|{_BRACKETED}){_REST}", regex.DOTALL)
 _ALONE = regex.compile(r"\[?(?P<name>[^:\[\]|<>]{1,80}?)\]?$")
 _WITH_TITLE = regex.compile(r"(?P<name>[^:\[\]|<>]{2,50}?)\s?--\s?[^.:!?]{2,90}")
 """A name and a title, as in `Ann Lee--Chief Executive Officer`."""

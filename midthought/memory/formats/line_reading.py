@@ -59,6 +59,8 @@ _MAX_TITLE_WORDS = 15
 _MAX_TITLE_ROWS = 5
 _MIN_CAPITALS_SHARE = 0.6
 _MIN_SENTENCE_WORDS = 5
+_MAX_FIELD_WORDS = 6
+_MAX_KEY_WORDS = 2
 _MIN_SPEECH_WORDS = 12
 """Of a sentence before the first speaker; two of them are more than a description."""
 _LEADERS = re.compile(r"\.{5}|(?:\. ){5}")
@@ -313,6 +315,9 @@ def _prose(
     if header.title is None and (num := _num_title_rows(rows)):
         header = Header(keep(rows[0].text), (*header.fields, *(("", keep(row.text)) for row in rows[:num])))
         rows = rows[num:]
+    if header.title is None and len(rows) > 1 and (field := _first_field(rows[0].text)):
+        header = Header(None, (*header.fields, (keep(field[0]), keep(field[1]))))
+        rows = rows[1:]
     skipped += [Skipped(keep(row.text.lstrip("# ")), "heading") for row in rows if row.mark == "#"]
     rows = [row for row in rows if row.mark != "#" and not is_rule(row.text)]
     if sum(word_count(row.text) for row in rows) < MIN_PROSE_WORDS:
@@ -323,6 +328,13 @@ def _prose(
     return _judged(
         Reading(header.title, segments, header.fields, tuple(skipped), layout.confidence, tuple(layout.doubts))
     )
+
+
+def _first_field(text: str) -> tuple[str, str] | None:
+    """Returns the first line as a field if its value is a few words that are no sentence, as in `Interviewed: a baker of 23`."""
+    field = field_of(text)
+    is_short = field is not None and 0 < len(field[1].split()) <= _MAX_FIELD_WORDS and not ends_sentence(field[1])
+    return field if is_short and field and len(field[0].split()) <= _MAX_KEY_WORDS else None
 
 
 def _num_title_rows(rows: Sequence[Row]) -> int:

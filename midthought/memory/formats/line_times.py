@@ -12,7 +12,7 @@ from midthought.memory.turns import clock_seconds, clock_time
 
 _MAX_SECONDS_PER_WORD = 40.0
 _MAX_CHAPTER_WORDS = 8
-_MOST = 0.9
+_MOST = 0.8
 
 
 def scale_numbers(layout: Layout, num_words: int) -> None:

@@ -40,6 +40,7 @@ _MAX_BOLD_STARTS = 3
 _HEAD_LETTERS = 20_000
 _DEFINITION = re.compile(r"^:\s{1,4}\S", re.MULTILINE)
 _MAX_DEFINITIONS = 2
+_MAX_CODE_SHARE = 0.1
 _FENCE = re.compile(r"^\s{0,3}(?:```|~~~)", re.MULTILINE)
 
 
@@ -72,7 +73,7 @@ def read_markdown(text: str) -> Reading:
     is_named = any(segment.speaker for segment in reading.segments)
     if not is_named and _FENCE.search(text) and (not fenced or 10 * len(fenced) > len(rows)):
         return Reading(None, [])  # a page about something, with code
-    if has_code:
+    if has_code and not (is_named and len(fenced) < _MAX_CODE_SHARE * len(rows)):  # as in minutes of programmers
         reading = reading.doubted("it may be a page about something, not a transcript: it has code", 0.4)
     if not is_named and (num := len(_DEFINITION.findall(text))) > _MAX_DEFINITIONS:
         reading = reading.doubted(f"it may be a page about something, not a transcript: it has {num} definitions", 0.4)

@@ -125,7 +125,7 @@ def notation_of(rows: Sequence[Row]) -> Notation | None:
                     by_sep[sep][place].append(span)
         for sep, spans in by_sep.items():
             is_usual = len(spans) >= max(_MIN_SPANS, _MIN_SPANS_SHARE * len(rows))
-            if sep == " " and num_again < _MIN_SHARE_OF_BLANKS * len(own):  # too few to be certain
+            if sep == " " and num_again < _MIN_SHARE_OF_SENTENCES * len(own):  # too few to be reported
                 continue
             if is_usual and not _HALF.search(sep) and (notation := _supported(rows, lead, sep, spans, own, own_rows)):
                 found.append(notation)
