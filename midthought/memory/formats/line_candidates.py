@@ -108,7 +108,12 @@ def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
                 for head in heads_of(row.text[: row.num_bold])
                 if head.style == "time name"
             ]
-        if not heads and row.num_bold and (label := _BARRED_LABEL.match(row.text)) and _ends_bold(row, label.end("name")):
+        if (
+            not heads
+            and row.num_bold
+            and (label := _BARRED_LABEL.match(row.text))
+            and _ends_bold(row, label.end("name"))
+        ):
             heads = [Head("name:", label["name"], None, label["rest"])]
         for head in heads:
             if head.style == "time name" and next_is_timed and not head.rest.strip():

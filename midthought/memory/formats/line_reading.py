@@ -283,7 +283,9 @@ def _segments(
     follows_heading = False
     for place in range(min(layout.heads), len(rows)):
         row = rows[place]
-        follows_heading = (follows_heading or row.mark == "#") and (row.mark == "#" or _is_below_heading(body[place].text))
+        follows_heading = (follows_heading or row.mark == "#") and (
+            row.mark == "#" or _is_below_heading(body[place].text)
+        )
         if head := layout.heads.get(place):
             end()
             name = name_of(keep(head.name)) or None if head.name is not None else None
@@ -300,7 +302,9 @@ def _segments(
 def _is_below_heading(line: str) -> bool:
     """Whether the line is a short header field, such as `Presenter: Ann Lee`, or has links only."""
     field = field_of(line)
-    return bool(_LINKS.fullmatch(line)) or field is not None and is_known_key(field[0]) and len(field[1].split()) < _MAX_TITLE_WORDS
+    return bool(_LINKS.fullmatch(line)) or (
+        field is not None and is_known_key(field[0]) and len(field[1].split()) < _MAX_TITLE_WORDS
+    )
 
 
 def _prose(

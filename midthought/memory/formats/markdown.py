@@ -33,7 +33,10 @@ _EMPHASIS = re.compile(
 _EMPHASIZED_TIME = re.compile(rf"(?<=\s)[*_]{{1,3}}({CLOCK})[*_]{{1,3}}")
 _CODED_TIME = re.compile(rf"`({CLOCK}(?:\s?[-–—]\s?{CLOCK})?)`")
 _ESCAPED_TIME = re.compile(rf"\\([(\[])\s*({CLOCK})\s*\\([)\]])")
-_SHOWN = re.compile(r"^\s{0,3}(?:#{1,6}\s|\*\*\S|```)|\]\(\w|\*\*\w[^*\n]{0,80}\*\*|^\s{0,3}\||^[*_]\w[^*_\n]{0,80}[*_]:\s", re.MULTILINE)
+_SHOWN = re.compile(
+    r"^\s{0,3}(?:#{1,6}\s|\*\*\S|```)|\]\(\w|\*\*\w[^*\n]{0,80}\*\*|^\s{0,3}\||^[*_]\w[^*_\n]{0,80}[*_]:\s",
+    re.MULTILINE,
+)
 _BOLD_START = re.compile(r"^\s{0,3}\*\*[^*\s][^*\n]{0,80}\*\*", re.MULTILINE)
 _MAX_BOLD_STARTS = 3
 """In the first part of a text that is not Markdown."""

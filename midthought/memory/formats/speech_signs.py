@@ -53,7 +53,9 @@ _LISTS = {
 }
 _MIN_LIST_LINES = 5
 _MIN_LIST_SHARE = 0.5
-_LICENSE = re.compile(r"(?i)prior written permission|royalty-free|all rights (?:are )?reserved|terms (?:&|and) conditions")
+_LICENSE = re.compile(
+    r"(?i)prior written permission|royalty-free|all rights (?:are )?reserved|terms (?:&|and) conditions"
+)
 _LICENSE_LETTERS = 5000
 _MAX_LICENSE_SIGNS = 2
 _MAX_WORD_LETTERS = 45
@@ -112,7 +114,7 @@ def with_speech_doubts(reading: Reading, num_letters: int = 0) -> Reading:
         reading = reading.doubted(f"{len(long)} words are too long for words, such as {long[0][:30]!r}", 0.4)
     first = " ".join(texts[:_MIN_LINES])[:_LICENSE_LETTERS]
     if len(signs := _LICENSE.findall(first)) > _MAX_LICENSE_SIGNS:
-        reading = reading.doubted(f"its first words are those of a license: {signs[0]!r}", 0.4)
+        reading = reading.doubted(f"it starts with a license: {signs[0]!r}", 0.4)
     if nested := next(filter(None, map(_NESTED.search, texts)), None):
         reading = reading.doubted(f"its text has the start of another file: {nested[0]!r}", 0.4)
     inner = Counter(key for text in texts for _, key in inner_labels(text))
