@@ -373,10 +373,9 @@ def test_text_without_blanks_is_doubtful(read):
     assert read("The prisoners\n\n" + "\n".join(f"{code} of the county of Kings" for code in codes)).is_doubtful
 
 
-def test_codes_labels_of_pages_and_licenses_within_speech_are_doubtful(read):
+def test_labels_of_pages_and_licenses_within_speech_are_doubtful(read):
     words = f"{PROSE} {MORE} ".split() * 4
-    coded = [f"{word} Data-noisy-labels" if n % 100 == 0 else word for n, word in enumerate(words)]
-    tagged = [f"{word} LEE:</b>" if n % 100 == 0 else word for n, word in enumerate(words)]
+    tagged = [f"{word} LEE:</b>" if n % 100 == 0 else word for n, word in enumerate(words * 5)]
     license = "All rights reserved. It is royalty-free. Ask for our prior written permission. See terms & conditions. "
-    for text in (" ".join(coded), " ".join(tagged), license + " ".join(words)):
+    for text in (" ".join(tagged), license + " ".join(words)):
         assert read(text).is_doubtful

@@ -125,3 +125,14 @@ def test_times_without_a_blank_before_chinese_words(read):
     lines = [f"[00:{n:02d}.00]{text}\n[00:{n:02d}.50]\n" for n, text in enumerate(words)]
     transcript = read("".join(lines))
     assert " ".join(turn.text for turn in transcript.turns) == " ".join(words)
+
+
+def test_a_heading_such_as_further_reading_between_turns_is_no_end(read):
+    turns = [f"{name}: 00:00:{7 * n:02d}\n\n{text}\n\n" for n, (name, text) in enumerate(EXPECTED)]
+    text = "## The bell\n\n" + "".join(turns[:6]) + "## Further reading\n\n" + "".join(turns[6:])
+    assert said(read(text, "a.md")) == EXPECTED
+
+
+def test_wrapped_lines_that_start_like_a_last_heading_are_speech(read):
+    text = "\n\n".join([*LINES * 2, "about the dynamics of humanity", *LINES[:3]])
+    assert "about the dynamics of humanity So the bell" in " ".join(turn.text for turn in read(text).turns)

@@ -216,15 +216,36 @@ def _without_end(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
     """Returns the rows before a heading such as `Links` or `Action items` that at most a quarter of the text follows, and
     the others."""
     places = [
-        place for place, row in enumerate(rows) if ends_transcript(row.text) and (row.mark == "#" or row.after_blank)
+        place
+        for place, row in enumerate(rows)
+        if ends_transcript(row.text)
+        and (row.mark == "#" or (row.after_blank and not row.text.lstrip("([*_")[:1].islower()))
     ]
     counts = Counter(rows[place].text.casefold() for place in places)  # headings in the parts of a meeting recur
     for place in places:
         after = sum(word_count(row.text) for row in rows[place:])
         is_end = place > 0 and counts[rows[place].text.casefold()] == 1
-        if is_end and after < _MAX_END_SHARE * sum(word_count(row.text) for row in rows):
+        is_short = after < _MAX_END_SHARE * sum(word_count(row.text) for row in rows)
+        if is_end and is_short and not _continues(rows[:place], rows[place:]):
             return rows[:place], rows[place:]
     return rows, ()
+
+
+def _continues(before: Sequence[Row], after: Sequence[Row]) -> bool:
+    """Whether labels that recur before a heading stand before sentences, or times, after it, too."""
+    labels = Counter(label for label, _ in map(_labelled, before) if label)
+    found = [rest for label, rest in map(_labelled, after) if labels[label] > 1]
+    return sum(ends_sentence(rest) or bool(_CLOCK_ALONE.match(rest)) for rest in found) > 1
+
+
+def _labelled(row: Row) -> tuple[str, str]:
+    """Returns what stands before and after the first colon of a row; the first is empty if it is no label."""
+    label, _, rest = row.text.partition(":")
+    return (
+        (label, rest.strip(" *_"))
+        if len(label) < _MAX_SPELLED_LETTERS and label.strip(" *_[]()0123456789")
+        else ("", "")
+    )
 
 
 def _with_blanks(rows: Sequence[Row]) -> list[str]:

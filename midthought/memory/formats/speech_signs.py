@@ -16,7 +16,9 @@ from midthought.memory.turns import TIME_MARK, clock_seconds
 _MIN_LINES = 20
 _MIN_LINE_WORDS = 4
 _MAX_RECURRING_SHARE = 0.4
-_MAX_CODE_SHARE = 0.004
+_MAX_CODE_SHARE = 0.02
+_MANY_CODES = 20
+_MANY_CODES_SHARE = 0.004
 _MIN_CODES = 3
 _MIN_LETTERS = 5000
 _MIN_READ_SHARE = 0.005
@@ -38,11 +40,10 @@ _DIGITS = re.compile(r"\d+")
 _VOICE = re.compile(r"(?i)\[?(?:speaker|spk)[_-]?\d{1,3}\]?[:：]?")
 _CODE = re.compile(
     r"-->|\.(?:wav|mp3|flac|ogg|m4a|opus|webm)\b|=[0-9A-F]{2}(?:=|\W|$)|\\[a-zA-Z]{2,20}[{\[]|\{\\|\{\d{1,7}\}|</?(?:[a-z]|[A-Z]{2})[\w:]{0,20}(?:[\s>/]|$)|"
-    r"\w=[\"']|\{[{%]|[%}]\}|&(?:#\d{1,6}|[a-z]{2,8});|â€|Ã[\x80-\xbf©¨¤¶¼]|"
-    r"^[A-Z][a-z]*(?:-[a-z]+){2,}$"
+    r"\w=[\"']|\{[{%]|[%}]\}|&(?:#\d{1,6}|[a-z]{2,8});|â€|Ã[\x80-\xbf©¨¤¶¼]"
 )
-"""Quoted-printable, LaTeX, subtitle effects, frame numbers, tags, attributes, templates of pages, character references, wrong
-encodings, and codes of topics such as `Data-noisy-labels`."""
+"""Quoted-printable, LaTeX, subtitle effects, frame numbers, tags, attributes, character references, wrong encodings,
+templates of pages."""
 _PROGRAM = re.compile(r"[=!<>+]=|\w\(\w*\)(?=[:;]?\s)|\w\[\d\]|(?<!\S)(?:[=<>]|def|elif)(?!\S)")
 _MAX_PROGRAM_SHARE = 0.1
 _LISTS = {
@@ -54,10 +55,10 @@ _LISTS = {
 _MIN_LIST_LINES = 5
 _MIN_LIST_SHARE = 0.5
 _LICENSE = re.compile(
-    r"(?i)prior written permission|royalty-free|all rights (?:are )?reserved|terms (?:&|and) conditions"
+    r"(?i)prior written permission|of the publisher|royalty-free|all rights (?:are )?reserved|terms (?:&|and) conditions"
 )
 _LICENSE_LETTERS = 5000
-_MAX_LICENSE_SIGNS = 2
+_MAX_LICENSE_SIGNS = 1
 _MAX_WORD_LETTERS = 45
 _MIN_LONG_WORDS = 4
 _MAX_LONG_SHARE = 0.1
@@ -107,7 +108,8 @@ def with_speech_doubts(reading: Reading, num_letters: int = 0) -> Reading:
     codes = [word for word in words if _CODE.search(word)]
     programs = [code for text in texts for code in _PROGRAM.findall(text)]
     codes = programs if len(programs) > _MAX_PROGRAM_SHARE * len(words) else codes
-    if len(codes) > max(_MIN_CODES, _MAX_CODE_SHARE * len(words)):
+    are_many = len(codes) >= _MANY_CODES and len(codes) > _MANY_CODES_SHARE * len(words)
+    if are_many or len(codes) > max(_MIN_CODES, _MAX_CODE_SHARE * len(words)):
         reading = reading.doubted(f"{len(codes)} words have codes of a markup: {codes[0][:30]!r}", 0.4)
     long = [word for word in words if len(word) > _MAX_WORD_LETTERS and word.isascii() and "/" not in word]
     if len(long) >= _MIN_LONG_WORDS and sum(map(len, long)) > _MAX_LONG_SHARE * sum(map(len, words)):

@@ -82,7 +82,9 @@ def read_word(content: bytes) -> Reading:
         inside = {row.number for row in table}
         skipped += [Skipped(row.text, "outside of the table") for row in rows if row.number not in inside]
     else:
-        reading = read_rows(_spaced(rows), mark_times)
+        reading = read_rows(
+            _spaced(rows), lambda words: mark_times(unescape(words))
+        )  # `&amp;gt;` in the document's XML
         num_cells = sum(_CELL_END in row.text for row in rows)
         if not any(segment.speaker for segment in reading.segments) and 2 * num_cells > len(rows):
             reading = reading.doubted(f"{num_cells} of its {len(rows)} lines are rows of tables", 0.4)
