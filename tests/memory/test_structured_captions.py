@@ -67,3 +67,20 @@ def test_subviewer(read):
     transcript = read(head + "00:00:02.44,00:00:05.38\nThe bell[br]rang.\n\n00:00:07.00,00:00:08.00\nTwice.\n", "a.sub")
     assert said(transcript) == [("Unknown Speaker", "The bell rang. Twice.")] and transcript.turns[0].time == "00:00:02"
     assert dict(transcript.header)["TITLE"] == "The bell" and not transcript.is_doubtful
+
+
+def test_a_client_is_a_speaker(read):
+    transcript = read(srt([f"{('Coach', 'Client')[n % 2]}: {line}." for n, line in enumerate(SENTENCES[:4])]), "a.srt")
+    assert said(transcript) == [(("Coach", "Client")[n % 2], f"{line}.") for n, line in enumerate(SENTENCES[:4])]
+    assert not transcript.is_doubtful
+
+
+def test_a_word_with_a_colon_within_a_sentence_of_captions_is_no_label(read):
+    talk = []
+    for n, line in enumerate(SENTENCES * 2):
+        words = f"{line}, as far as anybody could tell me {n}.".split()
+        talk += [f"{('Ann', 'Bob')[n % 2]}: {' '.join(words[:4])}", " ".join(words[4:9]), " ".join(words[9:])]
+    talk[4:4] = ["but this was the second thought about the old", "Bell: it rang at the wrong time of the day"]
+    transcript = read(srt(talk, 2), "a.srt")
+    assert set(transcript.speakers) == {"Ann", "Bob"}
+    assert "the old Bell: it rang" in transcript.turns[1].text

@@ -62,6 +62,8 @@ _MIN_LEFT_SHARE = 0.02
 _MAX_MORE_LABELS = 2
 _MAX_MORE_HEADS = 5
 _MIN_SINGLE_WORDS = 40
+_MIN_ENDS = 0.03
+"""Share of the lines that end sentences, in captions with signs of punctuation."""
 _MAX_SINGLE_WORDS = 1.2
 """Words per cue of captions that show words one by one."""
 
@@ -155,19 +157,23 @@ def speakers_of(rows: Sequence[Row]) -> Layout:
     num_words = [word_count(row.text) for row in rows]
     if len(rows) >= _MIN_SINGLE_WORDS and sum(num_words) < _MAX_SINGLE_WORDS * len(rows):
         return Layout(confidence=0.9)
+    inside = _within_sentences(rows)
     candidates = {
-        style: found
+        style: _sentence_starts(found, inside)
         for style, found in candidates_of(rows).items()
         if bare_style(style.removeprefix(ODD)) in ("name:", "[name]:")
     }
+    sentences = [row._replace(after_blank=row.after_blank and place not in inside) for place, row in enumerate(rows)]
     layout = Layout(confidence=0.9)
     for style, found in candidates.items():
-        accepted = {} if style.startswith(ODD) else accepted_heads(rows, found, style)
+        accepted = {} if style.startswith(ODD) else accepted_heads(sentences, found, style)
         if accepted and len(accepted) > len(layout.heads) and _is_supported(rows, accepted, found, num_words, style):
             layout = Layout(style, accepted)
     notation = notation_of(rows)
     if notation and notation.is_certain and notation.is_strong:
         layout = _with_notation(layout, notation)
+        layout.heads = _sentence_starts(layout.heads, inside)
+        layout = layout if layout.heads else Layout(confidence=0.9)
     if layout.style:
         odd = candidates.get(ODD + layout.style, {})  # labels of any shape that recur
         if len(layout.heads) >= len(odd) and len(layout.heads | odd) > 0.8 * sum(row.after_blank for row in rows):
@@ -183,6 +189,25 @@ def speakers_of(rows: Sequence[Row]) -> Layout:
         judge_unnamed(layout, rows, candidates)
         judge_notation(layout, notation, len(rows))
     return layout
+
+
+def _ends(text: str) -> bool:
+    """Whether a line ends a sentence, or a note such as `*applause*`."""
+    return ends_sentence(text) or text.rstrip().endswith(("*", "♪"))
+
+
+def _within_sentences(rows: Sequence[Row]) -> frozenset[int]:
+    """Returns the rows of captions that continue a sentence, if most cues do and the captions have ends of sentences."""
+    inside = frozenset(place for place, row in enumerate(rows[1:], 1) if not _ends(rows[place - 1].text))
+    firsts = [place for place, row in enumerate(rows) if row.after_blank]
+    is_wrapped = 2 * sum(place in inside for place in firsts) > len(firsts)
+    return inside if is_wrapped and len(inside) <= (1 - _MIN_ENDS) * len(rows) else frozenset()
+
+
+def _sentence_starts(found: dict[int, Head], inside: frozenset[int]) -> dict[int, Head]:
+    """Returns the heads without the labels that are always within a sentence."""
+    starts = {key_of(head.name or "") for place, head in found.items() if place not in inside}
+    return {place: head for place, head in found.items() if key_of(head.name or "") in starts} if inside else found
 
 
 def _is_supported(

@@ -9,7 +9,7 @@ def _words(text: str) -> frozenset[str]:
 
 ROLES = _words(
     """
-anfitrión attendees co-host co-hosts cohost convidado gast guest guests gäste host hosts interviewee
+anfitrión attendees client co-host co-hosts cohost convidado gast guest guests gäste host hosts interviewee
 interviewees interviewer interviewers invitada invitado invité invités moderation moderator moderators
 narrator ospite panelist panelists participant participants presentador presenter presenters speaker speakers
 ведущий гости гость אורח אורחת מנחה מראיין الضيف المضيف مقدم ゲスト 主持 主持人 主播 司会 嘉宾 嘉賓 来宾 게스트 진행
@@ -27,7 +27,7 @@ résumé samenvatting show summary synopsis zusammenfassung описание ת�
 
 FIELDS = _words(
     """
-age agenda aired artwork audio author authors autor autoren categories category chapters client company contact
+age agenda aired artwork audio author authors autor autoren categories category chapters company contact
 copyright created credits data date datum dauer duración durata duration durée editor editors email episodio
 fecha feed file filename folge format fuente gender guid homepage id idioma image job keywords language languages
 langue length licence licencia license lingua link links lizenz location media meeting modified music name nationality
