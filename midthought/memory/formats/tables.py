@@ -30,7 +30,7 @@ _MIN_SENTENCE_WORDS = 6
 """Words per cell of a column of sentences."""
 _DELIMITERS = ",\t;|"
 _MAX_CELL_LETTERS = 1 << 28
-csv.field_size_limit(_MAX_CELL_LETTERS)
+"""A whole episode may be in one cell."""
 _SUFFIXES = (".csv", ".tsv")
 
 
@@ -158,6 +158,7 @@ def read_cells(rows: Sequence[Sequence[str]], names: Sequence[str]) -> Reading:
 def _rows(text: str, sign: str) -> list[list[str]]:
     has_quotes = sign in ",;" or f'{sign}"' in text or text.startswith('"') or '\n"' in text
     lines = text.splitlines(keepends=True)
+    usual_limit = csv.field_size_limit(_MAX_CELL_LETTERS)  # of the whole process
     try:
         rows = list(csv.reader(lines, delimiter=sign, quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE))
         if any("\n" in cell for row in rows for cell in row):
@@ -165,6 +166,8 @@ def _rows(text: str, sign: str) -> list[list[str]]:
             rows = plain if len({len(row) for row in plain}) == 1 else rows  # a quotation mark within a line's words
     except csv.Error as error:
         raise ValueError(f"its table is damaged: {error}") from None
+    finally:
+        csv.field_size_limit(usual_limit)
     return [[unescape(cell) if "&" in cell else cell for cell in row] for row in rows if any(row)]
 
 
