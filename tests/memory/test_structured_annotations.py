@@ -100,3 +100,26 @@ def test_times_of_speakers_without_words_are_refused(read):
     lines = "".join(f"SPEAKER talk 1 {n}.031 2.531 <NA> <NA> SPEAKER_0{n % 2} <NA> <NA>\n" for n in range(9))
     with pytest.raises(TranscriptError, match=r"RTTM.*has no words"):
         read(lines, "a.rttm")
+
+
+def test_tiers_of_codes_in_elan_are_no_speech(read):
+    words = ["So it rang.", "At three?", "Yes, at three.", "And then?", "Nothing at all.", "I see."]
+    codes = {
+        "gaze": ["left", "right"] * 3,
+        "face": ["smile", "neutral"] * 3,
+        "head": ["nod"] * 6,
+        "other": ["left", "nod"],
+    }
+    slots = "".join(f'<TIME_SLOT TIME_SLOT_ID="ts{n}" TIME_VALUE="{1000 * n}"/>' for n in range(6))
+
+    def tier(participant, name, values):
+        found = "".join(
+            f'<ALIGNABLE_ANNOTATION TIME_SLOT_REF1="ts{n}"><ANNOTATION_VALUE>{value}</ANNOTATION_VALUE></ALIGNABLE_ANNOTATION>'
+            for n, value in enumerate(values)
+        )
+        return f'<TIER PARTICIPANT="{participant}" TIER_ID="{name}">{found}</TIER>'
+
+    tiers = "".join(tier("Ann", name, values) for name, values in codes.items()) + tier("Ann", "Ann_verbal", words)
+    transcript = read(f'<?xml version="1.0"?>\n<ANNOTATION_DOCUMENT>{slots}{tiers}</ANNOTATION_DOCUMENT>', "a.eaf")
+    assert said(transcript) == [("Ann", " ".join(words))] and not transcript.is_doubtful
+    assert len(transcript.skipped) == 4 and {skip.reason for skip in transcript.skipped} == {"codes"}

@@ -51,3 +51,22 @@ def test_records_of_xml_are_entries(read):
     with pytest.raises(TranscriptError, match="have no words"):
         read(f"<data>{records([(name, '') for name, _ in TURNS])}</data>", "b.xml")
     assert read(f"<data>{records([TURNS[0]] + [(name, '') for name, _ in TURNS])}</data>", "c.xml").is_doubtful
+
+
+def test_a_short_line_before_a_time_is_no_name_if_others_have_none(read):
+    parts = [f"<p>[00:{n:02d}:00]</p><p>{LINES[n % 8]} It was {n} then.</p>" for n in range(30)]
+    parts[9] += "<p>Wonderful</p>"
+    transcript = read(f"<html><body>{''.join(parts)}</body></html>", "a.html")
+    assert transcript.speakers == () and "9 then. Wonderful Nobody" in transcript.turns[0].text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Lorem ipsum dolor sit amet. " * 20,
+        "sprite.webp#xywh=0,0,320,180 " * 9,
+        "@for (rule of rules; {{ rule }} ) " * 9,
+    ],
+)
+def test_placeholders_and_templates_are_reported(read, words):
+    assert read(f"<html><body><p>{words}</p><p>{' '.join(LINES * 4)}</p></body></html>", "a.html").is_doubtful

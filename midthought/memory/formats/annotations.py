@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from midthought.memory.formats.captions import Cue, read_cues
 from midthought.memory.formats.reading import Reading, name_of
 from midthought.memory.formats.registry import transcript_format
-from midthought.memory.formats.tiers import Annotation, spoken_tiers
+from midthought.memory.formats.tiers import Annotation, spoken_tiers, without_codes
 from midthought.memory.formats.timed_text import elements
 from midthought.memory.markup import unescape
 from midthought.memory.turns import clock_time
@@ -42,6 +42,7 @@ def read_timed_xml(text: str) -> Reading:
     names: dict[str, str] = {}
     found: list[Annotation] = []
     tiers: set[str] = set()
+    owners: list[str] = []
     speaker, seconds, tier, parts = "", 0.0, "", set[str]()
     for tag, attributes, after in elements(text):
         words = " ".join(unescape(after).split())  # the text of captions is escaped twice
@@ -63,6 +64,7 @@ def read_timed_xml(text: str) -> Reading:
             seconds = slots.get(attributes.get("time_slot_ref1", ""), seconds)
         elif tag == "annotation_value" and words and tier not in parts:  # else: the words of that tier, again
             tiers.add(tier)
+            owners.append(tier)
             found.append(Annotation(seconds, speaker, words))
         elif tag == "text" and "start" in attributes:
             found.append(Annotation(_number(attributes["start"]), "", words))
@@ -70,7 +72,10 @@ def read_timed_xml(text: str) -> Reading:
             found.append(Annotation(_number(attributes["t"]) / 1000, "", words))
         elif tag in ("s", "/s", "event", "who", "comment", "background") and found:
             found[-1] = found[-1]._replace(words=f"{found[-1].words} {words}".strip())
-    return _read(found)
+    if not owners:
+        return _read(found)
+    found, skipped = without_codes(found, owners)
+    return _read(found)._replace(skipped=skipped)
 
 
 @transcript_format(

@@ -61,6 +61,7 @@ _MOST_COMMON = 0.9
 _MIN_LEFT_SHARE = 0.02
 _MAX_MORE_LABELS = 2
 _MAX_MORE_HEADS = 5
+_MIN_TIMED_SHARE = 0.1
 _MIN_SINGLE_WORDS = 40
 _MIN_ENDS = 0.03
 """Share of the lines that end sentences, in captions with signs of punctuation."""
@@ -238,6 +239,12 @@ def _is_supported(
     if " / " in bare and not recurs:
         times = [row for row in rows if (time := time_head(row.text)) and not time.rest.strip()]
         return 2 * len(places) >= len(times)  # else: a few lines of one or two words between times
+    if (
+        " / " in bare
+        and not recurs
+        and len(places) < _MIN_TIMED_SHARE * sum(time_head(row.text) is not None for row in rows)
+    ):
+        return False  # a few short lines between times, such as `Wonderful`
     if bare in TIMED_STYLES or " / " in bare or strong:
         return True
     is_late = before > max(_MAX_PREFACE_WORDS, _MAX_PREFACE_SHARE * total)

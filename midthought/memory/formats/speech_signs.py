@@ -40,7 +40,7 @@ _DIGITS = re.compile(r"\d+")
 _VOICE = re.compile(r"(?i)\[?(?:speaker|spk)[_-]?\d{1,3}\]?[:：]?")
 _CODE = re.compile(
     r"-->|\.(?:wav|mp3|flac|ogg|m4a|opus|webm)\b|=[0-9A-F]{2}(?:=|\W|$)|\\[a-zA-Z]{2,20}[{\[]|\{\\|\{\d{1,7}\}|</?(?:[a-z]|[A-Z]{2})[\w:]{0,20}(?:[\s>/]|$)|"
-    r"\w=[\"']|\{[{%]|[%}]\}|&(?:#\d{1,6}|[a-z]{2,8});|â€|Ã[\x80-\xbf©¨¤¶¼]"
+    r"^@(?:for|if|else|switch)$|#xywh=|\w=[\"']|\{[{%]|[%}]\}|&(?:#\d{1,6}|[a-z]{2,8});|â€|Ã[\x80-\xbf©¨¤¶¼]"
 )
 """Quoted-printable, LaTeX, subtitle effects, frame numbers, tags, attributes, character references, wrong encodings,
 templates of pages."""
@@ -63,6 +63,7 @@ _MAX_WORD_LETTERS = 45
 _MIN_LONG_WORDS = 4
 _MAX_LONG_SHARE = 0.1
 """Of the letters, in words that are longer than any that people say."""
+_PLACEHOLDER = re.compile(r"\blorem,? ipsum,? dolor\b", re.IGNORECASE)
 _NESTED = re.compile(r"\{\\rtf1|<!doctype|<\?xml\s|\bWEBVTT\b", re.IGNORECASE)
 """The start of a file within the text."""
 
@@ -119,6 +120,8 @@ def with_speech_doubts(reading: Reading, num_letters: int = 0) -> Reading:
         reading = reading.doubted(f"it starts with a license: {signs[0]!r}", 0.4)
     if nested := next(filter(None, map(_NESTED.search, texts)), None):
         reading = reading.doubted(f"its text has the start of another file: {nested[0]!r}", 0.4)
+    if any(map(_PLACEHOLDER.search, texts)):
+        reading = reading.doubted("it has the words of a placeholder: 'Lorem ipsum'", 0.4)
     inner = Counter(key for text in texts for _, key in inner_labels(text))
     recurring = {key: count for key, count in inner.items() if count > 1}
     known = {key_of(segment.speaker) for segment in reading.segments if segment.speaker}

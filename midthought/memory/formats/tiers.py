@@ -16,6 +16,8 @@ _LEVEL = re.compile(
 """The name of a tier that says what its annotations are, not who speaks: `words`, `Ann - words`."""
 _SOUNDS = re.compile(r"(?i)(?:.*[\s_:/-])?(?:phon\w*|sounds?|syll\w*|mau|kan|kan-mau|pitch|tones?|breaks?)\W*")
 _MIN_COMMON = 0.8
+_MIN_CODES = 6
+_MIN_CODE_TIERS = 3
 
 
 class Annotation(NamedTuple):
@@ -47,6 +49,28 @@ def spoken_tiers(found: Sequence[Annotation]) -> tuple[list[Annotation], tuple[S
         if name in others
     )
     return [each._replace(speaker=kept[each.speaker]) for each in found if each.speaker in kept], skipped
+
+
+def without_codes(found: Sequence[Annotation], tiers: Sequence[str]) -> tuple[list[Annotation], tuple[Skipped, ...]]:
+    """Returns the annotations that are no codes, and the other tiers. Several tiers with a few values that recur, such as
+    directions of gaze, have codes. `tiers`: the tier of each annotation."""
+    values: dict[str, list[str]] = {}
+    for tier, each in zip(tiers, found, strict=True):
+        values.setdefault(tier, []).append(each.words)
+    codes = {tier for tier, own in values.items() if _recur(own)}
+    if len(codes) < _MIN_CODE_TIERS or len(codes) == len(values):
+        return list(found), ()
+    known = {value for tier in codes for value in values[tier]} | {each.speaker for each in found}
+    codes |= {tier for tier, own in values.items() if known.issuperset(own)}
+    kept = [each for tier, each in zip(tiers, found, strict=True) if tier not in codes]
+    return kept, tuple(
+        Skipped(f"{len(values[tier])} annotations of the tier {tier!r}", "codes") for tier in sorted(codes)
+    )
+
+
+def _recur(values: Sequence[str]) -> bool:
+    """Whether there are a few values that recur, as codes do."""
+    return len(values) >= _MIN_CODES and 3 * len(set(values)) <= len(values)
 
 
 def _are_same(fine: Counter[str], coarse: Counter[str]) -> bool:

@@ -56,8 +56,8 @@ update warning what when where who why внимание примечание ה�
 
 NUMBERED = _words(
     """
-act action capitolo capítulo chapitre chapter decision decisions figure hoofdstuk item kapitel milestone note option part phase
-question scene section step table topic глава
+act action capitolo capítulo chapitre chapter decision decisions episode figure hoofdstuk item kapitel milestone note option part
+phase question scene section step table topic глава
 """
 )
 """First words of labels such as `Step 3`, which are no speakers."""
