@@ -136,3 +136,18 @@ def test_a_heading_such_as_further_reading_between_turns_is_no_end(read):
 def test_wrapped_lines_that_start_like_a_last_heading_are_speech(read):
     text = "\n\n".join([*LINES * 2, "about the dynamics of humanity", *LINES[:3]])
     assert "about the dynamics of humanity So the bell" in " ".join(turn.text for turn in read(text).turns)
+
+
+def test_titles_of_slides_between_dashes_are_no_speech(read):
+    titles, words = ["Title page", "A set of problems...", "A different angle"], " ".join(LINES).split()
+    parts = [f"--{title}--\n{' '.join(words[n::3])}.\n\n" for n, title in enumerate(titles)]
+    transcript = read("".join(parts))
+    assert transcript.num_words == len(words) and "--" not in transcript.turns[0].text
+    assert [skip.text for skip in transcript.skipped][1] == "--A set of problems...--"
+    assert "--so I said--" in read(f"{' '.join(LINES)}\n--so I said--\n{LINES[0]}").turns[0].text
+
+
+def test_a_bold_name_above_bold_questions_is_doubtful(read):
+    questions = "".join(f"**What about bell {n}?**\n\n{text}\n\n" for n, text in enumerate(LINES))
+    assert read(f"# Questions\n\n**Ann Lee**\n\n{LINES[0]}\n\n{questions}", "a.md").is_doubtful
+    assert not read(f"# Questions\n\n{LINES[0]}\n\n{questions}", "a.md").is_doubtful

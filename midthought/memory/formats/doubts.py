@@ -20,7 +20,7 @@ from midthought.memory.formats.line_candidates import (
     is_name_list,
     key_of,
 )
-from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_exclamation
+from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_exclamation, is_label
 from midthought.memory.formats.notations import Notation
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role, is_unspaced, word_count
@@ -156,6 +156,10 @@ def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dic
     num_words = sum(map(word_count, said))
     if layout.heads and len(rows) > _MIN_ROWS and num_words < _TOO_SHORT * len(layout.heads):
         layout.doubt(f"its lines with times have {num_words / len(rows):.1f} words on average", 0.3)
+    bold = [row.text for row in rows if row.num_bold == len(row.text) > 0]
+    asked = [text for text in bold if text.endswith("?")]
+    if len(asked) >= _MIN_ROWS and (names_alone := [text for text in bold if " " in text and is_label(text)]):
+        layout.doubt(f"a name and questions are bold, as turns are: {names_alone[0][:40]!r}", 0.3)
     named = {
         name: count
         for name, count in counts.items()

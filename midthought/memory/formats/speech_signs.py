@@ -47,7 +47,7 @@ templates of pages."""
 _PROGRAM = re.compile(r"[=!<>+]=|\w\(\w*\)(?=[:;]?\s)|\w\[\d\]|(?<!\S)(?:[=<>]|def|elif)(?!\S)")
 _MAX_PROGRAM_SHARE = 0.1
 _LISTS = {
-    "items of a list": re.compile(r"\s*[-*+•]\s+\S.{0,400}[^\s.!?…。！？\"”’)\]*_]\s*$"),
+    "items of a list": re.compile(r"\s*[-*+•]\s+\S.{0,400}[^\s.!?…。！？\"”’]\s*$"),
     "rows of a table": re.compile(r"[^|]*\|[^|]*\|"),
     "links": re.compile(r"\s*(?:[-*+•]\s+)?(?:\S+\s+){0,3}(?:\[[^\[\]]{1,99}\]\(\w|\[\[|https?://)"),
     "options of a program": re.compile(r"\s*-\w{1,4}(?:\s[A-Z]\w{0,5})?,\s+--[a-z]"),
