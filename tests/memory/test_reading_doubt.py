@@ -379,3 +379,16 @@ def test_labels_of_pages_and_licenses_within_speech_are_doubtful(read):
     license = "All rights reserved. It is royalty-free. Ask for our prior written permission. See terms & conditions. "
     for text in (" ".join(tagged), license + " ".join(words)):
         assert read(text).is_doubtful
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"In this episode, Ann and Bob talk about bells and towns. {MORE}",
+        f"Ann Lee and Bob Reece are joined by a guest who knows all about bells. {MORE}",
+        f"You are a helper of a town. Read the transcript of a meeting below and extract what was said about bells. {MORE}",
+    ],
+)
+def test_descriptions_and_instructions_are_doubtful(read, text):
+    assert read(text, "a.md").is_doubtful
+    assert not read(f"{text} {PROSE} {MORE} {PROSE} {MORE} {PROSE}", "a.md").is_doubtful

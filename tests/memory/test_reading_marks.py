@@ -151,3 +151,9 @@ def test_a_bold_name_above_bold_questions_is_doubtful(read):
     questions = "".join(f"**What about bell {n}?**\n\n{text}\n\n" for n, text in enumerate(LINES))
     assert read(f"# Questions\n\n**Ann Lee**\n\n{LINES[0]}\n\n{questions}", "a.md").is_doubtful
     assert not read(f"# Questions\n\n{LINES[0]}\n\n{questions}", "a.md").is_doubtful
+
+
+def test_a_first_label_before_sentences_and_a_list_is_doubtful(read):
+    first = f"**Carl**: {LINES[0]} {LINES[1]}\n\nSPEAKERS:\n- Ann Lee\n- Bob Reece\n\n=====\n\n"
+    transcript = read(first + "".join(f"**{name}**: {text}\n\n" for name, text in EXPECTED), "a.md")
+    assert transcript.is_doubtful and "Carl" in " ".join(transcript.doubts)

@@ -164,7 +164,9 @@ def drop_first_fields(layout: Layout, rows: Sequence[Row]) -> None:
     for place, key in zip(places[:num], keys, strict=False):
         if (keys.count(key) > 1 and not is_block) or is_role(key):
             return
-        del layout.heads[place]
+        head = layout.heads.pop(place)
+        if len(head.rest.split()) > _MAX_TITLE_WORDS and ends_sentence(head.rest):
+            layout.leftovers.append(f"{head.name}: {head.rest}")
 
 
 def _is_list_line(layout: Layout, place: int, keys: Sequence[str]) -> bool:

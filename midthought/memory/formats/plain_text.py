@@ -8,7 +8,7 @@ from midthought.memory.formats.header_fields import front_matter
 from midthought.memory.formats.line_reading import read_rows, rows_of
 from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.registry import transcript_format
-from midthought.memory.formats.speech_signs import with_list_doubts, with_lost_words
+from midthought.memory.formats.speech_signs import with_lost_words, with_writing_doubts
 from midthought.memory.markup import mark_times, unescape
 
 _REFERENCE = re.compile(r"&(?:#\d{1,5}|amp|gt|lt|quot|apos|nbsp);")
@@ -26,7 +26,7 @@ def read_plain_text(text: str) -> Reading:
     """The lines before the first turn are header fields; the notation is the one that the whole file supports."""
     text = unescape(text) if len(_REFERENCE.findall(text)) > 1 and not _TAG.search(text) else text
     title, fields, body = front_matter(text)
-    reading = with_list_doubts(read_rows(rows_of(body), _words), body)
+    reading = with_writing_doubts(read_rows(rows_of(body), _words), body)
     return with_lost_words(reading._replace(title=title or reading.title, header=fields + reading.header), text)
 
 

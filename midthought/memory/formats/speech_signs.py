@@ -46,14 +46,25 @@ _CODE = re.compile(
 templates of pages."""
 _PROGRAM = re.compile(r"[=!<>+]=|\w\(\w*\)(?=[:;]?\s)|\w\[\d\]|(?<!\S)(?:[=<>]|def|elif)(?!\S)")
 _MAX_PROGRAM_SHARE = 0.1
+_OPTIONS = "options of a program"
 _LISTS = {
     "items of a list": re.compile(r"\s*[-*+•]\s+\S.{0,400}[^\s.!?…。！？\"”’]\s*$"),
     "rows of a table": re.compile(r"[^|]*\|[^|]*\|"),
     "links": re.compile(r"\s*(?:[-*+•]\s+)?(?:\S+\s+){0,3}(?:\[[^\[\]]{1,99}\]\(\w|\[\[|https?://)"),
-    "options of a program": re.compile(r"\s*-\w{1,4}(?:\s[A-Z]\w{0,5})?,\s+--[a-z]"),
+    _OPTIONS: re.compile(r"\s*-\w{1,4}(?:\s[A-Z]\w{0,5})?,\s+--[a-z]"),
 }
 _MIN_LIST_LINES = 5
 _MIN_LIST_SHARE = 0.5
+_MIN_OPTION_SHARE = 0.2
+_WRITTEN = {
+    "a description of an episode": re.compile(
+        r"(?i)^.{0,200}\b(?:(?:in )?this|\w{2,9}th) episode\b|^.{0,80}\b(?:is|are) joined by\b"
+    ),
+    "an instruction to a language model": re.compile(
+        r"(?i)^\W{0,3}you are (?:an?|the) .{0,2000}\b(?:analy[sz]\w+|extract|identify|provide|respond|return|summari[sz]\w+)\b"
+    ),
+}
+_MAX_WRITTEN_LETTERS = 1200
 _LICENSE = re.compile(
     r"(?i)prior written permission|of the publisher|royalty-free|all rights (?:are )?reserved|terms (?:&|and) conditions"
 )
@@ -85,14 +96,21 @@ def with_lost_words(reading: Reading, text: str) -> Reading:
     return reading.doubted(f"{num_lost} words are neither speech nor a name nor a field, such as {examples}", 0.4)
 
 
-def with_list_doubts(reading: Reading, text: str) -> Reading:
-    """Returns the reading with a doubt if most lines of a text without speakers and times are items, rows, links or options."""
+def with_writing_doubts(reading: Reading, text: str) -> Reading:
+    """Returns the reading with a doubt if a text without speakers and times was written: if most of its lines are items, rows,
+    links or options, or if it is short and describes an episode or tells a language model what to do."""
     if any(segment.speaker or segment.time or TIME_MARK in segment.text for segment in reading.segments):
         return reading
+    said = " ".join(segment.text for segment in reading.segments)
+    if len(said) < _MAX_WRITTEN_LETTERS:
+        for what, pattern in _WRITTEN.items():
+            if pattern.search(said):
+                return reading.doubted(f"it may be {what}, not a transcript", 0.4)
     lines = [line for line in text.split("\n") if line.strip()]
     for what, pattern in _LISTS.items():
         num = sum(bool(pattern.match(line)) for line in lines)
-        if num >= max(_MIN_LIST_LINES, _MIN_LIST_SHARE * len(lines)):
+        share = _MIN_OPTION_SHARE if what == _OPTIONS else _MIN_LIST_SHARE
+        if num >= max(_MIN_LIST_LINES, share * len(lines)):
             return reading.doubted(f"{num} of its {len(lines)} lines are {what}", 0.4)
     return reading
 
