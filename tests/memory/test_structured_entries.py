@@ -124,3 +124,10 @@ def test_times_of_speakers_without_words_are_refused(read):
     entries = [{"speaker": f"SPEAKER_0{n % 2}", "start": 3 * n, "end": 3 * n + 2} for n in range(6)]
     with pytest.raises(TranscriptError, match="who speaks when, but have no words"):
         read(json.dumps({"segments": entries}), "a.json")
+
+
+def test_transcripts_one_after_another_without_speakers_are_reported(read):
+    words = [{"text": word, "timestamp": 400 * n} for n, word in enumerate(" ".join(TEXTS).split())]
+    calls = [{"id": n, "transcript": words} for n in range(4)]
+    transcript = read(json.dumps(calls), "a.json")
+    assert transcript.is_doubtful and "start again 3 times" in " ".join(transcript.doubts)

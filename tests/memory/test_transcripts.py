@@ -433,7 +433,7 @@ def test_files_of_one_name_get_stems_of_their_own(tmp_path):
         ("a.doc", b"\xd0\xcf\x11\xe0..", "it is an old Office file, not text; export its words"),
         ("a.json", b'{"episode": ', "not valid JSON"),
         ("a.json", b"[1]", "the entries of the list are not all objects"),
-        ("a.json", b'{"words": 1}', "neither a 'content' nor a 'segments' list"),
+        ("a.json", b'{"words": 1}', "no list of entries with text"),
         ("a.json", b'{"segments": [{"text": "x", "start": 1' + b"0" * 5000 + b"}]}", "a number that is too long"),
         ("a.json", b'{"content": ["x"]}', "not all objects"),
         ("a.json", b"[" * 100_000, "nested too deeply"),

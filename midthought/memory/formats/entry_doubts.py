@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from midthought.memory.formats.scripts import is_role, word_count
-from midthought.memory.turns import UNKNOWN_SPEAKER, Segment, clock_seconds
+from midthought.memory.turns import UNKNOWN_SPEAKER, Segment
 
 _CODE = re.compile(r"(?=\S*[\d_/=%])[\x21-\x7e]{2,}")
 _MIN_TURNS = 4
@@ -18,8 +18,9 @@ _MIN_RESTARTS = 2
 _START_SHARE = 0.1
 
 
-def entry_doubts(segments: Sequence[Segment], num_without_words: int) -> list[str]:
-    """Returns the sentences. `num_without_words`: entries with a speaker and a time that have no text."""
+def entry_doubts(segments: Sequence[Segment], num_without_words: int, num_again: int) -> list[str]:
+    """Returns the sentences. `num_without_words`: entries with a speaker and a time that have no text; `num_again`: how often
+    the times start again."""
     texts = [segment.text for segment in segments if segment.text.strip()]
     labels = Counter(each.speaker for each in segments if each.speaker and each.speaker != UNKNOWN_SPEAKER)
     doubts = []
@@ -36,8 +37,8 @@ def entry_doubts(segments: Sequence[Segment], num_without_words: int) -> list[st
         doubts.append(f"its text has {num_words} words")
     if num_without_words >= _MIN_TURNS and num_without_words > len(texts):
         doubts.append(f"{num_without_words} entries have a speaker and no words")
-    if (num := _num_restarts(segments)) >= _MIN_RESTARTS:
-        doubts.append(f"its times start again {num} times, as in several transcripts")
+    if num_again >= _MIN_RESTARTS:
+        doubts.append(f"its times start again {num_again} times, as in several transcripts")
     return doubts
 
 
@@ -50,7 +51,7 @@ def text_doubts(text: str, *, is_named: bool) -> tuple[str, ...]:
     return () if is_named or num_words >= _MIN_WORDS else (f"its text has {num_words} words",)
 
 
-def _num_restarts(segments: Sequence[Segment]) -> int:
+def num_restarts(times: Sequence[float]) -> int:
     """Returns how often a time near the start follows a later one."""
-    times = [clock_seconds(segment.time) for segment in segments if segment.time]
-    return sum(after < min(before, _START_SHARE * max(times)) for before, after in pairwise(times))
+    early = _START_SHARE * max(times, default=0)
+    return sum(after < min(before, early) for before, after in pairwise(times))

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from midthought.memory.formats.columns import names_speakers, speaker_key, text_key
-from midthought.memory.formats.entry_doubts import entry_doubts, text_doubts
+from midthought.memory.formats.entry_doubts import entry_doubts, num_restarts, text_doubts
 from midthought.memory.formats.entry_texts import first_language, tidied
 from midthought.memory.formats.json_entries import (
     Entry,
@@ -62,6 +62,8 @@ class _Candidate(NamedTuple):
     """Whether most entries have a title of their own."""
     num_without_words: int
     """Entries with a speaker and a time that have no text."""
+    num_restarts: int
+    """How often a time near the start follows a later one."""
 
     def rank(self) -> tuple[bool, bool, int]:
         return self.named >= 0.5, self.timed >= 0.5, -self.num_entries
@@ -118,7 +120,11 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
         doubts = (*doubts, "its entries have titles, as articles have, not turns")
     if best.text_key and min(best.named, best.timed) < 0.5:
         doubts = (*doubts, f"the values of {best.text_key!r} are taken for the text")
-    doubts = (*doubts, *leftover_doubts(document, best.segments), *entry_doubts(best.segments, best.num_without_words))
+    doubts = (
+        *doubts,
+        *leftover_doubts(document, best.segments),
+        *entry_doubts(best.segments, best.num_without_words, best.num_restarts),
+    )
     order = share_in_order([segment.time for segment in best.segments if segment.time])
     if order < 0.95:
         doubts = (*doubts, f"{1 - order:.0%} of the times go back")
@@ -137,13 +143,13 @@ def _refusal(document: object) -> str:
     entries = [folded_keys(entry) for _, parts in entry_lists(document) for part in parts for entry in part]
     if sum(bool(speaker_of(entry) and start_of(entry)) for entry in entries) >= _MIN_ENTRIES:
         return "its entries say who speaks when, but have no words"
-    if isinstance(document, list):
+    if isinstance(document, list) and not any(isinstance(each, dict) for each in document):
         return "the entries of the list are not all objects"
     if isinstance(document, dict):
         for key in _KNOWN_LISTS:
             if isinstance(document.get(key), list) and document[key] and not isinstance(document[key][0], dict):
                 return f"the entries of {key!r} are not all objects"
-    return "the JSON has neither a 'content' nor a 'segments' list"
+    return "the JSON has no list of entries with text under a known key, such as 'content' or 'segments'"
 
 
 def _with_fields(
@@ -192,7 +198,9 @@ def _candidates(document: object) -> list[_Candidate]:
         is_turn = language or any(speaker_of(entry) or start_of(entry) for entry in every)
         if text and len(every) >= _MIN_ENTRIES and is_turn:
             entries = [[{**entry, "text": entry.get(text)} for entry in part] for part in entries]
-        segments = _segments(_merged(entries), names, spans, begins=path[-1:] == ("content",))
+        are_channels = len(entries) == 2 or "channel" in ".".join(path).lower()
+        merged = _merged(entries, are_channels=are_channels)
+        segments = _segments(merged, names, spans, begins=path[-1:] == ("content",))
         said = [segment for segment in segments if segment.text]
         if said:
             num_words = sum(any(map(str.isalnum, word)) for segment in said for word in segment.text.split())
@@ -202,7 +210,10 @@ def _candidates(document: object) -> list[_Candidate]:
             num_empty = sum(not spoken(e) and bool(speaker_of(e) and start_of(e)) for e in every)
             text = None if language else text
             size = sum(map(len, parts))
-            found.append(_Candidate(path, segments, num_words, size, named, timed, key, text, are_articles, num_empty))
+            again = num_restarts([time.value for entry in merged if (time := start_of(entry))])
+            found.append(
+                _Candidate(path, segments, num_words, size, named, timed, key, text, are_articles, num_empty, again)
+            )
     return found
 
 
@@ -252,7 +263,7 @@ def _first_start(entry: Entry) -> Time | None:
     return start_of(entry) or start_of(folded_keys(first))
 
 
-def _merged(parts: Sequence[Sequence[Entry]]) -> list[Entry]:
+def _merged(parts: Sequence[Sequence[Entry]], *, are_channels: bool) -> list[Entry]:
     """Returns the entries of several lists as one: of channels by time, and once if the last list repeats the others."""
     if len(parts) < 2:
         return [entry for part in parts for entry in part]
@@ -261,7 +272,7 @@ def _merged(parts: Sequence[Sequence[Entry]]) -> list[Entry]:
     if is_named[-1] and not any(is_named[:-1]) and _repeats(said[-1], said[:-1]):
         return list(parts[-1])
     starts = [[time.value for entry in part if (time := start_of(entry))] for part in parts]
-    are_channels = all(len({speaker_of(entry) for entry in part}) < 2 for part in parts)  # else: several transcripts
+    are_channels &= all(len({speaker_of(entry) for entry in part}) < 2 for part in parts)  # else: several transcripts
     overlap = are_channels and all(starts) and any(after[0] < before[-1] for before, after in pairwise(starts))
     if not overlap or len(parts) > _MAX_CHANNELS:
         return [entry for part in parts for entry in part]
