@@ -157,3 +157,13 @@ def test_a_first_label_before_sentences_and_a_list_is_doubtful(read):
     first = f"**Carl**: {LINES[0]} {LINES[1]}\n\nSPEAKERS:\n- Ann Lee\n- Bob Reece\n\n=====\n\n"
     transcript = read(first + "".join(f"**{name}**: {text}\n\n" for name, text in EXPECTED), "a.md")
     assert transcript.is_doubtful and "Carl" in " ".join(transcript.doubts)
+
+
+def test_blank_lines_within_sentences_start_no_turns(read):
+    words = " ".join(f"and then we saw the {n} boats near the old harbor again" for n in range(40)).split()
+    blocks = [" ".join(words[n : n + 6]) for n in range(0, len(words), 6)]
+    blocks[20] = "Braunkohlerevier: " + blocks[20]
+    for place, name in ((0, "Ann"), (30, "Bob"), (60, "Ann")):
+        blocks[place] = f"{name}: {blocks[place]}"
+    blocks[29], blocks[59] = blocks[29] + ".", blocks[59] + "."
+    assert set(read("\n\n".join(blocks)).speakers) == {"Ann", "Bob"}

@@ -22,13 +22,16 @@ NEEDS_RECURRENCE = (
 )
 """Styles whose labels must recur."""
 _MAX_PHRASES = 200
+_MAX_LOWER_SHARE = 0.3
 _ARTICLES = ("a", "an", "this", "that")
 _RECURRING_ROLES = ("question", "answer")
 """Labels that are no annotations if they recur."""
 
 
-def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> dict[int, Head]:
-    """Returns the heads whose labels the file supports."""
+def accepted_heads(
+    rows: Sequence[Row], found: dict[int, Head], style: str, *, is_wrapped: bool = False
+) -> dict[int, Head]:
+    """Returns the heads whose labels the file supports. `is_wrapped`: blank lines stand within sentences, too."""
     bare = bare_style(style)
     keys = {place: key_of(head.name or "") for place, head in found.items()}
     counts = Counter(keys.values())
@@ -86,7 +89,8 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
             own = _shapes([head.name or ""])
             is_odd = bool(own and shapes) and not is_role(key) and own.isdisjoint(shapes)
             is_inside = needs_blank and not row.after_blank and rows[place - 1].mark != "#"
-            if (is_odd or is_inside or not (starts or row.after_blank)) and not is_role(key):
+            is_start = starts or (row.after_blank and not is_wrapped)
+            if (is_odd or is_inside or not is_start) and not is_role(key):
                 continue
             if not recurring and bare in NEEDS_RECURRENCE:
                 continue
@@ -100,6 +104,12 @@ def accepted_heads(rows: Sequence[Row], found: dict[int, Head], style: str) -> d
             and (keys[place] in recurring or not any(keys[place].startswith(f"{key} - ") for key in recurring))
         }
     return accepted
+
+
+def are_wrapped(rows: Sequence[Row]) -> bool:
+    """Whether blank lines stand within sentences, too, as in text of captions: many lines after them start in lower case."""
+    firsts = [row.text[:1] for row in rows if row.after_blank]
+    return sum(map(str.islower, firsts)) > _MAX_LOWER_SHARE * len(firsts)
 
 
 def listing_labels(found: dict[int, Head]) -> set[str]:

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from midthought.memory.formats.accepted_labels import NEEDS_RECURRENCE, accepted_heads, explains, listing_labels
+from midthought.memory.formats.accepted_labels import (
+    NEEDS_RECURRENCE,
+    accepted_heads,
+    are_wrapped,
+    explains,
+    listing_labels,
+)
 from midthought.memory.formats.between_turns import (
     drop_first_fields,
     mark_capitals,
@@ -73,9 +79,9 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
     """Returns the style that most evidence supports, with the turns that it finds; without a style if none does."""
     candidates = candidates_of(rows)
     num_words = [word_count(row.text) for row in rows]
-    best, best_evidence = Layout(), 0.0
+    best, best_evidence, is_wrapped = Layout(), 0.0, are_wrapped(rows)
     for style, found in candidates.items():
-        accepted = {} if style.startswith(ODD) else accepted_heads(rows, found, style)
+        accepted = {} if style.startswith(ODD) else accepted_heads(rows, found, style, is_wrapped=is_wrapped)
         if not accepted or not _is_supported(rows, accepted, found, num_words, style):
             continue
         evidence = _evidence(style, accepted)
