@@ -165,7 +165,8 @@ def drop_first_fields(layout: Layout, rows: Sequence[Row]) -> None:
         if (keys.count(key) > 1 and not is_block) or is_role(key):
             return
         head = layout.heads.pop(place)
-        if len(head.rest.split()) > _MAX_TITLE_WORDS and ends_sentence(head.rest):
+        is_said = len(head.rest.split()) > _MAX_TITLE_WORDS and ends_sentence(head.rest)
+        if is_said and not is_known_key(head.name or ""):
             layout.leftovers.append(f"{head.name}: {head.rest}")
 
 

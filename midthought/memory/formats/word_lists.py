@@ -27,11 +27,11 @@ résumé samenvatting show summary synopsis zusammenfassung описание ת�
 
 FIELDS = _words(
     """
-age agenda aired artwork audio author authors autor autoren categories category chapters company contact
+age agenda aired artwork audio author authors autor autoren bio biography categories category chapters company contact
 copyright created credits data date datum dauer duración durata duration durée editor editors email episodio
 fecha feed file filename folge format fuente gender guid homepage id idioma image job keywords language languages
 langue length licence licencia license lingua link links lizenz location media meeting modified music name nationality
-network number occupation order organization phone place podcast producer producers project published publisher puntata
+network number occupation order organization phone place podcast producer producers profile project published publisher puntata
 quelle rating recorded reference released runtime season sendung series sex source sources sponsor sponsors
 sprache status subject subtitle tags tema thema time timestamp titel title titolo titre topic topics
 transcribed transcriber transcript transcription type título updated url venue version video web website words
