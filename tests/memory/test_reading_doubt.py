@@ -357,7 +357,7 @@ def test_labels_of_known_speakers_within_the_text_of_entries_are_a_doubt(read):
 @pytest.mark.parametrize(
     "line",
     [
-        "- the bell of town {n} was cast in a year of rain",
+        "- The bell of town {n} was cast in a year of rain",
         "| town {n} | bell {n} | the year of its casting is known |",
         "- [The bell of town {n}](https://example.org/{n}) and [its tower](https://example.org/t/{n})",
         "-b{n} N,    --bell-{n} N    [0   ] the number of the bell that rings",

@@ -167,3 +167,9 @@ def test_blank_lines_within_sentences_start_no_turns(read):
         blocks[place] = f"{name}: {blocks[place]}"
     blocks[29], blocks[59] = blocks[29] + ".", blocks[59] + "."
     assert set(read("\n\n".join(blocks)).speakers) == {"Ann", "Bob"}
+
+
+def test_lines_of_sentences_with_bullets_are_speech(read):
+    words = " ".join(LINES * 2).split()
+    lines = [f"*  {' '.join(words[n : n + 5])}\n" for n in range(0, len(words), 5)]
+    assert not read("# The bell\n\n" + "".join(lines), "a.md").is_doubtful

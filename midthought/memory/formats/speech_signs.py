@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+import regex
+
 from midthought.memory.formats.line_candidates import key_of
 from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.row_order import inner_labels
@@ -48,10 +50,10 @@ _PROGRAM = re.compile(r"[=!<>+]=|\w\(\w*\)(?=[:;]?\s)|\w\[\d\]|(?<!\S)(?:[=<>]|d
 _MAX_PROGRAM_SHARE = 0.1
 _OPTIONS = "options of a program"
 _LISTS = {
-    "items of a list": re.compile(r"\s*[-*+•]\s+\S.{0,400}[^\s.!?…。！？\"”’]\s*$"),
-    "rows of a table": re.compile(r"[^|]*\|[^|]*\|"),
-    "links": re.compile(r"\s*(?:[-*+•]\s+)?(?:\S+\s+){0,3}(?:\[[^\[\]]{1,99}\]\(\w|\[\[|https?://)"),
-    _OPTIONS: re.compile(r"\s*-\w{1,4}(?:\s[A-Z]\w{0,5})?,\s+--[a-z]"),
+    "items of a list": regex.compile(r"\s*[-*+•]\s+[^\s\p{Ll}].{0,400}[^\s.!?…。！？\"”’]\s*$"),
+    "rows of a table": regex.compile(r"[^|]*\|[^|]*\|"),
+    "links": regex.compile(r"\s*(?:[-*+•]\s+)?(?:\S+\s+){0,3}(?:\[[^\[\]]{1,99}\]\(\w|\[\[|https?://)"),
+    _OPTIONS: regex.compile(r"\s*-\w{1,4}(?:\s[A-Z]\w{0,5})?,\s+--[a-z]"),
 }
 _MIN_LIST_LINES = 5
 _MIN_LIST_SHARE = 0.5
