@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
+from midthought.memory.formats.json_entries import Entry, speaker_of, spoken, start_of
 from midthought.memory.formats.scripts import is_role, word_count
 from midthought.memory.turns import UNKNOWN_SPEAKER, Segment
 
@@ -18,9 +19,8 @@ _MIN_RESTARTS = 2
 _START_SHARE = 0.1
 
 
-def entry_doubts(segments: Sequence[Segment], num_without_words: int, num_again: int) -> list[str]:
-    """Returns the sentences. `num_without_words`: entries with a speaker and a time that have no text; `num_again`: how often
-    the times start again."""
+def entry_doubts(segments: Sequence[Segment], entries: Sequence[Entry]) -> list[str]:
+    """Returns the sentences about entries with folded keys and the segments that were read from them."""
     texts = [segment.text for segment in segments if segment.text.strip()]
     labels = Counter(each.speaker for each in segments if each.speaker and each.speaker != UNKNOWN_SPEAKER)
     doubts = []
@@ -35,8 +35,10 @@ def entry_doubts(segments: Sequence[Segment], num_without_words: int, num_again:
     has_more = labels or any(segment.time for segment in segments)
     if num_words < _MIN_WORDS and not has_more:
         doubts.append(f"its text has {num_words} words")
+    num_without_words = sum(not spoken(entry) and bool(speaker_of(entry) and start_of(entry)) for entry in entries)
     if num_without_words >= _MIN_TURNS and num_without_words > len(texts):
         doubts.append(f"{num_without_words} entries have a speaker and no words")
+    num_again = _num_restarts([time.value for entry in entries if (time := start_of(entry))])
     if num_again >= _MIN_RESTARTS:
         doubts.append(f"its times start again {num_again} times, as in several transcripts")
     return doubts
@@ -51,7 +53,7 @@ def text_doubts(text: str, *, is_named: bool) -> tuple[str, ...]:
     return () if is_named or num_words >= _MIN_WORDS else (f"its text has {num_words} words",)
 
 
-def num_restarts(times: Sequence[float]) -> int:
+def _num_restarts(times: Sequence[float]) -> int:
     """Returns how often a time near the start follows a later one."""
     early = _START_SHARE * max(times, default=0)
     return sum(after < min(before, early) for before, after in pairwise(times))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from midthought.memory.turns import UNKNOWN_SPEAKER, Segment
@@ -23,6 +24,7 @@ _TRANSLATION = re.compile(
 _BOLD = re.compile(r"(?<!\S)\*\*(?=\S)|(?<=\S)\*\*(?=[\s.,;:!?)]|$)")
 
 
+@lru_cache(maxsize=1024)  # keys recur
 def names_translation(key: str) -> bool:
     """Whether a key names a language, or says that its values are translations."""
     return bool(_LANGUAGE.fullmatch(key) or _TRANSLATION.fullmatch(key))

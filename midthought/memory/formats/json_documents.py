@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from midthought.memory.formats.columns import names_speakers, speaker_key, text_key
-from midthought.memory.formats.entry_doubts import entry_doubts, num_restarts, text_doubts
+from midthought.memory.formats.entry_doubts import entry_doubts, text_doubts
 from midthought.memory.formats.entry_texts import first_language, tidied
 from midthought.memory.formats.json_entries import (
     Entry,
@@ -60,10 +60,7 @@ class _Candidate(NamedTuple):
     """The unknown key that was taken for the text."""
     are_articles: bool
     """Whether most entries have a title of their own."""
-    num_without_words: int
-    """Entries with a speaker and a time that have no text."""
-    num_restarts: int
-    """How often a time near the start follows a later one."""
+    entries: list[Entry]
 
     def rank(self) -> tuple[bool, bool, int]:
         return self.named >= 0.5, self.timed >= 0.5, -self.num_entries
@@ -123,7 +120,7 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
     doubts = (
         *doubts,
         *leftover_doubts(document, best.segments),
-        *entry_doubts(best.segments, best.num_without_words, best.num_restarts),
+        *entry_doubts(best.segments, best.entries),
     )
     order = share_in_order([segment.time for segment in best.segments if segment.time])
     if order < 0.95:
@@ -207,13 +204,9 @@ def _candidates(document: object) -> list[_Candidate]:
             named = sum(segment.speaker is not None for segment in said) / len(said)
             timed = sum(segment.time is not None for segment in said) / len(said)
             are_articles = 2 * sum(bool(each.get("title") or each.get("headline")) for each in every) > len(every) > 1
-            num_empty = sum(not spoken(e) and bool(speaker_of(e) and start_of(e)) for e in every)
             text = None if language else text
             size = sum(map(len, parts))
-            again = num_restarts([time.value for entry in merged if (time := start_of(entry))])
-            found.append(
-                _Candidate(path, segments, num_words, size, named, timed, key, text, are_articles, num_empty, again)
-            )
+            found.append(_Candidate(path, segments, num_words, size, named, timed, key, text, are_articles, merged))
     return found
 
 
