@@ -80,7 +80,7 @@ class AnnouncedInASentence(Announced):
 
 class Slow(Boxes):
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-        time.sleep(1.2)
+        time.sleep(0.6)
         return super().step(action)
 
 
@@ -90,7 +90,7 @@ MISTAKES = {
     "a list of the class": (Remembering, "isolation", "from the same start"),
     "a flag of the class": (Solved, "isolation", "from the same start"),
     "the answer in the prompt": (Announced, "announced_answer", "the prompt"),
-    "steps that take seconds": (Slow, "waiting", "an iteration of 4 episodes waits at least 2.4 s"),
+    "steps that take seconds": (Slow, "waiting", "an iteration of 4 episodes waits at least 1.2 s"),
 }
 
 
@@ -100,7 +100,8 @@ def in_world(taught: Arguments, environment: Any, **changes: Any) -> Report:
 
 
 @pytest.mark.parametrize("description", MISTAKES)
-def test_the_doctor_finds(description, taught):
+def test_the_doctor_finds(description, taught, monkeypatch):
+    monkeypatch.setattr("midthought.doctor.checks.steps.MIN_SECONDS", 0.5)
     environment, check, part = MISTAKES[description]
     found = in_world(taught, environment).findings
     named = [each for each in found if each.guard == check]
@@ -250,10 +251,11 @@ def test_tools_with_own_state_or_a_cache_or_randomness_are_not(make, caller):
     assert not [each for each in report.findings if each.guard in NAMES], report.to_lines()
 
 
-def test_a_slow_tool_is_named_with_the_time_per_iteration(caller):
-    report = called(caller, lookup_of(lambda word: time.sleep(1.2) or "nothing"))
+def test_a_slow_tool_is_named_with_the_time_per_iteration(caller, monkeypatch):
+    monkeypatch.setattr("midthought.doctor.checks.steps.MIN_SECONDS", 0.5)
+    report = called(caller, lookup_of(lambda word: time.sleep(0.6) or "nothing"))
     (finding,) = [each for each in report.findings if each.guard == "waiting"]
-    assert "a call of 'lookup' takes 1.2 s" in finding.observation
+    assert "a call of 'lookup' takes 0.6" in finding.observation
     assert "an iteration of 4 episodes waits at least" in finding.observation and finding.action
 
 

@@ -21,6 +21,10 @@ for line in sys.stdin:
         found = {"protocolVersion": asked["params"]["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": info}
     elif asked.get("method") == "tools/list":
         found = {"tools": [{"name": "look", "inputSchema": {"type": "object"}}]}
+    elif "id" in asked:  # without a reply, the client waits 10 seconds for one
+        error = {"code": -32601, "message": "Method not found"}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "error": error}), flush=True)
+        continue
     else:
         continue
     print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": found}), flush=True)
