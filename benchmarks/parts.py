@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from benchmarks import (
+    busy,
     learner,
     lora,
     memory,
@@ -50,6 +51,7 @@ PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
         retrieval,
         displayed,
         service,
+        busy,
     )
 }
 

@@ -36,6 +36,7 @@ def run(part: str, folder: Path) -> list[dict]:
         pytest.param("memory_scale", ["≥ 0.95", "≥ 0.95"], marks=pytest.mark.slow),  # its parts: test_memory_scale.py
         pytest.param("memory", [], marks=pytest.mark.slow),
         pytest.param("service", ["≤ 1.3", "≤ 1.3", "≤ 1.3", "≥ 2"], marks=pytest.mark.slow),
+        pytest.param("busy", ["≥ 0.9", "≥ 1.5"], marks=pytest.mark.slow),
         pytest.param("plan", ["≤ 0.15", "≤ 0.15"], marks=pytest.mark.slow),
         pytest.param(
             "ray",
