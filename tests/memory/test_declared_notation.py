@@ -112,7 +112,7 @@ def test_inspect_says_how_to_declare_one(tmp_path: Path) -> None:
     (tmp_path / "tide.txt").write_text(PLAIN)
     (tmp_path / "other.txt").write_text("Ann: The tide rises.\nBob: It falls.\n")
     before = CliRunner().invoke(app, ["inspect", str(tmp_path)]).output
-    assert "say in notation.yaml how a turn starts" in " ".join(before.split())
+    assert "say in notation.yaml how turns start" in " ".join(before.split())
     declare(tmp_path, 'tide: "{time} ~ {speaker} ~ {text}"')
     after = CliRunner().invoke(app, ["inspect", str(tmp_path)]).output
     assert "> 00:00:15 b2: Thank you ~ all." in after and "notation.yaml" not in after
