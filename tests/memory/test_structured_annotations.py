@@ -123,3 +123,9 @@ def test_tiers_of_codes_in_elan_are_no_speech(read):
     transcript = read(f'<?xml version="1.0"?>\n<ANNOTATION_DOCUMENT>{slots}{tiers}</ANNOTATION_DOCUMENT>', "a.eaf")
     assert said(transcript) == [("Ann", " ".join(words))] and not transcript.is_doubtful
     assert len(transcript.skipped) == 4 and {skip.reason for skip in transcript.skipped} == {"codes"}
+
+
+def test_a_rate_of_no_frames_per_second_is_no_rate(read):
+    """It raised ZeroDivisionError."""
+    transcript = read("{1}{2}00\n{30}{60}The bell rang.\n{70}{90}Nobody came.\n", "a.sub")
+    assert {turn.time for turn in transcript.turns} <= {None, "00:00:00"}

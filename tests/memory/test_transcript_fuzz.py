@@ -257,6 +257,28 @@ def test_long_lines_of_stray_signs_cost_little(tmp_path):
     read_or_refused(path, seconds=2)
 
 
+CHAT = "@UTF8\n@Begin\n@Languages:\teng\n*CHI:\t"
+GRID = 'File type = "ooTextFile"\nObject class = "TextGrid"\n\n0\n5\n<exists>\n2\n'
+HOSTILE = {
+    "marks that start a CHAT file, in one line": "@Font " * 330 + "\n",
+    "comments of RTTM in one line": ";; " * 600 + "\n",
+    "blanks in CHAT": CHAT + ("a" + " " * 5000) * 200,
+    "lines of blanks in CHAT": CHAT + "\n\t \t " * 200_000,
+    "a long name of a tier": f'{GRID}"IntervalTier"\n"a{"_" * 10**6}!"\n0\n5\n1\n0\n5\n"hello there"\n',
+    "a long name of a tier of sounds": f'{GRID}"IntervalTier"\n"{"_phon" * 200_000} a"\n0\n5\n1\n0\n5\n"hello there"\n',
+    "many tiers": GRID
+    + "".join(f'"IntervalTier"\n"t{n}"\n0\n5\n1\n0\n5\n"one{n} two{n} three{n}"\n' for n in range(15_000)),
+    "blank lines in a TextGrid": GRID + "\n" * 10**6,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_annotations_cost_little(tmp_path, text):
+    path = tmp_path / "annotations"
+    path.write_text(text, "utf-8")
+    read_or_refused(path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("start", STARTS)
 def test_lines_of_a_million_letters_cost_little(tmp_path, start):

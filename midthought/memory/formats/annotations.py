@@ -21,7 +21,7 @@ _START = re.compile(
 )
 _GRID = re.compile(r'\s*File type = "ooTextFile"')
 _GRID_FIELD = re.compile(
-    r'^\s*(?P<key>name|xmin|text) = (?:"(?P<text>(?:[^"]|"")*)"|(?P<number>\d[\d.]{0,20}))\s*$', re.MULTILINE
+    r'^[ \t]*(?P<key>name|xmin|text) = (?:"(?P<text>(?:[^"]|"")*)"|(?P<number>\d[\d.]{0,20}))\s*$', re.MULTILINE
 )
 
 

@@ -12,7 +12,7 @@ from midthought.memory.formats.registry import transcript_format
 from midthought.memory.turns import Segment, clock_time
 
 _START = re.compile(
-    r"\s*(?:@(?:UTF8|Begin|Window|PID|Font|Languages|Options)\b.*\s+)+@(?:Begin|Languages|Participants)\b"
+    r"\s*(?:@(?:UTF8|Begin|Window|PID|Font|Languages|Options)\b.*\n\s*)+@(?:Begin|Languages|Participants)\b"
 )
 _UTTERANCE = re.compile(r"\*(?P<code>[^\s:]{1,20}):\s?(?P<said>.*)")
 _HEADER = re.compile(r"@(?P<key>[^:\t]{1,60})(?::\s*(?P<value>.*))?")
@@ -27,7 +27,7 @@ _TRAILING_OFF = re.compile(r"(?<!\S)\+\.\.\.?")
 _PREFIX = re.compile(r"(?<!\S)&[-+~](?=\w)")
 _SUFFIX = re.compile(r"(?<=\w)@[a-z]{1,3}(?:\$\w+|:[\w+&]+)?")
 _SHORTENED = re.compile(r"(?<=\w)\((\w{1,20})\)|\((\w{1,20})\)(?=\w)")
-_BEFORE_SIGN = re.compile(r"\s+(?=[.,?!…](?:\s|$))")
+_BEFORE_SIGN = re.compile(r" (?=[.,?!…](?:\s|$))")
 
 
 @transcript_format(
@@ -61,4 +61,4 @@ def spoken(utterance: str) -> str:
     """Returns an utterance without CHAT's codes: `<I want> [/] &-um I want agua@s:spa +...` gives `I want um I want agua …`."""
     words = _TRAILING_OFF.sub("…", _CODES.sub(" ", utterance))
     words = _SUFFIX.sub("", _PREFIX.sub("", _END.sub(r"\1", words)))
-    return " ".join(_BEFORE_SIGN.sub("", _SHORTENED.sub(r"\1\2", words)).split())
+    return _BEFORE_SIGN.sub("", " ".join(_SHORTENED.sub(r"\1\2", words).split()))

@@ -16,6 +16,10 @@ _LEVEL = re.compile(
 """The name of a tier that says what its annotations are, not who speaks: `words`, `Ann - words`."""
 _SOUNDS = re.compile(r"(?i)(?:.*[\s_:/-])?(?:phon\w*|sounds?|syll\w*|mau|kan|kan-mau|pitch|tones?|breaks?)\W*")
 _MIN_COMMON = 0.8
+_MAX_TIERS = 40
+"""Of more tiers, no words are compared."""
+_MAX_NAME_LETTERS = 80
+"""A longer name is none of a level."""
 _MIN_CODES = 6
 _MIN_CODE_TIERS = 3
 
@@ -34,11 +38,13 @@ def spoken_tiers(found: Sequence[Annotation]) -> tuple[list[Annotation], tuple[S
     for each in found:
         tiers.setdefault(each.speaker, []).append(each)
     counts = {name: Counter(_words(own)) for name, own in tiers.items()}
-    others = {name for name in tiers if _SOUNDS.fullmatch(name)}
+    others = {name for name in tiers if len(name) <= _MAX_NAME_LETTERS and _SOUNDS.fullmatch(name)}
     others = others if len(others) < len(tiers) else set()
     rest = sorted(tiers.keys() - others, key=lambda name: (-len(tiers[name]), name))  # the finest first
     others |= {
-        fine for place, fine in enumerate(rest) if any(_are_same(counts[fine], counts[c]) for c in rest[place + 1 :])
+        fine
+        for place, fine in enumerate(rest if len(rest) <= _MAX_TIERS else ())
+        if any(_are_same(counts[fine], counts[coarse]) for coarse in rest[place + 1 :])
     }
     kept = {name: _speaker(name) for name in tiers if name not in others}
     if len(set(kept.values())) < len(kept):
@@ -84,5 +90,5 @@ def _words(annotations: Sequence[Annotation]) -> list[str]:
 
 def _speaker(tier: str) -> str:
     """Returns the speaker in the name of a tier; empty if it says only what its annotations are."""
-    level = _LEVEL.fullmatch(tier)
+    level = _LEVEL.fullmatch(tier) if len(tier) <= _MAX_NAME_LETTERS else None
     return tier if level is None else level["who"] or ""

@@ -12,13 +12,13 @@ from midthought.memory.turns import CLOCK, clock_time
 
 _FRAMES = re.compile(r"^\{(?P<start>\d{1,9})\}\{\d{0,9}\}(?P<said>.*)$", re.MULTILINE)
 _FRAMES_FIRST = re.compile(r"(?:\s*\{\d{1,9}\}\{\d{0,9}\}.*\n){2}")
-_RATE = re.compile(r"\s*(\d{2}(?:[.,]\d{1,3})?)\s*")
+_RATE = re.compile(r"\s*([1-9]\d(?:[.,]\d{1,3})?)\s*")
 _EFFECT = re.compile(r"\{[A-Za-z]:[^{}]{0,40}\}")
 _LYRICS = re.compile(rf"^(?P<times>(?:\[{CLOCK}\][ \t]?)+)(?P<said>.*)$", re.MULTILINE)
 _LYRICS_FIELD = re.compile(r"^\[([a-z#]{1,12}):(.*)\]$", re.MULTILINE)
 _WORD_TIME = re.compile(rf"<{CLOCK}>")
 _CLOCK = re.compile(CLOCK)
-_SPEAKER_TIMES = re.compile(r"\s*(?:;;.*\s+)*SPEAKER\s+\S+\s+\S+\s+[\d.]+\s+[\d.]+\s+<NA>\s+<NA>\s+\S+\s+<NA>")
+_SPEAKER_TIMES = re.compile(r"\s*(?:;;.*\n\s*)*SPEAKER\s+\S+\s+\S+\s+[\d.]+\s+[\d.]+\s+<NA>\s+<NA>\s+\S+\s+<NA>")
 
 
 @transcript_format(
