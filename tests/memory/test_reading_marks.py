@@ -173,3 +173,18 @@ def test_lines_of_sentences_with_bullets_are_speech(read):
     words = " ".join(LINES * 2).split()
     lines = [f"*  {' '.join(words[n : n + 5])}\n" for n in range(0, len(words), 5)]
     assert not read("# The bell\n\n" + "".join(lines), "a.md").is_doubtful
+
+
+@pytest.mark.parametrize(
+    "words", ["Then click File >> Open >> Recent in the menu.", "We wrote x >> 2 and y >> 3 there."]
+)
+def test_arrows_within_a_sentence_start_no_turn(read, words):
+    transcript = read(" ".join([words, *(f"This is the sentence of number {n}." for n in range(20))]))
+    assert len(transcript.turns) == 1 and words in transcript.turns[0].text
+
+
+def test_sentences_between_dashes_are_speech(read):
+    words = [
+        f"--{text}--" if n % 2 else text for n, text in enumerate(f"We saw {n} boats and a bell." for n in range(16))
+    ]
+    assert read("\n".join(words)).turns[0].text.count("boats") == 16

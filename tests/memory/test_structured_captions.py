@@ -84,3 +84,9 @@ def test_a_word_with_a_colon_within_a_sentence_of_captions_is_no_label(read):
     transcript = read(srt(talk, 2), "a.srt")
     assert set(transcript.speakers) == {"Ann", "Bob"}
     assert "the old Bell: it rang" in transcript.turns[1].text
+
+
+def test_labels_of_captions_that_seldom_end_sentences_are_speakers(read):
+    lines = [f"{('Ann', 'Bob')[n % 2]}: {line}{'?' if n % 6 == 1 else ''}" for n, line in enumerate(SENTENCES * 3)]
+    transcript = read(srt(lines), "a.srt")
+    assert [turn.speaker for turn in transcript.turns] == ["Ann", "Bob"] * 12

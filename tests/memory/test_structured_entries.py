@@ -1,11 +1,14 @@
 """Tables and JSON: columns and keys of known and unknown names, entries that are no turns of one conversation."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from csv import field_size_limit
 
 import pytest
 from read_texts import said
 
 from midthought.errors import TranscriptError
+from midthought.memory.transcripts import read_transcript
 
 TURNS = [
     ("Ann Lee", "So the bell rang at three, and nobody was there."), ("Bob Reece", "I think that is right: the clock was fast."),
@@ -131,3 +134,23 @@ def test_transcripts_one_after_another_without_speakers_are_reported(read):
     calls = [{"id": n, "transcript": words} for n in range(4)]
     transcript = read(json.dumps(calls), "a.json")
     assert transcript.is_doubtful and "start again 3 times" in " ".join(transcript.doubts)
+
+
+def test_keys_that_have_names_of_languages_and_no_text_are_no_translations(read):
+    entries = [{"id": f"a{n}", "no": str(n), "remark": text, "who": name} for n, (name, text) in enumerate(TURNS)]
+    assert said(read(json.dumps(entries), "a.json")) == TURNS
+
+
+def test_stars_of_a_program_in_json_are_words(read):
+    entries = [{"speaker": name, "text": f"{text} It takes **options."} for name, text in TURNS]
+    assert read(json.dumps(entries), "a.json").turns[0].text == f"{TEXTS[0]} It takes **options."
+
+
+def test_threads_that_read_tables_keep_the_limit_of_cells(tmp_path):
+    for number in range(8):
+        lines = "".join(f'{n},{name},"{text}{" and so on" * 20_000}"\n' for n, (name, text) in enumerate(TURNS))
+        (tmp_path / f"{number}.csv").write_text(f"start,speaker,text\n{lines}", "utf-8")
+    before = field_size_limit()
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(read_transcript, sorted(tmp_path.iterdir())))
+    assert {len(each.turns) for each in found} == {len(TURNS)} and field_size_limit() == before

@@ -70,3 +70,25 @@ def test_a_short_line_before_a_time_is_no_name_if_others_have_none(read):
 )
 def test_placeholders_and_templates_are_reported(read, words):
     assert read(f"<html><body><p>{words}</p><p>{' '.join(LINES * 4)}</p></body></html>", "a.html").is_doubtful
+
+
+def test_a_label_in_an_element_of_its_own_is_a_speaker_in_doubt(read):
+    page = "".join(f'<p><span class="speaker">{name}</span> {text}</p>' for name, text in TURNS)
+    transcript = read(f"<html><body>{page}<p><b>Carl Ott:</b> I came late.</p></body></html>", "a.html")
+    assert said(transcript) == [*TURNS, ("Carl Ott", "I came late.")] and transcript.is_doubtful
+
+
+def test_a_label_with_a_colon_is_not_hidden(read):
+    page = "".join(f'<p class="avatar">{name}:</p><p>{text}</p>' for name, text in TURNS)
+    assert said(read(f"<html><body>{page}</body></html>", "a.html")) == TURNS
+
+
+def test_words_within_records_are_read_and_words_outside_of_them_are_listed(read):
+    records = "".join(
+        f"<segment><start>{5 * n}</start><speaker id='a/b'>{name}</speaker><text>{text.replace('bell', '<b>bell</b>')}</text>"
+        f"{'<note/>' if n == 3 else ''}</segment>"
+        for n, (name, text) in enumerate(TURNS)
+    )
+    transcript = read(f"<t><title>The Bell</title>{records}<p>Recorded in <q>May</q></p></t>", "a.xml")
+    assert said(transcript) == TURNS
+    assert [skip.text for skip in transcript.skipped] == ["The Bell", "Recorded in", "May"]

@@ -43,7 +43,7 @@ def tidied(segments: Sequence[Segment]) -> list[Segment]:
 
 
 def _tidied(speaker: str | None, text: str) -> str:
-    text = _BOLD.sub("", text) if "**" in text else text
+    text = _BOLD.sub("", text) if len(_BOLD.findall(text)) > 1 else text  # else: a sign of a program
     if speaker and speaker != UNKNOWN_SPEAKER and text.startswith(speaker):
         rest = text[len(speaker) :].lstrip()
         return rest[1:].lstrip() if rest[:1] in (":", "：") and rest[1:].strip() else text

@@ -58,7 +58,7 @@ _FOOTERS = {
     "start of a recording": regex.compile(
         r"(?i).{1,60}(?:(?:started|stopped) transcription|(?:joined|left) the meeting)"
     ),
-    _SLIDE: regex.compile(r"--\s?\p{Lu}[^-].{0,90}?--"),
+    _SLIDE: regex.compile(r"--\s?\p{Lu}[^-].{0,90}?(?<![^.][.!?])--"),
     _MARK: regex.compile(r"={2,}\s*[^=\s][^=]{0,100}={2,}|-{3,}\s*[^-\s].{0,100}?-{3,}"),
 }
 _ANYWHERE = frozenset({*_FOOTERS} - {"line of a service", _END, "line of an export"})

@@ -42,12 +42,14 @@ _FROM = re.compile(r"<from>([^<>]{1,150})</from>")
 _SIMPLE = re.compile(r"<([a-zA-Z][a-zA-Z0-9]{0,9})(\b[^<>]{0,300})>([^<>]{1,60})</\1>(?:\s{0,3}[:：])?")
 _CLASS = re.compile(r"""class=["']([^"'<>]{1,200})["']""")
 _MIN_LABELS = 6
+_LABEL_ALONE = re.compile(r"<\w[^<>]{0,300}>\s{0,9}([^<>:：]{1,60})(?:[:：]\s{0,9}</|</\w{1,10}>\s{0,9}[:：])")
+"""An element that has only a label, such as `<b>Ann Lee:</b>`."""
 _MARKED = 0.93
 """Confidence of a page whose elements name the speakers."""
 _ASIDE = re.compile(r"(?i)<(nav|footer|aside)\b[^<>]{0,500}>(.{0,20000}?)</\1>", re.DOTALL)
 """Elements of a page that are not its content."""
 _HIDDEN = re.compile(
-    r"""<(span|div|p|i|b|em|small|button|img|figure)\b[^<>]{0,300}(?:\shidden(?=[\s>=])|aria-hidden=["']true["']|display:\s?none|class=["'](?:[^"'<>]{0,99}[\s_-])?avatar(?:[\s_-][^"'<>]{0,99})?["'])[^<>]{0,300}>([^<>]{0,60})</\1>|"""
+    r"""<(span|div|p|i|b|em|small|button|img|figure)\b[^<>]{0,300}(?:\shidden(?=[\s>=])|aria-hidden=["']true["']|display:\s?none|class=["'](?:[^"'<>]{0,99}[\s_-])?avatar(?:[\s_-][^"'<>]{0,99})?["'])[^<>]{0,300}>([^<>]{0,60}(?<![:：]))</\1>|"""
     r"<(a|button)\b[^<>]{0,500}>[^<>\w]{1,9}</\3>",
     re.IGNORECASE,
 )
@@ -117,7 +119,8 @@ def _read_page(text: str) -> Reading:
         reading = reading if _speakers(reading) == _speakers(other) else other
     marked = {name_of(unescape(match[2])) for match in _LABEL.finditer(text)} if num_labels >= _MIN_LABELS else set()
     if len(marked) > 1:
-        reading = _with_marked_speakers(reading, marked)
+        alone = {name_of(unescape(match[1])) for match in _LABEL_ALONE.finditer(text)}
+        reading = _with_marked_speakers(reading, marked | alone)
     others = sum(segment.speaker is not None for segment in reading.segments) - num_labels - num_utterances
     if num_labels + num_utterances > 1 and others > 0:
         reading = reading.doubted(f"{others} names of speakers are marked in another way than the others", 0.3)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from midthought.memory.formats.columns import names_speakers, speaker_key, text_key
 from midthought.memory.formats.entry_doubts import entry_doubts, text_doubts
-from midthought.memory.formats.entry_texts import first_language, tidied
+from midthought.memory.formats.entry_texts import first_language, names_translation, tidied
 from midthought.memory.formats.json_entries import (
     Entry,
     Time,
@@ -190,7 +190,7 @@ def _candidates(document: object) -> list[_Candidate]:
         if key:
             entries = [[{**entry, "speaker": entry.get(key)} for entry in part] for part in entries]
         text = None if any(text_of(entry) or words_of(entry) for entry in every) else text_key(every)
-        language = first_language(every) if text else None
+        language = first_language(every) if text and names_translation(text) else None
         text = language or text
         is_turn = language or any(speaker_of(entry) or start_of(entry) for entry in every)
         if text and len(every) >= _MIN_ENTRIES and is_turn:

@@ -6,6 +6,7 @@ not go back; one style explains the text.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from midthought.memory.formats.accepted_labels import (
@@ -67,8 +68,8 @@ _MOST_COMMON = 0.9
 _MIN_LEFT_SHARE = 0.02
 _MAX_MORE_LABELS = 2
 _MAX_MORE_HEADS = 5
-_MIN_TIMED_SHARE = 0.1
 _MIN_SINGLE_WORDS = 40
+_MIN_RECURRING = 3
 _MIN_ENDS = 0.03
 """Share of the lines that end sentences, in captions with signs of punctuation."""
 _MAX_SINGLE_WORDS = 1.2
@@ -212,8 +213,10 @@ def _within_sentences(rows: Sequence[Row]) -> frozenset[int]:
 
 
 def _sentence_starts(found: dict[int, Head], inside: frozenset[int]) -> dict[int, Head]:
-    """Returns the heads without the labels that are always within a sentence."""
+    """Returns the heads without the labels that are always within a sentence, if they occur once or twice."""
+    counts = Counter(key_of(head.name or "") for head in found.values() if (head.name or "")[:1].isupper())
     starts = {key_of(head.name or "") for place, head in found.items() if place not in inside}
+    starts |= {key for key, num in counts.items() if num >= _MIN_RECURRING}
     return {place: head for place, head in found.items() if key_of(head.name or "") in starts} if inside else found
 
 
@@ -245,12 +248,6 @@ def _is_supported(
     if " / " in bare and not recurs:
         times = [row for row in rows if (time := time_head(row.text)) and not time.rest.strip()]
         return 2 * len(places) >= len(times)  # else: a few lines of one or two words between times
-    if (
-        " / " in bare
-        and not recurs
-        and len(places) < _MIN_TIMED_SHARE * sum(time_head(row.text) is not None for row in rows)
-    ):
-        return False  # a few short lines between times, such as `Wonderful`
     if bare in TIMED_STYLES or " / " in bare or strong:
         return True
     is_late = before > max(_MAX_PREFACE_WORDS, _MAX_PREFACE_SHARE * total)

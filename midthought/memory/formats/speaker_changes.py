@@ -8,7 +8,8 @@ from dataclasses import replace
 from midthought.memory.formats.reading import Reading
 from midthought.memory.turns import Segment
 
-_ARROWS = re.compile(r"(?:(?<=\s)|^)>>+\s+")
+_ARROWS = re.compile(r"""(?:(?<=[.!?…,:;'"’”)\]♪*—–-]\s)|(?<=\n)|^)>>+\s+""")
+"""After the end of a sentence or line. Else it is a word of a menu or a program, as in `File >> Open`."""
 _MIN_ARROWS = 2
 
 

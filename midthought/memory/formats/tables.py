@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
+from threading import Lock
 
 from midthought.memory.formats.columns import are_labels, are_numbers, columns_of, names_speakers, names_text
 from midthought.memory.formats.json_documents import read_document
@@ -31,6 +33,7 @@ _MIN_SENTENCE_WORDS = 6
 _DELIMITERS = ",\t;|"
 _MAX_CELL_LETTERS = 1 << 28
 """A whole episode may be in one cell."""
+_CELL_LIMIT = Lock()
 _SUFFIXES = (".csv", ".tsv")
 
 
@@ -155,10 +158,21 @@ def read_cells(rows: Sequence[Sequence[str]], names: Sequence[str]) -> Reading:
     )
 
 
+@contextmanager
+def _long_cells() -> Iterator[None]:
+    """While it is open, the csv module reads long cells, in the whole process: one thread at a time, which restores the limit."""
+    with _CELL_LIMIT:
+        usual_limit = csv.field_size_limit(_MAX_CELL_LETTERS)
+        try:
+            yield
+        finally:
+            csv.field_size_limit(usual_limit)
+
+
+@_long_cells()
 def _rows(text: str, sign: str) -> list[list[str]]:
     has_quotes = sign in ",;" or f'{sign}"' in text or text.startswith('"') or '\n"' in text
     lines = text.splitlines(keepends=True)
-    usual_limit = csv.field_size_limit(_MAX_CELL_LETTERS)  # of the whole process
     try:
         rows = list(csv.reader(lines, delimiter=sign, quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE))
         if any("\n" in cell for row in rows for cell in row):
@@ -166,8 +180,6 @@ def _rows(text: str, sign: str) -> list[list[str]]:
             rows = plain if len({len(row) for row in plain}) == 1 else rows  # a quotation mark within a line's words
     except csv.Error as error:
         raise ValueError(f"its table is damaged: {error}") from None
-    finally:
-        csv.field_size_limit(usual_limit)
     return [[unescape(cell) if "&" in cell else cell for cell in row] for row in rows if any(row)]
 
 
