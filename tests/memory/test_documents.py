@@ -85,6 +85,24 @@ def test_word_documents_read_back_unchanged(tmp_path, layout):
     assert read_transcript(path).episode == "The Bell" and read_transcript(path).format == "Word"
 
 
+@pytest.mark.parametrize("are_items", [True, False])
+def test_items_of_a_list_are_no_certain_speech(tmp_path, are_items):
+    lines = [
+        "the bells",
+        "as loud as they can be",
+        "the tide clock",
+        "not for very long",
+        "a new boat",
+        "and a red one",
+    ]
+    lines += ["They are for everybody who can swim in the sea, and they were always there when we went out."] * 4
+    item = "<w:pPr><w:numPr/></w:pPr>" if are_items else ""
+    body = "".join(paragraph(item if " " in line and len(line) < 30 else "", run(line)) for line in lines)
+    path = tmp_path / "a.docx"
+    path.write_bytes(docx(paragraph(run("Interview")) + body))
+    assert read_transcript(path).is_doubtful == are_items
+
+
 def test_deleted_text_side_notes_and_headings_are_no_speech(tmp_path):
     path = tmp_path / "a.docx"
     deleted = "<w:del><w:r><w:delText>Never said.</w:delText></w:r></w:del>"

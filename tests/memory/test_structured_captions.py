@@ -90,3 +90,9 @@ def test_labels_of_captions_that_seldom_end_sentences_are_speakers(read):
     lines = [f"{('Ann', 'Bob')[n % 2]}: {line}{'?' if n % 6 == 1 else ''}" for n, line in enumerate(SENTENCES * 3)]
     transcript = read(srt(lines), "a.srt")
     assert [turn.speaker for turn in transcript.turns] == ["Ann", "Bob"] * 12
+
+
+def test_times_in_seconds_with_one_decimal(read):
+    words = ["So", "the", "bell", "rang", "at", "three", "and", "nobody", "was", "there"]
+    text = "".join(f"{n}\n{n}.25 --> {n + 1}.{(5, 25)[n % 2]}\n{word}\n\n" for n, word in enumerate(words))
+    assert " ".join(turn.text for turn in read(text, "a.srt").turns) == " ".join(words)

@@ -37,6 +37,24 @@ def test_words_with_a_colon_on_a_page_that_marks_its_speakers_are_speech(read):
     assert said(transcript) == turns and not transcript.is_doubtful
 
 
+def test_speakers_that_a_page_marks_once_are_speakers(read):
+    turns = [
+        ("Sayer (off):", "Here is the news."),
+        *TURNS[:5],
+        ("Cid Moore (chair):", "Nobody: so it was."),
+        *TURNS[5:],
+    ]
+    page = "".join(
+        f'<div class="entry"><span class="timestamp">00:{n:02d}</span>\n<span class="speaker">{name}</span>\n'
+        f'<span class="content">{text}</span></div>\n'
+        for n, (name, text) in enumerate(turns)
+    )
+    page = f"<header><h1>The news</h1><p>Of a day</p></header>{page}<footer><p>Made of it</p></footer>"
+    transcript = read(f"<html><body>{page}</body></html>", "a.html")
+    assert said(transcript) == [(name.rstrip(":"), text) for name, text in turns] and not transcript.is_doubtful
+    assert [turn.time for turn in transcript.turns] == [f"00:00:{n:02d}" for n in range(len(turns))]
+
+
 def records(turns):
     return "".join(
         f"<segment>\n<start>{3 * n}.5</start><end>{3 * n + 2}</end>\n<speaker>{name}</speaker><text>{text}</text></segment>\n"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from midthought.memory.formats.header_fields import field_of, is_known_key, is_rule
-from midthought.memory.formats.line_candidates import Layout, Row, key_of
+from midthought.memory.formats.line_candidates import Layout, Row, is_annotation, key_of
 from midthought.memory.formats.line_heads import time_head
 from midthought.memory.formats.line_times import is_title
 from midthought.memory.formats.scripts import ends_sentence, is_role
@@ -32,6 +32,7 @@ _RIGHTS = re.compile(r"(?i)©|all rights reserved|^https?://\S+$")
 _SENTENCE = re.compile(r"[.!?…。！？]\s+\W*\w?")
 _VALUE = re.compile(r"[:：].*[^\W\d_]{3}")
 """A field with words as its value, not only times as in `Outro: [58:05] to [59:55]`."""
+_SOUND = re.compile(r"(?P<label>[^\s:()\[\]][^:()\[\]]{0,20}):\s?[(\[][^()\[\]]{1,200}[)\]]")
 _NOTE = re.compile(r"[(\[（［【<][^()（）]*[)\]）］】>]\W?")
 
 
@@ -79,6 +80,14 @@ def mark_capitals(layout: Layout, rows: Sequence[Row]) -> None:
     end = max((place for place, reason in layout.notes.items() if reason == "heading in capitals"), default=0)
     if last < end < len(rows) - 1:
         layout.leftovers.append(rows[end + 1].text)
+
+
+def mark_sounds(layout: Layout, rows: Sequence[Row]) -> None:
+    """Adds rows such as `SFX:(bells)`, a word for sounds and a note in brackets, to the notes."""
+    for place in range(min(layout.heads) + 1, len(rows)):
+        match = _SOUND.fullmatch(rows[place].text) if place not in layout.heads else None
+        if match and is_annotation(key_of(match["label"])):
+            layout.notes[place] = "sound"
 
 
 def mark_last_rows(layout: Layout, rows: Sequence[Row]) -> None:

@@ -21,7 +21,7 @@ from midthought.memory.turns import CLOCK_PATTERN, UNKNOWN_SPEAKER, Segment, clo
 
 _CUE_TIME = re.compile(
     rf"^[^\S\n]{{0,9}}(?:{CLOCK_PATTERN}|(?P<seconds>\d{{1,6}}[.,]\d{{1,3}}))[^\S\n]{{0,9}}(?:-->[^\S\n]{{0,9}}|,(?=\d+:))"
-    r"[\d:.,]{4,30}",
+    r"[\d:.,]{3,30}",
     re.MULTILINE,
 )
 """A line that starts a cue."""

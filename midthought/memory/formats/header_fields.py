@@ -190,17 +190,20 @@ def _ends_block(lines: Sequence[str], number: int, value: str) -> bool:
 
 def _num_unknown_fields(lines: Sequence[str], counts: Callable[[str], int]) -> int:
     """Returns the number of lines of a first block of fields in whatever language: keys that occur once, before labels that
-    recur, with values that are no sentences."""
-    size = next((number for number, line in enumerate(lines) if number and not line.strip()), len(lines))
-    block, after = [field_of(line) for line in lines[:size] if line.strip()], map(field_of, lines[size:])
-    are_fields = len(block) > 1 and all(
-        field
-        and counts(field[0]) == 1
-        and 0 < len(field[1].split()) <= _MAX_UNKNOWN_WORDS
-        and not ends_sentence(field[1])
+    recur, with values that are no sentences. Below a title, one value of several may be a phrase only."""
+    top = next((number for number, line in enumerate(lines) if line.strip()), 0)
+    first = top + int(len(lines) > top and not field_of(lines[top]) and _may_be_title(lines[top]))
+    size = next((number for number, line in enumerate(lines) if number > first and not line.strip()), len(lines))
+    block, after = [field_of(line) for line in lines[first:size] if line.strip()], map(field_of, lines[size:])
+    are_keys = len(block) > 1 and all(field and counts(field[0]) == 1 and field[1] for field in block)
+    phrases = [
+        0 < len(field[1].split()) <= _MAX_UNKNOWN_WORDS and not ends_sentence(field[1].rstrip(")] "))
         for field in block
-    )
-    return size if are_fields and any(field and counts(field[0]) > 1 for field in after) else 0
+        if field
+    ]
+    is_said = any(field and field[1].endswith(("!", "?", "？", "！")) for field in block)
+    are_fields = any(phrases) and not is_said if first > top else all(phrases)
+    return size if are_keys and are_fields and any(field and counts(field[0]) > 1 for field in after) else 0
 
 
 def _is_field(field: tuple[str, str], counts: Callable[[str], int], known: int) -> bool:

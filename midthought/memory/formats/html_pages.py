@@ -8,13 +8,14 @@ from dataclasses import replace
 
 from midthought.memory.formats.columns import are_labels
 from midthought.memory.formats.doubts import LIKE_TURNS
+from midthought.memory.formats.header_fields import header_of
 from midthought.memory.formats.line_candidates import Row
 from midthought.memory.formats.line_reading import read_rows, rows_of
 from midthought.memory.formats.markdown import SPEAKER
 from midthought.memory.formats.reading import Reading, Skipped, name_of
 from midthought.memory.formats.registry import transcript_format
 from midthought.memory.markup import mark_times, unescape, without_comments
-from midthought.memory.turns import Segment, clock_time, without_unusable_characters
+from midthought.memory.turns import CLOCK, Segment, clock_time, without_unusable_characters
 
 _PAGE = "html|head|body|cite|time|p|div|section|article|main|table|ul|ol|dl|h[1-6]"
 _START = re.compile(rf"\s*<(?:\?xml|!doctype html|{_PAGE}|akomantoso)\b", re.IGNORECASE)
@@ -54,6 +55,8 @@ _HIDDEN = re.compile(
     re.IGNORECASE,
 )
 """Short text that a page does not show as text, initials on a picture, and links that are signs, such as `▶`."""
+_CLOCK = re.compile(rf"[(\[]?{CLOCK}[)\]]?")
+_MOST = 0.9
 _HEADING = re.compile("h[1-6]|title|summary")
 _TITLES = ("h1", "title")
 _MAX_TAGS = 500_000
@@ -118,6 +121,8 @@ def _read_page(text: str) -> Reading:
         )
         reading = reading if _speakers(reading) == _speakers(other) else other
     marked = {name_of(unescape(match[2])) for match in _LABEL.finditer(text)} if num_labels >= _MIN_LABELS else set()
+    if not {name_of(name) for name in marked} <= _speakers(reading) and (turns := _marked_turns(text)):
+        return turns._replace(title=title or turns.title, skipped=tuple(aside))
     if len(marked) > 1:
         alone = {name_of(unescape(match[1])) for match in _LABEL_ALONE.finditer(text)}
         reading = _with_marked_speakers(reading, marked | alone)
@@ -125,6 +130,33 @@ def _read_page(text: str) -> Reading:
     if num_labels + num_utterances > 1 and others > 0:
         reading = reading.doubted(f"{others} names of speakers are marked in another way than the others", 0.3)
     return reading._replace(title=title or reading.title, skipped=(*aside, *reading.skipped))
+
+
+def _marked_turns(text: str) -> Reading | None:
+    """Returns the turns between the elements of one class that name speakers, if one of them recurs and words follow nearly all;
+    times alone before a name or the words are the turn's."""
+    found = list(_LABEL.finditer(text))
+    names = [name_of(unescape(match[2])) for match in found]
+    ends = [*(match.start() for match in found[1:]), len(text)]
+    parts = [_texts(text[match.end() : end]) for match, end in zip(found, ends, strict=True)]
+    num_classes = len({_element_of(match) for match in map(_SIMPLE.match, (each[0] for each in found)) if match})
+    num_said = sum(any(not _CLOCK.fullmatch(line) for line in lines) for lines in parts)
+    if num_classes != 1 or len(set(names)) == len(names) or num_said < _MOST * len(parts):
+        return None
+    top = _texts(text[: found[0].start()])
+    times: list[str | None] = []
+    for lines in (top, *parts):
+        times.append(lines.pop() if len(lines) > 1 and _CLOCK.fullmatch(lines[-1]) else None)
+    segments = []
+    for name, lines, before in zip(names, parts, times, strict=False):
+        time = lines.pop(0) if lines and _CLOCK.fullmatch(lines[0]) else before
+        segments.append(Segment(name or None, "\n".join(lines), clock_time(time.strip("()[] ")) if time else None))
+    header = header_of(top, str.strip)
+    return Reading(header.title, segments, header.fields, confidence=_MARKED)
+
+
+def _texts(page: str) -> list[str]:
+    return [row.text for row in _rows(_pieces(_spoken(without_comments(page))))]
 
 
 def _with_marked_speakers(reading: Reading, marked: set[str]) -> Reading:

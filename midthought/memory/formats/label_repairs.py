@@ -19,6 +19,8 @@ _SIGNED = regex.compile(
     rf"(?=[^:]{{0,30}}[\p{{Lu}}?])(?P<name>\({_SIGN}{{1,30}}\)|\[{_SIGN}{{1,30}}\]|{_SIGN}{{1,30}})\s?:\s+(?P<rest>\S.*)",
     regex.DOTALL,
 )
+_JOINT = regex.compile(r"\s*[,/&+]\s*|\s+\p{Ll}{1,3}\s+")
+_MAX_JOINT_LETTERS = 60
 _PLAIN = regex.compile(r"[\p{L}\p{N} ]+")
 
 
@@ -33,6 +35,16 @@ def add_signed_labels(layout: Layout, rows: Sequence[Row]) -> None:
         match = _SIGNED.fullmatch(row.text) if is_start and place not in layout.heads and not row.mark else None
         if match and not _PLAIN.fullmatch(match["name"]) and not is_annotation(key_of(match["name"])):
             layout.heads[place] = Head("name:", match["name"], None, match["rest"])
+
+
+def add_joint_labels(layout: Layout, rows: Sequence[Row]) -> None:
+    """Adds labels of two or more known ones with a sign or a short word between them, such as `Ann dan Bob:`."""
+    labels = {key_of(head.name or "") for head in layout.heads.values()}
+    for place in range(min(layout.heads) + 1, len(rows)):
+        name, colon, rest = rows[place].text[:_MAX_JOINT_LETTERS].partition(":")
+        parts = _JOINT.split(name) if colon and place not in layout.heads and rows[place].mark != "code" else []
+        if len(parts) > 1 and labels.issuperset(map(key_of, parts)) and rest[:1] in ("", " "):
+            layout.heads[place] = Head("name:", name, None, rows[place].text[len(name) + 1 :].lstrip())
 
 
 def remove_common_start(layout: Layout) -> None:

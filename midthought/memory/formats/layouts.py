@@ -21,10 +21,16 @@ from midthought.memory.formats.between_turns import (
     mark_capitals,
     mark_last_rows,
     mark_loose_rows,
+    mark_sounds,
     notes_between,
 )
 from midthought.memory.formats.doubts import judge_inner_lines, judge_list, judge_named, judge_notation, judge_unnamed
-from midthought.memory.formats.label_repairs import add_signed_labels, remove_common_start, remove_common_word
+from midthought.memory.formats.label_repairs import (
+    add_joint_labels,
+    add_signed_labels,
+    remove_common_start,
+    remove_common_word,
+)
 from midthought.memory.formats.line_candidates import (
     ODD,
     Layout,
@@ -105,8 +111,10 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
         remove_common_start(best)
         _add_known_labels(best, rows, candidates)
         add_signed_labels(best, rows)
+        add_joint_labels(best, rows)
         best.used = {row + 1 for row, head in best.heads.items() if " / " in head.style}
         mark_capitals(best, rows)
+        mark_sounds(best, rows)
         mark_loose_rows(best, rows)
         mark_last_rows(best, rows)
         judge_named(best, rows, candidates, num_words)

@@ -12,7 +12,7 @@ import regex
 
 from midthought.memory.formats.line_candidates import Row, key_of, share_in_order
 from midthought.memory.formats.line_heads import TITLES, is_label
-from midthought.memory.formats.scripts import folded
+from midthought.memory.formats.scripts import ends_sentence, folded
 from midthought.memory.turns import CLOCK, clock_time
 
 _LINE_NUMBER = regex.compile(r"(\d{1,5})[.)]?\s+(?=\S)")
@@ -30,6 +30,8 @@ _MIN_FIRST_SHARE = 0.3
 """Of the rows, that labels start which may stand within a row, too."""
 _MAX_LABEL_LETTERS = 60
 _MIN_LONG_LETTERS = 1000
+_MAX_CODE_LETTERS = 3
+_MAX_REMARK_LETTERS = 300
 
 
 def unrolled(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
@@ -99,11 +101,11 @@ def _one_turn_per_row(rows: Sequence[Row]) -> Sequence[Row]:
             if key in recurring
         }
         before = r"[\s.!?…。！？\"'”’)\]]"
-    elif counts and (known := _first_labels(rows)):
-        names, before = set(map(regex.escape, known)), r"[.!?…。！？)\]\"”’]\s+"
+        label = regex.compile(rf"(?<={before})(?:{'|'.join(sorted(names))}):\s")
+    elif known := _first_labels(rows):
+        rows, label = _with_colons(rows, known), _inner_label(known)
     else:
         return rows
-    label = regex.compile(rf"(?<={before})(?:{'|'.join(sorted(names))}):\s")
     parts: list[Row] = []
     for row in rows:
         starts = [0, *(match.start() for match in label.finditer(folded(row.text)))]
@@ -118,6 +120,37 @@ def _first_labels(rows: Sequence[Row]) -> list[str]:
     names = [name for name, count in starts.most_common(_MAX_INNER_LABELS) if count > 2 and is_label(name)]
     num = sum(row.text.startswith(tuple(f"{name}:" for name in names)) for row in rows)
     return names if len(names) > 1 and num >= _MIN_FIRST_SHARE * len(rows) else []
+
+
+def _inner_label(names: Sequence[str]) -> regex.Pattern[str]:
+    """Returns the pattern of these labels after the end of a sentence; of codes such as `E`, after a blank. A label in square
+    brackets, and the last one of `E and L:`, are within a turn."""
+    ends = r"[.!?…。！？)\]\"”’]\s+"
+    pattern = rf"(?<={ends})(?<!\b{TITLES}\.\s)(?:{'|'.join(map(regex.escape, sorted(names)))}):\s"
+    if codes := "|".join(name for name in names if _is_code(name)):
+        pattern += rf"|(?<=[\s\])])(?<!\b(?:{codes})(?:\s\p{{Ll}}{{1,3}}|\s?[,&/+])\s)(?:{codes}):[\s\[]"
+    return regex.compile(rf"\[[^\[\]]{{0,{_MAX_REMARK_LETTERS}}}\](*SKIP)(*FAIL)|{pattern}")
+
+
+def _is_code(label: str) -> bool:
+    return len(label) <= _MAX_CODE_LETTERS and label.isalpha() and label.isupper()
+
+
+def _with_colons(rows: Sequence[Row], names: Sequence[str]) -> Sequence[Row]:
+    """Returns the rows with a colon after labels in capitals without one, as in `Is it? WALKER It is.`, if all labels are in
+    capitals."""
+    long = [name for name in names if len(name) > _MAX_CODE_LETTERS and name.isupper()]
+    if len(long) < len(names):
+        return rows
+    label = regex.compile(
+        rf"(?:^|(?<=[.!?…][\"”)\]]?\s)(?<!\b{TITLES}\.\s))(?:{'|'.join(map(regex.escape, long))})"
+        r"(?=\s[\"“‘']?[\p{Lu}\p{N}](?!\p{Lu}))"
+    )
+    starts = [place == 0 or row.after_blank or ends_sentence(rows[place - 1].text) for place, row in enumerate(rows)]
+    return [
+        row if row.num_bold else row._replace(text=label.sub(r"\g<0>:", row.text, pos=1 - is_start))
+        for row, is_start in zip(rows, starts, strict=True)
+    ]
 
 
 def inner_labels(text: str) -> list[tuple[int, str]]:

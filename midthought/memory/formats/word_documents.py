@@ -14,7 +14,7 @@ from midthought.memory.formats.line_candidates import Row
 from midthought.memory.formats.line_reading import read_rows
 from midthought.memory.formats.reading import Reading, Skipped
 from midthought.memory.formats.registry import binary_format
-from midthought.memory.formats.scripts import word_count
+from midthought.memory.formats.scripts import ends_sentence, word_count
 from midthought.memory.formats.tables import has_speech, read_cells
 from midthought.memory.markup import mark_times, unescape
 from midthought.memory.turns import without_unusable_characters
@@ -25,6 +25,7 @@ _MAIN_PART = re.compile(r"word/document\d*\.xml|content\.xml")
 _TAG = re.compile(r"<(?P<close>/?)(?:[A-Za-z0-9]{1,20}:)?(?P<name>[A-Za-z][A-Za-z0-9\-]{0,30})(?P<rest>[^<>]*)>")
 _HEADING_STYLE = re.compile(r'val="(?:Heading|Title|Subtitle|berschrift|Titre|Titel)', re.IGNORECASE)
 _IS_OFF = re.compile(r'val="(?:0|false|none|off)"')
+_MIN_ITEMS = 5
 _CELL_END = " | "
 _TITLE = re.compile(r"<dc:title>([^<]{1,300})</dc:title>")
 _SIDE_PARTS = re.compile(r"word/(?:header|footer|footnotes|endnotes)\d*\.xml")
@@ -40,6 +41,9 @@ class _Lines:
         self.num_bold = 0
         self.all_bold = True
         self.mark = ""
+        self.is_item = False
+        self.items: set[int] = set()
+        """Numbers of the rows that are items of a list and no sentences."""
 
     def add(self, words: str, *, is_bold: bool) -> None:
         self.text.append(words)
@@ -53,12 +57,14 @@ class _Lines:
     def end_line(self, *, ends_paragraph: bool) -> None:
         line = "".join(self.text).strip()
         if line:
+            if self.is_item and not ends_sentence(line):
+                self.items.add(len(self.rows))
             mark = self.mark or ("bold" if self.num_bold else "")
             self.rows.append(Row(len(self.rows), line, self.empty_before, mark, 0 if self.mark else self.num_bold))
         self.empty_before = not line if ends_paragraph else False
         self.text, self.num_bold, self.all_bold = [], 0, True
         if ends_paragraph:
-            self.mark = ""
+            self.mark, self.is_item = "", False
 
 
 @binary_format(
@@ -70,7 +76,8 @@ class _Lines:
 def read_word(content: bytes) -> Reading:
     """Reads paragraphs as lines of text; text of deleted changes, comments and side notes is no speech."""
     parts = _parts(content)
-    rows = _rows(parts["main"])
+    lines = _lines(parts["main"])
+    rows = lines.rows
     skipped = [
         Skipped(text, "header, footer or note")
         for name, part in parts.items()
@@ -86,8 +93,11 @@ def read_word(content: bytes) -> Reading:
             _spaced(rows), lambda words: mark_times(unescape(words))
         )  # `&amp;gt;` in the document's XML
         num_cells = sum(_CELL_END in row.text for row in rows)
-        if not any(segment.speaker for segment in reading.segments) and 2 * num_cells > len(rows):
+        is_named = any(segment.speaker for segment in reading.segments)
+        if not is_named and 2 * num_cells > len(rows):
             reading = reading.doubted(f"{num_cells} of its {len(rows)} lines are rows of tables", 0.4)
+        if not is_named and len(lines.items) >= max(_MIN_ITEMS, 0.5 * len(rows)):
+            reading = reading.doubted(f"{len(lines.items)} of its {len(rows)} lines are items of a list", 0.4)
     title = _TITLE.search(parts.get("docProps/core.xml", ""))
     written = unescape(title[1]).strip() if title else ""
     header = reading.header + ((("document title", written),) if written else ())
@@ -119,7 +129,7 @@ def _unpacked(archive: zipfile.ZipFile, name: str) -> str:
     return without_unusable_characters(content.decode("utf-8", "replace"))
 
 
-def _rows(xml: str) -> list[Row]:
+def _lines(xml: str) -> _Lines:
     lines = _Lines()
     skipping = ""
     is_text = bold = in_cell = False
@@ -146,6 +156,8 @@ def _rows(xml: str) -> list[Row]:
             bold = not _IS_OFF.search(rest)
         elif name == "r" and not closes:
             bold = False
+        elif name in ("numPr", "list-item") and not closes:
+            lines.is_item = True
         elif name == "pStyle":
             lines.mark = "#" if _HEADING_STYLE.search(rest) else ""
         elif name in ("br", "cr", "line-break") and not in_cell:
@@ -165,7 +177,7 @@ def _rows(xml: str) -> list[Row]:
             lines.text = ["".join(lines.text).removesuffix(_CELL_END)]
             lines.end_line(ends_paragraph=True)
     lines.end_line(ends_paragraph=True)
-    return lines.rows
+    return lines
 
 
 def _speech_table(rows: list[Row]) -> list[Row]:

@@ -1,0 +1,81 @@
+"""Labels within lines, of two people at once, without a colon or of sounds; a first block of fields below a title."""
+
+import pytest
+from read_texts import said
+from test_reading_evidence import TEXTS
+
+TURNS = [(("Ann", "Bob")[n % 2], text) for n, text in enumerate(TEXTS * 2)]
+
+
+def lines(turns, sep=": ", end="\n") -> str:
+    return "".join(f"{name}{sep}{text}{end}" for name, text in turns)
+
+
+def test_labels_of_one_letter_within_a_line_are_turns(read):
+    turns = [("EL"[n % 2], text) for n, text in enumerate(TEXTS * 2)]
+    text = (
+        lines(turns)
+        + "E: So you were [L: Hum. E: Yes.] there and [L: No]L: Well, I was E:[laughs] and then L: Not after that.\n"
+    )
+    assert said(read(text)) == [
+        *turns,
+        ("E", "So you were [L: Hum. E: Yes.] there and [L: No]"),
+        ("L", "Well, I was"),
+        ("E", "[laughs] and then"),
+        ("L", "Not after that."),
+    ]
+
+
+def test_two_codes_at_once_are_a_label(read):
+    turns = [("EL"[n % 2], text) for n, text in enumerate(TEXTS * 2)]
+    turns[7:7] = [("E et L", "Ooooh")]
+    assert said(read(lines(turns))) == turns
+
+
+def test_a_word_in_capitals_that_starts_no_lines_is_no_label(read):
+    turns = [("EL"[n % 2], text) for n, text in enumerate(TEXTS * 2)]
+    turns.append(("E", "We looked at point P: the others were gone."))
+    assert said(read(lines(turns))) == turns
+
+
+def test_labels_in_capitals_without_a_colon(read):
+    turns = [(("BUSHELL", "WALKER")[n % 2], text) for n, text in enumerate(TEXTS * 3)]
+    text = lines(turns[:-2]) + f"BUSHELL {turns[-2][1]} WALKER {turns[-1][1]}\n"
+    assert said(read(text)) == turns
+
+
+@pytest.mark.parametrize("said_here", ["They shouted: WALKER. Nobody came.", "The sign had WALKER Street on it."])
+def test_a_name_in_capitals_within_a_sentence_is_no_label(read, said_here):
+    turns = [(("BUSHELL", "WALKER")[n % 2], text) for n, text in enumerate(TEXTS * 3)]
+    turns[3] = (turns[3][0], said_here)
+    assert said(read(lines(turns))) == turns
+
+
+@pytest.mark.parametrize("label", ["Ann and Bob", "Bob dan Ann", "Ann & Bob", "Ann, Bob"])
+def test_two_speakers_at_once_are_a_label(read, label):
+    turns = [*TURNS[:6], (label, "Ooooh"), *TURNS[6:]]
+    assert said(read(lines(turns))) == turns
+
+
+def test_sounds_that_have_a_label_are_no_speech(read):
+    text = "".join(
+        f"{name}: {words}\n" + "SFX:(all laughing)\n" * (n % 5 == 2) for n, (name, words) in enumerate(TURNS)
+    )
+    transcript = read(text)
+    assert said(transcript) == TURNS and not transcript.is_doubtful
+
+
+def test_a_first_block_of_fields_below_a_title(read):
+    text = (
+        "Interview with P2\nDevice: a clock (with a bell)\nSetting: Has had the clock for two weeks. At home.\n\n"
+        + "\n\n".join(lines(TURNS[n : n + 2]).strip() for n in range(0, len(TURNS), 2))
+    )
+    transcript = read(text)
+    assert said(transcript) == TURNS and not transcript.is_doubtful
+    assert ("Device", "a clock (with a bell)") in transcript.header
+
+
+def test_first_turns_below_a_title_are_no_fields(read):
+    turns = [("Cid", "Good morning. Who is here?"), ("Dee", "I am. And Ann and Bob.")]
+    text = "A talk\n" + lines(turns) + "\n" + lines(TURNS)
+    assert said(read(text)) == [*turns, *TURNS]
