@@ -32,6 +32,16 @@ def test_two_codes_at_once_are_a_label(read):
     assert said(read(lines(turns))) == turns
 
 
+@pytest.mark.parametrize("first", ["ANN LEE", "Ann LEE"])
+def test_a_short_last_name_is_no_code(read, first):
+    turns = [
+        ("BOB REECE", "Hello, all."),
+        (first, "Hello."),
+        *((("LEE", "BELL")[n % 2], t) for n, t in enumerate(TEXTS)),
+    ]
+    assert said(read(lines(turns, end="\n\n"))) == turns
+
+
 def test_a_word_in_capitals_that_starts_no_lines_is_no_label(read):
     turns = [("EL"[n % 2], text) for n, text in enumerate(TEXTS * 2)]
     turns.append(("E", "We looked at point P: the others were gone."))
@@ -79,3 +89,44 @@ def test_first_turns_below_a_title_are_no_fields(read):
     turns = [("Cid", "Good morning. Who is here?"), ("Dee", "I am. And Ann and Bob.")]
     text = "A talk\n" + lines(turns) + "\n" + lines(TURNS)
     assert said(read(text)) == [*turns, *TURNS]
+
+
+def test_a_role_with_two_remarks_is_a_label(read):
+    turns = [(("ANALYST (BTG)", "CEO ANN LEE")[n % 2], text) for n, text in enumerate(TEXTS)]
+    turns += [("ANALYST (Reece Bell)", "And what does it cost?"), ("CEO ANN LEE", "It costs nothing.")]
+    transcript = read(lines(turns, end="\n\n"))
+    assert said(transcript) == turns and not transcript.is_doubtful
+
+
+def test_words_before_what_somebody_says_are_no_label_in_chinese(read):
+    turns = [("小明小红"[n % 2 * 2 :][:2], f"我们今天看到了{n}条船。") for n in range(20)]
+    turns[8] = (turns[8][0], "他看着大海。\n老人对他说：“你们跟我走吧。”")
+    expected = [(name, text.replace("\n", " ")) for name, text in turns]
+    assert said(read("".join(f"{name}：{text}\n" for name, text in turns))) == expected
+
+
+def test_a_long_label_before_a_wrapped_line_is_a_speaker(read):
+    turns = [(("ANN LEE", "BOB REECE")[n % 2], text) for n, text in enumerate(TEXTS * 2)]
+    turns[7:7] = [
+        ("CID MOORE, ANALYST, BELL WORKS LONDON", "Good morning to all. On the bell, which obviously\nrings every day.")
+    ]
+    transcript = read(lines(turns, end="\n\n"))
+    expected = [(name, text.replace("\n", " ")) for name, text in turns]
+    assert said(transcript) == expected and not transcript.is_doubtful
+
+
+def test_short_lines_of_a_recognizer_that_repeat_are_no_names(read):
+    texts = [
+        "我们看到了一条大船",
+        "今天的海很漂亮",
+        "大家都在这里吃饭",
+        "对",
+        "对",
+        "对",
+        "对",
+        "好看",
+        "好看",
+        "好看",
+    ] * 12
+    transcript = read("".join(f"{text}\n" for text in texts))
+    assert not any("start alike" in doubt for doubt in transcript.doubts)

@@ -154,3 +154,16 @@ def test_threads_that_read_tables_keep_the_limit_of_cells(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(read_transcript, sorted(tmp_path.iterdir())))
     assert {len(each.turns) for each in found} == {len(TURNS)} and field_size_limit() == before
+
+
+@pytest.mark.parametrize("are_wrapped", [True, False])
+def test_a_list_of_lines_of_captions(read, are_wrapped):
+    words = (" ".join(TEXTS) * 3).split()
+    entries = [" ".join(words[n : n + 5]) for n in range(0, len(words), 5)] if are_wrapped else list(TEXTS) * 3
+    transcript = read(json.dumps(entries), "a.json")
+    assert transcript.num_words == len(" ".join(entries).split()) and transcript.is_doubtful != are_wrapped
+
+
+def test_the_column_of_text_has_a_name_in_another_language(read):
+    transcript = read(csv("Waktu (detik),Selesai (detik),Teks", range(6), range(1, 7), TEXTS), "a.csv")
+    assert [turn.text for turn in transcript.turns] == [" ".join(TEXTS)] and not transcript.is_doubtful

@@ -3,13 +3,14 @@ lists and ordinary words are rejected."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from midthought.memory.formats.header_fields import is_role_key
 from midthought.memory.formats.line_candidates import WEAK, Row, bare_style, is_annotation, is_name_list, key_of
 from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_label, time_head
-from midthought.memory.formats.scripts import ends_sentence, is_role
+from midthought.memory.formats.scripts import ends_sentence, is_role, is_unspaced
 
 NEEDS_RECURRENCE = (
     "name",
@@ -22,6 +23,8 @@ NEEDS_RECURRENCE = (
 )
 """Styles whose labels must recur."""
 _MAX_PHRASES = 200
+_REMARK = re.compile(r"\s\([^()]*\)$")
+_QUOTES = ("“", "「", "『", "《", '"')
 _MAX_LOWER_SHARE = 0.3
 _ARTICLES = ("a", "an", "this", "that")
 _RECURRING_ROLES = ("question", "answer")
@@ -55,6 +58,11 @@ def accepted_heads(
         for place, head in found.items()
         if counts[keys[place]] == 1 and _are_names(head.rest.strip() or following[place])
     }
+    rejected |= {
+        keys[place]
+        for place, head in found.items()
+        if counts[keys[place]] == 1 and head.rest.lstrip().startswith(_QUOTES) and all(map(is_unspaced, keys[place]))
+    }  # words before what somebody says, in a script without capitals
     lowered = _lowercase_words(rows, [key for key in counts if key not in initials])
     total = sum(count for key, count in counts.items() if key not in rejected)
     words: set[str] = set()
@@ -131,7 +139,7 @@ def _shapes(names: Iterable[str]) -> set[str]:
     """Returns whether names are in capitals or not; short ones such as `DHH` and roles say nothing."""
     return {
         "upper" if name.isupper() else "mixed"
-        for name in names
+        for name in (_REMARK.sub("", name) for name in names)
         if not is_role(name) and not (name.isupper() and len(name) < 5)
     }
 

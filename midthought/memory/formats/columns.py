@@ -24,9 +24,10 @@ _NAMES_SPEAKERS = re.compile(
     r"(?i)speak|talker|spreche|locut|habla|falant|parlant|орящ|спикер|actor|person|who\b|who_|party|话|話|发言|發言|화자|참석|المتحدث|דובר"
 )
 _TEXT_WORD = re.compile(
-    r"(?:caption|dialog|dialogue|sentence|speech|subtitle|text|transcript|transcription|utterance)s?|words"
+    r"(?:caption|dialog|dialogue|sentence|speech|subtitle|text|transcript|transcription|utterance)s?|words|"
+    r"teks|teksty?|texte|textos?|testo|metin|szöveg|текст|نص|טקסט|文本|字幕|テキスト|텍스트|자막"
 )
-_WORDS = re.compile(r"[a-z]+")
+_WORDS = re.compile(r"[^\W\d_]+")
 _COUNTS = [["id"], ["index"], ["number"], ["no"], ["row"], ["episode"], ["season"], ["year"]]
 """Last words of headings whose numbers go up and are no times."""
 _NO_SPEAKERS = frozenset({
@@ -96,7 +97,7 @@ def names_speakers(key: str) -> bool:
 
 
 def names_text(key: str) -> bool:
-    """Whether a word of a key or heading, such as `raw_sentence`, says that its values are text."""
+    """Whether a word of a key or heading, such as `raw_sentence`, says in one of several languages that its values are text."""
     return any(map(_TEXT_WORD.fullmatch, _WORDS.findall(re.sub(r"(?<=[a-z])(?=[A-Z])", " ", key).lower())))
 
 

@@ -41,6 +41,7 @@ _MIN_NAMES = 6
 _MIN_NAMES_SHARE = 0.1
 _MOST = 0.8
 _SHORT_WORDS = 3
+_MAX_FOLLOWED_SHARE = 0.3
 _TOO_SHORT = 2.5
 """Words per line with a time, below which the lines have labels or codes, not speech."""
 
@@ -89,8 +90,9 @@ def judge_named(
     }
     if odd := doubtful_labels(layout, rows):
         layout.doubt(f"labels that may be no speakers: {', '.join(map(repr, odd[:3]))}", 0.3)
-    if layout.leftovers:
-        layout.doubt(f"may be no part of a turn: {layout.leftovers[0][:40]!r}", 0.3)
+    known = {rows[place].text for place in layout.notes}
+    if left := [text for text in layout.leftovers if text not in known]:
+        layout.doubt(f"may be no part of a turn: {left[0][:40]!r}", 0.3)
     if others:
         names = sorted(set(others.values()))
         what = f"{LIKE_TURNS} {', '.join(map(repr, names[:5]))}{' and more' if len(names) > 5 else ''}"
@@ -178,6 +180,9 @@ def judge_notation(layout: Layout, notation: Notation | None, num_rows: int) -> 
     """Adds a doubt about text without names if a few names stand before it in a notation that is not certain."""
     is_named = notation is not None and 2 * notation.num_names >= len(notation.labels)
     if not notation or not is_named or notation.sep in _ENDS or _are_interjections(notation):
+        return
+    followed = sum(place + 1 in notation.heads for place in notation.heads)  # a name stands above words, not names
+    if notation.sep == "\n" and followed > _MAX_FOLLOWED_SHARE * len(notation.heads):
         return
     if notation.num_named >= max(_MIN_NAMES, _MIN_NAMES_SHARE * num_rows):
         names = ", ".join(repr(name) for name, _ in notation.labels.most_common(3))

@@ -28,7 +28,14 @@ from midthought.memory.formats.json_entries import (
 )
 from midthought.memory.formats.json_leftovers import leftover_doubts
 from midthought.memory.formats.json_repair import parsed
-from midthought.memory.formats.json_texts import labelled_lines, longest_text, read_text, turns_within
+from midthought.memory.formats.json_texts import (
+    are_lines,
+    labelled_lines,
+    longest_text,
+    read_strings,
+    read_text,
+    turns_within,
+)
 from midthought.memory.formats.line_candidates import share_in_order
 from midthought.memory.formats.reading import Reading, Skipped
 from midthought.memory.formats.registry import transcript_format
@@ -92,6 +99,8 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
         candidates = _candidates(document)
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
+    if isinstance(document, list) and are_lines(document):
+        return read_strings(document)
     title, header = _fields(document)
     best = _best(candidates)
     if best is None:

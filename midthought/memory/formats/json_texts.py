@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from midthought.memory.formats.line_reading import MIN_PROSE_WORDS
 from midthought.memory.formats.plain_text import read_plain_text
 from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.row_order import inner_labels
+from midthought.memory.formats.scripts import word_count
 from midthought.memory.markup import mark_times
 from midthought.memory.turns import Segment
+
+_MIN_LINE_WORDS = 3
 
 
 def turns_within(text: str) -> Reading | None:
@@ -25,6 +28,21 @@ def labelled_lines(text: str) -> Reading | None:
     """Returns the turns of lines; None if they name less than two speakers."""
     lines = read_plain_text(text)
     return lines if len({segment.speaker for segment in lines.segments if segment.speaker}) > 1 else None
+
+
+def are_lines(entries: Sequence[object]) -> bool:
+    """Whether the list has nothing but lines of several words."""
+    texts = [each for each in entries if isinstance(each, str)]
+    are_long = sum(map(word_count, texts)) >= max(MIN_PROSE_WORDS, _MIN_LINE_WORDS * len(texts))
+    return len(texts) == len(entries) > 1 and are_long
+
+
+def read_strings(texts: Sequence[str]) -> Reading:
+    """Returns the turns of a list of lines. They are doubtful if few of them continue a sentence, as lines of captions do."""
+    reading = read_text("\n".join(" ".join(text.split()) for text in texts))
+    if 2 * sum(text.lstrip()[:1].islower() for text in texts) > len(texts):
+        return reading
+    return reading.doubted("it is a list of texts, which may be no transcript", 0.4)
 
 
 def read_text(text: str) -> Reading:

@@ -124,11 +124,13 @@ def _first_labels(rows: Sequence[Row]) -> list[str]:
 
 def _inner_label(names: Sequence[str]) -> regex.Pattern[str]:
     """Returns the pattern of these labels after the end of a sentence; of codes such as `E`, after a blank. A label in square
-    brackets, and the last one of `E and L:`, are within a turn."""
+    brackets, and the last word of `E and L:` and `ANN LEE:`, start none."""
     ends = r"[.!?…。！？)\]\"”’]\s+"
     pattern = rf"(?<={ends})(?<!\b{TITLES}\.\s)(?:{'|'.join(map(regex.escape, sorted(names)))}):\s"
     if codes := "|".join(name for name in names if _is_code(name)):
-        pattern += rf"|(?<=[\s\])])(?<!\b(?:{codes})(?:\s\p{{Ll}}{{1,3}}|\s?[,&/+])\s)(?:{codes}):[\s\[]"
+        is_joined = rf"\b(?:{codes})(?:\s\p{{Ll}}{{1,3}}|\s?[,&/+])\s"
+        is_named = r"\p{Lu}[\p{Lu}.'’-]+\s|^(?:\p{Lu}[\p{L}.'’-]*\s){1,4}"
+        pattern += rf"|(?<=[\s\])])(?<!{is_joined}|{is_named})(?:{codes}):[\s\[]"
     return regex.compile(rf"\[[^\[\]]{{0,{_MAX_REMARK_LETTERS}}}\](*SKIP)(*FAIL)|{pattern}")
 
 
