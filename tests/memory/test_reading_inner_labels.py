@@ -7,6 +7,17 @@ from test_reading_evidence import TEXTS
 TURNS = [(("Ann", "Bob")[n % 2], text) for n, text in enumerate(TEXTS * 2)]
 
 
+CHAPTERS = [
+    "Introduction",
+    "Why the Bell Rang at Three",
+    "What makes a clock different from others",
+    "A Tide of Many Boats",
+    "what to expect from a boat",
+    "[End]",
+    "Wrapping Up",
+]
+
+
 def lines(turns, sep=": ", end="\n") -> str:
     return "".join(f"{name}{sep}{text}{end}" for name, text in turns)
 
@@ -130,3 +141,26 @@ def test_short_lines_of_a_recognizer_that_repeat_are_no_names(read):
     ] * 12
     transcript = read("".join(f"{text}\n" for text in texts))
     assert not any("start alike" in doubt for doubt in transcript.doubts)
+
+
+def test_values_that_a_recognizer_writes_before_the_words(read):
+    text = "".join(
+        f"[idx={n}] [{4 * n}.00s -> {4 * n + 4}.50s] [audio=4.5s] [rtf=0.{n:04d}]  {words}\n"
+        for n, (_, words) in enumerate(TURNS[3:10])
+    )
+    transcript = read(text)
+    assert [turn.text for turn in transcript.turns] == [" ".join(words for _, words in TURNS[3:10])]
+    assert not transcript.is_doubtful and transcript.speakers == ()
+
+
+def test_titles_of_chapters_with_times_are_no_names(read):
+    text = "".join(
+        f"{n // 3:02d}:{20 * (n % 3):02d} - {title}\n\nSo {words}\n\nAnd that is what we saw in the hall, on every day of that year.\n\n"
+        for n, (title, (_, words)) in enumerate(zip(CHAPTERS, TURNS, strict=False))
+    )
+    assert not read(text).is_doubtful
+
+
+def test_the_number_of_a_document_at_the_end_is_no_speech(read):
+    transcript = read(lines(TURNS) + "\nDocument ABCD000020120427e84d000rt\n")
+    assert said(transcript) == TURNS and not transcript.is_doubtful

@@ -144,6 +144,9 @@ def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dic
         if style in ("name", "bold name") or style.startswith("# "):
             continue
         own = Counter(name_of(head.name or "") for head in found.values())
+        are_titles = len(own) == len(found) >= _MIN_ROWS and not any(head.rest.strip() for head in found.values())
+        if style == "time name" and layout.style == "time" and are_titles:  # of chapters
+            continue
         if bare_style(style.removeprefix(ODD)) == "name —":  # not `If I — if I could`, `For example — It is a bell.`
             for head in found.values():
                 key = name_of(head.name or "")

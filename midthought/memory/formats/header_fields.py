@@ -45,6 +45,9 @@ _FOOTERS = {
         r"(?:audio|recording|transcript) (?:ended|ends))\W{0,4}|\W{1,4}end\W{1,4}"
     ),
     "page number": regex.compile(r"(?i)\W{0,3}page\s+\d{1,4}(?:\s*(?:of|/)\s*\d{1,4})?\W{0,3}|(?:-\s*)?\d{1,4}\s*-"),
+    "number of a document": regex.compile(
+        r"(?i)\W{0,3}(?:document|file|reference)\W{1,3}(?:(?:id|no|number)\W{1,3})?(?=\S*\d{4})[a-z0-9/_-]{8,40}\W{0,3}"
+    ),
     "field of an archive": regex.compile(r"_[a-z]{2,20}\s?:.{0,2000}"),
     "field of lyrics": regex.compile(r"\[(?:ti|ar|al|au|by|la|re|ve|offset|length):[^\[\]]{0,200}\]"),
     "note of a meeting program": regex.compile(
@@ -61,7 +64,7 @@ _FOOTERS = {
     _SLIDE: regex.compile(r"--\s?\p{Lu}[^-].{0,90}?(?<![^.][.!?])--"),
     _MARK: regex.compile(r"={2,}\s*[^=\s][^=]{0,100}={2,}|-{3,}\s*[^-\s].{0,100}?-{3,}"),
 }
-_ANYWHERE = frozenset({*_FOOTERS} - {"line of a service", _END, "line of an export"})
+_ANYWHERE = frozenset({*_FOOTERS} - {"line of a service", _END, "line of an export", "number of a document"})
 """Kinds of lines that are recognized in the middle of a text, too."""
 _TRANSCRIPT = regex.compile(
     r"(?i)[\W_]*(?:(?:(?:click|tap|press)(?: here)? to )?(?:expand|open|read|reveal|see|show|view)(?: the)? )?"

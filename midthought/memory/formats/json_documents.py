@@ -28,14 +28,7 @@ from midthought.memory.formats.json_entries import (
 )
 from midthought.memory.formats.json_leftovers import leftover_doubts
 from midthought.memory.formats.json_repair import parsed
-from midthought.memory.formats.json_texts import (
-    are_lines,
-    labelled_lines,
-    longest_text,
-    read_strings,
-    read_text,
-    turns_within,
-)
+from midthought.memory.formats.json_texts import labelled_lines, longest_text, read_lines, read_text, turns_within
 from midthought.memory.formats.line_candidates import share_in_order
 from midthought.memory.formats.reading import Reading, Skipped
 from midthought.memory.formats.registry import transcript_format
@@ -99,8 +92,8 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
         candidates = _candidates(document)
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
-    if isinstance(document, list) and are_lines(document):
-        return read_strings(document)
+    if isinstance(document, list) and (lines := read_lines(document)):
+        return lines
     title, header = _fields(document)
     best = _best(candidates)
     if best is None:
@@ -114,8 +107,8 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
         return _with_fields(read_text(full), title, header, doubts)
     said = [segment.text for segment in best.segments if segment.text]
     is_bare = best.named == best.timed == 0
-    lines = "\n\n".join(said)
-    if turns := turns_within(lines) if len(said) == 1 else labelled_lines(lines) if is_bare else None:
+    joined = "\n\n".join(said)
+    if turns := turns_within(joined) if len(said) == 1 else labelled_lines(joined) if is_bare else None:
         return _with_fields(turns, title, header, doubts)
     confidence = (
         0.97 if best.named >= 0.5 and best.timed >= 0.5 else 0.9 if best.timed >= 0.5 or best.named >= 0.5 else 0.8

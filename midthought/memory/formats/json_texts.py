@@ -30,17 +30,15 @@ def labelled_lines(text: str) -> Reading | None:
     return lines if len({segment.speaker for segment in lines.segments if segment.speaker}) > 1 else None
 
 
-def are_lines(entries: Sequence[object]) -> bool:
-    """Whether the list has nothing but lines of several words."""
-    texts = [each for each in entries if isinstance(each, str)]
+def read_lines(entries: Sequence[object]) -> Reading | None:
+    """Returns the turns of a list of nothing but lines of several words; None of another list. They are doubtful if few of them
+    continue a sentence, as lines of captions do."""
+    texts = [" ".join(each.split()) for each in entries if isinstance(each, str)]
     are_long = sum(map(word_count, texts)) >= max(MIN_PROSE_WORDS, _MIN_LINE_WORDS * len(texts))
-    return len(texts) == len(entries) > 1 and are_long
-
-
-def read_strings(texts: Sequence[str]) -> Reading:
-    """Returns the turns of a list of lines. They are doubtful if few of them continue a sentence, as lines of captions do."""
-    reading = read_text("\n".join(" ".join(text.split()) for text in texts))
-    if 2 * sum(text.lstrip()[:1].islower() for text in texts) > len(texts):
+    if not len(texts) == len(entries) > 1 or not are_long:
+        return None
+    reading = read_text("\n".join(texts))
+    if 2 * sum(text[:1].islower() for text in texts) > len(texts):
         return reading
     return reading.doubted("it is a list of texts, which may be no transcript", 0.4)
 

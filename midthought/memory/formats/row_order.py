@@ -21,6 +21,13 @@ _COLON = regex.compile(r":\s+(?=\S)")
 _SENTENCE_START = regex.compile(r"(?<=[.!?…。！？—–][\"'”’)\]]?\s+)(?=\S)|(?<=[.!?…。！？][\"'”’)\]]?)(?=\p{Lu})")
 _TIMED_LABEL = regex.compile(rf"(?P<name>(?:\p{{Lu}}[\p{{L}}’'-]{{0,30}}\s){{1,3}})\s?{CLOCK}(?=\s+\S)")
 _TITLE = regex.compile(rf"\W*{TITLES}\.\s*")
+_VALUE = regex.compile(r"\[[a-z_]{1,20}=-?[\d.]{1,20}[a-z%]{0,2}\]\s*")
+_VALUES = regex.compile(
+    rf"(?=.{{0,80}}?\[[a-z_]{{1,20}}=)(?:{_VALUE.pattern}|\[[\d:.,]{{1,20}}s? ?-+> ?[\d:.,]{{1,20}}s?\]\s*)+"
+)
+_VALUE_KEY = regex.compile(r"\[([a-z_]{1,20})=")
+_MIN_VALUE_ROWS = 4
+_MIN_VALUE_SHARE = 0.9
 _MIN_ATTRIBUTIONS = 3
 _MIN_ROLLED = 12
 _MIN_INNER_LABELS = 4
@@ -44,7 +51,20 @@ def unrolled(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
 
 def in_usual_order(rows: Sequence[Row]) -> Sequence[Row]:
     """Returns the rows as most layouts have them. Takes time linear in the text's length."""
-    return _names_first(_one_turn_per_row(_one_time_per_row(without_numbers(rows))))
+    return _names_first(_one_turn_per_row(_one_time_per_row(without_numbers(_without_values(rows)))))
+
+
+def _without_values(rows: Sequence[Row]) -> Sequence[Row]:
+    """Returns the rows without values such as `[rtf=0.19]` at their starts, if nearly all have the same, as in logs of
+    recognizers."""
+    found = [_VALUES.match(row.text) for row in rows]
+    starts = Counter(tuple(_VALUE_KEY.findall(match[0])) for match in found if match)
+    if len(rows) < _MIN_VALUE_ROWS or not starts or max(starts.values()) < _MIN_VALUE_SHARE * len(rows):
+        return rows
+    return [
+        row._replace(text=_VALUE.sub("", match[0]) + row.text[match.end() :]) if match else row
+        for row, match in zip(rows, found, strict=True)
+    ]
 
 
 def without_numbers(rows: Sequence[Row], share: float = 0.9) -> Sequence[Row]:
