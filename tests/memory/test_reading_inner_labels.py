@@ -116,10 +116,17 @@ def test_words_before_what_somebody_says_are_no_label_in_chinese(read):
     assert said(read("".join(f"{name}：{text}\n" for name, text in turns))) == expected
 
 
-def test_a_long_label_before_a_wrapped_line_is_a_speaker(read):
+def test_a_name_with_more_words_once_is_a_speaker(read):
     turns = [(("ANN LEE", "BOB REECE")[n % 2], text) for n, text in enumerate(TEXTS * 2)]
     turns[7:7] = [
-        ("CID MOORE, ANALYST, BELL WORKS LONDON", "Good morning to all. On the bell, which obviously\nrings every day.")
+        (
+            "CID MOORE, ANALYST, BELL WORKS LONDON",
+            "Good morning to all. On the bell, which obviously\nrings every day.",
+        ),
+        ("BOB REECE", "It does."),
+        ("CID MOORE", "Thank you."),
+        ("ANN LEE", "Thanks."),
+        ("CID MOORE", "And the tide?"),
     ]
     transcript = read(lines(turns, end="\n\n"))
     expected = [(name, text.replace("\n", " ")) for name, text in turns]
@@ -155,7 +162,8 @@ def test_values_that_a_recognizer_writes_before_the_words(read):
 
 def test_titles_of_chapters_with_times_are_no_names(read):
     text = "".join(
-        f"{n // 3:02d}:{20 * (n % 3):02d} - {title}\n\nSo {words}\n\nAnd that is what we saw in the hall, on every day of that year.\n\n"
+        f"{n // 3:02d}:{20 * (n % 3):02d} - {title}\n\nSo {words}\n\n"
+        "And that is what we saw in the hall, on every day of that year.\n\n"
         for n, (title, (_, words)) in enumerate(zip(CHAPTERS, TURNS, strict=False))
     )
     assert not read(text).is_doubtful

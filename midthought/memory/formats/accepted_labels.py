@@ -23,7 +23,8 @@ NEEDS_RECURRENCE = (
 )
 """Styles whose labels must recur."""
 _MAX_PHRASES = 200
-_REMARK = re.compile(r"\s\([^()]*\)$")
+_REMARK = re.compile(r"\s\([^()a-z][^()]*\)$")
+"""After a label, such as the name of a company; not `(singing)`."""
 _QUOTES = ("“", "「", "『", "《", '"')
 _MAX_LOWER_SHARE = 0.3
 _ARTICLES = ("a", "an", "this", "that")

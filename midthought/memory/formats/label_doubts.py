@@ -29,6 +29,8 @@ HALVES = _DIALOG | {
     "risposta",
 }
 """Labels of questions and answers: one without the other means that the others were read as its words."""
+_MANNER = re.compile(r"\s\([a-z][^()]*\)$")
+"""How somebody speaks, such as `(through the door)`."""
 _LETTERED = re.compile(r"[B-P]\.\s")
 _ODD = re.compile(r"an? [^\W\d_]{2,} ?[^\W\d_]*(?<!member)(?<!voice)|.*\|.*|.*[;；,，]|(?:[^-_]*[-_]){4}.*", re.DOTALL)
 """A thing, such as `a recorded vote`, a cell of a table, the end of a clause, a code."""
@@ -39,7 +41,6 @@ _MAX_FIELD_WORDS = 12
 _MAX_LABEL_WORDS = 4
 _MOST_SENTENCES = 0.8
 _SHORT_WORDS = 3
-_MIN_WRAPPED_LETTERS = 25
 
 
 def doubtful_labels(layout: Layout, rows: Sequence[Row]) -> list[str]:
@@ -75,7 +76,9 @@ def doubtful_labels(layout: Layout, rows: Sequence[Row]) -> list[str]:
         is_no_dialog = bool(recurring) and recurring.keys() <= HALVES and " " not in label and not is_role(label)
         is_list_line = found[0] == min(layout.heads) and is_role_key(label) and _names_one(rests[0], places)
         is_timed = bare_style(layout.style) in TIMED_STYLES and found[0] > min(recurring.values(), default=0)
-        is_known = not recurring or is_timed or not _is_line(layout, rows, found[0], words)
+        is_known = (
+            not recurring or is_timed or label.partition(",")[0] in recurring or not _is_line(layout, found[0], words)
+        )
         return is_no_dialog or is_list_line or not is_known or bool(re.match(r"\d+\s+[^\W\d_]", label))
 
     return [name_of(layout.heads[found[0]].name or "") for label, found in places.items() if is_odd(label, found)]
@@ -90,22 +93,19 @@ def _pages(places: dict[str, list[int]]) -> set[str]:
     return found if are_alike and len(found) > max(2, 0.5 * len(places)) else set()
 
 
-def _is_line(layout: Layout, rows: Sequence[Row], place: int, words: Counter[str]) -> bool:
-    """Whether a label is a line of many words, or stands before a few words that are no sentence and do not go on in the next
-    line, as in a title with a colon, if not all of its words occur elsewhere."""
+def _is_line(layout: Layout, place: int, words: Counter[str]) -> bool:
+    """Whether a label is a line of many words, or stands before a few words that are no sentence, as in a title with a colon, if
+    not all of its words occur elsewhere."""
     name, rest = name_of(layout.heads[place].name or ""), layout.heads[place].rest.strip()
     if len(name.split()) > _MAX_LABEL_WORDS and (
         not is_label(_NOTE.sub("", name)) or (place == min(layout.heads) and not rest)
     ):
         return True
-    after = rows[place + 1] if place + 1 < len(rows) else None
-    continues = after is not None and not after.after_blank and place + 1 not in layout.heads
     is_title = 0 < len(rest.split()) <= _MAX_FIELD_WORDS and not ends_sentence(rest)
     return (
         is_title
-        and not (continues and len(rest) > _MIN_WRAPPED_LETTERS)
         and not layout.style.startswith("bold ")
-        and any(words[word] < 2 for word in _WORD.findall(_NOTE.sub("", name).casefold()))
+        and any(words[word] < 2 for word in _WORD.findall(_MANNER.sub("", name).casefold()))
     )
 
 
