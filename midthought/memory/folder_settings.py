@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from midthought.config.overrides import read_yaml
-from midthought.errors import SettingsError, TranscriptError
+import yaml
+
+from midthought.config.yaml_files import read_yaml_file
+from midthought.errors import TranscriptError
 
 _MAX_BYTES = 4 * 2**20
 
@@ -18,7 +20,7 @@ class FolderSettings:
         self._top = top
         self._name = name
         self._remedy = f"write lines such as {example}"
-        self._files: dict[Path, Mapping[str, object]] = {}
+        self._files: dict[Path, Mapping[str, object] | TranscriptError] = {}
 
     def of(self, path: Path) -> Iterator[tuple[Path, Mapping[str, object]]]:
         """Yields the files that apply to a transcript with their contents, from `top` down to its own folder.
@@ -37,13 +39,21 @@ class FolderSettings:
 
     def _read(self, path: Path) -> Mapping[str, object]:
         if path not in self._files:
-            self._files[path] = self._content(path) if path.is_file() else {}
-        return self._files[path]
+            try:
+                self._files[path] = self._content(path) if path.is_file() else {}
+            except TranscriptError as error:
+                self._files[path] = error  # of each transcript; reading a large file again takes long
+        if isinstance(found := self._files[path], TranscriptError):
+            raise TranscriptError(str(found))
+        return found
 
     def _content(self, path: Path) -> Mapping[str, object]:
         if path.stat().st_size > _MAX_BYTES:
             raise self.error(path, f"larger than {_MAX_BYTES >> 20} MiB")
         try:
-            return read_yaml(path)
-        except SettingsError as error:
-            raise TranscriptError(f"{error}; {self._remedy}") from None
+            written = read_yaml_file(path)
+        except (OSError, yaml.YAMLError) as error:
+            raise self.error(path, f"cannot be read: {' '.join(str(error).split())}") from None
+        if not isinstance(written, Mapping | None):
+            raise self.error(path, f"contains a {type(written).__name__}")
+        return written or {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import copy
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -17,6 +19,7 @@ class Notations:
 
     def __init__(self, top: Path) -> None:
         self._files = FolderSettings(top, FILE_NAME, EXAMPLE)
+        self._known: dict[Path, _Patterns] = {}
 
     def of(self, path: Path) -> DeclaredNotation | None:
         """Returns the notation of one transcript: of the last pattern that its name matches, in the nearest file. None if none
@@ -24,18 +27,34 @@ class Notations:
         """
         found: DeclaredNotation | None = None
         for file, written in self._files.of(path):
-            for pattern, value in written.items():
-                templates = [value] if isinstance(value, str) else value
-                if (
-                    not isinstance(templates, list)
-                    or not templates
-                    or not all(isinstance(each, str) for each in templates)
-                ):
-                    raise self._files.error(file, f"{pattern!r} has no notation but {value!r}")
-                try:
-                    notation = DeclaredNotation(templates)
-                except ValueError as error:
-                    raise self._files.error(file, str(error)) from None
-                if fnmatchcase(path.name, str(pattern)) or fnmatchcase(path.stem, str(pattern)):
-                    found = notation
-        return found
+            if file not in self._known:
+                self._known[file] = self._patterns(file, written)
+            found = self._known[file].of(path) or found
+        return copy(found)
+
+    def _patterns(self, file: Path, written: Mapping[str, object]) -> _Patterns:
+        found: dict[str, DeclaredNotation] = {}
+        for pattern, value in written.items():
+            templates = [value] if isinstance(value, str) else value
+            if not isinstance(templates, list) or not templates or not all(isinstance(each, str) for each in templates):
+                raise self._files.error(file, f"{pattern!r} has no notation but {value!r}")
+            try:
+                found[str(pattern)] = DeclaredNotation(templates)
+            except ValueError as error:
+                raise self._files.error(file, str(error)) from None
+        return _Patterns(found)
+
+
+class _Patterns:
+    """The patterns of one file. Names are looked up, as a file may have one for each of thousands of transcripts."""
+
+    def __init__(self, notations: Mapping[str, DeclaredNotation]) -> None:
+        self._notations = notations
+        self._numbers = {pattern: number for number, pattern in enumerate(notations)}
+        self._globs = [pattern for pattern in notations if set("*?[") & set(pattern)]
+
+    def of(self, path: Path) -> DeclaredNotation | None:
+        names = (path.name, path.stem)
+        found = [pattern for pattern in names if pattern in self._numbers]
+        found += [pattern for pattern in self._globs if any(fnmatchcase(name, pattern) for name in names)]
+        return self._notations[max(found, key=self._numbers.__getitem__)] if found else None

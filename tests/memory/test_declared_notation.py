@@ -5,6 +5,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from test_transcript_fuzz import deadline
 from typer.testing import CliRunner
 
 from midthought.cli.memory import app
@@ -122,3 +123,33 @@ def test_long_lines_take_linear_time(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Ann - x\n" + "a " * 500_000 + "\n")
     declare(tmp_path, '"*": "{skip} {skip} {speaker} {skip} - {text}"\na: "{speaker} - {text}"')
     assert turns(tmp_path / "a.txt")[0][0] == "Ann"
+
+
+def test_a_file_that_is_no_mapping_gets_the_remedy_of_this_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(PLAIN)
+    declare(tmp_path, '- "{speaker}: {text}"')
+    with pytest.raises(
+        TranscriptError, match=r"^[^ ]*notation\.yaml: contains a list; write lines such as '\"\*\.txt\": \"{sp"
+    ):
+        read_transcript(tmp_path / "a.txt")
+
+
+def test_thousands_of_files_with_a_notation_each(tmp_path: Path) -> None:
+    names = [f"interview-{number}" for number in range(1500)]
+    for name in names[::100]:
+        (tmp_path / f"{name}.txt").write_text(f"Ann / {name} / The tide rises.\nBob / {name} / It falls.\n")
+    declare(tmp_path, "".join(f'{name}: "{{speaker}} / {name} / {{text}}"\n' for name in names))
+    with deadline(10):
+        transcripts = read_transcripts(tmp_path).transcripts
+    assert [[turn.text for turn in each.turns] for each in transcripts] == [["The tide rises.", "It falls."]] * 15
+
+
+@pytest.mark.parametrize("template", ["{skip} {speaker} {skip}: {text}", "{skip}-{skip}-{speaker}-{skip}: {text}"])
+def test_lines_that_nearly_have_the_notation_cost_little(tmp_path: Path, template: str) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(["- a" * 170] * 400))
+    declare(tmp_path, f'"*": "{template}"')
+    with deadline(2), pytest.raises(TranscriptError, match="no line has the notation"):
+        read_transcript(tmp_path / "a.txt")
+    (tmp_path / "a.txt").write_text("10 - May - Ann - calm: Hello: you.\n10 - May - Bob - loud: Hello.\n")
+    declare(tmp_path, '"*": "{skip} - {skip} - {speaker} - {skip}: {text}"')
+    assert turns(tmp_path / "a.txt") == [("Ann", None, "Hello: you."), ("Bob", None, "Hello.")]

@@ -32,6 +32,7 @@ class NotationError(ValueError):
 class DeclaredNotation:
     """How turns start: templates of a line with `{speaker}`, `{time}`, `{text}` and `{skip}` (any text that is left out).
 
+    Each of several `{skip}` ends at the first place that has the signs after it.
     A line that has none of these forms belongs to the turn before it. Raises ValueError if a template is not usable.
     """
 
@@ -95,6 +96,10 @@ def _pattern(template: str) -> str:
     if ends_with_text:  # also of a line that ends there
         parts = [*parts[:-3], parts[-3][:-1], "", ""]
     written = [_PATTERNS.get(part, "") if number % 2 else _literal(part) for number, part in enumerate(parts)]
+    if names.count("skip") > 1:  # else the matches to try grow with a power of the line's length
+        for number, part in enumerate(parts[:-1]):
+            if part == "skip" and number % 2 and written[number + 1]:
+                written[number : number + 2] = f"(?>{written[number]}{written[number + 1]})", ""
     return "".join(written) + (rf"(?:\s+{_PATTERNS['text']})?" if ends_with_text else "")
 
 
