@@ -1,5 +1,5 @@
-"""Part `busy`: a small model's work with threads that sleep while they wait (ours) against torch's default, threads that spin for
-some milliseconds; alone, and beside a process that computes."""
+"""Part `busy`: a small model's work with threads that sleep after microseconds of waiting (ours) against torch's default, threads
+that spin for milliseconds; alone, and beside a process that computes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.timing import Timings
 from benchmarks.work import Shape, Work
 
 PART = "busy"
-SYSTEMS: dict[str, dict[str, str]] = {"ours": {"OMP_WAIT_POLICY": "PASSIVE"}, "torch's default": {}}
+SYSTEMS: dict[str, dict[str, str]] = {"ours": {"GOMP_SPINCOUNT": "1000"}, "torch's default": {}}
 """Variables of the environment. A worker imports torch before midthought, which sets the variable."""
 QUICK = Shape(num_episodes=3, num_prompt=40, num_span=12, num_result=24)
 NUM_ROWS = 16
@@ -53,7 +53,7 @@ def measure(options: Options) -> Iterator[Row]:
 def _worker(size: str, system: str, quick: bool) -> Iterator[subprocess.Popen[str]]:
     """A process that does the work whenever it reads a line, and writes the seconds."""
     command = [sys.executable, "-m", "benchmarks.busy", size, str(int(quick))]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

@@ -7,8 +7,9 @@ import os
 
 import lazy_loader
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-"""Threads of torch that wait for each other sleep. If they spin, small models take many times longer beside another process
-that computes (docs/benchmarks.md, "Beside another process"). Has no effect if torch was imported before."""
+# Threads of torch that wait for each other spin for milliseconds. Beside another process that computes, small models then take
+# several times longer (docs/benchmarks.md, "Beside another process"). Has no effect if torch was imported before.
+if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys() and os.getloadavg()[0] > 0.7:
+    os.environ["GOMP_SPINCOUNT"] = "1000"
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,4 +1,4 @@
-"""Threads of torch sleep while they wait, unless the user says otherwise."""
+"""Threads of torch that wait spin for a short time beside other processes, unless the user says otherwise."""
 
 import os
 import subprocess
@@ -7,10 +7,30 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize(("given", "used"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_openmp_reads_the_policy_when_torch_is_imported(given, used):
-    others = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    environment = others | ({"OMP_WAIT_POLICY": given} if given else {}) | {"OMP_DISPLAY_ENV": "true"}
-    command = [sys.executable, "-c", "import midthought; midthought.Trainer"]
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr
-    assert f"OMP_WAIT_POLICY = '{used}'" in told
+@pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP")
+@pytest.mark.parametrize(
+    ("load", "given", "used"),
+    [
+        (1.5, {}, "GOMP_SPINCOUNT = '1000'"),
+        (1.5, {"GOMP_SPINCOUNT": "7"}, "GOMP_SPINCOUNT = '7'"),
+        (1.5, {"OMP_WAIT_POLICY": "PASSIVE"}, "GOMP_SPINCOUNT = '0'"),
+        (0.1, {"GOMP_SPINCOUNT": "7"}, "GOMP_SPINCOUNT = '7'"),
+    ],
+)
+def test_openmp_reads_the_time_when_torch_is_imported(load, given, used):
+    assert used in displayed(load, given)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP")
+def test_on_an_idle_machine_it_is_left_to_openmp():
+    assert "GOMP_SPINCOUNT = '1000'" not in displayed(0.1, {})
+
+
+def displayed(load: float, given: dict[str, str]) -> str:
+    """Returns what OpenMP prints of its variables."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    code = f"import os; os.getloadavg = lambda: ({load}, 0.0, 0.0); import midthought; midthought.Trainer"
+    environment = others | given | {"OMP_DISPLAY_ENV": "VERBOSE", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    ).stderr
