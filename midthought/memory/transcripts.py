@@ -21,7 +21,7 @@ from midthought.memory.notation_files import FILE_NAME as NOTATION_FILE
 from midthought.memory.notation_files import Notations
 from midthought.memory.speaker_names import FILE_NAME as NAMES_FILE
 from midthought.memory.speaker_names import SpeakerNames, with_names
-from midthought.memory.turns import UNKNOWN_SPEAKER, Turn, turns_of, without_unusable_characters
+from midthought.memory.turns import TIME_MARK, UNKNOWN_SPEAKER, Turn, turns_of, without_unusable_characters
 
 __all__ = ["Transcript", "TranscriptFolder", "Turn", "read_transcript", "read_transcripts"]
 
@@ -152,7 +152,7 @@ def read_transcript(
     turns = turns_of(segments)
     if not turns:
         raise TranscriptError(f"{path}: no speaker turn found; {form.remedy}")
-    episode = " ".join((reading.title or "").split()) or title_of(path.stem)
+    episode = " ".join(_without_marks(reading.title or "").split()) or title_of(path.stem)
     return Transcript(
         episode,
         path.stem,
@@ -161,11 +161,16 @@ def read_transcript(
         form.name,
         encoding,
         num_repeats,
-        reading.header,
-        reading.skipped,
+        tuple((_without_marks(key), _without_marks(value)) for key, value in reading.header),
+        tuple(each._replace(text=_without_marks(each.text)) for each in reading.skipped),
         reading.confidence,
         reading.doubts,
     )
+
+
+def _without_marks(text: str) -> str:
+    """Returns text that is no speech with plain times: `turns_of` reads their marks in speech only."""
+    return text.replace(TIME_MARK, "")
 
 
 def _understood(path: Path, content: bytes, notation: DeclaredNotation | None) -> tuple[Format, str, Reading]:

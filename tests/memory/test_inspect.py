@@ -72,3 +72,10 @@ def test_a_build_lists_doubtful_files(folder):
     assert json.loads(result.stdout)["num_doubtful"] == 1
     shown = CliRunner().invoke(app, ["chunk", str(folder), str(folder / "out.jsonl")])
     assert "doubtful: days.txt: confidence 0.63: every speaker label occurs once" in shown.output
+
+
+def test_times_outside_of_speech_are_shown_as_they_are(tmp_path):
+    text = "Recorded [10:30] in Rome\n\nAnn (0:10): The tide rises.\n\nBob (0:20): It falls.\n\nAnn (0:30): It rises.\n"
+    (tmp_path / "a.txt").write_text(text)
+    read = read_transcript(tmp_path / "a.txt")
+    assert "\ue100" not in f"{read.episode} {read.header} {read.skipped}" and "10:30" in f"{read.header} {read.skipped}"
