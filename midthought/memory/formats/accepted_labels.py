@@ -57,23 +57,12 @@ def accepted_heads(
     rejected |= {
         keys[place]
         for place, head in found.items()
-        if counts[keys[place]] == 1 and _are_names(head.rest.strip() or following[place])
+        if counts[keys[place]] == 1
+        and (_are_names(head.rest.strip() or following[place]) or _introduces_quotation(keys[place], head))
     }
-    rejected |= {
-        keys[place]
-        for place, head in found.items()
-        if counts[keys[place]] == 1 and head.rest.lstrip().startswith(_QUOTES) and all(map(is_unspaced, keys[place]))
-    }  # words before what somebody says, in a script without capitals
     lowered = _lowercase_words(rows, [key for key in counts if key not in initials])
     total = sum(count for key, count in counts.items() if key not in rejected)
-    words: set[str] = set()
-    capitals = {keys[place] for place, head in found.items() if (head.name or "").isupper()}
-    if sum(counts[key] for key in capitals) < 0.8 * len(found):
-        capitals = set()
-    for key, count in counts.items():
-        is_minor = (count < 5 and count < 0.1 * total) or counts.most_common(1)[0][1] < 2
-        if is_minor and lowered[key] >= count and not is_role(key) and key not in capitals:
-            words.add(key)
+    words = _ordinary_words(found, counts, lowered, total)
     most_have_labels = len(found) >= 0.5 * len(rows)
     rejected |= {key for key in words if key.split()[0] in _ARTICLES or not most_have_labels}
     recurring = {key for key, count in counts.items() if count > 1 and key not in rejected}
@@ -104,15 +93,37 @@ def accepted_heads(
             if not recurring and bare in NEEDS_RECURRENCE:
                 continue
         accepted[place] = head
-    if bare == "name":  # names one after another, and `Ann Lee - President`, are a list of those present
-        silent = Counter(keys[p] for p in accepted if p + 1 in accepted or is_role("".join(following[p : p + 1])))
-        return {
-            place: head
-            for place, head in accepted.items()
-            if 2 * silent[keys[place]] <= counts[keys[place]]
-            and (keys[place] in recurring or not any(keys[place].startswith(f"{key} - ") for key in recurring))
-        }
-    return accepted
+    if bare != "name":
+        return accepted
+    # names one after another, and `Ann Lee - President`, are a list of those present
+    silent = Counter(keys[p] for p in accepted if p + 1 in accepted or is_role("".join(following[p : p + 1])))
+    return {
+        place: head
+        for place, head in accepted.items()
+        if 2 * silent[keys[place]] <= counts[keys[place]]
+        and (keys[place] in recurring or not any(keys[place].startswith(f"{key} - ") for key in recurring))
+    }
+
+
+def _ordinary_words(found: dict[int, Head], counts: Counter[str], lowered: Counter[str], total: int) -> set[str]:
+    """Returns the rare labels that occur in lower case as often as they are labels, unless most labels are in capitals."""
+    capitals = {key_of(head.name or "") for head in found.values() if (head.name or "").isupper()}
+    if sum(counts[key] for key in capitals) < 0.8 * len(found):
+        capitals = set()
+    none_recurs = max(counts.values(), default=0) < 2
+    return {
+        key
+        for key, count in counts.items()
+        if (none_recurs or (count < 5 and count < 0.1 * total))
+        and lowered[key] >= count
+        and not is_role(key)
+        and key not in capitals
+    }
+
+
+def _introduces_quotation(key: str, head: Head) -> bool:
+    """Whether words, in a script without capitals, stand before what somebody says."""
+    return head.rest.lstrip().startswith(_QUOTES) and all(map(is_unspaced, key))
 
 
 def are_wrapped(rows: Sequence[Row]) -> bool:

@@ -120,7 +120,7 @@ def test_a_model_from_elsewhere_is_told_of_the_tool(trained, tmp_path):
     model = tmp_path / "elsewhere" / "model"
     shutil.copytree(trained / "policy", model)
     words = [SHORT_TRANSCRIPTS, "questions.num_train=40", "questions.num_test=4", "questions.num_test_no_memory=2"]
-    words += ["inference.max_tokens=16", "memory.chunking=turns"]  # those of the other run, which are embedded
+    words += ["inference.max_tokens=16", "memory.chunking=turns"]  # the other run has embedded these chunks
     evaluate(model, tmp_path / "again", *words)
     first = json.loads((tmp_path / "again" / "trajectories.jsonl").read_text().splitlines()[0])
     assert "#call memory_retrieval" in json.dumps(first["spans"][0])
