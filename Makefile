@@ -10,10 +10,11 @@ SEED   ?= 0
 DATA   ?=
 RECIPE ?=
 BENCH  ?=
-JOBS   ?= 2
+JOBS   ?= 3
 PYTHON_VERSION ?= 3.12
 WHEELS ?= runs/gpu-wheels
-# Tests in JOBS processes, one thread each: with more threads than cores all of them are slower.
+# Tests in JOBS processes, one thread each: with more threads than cores all of them are slower. On two cores three, because a
+# quarter of the time a test waits (for a server, Ray, a killed run).
 # Compiled modules are kept: otherwise every process that tests start compiles ours again.
 unexport PYTHONDONTWRITEBYTECODE
 TESTS  := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)

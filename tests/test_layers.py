@@ -112,18 +112,24 @@ def imported(module: str) -> set[str]:
     return found
 
 
-EDGES = {module: imported(module) for module in PATHS}
-INNER = {module: {name for name in names if name in PATHS} - {module} for module, names in EDGES.items()}
+@functools.cache
+def edges() -> dict[str, set[str]]:
+    return {module: imported(module) for module in PATHS}
+
+
+@functools.cache
+def inner() -> dict[str, set[str]]:
+    return {module: {name for name in names if name in PATHS} - {module} for module, names in edges().items()}
 
 
 def outside(module: str) -> set[str]:
-    return {name.partition(".")[0] for name in EDGES[module]}
+    return {name.partition(".")[0] for name in edges()[module]}
 
 
 def test_every_import_of_our_own_names_a_module_that_is_there():
     unknown = {
         (module, name)
-        for module, names in EDGES.items()
+        for module, names in edges().items()
         for name in names
         if name.startswith("midthought") and name not in PATHS
     }
@@ -137,7 +143,7 @@ def test_every_room_has_a_floor():
 def test_imports_go_down_only_and_peers_do_not_see_each_other():
     wrong = [
         f"{module} -> {name}"
-        for module, names in INNER.items()
+        for module, names in inner().items()
         for name in names
         if (above := package_of(module)) and (below := package_of(name)) and above != below
         if LAYER_OF[below] >= LAYER_OF[above] and (below, above) not in BELOW_IN_THEIR_LAYER
@@ -146,7 +152,7 @@ def test_imports_go_down_only_and_peers_do_not_see_each_other():
 
 
 def test_modules_of_the_library_import_a_name_from_the_module_that_defines_it():
-    wrong = [module for module, names in INNER.items() if "midthought" in names and package_of(module) != "cli"]
+    wrong = [module for module, names in inner().items() if "midthought" in names and package_of(module) != "cli"]
     assert wrong == [], "`from midthought import name` is for users; docs/api.md has the module of each name"
 
 
@@ -156,7 +162,7 @@ def test_there_is_no_cycle_between_modules_not_even_inside_a_package():
     def visit(module: str, path: tuple[str, ...]) -> None:
         assert module not in path, " -> ".join([*path[path.index(module) :], module])
         if module not in done:
-            for name in sorted(INNER[module]):
+            for name in sorted(inner()[module]):
                 visit(name, (*path, module))
             done.add(module)
 
@@ -195,14 +201,14 @@ def test_a_package_does_not_know_what_is_not_its_business(package, strangers):
         part
         for module in PATHS
         if package_of(module) == package and module != ARRAYS_OF_GYMNASIUM
-        for name in EDGES[module]
+        for name in edges()[module]
         for part in (name, name.partition(".")[0], ".".join(name.split(".")[:2]))
     }
     assert known & strangers == set()
 
 
 def test_the_training_loop_knows_no_engine_no_tool_and_no_memory_by_name():
-    known = {package_of(name) for module in PATHS if package_of(module) == "learning" for name in INNER[module]}
+    known = {package_of(name) for module in PATHS if package_of(module) == "learning" for name in inner()[module]}
     assert known <= {
         "learning",
         "rollout",

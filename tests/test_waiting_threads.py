@@ -29,7 +29,7 @@ def test_on_an_idle_machine_it_is_left_to_openmp():
 def displayed(load: float, given: dict[str, str]) -> str:
     """Returns what OpenMP prints of its variables."""
     others = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
-    code = f"import os; os.getloadavg = lambda: ({load}, 0.0, 0.0); import midthought; midthought.Trainer"
+    code = f"import os; os.getloadavg = lambda: ({load}, 0.0, 0.0); import midthought, torch"
     environment = others | given | {"OMP_DISPLAY_ENV": "VERBOSE", "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

@@ -77,15 +77,19 @@ def ctrl_c() -> Iterator[None]:
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_stops_the_answer_and_not_the_program():
-    def endless() -> Iterator[str | None]:
-        yield "<think>"
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
-        while not stopped.is_set():
-            yield "word "
-        yield from [None, "Yes.", None]
+    begun, stopped = threading.Event(), threading.Event()
+    rest: Iterator[str | None] = iter([None, "Yes.", None])
 
-    stopped = threading.Event()
-    session = session_of(endless())
+    def piece() -> str | None:
+        if stopped.is_set():
+            return next(rest)
+        if begun.is_set():
+            return "word "
+        begun.set()
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return "<think>"
+
+    session = session_of(iter(piece, "never"))  # the signal ends a generator if it arrives within it
     given = iter(["a", "b"])
     out = io.StringIO()
 

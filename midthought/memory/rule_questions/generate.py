@@ -40,9 +40,10 @@ def listener_questions(
     for kind in kinds:
         if kind not in ALL_KINDS:
             raise SettingsError(f"unknown kind of question {kind!r}. {near_names(kind, ALL_KINDS)}")
+    turns = spoken_turns(chunks)
     asked = Listener(
-        spoken_turns(chunks),
-        spoken_turns(chunks if memory is None else memory),
+        turns,
+        turns if memory is None else spoken_turns(memory),
         random.Random(f"listener-{seed}"),
         has_premises=UNANSWERABLE in kinds,
     )

@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from midthought.memory.rule_questions import wordings
 from midthought.memory.rule_questions.english import FUNCTION_WORDS
@@ -170,6 +171,7 @@ class StatementIndex:
         self._places: list[Place] = []
         self._holders: dict[str, set[int]] = defaultdict(set)
         self._stems: dict[str, set[str]] = defaultdict(set)
+        self._phrase = cache(_phrase)  # of a sentence that several questions are compared with
         for turn in turns:
             for sentence in turn.sentences:
                 for word in vocabulary.content_words(sentence.text):
@@ -206,7 +208,7 @@ class StatementIndex:
             sets = [self._holders.get(word, set()) for word in self._vocabulary.content_words(form)]
             numbers = set.intersection(*sets) if sets else range(len(self._places))
             phrase = _phrase(form)
-            found.update(number for number in numbers if phrase in _phrase(self._places[number].sentence.text))
+            found.update(number for number in numbers if phrase in self._phrase(self._places[number].sentence.text))
         return [self._places[number] for number in sorted(found)]
 
 

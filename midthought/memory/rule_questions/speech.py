@@ -149,10 +149,10 @@ def _do_overlap(chunks: list[Chunk]) -> bool:
 
 def _overlap(before: list[str], after: list[str], min_size: int) -> int:
     """Returns the number of words, 0 or at least `min_size`, at the end of `before` with which `after` starts."""
-    for size in range(min(len(before), len(after)), min_size - 1, -1):
-        if [word.strip() for word in before[-size:]] == [word.strip() for word in after[:size]]:
-            return size
-    return 0
+    most = min(len(before), len(after))
+    end, start = ([word.strip() for word in words] for words in (before[len(before) - most :], after[:most]))
+    sizes = (size for size in range(most, min_size - 1, -1) if end[most - size] == start[0])
+    return next((size for size in sizes if end[most - size :] == start[:size]), 0)
 
 
 def plain_words(text: str) -> list[str]:

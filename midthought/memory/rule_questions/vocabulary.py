@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 
 from midthought.memory.rule_questions.english import FUNCTION_WORDS
 from midthought.memory.rule_questions.speech import SpokenTurn, plain_words
@@ -66,6 +67,7 @@ class Vocabulary:
         return self._within[word] > 0 and self._capital[word] / self._within[word] < 1 - MIN_NAME_SHARE
 
 
+@lru_cache(2**16)
 def bare_token(token: str) -> str:
     """Returns the token without the signs around it."""
     return _EDGES.sub("", token)
