@@ -94,7 +94,8 @@ def _without_phrases(text: str) -> tuple[str, int]:
     words = text.split()
     if len(words) < NUM_SHORT:
         return text, 0
-    folded = [" ".join(_folded(word)) for word in words]
+    keys = {word: " ".join(_folded(word)) for word in set(words)}
+    folded = [keys[word] for word in words]
     places: dict[str, list[int]] = defaultdict(list)
     later: list[tuple[int, ...]] = [()] * len(words)  # the next positions of the same word
     for place in range(len(words) - 1, -1, -1):

@@ -25,6 +25,7 @@ _LINK = re.compile(r"\[([^\[\]]*)\](?:\((?:[^()]|\([^()]*\))*\)|\[[^\[\]]*\])")
 _STARS = re.compile(r"(\*{1,3})(?=[^\s*])([^*]{1,500}?)(?<=[^\s*])\1")
 _UNDERLINES = re.compile(r"(?<!\w)(_{1,3})(?=[^\s_])((?:[^_]|(?<=\w)_(?=\w)){1,500}?)(?<=[^\s_])\1(?!\w)")
 _STRUCK = re.compile(r"~~(?=\S)([^~]{1,500}?)(?<=\S)~~")
+_MARKUP_SIGN = re.compile(r"[`\\<\[*_~&]")
 _LONG_REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{8,};?")
 
 _PRIVATE = 0xE000  # escaped punctuation is moved to the private use area while markup is removed
@@ -39,6 +40,8 @@ def mark_times(text: str) -> str:
     edit. Whitespace becomes single blanks.
     """
     text = " ".join(text.split())
+    if "[" not in text and TIME_MARK not in text:
+        return text
     text = _INLINE_TIME.sub(lambda match: f" {TIME_MARK}{clock_time(match[1])} ", text)
     return _NOTE_WITH_TIME.sub(r"\1\2", _TIME_RANGE.sub(r"\1", text))
 
@@ -46,7 +49,10 @@ def mark_times(text: str) -> str:
 def plain_words(markdown: str) -> str:
     """Returns the words of Markdown text without links, emphasis, code marks, tags and escapes; inline timestamps
     become time marks."""
-    text = _CODE.sub(lambda match: match[2].translate(_TO_PRIVATE), mark_times(markdown))
+    text = mark_times(markdown)
+    if not _MARKUP_SIGN.search(markdown):
+        return text
+    text = _CODE.sub(lambda match: match[2].translate(_TO_PRIVATE), text)
     text = _ESCAPED.sub(lambda match: match[1].translate(_TO_PRIVATE), text)
     text = _AUTOLINK.sub(r"\1", without_comments(text))
     text = _TAG.sub(" ", text)

@@ -113,4 +113,4 @@ def without_unusable_characters(text: str) -> str:
 
     They could not be stored as UTF-8, or would be taken for time marks.
     """
-    return _UNUSABLE.sub(" ", text)
+    return text if text.isprintable() else _UNUSABLE.sub(" ", text)

@@ -3,6 +3,7 @@
 import json
 import random
 import signal
+import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -233,6 +234,7 @@ STRAY = [
     "<p", "<p>", "<cite>", "<script>", "&#9", "&#", "&amp", "(00:01) ", "Ann: ", "Ann (", "a" * 50 + ":", " ", "#",
     "# ", "- ", "> ", "=", "= =", "**", "**a", "**:", "__", "[[", "]]", "((", "())", "{", "[1,", "{\"a\":[", "\\", "\"",
     ".", "?)", "<<", ">>", "-->", "0", "00:", "9:99 ", "🙂", "é", "\u0301", "no ", "no no yes ", "a b c d e ", "'", "—",
+    "? Ann: ", "_[: ", "a. A: ", ". A: ", "[A]: ", "n1: a\n\n", "A\n\n", "1)\n",
 ]  # fmt: skip
 STARTS = [
     "",
@@ -255,6 +257,30 @@ def test_long_lines_of_stray_signs_cost_little(tmp_path):
     read_or_refused(path, seconds=2)
     path.write_text("**Ann:** " + " " * 50_000 + " x")
     read_or_refused(path, seconds=2)
+
+
+GROWING = {
+    "labels after questions": "? Ann: ",
+    "titles of people": "Mr. Lee: ",
+    "colons after brackets": "_[: ",
+    "blanks after sentences": ".        a: ",
+    "arrows": ">> ",
+}
+
+
+def seconds_for(path: Path, text: str) -> float:
+    path.write_text(text, "utf-8")
+    start = time.process_time()
+    read_or_refused(path, seconds=60)
+    return time.process_time() - start
+
+
+@pytest.mark.parametrize("stray", GROWING.values(), ids=GROWING.keys())
+def test_a_line_of_sixteen_times_the_length_costs_about_sixteen_times_as_much(tmp_path, stray):
+    """A cost that grows with the square of the length is 256 times as much."""
+    line = stray * (10_000 // len(stray))
+    short = min(seconds_for(tmp_path / "short", line) for _ in range(3))
+    assert seconds_for(tmp_path / "long", line * 16) < 64 * short
 
 
 CHAT = "@UTF8\n@Begin\n@Languages:\teng\n*CHI:\t"

@@ -35,10 +35,14 @@ def entry_doubts(segments: Sequence[Segment], entries: Sequence[Entry]) -> list[
     has_more = labels or any(segment.time for segment in segments)
     if num_words < _MIN_WORDS and not has_more:
         doubts.append(f"its text has {num_words} words")
-    num_without_words = sum(not spoken(entry) and bool(speaker_of(entry) and start_of(entry)) for entry in entries)
+    starts = [start_of(entry) for entry in entries]
+    num_without_words = sum(
+        start is not None and not spoken(entry) and bool(speaker_of(entry))
+        for entry, start in zip(entries, starts, strict=True)
+    )
     if num_without_words >= _MIN_TURNS and num_without_words > len(texts):
         doubts.append(f"{num_without_words} entries have a speaker and no words")
-    num_again = _num_restarts([time.value for entry in entries if (time := start_of(entry))])
+    num_again = _num_restarts([time.value for time in starts if time])
     if num_again >= _MIN_RESTARTS:
         doubts.append(f"its times start again {num_again} times, as in several transcripts")
     return doubts

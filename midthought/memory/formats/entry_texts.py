@@ -39,11 +39,15 @@ def first_language(entries: Sequence[Mapping[str, Any]]) -> str | None:
 
 def tidied(segments: Sequence[Segment]) -> list[Segment]:
     """Returns the segments without signs of bold text, and without the speaker's label at the start of the text."""
-    return [replace(segment, text=_tidied(segment.speaker, segment.text)) for segment in segments]
+    texts = [_tidied(segment.speaker, segment.text) for segment in segments]
+    return [
+        segment if text == segment.text else replace(segment, text=text)
+        for segment, text in zip(segments, texts, strict=True)
+    ]
 
 
 def _tidied(speaker: str | None, text: str) -> str:
-    text = _BOLD.sub("", text) if len(_BOLD.findall(text)) > 1 else text  # else: a sign of a program
+    text = _BOLD.sub("", text) if "**" in text and len(_BOLD.findall(text)) > 1 else text  # else: a sign of a program
     if speaker and speaker != UNKNOWN_SPEAKER and text.startswith(speaker):
         rest = text[len(speaker) :].lstrip()
         return rest[1:].lstrip() if rest[:1] in (":", "：") and rest[1:].strip() else text

@@ -239,9 +239,9 @@ def _speaker_spans(
     """Returns (start, speaker), sorted, of the list that has speakers and times but no words."""
     best: list[tuple[float, str]] = []
     for _, parts in lists:
-        entries = [folded_keys(entry) for part in parts for entry in part]
-        if any(text_of(entry) for entry in entries):
+        if any(text_of(folded_keys(entry)) for part in parts for entry in part):
             continue
+        entries = [folded_keys(entry) for part in parts for entry in part]
         spans = [
             (start.value * (start.unit or 1), speaker)
             for entry in entries
@@ -293,19 +293,22 @@ def _segments(
     if len(entries) > 1 and not any(words_of(entry) for entry in entries) and _are_words(entries):
         return list(_timed_words(None, None, entries, names, spans, unit))
     segments: list[Segment] = []
-    said: list[list[str]] = []
+    starts: list[int] = []
     if any(speaker_of(entry, names) for entry in entries):  # null is not the speaker before
         entries = [e | {"speaker": UNKNOWN_SPEAKER} if e.get("speaker", "") is None else e for e in entries]
     for entry in entries:
-        before = len(segments)
+        starts.append(len(segments))
         segments += _entry_segments(entry, names, spans, unit, begins=begins)
-        said.append([word.lower() for segment in segments[before:] for word in segment.text.split()])
     is_named = len(segments) > 1 and segments[0].speaker is None and segments[-1].speaker is not None
-    if is_named and _repeats(said[-1], said[:-1]):
+    if is_named and _repeats(_words(segments[starts[-1] :]), [_words(segments[: starts[-1]])]):
         return list(
             _entry_segments(entries[-1], names, spans, unit, begins=begins)
         )  # Google repeats all words with speakers
     return segments
+
+
+def _words(segments: Sequence[Segment]) -> list[str]:
+    return [word.lower() for segment in segments for word in segment.text.split()]
 
 
 def _entry_segments(
@@ -337,10 +340,10 @@ def _unit(entries: Sequence[Entry]) -> float:
     spans: list[tuple[float, float, int]] = []
     starts: list[tuple[float, int]] = []
     for item in items:
-        start, end, num_words = start_of(item), end_of(item), len(text_of(item).split())
-        if start and start.unit is None and num_words:
+        start = start_of(item)
+        if start and start.unit is None and (num_words := len(text_of(item).split())):
             starts.append((start.value, num_words))
-            if end and end.unit is None:
+            if (end := end_of(item)) and end.unit is None:
                 spans.append((start.value, end.value, num_words))
     if not spans:
         spans = [(start, after, num_words) for (start, num_words), (after, _) in pairwise(starts)]

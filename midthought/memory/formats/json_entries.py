@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -66,6 +67,13 @@ _END_KEYS: dict[str, float | None] = {
     "endtime": None, "end": None, "endts": None, "to": None, "stop": None, "endoffset": None, "dataend": None, "endsec": 1,
     "endat": None, "endseconds": 1, "endms": 1e-3, "endtimems": 1e-3, "endmilliseconds": 1e-3,
 }  # fmt: skip
+_TEXT_ORDER, _SPEAKER_ORDER, _WRITTEN_NAME_ORDER, _START_ORDER, _END_ORDER = (
+    {key: number for number, key in enumerate(keys)}
+    for keys in (_TEXT_KEYS, _SPEAKER_KEYS, _WRITTEN_NAME_KEYS, _START_KEYS, _END_KEYS)
+)
+_QUESTION_KEYS = frozenset(question for question, _ in _PAIRS)
+_WORD_LISTS = frozenset((*_WORD_KEYS, "timestamps"))
+_BEST_LISTS = frozenset(_FIRST_KEYS)
 _DAYS = re.compile(r"0 days ")
 _ISO = re.compile(r"PT(?:(\d{1,4})H)?(?:(\d{1,5})M)?(?:(\d{1,7}(?:\.\d{1,9})?)S)?")
 _SECONDS_PER_WORD = 0.4
@@ -87,18 +95,31 @@ class Time(NamedTuple):
 
 def folded_keys(entry: Mapping[str, Any]) -> Entry:
     """Returns the entry with keys in lower case and without `_` and `-`; the best of alternative readings is part of it."""
-    folded = {key.lower().replace("_", "").replace("-", ""): value for key, value in entry.items()}
+    folded = {_folded(key): value for key, value in entry.items()}
     if isinstance(data := folded.get("data"), dict):  # blocks of an editor: {text, data: {speaker, start}}
         folded |= {key: data[key] for key in ("speaker", "start") if key in data and key not in folded}
-    for key in _FIRST_KEYS:
+    for key in () if _BEST_LISTS.isdisjoint(folded) else _FIRST_KEYS:
         best = folded.get(key)
         if isinstance(best, list) and best and isinstance(best[0], dict):
             folded = {**{key: value for key, value in folded_keys(best[0]).items() if key not in folded}, **folded}
     return folded
 
 
+@lru_cache(maxsize=1024)  # keys recur
+def _folded(key: str) -> str:
+    return key.lower().replace("_", "").replace("-", "")
+
+
+def _known(entry: Entry, order: Mapping[str, int]) -> list[str]:
+    """Returns the keys of an entry that are in `order`, in this order. Most entries have few keys."""
+    found = [key for key in entry if key in order]
+    return sorted(found, key=order.__getitem__) if len(found) > 1 else found
+
+
 def paired(entry: Entry) -> list[Entry]:
     """Returns the two turns of an entry that is a question with its answer, else the entry."""
+    if _QUESTION_KEYS.isdisjoint(entry):
+        return [entry]
     for keys in _PAIRS:
         said = [entry.get(key) for key in keys]
         if all(isinstance(text, str) and text.strip() for text in said):
@@ -111,8 +132,10 @@ def paired(entry: Entry) -> list[Entry]:
 
 def text_of(entry: Entry) -> str:
     """Returns the first non-empty text of an entry with folded keys."""
-    values = (_joined_parts(entry.get(key)) for key in _TEXT_KEYS)
-    return without_unusable_characters(next((value for value in values if value.strip()), ""))
+    for key in _known(entry, _TEXT_ORDER):
+        if (text := _joined_parts(entry[key])).strip():
+            return without_unusable_characters(text)
+    return ""
 
 
 def _joined_parts(value: object) -> str:
@@ -124,6 +147,8 @@ def _joined_parts(value: object) -> str:
 
 def words_of(entry: Entry) -> list[Entry]:
     """Returns the timed words, or sentences, within an entry, with folded keys."""
+    if _WORD_LISTS.isdisjoint(entry):
+        return []
     for key in _WORD_KEYS:
         if isinstance(value := entry.get(key), list):
             found = [folded_keys(each) for each in value if isinstance(each, dict)]
@@ -140,7 +165,7 @@ def words_of(entry: Entry) -> list[Entry]:
 
 def spoken(word: Entry) -> str:
     """Returns a word with its own blanks; of a word without text, its parts."""
-    found = [value for key in _TEXT_KEYS if isinstance(value := word.get(key), str)]
+    found = [value for key in _known(word, _TEXT_ORDER) if isinstance(value := word[key], str)]
     if text := next((value for value in found if value.strip()), next((value for value in found if value), "")):
         return without_unusable_characters(text)
     return " ".join(spoken(each) for each in words_of(word))
@@ -149,11 +174,16 @@ def spoken(word: Entry) -> str:
 def speaker_of(entry: Entry, names: Mapping[str, str] | None = None) -> str | None:
     """Returns the name under the first key that has one, or under another key if that one is a label such as `A`; a number
     gives `Speaker 1`. `names` has the names of numbers."""
-    found = next((name for key in _SPEAKER_KEYS if (name := _name_under(key, entry, names))), None)
+    found = next(_names(entry, _SPEAKER_ORDER, names), None)
     if found is None or not is_diarization_label(found):
         return found
-    written = (_name_under(key, entry, names) for key in _WRITTEN_NAME_KEYS)
-    return next((name for name in written if name and not is_diarization_label(name)), found)
+    return next((name for name in _names(entry, _WRITTEN_NAME_ORDER, names) if not is_diarization_label(name)), found)
+
+
+def _names(entry: Entry, order: Mapping[str, int], names: Mapping[str, str] | None) -> Iterator[str]:
+    for key in _known(entry, order):
+        if name := _name_under(key, entry, names):
+            yield name
 
 
 def _name_under(key: str, entry: Entry, names: Mapping[str, str] | None) -> str | None:
@@ -167,28 +197,31 @@ def _name_under(key: str, entry: Entry, names: Mapping[str, str] | None) -> str 
         return name
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**9:
         return f"Speaker {value}"
-    return (
-        " ".join(without_unusable_characters(value).split()).rstrip(" :：") or None if isinstance(value, str) else None
-    )
+    return _written_name(value) or None if isinstance(value, str) else None
+
+
+@lru_cache(maxsize=1 << 12)  # names recur
+def _written_name(value: str) -> str:
+    return " ".join(without_unusable_characters(value).split()).rstrip(" :：")
 
 
 def start_of(entry: Entry) -> Time | None:
     """Returns the start under the first known key."""
-    for key, unit in _START_KEYS.items():
-        if (value := entry.get(key)) is not None:
+    for key in _known(entry, _START_ORDER):
+        if (value := entry[key]) is not None:
             if isinstance(value, list):
                 value = value[0] if value else None
             elif isinstance(value, dict) and "from" in value:
                 value = value["from"]
-            if time := _time(value, unit):
+            if time := _time(value, _START_KEYS[key]):
                 return time
     return None
 
 
 def end_of(entry: Entry) -> Time | None:
     """Returns the end under the first known key."""
-    for key, unit in _END_KEYS.items():
-        if (value := entry.get(key)) is not None and (time := _time(value, unit)):
+    for key in _known(entry, _END_ORDER):
+        if (value := entry[key]) is not None and (time := _time(value, _END_KEYS[key])):
             return time
     span = entry.get("timestamp")
     return _time(span[1], None) if isinstance(span, list) and len(span) == 2 else None
@@ -211,6 +244,8 @@ def _time(value: object, unit: float | None) -> Time | None:
 
 
 def _written_time(text: str, unit: float | None) -> Time | None:
+    if not (text[:1].isdecimal() or text.startswith("PT")):
+        return None
     text = _DAYS.sub("", text)
     if re.fullmatch(CLOCK, text):
         hours, minutes, seconds = (clock_time(text) or "0:0:0").split(":")

@@ -78,6 +78,7 @@ class Layout:
         self.confidence = max(0.05, round(self.confidence - cost, 3))
 
 
+@lru_cache(maxsize=1 << 14)  # labels recur
 def key_of(name: str) -> str:
     """Returns a label for comparison."""
     return name_of(name).casefold()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import regex
@@ -57,6 +58,21 @@ _STYLES = {
 _PATTERNS = {style: regex.compile(pattern, regex.DOTALL) for style, pattern in _STYLES.items()}
 _SIGNED = regex.compile(r"[:(\[<|\t]|\d\s?\)|\s[–—―-]|(?<!\S)[QA]\.\s")
 """A sign of a style. Most lines of speech have none."""
+_TIME_SIGN = regex.compile(r"\d:\d|[(\[<]\s{0,3}\d{1,9}\.\d")
+_NEEDED = {
+    "time <v name>": "<",
+    "<name>": "<",
+    "[name] time": "[",
+    "time [name]": "[",
+    "[name]:": "[",
+    "[name]": "[",
+    "name\t": "\t",
+    "name —": "–—―-",
+    "time | name |": "|\t",
+}
+"""Signs, one of which a style needs."""
+_UNTIMED = ("time <v name>",)
+"""Styles with a time that may be missing."""
 _TIME_FIRST = regex.compile(rf"(?:{_TIME}(?:\s{{0,9}}[:–—·•-])?{_BREAK}|{_BRACKETED}){_REST}", regex.DOTALL)
 _ALONE = regex.compile(r"\[?(?P<name>[^:\[\]|<>]{1,80}?)\]?$")
 _WITH_TITLE = regex.compile(r"(?P<name>[^:\[\]|<>]{2,50}?)\s?--\s?[^.:!?]{2,90}")
@@ -68,6 +84,7 @@ _CHAT = regex.compile(r"^From\s{1,3}(.{1,60}?)(?:\s{1,3}to\s{1,3}\S.{0,40})?$")
 """How chats write who says something to whom."""
 
 TIMED_STYLES = frozenset(style for style in _STYLES if "time" in style)
+_RARE_SIGN = regex.compile(f"[{regex.escape(''.join(_NEEDED.values()))}]")
 
 
 class Head(NamedTuple):
@@ -97,9 +114,10 @@ def heads_of(line: str, *, any_name: bool = False) -> list[Head]:
     offset = len(plain) - len(plain.lstrip())
     if mark := _MARK.match(plain, offset):
         offset = mark.end()
+    has_time, signs = _TIME_SIGN.search(plain) is not None, frozenset(_RARE_SIGN.findall(plain))
     found = [
         _head(style, match, line)
-        for style, pattern in _PATTERNS.items()
+        for style, pattern in _possible(has_time, signs)
         if (match := pattern.match(plain, offset)) and (any_name or is_label(match["name"]))
     ]
     if not found and (match := _WIDE_COLON.match(plain, offset)) and (any_name or is_label(match["name"])):
@@ -109,6 +127,17 @@ def heads_of(line: str, *, any_name: bool = False) -> list[Head]:
         ):  # no blank after a wide colon, or before another script
             found.append(_head("name:", match, line))
     return found
+
+
+@cache
+def _possible(has_time: bool, signs: frozenset[str]) -> list[tuple[str, regex.Pattern[str]]]:
+    """Returns the styles and patterns of lines with these signs, with a time or without."""
+    return [
+        (style, pattern)
+        for style, pattern in _PATTERNS.items()
+        if not (style in _NEEDED and signs.isdisjoint(_NEEDED[style]))
+        and (has_time or style not in TIMED_STYLES or style in _UNTIMED)
+    ]
 
 
 def time_head(line: str) -> Head | None:

@@ -37,6 +37,8 @@ _NAMED_TIME = re.compile(
     rf"[(\[]\s?(?i:time ?(?:code|stamp)?|tiempo|zeit):?\s({CLOCK})(?:\s?[-–—]\s?{CLOCK})?(?:\s[^\W\d]{{1,9}})?\s?[)\]]"
 )
 """A line such as `(Timestamp: 0:00-1:00 minutes)`."""
+_UNUSUAL_TIME = re.compile(r"^[(\[]|\dh|#\d")
+"""A sign of the next patterns, and of the last one. Most lines have none."""
 _HEADING = re.compile(r"#{1,6}\s+\S")
 _LETTERED_TIME = re.compile(r"(?<![^(\[])(\d{1,2})h\s?(\d{1,2})m\s?(\d{1,2})s\b")
 _HASHED_TIME = re.compile(rf"#({CLOCK})(?:-\d)?#")
@@ -133,6 +135,8 @@ def read_rows(
 
 def _with_usual_time(row: Row) -> Row:
     """Returns the row with `[00:01:22]` instead of `#00:01:22-6#` and `0:01:22` instead of `0h 1m 22s`."""
+    if not _UNUSUAL_TIME.search(row.text):
+        return row
     text, bold = (
         _HASHED_TIME.sub(r"[\1]", each) if "#" in each else each for each in (row.text, row.text[: row.num_bold])
     )

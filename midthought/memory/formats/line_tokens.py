@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import islice, takewhile
 from typing import NamedTuple
 
@@ -37,14 +38,19 @@ class Token(NamedTuple):
     is_word: bool
 
 
-def tokens_of(row: Row) -> Iterator[Token]:
+def tokens_of(row: Row) -> Sequence[Token]:
     """Returns the first tokens of a row."""
-    if row.mark in ("code", "#"):
-        return
-    for match in islice(_TOKEN.finditer(folded(row.text[:_MAX_HEAD_LETTERS])), _MAX_TOKENS):
-        kind, text = match.lastgroup or "", match.group()
-        sign = _SIGNS.get(kind, text) if kind != "blank" or text != " " else " "
-        yield Token(sign, match.start(), match.end(), kind == "word")
+    return () if row.mark in ("code", "#") else _tokens(row.text[:_MAX_HEAD_LETTERS])
+
+
+@lru_cache(maxsize=1 << 12)  # short rows recur
+def _tokens(text: str) -> tuple[Token, ...]:
+    found = []
+    for match in islice(_TOKEN.finditer(folded(text)), _MAX_TOKENS):
+        kind, written = match.lastgroup or "", match.group()
+        sign = _SIGNS.get(kind, written) if kind != "blank" or written != " " else " "
+        found.append(Token(sign, match.start(), match.end(), kind == "word"))
+    return tuple(found)
 
 
 def has_words(text: str) -> bool:
@@ -63,7 +69,7 @@ def common_start(texts: Sequence[str]) -> int:
 
 def end_and_time(text: str, num_tokens: int) -> tuple[int, str | None]:
     """Returns the end of the first tokens of a text, and the time in them."""
-    end = list(tokens_of(Row(0, text, False)))[num_tokens - 1].end
+    end = tokens_of(Row(0, text, False))[num_tokens - 1].end
     time = TIME.search(folded(text[:end]))
     return end, clock_time(time.group()) if time else None
 
@@ -72,6 +78,8 @@ def times_of(rows: Sequence[Row]) -> dict[int, Head]:
     """Returns the times of rows that start with the same signs around numbers, such as `0.000 | 2.300 | `, if nearly all do."""
     found: dict[str, dict[int, Head]] = defaultdict(dict)
     for place, row in enumerate(rows):
+        if row.text[:1].isalpha():
+            continue
         lead = ""
         for token in takewhile(lambda token: not token.is_word, tokens_of(row)):
             lead += token.sign

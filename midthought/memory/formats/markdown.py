@@ -33,6 +33,7 @@ _EMPHASIS = re.compile(
 _EMPHASIZED_TIME = re.compile(rf"(?<=\s)[*_]{{1,3}}({CLOCK})[*_]{{1,3}}")
 _CODED_TIME = re.compile(rf"`({CLOCK}(?:\s?[-–—]\s?{CLOCK})?)`")
 _ESCAPED_TIME = re.compile(rf"\\([(\[])\s*({CLOCK})\s*\\([)\]])")
+_START_SIGN = re.compile(r"[*_`\\]|&nbsp;")
 _SHOWN = re.compile(
     r"^\s{0,3}(?:#{1,6}\s|\*\*\S|```)|\]\(\w|\*\*\w[^*\n]{0,80}\*\*|^\s{0,3}\||^[*_]\w[^*_\n]{0,80}[*_]:\s",
     re.MULTILINE,
@@ -65,7 +66,9 @@ def read_markdown(text: str) -> Reading:
     """The title is in the front matter or the first heading; a turn's paragraphs, lists and quotes are its words."""
     title, fields, text = front_matter(text)
     lines = [
-        _without_table_end(_LINE_PREFIX.sub("", _SUMMARY.sub(r"## \1", line))) if not _RULE.match(line) else ""
+        _without_table_end(_LINE_PREFIX.sub("", _SUMMARY.sub(r"## \1", line) if "<" in line else line))
+        if not _RULE.match(line)
+        else ""
         for line in text.split("\n")
     ]
     rows = rows_of("\n".join(lines), lambda line: "#" if _HEADING.match(line) else "")
@@ -101,7 +104,7 @@ def _fenced(lines: list[str]) -> set[int]:
 
 def _start(row: Row) -> Row:
     """Returns the row without emphasis, escapes and heading signs at its start."""
-    if row.mark == "code":
+    if row.mark == "code" or not (row.mark or _START_SIGN.search(row.text)):
         return row
     start, rest = row.text[:200].replace("&nbsp;", " "), row.text[200:]
     text = _EMPHASIZED_TIME.sub(r"\1", _ESCAPED_TIME.sub(r"[\2]", _CODED_TIME.sub(r"\1", start))) + rest

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -28,6 +28,8 @@ _MAX_LEAD_TOKENS = 16
 _MAX_LEADS = 8
 _MIN_SPANS = 3
 _MIN_SPANS_SHARE = 0.02
+_MAX_ROWS = 5000
+"""Rows that are read in every notation."""
 _MAX_JUDGED = 10
 """Notations that are compared with the whole text."""
 _MIN_LEAD_SHARE = 0.4
@@ -98,8 +100,25 @@ class Notation:
 
 
 def notation_of(rows: Sequence[Row]) -> Notation | None:
-    """Returns the notation that explains most rows; None if less than two labels recur. Takes linear time."""
-    tokens = [list(tokens_of(row)) for row in rows]
+    """Returns the notation that explains most rows; None if less than two labels recur. Takes linear time.
+
+    Of a long text, the first rows are read in every notation, the others only in those that these have.
+    """
+    wanted = {(each.lead, each.sep) for each in _notations(rows[:_MAX_ROWS])} if len(rows) > _MAX_ROWS else None
+    found = _notations(rows, wanted) if wanted is None or wanted else []
+    best = sorted(found, key=lambda each: each.evidence)[-_MAX_JUDGED:]
+    for notation in best:
+        names = _name_labels(rows, notation)
+        notation.num_names = len(names)
+        notation.num_named = sum(count for label, count in notation.labels.items() if label in names)
+        notation.is_certain = _is_certain(notation, rows)
+    return max(best, key=lambda each: each.evidence, default=None)
+
+
+def _notations(rows: Sequence[Row], wanted: Set[tuple[str, str]] | None = None) -> list[Notation]:
+    """Returns the notations in which at least two labels recur; with `wanted`, only those with these signs before and after
+    labels."""
+    tokens = [tokens_of(row) for row in rows]
     are_times = [bool(_TIME_ALONE.fullmatch(row.text)) for row in rows]
     starts = [
         place + are_times[place]
@@ -110,6 +129,8 @@ def notation_of(rows: Sequence[Row]) -> Notation | None:
         starts = [place for place, is_time in enumerate(are_times) if not is_time]
     found: list[Notation] = []
     for lead, offsets in _leads(tokens):
+        if wanted is not None and not any(lead == each for each, _ in wanted):
+            continue
         own = (
             sorted(offsets)
             if lead.strip() and not has_words(lead) and len(offsets) >= _MIN_PARAGRAPHS * len(rows)
@@ -121,21 +142,15 @@ def notation_of(rows: Sequence[Row]) -> Notation | None:
         by_sep: dict[str, dict[int, list[Span]]] = defaultdict(lambda: defaultdict(list))
         for place, number in offsets.items():
             for sep, span in _spans(tokens[place][number:], rows[place].text):
-                if span.rest >= rows[place].num_bold:  # a bold label is whole
-                    by_sep[sep][place].append(span)
+                if span.rest >= rows[place].num_bold and (wanted is None or (lead, sep) in wanted):
+                    by_sep[sep][place].append(span)  # a bold label is whole
         for sep, spans in by_sep.items():
             is_usual = len(spans) >= max(_MIN_SPANS, _MIN_SPANS_SHARE * len(rows))
             if sep == " " and num_again < _MIN_SHARE_OF_SENTENCES * len(own):  # too few to be reported
                 continue
             if is_usual and not _HALF.search(sep) and (notation := _supported(rows, lead, sep, spans, own, own_rows)):
                 found.append(notation)
-    best = sorted(found, key=lambda each: each.evidence)[-_MAX_JUDGED:]
-    for notation in best:
-        names = _name_labels(rows, notation)
-        notation.num_names = len(names)
-        notation.num_named = sum(count for label, count in notation.labels.items() if label in names)
-        notation.is_certain = _is_certain(notation, rows)
-    return max(best, key=lambda each: each.evidence, default=None)
+    return found
 
 
 def once_labelled(notation: Notation) -> tuple[dict[int, Head], dict[int, Head]]:
@@ -232,6 +247,8 @@ def _supported(
         place: [key_of(rows[place].text[span.start : span.end]) for span in found] for place, found in spans.items()
     }
     counts = Counter(label for found in labels.values() for label in found)
+    if sum(count > 1 for count in counts.values()) < 2:
+        return None
     longer: Counter[str] = Counter()
     for found in labels.values():
         longer.update(short for short, long in pairwise(found) if counts[long] > 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
 from itertools import pairwise
 
 import regex
@@ -18,7 +17,9 @@ from midthought.memory.turns import CLOCK, clock_time
 _LINE_NUMBER = regex.compile(r"(\d{1,5})[.)]?\s+(?=\S)")
 _ATTRIBUTION = regex.compile(r"[—–―]\s{0,3}(?P<name>[^\s:.!?][^:!?]{0,50})")
 _COLON = regex.compile(r":\s+(?=\S)")
-_SENTENCE_START = regex.compile(r"(?<=[.!?…。！？—–][\"'”’)\]]?\s+)(?=\S)|(?<=[.!?…。！？][\"'”’)\]]?)(?=\p{Lu})")
+_SENTENCE_START = regex.compile(
+    r"(?=\S)(?<=[.!?…。！？—–][\"'”’)\]]?\s+)|(?=\p{Lu})(?<=[.!?…。！？][\"'”’)\]]?)"  # blanks are read back once
+)
 _TIMED_LABEL = regex.compile(rf"(?P<name>(?:\p{{Lu}}[\p{{L}}’'-]{{0,30}}\s){{1,3}})\s?{CLOCK}(?=\s+\S)")
 _TITLE = regex.compile(rf"\W*{TITLES}\.\s*")
 _VALUE = regex.compile(r"\[[a-z_]{1,20}=-?[\d.]{1,20}[a-z%]{0,2}\]\s*")
@@ -176,13 +177,17 @@ def _with_colons(rows: Sequence[Row], names: Sequence[str]) -> Sequence[Row]:
 
 
 def inner_labels(text: str) -> list[tuple[int, str]]:
-    """Returns (place, key) of the labels that start a sentence within the text."""
-    plain, found = folded(text), []
-    is_name = cache(is_label)
+    """Returns (place, key) of the labels that start a sentence within the text. Takes time linear in the text's length."""
+    plain, found = folded(text), list[tuple[int, str]]()
+    if ":" not in plain:
+        return []
+    before, title = 0, _TITLE.match(text)
+    first = title.end() if title else -1  # `Mr.` at the start of the text ends no sentence
     for colon in _COLON.finditer(plain):
-        begin = max(0, colon.start() - _MAX_LABEL_LETTERS)
+        begin = max(0, colon.start() - _MAX_LABEL_LETTERS, plain.rfind(":", before, colon.start()) + 1)
+        before = colon.start()  # no label has a colon
         for start in _SENTENCE_START.finditer(plain, begin, colon.start()):
-            if is_name(name := text[start.end() : colon.start()]) and not _TITLE.fullmatch(text, 0, start.end()):
+            if start.end() != first and is_label(name := text[start.end() : colon.start()]):
                 found.append((start.end(), key_of(name)))
                 break
     return found

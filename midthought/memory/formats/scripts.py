@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from functools import lru_cache
 
 import regex
 
@@ -86,7 +87,12 @@ _DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 def looks_like_name(text: str) -> bool:
     """True for one to six words that are capitalized or of a script without case, except particles such as `van`:
     `Mireille B. Reece, Psy.D`."""
-    words = _NOTE.sub("", text).split() if len(text) <= MAX_NAME_LETTERS else []
+    return len(text) <= MAX_NAME_LETTERS and _looks_like_name(text)
+
+
+@lru_cache(maxsize=1 << 13)  # labels recur
+def _looks_like_name(text: str) -> bool:
+    words = _NOTE.sub("", text).split()
     if not 1 <= len(words) <= _MAX_NAME_WORDS or not _LETTER.search(text):
         return False
     if words[-1].lower() in _PREPOSITIONS or _CHINESE_DATE.match(text):
@@ -102,11 +108,24 @@ def looks_like_name(text: str) -> bool:
 
 def is_role(text: str) -> bool:
     """True for labels such as `Speaker 1`, `SPEAKER_00`, `interviewer`."""
-    return bool(_LABEL.fullmatch(text.strip()) or _DIARIZED.fullmatch(text.strip()))
+    text = text.strip()
+    return _is_role(text) if len(text) <= MAX_NAME_LETTERS else bool(_DIARIZED.fullmatch(text))
+
+
+@lru_cache(maxsize=1 << 13)  # labels recur
+def _is_role(text: str) -> bool:
+    return bool(_LABEL.fullmatch(text) or _DIARIZED.fullmatch(text))
 
 
 def is_diarization_label(text: str) -> bool:
     """True for labels that stand for a voice, not a name: `SPEAKER_00`, `spk_1`, `Speaker A`, `S2`."""
+    if len(text) > MAX_NAME_LETTERS:
+        return bool(_DIARIZED.fullmatch(text.strip()))
+    return _is_voice(text)
+
+
+@lru_cache(maxsize=1 << 13)  # labels recur
+def _is_voice(text: str) -> bool:
     return bool(_DIARIZED.fullmatch(text.strip())) or (len(text) == 1 and text.isupper())
 
 

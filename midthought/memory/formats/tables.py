@@ -202,6 +202,8 @@ def _unwritten(entries: Sequence[Mapping[str, str]]) -> bool:
     """Whether empty speakers may not mean the one before: they are few, or a label is written again after them, without a
     change."""
     folded = [folded_keys(entry) for entry in entries]
+    if all(map(speaker_of, folded)):
+        return False
     spoken = [entry for entry in folded if (text := text_of(entry).strip()) and not _NOTE.fullmatch(text)]
     labels = list(map(speaker_of, spoken))
     if 0 < sum(not label for label in labels) < _FEW * len(labels):
