@@ -75,7 +75,8 @@ def read_timed_xml(text: str) -> Reading:
     if not owners:
         return _read(found)
     found, skipped = without_codes(found, owners)
-    return _read(found)._replace(skipped=skipped)
+    reading = _read(found)
+    return reading._replace(skipped=skipped + reading.skipped)
 
 
 @transcript_format(
@@ -89,7 +90,8 @@ def read_text_grid(text: str) -> Reading:
     skipped."""
     found = list(_long_grid(text)) or list(_short_grid(text))
     kept, skipped = spoken_tiers(found)
-    return _read(kept)._replace(skipped=skipped)
+    reading = _read(kept)
+    return reading._replace(skipped=skipped + reading.skipped)
 
 
 def _long_grid(text: str) -> Iterator[Annotation]:

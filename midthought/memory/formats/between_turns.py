@@ -9,10 +9,10 @@ from itertools import takewhile
 
 from midthought.memory.formats.header_fields import field_of, is_known_key, is_rule
 from midthought.memory.formats.line_candidates import Layout, Row, is_annotation, key_of
-from midthought.memory.formats.line_heads import time_head
+from midthought.memory.formats.line_heads import Head, is_label, time_head
 from midthought.memory.formats.line_times import is_title
-from midthought.memory.formats.scripts import ends_sentence, is_role
-from midthought.memory.formats.word_lists import NUMBERED
+from midthought.memory.formats.scripts import ends_sentence, is_role, word_count
+from midthought.memory.formats.word_lists import ARTICLES, NUMBERED
 
 _MAX_TITLE_WORDS = 15
 _MIN_CAPITALS = 2
@@ -32,6 +32,12 @@ _RIGHTS = re.compile(r"(?i)©|all rights reserved|^https?://\S+$")
 _SENTENCE = re.compile(r"[.!?…。！？]\s+\W*\w?")
 _VALUE = re.compile(r"[:：].*[^\W\d_]{3}")
 """A field with words as its value, not only times as in `Outro: [58:05] to [59:55]`."""
+_MEETING_NOTES = re.compile(
+    r"(?i)[\s#*_]*(?:actions?(?: (?:items?|points|required))?|next steps|(?:key |main )?decisions(?: made)?|"
+    r"(?:meeting |executive )?summary|attendees|attendance|participants|outcomes|follow[- ]?ups?|to[- ]?dos?)[\s:*_]*"
+)
+"""Headings of notes on a meeting, in which names stand before tasks."""
+_MAX_NOTES_SHARE = 0.25
 _SOUND = re.compile(r"(?P<label>[^\s:()\[\]][^:()\[\]]{0,20}):\s?[(\[][^()\[\]]{1,200}[)\]]")
 _NOTE = re.compile(r"[(\[（［【<][^()（）]*[)\]）］】>]\W?")
 
@@ -80,6 +86,21 @@ def mark_capitals(layout: Layout, rows: Sequence[Row]) -> None:
     end = max((place for place, reason in layout.notes.items() if reason == "heading in capitals"), default=0)
     if last < end < len(rows) - 1:
         layout.leftovers.append(rows[end + 1].text)
+
+
+def mark_meeting_notes(layout: Layout, rows: Sequence[Row]) -> None:
+    """Adds the first labelled row below a last heading such as `Action items` to the leftovers, if few words follow it."""
+    found = [
+        place
+        for place in range(min(layout.heads) + 1, len(rows))
+        if place not in layout.heads and _MEETING_NOTES.fullmatch(rows[place].text)
+    ]
+    if not found or len({rows[place].text.casefold() for place in found}) < len(found):  # in each part of a meeting
+        return
+    sizes = [word_count(row.text) for row in rows]
+    below = min((place for place in layout.heads if place > found[-1]), default=None)
+    if below is not None and sum(sizes[found[-1] :]) < _MAX_NOTES_SHARE * sum(sizes):
+        layout.leftovers.append(rows[below].text)
 
 
 def mark_sounds(layout: Layout, rows: Sequence[Row]) -> None:
@@ -171,12 +192,24 @@ def drop_first_fields(layout: Layout, rows: Sequence[Row]) -> None:
         and [rows[place].after_blank for place in starts[1:]] == [False] * (num - 1) + [True]
     )
     for place, key in zip(places[:num], keys, strict=False):
-        if (keys.count(key) > 1 and not is_block) or is_role(key):
+        if (keys.count(key) > 1 and not is_block) or is_role(key) or _may_be_first_turn(layout.heads[place]):
             return
         head = layout.heads.pop(place)
         is_said = len(head.rest.split()) > _MAX_TITLE_WORDS and ends_sentence(head.rest)
         if is_said and not is_known_key(head.name or ""):
             layout.leftovers.append(f"{head.name}: {head.rest}")
+
+
+def _may_be_first_turn(head: Head) -> bool:
+    """Whether words in lower case that are no description, as in `Ann: so what happened then`, follow one word."""
+    words = head.rest.split()
+    is_said = len(words) > _MIN_CAPITALS and words[0][0].islower() and words[0] not in ARTICLES
+    return (
+        is_said
+        and " " not in (head.name or "")
+        and is_label(head.name or "")
+        and not is_annotation(key_of(head.name or ""))
+    )
 
 
 def _is_list_line(layout: Layout, place: int, keys: Sequence[str]) -> bool:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import regex
+
 from midthought.memory.formats.columns import are_labels
 from midthought.memory.formats.layouts import speakers_of
 from midthought.memory.formats.line_candidates import Layout, Row, share_in_order
@@ -46,6 +48,14 @@ _MAX_WORDS_OUTSIDE = 40
 _MAX_SHARE_OUTSIDE = 0.05
 _NOTES = ("NOTE", "STYLE", "REGION")
 """First words of the blocks of a VTT file that are no cues."""
+_CREDIT = regex.compile(
+    r"\W{0,3}(?i:(?:closed )?(?:transcri(?:bed|ption|pt)|subtitl(?:es|ed|ing)|caption(?:s|ed|ing)|untertitel|sous-titres|"
+    r"subtítulos|legendas|sottotitoli)(?: (?:created|made|produced|provided))? (?:by|von|par|por|di)):?\s"
+    r"(?i:the |der |la )?(?:\p{Lu}|https?:|\S+\.\p{Ll}{2}).{0,120}"
+)
+"""Who wrote the captions: a name, a capital or an address follows."""
+_MAX_CREDITS = 2
+"""Number of first and of last cues that may be credits."""
 _BREAK = re.compile(r"\[br\]|(?i:<br\s?/?>)")
 
 
@@ -79,7 +89,8 @@ def read_captions(text: str) -> Reading:
         )
     header, skipped = _outside(lines, text.startswith("WEBVTT"))
     title = next((value for key, value in header if key.lower() == "title"), None)
-    reading = with_lost_words(read_cues(cues)._replace(title=title, header=header, skipped=skipped), text)
+    reading = read_cues(cues)
+    reading = with_lost_words(reading._replace(title=title, header=header, skipped=skipped + reading.skipped), text)
     left = [each.text for each in skipped if each.reason == _OUTSIDE and len(each.text.split()) > _MAX_NAME_WORDS]
     num_left = sum(map(word_count, left))
     if num_left > max(_MAX_WORDS_OUTSIDE, _MAX_SHARE_OUTSIDE * sum(word_count(each.text) for each in reading.segments)):
@@ -88,8 +99,8 @@ def read_captions(text: str) -> Reading:
 
 
 def read_cues(cues: list[Cue]) -> Reading:
-    """Returns the turns of cues: speakers as `<v Name>`, `Name:`, `[NAME]:` or on lines of their own."""
-    cues = [cue for cue in _unrolled(cues) if any(cue.lines)]
+    """Returns the turns of cues: speakers as `<v Name>`, `Name:`, `[NAME]:` or on lines of their own. Credits are skipped."""
+    cues, credits = _without_credits([cue for cue in _unrolled(cues) if any(cue.lines)])
     rows = _rows(cues)
     has_voices = any("<v" in row.text for row in rows)
     layout = Layout(confidence=0.95) if has_voices else _names_alone(cues, rows) or speakers_of(rows)
@@ -108,7 +119,21 @@ def read_cues(cues: list[Cue]) -> Reading:
         named = zip(voices[1::2], voices[2::2], strict=True)
         segments += [Segment(name_of(unescape(name)) or None, unescape(said), time) for name, said in named]
     _judge_times(layout, [cue.time for cue in cues if cue.time])
-    return Reading(None, segments, (), (), layout.confidence, tuple(layout.doubts))
+    return Reading(None, segments, (), credits, layout.confidence, tuple(layout.doubts))
+
+
+def _without_credits(cues: list[Cue]) -> tuple[list[Cue], tuple[Skipped, ...]]:
+    """Returns the cues without first and last ones such as `Subtitles by Ann Lee`, and these; all if nothing else is said."""
+    edge = {*range(len(cues))[:_MAX_CREDITS], *range(len(cues))[-_MAX_CREDITS:]}
+    found = {
+        place: text
+        for place in sorted(edge)
+        if _CREDIT.fullmatch(text := " ".join(" ".join(cues[place].lines).split()))
+    }
+    if len(found) == len(cues):
+        return cues, ()
+    spoken = [cue for place, cue in enumerate(cues) if place not in found]
+    return spoken, tuple(Skipped(text, "line of a service") for text in found.values())
 
 
 def _rows(cues: Sequence[Cue]) -> list[Row]:

@@ -21,6 +21,7 @@ from midthought.memory.formats.between_turns import (
     mark_capitals,
     mark_last_rows,
     mark_loose_rows,
+    mark_meeting_notes,
     mark_sounds,
     notes_between,
 )
@@ -117,6 +118,7 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
         mark_sounds(best, rows)
         mark_loose_rows(best, rows)
         mark_last_rows(best, rows)
+        mark_meeting_notes(best, rows)
         judge_named(best, rows, candidates, num_words)
     is_named = bool(best.style)
     scale_numbers(best, sum(num_words))

@@ -361,6 +361,8 @@ def _name_labels(rows: Sequence[Row], notation: Notation) -> set[str]:
     said = [notation.heads[place].rest if place in notation.heads else row.text for place, row in enumerate(rows)]
     words = {word for text in said for each in text.split() if (word := each.strip(_AROUND_WORDS))}
     folded_words = {word.casefold() for word in words}
+    if not notation.is_strong and 2 * sum(map(str.isupper, words)) > len(words):
+        words = folded_words  # in a text in capitals, they show no name
     names = {head.name or "" for head in notation.heads.values()}
     shaped = {key_of(name) for name in names if _has_name_shape(name)}
     return {

@@ -62,6 +62,13 @@ phase question scene section step table topic глава
 )
 """First words of labels such as `Step 3`, which are no speakers."""
 
+ARTICLES = _words(
+    """
+a an das der des die du een ein eine el il la las le les los o the um uma un una une uno
+"""
+)
+"""First words of descriptions such as `a baker of 23`."""
+
 COLUMNS = _words(
     """
 begin content duration end id line name speaker start stop text time timestamp transcript words
