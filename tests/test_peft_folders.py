@@ -11,6 +11,7 @@ import torch
 pytest.importorskip("peft")
 
 from safetensors import safe_open
+from test_peft_weights import IDS, KINDS, adapted
 from transformers import AutoModelForCausalLM
 
 from midthought.errors import ModelPathError
@@ -18,7 +19,6 @@ from midthought.peft_folders import base_digest, load_adapters, merge, save_adap
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import find_shape
 from midthought.pretrained import load_model
-from tests.test_peft_weights import IDS, KINDS, adapted
 
 MORE = {
     "a module to save": {"modules_to_save": ["lm_head"], "target_modules": ["q_proj"]},

@@ -10,10 +10,10 @@ pytest.importorskip("peft")
 
 import peft
 from peft.tuners.tuners_utils import BaseTunerLayer
+from tiny_config import tiny_config
 from transformers import AutoModelForCausalLM
 
 from midthought.peft_weights import effective_tensors, effective_weight
-from tests.learning.conftest import tiny_config
 
 IDS = torch.tensor([[3, 4, 5, 6, 7]])
 

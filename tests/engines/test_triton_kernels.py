@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from decoder_calls import decoders_in
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from midthought.engines.engine import Sampling
@@ -16,7 +17,6 @@ from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.gpu_kernels import kernels_of
 from midthought.engines.local.runner import CachedRunner, Row, share_tensors
 from midthought.engines.local.sampling import SamplingBatch, draw_tokens
-from tests.engines.decoder_calls import decoders_in
 
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("runs with TRITON_INTERPRET=1 and Triton, as `make test-all` does", allow_module_level=True)

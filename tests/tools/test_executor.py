@@ -216,11 +216,12 @@ def test_a_cancelled_run_cancels_its_calls() -> None:
 
 def test_a_hung_tool_does_not_keep_the_interpreter_from_ending() -> None:
     script = (
-        "import asyncio\nfrom tests.tools.test_executor import *\n"
+        "import asyncio\nfrom test_executor import *\n"
         "print(run(executor(timeout_seconds=0.05), call('wait', seconds=60))[0].outcome)"
     )
-    root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=20
+    )
     assert done.stdout.strip() == "timed_out"
 
 
