@@ -74,6 +74,13 @@ def test_a_conversation_goes_on_after_a_heading_such_as_next_steps(read):
     assert said(transcript) == TALK * 3 and not transcript.is_doubtful
 
 
+@pytest.mark.parametrize("between", ["It was short.", "## The harbor"])
+def test_a_conversation_goes_on_below_another_heading(read, between):
+    before = [f"{line} So I thought on day {n}." for n in range(4) for line in LINES]
+    transcript = read("\n\n".join([*before, "## Summary", between, "## The tides", *LINES]), "a.md")
+    assert said(transcript)[-6:] == TALK and not any("no part of a turn" in doubt for doubt in transcript.doubts)
+
+
 @pytest.mark.parametrize("label", ["Profile", "Brenda"])
 @pytest.mark.parametrize("blank", ["\n", "\n\n"])
 def test_a_label_of_personal_notes_is_no_speaker_but_a_name_is(read, label, blank):

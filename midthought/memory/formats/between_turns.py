@@ -98,8 +98,9 @@ def mark_meeting_notes(layout: Layout, rows: Sequence[Row]) -> None:
     if not found or len({rows[place].text.casefold() for place in found}) < len(found):  # in each part of a meeting
         return
     sizes = [word_count(row.text) for row in rows]
-    below = min((place for place in layout.heads if place > found[-1]), default=None)
-    if below is not None and sum(sizes[found[-1] :]) < _MAX_NOTES_SHARE * sum(sizes):
+    below = min((place for place in layout.heads if place > found[-1]), default=found[-1])
+    is_below = below > found[-1] and not any(row.mark == "#" for row in rows[found[-1] + 1 : below])
+    if is_below and sum(sizes[found[-1] :]) < _MAX_NOTES_SHARE * sum(sizes):
         layout.leftovers.append(rows[below].text)
 
 
