@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from midthought.errors import MemoryStoreError
 from midthought.memory.chunks import Chunk
+from midthought.memory.duplicates import is_corrected
 from midthought.memory.indices import word_indices
 from midthought.memory.rows import SENTENCES, chunk_columns, chunks_of
 from midthought.memory.sql_conditions import may_be_of
@@ -101,12 +102,12 @@ class Changes:
         replaced = [chunk.chunk_id for chunk in new if chunk.chunk_id in known.chunks]
         return cls(ordered, new, removed, replaced, len(known.chunks))
 
-    def require_allowed(self, uri: str, stems: Collection[str] | None) -> None:
-        """Raises `MemoryStoreError` if another transcript would be removed, or, with `stems`, replaced."""
+    def require_allowed(self, uri: str, table: Any, stems: Collection[str] | None) -> None:
+        """Raises `MemoryStoreError` if another transcript of the table would be removed, or, with `stems`, replaced."""
         if stems is None:
             self.require_kept(uri)
         else:
-            self.require_same_transcripts(uri)
+            self.require_same_transcripts(uri, table)
 
     def require_kept(self, uri: str) -> None:
         """Raises `MemoryStoreError` if chunks would be removed of transcripts that have no wanted chunk."""
@@ -137,15 +138,19 @@ class Changes:
         num_changed = len(self.new) + len(self.removed)
         return num_changed <= _MAX_CHANGED_SHARE * num_rows and len(self.removed) <= _MAX_REMOVED_AT_ONCE
 
-    def require_same_transcripts(self, uri: str) -> None:
-        """Raises `MemoryStoreError` if a transcript would be replaced with which the new one has no chunk in common."""
-        new = {chunk.chunk_id for chunk in self.new}
-        kept = {chunk.stem for chunk in self.wanted if chunk.chunk_id not in new}
-        known = {chunk_id.rpartition("_")[0] for chunk_id in (*self.removed, *self.replaced)}
-        if others := sorted(known - kept):
+    def require_same_transcripts(self, uri: str, table: Any) -> None:
+        """Raises `MemoryStoreError` if a transcript would be replaced that has other words (`is_corrected`); its speakers, times
+        and splitting may differ."""
+        changed = sorted({chunk_id.rpartition("_")[0] for chunk_id in (*self.removed, *self.replaced)})
+        new, others = _words_by_stem(chunk for chunk in self.wanted if chunk.stem in set(changed)), list[str]()
+        for start in range(0, len(changed), _STEMS_PER_QUERY):
+            old = _words_by_stem(transcripts_in(table, changed[start : start + _STEMS_PER_QUERY]))
+            others += [stem for stem, words in old.items() if not is_corrected(words, new.get(stem, ""))]
+        if others:
+            more = f"; {len(others) - 1} more names are also taken" if len(others) > 1 else ""
             raise MemoryStoreError(
                 f"{uri}: another transcript in the memory is named {others[0]!r}; rename the file, or replace that transcript: "
-                "--replace, replace=True"
+                f"--replace, replace=True (less than half of the words are the same{more})"
             )
 
     def report(self, num_embedded: int, seconds: float, choice: PrecisionChoice | None) -> BuildReport:
@@ -181,6 +186,23 @@ def all_chunks(table: Any, where: str | None = None) -> list[Chunk]:
     """Returns the chunks of a table that satisfy an SQL condition, unordered."""
     query = table.search().select(list(chunk_columns(table.schema.names)))
     return chunks_of((query.where(where) if where else query).to_arrow())
+
+
+def transcripts_in(table: Any, stems: Collection[str]) -> list[Chunk]:
+    """Returns the chunks of these transcripts in the table."""
+    ordered, found = sorted(stems), list[Chunk]()
+    for start in range(0, len(ordered), _STEMS_PER_QUERY):
+        where = may_be_of(ordered[start : start + _STEMS_PER_QUERY])
+        found += [chunk for chunk in all_chunks(table, where) if chunk.stem in stems]
+    return found
+
+
+def _words_by_stem(chunks: Iterable[Chunk]) -> dict[str, str]:
+    """Returns what is said in each transcript; words in which chunks overlap occur twice."""
+    said: dict[str, list[str]] = {}
+    for chunk in sorted(chunks, key=chunk_order):
+        said.setdefault(chunk.stem, []).append(chunk.transcript)
+    return {stem: " ".join(texts) for stem, texts in said.items()}
 
 
 def by_id(chunks: Iterable[Chunk]) -> dict[str, Chunk]:

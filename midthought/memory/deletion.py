@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from midthought.atomic_files import atomic_path
 from midthought.errors import MemoryStoreError, near_names
-from midthought.memory.changes import all_chunks
+from midthought.memory.changes import all_chunks, transcripts_in
 from midthought.memory.chunks import Chunk
-from midthought.memory.sql_conditions import may_be_of, quoted
+from midthought.memory.sql_conditions import quoted
 from midthought.memory.table import TableLocation
 from midthought.memory.vector_cache import forget
 from midthought.regular_files import open_regular, read_regular_text
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROWS_PER_BATCH = 16_384
-_STEMS_PER_QUERY = 50
 _QUESTIONS = "questions"
 _NUM_PROBES, _MIN_PROBE_LETTERS = 8, 24
 BYTES_AT_ONCE = 1 << 24
@@ -81,15 +80,6 @@ def _in_old_versions(location: TableLocation, stems: Collection[str]) -> tuple[l
         except (ValueError, RuntimeError, OSError):
             are_readable = False
     return found, are_readable
-
-
-def transcripts_in(table: Any, stems: Collection[str]) -> list[Chunk]:
-    """Returns the chunks of these transcripts in the table."""
-    ordered, found = sorted(stems), list[Chunk]()
-    for start in range(0, len(ordered), _STEMS_PER_QUERY):
-        where = may_be_of(ordered[start : start + _STEMS_PER_QUERY])
-        found += [chunk for chunk in all_chunks(table, where) if chunk.stem in stems]
-    return found
 
 
 def _unknown(location: TableLocation, table: Any, missing: list[str]) -> str:

@@ -128,7 +128,7 @@ class MemoryStore:
         """Adds whole transcripts, or replaces those with the same names (stems); all others stay, and a large memory's are not
         read. `num_kept` counts chunks of the given ones that the memory has already.
 
-        Without `replace`, raises MemoryStoreError if a transcript of the same name has no chunk in common with the new one.
+        Without `replace`, raises MemoryStoreError if a transcript of the same name has other words (`duplicates.is_corrected`).
         """
         report = self._embed_and_replace(chunks, progress, replace, {chunk.stem for chunk in chunks})
         return dataclasses.replace(report, num_kept=len(by_id(chunks)) - report.num_added)

@@ -75,8 +75,8 @@ def upsert(
     The caller is the only writer. Raises as `Changes.require_allowed` without `replace`."""
     started = time.perf_counter()
     known, changes, can_update = compare(opened, wanted, stems)
-    if not replace:
-        changes.require_allowed(location.uri, stems)
+    if not replace and opened:
+        changes.require_allowed(location.uri, opened.table, stems)
     new = None
     lacks_sentences = opened and stems is not None and changes.has_windows and not opened.has_sentences
     if opened is None or changes.any or (lacks_sentences and not can_update):
