@@ -1,5 +1,5 @@
 """Deletes transcripts from a memory with every trace in its folder: rows, vectors, indices, old versions, cached vectors,
-and questions made from them. Does not depend on an embedding model."""
+and questions that are traces of them. Does not depend on an embedding model."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from midthought.atomic_files import atomic_path
 from midthought.errors import MemoryStoreError, near_names
 from midthought.memory.changes import all_chunks, transcripts_in
 from midthought.memory.chunks import Chunk
-from midthought.memory.sql_conditions import quoted
 from midthought.memory.table import TableLocation
+from midthought.memory.traces import Traces
 from midthought.memory.vector_cache import forget
-from midthought.regular_files import open_regular, read_regular_text
+from midthought.regular_files import read_regular_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROWS_PER_BATCH = 16_384
 _QUESTIONS = "questions"
-_NUM_PROBES, _MIN_PROBE_LETTERS = 8, 24
-BYTES_AT_ONCE = 1 << 24
+_QUESTION_COLUMNS = ("episode_file", "evidence", "text", "question", "answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class DeletionReport:
     """Chunks of the newest version. 0 if only older versions had the transcripts."""
     num_questions: int
     remaining: tuple[Path, ...]
-    """Other files in the memory's folder that still hold words of the transcripts. This library did not write them."""
+    """Other files in the memory's folder that still hold words of the transcripts (`traces`). This library did not write them."""
     seconds: float
 
 
@@ -59,15 +58,16 @@ def delete_transcripts(location: TableLocation, stems: Collection[str], cache_fo
     if present or not opened.is_indexed:
         location.write(_without(opened.table, stems), opened.table.schema)
     forget(cache_folder, {text for chunk in everywhere for text in (chunk.embedded_text, *chunk.embedded_sentences)})
-    num_questions = _delete_questions(location, stems)
+    traces = Traces(everywhere, stems, location.newest())
+    num_questions = _delete_questions(location, traces)
     if location.is_local:
         num_questions += sum(
-            _delete_lines(path, stems) for path in sorted(Path(location.uri).glob("*.jsonl")) if path.is_file()
+            _delete_lines(path, traces) for path in sorted(Path(location.uri).glob("*.jsonl")) if path.is_file()
         )
         for path in Path(location.uri).glob("*.replies.sqlite*"):  # a cache of replies about whole episodes
             path.unlink()
     location.purge()  # last: the old versions name what is to be deleted, if this is interrupted
-    remaining = _files_with(location, {chunk.transcript for chunk in everywhere}) if location.is_local else ()
+    remaining = traces.files_with_words(_other_files(Path(location.uri))) if location.is_local else ()
     return DeletionReport(len(present), num_questions, remaining, time.perf_counter() - started)
 
 
@@ -97,7 +97,7 @@ def _without(table: Any, stems: Collection[str]) -> Iterator[pa.RecordBatch]:
         yield batch.select(table.schema.names).filter(pa.array(keep, pa.bool_()))
 
 
-def _delete_questions(location: TableLocation, stems: Collection[str]) -> int:
+def _delete_questions(location: TableLocation, traces: Traces) -> int:
     """Deletes the transcripts' questions from the memory's table of questions; returns their number."""
     questions = TableLocation(location.uri, _QUESTIONS, location.storage_options, location.keep_versions)
     if not questions.exists():
@@ -106,7 +106,8 @@ def _delete_questions(location: TableLocation, stems: Collection[str]) -> int:
     if not {"episode_file", "evidence", "type"} <= set(table.schema.names):
         return 0
     rows = table.to_arrow()
-    kept = [not _is_about(row, stems) for row in rows.select(["episode_file", "evidence"]).to_pylist()]
+    known = [name for name in _QUESTION_COLUMNS if name in table.schema.names]
+    kept = [not traces.is_about(row) for row in rows.select(known).to_pylist()]
     if all(kept) and len(table.list_versions()) == 1:
         return 0
     asked = [kind == "qa_question" for kind in rows["type"].to_pylist()]
@@ -115,24 +116,14 @@ def _delete_questions(location: TableLocation, stems: Collection[str]) -> int:
     return sum(question and not keep for question, keep in zip(asked, kept, strict=True))
 
 
-def _is_about(row: Any, stems: Collection[str]) -> bool:
-    """Whether a question or a chunk, as a JSON object, comes from one of these transcripts."""
-    if not isinstance(row, dict):
-        return False
-    labels, evidence = row.get("labels"), row.get("evidence")
-    named = [row.get("stem"), row.get("episode_file"), labels.get("episode") if isinstance(labels, dict) else None]
-    named += [str(chunk_id).rpartition("_")[0] for chunk_id in (evidence if isinstance(evidence, list) else ())]
-    return any(name in stems for name in named if isinstance(name, str))
-
-
-def _delete_lines(path: Path, stems: Collection[str]) -> int:
+def _delete_lines(path: Path, traces: Traces) -> int:
     """Deletes questions and chunks of the transcripts from a file of JSON lines; returns the number of questions."""
     kept, num_questions = list[str](), 0
     try:
         lines = read_regular_text(path, max_bytes=None).split("\n")
         for line in lines:
             row = json.loads(line) if line.strip() else None
-            if row is not None and _is_about(row, stems):
+            if row is not None and traces.is_about(row):
                 num_questions += "stem" not in row
             else:
                 kept.append(line)
@@ -144,23 +135,8 @@ def _delete_lines(path: Path, stems: Collection[str]) -> int:
     return num_questions
 
 
-def _files_with(location: TableLocation, texts: Collection[str]) -> tuple[Path, ...]:
-    """Returns files outside the tables that hold one of the longest texts, if no remaining row has it."""
-    longest = sorted((text for text in texts if len(text) >= _MIN_PROBE_LETTERS), key=len)[-_NUM_PROBES:]
-    table = location.newest()
-    probes = [text.encode() for text in longest if not table.count_rows(f"transcript = {quoted(text)}")]
-    files = (path for path in sorted(Path(location.uri).rglob("*")) if path.is_file())
-    others = (path for path in files if not any(parent.suffix == ".lance" for parent in path.parents))
-    return tuple(path for path in others if _holds_any(path, probes))
-
-
-def _holds_any(path: Path, probes: Collection[bytes]) -> bool:
-    overlap = max(map(len, probes), default=0)
-    with open_regular(path) as file:
-        before = b""
-        while part := file.read(BYTES_AT_ONCE):
-            content = before + part
-            if any(probe in content for probe in probes):
-                return True
-            before = content[-overlap:] if overlap else b""
-    return False
+def _other_files(folder: Path) -> Iterator[Path]:
+    """Yields the files outside of the tables."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not any(parent.suffix == ".lance" for parent in path.parents):
+            yield path

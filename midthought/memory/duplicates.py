@@ -37,17 +37,17 @@ def is_corrected(old: str, new: str) -> bool:
     A word is if a run of three words with it is. In a text of at most 40 words runs of two count as well, if half of either text
     is in such runs.
     """
-    shorter, longer = sorted((_plain_words(old), _plain_words(new)), key=len)
+    shorter, longer = sorted((plain_words(old), plain_words(new)), key=len)
     if shorter == longer or _share_in_runs(shorter, longer, 3) >= _MIN_CORRECTED_SHARE:
         return True
     shares = _share_in_runs(shorter, longer, 2), _share_in_runs(longer, shorter, 2)
     return len(shorter) <= _NUM_SHORT_WORDS and min(shares) >= _MIN_CORRECTED_SHARE
 
 
-def _plain_words(text: str) -> list[str]:
-    """Returns the words; in scripts without blanks, pieces of them."""
-    words = ("".join(re.findall(r"\w+", word)) for word in words_of(text.lower()))
-    return [word for word in words if word]
+def plain_words(text: str) -> list[str]:
+    """Returns the words without case and punctuation; in scripts without blanks, pieces of them."""
+    words = re.findall(r"\w+", text.lower())
+    return words if text.isascii() else [word.rstrip() for word in words_of(" ".join(words))]
 
 
 def _share_in_runs(words: Sequence[str], others: Sequence[str], num: int) -> float:

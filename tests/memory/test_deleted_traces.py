@@ -1,0 +1,120 @@
+"""After a deletion, files with words of the transcript are named, and no question names what only that transcript had."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("lancedb", reason="the memory extra is not installed")
+
+from word_embedder import WordEmbedder
+
+from midthought.memory.chunks import Chunk
+from midthought.memory.llm_questions.records import question_rows, store_questions
+from midthought.memory.questions import write_questions
+from midthought.memory.store import MemoryStore
+from midthought.types import Task
+
+SHORE = [
+    ("Ann Lee", "The Threshing Stone stands where the old ferry used to land."),
+    ("Bob Ray", "Did nobody ever think of moving it further inland, before the storm?"),
+    ("Ann Lee", "They tried that twice with eleven oxen, and the rope broke twice."),
+]
+AD = "This show is brought to you by the makers of good copper kettles."
+
+
+@pytest.fixture
+def memory(tmp_path, monkeypatch, command):
+    """Two episodes of several speakers, built with windows as the command does, and a third one added to both."""
+    monkeypatch.setattr("midthought.memory.embedding.load_embedder", lambda name: WordEmbedder())
+    talks = tmp_path / "talks"
+    talks.mkdir()
+    turns = [f"{name} (00:00:{n:02d}): {said}" for n, (name, said) in enumerate([*SHORE, ("Dee", AD)])]
+    (talks / "shore.txt").write_text("\n\n".join(turns) + "\n")
+    (talks / "mill.txt").write_text(
+        f"Cy Poe (00:00:01): The wheel turns slowly in winter. {AD}\n\nAnn (00:00:09): Yes.\n"
+    )
+    assert command("memory", "build", talks, "--path", tmp_path / "memory")[0] == 0
+    return tmp_path / "memory"
+
+
+def captions() -> str:
+    """Two words of speech in each cue."""
+    words = " ".join(said for _, said in SHORE).split()
+    cues = (" ".join(words[start : start + 2]) for start in range(0, len(words), 2))
+    return "".join(f"{n}\n00:00:{n:02d},000 --> 00:00:{n + 1:02d},000\n{cue}\n\n" for n, cue in enumerate(cues, 1))
+
+
+COPIES = {
+    "as it was.md": lambda talks: (talks / "shore.txt").read_bytes(),
+    "bold.md": lambda talks: "\n\n".join(f"**{name}:** {said}" for name, said in SHORE).encode(),
+    "wide.txt": lambda talks: (talks / "shore.txt").read_text().encode("utf-16"),
+    "lines.txt": lambda talks: SHORE[2][1].upper().replace(", ", "\n  ").encode(),
+    "cues.srt": lambda talks: captions().encode(),
+    "escaped.json": lambda talks: json.dumps({"segments": [{"text": word} for word in SHORE[1][1].split()]}).encode(),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_file_with_the_words_is_named_however_they_are_written(memory, command, name):
+    (memory / name).write_bytes(COPIES[name](memory.parent / "talks"))
+    code, said = command("memory", "delete", "shore", "--path", memory)
+    assert code == 0 and f"{name}: it still has words of them" in said.err
+
+
+def test_a_file_with_words_that_remaining_transcripts_have_is_not_named(memory, command):
+    (memory / "ad.txt").write_text(AD)
+    (memory / "other.txt").write_text("Notes about something else that nobody in the memory has ever said to anyone.")
+    code, said = command("memory", "delete", "shore", "--path", memory)
+    assert code == 0 and said.err == ""
+    code, said = command("memory", "delete", "mill", "--path", memory)
+    assert "ad.txt: it still has words of them" in said.err and "other.txt" not in said.err
+
+
+def asked(prompt: str, **labels) -> Task:
+    kind = {
+        "kind": "unanswerable",
+        "episode": "mill",
+        "title": "Mill",
+        "difficulty": "hard",
+        "requires_synthesis": True,
+    }
+    verdict = {"asked_by": "m", "verdict": {"accepted": True}}
+    return Task(
+        task_id=f"mill:asked:{len(prompt)}",
+        prompt=prompt,
+        answer="The memory does not say.",
+        evidence=("mill_0",),
+        labels=kind | verdict | labels,
+    )
+
+
+def test_questions_about_other_episodes_that_name_the_deleted_one_are_deleted(memory, command):
+    kept = [
+        asked('In "Mill", who says that the ferry used to land?', named="Mill"),
+        asked("Ann says that the wheel turns slowly. What does she conclude?", named="Ann"),
+    ]
+    gone = [
+        asked('Somebody said in "Shore" that the wheel turns slowly. Who was it?', named="Shore"),
+        asked("Who mentions Threshing first, Cy Poe or Ann?", named=""),
+        asked("Bob Ray says that the wheel turns slowly. What does he conclude?", named="Bob Ray"),
+        asked("Dee says that the wheel turns slowly. What does she conclude?", named="Dee"),
+    ]
+    write_questions([*kept, *gone], memory / "questions.jsonl")
+    store_questions(question_rows([*kept, *gone], WordEmbedder()), str(memory))
+    code, said = command("memory", "delete", "shore", "--path", memory)
+    assert code == 0 and f"and {2 * len(gone)} questions deleted" in said.out
+    rows = [json.loads(line) for line in (memory / "questions.jsonl").read_text().splitlines()]
+    assert [row["prompt"] for row in rows] == [task.prompt for task in kept]
+    for path in (each for each in memory.rglob("*") if each.is_file()):
+        assert not any(word in path.read_bytes() for word in (b"Shore", b"Threshing", b"Bob Ray")), path
+
+
+def test_a_title_that_another_episode_has_is_no_trace(tmp_path):
+    store = MemoryStore.open(tmp_path / "memory", embedder=WordEmbedder())
+    one = Chunk("a_0", "News", "a", "Ann", "The wheel turns slowly in winter.", "00:00:00", 0)
+    store.build([one, replace(one, chunk_id="b_0", stem="b", transcript="The ferry lands at the stone.")])
+    write_questions([asked('In "News", who says that?', episode="b", named="News")], tmp_path / "memory" / "q.jsonl")
+    row = json.loads((tmp_path / "memory" / "q.jsonl").read_text()) | {"evidence": ["b_0"]}
+    (tmp_path / "memory" / "q.jsonl").write_text(json.dumps(row))
+    assert store.delete(["a"]).num_questions == 0
