@@ -100,16 +100,21 @@ def inspect(
     transcripts: Transcripts,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: for each file, how it was understood.")] = False,
 ) -> None:
-    """Show how each file would be understood: format, confidence, speakers, header, first lines, what is skipped and why."""
+    """Show how each file would be understood: format, confidence, speakers, header, first lines, what is skipped and why.
+
+    The exit code is 2 if no file can be read.
+    """
     from midthought.memory.inspection import inspection_json, inspection_lines
     from midthought.memory.transcripts import read_transcripts
 
-    folder = read_transcripts(transcripts)
+    folder = read_transcripts(transcripts, require_any=False)
     if as_json:
         tell(json.dumps(inspection_json(folder), indent=1, ensure_ascii=False))
-        return
-    for line in inspection_lines(folder):
-        tell(line)
+    else:
+        for line in inspection_lines(folder):
+            tell(line)
+    if not folder.transcripts:
+        raise typer.Exit(2)
 
 
 @app.command()

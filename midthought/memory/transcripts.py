@@ -182,6 +182,8 @@ def _understood(path: Path, content: bytes, notation: DeclaredNotation | None) -
                 return form, "binary", with_speech_doubts(form.read_bytes(content))
         decoded = decode(content)
         text = without_unusable_characters(decoded.text.replace("\r\n", "\n").replace("\r", "\n"))
+        if not text.strip():
+            raise ValueError("it is empty; give a file with words, or remove it")
     except NotationError as error:
         raise TranscriptError(f"{path}: {error}; correct {NOTATION_FILE}") from None
     except ValueError as error:
@@ -200,15 +202,16 @@ def _understood(path: Path, content: bytes, notation: DeclaredNotation | None) -
         raise
 
 
-def read_transcripts(folder: str | Path, *, each_once: bool = False) -> TranscriptFolder:
+def read_transcripts(folder: str | Path, *, each_once: bool = False, require_any: bool = True) -> TranscriptFolder:
     """Reads all transcripts below `folder` (or a single file); with `each_once`, one of each group with the same words.
 
     Licences, READMEs, summaries and unknown suffixes are `left_out`; hidden files are ignored. Raises TranscriptError
-    if the path does not exist or nothing below it can be read; single files that cannot be read are `failures`.
+    if the path does not exist or nothing below it can be read (without `require_any` only if it has no file to read); single
+    files that cannot be read are `failures`.
     """
     folder = Path(folder)
     if folder.is_file():
-        return TranscriptFolder((read_transcript(folder),), (), path=folder)
+        return _single_file(folder, require_any)
     if not folder.is_dir():
         raise TranscriptError(f"{folder}: there is no such file or folder; give the path of your transcripts")
     transcripts: list[Transcript] = []
@@ -225,9 +228,9 @@ def read_transcripts(folder: str | Path, *, each_once: bool = False) -> Transcri
             transcripts.append(read_transcript(path, names, notations))
         except TranscriptError as error:
             failures.append((path, str(error)))
-    if not transcripts and failures:
+    if not transcripts and failures and require_any:
         raise TranscriptError(_failure_message(failures))
-    if not transcripts:
+    if not transcripts and not failures:
         raise TranscriptError(
             f"{folder}: no transcript in this folder; add files with the suffixes {' '.join(suffixes())}"
         )
@@ -237,6 +240,15 @@ def read_transcripts(folder: str | Path, *, each_once: bool = False) -> Transcri
         transcripts = [transcript for transcript in transcripts if transcript.path not in again]
     unique = _with_unique_stems(transcripts, folder)
     return TranscriptFolder(tuple(unique), tuple(failures), tuple(left_out), folder, copies)
+
+
+def _single_file(path: Path, require_any: bool) -> TranscriptFolder:
+    try:
+        return TranscriptFolder((read_transcript(path),), (), path=path)
+    except TranscriptError as error:
+        if require_any:
+            raise
+        return TranscriptFolder((), ((path, str(error)),), path=path)
 
 
 def title_of(stem: str) -> str:
@@ -288,5 +300,5 @@ def _with_unique_stems(transcripts: list[Transcript], folder: Path) -> list[Tran
 
 
 def _failure_message(failures: tuple[tuple[Path, str], ...] | list[tuple[Path, str]]) -> str:
-    more = f" (and {len(failures) - 1} more files that cannot be read)" if len(failures) > 1 else ""
-    return failures[0][1] + more
+    more = f" (and {len(failures) - 1} more files that cannot be read; 'midthought memory inspect' shows each)"
+    return failures[0][1] + (more if len(failures) > 1 else "")

@@ -79,3 +79,24 @@ def test_times_outside_of_speech_are_shown_as_they_are(tmp_path):
     (tmp_path / "a.txt").write_text(text)
     read = read_transcript(tmp_path / "a.txt")
     assert "\ue100" not in f"{read.episode} {read.header} {read.skipped}" and "10:30" in f"{read.header} {read.skipped}"
+
+
+def test_inspect_shows_every_file_if_none_can_be_read(tmp_path):
+    for name, content in (("a.txt", b""), ("b.md", b"\xef\xbb\xbf \n"), ("c.json", b"{"), ("d.srt", b"# Heading\n")):
+        (tmp_path / name).write_bytes(content)
+    result = CliRunner().invoke(app, ["inspect", str(tmp_path)])
+    assert result.exit_code == 2
+    for words in ("a.txt: not read", "b.md: not read", "c.json: not read", "d.srt: not read", "0 files read"):
+        assert words in result.output
+    assert "say in notation.yaml how turns start" in result.output
+    found = CliRunner().invoke(app, ["inspect", str(tmp_path), "--json"])
+    assert found.exit_code == 2 and len(json.loads(found.output)["failed"]) == 4
+    single = CliRunner().invoke(app, ["inspect", str(tmp_path / "d.srt")])
+    assert single.exit_code == 2 and "notation.yaml" in single.output and "d.srt: not read" in single.output
+
+
+@pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", b" \n\t\n", b"\xff\xfe"])
+def test_an_empty_file_is_called_empty(tmp_path, content):
+    (tmp_path / "a.txt").write_bytes(content)
+    with pytest.raises(TranscriptError, match=r"a\.txt: it is empty; give a file with words"):
+        read_transcript(tmp_path / "a.txt")
