@@ -47,7 +47,7 @@ LOCOMO = [
         "qa": [
             {"question": f"What has none at the {place}?", "answer": "the heron", "evidence": ["D1:2"], "category": 4},
             {"question": "Which millstone did Bob share?", "answer": "this", "evidence": ["D2:2; D1:2"], "category": 1},
-            {"question": "Who sang?", "adversarial_answer": "Ann", "evidence": [], "category": 5},
+            {"question": "Who sang?", "adversarial_answer": "Ann", "evidence": ["D1:1"], "category": 5},
         ],
     }
     for number, place in ((26, "quay"), (30, "weir"))
@@ -292,3 +292,41 @@ def test_the_command_prints_a_table_for_own_questions(tmp_path, store, monkeypat
     assert code == 0 and "nDCG@5" in said.out and "MRR@5" in said.out and "search: p50" in said.out
     code, said = command("memory", "eval", store.uri, tmp_path / "q.csv", "--at", "one")
     assert code == 2 and "k must be from 1 to 100" in said.err
+
+
+NO_ANSWER = {"question": "What does Bob say about hands?", "chunk_ids": ["tide_0"]}
+
+
+@pytest.mark.parametrize(
+    "without_answer",
+    [
+        NO_ANSWER | {"kind": "unanswerable"},
+        NO_ANSWER | {"labels": {"kind": "unanswerable"}},
+        NO_ANSWER | {"answer": "the memory does not say"},
+        {"question": "Who sang?", "answer": "The memory does not say."},
+    ],
+)
+def test_questions_without_an_answer_are_left_out_however_they_are_marked(
+    tmp_path, store, monkeypatch, command, embedder, without_answer
+):
+    monkeypatch.setattr("midthought.memory.connect.load_embedder", lambda *_, **__: embedder)
+    rows = {"question": "Which hand?", "chunk_ids": ["tide_0"], "kind": "quote"}, without_answer
+    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    code, said = command("memory", "eval", store.uri, tmp_path / "q.jsonl")
+    assert code == 0 and "they have no answer in the memory: 1 questions" in said.out
+    assert "unanswerable" not in said.out
+
+
+def test_a_passage_that_no_chunk_displays_is_counted_and_named(tmp_path, store, monkeypatch, command, embedder):
+    monkeypatch.setattr("midthought.memory.connect.load_embedder", lambda *_, **__: embedder)
+    rows = (
+        {"question": "Who?", "passages": ["xyzzy plugh foo"]},
+        {"question": "Which hand?", "passages": ["copper HAND"]},
+        {"question": "Which hand there?", "passages": ["copper hand"], "episodes": ["The Mill"]},
+        {"question": "What is unlike it?", "passages": ["a boy's mitten"]},
+    )
+    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    code, said = command("memory", "eval", store.uri, tmp_path / "q.jsonl", "--at", "1")
+    assert code == 0 and "no chunk displays their passage: 2 questions, such as 'xyzzy plugh foo' of 'Who?'" in said.out
+    printed = json.loads(command("memory", "eval", store.uri, tmp_path / "q.jsonl", "--at", "1", "--json")[1].out)
+    assert printed["unfindable"] == ["'xyzzy plugh foo' of 'Who?'", "'copper hand' of 'Which hand there?'"]

@@ -39,6 +39,8 @@ class Evaluation:
     search_seconds: tuple[float, ...]
     """Without the query's embedding; with it if the memory is a service."""
     embed_seconds: tuple[float, ...]
+    unfindable: tuple[str, ...] = ()
+    """Questions with a passage that no chunk displays, a miss in every ranking: their words, with the first such passage."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the figures with p50 and p95 of the latencies in milliseconds."""
@@ -49,6 +51,7 @@ class Evaluation:
             "num_without_answer": self.num_without_answer,
             "search_ms": percentiles(self.search_seconds),
             "embed_ms": percentiles(self.embed_seconds),
+            "unfindable": list(self.unfindable),
         }
 
     def notes(self) -> list[str]:
@@ -59,7 +62,12 @@ class Evaluation:
             if (found := percentiles(seconds))
         ]
         if self.num_without_answer:
-            lines.append(f"left out, because nothing is relevant to them: {self.num_without_answer} questions")
+            lines.append(f"left out, because they have no answer in the memory: {self.num_without_answer} questions")
+        if self.unfindable:
+            lines.append(
+                f"counted as missed, because no chunk displays their passage: {len(self.unfindable)} questions, such as "
+                f"{self.unfindable[0]}; give words of one chunk, as they were said"
+            )
         return lines
 
 
@@ -122,12 +130,16 @@ def evaluate(
         )
     searcher = _Searcher(memory, mode)
     figures: dict[str, list[dict[str, float]]] = {}
+    unfindable: list[str] = []
     for number, question in enumerate(measured, 1):
         is_larger = question.unit == "transcript"
         k = min(_MAX_HITS, max(ks) * (_HITS_PER_TRANSCRIPT if is_larger else 1))
+        gains = gains_of(searcher.search(question, k), question)
         figures.setdefault(question.kind or "questions", []).append(
-            _figures(gains_of(searcher.search(question, k), question), len(question.relevant), sorted(set(ks)))
+            _figures(gains, len(question.relevant), sorted(set(ks)))
         )
+        if question.unit == "passage" and sum(gains) < len(question.relevant):
+            unfindable += _unfindable(memory, question)
         if progress:
             progress(number, len(measured))
     every = [one for of_kind in figures.values() for one in of_kind]
@@ -135,7 +147,17 @@ def evaluate(
     means = {kind: {name: _mean(one[name] for one in group) for name in group[0]} for kind, group in groups.items()}
     num_questions = {kind: len(group) for kind, group in groups.items()}
     num_left_out = len(questions) - len(measured)
-    return Evaluation(means, num_questions, num_left_out, tuple(searcher.seconds), tuple(searcher.embed_seconds))
+    seconds = tuple(searcher.seconds), tuple(searcher.embed_seconds)
+    return Evaluation(means, num_questions, num_left_out, *seconds, tuple(unfindable))
+
+
+def _unfindable(memory: MemoryStore | RemoteMemory, question: RetrievalQuestion) -> Iterator[str]:
+    """Yields the question with its first passage that a search for the passage itself does not find."""
+    for passage in question.relevant:
+        hits = memory.search(passage, _MAX_HITS, "full_text", episodes=question.episodes) if passage.strip() else []
+        if not any(_displayed({passage}, hit) for hit in hits):
+            yield f"{passage!r} of {question.text!r}"
+            return
 
 
 def gains_of(hits: Sequence[Hit], question: RetrievalQuestion) -> list[int]:

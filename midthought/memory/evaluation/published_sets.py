@@ -20,7 +20,9 @@ from midthought.memory.turns import Segment, turns_of, without_unusable_characte
 
 Level = Literal["session", "turn"]
 
-LOCOMO_KINDS = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
+ADVERSARIAL = "adversarial"
+"""LoCoMo's questions without an answer."""
+LOCOMO_KINDS = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: ADVERSARIAL}
 """Names of LoCoMo's categories, in the order of the paper's section 4.1 as its repository numbers them."""
 _DIALOG = re.compile(r"D:?(\d+):(\d+)")
 _SESSION = re.compile(r"session_(\d+)")
@@ -106,7 +108,8 @@ def _locomo(corpus: _Corpus, sample: Mapping[str, Any], level: Level) -> Iterato
         stems = (f"{sample_id}:D{one}" if level == "session" else f"{sample_id}:D{one}:{turn}" for one, turn in named)
         relevant = tuple(stem for stem in dict.fromkeys(stems) if stem in corpus.transcripts)
         kind = LOCOMO_KINDS[asked["category"]]
-        yield RetrievalQuestion(asked["question"], relevant, "transcript", kind, tuple(episodes))
+        found = () if kind == ADVERSARIAL else relevant  # its evidence is what the wrong answer comes from
+        yield RetrievalQuestion(asked["question"], found, "transcript", kind, tuple(episodes))
 
 
 def _with_caption(turn: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from midthought.data.abstention import has_no_answer
 from midthought.data.rows import Row
 from midthought.errors import DataError
 from midthought.memory.transcripts import Transcript
@@ -60,13 +61,15 @@ def _own_question(row: Row) -> RetrievalQuestion:
     text = next((value[key] for key in _QUESTION_KEYS if key in value), None)
     if not isinstance(text, str) or not text.strip():
         raise DataError(f"{row.where}: it has no question, only {', '.join(map(str, value)) or 'nothing'}; {FORM}")
+    labels = value.get("labels")
+    kind = value.get("kind") or (labels.get("kind") if isinstance(labels, Mapping) else "") or ""
+    if has_no_answer(kind, value.get("answer")):
+        return RetrievalQuestion(text, (), kind=str(kind), episodes=_strings(row, "episodes"))
     given = [key for key in _LIST_KEYS if value.get(key) not in (None, "")]
     if len(given) > 1 or not any(key in value for key in _LIST_KEYS):
         raise DataError(f"{row.where}: it has {' and '.join(given) or 'nothing that is relevant'}; {FORM}")
     unit: Unit = "passage" if given and given[0].startswith("passage") else "chunk"
     relevant = _strings(row, given[0]) if given else ()
-    labels = value.get("labels")
-    kind = value.get("kind") or (labels.get("kind") if isinstance(labels, Mapping) else "") or ""
     return RetrievalQuestion(text, relevant, unit, str(kind), _strings(row, "episodes"))
 
 
