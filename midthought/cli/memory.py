@@ -46,8 +46,9 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Build a searchable memory from transcripts. Building again adds no duplicates; transcripts of other folders stay."""
-    folder, chunks = _read_chunks(transcripts, chunking, chunk_words, chunk_size, chunk_overlap, each_once, strict)
     store = _open(path, embedding_model)
+    how = chunking, chunk_words, chunk_size, chunk_overlap, each_once, strict
+    folder, chunks = _read_chunks(transcripts, *how, store=store)
     report = _write(store.build, folder, chunks, replace, as_json)
     if not as_json:
         if report.precision:
@@ -74,7 +75,8 @@ def add(
     """Add transcripts to a memory; all others stay. Searches go on meanwhile. A corrected transcript replaces its old version."""
     store = _open(path, embedding_model)
     kind = chunking or ("turns" if store.is_built and not store.has_windows else "windows")
-    folder, chunks = _read_chunks(transcripts, kind, chunk_words, chunk_size, chunk_overlap, each_once, strict)
+    how = kind, chunk_words, chunk_size, chunk_overlap, each_once, strict
+    folder, chunks = _read_chunks(transcripts, *how, store=store)
     report = _write(store.add, folder, chunks, replace, as_json)
     if not as_json:
         numbers = f"{report.num_added} added, {report.num_kept} known, {report.num_removed} removed"
@@ -83,7 +85,7 @@ def add(
 
 @app.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(help="Names of transcripts: their files without suffix.")],
+    names: Annotated[list[str], typer.Argument(help="Names of transcripts: their files without suffix (see inspect).")],
     path: MemoryPath = "memory",
 ) -> None:
     """Delete transcripts with every trace: vectors, indices, old versions, caches, and questions made from them."""
@@ -265,16 +267,34 @@ for command in (questions.questions, questions.blind):
 
 
 def _read_chunks(
-    transcripts: Path, kind: str, words: int, size: int | None, overlap: int | None, each_once: bool, strict: bool
+    transcripts: Path,
+    kind: str,
+    words: int,
+    size: int | None,
+    overlap: int | None,
+    each_once: bool,
+    strict: bool,
+    store: Any = None,
 ) -> Any:
-    """Returns the transcripts of the folder and their chunks."""
+    """Returns the transcripts of the folder, with the names that the store has for them, and their chunks."""
+    from dataclasses import replace
+
     from midthought.memory.build import chunk_all
+    from midthought.memory.names import same_words, with_stored_names
     from midthought.memory.transcripts import read_transcripts
 
     chunking = _chunking(kind, words, size, overlap)
     folder = read_transcripts(transcripts, each_once=each_once)
     if strict:
         folder.require_all()
+    if store is not None:
+        folder = replace(folder, transcripts=tuple(with_stored_names(folder.transcripts, store)))
+        for new, name in same_words(folder.transcripts, store):
+            tell(
+                f"{folder.name_of(new.path)} (named {new.stem!r}): nearly the same words as {name!r} in the memory; searches "
+                "find both. 'midthought memory delete' removes one of them",
+                err=True,
+            )
     return folder, chunk_all(folder.transcripts, chunking)
 
 

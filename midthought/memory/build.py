@@ -13,6 +13,7 @@ import numpy as np
 from midthought.memory.changes import BuildReport
 from midthought.memory.chunks import Chunk, chunk_transcript
 from midthought.memory.embedding import Embedder, Progress, embed_texts, load_embedder
+from midthought.memory.names import with_stored_names
 from midthought.memory.rows import rows_of
 from midthought.memory.sentence_vectors import packed
 from midthought.memory.splitting import Chunking
@@ -50,8 +51,9 @@ def build_memory(
             _log.warning("skipped: %s", reason)
         for line in doubt_lines(transcripts):
             _log.warning(line)
-    return MemoryStore.open(uri, table, embedder).build(
-        chunk_all(transcripts.transcripts, chunking), progress, replace=replace
+    store = MemoryStore.open(uri, table, embedder)
+    return store.build(
+        chunk_all(with_stored_names(transcripts.transcripts, store), chunking), progress, replace=replace
     )
 
 

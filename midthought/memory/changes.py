@@ -142,9 +142,9 @@ class Changes:
         """Raises `MemoryStoreError` if a transcript would be replaced that has other words (`is_corrected`); its speakers, times
         and splitting may differ."""
         changed = sorted({chunk_id.rpartition("_")[0] for chunk_id in (*self.removed, *self.replaced)})
-        new, others = _words_by_stem(chunk for chunk in self.wanted if chunk.stem in set(changed)), list[str]()
+        new, others = words_by_stem(chunk for chunk in self.wanted if chunk.stem in set(changed)), list[str]()
         for start in range(0, len(changed), _STEMS_PER_QUERY):
-            old = _words_by_stem(transcripts_in(table, changed[start : start + _STEMS_PER_QUERY]))
+            old = words_by_stem(transcripts_in(table, changed[start : start + _STEMS_PER_QUERY]))
             others += [stem for stem, words in old.items() if not is_corrected(words, new.get(stem, ""))]
         if others:
             more = f"; {len(others) - 1} more names are also taken" if len(others) > 1 else ""
@@ -188,6 +188,12 @@ def all_chunks(table: Any, where: str | None = None) -> list[Chunk]:
     return chunks_of((query.where(where) if where else query).to_arrow())
 
 
+def stems_in(table: Any) -> frozenset[str]:
+    """Returns the names of the table's transcripts: each has a chunk with the number 0."""
+    ids = table.search().select(["id"]).where("chunk_id = 0").to_arrow().column("id").to_pylist()
+    return frozenset(chunk_id.removesuffix("_0") for chunk_id in ids)
+
+
 def transcripts_in(table: Any, stems: Collection[str]) -> list[Chunk]:
     """Returns the chunks of these transcripts in the table."""
     ordered, found = sorted(stems), list[Chunk]()
@@ -197,7 +203,7 @@ def transcripts_in(table: Any, stems: Collection[str]) -> list[Chunk]:
     return found
 
 
-def _words_by_stem(chunks: Iterable[Chunk]) -> dict[str, str]:
+def words_by_stem(chunks: Iterable[Chunk]) -> dict[str, str]:
     """Returns what is said in each transcript; words in which chunks overlap occur twice."""
     said: dict[str, list[str]] = {}
     for chunk in sorted(chunks, key=chunk_order):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from midthought.atomic_files import atomic_path
 from midthought.errors import MemoryStoreError, near_names
-from midthought.memory.changes import all_chunks, transcripts_in
+from midthought.memory.changes import stems_in, transcripts_in
 from midthought.memory.chunks import Chunk
 from midthought.memory.table import TableLocation
 from midthought.memory.traces import Traces
@@ -83,8 +83,8 @@ def _in_old_versions(location: TableLocation, stems: Collection[str]) -> tuple[l
 
 
 def _unknown(location: TableLocation, table: Any, missing: list[str]) -> str:
-    known = sorted({chunk.stem for chunk in all_chunks(table, "chunk_id = 0")})
-    return f"{location.uri}: no transcript is named {missing[0]!r}, as its file without suffix. {near_names(missing[0], known)}"
+    near = near_names(missing[0], sorted(stems_in(table)))
+    return f"{location.uri}: no transcript is named {missing[0]!r}, as its file without suffix. {near}"
 
 
 def _without(table: Any, stems: Collection[str]) -> Iterator[pa.RecordBatch]:

@@ -24,6 +24,7 @@ def inspected(transcript: Transcript) -> dict[str, Any]:
         "doubtful": transcript.is_doubtful,
         "doubts": list(transcript.doubts),
         "episode": transcript.episode,
+        "name": transcript.stem,
         "header": [list(pair) for pair in transcript.header],
         "speakers": _speakers(transcript),
         "num_turns": len(transcript.turns),
@@ -64,7 +65,7 @@ def inspection_lines(folder: TranscriptFolder) -> Iterator[str]:
 def _lines(name: str, seen: Mapping[str, Any]) -> Iterator[str]:
     doubtful = ", DOUBTFUL" if seen["doubtful"] else ""
     yield f"{name}: {seen['format']} ({seen['encoding']}), confidence {seen['confidence']:.2f}{doubtful}"
-    yield f"  episode: {seen['episode']}"
+    yield f"  episode: {seen['episode']} (named {seen['name']!r})"
     for doubt in seen["doubts"]:
         yield f"  doubt: {doubt}"
     for key, value in seen["header"]:

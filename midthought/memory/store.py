@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 import numpy as np
 
 from midthought.errors import MemoryStoreError
-from midthought.memory.changes import BuildReport, Changes, KnownRows, all_chunks, by_id, chunk_order
+from midthought.memory.changes import (
+    BuildReport,
+    Changes,
+    KnownRows,
+    all_chunks,
+    by_id,
+    chunk_order,
+    stems_in,
+    transcripts_in,
+    words_by_stem,
+)
 from midthought.memory.chunks import Chunk
 from midthought.memory.deletion import DeletionReport, delete_transcripts
 from midthought.memory.embedding import Embedder, Progress, embed_queries, load_embedder
@@ -323,6 +333,16 @@ class MemoryStore:
         """Returns the chunks with these ids that exist, by id."""
         where = is_among("id", chunk_ids)
         return self._read(lambda opened: by_id(all_chunks(opened.table, where))) if chunk_ids else {}
+
+    @in_one_sentence
+    def stems(self) -> frozenset[str]:
+        """Returns the names of all transcripts."""
+        return self._read(lambda opened: stems_in(opened.table))
+
+    @in_one_sentence
+    def words_of(self, stems: Collection[str]) -> dict[str, str]:
+        """Returns what is said in the transcripts of these names that exist; words in which chunks overlap occur twice."""
+        return self._read(lambda opened: words_by_stem(transcripts_in(opened.table, stems)))
 
     @in_one_sentence
     def __len__(self) -> int:

@@ -20,6 +20,7 @@ from midthought.memory.build import chunk_all
 from midthought.memory.changes import BuildReport
 from midthought.memory.chunks import Chunk, words_digest
 from midthought.memory.connect import open_memory
+from midthought.memory.names import with_stored_names
 from midthought.memory.questions import (
     QuestionPlan,
     make_questions,
@@ -193,9 +194,12 @@ def chunking_of(memory: MemorySection) -> Chunking:
 def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_path: Path) -> PodcastData:
     """Returns chunks, questions and their memory. Writes nothing, so that errors in the settings are found first.
 
-    The data depend only on the settings and the transcripts.
+    The data depend only on the settings and the transcripts, and on the names that the memory at `memory.path` has for them.
     """
     memory, questions, seed = config.memory, config.questions, config.training.seed
+    store = _open_memory(config, run_path)
+    if isinstance(store, MemoryStore) and memory.path:
+        transcripts = with_stored_names(transcripts, store)
     stored = chunk_all(transcripts, chunking_of(memory))
     chunks = chunk_all(transcripts, memory.chunk_words) if memory.chunking == "windows" else stored
     num_episodes = len({chunk.stem for chunk in chunks})
@@ -206,7 +210,6 @@ def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_p
     tasks = _tasks(config, chunks, parts, plan)
     if memory.chunking == "windows":
         tasks = {name: with_windows(made, stored) for name, made in tasks.items()}
-    store = _open_memory(config, run_path)
     replaces = memory.replace or not memory.path  # a run's own memory holds nothing else
     if isinstance(store, MemoryStore) and not replaces:
         store.require_kept(stored)

@@ -1,0 +1,94 @@
+"""A transcript keeps the name that the memory has for it, however the files that are read together change."""
+
+import json
+import shutil
+
+import pytest
+
+pytest.importorskip("lancedb", reason="the memory extra is not installed")
+
+from word_embedder import WordEmbedder
+
+from midthought.memory.build import build_memory
+from midthought.memory.store import MemoryStore
+
+SAID = {
+    "a": "The tide clock has a single copper hand and no numerals at all. Bob winds it every third day of the week.",
+    "b": "Herring scales were packed around the wheel of the mill. Nobody ever found out who had brought them there.",
+    "c": "Eleven oxen pulled at the stone until the rope broke twice. After that they left it where the ferry landed.",
+}
+
+
+def write(folder, *names):
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"Ann (00:00:01): {SAID[path.parent.name]}\n")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, command):
+    monkeypatch.setattr("midthought.memory.embedding.load_embedder", lambda name: WordEmbedder())
+
+    def memory(step: str, files: str, *more: str):
+        code, said = command("memory", step, tmp_path / files, "--path", tmp_path / "memory", *more)
+        assert code == 0, said.err
+        return said
+
+    return memory
+
+
+def stems(tmp_path) -> list[str]:
+    return sorted(MemoryStore.open(tmp_path / "memory").stems())
+
+
+def test_a_second_file_of_the_same_name_does_not_rename_the_first(tmp_path, run):
+    write(tmp_path / "same", "a/ep.md")
+    run("build", "same")
+    assert stems(tmp_path) == ["ep"]
+    write(tmp_path / "same", "b/ep.md")
+    assert "1 added, 1 kept, 0 removed" in run("build", "same").out and stems(tmp_path) == ["b-ep", "ep"]
+    assert "0 added, 2 kept" in run("build", "same").out
+    assert "0 added, 1 known" in run("add", "same/b/ep.md").out and stems(tmp_path) == ["b-ep", "ep"]
+
+
+def test_a_single_file_updates_the_transcript_that_has_its_folder_in_the_name(tmp_path, run):
+    write(tmp_path / "same", "a/ep.md", "b/ep.md")
+    run("build", "same")
+    corrected = tmp_path / "same" / "b" / "ep.md"
+    corrected.write_text(corrected.read_text().replace("Herring", "Mackerel"))
+    said = run("add", "same/b/ep.md")
+    assert "1 added, 0 known, 1 removed" in said.out and said.err == "" and stems(tmp_path) == ["a-ep", "b-ep"]
+    shutil.rmtree(tmp_path / "same" / "a")
+    assert "1 added" not in run("build", "same", "--replace").out and stems(tmp_path) == ["b-ep"]
+
+
+def test_another_format_of_a_stored_transcript_does_not_rename_it(tmp_path, run):
+    write(tmp_path / "same", "a/ep.md")
+    run("build", "same")
+    (tmp_path / "same" / "a" / "ep.txt").write_text((tmp_path / "same" / "a" / "ep.md").read_text())
+    run("build", "same")
+    assert "ep" in stems(tmp_path) and len(stems(tmp_path)) == 2
+
+
+def test_the_library_keeps_names_too(tmp_path):
+    write(tmp_path / "same", "a/ep.md")
+    build_memory(tmp_path / "same", tmp_path / "memory", embedder=WordEmbedder())
+    write(tmp_path / "same", "b/ep.md")
+    assert build_memory(tmp_path / "same", tmp_path / "memory", embedder=WordEmbedder()).num_removed == 0
+
+
+def test_the_same_words_under_another_name_are_reported_with_both_names(tmp_path, run):
+    write(tmp_path / "same", "a/ep.md", "b/other.md")
+    run("build", "same")
+    write(tmp_path / "new", "a/tide.md", "c/stone.md")
+    said = run("add", "new").err
+    assert "a/tide.md (named 'tide'): nearly the same words as 'ep' in the memory" in said and "stone" not in said
+
+
+def test_inspect_shows_names(tmp_path, command):
+    write(tmp_path / "same", "a/ep.md", "b/ep.md")
+    code, said = command("memory", "inspect", tmp_path / "same")
+    assert code == 0 and "(named 'a-ep')" in said.out and "(named 'b-ep')" in said.out
+    found = json.loads(command("memory", "inspect", tmp_path / "same", "--json")[1].out)
+    assert [each["name"] for each in found["files"]] == ["a-ep", "b-ep"]
