@@ -15,6 +15,7 @@ from pathlib import Path
 
 from midthought.atomic_files import atomic_path
 from midthought.errors import TranscriptError
+from midthought.memory.formats.scripts import word_count
 from midthought.memory.splitting import (
     MAX_WINDOW_WORDS,
     Chunking,
@@ -113,7 +114,7 @@ class _Sentence:
 def _windows(transcript: Transcript, chunking: Chunking) -> list[Chunk]:
     """Splits an episode into windows of whole sentences; see `Chunking`."""
     sentences = _sentences(transcript)
-    lengths = [len(sentence.text.split()) for sentence in sentences]
+    lengths = [word_count(sentence.text) for sentence in sentences]
     speakers = list(dict.fromkeys(turn.speaker for turn in transcript.turns))
     reserved = min(sum(num_tokens(_context(transcript.episode, speakers).split())), chunking.chunk_size // 4)
     size = max(chunking.chunk_size - reserved - _NUM_SPECIAL_TOKENS, 1)
@@ -152,14 +153,14 @@ def _windows(transcript: Transcript, chunking: Chunking) -> list[Chunk]:
 def _widened(lengths: Sequence[int], first: int, last: int) -> tuple[int, int]:
     """Returns the sentences that a window displays: its own, and those before and after it, alternately, while all together
     have at most 200 words."""
-    num_words = sum(lengths[first:last])
+    total = sum(lengths[first:last])
     can_grow = [True, True]
     while any(can_grow):
         for side, number in enumerate((first - 1, last)):
-            fits = 0 <= number < len(lengths) and num_words + lengths[number] <= MAX_WINDOW_WORDS
+            fits = 0 <= number < len(lengths) and total + lengths[number] <= MAX_WINDOW_WORDS
             can_grow[side] = can_grow[side] and fits
             if can_grow[side]:
-                num_words += lengths[number]
+                total += lengths[number]
                 first, last = (number, last) if side == 0 else (first, number + 1)
     return first, last
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from midthought.memory.formats.scripts import is_diarization_label
+from midthought.memory.formats.scripts import is_diarization_label, word_count
 from midthought.memory.notation_files import EXAMPLE, FILE_NAME
 from midthought.memory.transcripts import Transcript, TranscriptFolder
 from midthought.memory.turns import clock_seconds
@@ -98,7 +98,7 @@ def _speakers(transcript: Transcript) -> list[dict[str, Any]]:
             },
         )
         speaker["turns"] += 1
-        speaker["words"] += turn.text.count(" ") + 1
+        speaker["words"] += word_count(turn.text)
         if seconds is not None:
             speaker["minutes"] = round((speaker["minutes"] or 0) + seconds / 60, 3)
     return list(found.values())

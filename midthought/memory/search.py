@@ -17,6 +17,7 @@ import regex
 from midthought.errors import SettingsError, near_names
 from midthought.memory import sentence_vectors
 from midthought.memory.duplicates import WordRun, is_repeated, word_runs
+from midthought.memory.formats.scripts import UNSPACED_LETTER
 from midthought.memory.rows import SENTENCES, require_values, sentences_of_rows, turns_of_json
 from midthought.memory.sql_conditions import has_any, is_among, quoted
 from midthought.memory.turns import clock_time
@@ -42,6 +43,7 @@ _BETWEEN_WORDS = re.compile(r"[\W_]+")
 _ASCII_WORDS = bytes(ord(chr(code).lower()) if chr(code).isalnum() else ord(" ") for code in range(128)).ljust(256)
 _COMMON_MARKS = "’‘“”–—…\u00a0"
 """A text with no other characters beyond ASCII needs no Unicode tables."""
+_LETTER_ALONE = regex.compile(rf"{UNSPACED_LETTER}\p{{M}}*")
 _ACCENTS = regex.compile(r"\P{Canonical_Combining_Class=0}+")
 
 
@@ -202,7 +204,7 @@ class _QueryRuns:
 
 def spaced_words(text: str) -> str:
     """Returns the words as full-text search compares them, each with a space before and after it: runs of letters and digits,
-    without case and accents."""
+    without case and accents. Of a script without blanks, each letter counts as a word."""
     text = f" {text} "
     if not text.isascii():
         for mark in _COMMON_MARKS:
@@ -210,7 +212,7 @@ def spaced_words(text: str) -> str:
     if not text.isascii():
         text = _ACCENTS.sub("", unicodedata.normalize("NFKD", text)).casefold()
     if not text.isascii():
-        return _BETWEEN_WORDS.sub(" ", text)
+        return _BETWEEN_WORDS.sub(" ", _LETTER_ALONE.sub(r" \g<0> ", text))
     return " ".join(["", *text.encode().translate(_ASCII_WORDS).decode().split(), ""])  # ten times as fast
 
 

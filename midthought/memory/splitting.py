@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import regex
 
 from midthought.errors import SettingsError, near_names
+from midthought.memory.formats.scripts import UNSPACED_LETTER
 from midthought.memory.minilm import packaged_path
 
 ChunkingKind = Literal["turns", "tokens", "sentences", "windows"]
@@ -35,10 +36,9 @@ _SENTENCE_END = regex.compile(r"[\p{Sentence_Terminal}…]+[\"'\p{Pf}\p{Pe}]*$")
 _SENTENCE_START = regex.compile(r"^[¿¡\"'\p{Pi}\p{Ps}]*[\p{L}\p{N}--\p{Ll}]", regex.VERSION1)
 """A capital letter, a digit, or a letter of a script without capitals, after opening signs."""
 _CLAUSE_END = regex.compile(r"(?:[,;:—–…،؛、，；：·]|\p{Pe}|--|\.\.\.)[\"'\p{Pf}]?$")
-_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+_UNSPACED = regex.compile(UNSPACED_LETTER)
 _PIECE = regex.compile(
-    r"[\p{Pi}\p{Ps}\"']*(?:[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*){1,2}[\p{P}--[\p{Pi}\p{Ps}]]*"
-    r"|[^\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]+",
+    rf"[\p{{Pi}}\p{{Ps}}\"']*(?:{UNSPACED_LETTER}\p{{M}}*){{1,2}}[\p{{P}}--[\p{{Pi}}\p{{Ps}}]]*|[^{UNSPACED_LETTER[1:]}+",
     regex.VERSION1,
 )
 """About one word of a script without blanks, with the signs around it; or a run of other letters."""

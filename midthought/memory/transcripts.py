@@ -16,6 +16,7 @@ from midthought.memory.formats import Format, Reading, binary_format_of, format_
 from midthought.memory.formats.declared_notation import DeclaredNotation, NotationError, reading_with
 from midthought.memory.formats.decoding import decode
 from midthought.memory.formats.reading import DOUBTFUL_BELOW, Skipped
+from midthought.memory.formats.scripts import word_count
 from midthought.memory.formats.speech_signs import with_speech_doubts
 from midthought.memory.notation_files import FILE_NAME as NOTATION_FILE
 from midthought.memory.notation_files import Notations
@@ -80,8 +81,8 @@ class Transcript:
 
     @property
     def num_words(self) -> int:
-        """Number of words of all turns."""
-        return sum(turn.text.count(" ") + 1 for turn in self.turns)
+        """Number of words of all turns; two letters of a script without blanks between words count as one."""
+        return sum(word_count(turn.text) for turn in self.turns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,6 +160,29 @@ def test_text_without_blanks_keeps_its_letters():
     assert windows[-1].turns[-1] == (1, transcript.turns[1].speaker)
 
 
+UNSPACED = {
+    "Chinese": ("第{}天，钟表匠在{}号船进港之前给大钟上了弦，然后回家吃晚饭。", "大风把灯塔的门吹开了。", "灯塔的门"),
+    "Japanese": ("{}日目に、時計職人は{}番の船が入る前に古い時計を巻いた。", "強い風が灯台の扉を開けた。", "灯台の扉"),
+    "Thai": ("ในวันที่ {} ช่างนาฬิกาไขลานนาฬิกาเรือนเก่าก่อนที่เรือ {} จะเข้าเทียบท่า ", "ลมแรงพัดประตูประภาคารเปิดออก ", "ประตูประภาคาร"),
+}
+
+
+@pytest.mark.parametrize(("line", "once", "quote"), UNSPACED.values(), ids=UNSPACED)
+def test_scripts_without_blanks_have_windows_of_the_usual_size_and_quotes_are_found(
+    tmp_path, new_embedder, line, once, quote
+):
+    lines = [line.format(number, number + 1) for number in range(60)]
+    lines[31] = once
+    spoken = talk(*(Turn(("Ann", "Bob")[n % 2], said.strip(), f"00:{n:02}:00") for n, said in enumerate(lines)))
+    windows = chunk_transcript(spoken, Chunking("windows"))
+    letters = [len(window.transcript) for window in windows]
+    assert len(windows) >= 5 and max(letters) < sum(map(len, lines)) / 3 and len({w.time for w in windows}) > 4
+    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
+    store.build(windows)
+    for mode in ("full_text", "hybrid"):
+        assert once.strip() in store.search(quote, k=1, mode=mode)[0].transcript
+
+
 def test_a_time_filter_keeps_the_chunks_of_that_part_of_an_episode(tmp_path, new_embedder):
     store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
     times = ("00:00:10", "00:10:00", "01:00:00")

@@ -24,7 +24,9 @@ _NOTE = regex.compile(r"(?<=\S)\s?[(（][^()（）]{1,40}[)）]$")
 _CHINESE_DATE = regex.compile(r"\d{4}年")
 _PREPOSITIONS = frozenset({"and", "at", "by", "for", "from", "in", "of", "the", "to", "with"})
 """Words that no name ends with."""
-_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+UNSPACED_LETTER = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
+"""For the package `regex`: a letter of a script that writes no blanks between words."""
+_UNSPACED = regex.compile(UNSPACED_LETTER)
 _MAX_UNSPACED_LETTERS = 14
 _UNSPACED_LETTERS_PER_WORD = 2
 _VOICES = (
