@@ -169,6 +169,7 @@ def compare(
     if opened is None:
         return KnownRows(), Changes.between(KnownRows(), wanted), False
     can_update, num_rows = opened.is_large and bool(word_indices(opened.table)), opened.table.count_rows()
+    can_update = can_update and opened.has_times == opened.has_windows
     if stems is not None and can_update:
         known = KnownRows.read(opened.table, stems)
         changes = Changes.between(known, wanted)

@@ -53,14 +53,23 @@ class Chunk:
     embedded: str = ""
     """Of a window: the text that its vector is computed from: episode and speakers, then the words in the middle of the window.
     It is not displayed. Empty: the transcript."""
+    times: tuple[tuple[int, str], ...] = ()
+    """Of a window: (number of words before it, `HH:MM:SS`) of each later sentence whose time differs from that of the sentence
+    before."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "turns", tuple((int(start), str(speaker)) for start, speaker in self.turns))
+        for name in ("turns", "times"):
+            object.__setattr__(self, name, tuple((int(start), str(text)) for start, text in getattr(self, name)))
 
     @property
     def speakers(self) -> tuple[str, ...]:
         """Each speaker once, in the order of their first words."""
         return tuple(dict.fromkeys(speaker for _, speaker in self.turns)) or (self.speaker,)
+
+    @property
+    def last_time(self) -> str:
+        """`HH:MM:SS` of the last sentence."""
+        return self.times[-1][1] if self.times else self.time
 
     @property
     def embedded_text(self) -> str:
@@ -125,11 +134,16 @@ def _windows(transcript: Transcript, chunking: Chunking) -> list[Chunk]:
     chunks: list[Chunk] = []
     for first, last in windows_of(weights, size, min(chunking.chunk_overlap, size - 1)):
         start, end = _widened(lengths, first, last)
-        text, turns = "", list[tuple[int, str]]()
-        for position, sentence in enumerate(sentences[start:end]):
-            if position == 0 or sentence.turn != sentences[start + position - 1].turn:
-                turns.append((len(text.split()), transcript.turns[sentence.turn].speaker))
+        text, turns, times = "", list[tuple[int, str]](), list[tuple[int, str]]()
+        before: _Sentence | None = None
+        for sentence in sentences[start:end]:
+            num_before = len(text.split())
+            if before is None or sentence.turn != before.turn:
+                turns.append((num_before, transcript.turns[sentence.turn].speaker))
+            if before is not None and sentence.time != before.time:
+                times.append((num_before, sentence.time))
             text += sentence.text
+            before = sentence
         middle = sentences[first:last]
         context = _context(
             transcript.episode, list(dict.fromkeys(transcript.turns[each.turn].speaker for each in middle))
@@ -145,6 +159,7 @@ def _windows(transcript: Transcript, chunking: Chunking) -> list[Chunk]:
                 number=len(chunks),
                 turns=tuple(turns),
                 embedded=f"{context}\n{''.join(each.text for each in middle).strip()}",
+                times=tuple(times),
             )
         )
     return chunks
@@ -186,15 +201,16 @@ def _sentences(transcript: Transcript) -> list[_Sentence]:
     return sentences
 
 
-def with_speakers(transcript: str, turns: Sequence[tuple[int, str]]) -> str:
-    """Returns the words of several turns (`Chunk.turns`), each after its speaker: `Ann: So we have … Bob: Yes.`; of one turn, the
-    words alone."""
+def with_speakers(transcript: str, turns: Sequence[tuple[int, str]], times: Sequence[tuple[int, str]] = ()) -> str:
+    """Returns the words of several turns (`Chunk.turns`), each after its speaker and, if `times` has it, the time at which it
+    starts: `Ann: So we have … Bob (00:01:12): Yes.`; of one turn, the words alone."""
     if len(turns) < 2:
         return transcript
-    words = transcript.split()
+    words, starts = transcript.split(), dict(times)
     ends = [start for start, _ in turns[1:]] + [len(words)]
-    said = (f"{speaker}: {' '.join(words[start:end])}" for (start, speaker), end in zip(turns, ends, strict=True))
-    return " ".join(said)
+    labels = (f"{speaker} ({starts[start]})" if start in starts else speaker for start, speaker in turns)
+    spans = zip(labels, turns, ends, strict=True)
+    return " ".join(f"{label}: {' '.join(words[start:end])}" for label, (start, _), end in spans)
 
 
 def each_word_once(chunks: Sequence[Chunk]) -> list[Chunk]:
@@ -210,7 +226,14 @@ def _without_repeats(before: Chunk, after: Chunk) -> Chunk:
     shared = next((num for num in range(min(len(said), len(words)), 0, -1) if said[-num:] == words[:num]), 0)
     turns = [(max(start - shared, 0), speaker) for start, speaker in after.turns]
     last = max((number for number, (start, _) in enumerate(turns) if start == 0), default=0)
-    return replace(after, transcript=" ".join(words[shared:]), turns=tuple(turns[last:]), speaker=turns[last][1])
+    return replace(
+        after,
+        transcript=" ".join(words[shared:]),
+        turns=tuple(turns[last:]),
+        speaker=turns[last][1],
+        time=next((time for start, time in reversed(after.times) if start <= shared), after.time),
+        times=tuple((start - shared, time) for start, time in after.times if start > shared),
+    )
 
 
 def chunk_id_of(stem: str, number: int) -> str:

@@ -24,12 +24,14 @@ COLUMNS = (*CHUNK_COLUMNS, "embedding_model", "embedding_dimension", "vector")
 """`id` is the chunk's id, `chunk_id` its number within the episode, `vector` a fixed-size list of float32."""
 WINDOW_COLUMNS = ("turns", "embedded")
 """Only in a table with windows: `Chunk.turns` as JSON, `Chunk.embedded`. In the database it also has a list `speakers`."""
+TIME_COLUMNS = ("times", "last_time")
+"""Only in a table with windows: `Chunk.times` as JSON, `Chunk.last_time`. Memories of earlier versions lack them."""
 SENTENCES = "sentence_vectors"
 """Only in a table with windows: `sentence_vectors.packed` of `Chunk.embedded_sentences`. Memories of earlier versions lack it."""
 
 
 _PRECISION = b"midthought.embedding_precision"
-_TEXT_COLUMNS = ("id", "episode", "speaker", "transcript", "time", "embedding_model", *WINDOW_COLUMNS)
+_TEXT_COLUMNS = ("id", "episode", "speaker", "transcript", "time", "embedding_model", *WINDOW_COLUMNS, *TIME_COLUMNS)
 _KINDS = {
     **dict.fromkeys(_TEXT_COLUMNS, r"(dictionary<values=)?(large_)?string.*"),
     **dict.fromkeys(("chunk_id", "embedding_dimension"), r"u?int\d+"),
@@ -81,6 +83,8 @@ def rows_of(
             "turns": pa.array([json.dumps(chunk.turns, ensure_ascii=False) for chunk in chunks], pa.string()),
             "embedded": pa.array([chunk.embedded for chunk in chunks], pa.string()),
             "speakers": pa.array([list(chunk.speakers) for chunk in chunks], pa.list_(pa.string())),
+            "times": pa.array([json.dumps(chunk.times) for chunk in chunks], pa.string()),
+            "last_time": pa.array([chunk.last_time for chunk in chunks], pa.string()),
         }
     if sentences is not None:
         columns[SENTENCES] = pa.array(sentences, pa.large_binary())
@@ -106,26 +110,28 @@ def chunks_of(rows: pa.Table) -> list[Chunk]:
     chunks = []
     for row in zip(*(rows.column(name).to_pylist() for name in names), strict=True):
         chunk_id, episode, speaker, transcript, time, number, *window = row
-        turns, embedded = (turns_of_json(window[0]), window[1]) if window else ((), "")
+        turns, embedded = (places_of_json(window[0]), window[1]) if window else ((), "")
+        times = places_of_json(window[2]) if len(window) > 2 else ()
         stem = chunk_id.removesuffix(f"_{number}")
-        chunks.append(Chunk(chunk_id, episode, stem, speaker, transcript, time, number, turns, embedded))
+        chunks.append(Chunk(chunk_id, episode, stem, speaker, transcript, time, number, turns, embedded, times))
     return chunks
 
 
 def chunk_columns(names: Collection[str]) -> tuple[str, ...]:
     """Returns which of a table's columns `chunks_of` reads: memories without windows have fewer."""
-    return (*CHUNK_COLUMNS, *(WINDOW_COLUMNS if set(WINDOW_COLUMNS) <= set(names) else ()))
+    windows = WINDOW_COLUMNS if {*WINDOW_COLUMNS} <= {*names} else ()
+    return (*CHUNK_COLUMNS, *windows, *(["times"] if windows and "times" in names else []))
 
 
-def turns_of_json(text: str) -> tuple[tuple[int, str], ...]:
-    """Returns `Chunk.turns` from the column `turns`. Raises `MemoryStoreError` if it holds anything else."""
+def places_of_json(text: str) -> tuple[tuple[int, str], ...]:
+    """Returns `Chunk.turns` or `Chunk.times` from their columns. Raises `MemoryStoreError` if they hold anything else."""
     try:
-        turns = tuple((start, speaker) for start, speaker in json.loads(text))
+        places = tuple((start, said) for start, said in json.loads(text))
     except (ValueError, TypeError, RecursionError):
-        turns = ((0, None),)
-    if not all(type(start) is int and isinstance(speaker, str) for start, speaker in turns):
+        places = ((0, None),)
+    if not all(type(start) is int and isinstance(said, str) for start, said in places):
         raise MemoryStoreError(f"a row has the turns {text!r:.80}, which no build writes; build the memory again")
-    return turns
+    return places
 
 
 def vectors_of(rows: pa.Table) -> np.ndarray:

@@ -18,7 +18,7 @@ from midthought.errors import SettingsError, near_names
 from midthought.memory import sentence_vectors
 from midthought.memory.duplicates import WordRun, is_repeated, word_runs
 from midthought.memory.formats.scripts import UNSPACED_LETTER
-from midthought.memory.rows import SENTENCES, require_values, sentences_of_rows, turns_of_json
+from midthought.memory.rows import SENTENCES, places_of_json, require_values, sentences_of_rows
 from midthought.memory.sql_conditions import has_any, is_among, quoted
 from midthought.memory.turns import clock_time
 
@@ -60,9 +60,12 @@ class Hit:
     score: float
     turns: tuple[tuple[int, str], ...] = ()
     """As in `Chunk`: the positions at which the speakers of a window begin."""
+    times: tuple[tuple[int, str], ...] = ()
+    """As in `Chunk`: the positions at which the times of a window begin."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "turns", tuple((int(start), str(speaker)) for start, speaker in self.turns))
+        for name in ("turns", "times"):
+            object.__setattr__(self, name, tuple((int(start), str(text)) for start, text in getattr(self, name)))
 
 
 def check_search(k: int, mode: str) -> None:
@@ -95,10 +98,10 @@ def find_each(
     windows, whose many words hide a short quote within a question.
     """
     table, is_large, has_windows = opened.table, opened.is_large, opened.has_windows
-    limit, where = max(2 * k, _MIN_CANDIDATES), filters.to_sql(has_windows)
+    limit, where = max(2 * k, _MIN_CANDIDATES), filters.to_sql(has_windows, opened.has_times)
     if has_windows:
         limit *= 2  # neighbouring windows repeat each other
-    columns = [*_HIT_COLUMNS, *(["turns"] if has_windows else [])]
+    columns = [*_HIT_COLUMNS, *(["turns"] if has_windows else []), *(["times"] if opened.has_times else [])]
     meaning_columns = [*columns, *([SENTENCES] if opened.has_sentences else [])]
     num_together = 1 if is_large else _MAX_TOGETHER
     num_read = k if is_large and mode == "vector" and not has_windows else limit
@@ -277,8 +280,11 @@ def _hits_of(rows: Any, scores: Sequence[float]) -> list[Hit]:
     """Returns hits with these scores, best first."""
     require_values(rows, _HIT_COLUMNS)
     columns = (rows[name].to_pylist() for name in _HIT_COLUMNS)
-    turns = map(turns_of_json, rows["turns"].to_pylist()) if "turns" in rows.schema.names else [()] * len(scores)
-    return _in_order(Hit(*each) for each in zip(*columns, scores, turns, strict=True))
+    places = (
+        map(places_of_json, rows[name].to_pylist()) if name in rows.schema.names else [()] * len(scores)
+        for name in ("turns", "times")
+    )
+    return _in_order(Hit(*each) for each in zip(*columns, scores, *places, strict=True))
 
 
 def _in_order(hits: Iterable[Hit]) -> list[Hit]:
@@ -302,9 +308,9 @@ class Filters:
     episodes: tuple[str, ...] = ()
     speakers: tuple[str, ...] = ()
     after: str | None = None
-    """`HH:MM:SS`: only chunks whose time is at or after it."""
+    """`HH:MM:SS`: only chunks with a sentence whose time is at or after it."""
     before: str | None = None
-    """`HH:MM:SS`: only chunks whose time is before it."""
+    """`HH:MM:SS`: only chunks with a sentence whose time is before it."""
 
     @classmethod
     def of(
@@ -321,13 +327,13 @@ class Filters:
         times = (time and clock_time(time) for time in (after, before))
         return cls(tuple(dict.fromkeys(episodes)), tuple(dict.fromkeys(speakers)), *times)
 
-    def to_sql(self, has_windows: bool = False) -> str | None:
+    def to_sql(self, has_windows: bool = False, has_times: bool = False) -> str | None:
         """Returns the SQL condition for LanceDB, None if all chunks match. A window matches if one of its speakers does."""
         parts = [is_among("episode", self.episodes)] if self.episodes else []
         if self.speakers:
             parts.append(
                 (has_any if has_windows else is_among)("speakers" if has_windows else "speaker", self.speakers)
             )
-        parts += [f"time >= {quoted(self.after)}"] if self.after else []
+        parts += [f"{'last_time' if has_times else 'time'} >= {quoted(self.after)}"] if self.after else []
         parts += [f"time < {quoted(self.before)}"] if self.before else []
         return " AND ".join(parts) or None

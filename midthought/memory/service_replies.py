@@ -35,17 +35,21 @@ def read_count(value: Any, least: int = 0) -> int:
 
 
 def _texts(row: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Returns these texts and the turns of a row, each text on one line; identifiers as they are stored, which is UTF-8.
-    Raises ValueError for values of other types."""
+    """Returns these texts, the turns and the times of a row, each text on one line; identifiers as they are stored, which is
+    UTF-8. Raises ValueError for values of other types."""
     texts = {name: row[name] for name in names}
     if not all(isinstance(text, str) and len(text) <= _MAX_TEXT_CHARS for text in texts.values()):
         raise ValueError("no text")
     texts = {name: _utf8(text) if name in _IDENTIFIERS else _plain_line(text) for name, text in texts.items()}
-    turns = row.get("turns") or ()
-    starts = [read_count(start) for start, speaker in turns]
-    if starts != sorted(starts) or starts[-1:] > [len(texts["transcript"].split())]:
+    num_words = len(texts["transcript"].split())
+    return texts | {name: _places(row.get(name) or (), num_words) for name in ("turns", "times")}
+
+
+def _places(rows: Any, num_words: int) -> list[tuple[int, str]]:
+    starts = [read_count(start) for start, _ in rows]
+    if starts != sorted(starts) or starts[-1:] > [num_words]:
         raise ValueError("no turns")
-    return texts | {"turns": [(start, _plain_line(str(speaker))) for start, speaker in turns]}
+    return [(start, _plain_line(str(text))) for start, text in rows]
 
 
 def _rows(rows: Any, most: int) -> list[Any]:

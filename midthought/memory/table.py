@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from midthought.errors import MemoryStoreError, MidthoughtError
 from midthought.memory.indices import are_behind, index_table, is_indexed, is_wholly_indexed, vector_indices
 from midthought.memory.lance_files import noted_version, require_noted, require_readable_files
-from midthought.memory.rows import SENTENCES, precision_of, require_columns, require_values
+from midthought.memory.rows import SENTENCES, TIME_COLUMNS, precision_of, require_columns, require_values
 from midthought.memory.sql_conditions import is_among, quoted
 from midthought.memory.write_lock import only_writer
 from midthought.precision import Precision
@@ -50,6 +50,8 @@ class TableSnapshot:
     """Whether there are columns for windows."""
     has_sentences: bool = False
     """Whether the sentences of windows have vectors."""
+    has_times: bool = False
+    """Whether the sentences of windows have times."""
 
     def warn_if_old(self, uri: str) -> None:
         """Logs, once for each memory, that windows have no vectors of sentences, and the remedy."""
@@ -131,7 +133,10 @@ class TableLocation:
             raise MemoryStoreError(f"{where}: its vectors have {size} dimensions, not {embedding[1]}; build it again")
         is_large, names = bool(vector_indices(table)), table.schema.names
         has_windows, has_sentences = "speakers" in names, SENTENCES in names
-        return TableSnapshot(table, embedding, is_indexed(table), is_large, precision, has_windows, has_sentences)
+        has_times = {*TIME_COLUMNS} <= {*names}
+        return TableSnapshot(
+            table, embedding, is_indexed(table), is_large, precision, has_windows, has_sentences, has_times
+        )
 
     def is_newest(self, opened: TableSnapshot) -> bool:
         """Whether no complete version was written since. Raises MemoryStoreError if the table was deleted.

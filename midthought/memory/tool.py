@@ -169,9 +169,12 @@ def _with_id(chunk: Hit | Chunk) -> str:
 
 def format_chunk(chunk: Hit | Chunk) -> str:
     """`speaker: Ines Marlowe; episode: The Tide Clock; 00:01:37: So we have ...`. In a window of several turns every turn
-    begins with its speaker: `episode: The Tide Clock; 00:01:37: Ines Marlowe: So we have ... Odile: Yes.`"""
+    begins with its speaker, and with its time if that is known: `episode: The Tide Clock; 00:01:37: Ines Marlowe: So we have ...
+    Odile (00:01:52): Yes.`"""
     speaker = "" if len(chunk.turns) > 1 else f"speaker: {chunk.speaker}; "
-    return f"{speaker}episode: {chunk.episode}; {chunk.time}: {with_speakers(chunk.transcript, chunk.turns)}"
+    return (
+        f"{speaker}episode: {chunk.episode}; {chunk.time}: {with_speakers(chunk.transcript, chunk.turns, chunk.times)}"
+    )
 
 
 class MemoryOpenTool(Tool):

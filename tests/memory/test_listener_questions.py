@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -29,6 +30,7 @@ from midthought.memory.rule_questions.unanswerable import unanswerable_drafts
 from midthought.memory.rule_questions.vocabulary import Vocabulary
 from midthought.memory.rule_questions.wordings import FRAMES
 from midthought.memory.splitting import Chunking
+from midthought.memory.tool import format_chunk
 from midthought.memory.transcripts import read_transcripts
 from midthought.types import Task
 
@@ -107,7 +109,7 @@ def test_what_needs_the_sentences_around_it_or_is_no_whole_sentence_is_not_asked
     ],
 )
 def test_a_stated_number_or_year_is_asked_for(vocabulary, said, question, answer):
-    statement = Statement("e", "E", "Ann", said, said, Sentence(said, ("e_0",), "00:00:00"), 20.0)
+    statement = Statement("e", "E", "Ann", said, said, Sentence(said, ("e_0",), "00:00:00", "00:00:00"), 20.0)
     asked = {gap.question("Ann", FRAMES[0]): gap.answer for gap in gaps_of(statement, vocabulary)}
     assert asked.get(question) == answer
 
@@ -151,7 +153,7 @@ def test_numbers_are_looked_for_in_clauses_outside_quotations(said, clauses):
     ],
 )
 def test_a_number_is_left_out_of_a_sentence(vocabulary, said, clause, wh):
-    statement = Statement("e", "E", "Ann", said, said, Sentence(said, ("e_0",), "00:00:00"), 20.0)
+    statement = Statement("e", "E", "Ann", said, said, Sentence(said, ("e_0",), "00:00:00", "00:00:00"), 20.0)
     found = {gap.clause: gap.wh for gap in blank_of(statement, vocabulary) if gap.kind == "number"}
     assert found.get(clause) == wh and (clause or not found)
 
@@ -224,6 +226,34 @@ def test_overlapping_chunks_and_windows_of_several_speakers_give_the_same_senten
         for chunking in (18, Chunking("sentences", 3, 1), Chunking("windows"))
     )
     assert by_turns == by_sentences == by_windows
+
+
+def test_the_times_of_sentences_in_windows_are_those_of_the_transcript():
+    [transcript] = read_transcripts(SAMPLE).require_all()[:1]
+    windows = chunk_all([transcript], Chunking("windows"))
+    sentences = [sentence for turn in spoken_turns(windows) for sentence in turn.sentences]
+    by_turn = {
+        sentence.text: turn.time
+        for turn in transcript.turns
+        for sentence in spoken_turns(chunk_all([replace(transcript, turns=(turn,))]))[0].sentences
+        if len(sentence.text) > 30 and turn.time and not turn.marks
+    }
+    shown = [each for each in sentences if each.text in by_turn]
+    assert len(shown) > 50 and len({each.time for each in shown}) >= 8
+    assert {each.text: each.time for each in shown} == {each.text: by_turn[each.text] for each in shown}
+
+
+@pytest.mark.parametrize("chunking", [Chunking("windows"), Chunking("turns")], ids=["windows", "turns"])
+def test_the_answer_to_when_is_displayed_before_the_words(chunking):
+    transcripts = read_transcripts(SAMPLE).require_all()
+    chunks = {chunk.chunk_id: chunk for chunk in chunk_all(transcripts, chunking)}
+    asked = [
+        task for task in listener_questions(list(chunks.values()), 60, kinds=["when"]) if task.labels["form"] == "time"
+    ]
+    assert len(asked) > 20
+    for task in asked:
+        displayed = format_chunk(chunks[task.evidence[0]])
+        assert re.search(rf"\b{task.answer}\b", displayed), (task.prompt, displayed)
 
 
 def test_the_evidence_of_a_sentence_in_windows_is_one_that_displays_all_of_it():

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,16 @@ import pytest
 
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
+import lancedb
+from lancedb.index import FTS
+from serving import served
+
 from midthought.errors import SettingsError
 from midthought.memory.build import embed_chunks
 from midthought.memory.chunks import Chunk, chunk_transcript, read_chunks, write_chunks
-from midthought.memory.rows import read_rows, write_rows
+from midthought.memory.indices import WORD_INDEX
+from midthought.memory.remote import RemoteMemory
+from midthought.memory.rows import TIME_COLUMNS, read_rows, write_rows
 from midthought.memory.service.browse import FacetCounts
 from midthought.memory.splitting import Chunking, num_tokens
 from midthought.memory.store import MemoryStore
@@ -193,6 +200,58 @@ def test_a_time_filter_keeps_the_chunks_of_that_part_of_an_episode(tmp_path, new
     assert len(store.search("words", 5, after="00:00:10")) == 3
     with pytest.raises(SettingsError, match="not a time; write HH:MM:SS"):
         store.search("words", after="later")
+
+
+@pytest.fixture
+def timed_windows():
+    """Every turn and every third sentence of the second turn has a time."""
+    marks = tuple((number * 15, f"00:{number + 1:02}:30") for number in range(3, 14, 3))
+    return chunk_transcript(
+        talk(
+            Turn("Ann", "The tide clock has one copper hand.", "00:00:05"),
+            Turn("Bob", said(1, 15), "00:01:20", marks),
+            Turn("Ann", "Nobody asked about the mitten.", "00:20:00"),
+        ),
+        Chunking("windows"),
+    )
+
+
+def test_a_window_displays_the_times_of_its_turns(timed_windows):
+    first, last = timed_windows[0], timed_windows[-1]
+    assert first.time == "00:00:05" and first.times[0] == (7, "00:01:20") and first.times[1][1] == "00:04:30"
+    assert "; 00:00:05: Ann: The tide clock has one copper hand. Bob (00:01:20): On day 1" in format_chunk(first)
+    assert "Ann (00:20:00): Nobody asked" in format_chunk(last) and last.last_time == "00:20:00"
+
+
+@pytest.mark.parametrize("is_service", [False, True], ids=["opened", "over a service"])
+def test_a_time_filter_finds_what_is_said_then_in_a_window_that_begins_before(
+    tmp_path, new_embedder, timed_windows, is_service
+):
+    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
+    store.build(timed_windows)
+    assert store.chunks() == timed_windows
+    with served(store.uri, new_embedder()) if is_service else nullcontext() as service:
+        memory = RemoteMemory(service.url) if service else store
+        for mode in ("full_text", "vector", "hybrid"):
+            [hit] = memory.search("mitten", 1, mode, after="00:19:00")
+            assert hit.time < "00:19:00" and hit.times[-1] == (hit.turns[-1][0], "00:20:00")
+            assert not memory.search("mitten", 1, mode, after="00:20:01")
+            assert not memory.search("mitten", 1, mode, before="00:00:05")
+
+
+def test_a_memory_without_the_times_of_sentences_is_searched_and_gets_them_by_a_build(
+    tmp_path, new_embedder, timed_windows
+):
+    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
+    store.build(timed_windows)
+    rows = lancedb.connect(store.uri).open_table(store.table).to_arrow().drop_columns([*TIME_COLUMNS])
+    old = lancedb.connect(tmp_path / "old").create_table(store.table, rows)
+    old.create_index("transcript", config=FTS(**WORD_INDEX))
+    store = MemoryStore.open(tmp_path / "old", embedder=new_embedder())
+    [hit] = store.search("mitten", 1)
+    assert hit.times == () and not store.search("mitten", 1, after="00:20:00")
+    assert store.build(timed_windows).num_embedded == 0
+    assert store.chunks() == timed_windows and store.search("mitten", 1, after="00:20:00")
 
 
 def test_the_tool_searches_within_what_the_call_names(window_store):

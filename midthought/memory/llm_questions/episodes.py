@@ -287,7 +287,7 @@ def _without_repeats(episodes: list[EpisodeQuestions]) -> list[EpisodeQuestions]
 
 def _numbered(number: int, chunk: Chunk, with_episode: bool) -> str:
     where = f"{chunk.episode}, {chunk.time}" if with_episode else chunk.time
-    return f"{number}. {chunk.speaker} ({where}): {with_speakers(chunk.transcript, chunk.turns)}"
+    return f"{number}. {chunk.speaker} ({where}): {with_speakers(chunk.transcript, chunk.turns, chunk.times)}"
 
 
 def _windows(chunks: Sequence[Chunk], max_letters: int) -> list[list[Chunk]]:

@@ -50,9 +50,8 @@ def when_drafts(asked: Listener) -> Iterator[Draft]:
             yield draft_of_gap(asked, gap)
     for each in asked.statements:
         time = each.sentence.time
-        if time == UNKNOWN_TIME or any(
-            place.stem == each.stem for place in asked.index.similar(each.text, each.sentence)
-        ):
+        is_displayed = time == each.sentence.displayed_time != UNKNOWN_TIME
+        if not is_displayed or any(place.stem == each.stem for place in asked.index.similar(each.text, each.sentence)):
             continue
         question = asked.choose(wordings.WHEN, episode=each.episode, who=each.speaker, said=each.reported)
         short = time.removeprefix("00:")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,9 @@ class Sentence:
     chunk_ids: tuple[str, ...]
     """The chunks that hold it, in order."""
     time: str
-    """`HH:MM:SS` of its first chunk; `00:00:00` if the source has no times."""
+    """`HH:MM:SS` of the last timestamp at or before its first word that the chunks tell; `00:00:00` if the source has none."""
+    displayed_time: str
+    """The time that a search result shows before it: of its turn, or of its chunk if that starts within the turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,10 @@ def _turn(chunks: list[Chunk], min_overlap: int) -> SpokenTurn:
     def held_by(start: int, end: int) -> list[Chunk]:
         return list({chunk.chunk_id: chunk for chunk in holders[start:end]}.values())
 
-    return _spoken(chunks[0], chunks[0].speaker, words, (0, len(words)), held_by)
+    def times_at(start: int, first: int, held: Chunk) -> tuple[str, str]:
+        return held.time, held.time
+
+    return _spoken(chunks[0], chunks[0].speaker, words, (0, len(words)), held_by, times_at)
 
 
 def _turns_of_windows(windows: list[Chunk]) -> list[SpokenTurn]:
@@ -95,10 +101,15 @@ def _turns_of_windows(windows: list[Chunk]) -> list[SpokenTurn]:
     words: list[str] = []
     speakers: list[str] = []
     spans: list[tuple[int, int, Chunk]] = []
+    starts: dict[str, int] = {}
+    times: dict[int, str] = {}
     for window in windows:
         own = words_of(window.transcript)
         shared = _overlap(words, own, 1)
-        spans.append((len(words) - shared, len(words) - shared + len(own), window))
+        start = starts[window.chunk_id] = len(words) - shared
+        spans.append((start, start + len(own), window))
+        places = _places_of_words(own)
+        times |= {start: window.time} | {start + places[number]: time for number, time in window.times}
         words += own[shared:]
         speakers += _speakers_of(window, own)[shared:]
 
@@ -107,19 +118,32 @@ def _turns_of_windows(windows: list[Chunk]) -> list[SpokenTurn]:
         nearest = min(whole, key=lambda span: abs(span[0] + span[1] - start - end), default=None)
         return [nearest[2]] if nearest else [span[2] for span in spans if span[0] < end and start < span[1]]
 
+    timed = sorted(times)
+
+    def time_at(place: int) -> str:
+        return times[timed[bisect_right(timed, place) - 1]]
+
+    def times_at(start: int, first: int, held: Chunk) -> tuple[str, str]:
+        return time_at(start), time_at(max(first, starts[held.chunk_id]))
+
     ends = [place for place in range(1, len(words)) if speakers[place] != speakers[place - 1]] + [len(words)]
     between = zip([0, *ends], ends, strict=False)
-    return [_spoken(windows[0], speakers[start], words, (start, end), held_by) for start, end in between]
+    return [_spoken(windows[0], speakers[start], words, (start, end), held_by, times_at) for start, end in between]
+
+
+def _places_of_words(words: list[str]) -> list[int]:
+    """Returns the index of the first of these words after each number of words between blanks, which `Chunk.turns` counts."""
+    return [0, *(place for place, word in enumerate(words, 1) if word.endswith(" "))]
 
 
 def _speakers_of(window: Chunk, words: list[str]) -> list[str]:
-    """Returns the speaker of each of the window's words. `Chunk.turns` counts words between blanks."""
-    starts = dict(window.turns)
-    speakers, speaker, num_before = list[str](), window.speaker, 0
-    for word in words:
-        speaker = starts.pop(num_before, speaker)
+    """Returns the speaker of each of the window's words."""
+    places = _places_of_words(words)
+    starts = {places[number]: speaker for number, speaker in window.turns}
+    speakers, speaker = list[str](), window.speaker
+    for place in range(len(words)):
+        speaker = starts.get(place, speaker)
         speakers.append(speaker)
-        num_before += word.endswith(" ")
     return speakers
 
 
@@ -129,13 +153,16 @@ def _spoken(
     words: list[str],
     span: tuple[int, int],
     held_by: Callable[[int, int], list[Chunk]],
+    times_at: Callable[[int, int, Chunk], tuple[str, str]],
 ) -> SpokenTurn:
+    """`times_at(start, start of the turn, its first chunk)`: both times of a sentence."""
     sentences = []
     start = span[0]
     for end in sentence_ends([word.strip() for word in words[slice(*span)]]):
         chunks = held_by(start, span[0] + end)
         text = "".join(words[start : span[0] + end]).strip()
-        sentences.append(Sentence(text, tuple(chunk.chunk_id for chunk in chunks), chunks[0].time))
+        times = times_at(start, span[0], chunks[0])
+        sentences.append(Sentence(text, tuple(chunk.chunk_id for chunk in chunks), *times))
         start = span[0] + end
     return SpokenTurn(first.stem, first.episode, speaker, tuple(sentences))
 
