@@ -8,7 +8,7 @@ from typing import Any
 WORD_INDEX: dict[str, Any] = {
     "with_position": True, "stem": False, "remove_stop_words": False, "ascii_folding": True, "lower_case": True,
 }  # fmt: skip
-_SCRIPTS = {"base_tokenizer": "icu/split"}
+_SCRIPTS: dict[str, Any] = {"base_tokenizer": "icu/split"}
 """Words of scripts without blanks by ICU's dictionaries; all others as LanceDB's default finds them. Indices of earlier versions
 lack it."""
 MIN_ROWS_FOR_VECTOR_INDEX = 20_000  # with fewer rows every vector is compared

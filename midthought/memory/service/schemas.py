@@ -56,9 +56,9 @@ class _Choice(_Given):
     speakers: list[Name] = Field(default_factory=list, max_length=MAX_NAMES)
     """Only these speakers; empty: all. A window matches if one of its speakers does."""
     after: Clock | None = None
-    """`HH:MM:SS`: only chunks whose time in the episode is at or after it."""
+    """`HH:MM:SS`: only chunks with a sentence at or after it in the episode."""
     before: Clock | None = None
-    """`HH:MM:SS`: only chunks whose time in the episode is before it."""
+    """`HH:MM:SS`: only chunks with a sentence before it in the episode."""
 
     def filters(self) -> Filters:
         """Returns the filters of the search."""
