@@ -125,7 +125,9 @@ def search(
     path: MemoryPath = "memory",
     k: Annotated[int, typer.Option(help="Number of results.")] = 3,
     mode: Annotated[str, typer.Option(help="hybrid, vector or full_text.")] = "hybrid",
-    episode: Annotated[list[str] | None, typer.Option(help="Only this episode; may be repeated.")] = None,
+    episode: Annotated[
+        list[str] | None, typer.Option(help="Only the episode with this title; may be repeated.")
+    ] = None,
     speaker: Annotated[list[str] | None, typer.Option(help="Only this speaker; may be repeated.")] = None,
     after: Annotated[str | None, typer.Option(help="Only what is said at or after HH:MM:SS of an episode.")] = None,
     before: Annotated[str | None, typer.Option(help="Only what is said before HH:MM:SS of an episode.")] = None,
@@ -133,11 +135,16 @@ def search(
 ) -> None:
     """Search a memory, local or served (--path http://HOST:PORT), as the tool does."""
     from midthought.memory.connect import open_memory
-    from midthought.memory.tool import format_hits
+    from midthought.memory.filter_names import require_known
+    from midthought.memory.store import MemoryStore
+    from midthought.memory.tool import NOTHING_WITH_FILTERS, format_hits
 
     filters: Any = {"episodes": episode or (), "speakers": speaker or (), "after": after, "before": before}
     memory = open_memory(path, token_env=token_env)
-    tell(format_hits(memory.search(query, k, mode, **filters)))  # type: ignore[arg-type]
+    if isinstance(memory, MemoryStore):
+        require_known(memory, episode or (), speaker or ())
+    hits = memory.search(query, k, mode, **filters)  # type: ignore[arg-type]
+    tell(format_hits(hits) if hits or not any(filters.values()) else NOTHING_WITH_FILTERS)
 
 
 @app.command(name="eval")

@@ -195,6 +195,16 @@ def stems_in(table: Any) -> frozenset[str]:
     return frozenset(chunk_id.removesuffix("_0") for chunk_id in ids)
 
 
+def names_in(table: Any) -> tuple[set[str], set[str]]:
+    """Returns the titles of all episodes, and all speakers."""
+    speaker, found = "speakers" if "speakers" in table.schema.names else "speaker", (set[str](), set[str]())
+    for batch in table.search().select(["episode", speaker]).to_batches(batch_size=_ROWS_PER_BATCH):
+        found[0].update(batch.column("episode").unique().to_pylist())
+        column = batch.column(speaker)
+        found[1].update((column.flatten() if speaker == "speakers" else column).unique().to_pylist())
+    return found
+
+
 def transcripts_in(table: Any, stems: Collection[str]) -> list[Chunk]:
     """Returns the chunks of these transcripts in the table."""
     ordered, found = sorted(stems), list[Chunk]()

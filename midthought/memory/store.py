@@ -24,6 +24,7 @@ from midthought.memory.changes import (
     all_chunks,
     by_id,
     chunk_order,
+    names_in,
     stems_in,
     transcripts_in,
     words_by_stem,
@@ -338,6 +339,11 @@ class MemoryStore:
     def stems(self) -> frozenset[str]:
         """Returns the names of all transcripts."""
         return self._read(lambda opened: stems_in(opened.table))
+
+    @in_one_sentence
+    def names(self) -> tuple[set[str], set[str]]:
+        """Returns the titles of all episodes, and all speakers."""
+        return self._read(lambda opened: names_in(opened.table))
 
     @in_one_sentence
     def words_of(self, stems: Collection[str]) -> dict[str, str]:

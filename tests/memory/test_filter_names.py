@@ -1,0 +1,50 @@
+"""`midthought memory search` names an unknown episode or speaker with similar ones; the tool's reply stays short."""
+
+import pytest
+
+pytest.importorskip("lancedb", reason="the memory extra is not installed")
+
+from midthought.memory.chunks import Chunk
+from midthought.memory.tool import NOTHING_WITH_FILTERS, MemoryRetrievalTool
+
+
+@pytest.fixture
+def search(store, monkeypatch, command, embedder):
+    monkeypatch.setattr("midthought.memory.connect.load_embedder", lambda *_, **__: embedder)
+    return lambda *words: command("memory", "search", "copper hand", "--path", store.uri, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--speaker", "Nobody"), "no speaker has the name 'Nobody'. The memory has 3 names: 'Ann', 'Bob', 'Zoë'"),
+        (("--speaker", "ann"), "no speaker has the name 'ann'. Did you mean 'Ann'?"),
+        (("--speaker", "Bob", "--speaker", "Zoe"), "no speaker has the name 'Zoe'. Did you mean 'Zoë'?"),
+        (("--episode", "tide"), "no episode has the title 'tide'. Did you mean 'The Tide Clock'?"),
+        (("--episode", "Tied Clock"), "no episode has the title 'Tied Clock'. Did you mean 'The Tide Clock'?"),
+        (("--episode", "x"), "no episode has the title 'x'. The memory has 1 titles: 'The Tide Clock'"),
+    ],
+)
+def test_an_unknown_name_is_named_with_similar_ones(search, words, expected):
+    code, said = search(*words)
+    assert code == 2 and expected in said.err and said.out == ""
+
+
+def test_known_names_without_a_result_are_no_error(search):
+    code, said = search("--speaker", "Ann", "--after", "01:00:00")
+    assert code == 0 and said.out.strip() == NOTHING_WITH_FILTERS
+    assert "copper hand" in search("--speaker", "Ann", "--episode", "The Tide Clock")[1].out
+
+
+def test_the_speakers_of_windows_are_known(store, search):
+    store.add(
+        [Chunk("mill_0", "Mill", "mill", "Cy, Dee", "Yes. No.", "00:00:00", 0, ((0, "Cy"), (1, "Dee")), "Mill. Yes.")]
+    )
+    assert search("--speaker", "Dee")[0] == 0
+    code, said = search("--speaker", "Cy, Dee")
+    assert code == 2 and "no speaker has the name 'Cy, Dee'" in said.err
+
+
+def test_the_tool_says_that_names_must_be_exact(store):
+    tool = MemoryRetrievalTool(store, has_filters=True)
+    assert tool.execute(query="copper hand", speaker="Nobody").text == NOTHING_WITH_FILTERS
