@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,14 +13,14 @@ import regex
 from midthought.memory.formats.columns import are_labels
 from midthought.memory.formats.layouts import speakers_of
 from midthought.memory.formats.line_candidates import Layout, Row, share_in_order
-from midthought.memory.formats.line_heads import Head, name_alone
+from midthought.memory.formats.line_heads import Head, is_exclamation, name_alone
 from midthought.memory.formats.plain_text import read_plain_text
 from midthought.memory.formats.reading import Reading, Skipped, head_of, name_of
 from midthought.memory.formats.registry import transcript_format
-from midthought.memory.formats.scripts import word_count
+from midthought.memory.formats.scripts import is_role, word_count
 from midthought.memory.formats.speech_signs import with_lost_words
 from midthought.memory.markup import unescape
-from midthought.memory.turns import CLOCK_PATTERN, UNKNOWN_SPEAKER, Segment, clock_time
+from midthought.memory.turns import CLOCK, CLOCK_PATTERN, UNKNOWN_SPEAKER, Segment, clock_time
 
 _CUE_TIME = re.compile(
     rf"^[^\S\n]{{0,9}}(?:{CLOCK_PATTERN}|(?P<seconds>\d{{1,6}}[.,]\d{{1,3}}))[^\S\n]{{0,9}}(?:-->[^\S\n]{{0,9}}|,(?=\d+:))"
@@ -28,11 +29,17 @@ _CUE_TIME = re.compile(
 )
 """A line that starts a cue."""
 
+_DAMAGED_TIME = re.compile(
+    rf"^[^\S\n]{{0,9}}({CLOCK})[^\S\n]{{0,9}}(?:[-–—=]{{1,3}}[^\S\n]{{0,3}}>?|>|→)[^\S\n]{{0,9}}(?:{CLOCK})?[^\S\n]{{0,9}}$",
+    re.MULTILINE,
+)
+"""A line that starts a cue, with an arrow that was changed, such as `00:01.000 -- > 00:02.000`, and perhaps without the end."""
+
 _SUFFIXES = (".srt", ".sbv", ".sub", ".vtt")
 _REMEDY = "give it cues with '{} --> {}' and words"
 _VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s+(?P<name>[^<>]*)>")
 _TAG = re.compile(r"</?(?:b|c|font|i|lang|rt|ruby|u)(?:[.\s][^<>]*)?>|</v>|<\d[\d:.]*>|\{\\[^{}]*\}", re.IGNORECASE)
-_SETTINGS = re.compile(r"\s+[A-Za-z]\w{0,20}:\S*")
+_SETTINGS = re.compile(r"\s+(?:align|line|position|region|size|vertical|[A-Z]\d?):\S*")
 _FILE_FIELD = re.compile(r"(Kind|Language|Title|Region):\s*(.*)|\[(?!\d)([A-Z][A-Z0-9 ]{1,20})\]([^\[\]]*|.*,\[.*)")
 """A field of VTT, or of SubViewer: `[TITLE]The bell`."""
 _DASH = re.compile(r"^\s*(?P<change>>>+|[-–—])\s+")
@@ -82,6 +89,9 @@ def _has_cues(text: str, suffix: str) -> bool:
 def read_captions(text: str) -> Reading:
     """Ignores notes, styles, numbers and headers between cues. Lines repeated by roll-up captions are read once."""
     cues, lines = _cues(text)
+    if not cues and (damaged := _DAMAGED_TIME.search(text)):
+        reading = read_captions(_DAMAGED_TIME.sub(r"\1 --> \1", text))
+        return reading.doubted(f"the times of its cues are damaged, such as {damaged[0].strip()!r}", 0.05)
     if not cues:
         numberless = (line for line in text.split("\n") if not _CUE_NUMBER.fullmatch(line))
         return read_plain_text("\n".join(numberless)).doubted(
@@ -152,14 +162,23 @@ def _rows(cues: Sequence[Cue]) -> list[Row]:
 
 def _names_alone(cues: Sequence[Cue], rows: Sequence[Row]) -> Layout | None:
     """Returns the first lines of cues if nearly all are names on lines of their own, as in exports of meetings."""
+    firsts = {place: row.text for place, row in enumerate(rows) if row.after_blank and len(cues[row.number].lines) > 1}
+    counts = Counter(text for text in firsts.values() if _may_be_label(text))
+    inner = {row.text for place, row in enumerate(rows) if place not in firsts}
     heads = {
         place: Head("name", name, None, "")
-        for place, row in enumerate(rows)
-        if row.after_blank and len(cues[row.number].lines) > 1 and (name := name_alone(row.text))
+        for place, text in firsts.items()
+        if (name := name_alone(text) or (text if counts[text] > 1 and text not in inner else None))
     }
     labels = {name_of(head.name or "") for head in heads.values()}
-    is_layout = len(heads) >= 0.9 * len(cues) and len(labels) < len(heads) and len(labels) <= max(3, len(heads) / 3)
+    are_few = len(labels) < len(heads) and len(labels) <= max(3, len(heads) / 3)
+    is_layout = len(heads) >= 0.9 * len(cues) and (are_few or all(map(is_role, labels)))
     return Layout("name", heads, confidence=0.93) if is_layout else None
+
+
+def _may_be_label(text: str) -> bool:
+    """Whether a line may be a label of any shape, such as a telephone number."""
+    return len(text.split()) <= _MAX_NAME_WORDS and not is_exclamation(text)
 
 
 def _judge_times(layout: Layout, times: Sequence[str]) -> None:
