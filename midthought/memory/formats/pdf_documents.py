@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
+import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, compress
 from typing import Any
 
@@ -51,7 +54,8 @@ _MIN_REPEATED_SHARE = 0.3
 def read_pdf(content: bytes) -> Reading:
     """Reads the lines of all pages, without their numbers. Lines at the edges of many pages, except for their digits, are
     skipped."""
-    pages, title = _pages(content)
+    with _pypdf_messages() as messages:
+        pages, title = _pages(content)
     repeated = _repeated(pages)
     rows: list[Row] = []
     skipped: list[Skipped] = []
@@ -72,7 +76,29 @@ def read_pdf(content: bytes) -> Reading:
         raise ValueError("it has no text, only images; run a text recognition (OCR) on it first")
     reading = read_rows(rows, mark_times)
     header = reading.header + ((("document title", title),) if title else ())
+    if messages and (empty := [number for number, page in enumerate(pages, 1) if not page]):
+        reading = reading.doubted(f"it is damaged, and page {empty[0]} has no text: {messages[0][:60]!r}", 0.3)
     return reading._replace(title=reading.title or title or None, header=header, skipped=(*reading.skipped, *skipped))
+
+
+@contextmanager
+def _pypdf_messages() -> Iterator[list[str]]:
+    """Collects what pypdf logs about damage in this thread, which Python would else print."""
+    messages: list[str] = []
+    thread = threading.get_ident()
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.thread == thread:
+                messages.append(record.getMessage())
+
+    collector = Collector()
+    logger = logging.getLogger("pypdf")
+    logger.addHandler(collector)
+    try:
+        yield messages
+    finally:
+        logger.removeHandler(collector)
 
 
 def _pages(content: bytes) -> tuple[list[list[Row]], str]:
