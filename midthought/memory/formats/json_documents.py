@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from midthought.memory.formats.columns import names_speakers, speaker_key, text_key
 from midthought.memory.formats.entry_doubts import entry_doubts, text_doubts
 from midthought.memory.formats.entry_texts import first_language, names_translation, tidied
+from midthought.memory.formats.json_columns import inner_transcript, is_only_text, with_rows
 from midthought.memory.formats.json_entries import (
     Entry,
     Time,
@@ -32,7 +33,7 @@ from midthought.memory.formats.json_texts import labelled_lines, longest_text, r
 from midthought.memory.formats.line_candidates import share_in_order
 from midthought.memory.formats.reading import Reading, Skipped
 from midthought.memory.formats.registry import transcript_format
-from midthought.memory.formats.scripts import is_unspaced
+from midthought.memory.formats.scripts import is_unspaced, word_count
 from midthought.memory.markup import mark_times
 from midthought.memory.turns import UNKNOWN_SPEAKER, Segment, without_unusable_characters
 
@@ -44,6 +45,8 @@ _FULL_TEXTS = ("text", "transcript", "results")
 _MAX_FIELD_LETTERS = 300
 _MAX_CHANNELS = 8
 _MIN_ENTRIES = 4
+_MIN_INNER_SHARE = 0.5
+"""Of the words of a transcript under a key of its own, that a list without speakers must have to be read instead."""
 
 
 class _Candidate(NamedTuple):
@@ -89,6 +92,7 @@ def read_json(text: str) -> Reading:
 def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
     """Reads a parsed document, as `read_json` does."""
     try:
+        document = with_rows(document)
         candidates = _candidates(document)
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
@@ -98,13 +102,20 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
     best = _best(candidates)
     if best is None:
         folded = folded_keys(document) if isinstance(document, dict) else {}
-        full = text_of(folded)
+        full = text_of(folded) or (inner_transcript(document) or ("", ""))[1]
         doubts = (*doubts, *text_doubts(full, is_named=any(map(folded.get, _FULL_TEXTS)))) if full else doubts
         if not full and isinstance(document, dict) and (key := longest_text(document)):
             full, doubts = document[key], (*doubts, f"the value of {key!r} is taken for the text")
         if not full:
             raise ValueError(_refusal(document))
         return _with_fields(read_text(full), title, header, doubts)
+    num_read = sum(word_count(segment.text) for segment in best.segments)
+    if (
+        best.named < 0.5
+        and (inner := inner_transcript(document))
+        and num_read < _MIN_INNER_SHARE * word_count(inner[1])
+    ):
+        return _with_fields(read_text(inner[1]), title, header, doubts)
     said = [segment.text for segment in best.segments if segment.text]
     is_bare = best.named == best.timed == 0
     joined = "\n\n".join(said)
@@ -117,7 +128,7 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
         doubts = (*doubts, f"the values of {best.inferred!r} are taken for the speakers")
     if best.are_articles:
         doubts = (*doubts, "its entries have titles, as articles have, not turns")
-    if best.text_key and min(best.named, best.timed) < 0.5:
+    if best.text_key and min(best.named, best.timed) < 0.5 and not is_only_text(best.text_key, best.entries):
         doubts = (*doubts, f"the values of {best.text_key!r} are taken for the text")
     doubts = (
         *doubts,
@@ -195,7 +206,7 @@ def _candidates(document: object) -> list[_Candidate]:
         language = first_language(every) if text and names_translation(text) else None
         text = language or text
         is_turn = language or any(speaker_of(entry) or start_of(entry) for entry in every)
-        if text and len(every) >= _MIN_ENTRIES and is_turn:
+        if text and ((len(every) >= _MIN_ENTRIES and is_turn) or is_only_text(text, every)):
             entries = [[{**entry, "text": entry.get(text)} for entry in part] for part in entries]
         are_channels = len(entries) == 2 or "channel" in ".".join(path).lower()
         merged = _merged(entries, are_channels=are_channels)
