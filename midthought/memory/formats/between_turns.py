@@ -22,10 +22,14 @@ _MAX_LOOSE_SHARE = 0.34
 _MIN_TURNS = 6
 _MOST = 0.9
 _MAX_KEY_WORDS = 4
+_MIN_REPEATED = 3
+_MIN_DOCUMENT_LINES = 3
+_NUMBERED_LINE = re.compile(r"\(?\d{1,2}[.)]\s")
+_MOST_REPEATED = 0.8
 _MAX_INNER_SHARE = 0.05
 _NUMBERED_TITLE = re.compile(r"(\w+) \d{1,3}\s?[:.–—-] ")
 _PUBLISHER = re.compile(
-    r"(?i)©|\bcopyright\b|all rights reserved|https?://|\bwww\.|\btranscri(?:pt|bed)|^\S+\.[a-z]{2,9}\S{0,60}$"
+    r"(?i)©|\bcopyright\b|all rights reserved|\blicen[cs]ed under\b|https?://|\bwww\.|\btranscri(?:pt|bed)|^\S+\.[a-z]{2,9}\S{0,60}$"
 )
 """Signs of lines that a publisher adds."""
 _RIGHTS = re.compile(r"(?i)©|all rights reserved|^https?://\S+$")
@@ -40,6 +44,22 @@ _MEETING_NOTES = re.compile(
 _MAX_NOTES_SHARE = 0.25
 _SOUND = re.compile(r"(?P<label>[^\s:()\[\]][^:()\[\]]{0,20}):\s?[(\[][^()\[\]]{1,200}[)\]]")
 _NOTE = re.compile(r"[(\[（［【<][^()（）]*[)\]）］】>]\W?")
+
+
+def mark_repeated_rows(layout: Layout, rows: Sequence[Row]) -> None:
+    """Adds rows with the same few words directly before, or after, the starts of nearly all turns to the notes, as pages show
+    `user avatar` at each."""
+    heads = sorted(layout.heads)
+    if len(heads) < _MIN_TURNS - 2:
+        return
+    after = [next(row for row in range(place + 1, len(rows) + 1) if row not in layout.used) for place in heads]
+    for places in ([place - 1 for place in heads[1:]], [row for row in after if row < len(rows)]):
+        texts = Counter(rows[place].text for place in places if place not in (*layout.heads, *layout.used))
+        for text, num in texts.most_common(1):
+            is_usual = num >= max(_MIN_REPEATED, _MOST_REPEATED * len(heads)) and len(text.split()) <= _MAX_KEY_WORDS
+            if is_usual and not ends_sentence(text):
+                found = [place for place, row in enumerate(rows) if row.text == text and place not in layout.heads]
+                layout.notes |= dict.fromkeys(found, "recurs at every turn")
 
 
 def mark_loose_rows(layout: Layout, rows: Sequence[Row]) -> None:
@@ -133,12 +153,24 @@ def mark_last_rows(layout: Layout, rows: Sequence[Row]) -> None:
     after = [place for place in range(begin if is_habit else len(rows) - 1, len(rows)) if place not in layout.notes]
     texts = [rows[place].text for place in after]
     are_credits = all(map(_is_credit, texts)) and (is_habit or not any(map(_VALUE.search, texts)))
-    if are_credits or any((_PUBLISHER if is_habit else _RIGHTS).search(rows[place].text) for place in after):
+    if (
+        are_credits
+        or any((_PUBLISHER if is_habit else _RIGHTS).search(rows[place].text) for place in after)
+        or (num_inner == 0 and after and _is_document(texts))
+    ):
         layout.notes |= dict.fromkeys(after, "after the last turn")
     elif (num_inner == 0 and after) or any(
         "://" in rows[place].text or _is_credit(rows[place].text) for place in after
     ):
         layout.leftovers += [rows[place].text for place in after]
+
+
+def _is_document(texts: Sequence[str]) -> bool:
+    """Whether a title and three or more headings with a colon, or numbered lines, show that the texts are notes about a talk."""
+    headings = [text for text in texts if text.endswith((":", "：")) and len(text.split()) <= _MAX_LOOSE_WORDS]
+    numbered = [text for text in texts if _NUMBERED_LINE.match(text)]
+    is_titled = _is_loose(texts[0].rstrip(":： "))
+    return is_titled and len(headings) + len(numbered) >= _MIN_DOCUMENT_LINES
 
 
 def _is_credit(text: str) -> bool:

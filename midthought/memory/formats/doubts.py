@@ -15,6 +15,7 @@ from midthought.memory.formats.line_candidates import (
     Layout,
     Row,
     bare_style,
+    continues_sentence,
     in_order,
     is_annotation,
     is_name_list,
@@ -24,6 +25,7 @@ from midthought.memory.formats.line_heads import TIMED_STYLES, Head, is_exclamat
 from midthought.memory.formats.notations import Notation
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role, is_unspaced, word_count
+from midthought.memory.formats.word_lists import NUMBER_WORDS
 
 LIKE_TURNS = "read as text, not as speakers:"
 _MAX_OTHER_SHARE = 0.01
@@ -32,8 +34,14 @@ _TIME_INSIDE = re.compile(r"\d{1,2}:\d{1,2}(?::\d|\b)|.{0,30}-->")
 _MAX_QUESTIONS_SHARE = 0.7
 _ENDS = (".\n", "!\n", "?\n", "…\n", "、", "،")
 """Ends of short lines that are whole sentences, such as `Okay.`, and commas after words such as `however`."""
-_NUMBERED_LINE = re.compile(r"\(?\d{1,2}[.)]\s")
+_NUMBERED_LINE = re.compile(r"\(?\d{1,2}(?:[.)](?:\s|-)|[、．])")
 _MAX_NUMBERED_SHARE = 0.3
+_SPAN = re.compile(r"\W{0,3}\d{1,3}:\d{2}(?::\d{2})?\s?(?:[-–—]|a|to)\s?\d{1,3}:\d{2}")
+_MAX_TIMED_SHARE = 0.1
+_NOTE_LINE = re.compile(r"[^.!?:…]{1,60}\s[-–—]\s[^.!?…]{1,120}[^.!?…,]|[^.!?…]{1,120}:")
+"""A line such as `Pause – the stop sign` or `Number of columns:`."""
+_MIN_NOTES = 6
+_MAX_NOTES_SHARE = 0.3
 _MIN_LIST_ROWS = 20
 _MIN_WORDS_PER_LINE = 2.0
 _MIN_ROWS = 4
@@ -85,6 +93,8 @@ def judge_named(
         and not is_exclamation(head.name or "x")
         and not (place + 1 in layout.heads and not head.rest.strip())  # a heading with a colon
         and not _is_short_field(head)
+        and not (continues_sentence(head) or key_of(head.name or "") in NUMBER_WORDS)
+        and not (all(times) and _has_stray_colon(head))
         if place - 1 not in layout.heads or layout.heads[place - 1].rest.strip()  # else: said by that speaker
         if not (is_role_key(key_of(head.name or "")) and is_name_list(head.rest))
     }
@@ -100,6 +110,13 @@ def judge_named(
         upper = sum((head.name or "").isupper() for head in layout.heads.values()) > 0.8 * len(places)
         is_alike = (is_strict and alike & others.keys()) or (upper and any(name.isupper() for name in names))
         layout.doubt(what, 0.3 if is_alike or len(others) >= _MAX_OTHER_SHARE * len(places) else 0.05)
+
+
+def _has_stray_colon(head: Head) -> bool:
+    """Whether a recognizer may have written the colon, as in `Then: yes`: words in lower case follow, and it is no note."""
+    name = head.name or ""
+    is_word = not name.isupper() or len(name) == 1
+    return not head.time and head.rest[:1].islower() and is_word and not is_annotation(key_of(name))
 
 
 def _is_short_field(head: Head) -> bool:
@@ -203,10 +220,18 @@ def judge_list(layout: Layout, rows: Sequence[Row]) -> None:
     num_words = sum(map(word_count, said))
     if not layout.heads and len(rows) >= _MIN_LIST_ROWS and num_words < _MIN_WORDS_PER_LINE * len(rows):
         layout.doubt(f"its {len(rows)} lines have {num_words / len(rows):.1f} words on average, as in a list", 0.3)
+    notes = [text for text in said if _NOTE_LINE.fullmatch(text)]
+    if len(notes) >= max(_MIN_NOTES, _MAX_NOTES_SHARE * len(said)):
+        layout.doubt(
+            f"{len(notes)} of {len(said)} lines are headings or terms with a dash, as in notes: {notes[0][:40]!r}", 0.3
+        )
     num_questions = sum(text.rstrip()[-1:] in ("?", "？") for text in said)
     if num_questions > max(_MIN_ROWS, _MAX_QUESTIONS_SHARE * len(rows)):
         layout.doubt(f"{num_questions} of its {len(rows)} lines are questions, as in a list of them", 0.3)
     numbered = [text for text in said if _NUMBERED_LINE.match(text)]
+    timed = [row.text for row in rows if _SPAN.match(row.text)] if not layout.heads else []
+    if len(timed) > max(2, _MAX_TIMED_SHARE * len(rows)):
+        layout.doubt(f"{len(timed)} lines with a time were read as words: {timed[0][:40]!r}", 0.3)
     if len(numbered) > max(2, _MAX_NUMBERED_SHARE * len(rows)):
         layout.doubt(f"{len(numbered)} of {len(rows)} lines are numbered, as in a list: {numbered[0][:40]!r}", 0.3)
 

@@ -41,8 +41,9 @@ _FOOTERS = {
         r"created with|exported from|powered by|generated (?:by|with))\b.{0,160}"
     ),
     _END: regex.compile(
-        r"(?i)\W{0,4}(?:end of (?:transcript|transcription|recording|audio|interview)|end transcript|transcript ends|"
-        r"(?:audio|recording|transcript) (?:ended|ends))\W{0,4}|\W{1,4}end\W{1,4}"
+        r"(?i)\W{0,6}(?:end of (?:the )?(?:transcript|transcription|recording|audio|interview|episode|podcast)|"
+        r"end transcript|transcript ends|"
+        r"(?:audio|recording|transcript) (?:ended|ends))\W{0,6}|\W{1,4}end\W{1,4}"
     ),
     "page number": regex.compile(r"(?i)\W{0,3}page\s+\d{1,4}(?:\s*(?:of|/)\s*\d{1,4})?\W{0,3}|(?:-\s*)?\d{1,4}\s*-"),
     "number of a document": regex.compile(
@@ -69,7 +70,7 @@ _ANYWHERE = frozenset({*_FOOTERS} - {"line of a service", _END, "line of an expo
 _TRANSCRIPT = regex.compile(
     r"(?i)[\W_]*(?:(?:(?:click|tap|press)(?: here)? to )?(?:expand|open|read|reveal|see|show|view)(?: the)? )?"
     r"(?:(?:full|complete|edited|raw|verbatim|video|audio|episode|interview|podcast|machine|the|conference|earnings|call)\s+){0,3}"
-    r"(?:transcript|transcription|interview|transkript|transcripción|trascrizione|transcrição|인터뷰|文字起こし|書き起こし|逐字稿|文字稿|文字记录|文字記錄|"
+    r"(?:transcript|transcription|interview|transkript|transcripción|trascrizione|transcrição|인터뷰|文字起こし|書き起こし|逐字稿|文字稿|文字记录|文字記錄|会议记录|會議記錄|会议纪要|議事録|会議録|회의록|녹취록|스크립트|стенограмма|расшифровка|"
     r"prepared remarks)(?: (?:below|follows|text))?"
     r"[\s:：*_\[{]*"
 )
@@ -87,6 +88,7 @@ _TIMED = regex.compile(rf"[\[(<]?{CLOCK}(?=\W|$)")
 _NAMES = regex.compile(r"[,;&、，](?![^()]{0,80}\))|\band\b")
 """What separates names, outside of brackets."""
 _MAX_VALUE_WORDS = 30
+_MIN_SPOKEN_WORDS = 12
 _MAX_TITLE_WORDS = 25
 _MAX_UNKNOWN_WORDS = 8
 _MIN_WRAPPED_LETTERS = 55
@@ -137,9 +139,21 @@ def starts_transcript(line: str) -> bool:
     return len(line) < 60 and bool(_TRANSCRIPT.fullmatch(line))
 
 
+def spoken_after_title(line: str) -> tuple[str, str] | None:
+    """Returns the title and the words of a line such as `Transcript: so the bell rang`; None of another line."""
+    title, colon, words = line.partition(":")
+    is_title = bool(colon) and "transcri" in title.casefold() and starts_transcript(title) and words[:1] == " "
+    return (title + colon, words.strip()) if is_title and len(words.split()) >= _MIN_SPOKEN_WORDS else None
+
+
 def ends_transcript(line: str) -> bool:
     """Whether the line is a heading of what follows a transcript, such as `Links` or `Credits`."""
     return len(line) < 1000 and bool(_AFTER_TRANSCRIPT.fullmatch(line))
+
+
+def is_end_mark(line: str) -> bool:
+    """Whether the line says in brackets, or in bold letters, that the recording ends, as `[End of episode]` does."""
+    return len(line) < 60 and line.strip()[:1] in "([*_-=" and bool(_FOOTERS[_END].fullmatch(line))
 
 
 def is_rule(line: str) -> bool:

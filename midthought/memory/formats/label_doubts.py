@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from midthought.memory.formats.header_fields import is_role_key
 from midthought.memory.formats.line_candidates import Layout, Row, bare_style, key_of
-from midthought.memory.formats.line_heads import TIMED_STYLES, is_label
+from midthought.memory.formats.line_heads import TIMED_STYLES, described_name, is_label
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role
 
@@ -97,8 +97,10 @@ def _is_line(layout: Layout, place: int, words: Counter[str]) -> bool:
     """Whether a label is a line of many words, or stands before a few words that are no sentence, as in a title with a colon, if
     not all of its words occur elsewhere."""
     name, rest = name_of(layout.heads[place].name or ""), layout.heads[place].rest.strip()
-    if len(name.split()) > _MAX_LABEL_WORDS and (
-        not is_label(_NOTE.sub("", name)) or (place == min(layout.heads) and not rest)
+    if (
+        len(name.split()) > _MAX_LABEL_WORDS
+        and not described_name(name)
+        and (not is_label(_NOTE.sub("", name)) or (place == min(layout.heads) and not rest))
     ):
         return True
     is_title = 0 < len(rest.split()) <= _MAX_FIELD_WORDS and not ends_sentence(rest)

@@ -22,6 +22,7 @@ from midthought.memory.formats.between_turns import (
     mark_last_rows,
     mark_loose_rows,
     mark_meeting_notes,
+    mark_repeated_rows,
     mark_sounds,
     notes_between,
 )
@@ -52,11 +53,13 @@ from midthought.memory.formats.scripts import ends_sentence, is_role, looks_like
 _WEIGHTS = {
     "name / time": 1.6,
     "time / name": 1.6,
+    "name / title": 1.6,
     "time name": 1.3,
     "name time text": 1.1,
     "name:": 1.0,
     "[name]:": 1.0,
     "[name]": 0.9,
+    "label": 0.9,
     "speaker: name": 1.5,
     "time speaker: name": 1.6,
     "name —": 0.7,
@@ -114,6 +117,7 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
         add_signed_labels(best, rows)
         add_joint_labels(best, rows)
         best.used = {row + 1 for row, head in best.heads.items() if " / " in head.style}
+        mark_repeated_rows(best, rows)
         mark_capitals(best, rows)
         mark_sounds(best, rows)
         mark_loose_rows(best, rows)

@@ -14,7 +14,9 @@ from midthought.memory.formats.header_fields import is_known_key, is_role_key
 from midthought.memory.formats.line_heads import TIMED_STYLES, Head, heads_of, is_label, name_alone, time_head
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role, looks_like_name
-from midthought.memory.formats.word_lists import ANNOTATIONS, NUMBERED
+from midthought.memory.formats.titled_names import STYLE as TITLED
+from midthought.memory.formats.titled_names import titled_names
+from midthought.memory.formats.word_lists import ANNOTATIONS, NUMBER_WORDS, NUMBERED
 
 WEAK = frozenset(
     {
@@ -40,6 +42,7 @@ _BARRED_LABEL = re.compile(r"(?P<name>[^\s:|][^:|]{0,40}\|[^:|]{1,40}?):\s(?P<re
 ODD = "odd "
 """Mark of a style's recurring labels that do not have the shape of names."""
 _WITH_INITIALS = re.compile(r"[^():.!?]{2,40} \([A-Z]{2,4}\)")
+_INNER_BRACKET = re.compile(r"[^\W\d_],? \[([^\[\]:]{1,40})\] [^\W\d_]")
 _MAX_ODD_WORDS = 4
 _MIN_PHONE_DIGITS = 7
 
@@ -143,6 +146,10 @@ def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
             found["name below"][place] = Head("name / role" if after > place + 1 else "name", name, None, "")
         if row.mark or (not is_timed and (same_spacing or (row.after_blank and not follower.after_blank))):
             found[prefix + "name"][place] = Head("name", name, None, "")
+    _remove_sounds(found, rows)
+    _remove_sounds(odd, rows)
+    if titled := titled_names([row.text for row in rows], alone):
+        found[TITLED] = titled
     for style, others in odd.items():
         _add_recurring(found, style, others)
         counts = Counter(key_of(head.name or "") for head in others.values())
@@ -152,6 +159,14 @@ def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
             if counts[key_of(head.name or "")] > 1 and any(map(str.isalpha, head.name or ""))
         }
     return found
+
+
+def _remove_sounds(found: dict[str, dict[int, Head]], rows: Sequence[Row]) -> None:
+    """Removes labels in brackets that are within sentences, too, such as `[music]`."""
+    styles = [style for style in found if bare_style(style) == "[name]"]
+    sounds = {key_of(name) for row in rows for name in _INNER_BRACKET.findall(row.text)} if styles else set()
+    for style in styles if sounds else ():
+        found[style] = {place: head for place, head in found[style].items() if key_of(head.name or "") not in sounds}
 
 
 def bold_starts(rows: Sequence[Row]) -> dict[int, Head]:
@@ -185,9 +200,16 @@ def _add_recurring(found: dict[str, dict[int, Head]], style: str, odd: dict[int,
     for place, head in odd.items():
         key = key_of(head.name or "")
         is_phone = sum(map(str.isdigit, key)) >= _MIN_PHONE_DIGITS
-        is_usual = counts[key] > 1 or (known > 4 and (is_phone or len(key.split()) < 3))
+        is_once = known > 4 and (is_phone or (len(key.split()) < 3 and not continues_sentence(head)))
+        is_usual = counts[key] > 1 or is_once
         if len(key.split()) <= _MAX_ODD_WORDS and is_usual and (is_phone or any(map(str.isalpha, key))):
             found[style][place] = head
+
+
+def continues_sentence(head: Head) -> bool:
+    """Whether words without the shape of a name stand before a colon and words in lower case, as in `For example: the bell`."""
+    name = head.name or ""
+    return " " in name and head.rest[:1].islower() and not is_label(name)
 
 
 @lru_cache(maxsize=8192)  # labels recur
@@ -195,7 +217,7 @@ def is_annotation(key: str) -> bool:
     """Whether the label is that of a note, a numbered item or a header field."""
     first = key.split()[0] if key else ""
     return (
-        key in ANNOTATIONS
+        key in ANNOTATIONS | NUMBER_WORDS
         or bool(_NUMBER.search(key))
         or key.endswith((" by", " present"))
         or (is_known_key(key) and not is_role_key(key))

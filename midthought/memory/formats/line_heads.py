@@ -33,6 +33,11 @@ _TITLED = regex.compile(rf"{TITLES}\.(?:\s[^\s.,!?]{{1,20}}){{1,4}}")
 """A label with a title, such as `M. le ministre`."""
 _QUESTION = "question|answer|pergunta|resposta|pregunta|respuesta|frage|antwort|domanda|risposta"
 _NUMBERED = rf"(?P<name>(?i:{_QUESTION})|[QA])\s?\d{{1,3}}\s?\)|(?P<name>(?i:{_QUESTION}))\s\d{{1,3}}\s[–—-](?=\s)"
+_LABEL = (
+    r"(?:[\[(<](?P<name>(?i:speaker|spk|spkr)_\d{1,3})[\])>]|(?P<name>(?i:speaker|spk|spkr)_\d{1,3}|UNKNOWN(?=\s{1,3}[-–—|]\s)))"
+    r"(?:\s{0,3}[-–—|>:]{1,2}\s{0,3}|\s{1,9}|$)"
+)
+"""A label of a diarization program, such as `SPEAKER_00`, and what may stand after it."""
 _SEPARATED = r"\s{0,9}[-–—|•,]?\s{0,9}"
 _COLUMN = r"(?:[ ]{0,9}[|\t]\s{0,9})"
 
@@ -52,11 +57,13 @@ _STYLES = {
     "name\t": rf"{_NAME}[ ]{{0,3}}\t\s{{0,9}}{_REST}",
     "time speaker: name": rf"{_TIME}{_SEPARATED}(?i:speaker)\s{{0,3}}:\s{{1,9}}{_NAME}$(?P<rest>)",
     "speaker: name": rf"(?i:speaker)\s{{0,3}}:\s{{1,9}}{_NAME}$(?P<rest>)",
+    "time label": rf"{_TIME}{_SEPARATED}{_LABEL}{_REST}",
+    "label": rf"{_LABEL}{_REST}",
     "name —": rf"{_NAME}\s{{1,3}}(?:[–—―]|--?)\s{{1,3}}{_REST}",
     "name:": rf"(?:(?P<name>[QA])\.(?=\s+\S)|{_NUMBERED}|{_NAME}\s{{0,3}}::?)(?:{_BREAK}|(?<=\))){_REST}",
 }
 _PATTERNS = {style: regex.compile(pattern, regex.DOTALL) for style, pattern in _STYLES.items()}
-_SIGNED = regex.compile(r"[:(\[<|\t]|\d\s?\)|\s[–—―-]|(?<!\S)[QA]\.\s")
+_SIGNED = regex.compile(r"[:(\[<|\t]|\d\s?\)|_\d|\s[–—―-]|(?<!\S)[QA]\.\s")
 """A sign of a style. Most lines of speech have none."""
 _TIME_SIGN = regex.compile(r"\d:\d|[(\[<]\s{0,3}\d{1,9}\.\d")
 _NEEDED = {
@@ -77,6 +84,11 @@ _TIME_FIRST = regex.compile(rf"(?:{_TIME}(?:\s{{0,9}}[:–—·•-])?{_BREAK}|{
 _ALONE = regex.compile(r"\[?(?P<name>[^:\[\]|<>]{1,80}?)\]?$")
 _WITH_TITLE = regex.compile(r"(?P<name>[^:\[\]|<>]{2,50}?)\s?--\s?[^.:!?]{2,90}")
 """A name and a title, as in `Ann Lee--Chief Executive Officer`."""
+_DESCRIBED = regex.compile(
+    r"(?P<name>[^()]{3,60}?)(?: \([^()]{1,60}\)){2,3}|"
+    r"The (?:[\p{Lu}][^\s().]{1,30},? |(?:and|for|of|the) ){2,20}\((?P<name>[^()]{3,40})\)"
+)
+"""A member of a parliament with a place and a party, or an office with the name of who holds it."""
 _WIDE_COLON = regex.compile(rf"{_NAME}\s{{0,3}}:{_REST}", regex.DOTALL)
 _MARK = regex.compile(r"(?:>>+|[-–—•])\s{0,3}(?=\S)|:(?=[^\s:])")
 
@@ -157,8 +169,16 @@ def name_alone(line: str, *, any_name: bool = False) -> str | None:
         return bare  # `--- Speaker 1 ---`
     if line.isupper() and line.endswith(".") and len(line) > _MIN_CAPITALS:
         line = line[:-1]  # `FAUST.`
+    if described_name(line):
+        return line
     titled = _WITH_TITLE.fullmatch(line) if "--" in line else None
     match = titled or (_ALONE.match(folded(line).strip()) if len(line) <= 90 else None)
+    return match["name"] if match and is_label(match["name"]) else None
+
+
+def described_name(line: str) -> str | None:
+    """Returns the name in a label such as `Ann Lee (Harbour) (Ind)` or `The Secretary of State for Tides (Ann Lee)`."""
+    match = _DESCRIBED.fullmatch(line) if line.endswith(")") else None
     return match["name"] if match and is_label(match["name"]) else None
 
 

@@ -14,15 +14,17 @@ from midthought.memory.formats.header_fields import (
     field_of,
     fields_end,
     header_of,
+    is_end_mark,
     is_known_key,
     is_rule,
     service_lines,
+    spoken_after_title,
     starts_transcript,
 )
 from midthought.memory.formats.layouts import choose_layout
 from midthought.memory.formats.line_candidates import Layout, Row, key_of
 from midthought.memory.formats.line_heads import heads_of
-from midthought.memory.formats.participants import reject_strangers
+from midthought.memory.formats.participants import merge_described, reject_strangers
 from midthought.memory.formats.reading import Reading, Skipped, name_of
 from midthought.memory.formats.row_order import in_usual_order, unrolled
 from midthought.memory.formats.scripts import ends_sentence, word_count
@@ -87,17 +89,19 @@ def read_rows(
     skipped = [*extra.values(), *(Skipped(keep(row.text.lstrip("# ")), "after the transcript") for row in after)]
     skipped += [Skipped(keep(row.text), "repeats the line before") for row in repeated]
     rows = [row for place, row in enumerate(rows) if place not in extra]
+    rows = [part for row in rows for part in _after_title(row)]
     shown = [start(row) for row in rows]
     num_notes = _num_rows_before_transcript(shown)
     num_fields = num_notes + _num_header_rows(shown[num_notes:])
     body = shown[num_fields:]
     layout = choose_layout(body)
     if not layout.heads:
-        return _prose(shown[:num_fields], rows[num_fields:], layout, keep, skipped)
+        return _prose(shown[:num_fields], rows[num_fields:], layout, keep, skipped, is_titled=num_notes > 0)
     first = min(layout.heads)
     preface = body[:first]
     header = header_of([row.text for row in shown[:num_fields]], keep)
     reject_strangers(layout, header.fields)
+    offices = merge_described(layout)
     segments: list[Segment] = []
     if _is_speech(preface, body, has_fields=num_fields > 0):
         words = keep("\n".join(row.text for row in preface if row.mark != "#"))
@@ -129,7 +133,9 @@ def read_rows(
             layout.doubt(f"a line before the first turn may be speech: {key!r}", 0.3)
     segments += _segments(rows[num_fields:], body, layout, keep, skipped)
     return _judged(
-        Reading(header.title, segments, header.fields, tuple(skipped), layout.confidence, tuple(layout.doubts))
+        Reading(
+            header.title, segments, header.fields + offices, tuple(skipped), layout.confidence, tuple(layout.doubts)
+        )
     )
 
 
@@ -152,7 +158,7 @@ def _judged(reading: Reading) -> Reading:
     if {"from", "to", "subject"} <= {key.casefold() for key, _ in reading.header}:
         reading = reading.doubted("it may be an e-mail, not a transcript: it has a sender and a subject", 0.4)
     num_headings = sum(skip.reason == "heading" for skip in reading.skipped)
-    num_words = sum(len(segment.text.split()) for segment in reading.segments)
+    num_words = sum(word_count(segment.text) for segment in reading.segments)
     is_named = any(segment.speaker for segment in reading.segments)
     if num_headings <= (max(4, 0.3 * len(reading.segments)) if is_named else max(1, num_words / 150)):
         return reading
@@ -222,8 +228,11 @@ def _without_end(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
     places = [
         place
         for place, row in enumerate(rows)
-        if ends_transcript(row.text)
-        and (row.mark == "#" or (row.after_blank and not row.text.lstrip("([*_")[:1].islower()))
+        if (is_end_mark(row.text) and any(each.mark == "#" for each in rows[place:]))
+        or (
+            ends_transcript(row.text)
+            and (row.mark == "#" or (row.after_blank and not row.text.lstrip("([*_")[:1].islower()))
+        )
     ]
     counts = Counter(rows[place].text.casefold() for place in places)  # headings in the parts of a meeting recur
     for place in places:
@@ -250,6 +259,12 @@ def _labelled(row: Row) -> tuple[str, str]:
         if len(label) < _MAX_SPELLED_LETTERS and label.strip(" *_[]()0123456789")
         else ("", "")
     )
+
+
+def _after_title(row: Row) -> list[Row]:
+    """Returns the row; of `Transcript: So the bell rang`, its title and its words."""
+    parts = spoken_after_title(row.text) if row.mark != "code" and not row.num_bold else None
+    return [row._replace(text=parts[0]), row._replace(text=parts[1], after_blank=True)] if parts else [row]
 
 
 def _with_blanks(rows: Sequence[Row]) -> list[str]:
@@ -333,9 +348,15 @@ def _is_below_heading(line: str) -> bool:
 
 
 def _prose(
-    top: Sequence[Row], rows: Sequence[Row], layout: Layout, keep: Callable[[str], str], skipped: list[Skipped]
+    top: Sequence[Row],
+    rows: Sequence[Row],
+    layout: Layout,
+    keep: Callable[[str], str],
+    skipped: list[Skipped],
+    *,
+    is_titled: bool,
 ) -> Reading:
-    """Paragraphs without a speaker, as in Whisper's `.txt`."""
+    """Paragraphs without a speaker, as in Whisper's `.txt`. `is_titled`: a title says that they are a transcript."""
     header = header_of([row.text for row in top], keep)
     while rows and rows[0].mark == "#":
         more = header_of([rows[0].text.lstrip("# ")], keep)
@@ -349,7 +370,7 @@ def _prose(
         rows = rows[1:]
     skipped += [Skipped(keep(row.text.lstrip("# ")), "heading") for row in rows if row.mark == "#"]
     rows = [row for row in rows if row.mark != "#" and not is_rule(row.text)]
-    if sum(word_count(row.text) for row in rows) < MIN_PROSE_WORDS:
+    if sum(word_count(row.text) for row in rows) < (_MIN_SPEECH_WORDS if is_titled else MIN_PROSE_WORDS):
         return Reading(None, [])
     is_lines = len(rows) > 1 and not any(row.after_blank for row in rows[1:])  # as Whisper writes them
     parts = [row.text for row in rows] if is_lines else ["\n".join(row.text for row in rows)]

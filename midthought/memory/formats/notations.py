@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from midthought.memory.formats.line_candidates import Row, is_annotation, key_of
+from midthought.memory.formats.line_candidates import Row, continues_sentence, is_annotation, key_of
 from midthought.memory.formats.line_heads import TITLES, Head, is_label
 from midthought.memory.formats.line_tokens import TIME, Token, has_words, tokens_of
 from midthought.memory.formats.scripts import ends_sentence, folded, word_count
@@ -165,7 +165,7 @@ def once_labelled(notation: Notation) -> tuple[dict[int, Head], dict[int, Head]]
             continue
         if is_label(name.removesuffix(f" {word}") if word else name) and name.endswith(word):
             turns[place] = head
-        elif first < place < last and len(name.split()) <= _MAX_ONCE_WORDS:
+        elif first < place < last and len(name.split()) <= _MAX_ONCE_WORDS and not continues_sentence(head):
             doubtful[place] = head
     return turns, doubtful
 

@@ -1,4 +1,4 @@
-"""Labels that occur once and are not among the participants, whom a header field lists, start no turn."""
+"""Who takes part: labels that occur once and are not listed start no turn; labels with an office or a place are names."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import regex
 
 from midthought.memory.formats.line_candidates import Layout, key_of
+from midthought.memory.formats.line_heads import described_name
 from midthought.memory.formats.scripts import is_role
 
 _KEYS = frozenset({
@@ -17,6 +18,18 @@ _KEYS = frozenset({
 """Header fields that list who speaks."""
 _WORD = regex.compile(r"[\p{L}\p{M}]{2,}")
 _MAX_SHARE = 0.2
+
+
+def merge_described(layout: Layout) -> tuple[tuple[str, str], ...]:
+    """Replaces labels such as `Ann Lee (Harbour) (Ind)` by the name in them if it is a label, too; returns them as fields."""
+    labels = {key_of(head.name) for head in layout.heads.values() if head.name}
+    fields: dict[str, str] = {}
+    for place, head in layout.heads.items():
+        name = described_name(head.name) if head.name else None
+        if name and key_of(name) in labels:
+            fields[head.name or ""] = name
+            layout.heads[place] = head._replace(name=name)
+    return tuple(("speaker", full) for full in fields)
 
 
 def reject_strangers(layout: Layout, fields: Sequence[tuple[str, str]]) -> None:

@@ -140,7 +140,8 @@ def with_speech_doubts(reading: Reading, num_letters: int = 0) -> Reading:
         reading = reading.doubted(f"it starts with a license: {signs[0]!r}", 0.4)
     if nested := next(filter(None, map(_NESTED.search, texts)), None):
         reading = reading.doubted(f"its text has the start of another file: {nested[0]!r}", 0.4)
-    if any(map(_PLACEHOLDER.search, texts)):
+    are_turns = all(segment.speaker and segment.time for segment in reading.segments)
+    if any(map(_PLACEHOLDER.search, texts)) and not are_turns:
         reading = reading.doubted("it has the words of a placeholder: 'Lorem ipsum'", 0.4)
     inner = Counter(key for text in texts for _, key in inner_labels(text))
     recurring = {key: count for key, count in inner.items() if count > 1}

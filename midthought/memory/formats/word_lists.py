@@ -54,6 +54,11 @@ update warning what when where who why внимание примечание ה�
 )
 """What stands before a colon in notes and ordinary sentences."""
 
+NUMBER_WORDS = _words(
+    "one two three four five six seven eight nine ten uno dos tres cuatro un deux trois eins zwei drei um dois due tre"
+)
+"""Items of a list that somebody reads out, as in `Two: the bell.`"""
+
 NUMBERED = _words(
     """
 act action capitolo capítulo chapitre chapter decision decisions episode figure hoofdstuk item kapitel milestone note option part
