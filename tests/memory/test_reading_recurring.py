@@ -172,3 +172,15 @@ def test_members_of_a_parliament_with_places_and_offices(read):
     transcript = read(turns + "Contains information licensed under the Open Bell Licence v3.0.\n")
     assert said(transcript) == list(zip(names, LINES, strict=True)) and not transcript.is_doubtful
     assert transcript.header == (("speaker", labels[0]), ("speaker", labels[1]))
+
+
+def test_names_with_colons_between_times_and_words_below_a_title(read):
+    about = "".join(
+        f"This talk is about the bell {n} of the harbour, and about those who rang it then.\n" for n in range(30)
+    )
+    turns = "".join(
+        f"00:0{n}\n{name}:\n{text}\n" for n, (name, text) in enumerate([*EXPECTED[:2], ("Ann Lee", LINES[2])])
+    )
+    transcript = read(f"Part IV: the bell\n{about}Transcript\nDownload PDF\n{turns}")
+    assert said(transcript) == [*EXPECTED[:2], ("Ann Lee", LINES[2])] and transcript.turns[1].time == "00:00:01"
+    assert not any("before the first speaker have none" in doubt for doubt in transcript.doubts)

@@ -34,3 +34,8 @@ def test_one_list_per_column(read, parts):
     texts, labels = ([each[:4], each[4:]] if parts > 1 else each for each in (LINES, codes))
     transcript = read(json.dumps({"utterance_groups": texts, "utterance_speakers": labels}), "a.json")
     assert said(transcript) == list(zip(codes, LINES, strict=True)) and not transcript.is_doubtful
+
+
+def test_a_table_of_labels_and_single_words(read):
+    rows = [f"0:0:{n}.0,0:0:{n}.82,Person {name},Hello\n" for n, name in enumerate("ABC")]
+    assert said(read("".join(rows), "a.csv")) == [(f"Person {name}", "Hello") for name in "ABC"]

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from midthought.memory.formats.line_heads import is_label
-from midthought.memory.formats.scripts import is_role, is_unspaced
+from midthought.memory.formats.scripts import is_diarization_label, is_role, is_unspaced
 from midthought.memory.turns import CLOCK
 
 _MIN_ROWS = 3
@@ -46,7 +46,9 @@ def columns_of(rows: Sequence[Sequence[object]], headings: Sequence[str] = ()) -
         return {}
     columns = [[str(cell) for cell in column] for column in zip(*rows, strict=True)]
     words = [0.0 if are_numbers(column) else sum(map(_num_words, column)) / len(rows) for column in columns]
-    if not words or max(words) < _MIN_WORDS:
+    voices = [number for number, column in enumerate(columns) if all(map(is_diarization_label, column))]
+    words = [0.0 if number in voices else num for number, num in enumerate(words)]
+    if not words or max(words) < (_MIN_WORDS if not voices else 1):
         return {}
     texts = [number for number, heading in enumerate(headings[: len(columns)]) if names_text(heading)] or range(
         len(words)
@@ -55,7 +57,7 @@ def columns_of(rows: Sequence[Sequence[object]], headings: Sequence[str] = ()) -
     named = [number for number, heading in enumerate(headings[: len(columns)]) if names_speakers(heading)]
     labels = [number for number in named if number not in names and _recur(columns[number])]
     others = [number for number, column in enumerate(columns) if number not in names and _recur(column)]
-    labels = labels or [number for number in others if are_labels(columns[number])] or others
+    labels = labels or [number for number in others if are_labels(columns[number])] or others or voices
     if labels:
         names[max(labels, key=lambda number: _label_share(columns[number]))] = "speaker"
     counted = {

@@ -129,7 +129,8 @@ def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
         if name is None:
             time = times[place]
             has_words = place + 2 < len(rows) and times[place + 2] is None  # else: the line after a time is speech
-            if time and not time.rest.strip() and follower and (name := alone[place + 1]) and has_words:
+            name = alone[place + 1] or _with_colon(follower) if follower else None
+            if time and not time.rest.strip() and name and has_words:
                 found["time / name"][place] = Head("time / name", name, time.time, "")
             continue
         if follower is None:
@@ -204,6 +205,11 @@ def _add_recurring(found: dict[str, dict[int, Head]], style: str, odd: dict[int,
         is_usual = counts[key] > 1 or is_once
         if len(key.split()) <= _MAX_ODD_WORDS and is_usual and (is_phone or any(map(str.isalpha, key))):
             found[style][place] = head
+
+
+def _with_colon(row: Row) -> str | None:
+    """Returns the name on a row that has nothing else but a colon after it."""
+    return name_alone(row.text[:-1]) if row.text.endswith((":", "：")) and row.mark != "code" else None
 
 
 def continues_sentence(head: Head) -> bool:

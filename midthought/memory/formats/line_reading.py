@@ -65,6 +65,8 @@ _MIN_CAPITALS_SHARE = 0.6
 _MIN_SENTENCE_WORDS = 5
 _MAX_FIELD_WORDS = 6
 _MAX_KEY_WORDS = 2
+_MAX_ROWS_BELOW_TITLE = 3
+"""Rows between a title such as `Transcript` and the first turn, such as `Download`, and the title."""
 _MIN_SPEECH_WORDS = 12
 """Of a sentence before the first speaker; two of them are more than a description."""
 _LEADERS = re.compile(r"\.{5}|(?:\. ){5}")
@@ -103,7 +105,8 @@ def read_rows(
     reject_strangers(layout, header.fields)
     offices = merge_described(layout)
     segments: list[Segment] = []
-    if _is_speech(preface, body, has_fields=num_fields > 0):
+    is_titled = any(starts_transcript(row.text) for row in preface[-_MAX_ROWS_BELOW_TITLE:])
+    if not is_titled and _is_speech(preface, body, has_fields=num_fields > 0):
         words = keep("\n".join(row.text for row in preface if row.mark != "#"))
         segments.append(Segment(None, words))
         layout.doubt(f"{len(words.split())} words before the first speaker have none", 0.3)
