@@ -12,6 +12,7 @@ from midthought.memory.formats.line_candidates import key_of
 from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.row_order import inner_labels
 from midthought.memory.formats.scripts import word_count
+from midthought.memory.formats.spoken_words import lacks_spoken_words
 from midthought.memory.markup import unescape
 from midthought.memory.turns import TIME_MARK, clock_seconds
 
@@ -152,6 +153,10 @@ def with_speech_doubts(reading: Reading, num_letters: int = 0) -> Reading:
         names = ", ".join(repr(key) for key, _ in inner.most_common(3))
         reading = reading.doubted(f"labels within the text recur, as names of speakers do: {names}", 0.4)
     if not any(segment.speaker for segment in reading.segments):
+        is_timed = any(segment.time or TIME_MARK in segment.text for segment in reading.segments)
+        if not is_timed and lacks_spoken_words(" ".join(texts)):
+            what = f"in {len(words)} words nobody says I, you or we: it may be an article, not a transcript"
+            reading = reading.doubted(what, 0.3)
         labels = [word for word in words if word[-1:] in ":]：" and _VOICE.fullmatch(word)]
         if len(labels) > 1:
             reading = reading.doubted(f"{len(labels)} labels of speakers were read as words: {labels[0]!r}", 0.4)
