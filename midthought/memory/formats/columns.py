@@ -47,7 +47,8 @@ def columns_of(rows: Sequence[Sequence[object]], headings: Sequence[str] = ()) -
     columns = [[str(cell) for cell in column] for column in zip(*rows, strict=True)]
     words = [0.0 if are_numbers(column) else sum(map(_num_words, column)) / len(rows) for column in columns]
     voices = [number for number, column in enumerate(columns) if all(map(is_diarization_label, column))]
-    words = [0.0 if number in voices else num for number, num in enumerate(words)]
+    if voices:
+        words = [0.0 if all(map(is_role, columns[number])) else num for number, num in enumerate(words)]
     if not words or max(words) < (_MIN_WORDS if not voices else 1):
         return {}
     texts = [number for number, heading in enumerate(headings[: len(columns)]) if names_text(heading)] or range(

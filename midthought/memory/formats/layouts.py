@@ -311,13 +311,14 @@ def _add_known_labels(layout: Layout, rows: Sequence[Row], candidates: dict[str,
     """Adds lines of other styles, and lines without a blank after the colon, that start with a label of the chosen one."""
     labels, first = {key_of(head.name or "") for head in layout.heads.values()}, min(layout.heads)
     labels |= _bold_labels(layout, rows, candidates)
+    below = {place + 1 for place, head in layout.heads.items() if " / " in head.style}
     for style, found in sorted(candidates.items(), key=lambda item: -_evidence(item[0], item[1])):
         bare = bare_style(style)
         if bare in ("name", "name time text") or style.startswith(ODD):
             continue
         is_list = bare == "name —"  # of those present, before the first turn
         for place, head in found.items():
-            is_taken = place in layout.heads or (" / " in bare and place + 1 in layout.heads)
+            is_taken = place in layout.heads or place in below or (" / " in bare and place + 1 in layout.heads)
             is_before = place < first and (is_list or not ends_sentence(head.rest))
             if not is_taken and key_of(head.name or "") in labels and not is_before:
                 layout.heads[place] = head
@@ -326,7 +327,13 @@ def _add_known_labels(layout: Layout, rows: Sequence[Row], candidates: dict[str,
         name, colon, rest = row.text[:_MAX_LABEL_LETTERS].partition(sign)
         is_typo = colon and rest and rest[0] not in "0123456789/" and key_of(name) in labels and row.mark != "code"
         is_whole = name[:1] != "[" or "]" in name
-        if is_typo and is_whole and place not in layout.heads and (place > first or ends_sentence(rest)):
+        if (
+            is_typo
+            and is_whole
+            and place not in layout.heads
+            and place not in below
+            and (place > first or ends_sentence(rest))
+        ):
             layout.heads[place] = Head("name:", name, None, row.text[len(name) + 1 :])
         if is_role(row.text) and key_of(row.text) in labels and not {place, place - 1} & layout.heads.keys():
             layout.heads[place] = Head("name", row.text, None, "")
