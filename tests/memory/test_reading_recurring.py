@@ -184,3 +184,8 @@ def test_names_with_colons_between_times_and_words_below_a_title(read):
     transcript = read(f"Part IV: the bell\n{about}Transcript\nDownload PDF\n{turns}")
     assert said(transcript) == [*EXPECTED[:2], ("Ann Lee", LINES[2])] and transcript.turns[1].time == "00:00:01"
     assert not any("before the first speaker have none" in doubt for doubt in transcript.doubts)
+
+
+def test_paragraphs_with_dashes_are_doubted_on_pages_of_lines(read):
+    lines = "".join(f"—{text[:20]}\n{text[20:-1]}\nand so it was.\n" for text in LINES)
+    assert any("start with a dash" in doubt for doubt in read(lines).doubts)

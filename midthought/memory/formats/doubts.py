@@ -49,6 +49,9 @@ _MIN_NAMES = 6
 _MIN_NAMES_SHARE = 0.1
 _MOST = 0.8
 _SHORT_WORDS = 3
+_SPOKEN_DASH = re.compile(r"[–—―]\s?\S|- ")
+_MOST_DASHED = 0.6
+"""Of the rows at which a turn may start: a sentence may end within a turn, too."""
 _MAX_FOLLOWED_SHARE = 0.3
 _TOO_SHORT = 2.5
 """Words per line with a time, below which the lines have labels or codes, not speech."""
@@ -172,8 +175,13 @@ def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dic
     said = [layout.heads[place].rest if place in layout.heads else row.text for place, row in enumerate(rows)]
     if labels := _recurring_short_lines(rows):
         layout.doubt(f"short lines recur, as names do: {', '.join(map(repr, labels[:3]))}", 0.3)
-    dashes = sum(text[:2] in ("– ", "— ", "- ", "―") for text in said)
-    if dashes >= max(_MIN_ROWS, _MOST * len(said)):
+    starts = [
+        text
+        for place, text in enumerate(said)
+        if place == 0 or place in layout.heads or rows[place].after_blank or ends_sentence(said[place - 1])
+    ]
+    dashes = sum(bool(_SPOKEN_DASH.match(text)) for text in starts)
+    if dashes >= max(_MIN_ROWS, _MOST_DASHED * len(starts)):
         layout.doubt(f"{dashes} paragraphs start with a dash, as turns of people who are not named do", 0.3)
     num_words = sum(map(word_count, said))
     if layout.heads and len(rows) > _MIN_ROWS and num_words < _TOO_SHORT * len(layout.heads):
