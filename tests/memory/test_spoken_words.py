@@ -5,13 +5,13 @@ import pytest
 ARTICLES = {
     "English": "The council of the town will vote on the sale of the old mill, which is at the end of the road to the harbor. ",
     "German": "Der Rat der Stadt stimmt über den Verkauf der alten Mühle ab, die am Ende der Straße in den Hafen steht. ",
-    "Spanish": "El consejo de la ciudad vota la venta del molino que está al final de la calle y en el puerto de los barcos. ",
+    "French": "Le conseil de la ville vote sur la vente du moulin qui est dans la rue et au bout du port, pour un bateau. ",
     "Russian": "Совет города голосует за продажу мельницы, которая стоит в конце улицы, но не на берегу и не у порта. ",
 }
 SPOKEN = {
     "English": "So I think we know what you want. ",
     "German": "Ja, also ich denke, wir wissen das jetzt. ",
-    "Spanish": "Bueno, yo creo que nosotros vamos ahora. ",
+    "French": "Oui, donc nous allons voir ce que vous voulez. ",
     "Russian": "Да, вот я так думаю, и мы вам поможем. ",
 }
 
