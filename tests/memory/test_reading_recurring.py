@@ -189,3 +189,9 @@ def test_names_with_colons_between_times_and_words_below_a_title(read):
 def test_paragraphs_with_dashes_are_doubted_on_pages_of_lines(read):
     lines = "".join(f"—{text[:20]}\n{text[20:-1]}\nand so it was.\n" for text in LINES)
     assert any("start with a dash" in doubt for doubt in read(lines).doubts)
+
+
+def test_a_remark_above_the_first_time_is_no_speech(read):
+    turns = "".join(f"00:0{n}\n{name}:\n{text}\n" for n, (name, text) in enumerate(EXPECTED))
+    transcript = read(f"The news\nRemark: the words of this page are those of the talk.\n{turns}")
+    assert said(transcript) == EXPECTED and not transcript.is_doubtful

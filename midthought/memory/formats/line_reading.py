@@ -117,7 +117,8 @@ def read_rows(
     if preface:
         more = header_of(_with_blanks(preface), keep)
         header = Header(header.title or more.title, header.fields + more.fields)
-    before = [*shown[:num_fields], *preface][-1:] if not body[first].after_blank else []
+    is_below_time = layout.heads[first].style == "time / name"
+    before = [*shown[:num_fields], *preface][-1:] if not (body[first].after_blank or is_below_time) else []
     last = field_of(before[0].text) if before else None
     if last and not is_known_key(last[0]) and len(last[1].split()) >= _MIN_SENTENCE_WORDS:
         layout.doubt(f"a line before the first turn may be speech: {last[0]!r}", 0.3)

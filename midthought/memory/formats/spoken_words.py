@@ -1,5 +1,5 @@
-"""Whether somebody speaks in a text: words such as `I`, `you`, `we`, `so` and `thanks`, in four languages whose verbs need pronouns. Articles,
-descriptions and lists have almost none."""
+"""Whether somebody speaks in a text: words such as `I`, `you`, `we`, `so` and `thanks`, in four languages whose verbs need
+pronouns. Articles, descriptions and lists have almost none."""
 
 from __future__ import annotations
 
