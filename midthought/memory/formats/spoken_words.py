@@ -34,8 +34,8 @@ _LANGUAGES = (
         0.018,
     ),
     _language(
-        "der die und in den von zu das mit des auf für im dem nicht ein eine als auch an",
-        "ich du wir sie mich mir uns mein meine dein unser unsere ja also hallo danke jetzt hier",
+        "der die und in den von zu das mit des auf für im dem nicht ein eine auch an",
+        "ich du wir mich mir uns mein meine dein unsere ja also hallo danke jetzt hier",
         0.012,
     ),
     _language(

@@ -55,7 +55,7 @@ update warning what when where who why внимание примечание ה�
 """What stands before a colon in notes and ordinary sentences."""
 
 NUMBER_WORDS = _words(
-    "one two three four five six seven eight nine ten uno dos tres cuatro un deux trois eins zwei drei um dois due tre"
+    "one two three four five six seven eight nine ten uno dos tres cuatro un deux trois eins zwei drei um dois due"
 )
 """Items of a list that somebody reads out, as in `Two: the bell.`"""
 
