@@ -165,7 +165,7 @@ def test_a_memory_is_built_once_and_searched_by_words_and_by_meaning(transcripts
 
     code, text, _ = call("memory", "search", "wind the thing every third day", "--path", "mem", "--k", "1")
     assert code == 0
-    assert text.startswith("[1] episode: The Tide Clock; 00:") and " Bob: " in text and text.count("\n") == 1
+    assert text.startswith("[1] episode: The Tide Clock; 00:") and " Bob (00:" in text and text.count("\n") == 1
     _, text, _ = call(
         "memory", "search", "loaves baked in the mountains", "--path", "mem", "--k", "1", "--mode", "vector"
     )
