@@ -49,7 +49,7 @@ def build_memory(
         transcripts = read_transcripts(transcripts)
         for _, reason in transcripts.failures:
             _log.warning("skipped: %s", reason)
-        for line in doubt_lines(transcripts):
+        for line in (*transcripts.unused_settings, *doubt_lines(transcripts)):
             _log.warning(line)
     store = MemoryStore.open(uri, table, embedder)
     return store.build(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -11,6 +11,13 @@ from midthought.config.yaml_files import read_yaml_file
 from midthought.errors import TranscriptError
 
 _MAX_BYTES = 4 * 2**20
+_MAX_SHOWN = 3
+
+
+def misnamed(path: Path, name: str) -> str | None:
+    """Returns a sentence if the file is meant to be `name` (`notation.yaml`) and is called otherwise, such as `notation.yml`."""
+    is_meant = path.stem.casefold() == Path(name).stem and path.suffix.casefold() in (".yaml", ".yml")
+    return f"{path}: it is not used; rename it to {name}" if is_meant and path.name != name else None
 
 
 class FolderSettings:
@@ -32,6 +39,13 @@ class FolderSettings:
         for folder in reversed(folders[:reached]):
             if written := self._read(folder / self._name):
                 yield folder / self._name, written
+
+    def unused(self, file: Path, what: str, values: Sequence[str]) -> str:
+        """Returns a sentence on values of a file that apply to nothing."""
+        shown = ", ".join(map(repr, values[:_MAX_SHOWN])) + (
+            f" and {len(values) - _MAX_SHOWN} more" if values[_MAX_SHOWN:] else ""
+        )
+        return f"{file}: {what}: {shown}; correct or remove"
 
     def error(self, file: Path, problem: str) -> TranscriptError:
         """Returns the error of a file, with the remedy."""

@@ -45,6 +45,7 @@ def inspection_json(folder: TranscriptFolder) -> dict[str, Any]:
         "files": [{"path": folder.name_of(each.path)} | inspected(each) for each in folder.transcripts],
         "failed": [{"path": folder.name_of(path), "reason": reason} for path, reason in folder.failures],
         "left_out": [folder.name_of(path) for path in folder.left_out],
+        "unused_settings": list(folder.unused_settings),
         "num_doubtful": len(folder.doubtful),
     }
 
@@ -57,6 +58,7 @@ def inspection_lines(folder: TranscriptFolder) -> Iterator[str]:
         yield f"{folder.name_of(path)}: not read: {reason}"
     for path in folder.left_out:
         yield f"{folder.name_of(path)}: left out by its name"
+    yield from folder.unused_settings
     if folder.doubtful or folder.failures:
         yield f"If lines of text were misunderstood, say in {FILE_NAME} how turns start, such as {EXAMPLE} (docs/transcripts.md)"
     yield f"{len(folder.transcripts)} files read, {len(folder.doubtful)} of them doubtful; {len(folder.failures)} not read"

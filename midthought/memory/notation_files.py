@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -32,6 +32,12 @@ class Notations:
             found = self._known[file].of(path) or found
         return copy(found)
 
+    def unused(self) -> Iterator[str]:
+        """Yields a sentence for each file with patterns that no name matched so far."""
+        for file, patterns in self._known.items():
+            if values := patterns.unused():
+                yield self._files.unused(file, "no file has a name that matches", values)
+
     def _patterns(self, file: Path, written: Mapping[str, object]) -> _Patterns:
         found: dict[str, DeclaredNotation] = {}
         for pattern, value in written.items():
@@ -51,10 +57,16 @@ class _Patterns:
     def __init__(self, notations: Mapping[str, DeclaredNotation]) -> None:
         self._notations = notations
         self._numbers = {pattern: number for number, pattern in enumerate(notations)}
+        self._used: set[str] = set()
         self._globs = [pattern for pattern in notations if set("*?[") & set(pattern)]
 
     def of(self, path: Path) -> DeclaredNotation | None:
         names = (path.name, path.stem)
         found = [pattern for pattern in names if pattern in self._numbers]
         found += [pattern for pattern in self._globs if any(fnmatchcase(name, pattern) for name in names)]
+        self._used.update(found)
         return self._notations[max(found, key=self._numbers.__getitem__)] if found else None
+
+    def unused(self) -> list[str]:
+        """Returns the patterns that no name matched."""
+        return [pattern for pattern in self._notations if pattern not in self._used]

@@ -39,9 +39,10 @@ def _counts(group: Sequence[Transcript], num_chunks: Counter[str]) -> tuple[int,
 
 def notices(folder: TranscriptFolder) -> list[str]:
     """Returns a line for each file that could not be read, or was understood poorly, with the reason; one for skipped
-    files; one for each group of duplicates. At most 20 of each."""
+    files; one for each group of duplicates, and each file of settings that is not used. At most 20 of each."""
     lines = _first([f"not read: {reason}" for _, reason in folder.failures], "cannot be read")
     lines += _first(doubt_lines(folder), "are doubtful")
+    lines += folder.unused_settings
     if folder.left_out:
         lines.append(f"left out by name: {_some([folder.name_of(path) for path in folder.left_out])}")
     taken = {transcript.path for transcript in folder.transcripts}
@@ -104,4 +105,5 @@ def summary_json(folder: TranscriptFolder, chunks: Sequence[Chunk]) -> dict[str,
         "failed": [{"path": folder.name_of(path), "reason": reason} for path, reason in folder.failures],
         "copies": [[folder.name_of(path) for path in group] for group in folder.copies],
         "left_out": [folder.name_of(path) for path in folder.left_out],
+        "unused_settings": list(folder.unused_settings),
     }

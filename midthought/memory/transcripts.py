@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from midthought.errors import TranscriptError
 from midthought.memory.asr_repetitions import without_repetitions
 from midthought.memory.duplicates import duplicate_groups
+from midthought.memory.folder_settings import misnamed
 from midthought.memory.formats import Format, Reading, binary_format_of, format_of, suffixes
 from midthought.memory.formats.declared_notation import DeclaredNotation, NotationError, reading_with
 from midthought.memory.formats.decoding import decode
@@ -97,6 +98,8 @@ class TranscriptFolder:
     copies: tuple[tuple[Path, ...], ...] = ()
     """Groups of files with the same words, such as an episode's SRT and JSON; the one with most information on speakers
     and times is first. With `each_once`, only that one is among the transcripts."""
+    unused_settings: tuple[str, ...] = ()
+    """Sentences on `speakers.yaml` and `notation.yaml`: what they say of no file, and files that are called otherwise."""
 
     def name_of(self, path: Path) -> str:
         """Returns the path relative to the folder."""
@@ -143,7 +146,9 @@ def read_transcript(
             f"{path}: the format {form.name} has no lines to which the notation applies that {NOTATION_FILE} declares for it; "
             "declare it for the other files only"
         )
-    names_of_labels = (names or SpeakerNames(path.parent)).of(path)
+    names = names or SpeakerNames(path.parent)
+    names_of_labels = names.of(path)
+    names.note(path, {each.speaker for each in reading.segments if each.speaker is not None})
     segments, num_repeats = without_repetitions(with_names(reading.segments, names_of_labels))
     num_words, num_kept = (sum(len(each.text.split()) for each in said) for said in (reading.segments, segments))
     if num_dropped := num_words - num_kept:
@@ -240,16 +245,23 @@ def read_transcripts(folder: str | Path, *, each_once: bool = False, require_any
         again = {path for group in copies for path in group[1:]}
         transcripts = [transcript for transcript in transcripts if transcript.path not in again]
     unique = _with_unique_stems(transcripts, folder)
-    return TranscriptFolder(tuple(unique), tuple(failures), tuple(left_out), folder, copies)
+    unused = *_misnamed(left_out), *notations.unused(), *names.unused()
+    return TranscriptFolder(tuple(unique), tuple(failures), tuple(left_out), folder, copies, unused)
 
 
 def _single_file(path: Path, require_any: bool) -> TranscriptFolder:
+    unused = tuple(_misnamed(sorted(path.parent.glob("*.[yY]*"))))
     try:
-        return TranscriptFolder((read_transcript(path),), (), path=path)
+        return TranscriptFolder((read_transcript(path),), (), path=path, unused_settings=unused)
     except TranscriptError as error:
         if require_any:
             raise
-        return TranscriptFolder((), ((path, str(error)),), path=path)
+        return TranscriptFolder((), ((path, str(error)),), path=path, unused_settings=unused)
+
+
+def _misnamed(paths: Iterable[Path]) -> Iterator[str]:
+    for path in paths:
+        yield from (found for name in (NAMES_FILE, NOTATION_FILE) if (found := misnamed(path, name)))
 
 
 def title_of(stem: str) -> str:

@@ -177,7 +177,7 @@ def read_recipe_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:
     folder = read_transcripts(config.memory.transcripts or sample_transcripts())
     for _, reason in folder.failures:
         _log.warning("left out: %s", reason)
-    for line in doubt_lines(folder):
+    for line in (*folder.unused_settings, *doubt_lines(folder)):
         _log.warning(line)
     for group in folder.copies:
         names = ", ".join(str(path) for path in group)
