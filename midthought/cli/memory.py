@@ -45,7 +45,10 @@ def build(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build a searchable memory from transcripts. Building again adds no duplicates; transcripts of other folders stay."""
+    """Build a searchable memory from transcripts. Building again adds new and changed ones, without duplicates.
+
+    It stops if the memory has transcripts that are not in TRANSCRIPTS: 'add' keeps them, --replace removes them.
+    """
     store = _open(path, embedding_model)
     how = chunking, chunk_words, chunk_size, chunk_overlap, each_once, strict
     folder, chunks = _read_chunks(transcripts, *how, store=store)

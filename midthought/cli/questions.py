@@ -19,17 +19,26 @@ if TYPE_CHECKING:
     from midthought.types import Task
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_SMALLER_CHUNKS = "midthought memory chunk DIR chunks.jsonl --chunking turns, then questions of chunks.jsonl"
 UsedEmbeddingModel = Annotated[str, typer.Option(help="Embedding model that the memory was built with.")]
 
 
 def questions(
     chunks: Annotated[
-        Path, typer.Argument(help="A memory, a folder of transcripts, or a JSON Lines file of chunks.")
+        Path,
+        typer.Argument(
+            help="A memory, a folder of transcripts (split into windows; for other chunks first: midthought memory chunk "
+            "--chunking), or a JSON Lines file of chunks."
+        ),
     ] = Path("memory"),
     out: Annotated[Path, typer.Argument(help="JSON Lines file of questions.")] = Path("questions.jsonl"),
     num_questions: Annotated[int, typer.Option(help="Number of questions made without a model.")] = 200,
     kinds: Annotated[
-        str, typer.Option(help="Kinds of question, with commas between (docs/memory.md); default: all.")
+        str,
+        typer.Option(
+            help="Kinds of question, with commas between; default: all. By rules: speaker, episode, next, number, name, compare, "
+            "when (a time in the episode, or a year), two, unanswerable; kinds of a model: docs/memory.md."
+        ),
     ] = "",
     quotes: Annotated[
         bool, typer.Option("--quotes", help="Ask about quotes of a few words, as the demo does.")
@@ -143,13 +152,18 @@ def _named(kinds: str, known: Iterable[str]) -> tuple[str, ...]:
 
 def _listener_questions(chunks: Path, out: Path, num_questions: int, kinds: str, seed: int) -> list[Task]:
     from midthought.memory.questions import write_questions
-    from midthought.memory.rule_questions.generate import ALL_KINDS, listener_questions
+    from midthought.memory.rule_questions.generate import ALL_KINDS, NEEDS, listener_questions
 
     named = _named(kinds, ALL_KINDS)
     tasks = listener_questions(_chunks_of(chunks), num_questions, seed, kinds=named)
     write_questions(tasks, out)
     made = Counter(task.labels["kind"] for task in tasks)
     tell("kinds: " + ", ".join(f"{kind} {made[kind]}" for kind in named))
+    missing = [kind for kind in dict.fromkeys(named) if not made[kind]]
+    for kind in missing if num_questions >= len(named) else ():
+        tell(f"no question of the kind {kind}: it needs {NEEDS[kind]}", err=True)
+    if missing and num_questions >= len(named):
+        tell(f"More transcripts help, and smaller chunks: {_SMALLER_CHUNKS}", err=True)
     return tasks
 
 

@@ -17,6 +17,18 @@ from midthought.memory.rule_questions.unanswerable import unanswerable_drafts
 from midthought.types import Task
 
 ALL_KINDS: dict[str, Callable[[Listener], Iterator[Draft]]] = {**KINDS, UNANSWERABLE: unanswerable_drafts}
+NEEDS = {
+    "speaker": "an English sentence of a named speaker that is understood alone, and that nobody else says",
+    "episode": "an English sentence of a named speaker that is understood alone, and that no other episode has",
+    "next": "a question that another named speaker answers, or a statement followed by its reason or an example",
+    "number": "a number in a sentence that is understood alone",
+    "name": "a name in a sentence that is understood alone",
+    "compare": "a name that two named speakers of one episode mention, in two chunks",
+    "when": "transcripts with times, or a stated year",
+    "two": "two statements of one speaker in two chunks, an answer in another chunk than its question, or several episodes",
+    UNANSWERABLE: "enough questions of other kinds (--num-questions), whose forms it has, and another speaker or episode",
+}
+"""What the transcripts must have for a question of a kind, for messages."""
 MAX_ANSWER_SHARE = 0.1
 """Of the questions of a kind with names as answers, at most this share, or three, have the same answer."""
 MAX_SKEW = 0.02
