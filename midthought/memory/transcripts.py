@@ -223,9 +223,13 @@ def read_transcripts(folder: str | Path, *, each_once: bool = False, require_any
     transcripts: list[Transcript] = []
     failures: list[tuple[Path, str]] = []
     left_out: list[Path] = []
+    unused: list[str] = []
     names, notations = SpeakerNames(folder), Notations(folder)
     for path in _files(folder):
         if path.name in (NAMES_FILE, NOTATION_FILE):
+            continue
+        if misnamed_here := [*_misnamed([path])]:
+            unused += misnamed_here
             continue
         if path.stem.lower() in _IGNORED_STEMS or path.name in _SUMMARY_NAMES or not _has_known_suffix(path):
             left_out.append(path)
@@ -245,8 +249,8 @@ def read_transcripts(folder: str | Path, *, each_once: bool = False, require_any
         again = {path for group in copies for path in group[1:]}
         transcripts = [transcript for transcript in transcripts if transcript.path not in again]
     unique = _with_unique_stems(transcripts, folder)
-    unused = *_misnamed(left_out), *notations.unused(), *names.unused()
-    return TranscriptFolder(tuple(unique), tuple(failures), tuple(left_out), folder, copies, unused)
+    unused += [*notations.unused(), *names.unused()]
+    return TranscriptFolder(tuple(unique), tuple(failures), tuple(left_out), folder, copies, tuple(unused))
 
 
 def _single_file(path: Path, require_any: bool) -> TranscriptFolder:

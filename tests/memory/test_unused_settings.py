@@ -30,6 +30,7 @@ def unused(folder) -> list[str]:
 def test_a_file_of_another_name_is_reported(folder, name, right):
     (folder / name).write_text("SPEAKER_00: Ann Lee\n")
     assert unused(folder) == [f"{name}: it is not used; rename it to {right}"]
+    assert read_transcripts(folder).left_out == ()
 
 
 def test_a_file_beside_a_single_transcript_is_reported_too(folder):
