@@ -1,14 +1,15 @@
-"""Whether somebody speaks in a text: words such as `I`, `you`, `we`, `so` and `thanks`, in four languages whose verbs need
-pronouns. Articles, descriptions and lists have almost none."""
+"""Whether somebody speaks in a text: words such as `I`, `you`, `we`, `so` and `thanks`, in English, German and Russian.
+Articles, descriptions and lists have almost none."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import NamedTuple
 
 _MIN_WORDS = 50
 _MAX_LETTERS = 200_000
-_MIN_FUNCTION_SHARE = 0.1
+_MIN_FUNCTION_SHARE = 0.15
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
 
 
@@ -39,16 +40,21 @@ _LANGUAGES = (
         0.012,
     ),
     _language(
-        "de la le et les des en un une du dans est pour par au que sur qui ne pas",
-        "je j'ai j'étais tu nous vous moi mon ma ton notre votre nos vos oui donc bonjour merci voilà ici c'est",
-        0.018,
-    ),
-    _language(
         "и в на не что с по как к из это для от за но о у же а то",
         "я ты мы вы мне меня нас нам вас вам мой моя ваш наш вот так да ну здравствуйте спасибо",
         0.012,
     ),
 )
+
+_OTHERS = (
+    "de la que el en y los del las un una por con para al se es lo no su",
+    "de a que o e do da em um para com não uma os no se na por as dos",
+    "di e il la che in un per è una del della con non da i le sono al nel",
+    "de la le et les des en un une du dans est pour par au que sur qui ne pas",
+    "de het een en van in is dat op zijn met voor niet aan er om ook dan",
+    "og i at det er en til på for med af de ikke den der et att är och av",
+)
+"""Frequent words of languages of which nothing is known: verbs need no pronouns, or too few texts were looked at."""
 
 
 def lacks_spoken_words(text: str) -> bool:
@@ -58,6 +64,10 @@ def lacks_spoken_words(text: str) -> bool:
     if len(words) < _MIN_WORDS:
         return False
     language = max(_LANGUAGES, key=lambda each: sum(word in each.function for word in words))
-    if sum(word in language.function for word in words) < _MIN_FUNCTION_SHARE * len(words):
+    counts = Counter(words)
+    num_function = sum(word in language.function for word in words)
+    if num_function < max(
+        _MIN_FUNCTION_SHARE * len(words), *(sum(counts[word] for word in each.split()) for each in _OTHERS)
+    ):
         return False
     return sum(word in language.spoken for word in words) < language.least * len(words)
