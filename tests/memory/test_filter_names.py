@@ -48,3 +48,11 @@ def test_the_speakers_of_windows_are_known(store, search):
 def test_the_tool_says_that_names_must_be_exact(store):
     tool = MemoryRetrievalTool(store, has_filters=True)
     assert tool.execute(query="copper hand", speaker="Nobody").text == NOTHING_WITH_FILTERS
+
+
+def test_a_row_without_a_speaker_is_named(store, search):
+    pytest.importorskip("lancedb").connect(store.uri).open_table("transcripts").update(
+        where="id = 'tide_0'", values={"speaker": None}
+    )
+    code, said = search("--speaker", "Nobody")
+    assert code == 2 and "a row has no value in the column 'speaker'" in said.err
