@@ -9,9 +9,10 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from midthought.atomic_files import atomic_path
 from midthought.errors import TranscriptError
@@ -26,10 +27,23 @@ from midthought.memory.splitting import (
     words_of,
 )
 from midthought.memory.transcripts import Transcript
-from midthought.memory.turns import UNKNOWN_SPEAKER, Turn
+from midthought.memory.turns import UNKNOWN_SPEAKER, Turn, clock_seconds, clock_time
 
 UNKNOWN_TIME = "00:00:00"
+DISPLAYED_SECONDS = 30
+"""A time costs a model about ten tokens to read; 200 words take about 75 seconds to say."""
 _NUM_SPECIAL_TOKENS = 2  # of an encoder: one before and one after the text
+
+
+class Timed(Protocol):
+    """A chunk, or a hit: what `displayed_times` needs."""
+
+    @property
+    def time(self) -> str: ...
+    @property
+    def turns(self) -> tuple[tuple[int, str], ...]: ...
+    @property
+    def times(self) -> tuple[tuple[int, str], ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,16 +215,32 @@ def _sentences(transcript: Transcript) -> list[_Sentence]:
     return sentences
 
 
-def with_speakers(transcript: str, turns: Sequence[tuple[int, str]], times: Sequence[tuple[int, str]] = ()) -> str:
-    """Returns the words of several turns (`Chunk.turns`), each after its speaker and, if `times` has it, the time at which it
-    starts: `Ann: So we have … Bob (00:01:12): Yes.`; of one turn, the words alone."""
+def with_speakers(transcript: str, turns: Sequence[tuple[int, str]], displayed: Mapping[int, str] | None = None) -> str:
+    """Returns the words of several turns (`Chunk.turns`), each after its speaker and its displayed time, if there is one:
+    `Ann: So we have … Bob (00:01:12): Yes.`; of one turn, the words alone."""
     if len(turns) < 2:
         return transcript
-    words, starts = transcript.split(), dict(times)
+    words, times = transcript.split(), displayed or {}
     ends = [start for start, _ in turns[1:]] + [len(words)]
-    labels = (f"{speaker} ({starts[start]})" if start in starts else speaker for start, speaker in turns)
+    labels = (f"{speaker} ({times[start]})" if start in times else speaker for start, speaker in turns)
     spans = zip(labels, turns, ends, strict=True)
     return " ".join(f"{label}: {' '.join(words[start:end])}" for label, (start, _), end in spans)
+
+
+def displayed_times(chunk: Timed) -> dict[int, str]:
+    """Returns the times that are displayed within a window, by the number of words before them: of turns that begin at least
+    `DISPLAYED_SECONDS` after the time displayed before."""
+    starts, times = {start for start, _ in chunk.turns[1:]}, dict[int, str]()
+    last = _seconds(chunk.time)
+    for start, time in chunk.times:
+        if start in starts and _seconds(time) - last >= DISPLAYED_SECONDS:
+            times[start], last = time, _seconds(time)
+    return times
+
+
+def _seconds(time: str) -> float:
+    """Minus infinity for what is no time, as another program's memory may have."""
+    return clock_seconds(known) if (known := clock_time(time)) else -math.inf
 
 
 def each_word_once(chunks: Sequence[Chunk]) -> list[Chunk]:

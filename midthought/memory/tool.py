@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from midthought.errors import NoReplyError, SettingsError
-from midthought.memory.chunks import Chunk, each_word_once, neighbour_ids, with_speakers
+from midthought.memory.chunks import Chunk, displayed_times, each_word_once, neighbour_ids, with_speakers
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.reranker import NUM_CANDIDATES, CrossEncoderReranker
 from midthought.memory.search import FilterOptions, Hit, SearchMode
@@ -169,12 +169,11 @@ def _with_id(chunk: Hit | Chunk) -> str:
 
 def format_chunk(chunk: Hit | Chunk) -> str:
     """`speaker: Ines Marlowe; episode: The Tide Clock; 00:01:37: So we have ...`. In a window of several turns every turn
-    begins with its speaker, and with its time if that is known: `episode: The Tide Clock; 00:01:37: Ines Marlowe: So we have ...
-    Odile (00:01:52): Yes.`"""
+    begins with its speaker, and with its time if that is half a minute after the last one: `episode: The Tide Clock; 00:01:37:
+    Ines Marlowe: So we have ... Odile (00:02:12): Yes.`"""
     speaker = "" if len(chunk.turns) > 1 else f"speaker: {chunk.speaker}; "
-    return (
-        f"{speaker}episode: {chunk.episode}; {chunk.time}: {with_speakers(chunk.transcript, chunk.turns, chunk.times)}"
-    )
+    said = with_speakers(chunk.transcript, chunk.turns, displayed_times(chunk))
+    return f"{speaker}episode: {chunk.episode}; {chunk.time}: {said}"
 
 
 class MemoryOpenTool(Tool):

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from midthought.memory.chunks import Chunk
+from midthought.memory.chunks import Chunk, displayed_times
 from midthought.memory.splitting import Chunking, sentence_ends, words_of
 
 MIN_OVERLAP_WORDS = 3
@@ -31,7 +31,7 @@ class Sentence:
     time: str
     """`HH:MM:SS` of the last timestamp at or before its first word that the chunks tell; `00:00:00` if the source has none."""
     displayed_time: str
-    """The time that a search result shows before it: of its turn, or of its chunk if that starts within the turn."""
+    """The last time that a search result with its first chunk displays before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def _turn(chunks: list[Chunk], min_overlap: int) -> SpokenTurn:
     def held_by(start: int, end: int) -> list[Chunk]:
         return list({chunk.chunk_id: chunk for chunk in holders[start:end]}.values())
 
-    def times_at(start: int, first: int, held: Chunk) -> tuple[str, str]:
+    def times_at(start: int, held: Chunk) -> tuple[str, str]:
         return held.time, held.time
 
     return _spoken(chunks[0], chunks[0].speaker, words, (0, len(words)), held_by, times_at)
@@ -120,11 +120,10 @@ def _turns_of_windows(windows: list[Chunk]) -> list[SpokenTurn]:
 
     timed = sorted(times)
 
-    def time_at(place: int) -> str:
-        return times[timed[bisect_right(timed, place) - 1]]
-
-    def times_at(start: int, first: int, held: Chunk) -> tuple[str, str]:
-        return time_at(start), time_at(max(first, starts[held.chunk_id]))
+    def times_at(start: int, held: Chunk) -> tuple[str, str]:
+        num_before = sum(word.endswith(" ") for word in words[starts[held.chunk_id] : start])
+        displayed = [time for place, time in displayed_times(held).items() if place <= num_before]
+        return times[timed[bisect_right(timed, start) - 1]], displayed[-1] if displayed else held.time
 
     ends = [place for place in range(1, len(words)) if speakers[place] != speakers[place - 1]] + [len(words)]
     between = zip([0, *ends], ends, strict=False)
@@ -153,15 +152,15 @@ def _spoken(
     words: list[str],
     span: tuple[int, int],
     held_by: Callable[[int, int], list[Chunk]],
-    times_at: Callable[[int, int, Chunk], tuple[str, str]],
+    times_at: Callable[[int, Chunk], tuple[str, str]],
 ) -> SpokenTurn:
-    """`times_at(start, start of the turn, its first chunk)`: both times of a sentence."""
+    """`times_at(start, its first chunk)`: both times of a sentence."""
     sentences = []
     start = span[0]
     for end in sentence_ends([word.strip() for word in words[slice(*span)]]):
         chunks = held_by(start, span[0] + end)
         text = "".join(words[start : span[0] + end]).strip()
-        times = times_at(start, span[0], chunks[0])
+        times = times_at(start, chunks[0])
         sentences.append(Sentence(text, tuple(chunk.chunk_id for chunk in chunks), *times))
         start = span[0] + end
     return SpokenTurn(first.stem, first.episode, speaker, tuple(sentences))
