@@ -2,10 +2,11 @@
 
 import pytest
 
-pytest.importorskip("lancedb", reason="the memory extra is not installed")
+lancedb = pytest.importorskip("lancedb", reason="the memory extra is not installed")
+import pyarrow as pa  # noqa: E402
 
-from midthought.memory.chunks import Chunk
-from midthought.memory.tool import NOTHING_WITH_FILTERS, MemoryRetrievalTool
+from midthought.memory.chunks import Chunk  # noqa: E402
+from midthought.memory.tool import NOTHING_WITH_FILTERS, MemoryRetrievalTool  # noqa: E402
 
 
 @pytest.fixture
@@ -50,9 +51,12 @@ def test_the_tool_says_that_names_must_be_exact(store):
     assert tool.execute(query="copper hand", speaker="Nobody").text == NOTHING_WITH_FILTERS
 
 
-def test_a_row_without_a_speaker_is_named(store, search):
-    pytest.importorskip("lancedb").connect(store.uri).open_table("transcripts").update(
-        where="id = 'tide_0'", values={"speaker": None}
-    )
-    code, said = search("--speaker", "Nobody")
+def test_a_row_without_a_speaker_is_named(store, tmp_path, command, monkeypatch, embedder):
+    """In a table that another program wrote."""
+    monkeypatch.setattr("midthought.memory.connect.load_embedder", lambda *_, **__: embedder)
+    rows = lancedb.connect(store.uri).open_table("transcripts").to_arrow()
+    speakers = pa.array([None, *rows.column("speaker").to_pylist()[1:]])
+    rows = rows.set_column(rows.column_names.index("speaker"), "speaker", speakers)
+    lancedb.connect(tmp_path / "other").create_table("transcripts", rows)
+    code, said = command("memory", "search", "hand", "--path", tmp_path / "other", "--speaker", "Nobody")
     assert code == 2 and "a row has no value in the column 'speaker'" in said.err
