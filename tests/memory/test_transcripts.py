@@ -427,7 +427,7 @@ def test_files_of_one_name_get_stems_of_their_own(tmp_path):
         ("a.md", "**Ann:** café, naïve".encode().replace(b"\xaf", b"?"), "not UTF-8 text (byte 18)"),
         ("a.md", "**Анна:** Привет".encode("cp1251"), "not UTF-8 text (byte 2); save the file as UTF-8"),
         ("a.md", b"\xff\xfe*\0*\0\xd8", "not whole UTF-16-LE text"),
-        ("a.txt", b"Ann: \0\0\1\2\0", "zero bytes"),
+        ("a.txt", b"Ann: \0\0\1\2\0", "NUL bytes"),
         ("a.txt", b"%PDF-1.7 ...", "export its words as text, or as .docx"),
         ("a.docx", b"PK\x03\x04...", "it is a damaged or encrypted Word file"),
         ("a.doc", b"\xd0\xcf\x11\xe0..", "it is an old Office file, not text; export its words"),

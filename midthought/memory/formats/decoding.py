@@ -105,7 +105,7 @@ def _unmarked_utf16(content: bytes) -> str:
                 return content.decode(encoding)
             except UnicodeDecodeError:
                 break
-    raise ValueError("it has zero bytes, so it is not text; save the file as UTF-8")
+    raise ValueError("it has NUL bytes, so it is not text; save the file as UTF-8")
 
 
 def _without_mark(content: bytes, position: int) -> Decoded:
