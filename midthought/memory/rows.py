@@ -130,7 +130,9 @@ def places_of_json(text: str) -> tuple[tuple[int, str], ...]:
     except (ValueError, TypeError, RecursionError):
         places = ((0, None),)
     if not all(type(start) is int and isinstance(said, str) for start, said in places):
-        raise MemoryStoreError(f"a row has the turns {text!r:.80}, which no build writes; build the memory again")
+        raise MemoryStoreError(
+            f"a row has the turns or times {text!r:.80}, which no build writes; build the memory again"
+        )
     return places
 
 

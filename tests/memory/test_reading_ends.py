@@ -109,3 +109,18 @@ def test_captions_in_capitals_without_names_have_no_doubt(read):
     lines = [f"{who} {word} IT FOR WHAT {who} AND THE {word} KNOW" for word in words for who in ("I", "YOU")]
     transcript = read(srt(lines), "a.srt")
     assert transcript.speakers == () and transcript.doubts == ()
+
+
+def test_a_field_of_one_word_before_the_turns_is_a_header(read):
+    turns = "\n".join(f"{('Ann', 'Bob')[n % 2]}: We left at {n}." for n in range(12))
+    transcript = read(f"Genre: true crime podcast\n{turns}")
+    assert transcript.speakers == ("Ann", "Bob") or sorted({turn.speaker for turn in transcript.turns}) == [
+        "Ann",
+        "Bob",
+    ]
+
+
+def test_a_sentence_that_begins_like_a_credit_is_speech(read):
+    said = ["Transcription by RNA polymerase starts at the promoter."] + [f"Then step {n} follows." for n in range(9)]
+    cues = (f"{n}\n00:00:{n:02},000 --> 00:00:{n + 1:02},000\n{text}\n" for n, text in enumerate(said, 1))
+    assert read("\n".join(cues), "a.srt").turns[0].text.startswith("Transcription by RNA")

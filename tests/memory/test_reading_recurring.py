@@ -195,3 +195,23 @@ def test_a_remark_above_the_first_time_is_no_speech(read):
     turns = "".join(f"00:0{n}\n{name}:\n{text}\n" for n, (name, text) in enumerate(EXPECTED))
     transcript = read(f"The news\nRemark: the words of this page are those of the talk.\n{turns}")
     assert said(transcript) == EXPECTED and not transcript.is_doubtful
+
+
+@pytest.mark.parametrize("name", ["Seven", "Two", "Eins"])
+def test_a_speaker_named_like_a_number_is_a_speaker(read, name):
+    said = [f"We left the harbour at {n} and the bell rang." for n in range(12)]
+    speakers = ["Janeway", name, "Tuvok"] * 4
+    transcript = read("\n".join(f"{who}: {text}" for who, text in zip(speakers, said, strict=True)))
+    assert [(turn.speaker, turn.text) for turn in transcript.turns] == list(zip(speakers, said, strict=True))
+
+
+def test_a_name_in_brackets_within_one_sentence_is_still_a_speaker(read):
+    said = [f"We left the harbour at {n} and so on" for n in range(12)]
+    said[4] = "I told [Bob] that and so on"
+    transcript = read("\n".join(f"[{('Ann', 'Bob')[n % 2]}] {text}" for n, text in enumerate(said)))
+    assert [turn.speaker for turn in transcript.turns] == ["Ann", "Bob"] * 6
+
+
+def test_words_that_recur_in_the_turns_are_said(read):
+    transcript = read("\n\n".join(f"{('Ann', 'Bob')[n % 2]}: We are at mile {n}.\nOver" for n in range(12)))
+    assert {turn.text.split()[-1] for turn in transcript.turns} == {"Over"}

@@ -20,10 +20,12 @@ from midthought.memory.search import Hit, SearchMode, spaced_words
 from midthought.memory.splitting import Chunking
 from midthought.memory.store import MemoryStore
 from midthought.memory.transcripts import TranscriptFolder
+from midthought.memory.turns import without_unusable_characters
 
 _HITS_PER_TRANSCRIPT = 10
 Result = TypeVar("Result")
 _MAX_HITS = 100  # the most that a service returns
+_MAX_PROBE_LETTERS = 2_000  # a service takes 4,000
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,9 @@ def evaluate(
 def _unfindable(memory: MemoryStore | RemoteMemory, question: RetrievalQuestion) -> Iterator[str]:
     """Yields the question with its first passage that a search for the passage itself does not find."""
     for passage in question.relevant:
-        hits = memory.search(passage, _MAX_HITS, "full_text", episodes=question.episodes) if passage.strip() else []
+        words = without_unusable_characters(passage).split()
+        query = " ".join(words)[:_MAX_PROBE_LETTERS]
+        hits = memory.search(query, _MAX_HITS, "full_text", episodes=question.episodes) if words else []
         if not any(_displayed({passage}, hit) for hit in hits):
             yield f"{passage!r} of {question.text!r}"
             return

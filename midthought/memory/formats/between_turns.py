@@ -12,7 +12,7 @@ from midthought.memory.formats.line_candidates import Layout, Row, is_annotation
 from midthought.memory.formats.line_heads import Head, is_label, time_head
 from midthought.memory.formats.line_times import is_title
 from midthought.memory.formats.scripts import ends_sentence, is_role, word_count
-from midthought.memory.formats.word_lists import ARTICLES, NUMBERED
+from midthought.memory.formats.word_lists import NUMBERED
 
 _MAX_TITLE_WORDS = 15
 _MIN_CAPITALS = 2
@@ -43,6 +43,10 @@ _MEETING_NOTES = re.compile(
 """Headings of notes on a meeting, in which names stand before tasks."""
 _MAX_NOTES_SHARE = 0.25
 _SOUND = re.compile(r"(?P<label>[^\s:()\[\]][^:()\[\]]{0,20}):\s?[(\[][^()\[\]]{1,200}[)\]]")
+_SPOKEN = frozenset(
+    {"i", "i'm", "i've", "you", "you're", "we", "we're", "my", "us", "so", "and", "well", "okay", "what", "how", "why"}
+)
+"""Words of speech that descriptions, such as `Genre: true crime podcast`, have seldom."""
 _NOTE = re.compile(r"[(\[（［【<][^()（）]*[)\]）］】>]\W?")
 
 
@@ -53,12 +57,15 @@ def mark_repeated_rows(layout: Layout, rows: Sequence[Row]) -> None:
     if len(heads) < _MIN_TURNS - 2:
         return
     after = [next(row for row in range(place + 1, len(rows) + 1) if row not in layout.used) for place in heads]
-    for places in ([place - 1 for place in heads[1:]], [row for row in after if row < len(rows)]):
-        texts = Counter(rows[place].text for place in places if place not in (*layout.heads, *layout.used))
+    starts = {*layout.heads, *layout.used}
+    for is_after, places in enumerate(([place - 1 for place in heads[1:]], [row for row in after if row < len(rows)])):
+        texts = Counter(rows[place].text for place in places if place not in starts)
         for text, num in texts.most_common(1):
             is_usual = num >= max(_MIN_REPEATED, _MOST_REPEATED * len(heads)) and len(text.split()) <= _MAX_KEY_WORDS
-            if is_usual and not ends_sentence(text):
-                found = [place for place, row in enumerate(rows) if row.text == text and place not in layout.heads]
+            found = [place for place, row in enumerate(rows) if row.text == text and place not in layout.heads]
+            ends_turn = is_after or not all(rows[place].after_blank for place in found[1:])
+            may_be_said = text[:1].isupper() and ends_turn  # "Amen"
+            if is_usual and not may_be_said and not ends_sentence(text):
                 layout.notes |= dict.fromkeys(found, "recurs at every turn")
 
 
@@ -75,10 +82,9 @@ def mark_loose_rows(layout: Layout, rows: Sequence[Row]) -> None:
         place: following
         for (place, _), (following, _) in zip(paragraphs, [*paragraphs[1:], (len(rows), 0)], strict=True)
     }
+    starts = {*layout.heads, len(rows)}
     titles = [
-        place
-        for place, end in own
-        if place == end and _is_loose(rows[place].text) and (next_start[place] in (*layout.heads, len(rows)))
+        place for place, end in own if place == end and _is_loose(rows[place].text) and next_start[place] in starts
     ]
     if are_sentences and len(titles) <= max(2, _MAX_LOOSE_SHARE * len(turns)):
         layout.notes |= dict.fromkeys(titles, "title between turns")
@@ -166,11 +172,13 @@ def mark_last_rows(layout: Layout, rows: Sequence[Row]) -> None:
 
 
 def _is_document(texts: Sequence[str]) -> bool:
-    """Whether a title and three or more headings with a colon, or numbered lines, show that the texts are notes about a talk."""
+    """Whether a title and three or more headings with a colon, or numbered lines with others below, show that the texts are notes
+    about a talk."""
     headings = [text for text in texts if text.endswith((":", "：")) and len(text.split()) <= _MAX_LOOSE_WORDS]
     numbered = [text for text in texts if _NUMBERED_LINE.match(text)]
     is_titled = _is_loose(texts[0].rstrip(":： "))
-    return is_titled and len(headings) + len(numbered) >= _MIN_DOCUMENT_LINES
+    is_spoken = not headings and len(numbered) == len(texts) - 1
+    return is_titled and not is_spoken and len(headings) + len(numbered) >= _MIN_DOCUMENT_LINES
 
 
 def _is_credit(text: str) -> bool:
@@ -236,7 +244,7 @@ def drop_first_fields(layout: Layout, rows: Sequence[Row]) -> None:
 def _may_be_first_turn(head: Head) -> bool:
     """Whether words in lower case that are no description, as in `Ann: so what happened then`, follow one word."""
     words = head.rest.split()
-    is_said = len(words) > _MIN_CAPITALS and words[0][0].islower() and words[0] not in ARTICLES
+    is_said = len(words) > _MIN_CAPITALS and words[0][0].islower() and not _SPOKEN.isdisjoint(words)
     return (
         is_said
         and " " not in (head.name or "")

@@ -17,7 +17,7 @@ from midthought.memory.formats.line_heads import Head, is_exclamation, name_alon
 from midthought.memory.formats.plain_text import read_plain_text
 from midthought.memory.formats.reading import Reading, Skipped, head_of, name_of
 from midthought.memory.formats.registry import transcript_format
-from midthought.memory.formats.scripts import is_role, word_count
+from midthought.memory.formats.scripts import ends_sentence, is_role, word_count
 from midthought.memory.formats.speech_signs import with_lost_words
 from midthought.memory.markup import unescape
 from midthought.memory.turns import CLOCK, CLOCK_PATTERN, UNKNOWN_SPEAKER, Segment, clock_time
@@ -61,6 +61,9 @@ _CREDIT = regex.compile(
     r"(?i:the |der |la )?(?:\p{Lu}|https?:|\S+\.\p{Ll}{2}).{0,120}"
 )
 """Who wrote the captions: a name, a capital or an address follows."""
+_ADDRESS = re.compile(r"\w\.[a-z]{2}")
+_MAX_CREDIT_WORDS = 6
+"""More words with a period at their end are a sentence: `Transcription by RNA polymerase starts at the promoter.`"""
 _MAX_CREDITS = 2
 """Number of first and of last cues that may be credits."""
 _BREAK = re.compile(r"\[br\]|(?i:<br\s?/?>)")
@@ -139,6 +142,7 @@ def _without_credits(cues: list[Cue]) -> tuple[list[Cue], tuple[Skipped, ...]]:
         place: text
         for place in sorted(edge)
         if _CREDIT.fullmatch(text := " ".join(" ".join(cues[place].lines).split()))
+        and (not ends_sentence(text) or len(text.split()) <= _MAX_CREDIT_WORDS or _ADDRESS.search(text))
     }
     if len(found) == len(cues):
         return cues, ()

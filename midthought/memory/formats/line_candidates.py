@@ -149,6 +149,8 @@ def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
             found[prefix + "name"][place] = Head("name", name, None, "")
     _remove_sounds(found, rows)
     _remove_sounds(odd, rows)
+    _remove_items(found)
+    _remove_items(odd)
     if titled := titled_names([row.text for row in rows], alone):
         found[TITLED] = titled
     for style, others in odd.items():
@@ -163,11 +165,21 @@ def candidates_of(rows: Sequence[Row]) -> dict[str, dict[int, Head]]:
 
 
 def _remove_sounds(found: dict[str, dict[int, Head]], rows: Sequence[Row]) -> None:
-    """Removes labels in brackets that are within sentences, too, such as `[music]`."""
+    """Removes labels in brackets that are within sentences at least as often as at a start, such as `[music]`."""
     styles = [style for style in found if bare_style(style) == "[name]"]
-    sounds = {key_of(name) for row in rows for name in _INNER_BRACKET.findall(row.text)} if styles else set()
-    for style in styles if sounds else ():
+    inner = Counter(key_of(name) for row in rows for name in _INNER_BRACKET.findall(row.text)) if styles else Counter()
+    for style in styles if inner else ():
+        starts = Counter(key_of(head.name or "") for head in found[style].values())
+        sounds = {key for key, num in inner.items() if num >= starts[key]}
         found[style] = {place: head for place, head in found[style].items() if key_of(head.name or "") not in sounds}
+
+
+def _remove_items(found: dict[str, dict[int, Head]]) -> None:
+    """Removes number words that stand before a colon once, as in a list that somebody reads out; a speaker recurs."""
+    for style, heads in found.items():
+        keys = Counter(key_of(head.name or "") for head in heads.values())
+        if items := {key for key in keys.keys() & NUMBER_WORDS if keys[key] == 1}:
+            found[style] = {place: head for place, head in heads.items() if key_of(head.name or "") not in items}
 
 
 def bold_starts(rows: Sequence[Row]) -> dict[int, Head]:
@@ -223,7 +235,7 @@ def is_annotation(key: str) -> bool:
     """Whether the label is that of a note, a numbered item or a header field."""
     first = key.split()[0] if key else ""
     return (
-        key in ANNOTATIONS | NUMBER_WORDS
+        key in ANNOTATIONS
         or bool(_NUMBER.search(key))
         or key.endswith((" by", " present"))
         or (is_known_key(key) and not is_role_key(key))

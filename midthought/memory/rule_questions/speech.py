@@ -109,7 +109,7 @@ def _turns_of_windows(windows: list[Chunk]) -> list[SpokenTurn]:
         start = starts[window.chunk_id] = len(words) - shared
         spans.append((start, start + len(own), window))
         places = _places_of_words(own)
-        times |= {start: window.time} | {start + places[number]: time for number, time in window.times}
+        times |= {start: window.time} | {start + _at(places, number): time for number, time in window.times}
         words += own[shared:]
         speakers += _speakers_of(window, own)[shared:]
 
@@ -135,10 +135,15 @@ def _places_of_words(words: list[str]) -> list[int]:
     return [0, *(place for place, word in enumerate(words, 1) if word.endswith(" "))]
 
 
+def _at(places: list[int], number: int) -> int:
+    """A chunk that was edited by hand may have fewer words than its turns say."""
+    return places[min(max(number, 0), len(places) - 1)]
+
+
 def _speakers_of(window: Chunk, words: list[str]) -> list[str]:
     """Returns the speaker of each of the window's words."""
     places = _places_of_words(words)
-    starts = {places[number]: speaker for number, speaker in window.turns}
+    starts = {_at(places, number): speaker for number, speaker in window.turns}
     speakers, speaker = list[str](), window.speaker
     for place in range(len(words)):
         speaker = starts.get(place, speaker)
