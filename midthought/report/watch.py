@@ -88,8 +88,9 @@ class RunWatcher:
 
     def look(self) -> Watched:
         """Returns the present state."""
+        is_held = RunLock.is_held(self.path)  # asked first: a run that ends before its state is read says so there
         live = read_live(self.path)
-        state, reason = self._state(live)
+        state, reason = self._state(live, is_held)
         self._read_metrics()
         stage = str(self._rows[-1]["stage"]) if self._rows else ""
         if stage == "validation":
@@ -99,9 +100,9 @@ class RunWatcher:
             path=self.path, state=state, reason=reason, live=live, stage=stage, rows=rows, findings=self._findings
         )
 
-    def _state(self, live: Mapping[str, Any]) -> tuple[RunState, str]:
+    def _state(self, live: Mapping[str, Any], is_held: bool) -> tuple[RunState, str]:
         said = live.get("state")
-        if RunLock.is_held(self.path):
+        if is_held:
             silence = time.time() - float(live.get("time") or time.time())
             is_silent = said == "running" and silence > SILENT_SECONDS
             return RunState.RUNNING, f"no sign of life for {duration(silence)}" if is_silent else ""

@@ -17,6 +17,7 @@ from midthought.cli import main
 from midthought.report.console import Console
 from midthought.report.live_status import LiveStatus, read_live
 from midthought.report.run_folder import RunFolder
+from midthought.report.run_lock import RunLock
 from midthought.report.watch import RunState, RunWatcher, follow, status_line, status_lines
 from midthought.report.watch_page import WatchServer
 
@@ -120,6 +121,22 @@ def test_a_run_is_followed_until_its_end(run, kind):
     assert "running" in out.getvalue() and "finished" in out.getvalue()
     assert ("\x1b" in out.getvalue()) == (kind is Terminal)
     assert kind is Terminal or 2 <= out.getvalue().count("\n") <= 4
+
+
+def test_a_run_that_ends_while_it_is_looked_at_was_not_killed(run, monkeypatch):
+    with console_of(run).stage("Training", total=1):
+        assert RunWatcher(run.path).look().state is RunState.RUNNING
+    said, is_held = (run.path / "live.json").read_text("utf-8").replace('"done"', '"running"'), RunLock.is_held
+    (run.path / "live.json").write_text(said, "utf-8")
+
+    def ends_now(path):
+        end_by(run, None)
+        run.write_summary({})
+        run.unlock()
+        return is_held(path)
+
+    monkeypatch.setattr(RunLock, "is_held", ends_now)
+    assert RunWatcher(run.path).look().state is RunState.FINISHED
 
 
 def test_the_page_is_for_this_machine_only(run):
