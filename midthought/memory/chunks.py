@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -36,8 +36,10 @@ _NUM_SPECIAL_TOKENS = 2  # of an encoder: one before and one after the text
 
 
 class Timed(Protocol):
-    """A chunk, or a hit: what `displayed_times` needs."""
+    """A chunk, or a hit: what `with_speakers` needs."""
 
+    @property
+    def transcript(self) -> str: ...
     @property
     def time(self) -> str: ...
     @property
@@ -215,15 +217,15 @@ def _sentences(transcript: Transcript) -> list[_Sentence]:
     return sentences
 
 
-def with_speakers(transcript: str, turns: Sequence[tuple[int, str]], displayed: Mapping[int, str] | None = None) -> str:
-    """Returns the words of several turns (`Chunk.turns`), each after its speaker and its displayed time, if there is one:
+def with_speakers(chunk: Timed) -> str:
+    """Returns the words of a window of several turns, each turn after its speaker and its displayed time, if there is one:
     `Ann: So we have … Bob (00:01:12): Yes.`; of one turn, the words alone."""
-    if len(turns) < 2:
-        return transcript
-    words, times = transcript.split(), displayed or {}
-    ends = [start for start, _ in turns[1:]] + [len(words)]
-    labels = (f"{speaker} ({times[start]})" if start in times else speaker for start, speaker in turns)
-    spans = zip(labels, turns, ends, strict=True)
+    if len(chunk.turns) < 2:
+        return chunk.transcript
+    words, times = chunk.transcript.split(), displayed_times(chunk)
+    ends = [start for start, _ in chunk.turns[1:]] + [len(words)]
+    labels = (f"{speaker} ({times[start]})" if start in times else speaker for start, speaker in chunk.turns)
+    spans = zip(labels, chunk.turns, ends, strict=True)
     return " ".join(f"{label}: {' '.join(words[start:end])}" for label, (start, _), end in spans)
 
 

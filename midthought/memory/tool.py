@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from midthought.errors import NoReplyError, SettingsError
-from midthought.memory.chunks import Chunk, displayed_times, each_word_once, neighbour_ids, with_speakers
+from midthought.memory.chunks import Chunk, each_word_once, neighbour_ids, with_speakers
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.reranker import NUM_CANDIDATES, CrossEncoderReranker
 from midthought.memory.search import FilterOptions, Hit, SearchMode
@@ -172,8 +172,7 @@ def format_chunk(chunk: Hit | Chunk) -> str:
     begins with its speaker, and with its time if that is half a minute after the last one: `episode: The Tide Clock; 00:01:37:
     Ines Marlowe: So we have ... Odile (00:02:12): Yes.`"""
     speaker = "" if len(chunk.turns) > 1 else f"speaker: {chunk.speaker}; "
-    said = with_speakers(chunk.transcript, chunk.turns, displayed_times(chunk))
-    return f"{speaker}episode: {chunk.episode}; {chunk.time}: {said}"
+    return f"{speaker}episode: {chunk.episode}; {chunk.time}: {with_speakers(chunk)}"
 
 
 class MemoryOpenTool(Tool):

@@ -12,6 +12,7 @@ from midthought.memory.formats.line_candidates import Layout, Row, is_annotation
 from midthought.memory.formats.line_heads import Head, is_label, time_head
 from midthought.memory.formats.line_times import is_title
 from midthought.memory.formats.scripts import ends_sentence, is_role, word_count
+from midthought.memory.formats.spoken_words import SPOKEN
 from midthought.memory.formats.word_lists import NUMBERED
 
 _MAX_TITLE_WORDS = 15
@@ -43,10 +44,6 @@ _MEETING_NOTES = re.compile(
 """Headings of notes on a meeting, in which names stand before tasks."""
 _MAX_NOTES_SHARE = 0.25
 _SOUND = re.compile(r"(?P<label>[^\s:()\[\]][^:()\[\]]{0,20}):\s?[(\[][^()\[\]]{1,200}[)\]]")
-_SPOKEN = frozenset(
-    {"i", "i'm", "i've", "you", "you're", "we", "we're", "my", "us", "so", "and", "well", "okay", "what", "how", "why"}
-)
-"""Words of speech that descriptions, such as `Genre: true crime podcast`, have seldom."""
 _NOTE = re.compile(r"[(\[（［【<][^()（）]*[)\]）］】>]\W?")
 
 
@@ -244,7 +241,7 @@ def drop_first_fields(layout: Layout, rows: Sequence[Row]) -> None:
 def _may_be_first_turn(head: Head) -> bool:
     """Whether words in lower case that are no description, as in `Ann: so what happened then`, follow one word."""
     words = head.rest.split()
-    is_said = len(words) > _MIN_CAPITALS and words[0][0].islower() and not _SPOKEN.isdisjoint(words)
+    is_said = len(words) > _MIN_CAPITALS and words[0][0].islower() and not SPOKEN.isdisjoint(words)
     return (
         is_said
         and " " not in (head.name or "")

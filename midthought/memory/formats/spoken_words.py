@@ -46,6 +46,9 @@ _LANGUAGES = (
     ),
 )
 
+SPOKEN = frozenset().union(*(language.spoken for language in _LANGUAGES))
+"""The spoken words of all these languages."""
+
 _OTHERS = (
     "de la que el en y los del las un una por con para al se es lo no su",
     "de a que o e do da em um para com não uma os no se na por as dos",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from midthought.data.abstention import UNANSWERABLE
 from midthought.errors import NoReplyError, SettingsError, near_names
-from midthought.memory.chunks import Chunk, displayed_times, each_word_once, with_speakers
+from midthought.memory.chunks import Chunk, each_word_once, with_speakers
 from midthought.memory.embedding import Embedder
 from midthought.memory.llm_questions.prompts import (
     ACROSS_KINDS,
@@ -287,9 +287,7 @@ def _without_repeats(episodes: list[EpisodeQuestions]) -> list[EpisodeQuestions]
 
 def _numbered(number: int, chunk: Chunk, with_episode: bool) -> str:
     where = f"{chunk.episode}, {chunk.time}" if with_episode else chunk.time
-    return (
-        f"{number}. {chunk.speaker} ({where}): {with_speakers(chunk.transcript, chunk.turns, displayed_times(chunk))}"
-    )
+    return f"{number}. {chunk.speaker} ({where}): {with_speakers(chunk)}"
 
 
 def _windows(chunks: Sequence[Chunk], max_letters: int) -> list[list[Chunk]]:
