@@ -52,6 +52,9 @@ def build(
     store = _open(path, embedding_model)
     how = chunking, chunk_words, chunk_size, chunk_overlap, each_once, strict
     folder, chunks = _read_chunks(transcripts, *how, store=store)
+    if not replace:
+        renamed = ", which is not in TRANSCRIPTS; if the file was renamed, --replace removes {name!r}"
+        _tell_copies(folder, store, renamed)
     report = _write(store.build, folder, chunks, replace, as_json)
     if not as_json:
         if report.precision:
@@ -80,6 +83,7 @@ def add(
     kind = chunking or ("turns" if store.is_built and not store.has_windows else "windows")
     how = kind, chunk_words, chunk_size, chunk_overlap, each_once, strict
     folder, chunks = _read_chunks(transcripts, *how, store=store)
+    _tell_copies(folder, store, "; searches find both. 'midthought memory delete' removes one of them")
     report = _write(store.add, folder, chunks, replace, as_json)
     if not as_json:
         numbers = f"{report.num_added} added, {report.num_kept} known, {report.num_removed} removed"
@@ -290,7 +294,7 @@ def _read_chunks(
     from dataclasses import replace
 
     from midthought.memory.build import chunk_all
-    from midthought.memory.names import same_words, with_stored_names
+    from midthought.memory.names import with_stored_names
     from midthought.memory.transcripts import read_transcripts
 
     chunking = _chunking(kind, words, size, overlap)
@@ -299,13 +303,17 @@ def _read_chunks(
         folder.require_all()
     if store is not None:
         folder = replace(folder, transcripts=tuple(with_stored_names(folder.transcripts, store)))
-        for new, name in same_words(folder.transcripts, store):
-            tell(
-                f"{folder.name_of(new.path)} (named {new.stem!r}): nearly the same words as {name!r} in the memory; searches "
-                "find both. 'midthought memory delete' removes one of them",
-                err=True,
-            )
     return folder, chunk_all(folder.transcripts, chunking)
+
+
+def _tell_copies(folder: Any, store: Any, what: str) -> None:
+    """Prints which new transcripts have the words of one that is in the memory and not in the folder; `what` with its name says
+    what happens to both."""
+    from midthought.memory.names import same_words
+
+    for new, name in same_words(folder.transcripts, store):
+        words = f"{folder.name_of(new.path)} (named {new.stem!r}): nearly the same words as {name!r} in the memory"
+        tell(words + what.format(name=name), err=True)
 
 
 def _chunking(kind: str, words: int, size: int | None, overlap: int | None) -> Any:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,15 +41,17 @@ def with_stored_names(transcripts: Sequence[Transcript], store: MemoryStore) -> 
 
 
 def same_words(transcripts: Sequence[Transcript], store: MemoryStore) -> Iterator[tuple[Transcript, str]]:
-    """Yields new transcripts with the name of a stored one of nearly the same words, as `duplicate_groups` compares them."""
+    """Yields new transcripts with the name of a stored one of nearly the same words that is not among the transcripts, as
+    `duplicate_groups` compares them."""
     stored = store.stems() if store.is_built else frozenset()
-    for each in transcripts if stored else ():
-        if each.stem not in stored and (name := _stored_copy(_text(each), store)):
+    given = {each.stem for each in transcripts}
+    for each in transcripts if stored - given else ():
+        if each.stem not in stored and (name := _stored_copy(_text(each), store, given)):
             yield each, name
 
 
-def _stored_copy(text: str, store: MemoryStore) -> str | None:
-    words, tried = text.split(), set[str]()
+def _stored_copy(text: str, store: MemoryStore, given: Collection[str]) -> str | None:
+    words, tried = text.split(), set(given)
     for place in _PROBES:
         start = int(place * max(0, len(words) - _PROBE_WORDS))
         hits = []

@@ -86,6 +86,26 @@ def test_the_same_words_under_another_name_are_reported_with_both_names(tmp_path
     assert "a/tide.md (named 'tide'): nearly the same words as 'ep' in the memory" in said and "stone" not in said
 
 
+def test_a_renamed_file_is_reported_only_if_its_old_name_stays(tmp_path, run, command):
+    write(tmp_path / "same", "a/ep.md", "b/other.md")
+    run("build", "same")
+    (tmp_path / "same" / "a" / "ep.md").rename(tmp_path / "same" / "a" / "tide.md")
+    code, said = command("memory", "build", tmp_path / "same", "--path", tmp_path / "memory")
+    assert code == 2 and "1 other transcripts (ep) would be removed" in said.err
+    renamed = "a/tide.md (named 'tide'): nearly the same words as 'ep' in the memory, which is not in TRANSCRIPTS"
+    assert f"{renamed}; if the file was renamed, --replace removes 'ep'" in said.err and "searches" not in said.err
+    said = run("build", "same", "--replace")
+    assert "1 added, 1 kept, 1 removed" in said.out and said.err == "" and stems(tmp_path) == ["other", "tide"]
+
+
+def test_a_copy_in_the_folder_is_reported_once(tmp_path, run):
+    write(tmp_path / "same", "a/ep.md")
+    run("build", "same")
+    write(tmp_path / "same", "a/tide.md")
+    lines = run("build", "same", "--replace").err.splitlines()
+    assert len(lines) == 1 and "the same words are all taken (--each-once: the first): a/ep.md, a/tide.md" in lines[0]
+
+
 def test_inspect_shows_names(tmp_path, command):
     write(tmp_path / "same", "a/ep.md", "b/ep.md")
     code, said = command("memory", "inspect", tmp_path / "same")
