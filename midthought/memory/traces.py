@@ -16,13 +16,16 @@ from midthought.errors import TranscriptError
 from midthought.memory.chunks import Chunk
 from midthought.memory.duplicates import WordRun, plain_words
 from midthought.memory.rows import chunk_columns, chunks_of
+from midthought.memory.rule_questions.english import FUNCTION_WORDS
 from midthought.memory.transcripts import read_transcript
 from midthought.regular_files import open_regular
 
 BYTES_AT_ONCE = 1 << 22
 _TAIL_LETTERS = 1 << 10
+_MAX_SIGNS = 20
 _RUN_WORDS, _MIN_RUN_BYTES = 6, 24
 _ROWS_PER_BATCH = 16_384
+_ENDING = re.compile(r"['’]\w{1,2}$")
 _NAME = re.compile(r"[^\W\d_][\w'’-]*\w")
 _BEFORE_SENTENCE = re.compile(r"""(?:^|[.!?…:])["'“”‘’«»(\s]*$""")
 Key = TypeVar("Key", str, WordRun)
@@ -51,7 +54,8 @@ class Traces:
 
     def _names_deleted(self, text: str) -> bool:
         titles = {title for title in self._titles if text == title or f'"{title}"' in text}
-        names = (_names_in(text) | set(_NAME.findall(text)) & self._speaker_words) & self._names
+        named = {word for word, begins in _capitalized(text) if not begins or word in self._speaker_words}
+        names = named & self._names.keys()
         return bool(titles and titles & self._gone_titles) or bool(names and names & self._gone_names)
 
     @cached_property
@@ -65,18 +69,36 @@ class Traces:
     @cached_property
     def _speaker_words(self) -> frozenset[str]:
         speakers = {speaker for chunk in self._deleted for speaker in chunk.speakers}
-        return frozenset(word for speaker in speakers for word in _NAME.findall(speaker))
+        return frozenset(word for speaker in speakers for word in _words(speaker))
 
     @cached_property
-    def _names(self) -> frozenset[str]:
-        texts = {text for chunk in self._deleted for text in (chunk.transcript, chunk.episode, *chunk.speakers)}
-        return frozenset(name for text in texts for name in _NAME.findall(text) if name[0].isupper())
+    def _names(self) -> dict[str, bool]:
+        """Words with a capital letter, and whether each occurs only at the beginning of sentences: then it is no name if it is
+        written small elsewhere. Function words are no names, except in a speaker's."""
+        names = dict.fromkeys(self._speaker_words, False)
+        small = set[str]()
+        for chunk in self._deleted:
+            small.update(word for word in _words(chunk.transcript) if word[0].islower())
+            names.update((word, False) for word in _words(chunk.episode) if word[0].isupper())
+            for word, begins in _capitalized(chunk.transcript):
+                names[word] = names.get(word, True) and begins
+        return {
+            word: begins
+            for word, begins in names.items()
+            if word in self._speaker_words or not (word.lower() in FUNCTION_WORDS or (begins and word.lower() in small))
+        }
 
     @cached_property
     def _gone_names(self) -> set[str]:
-        return self._only_deleted(
-            self._names, lambda chunk: _NAME.findall(" ".join((chunk.transcript, chunk.episode, *chunk.speakers)))
-        )
+        uncertain = {word.lower(): word for word, begins in self._names.items() if begins}
+
+        def names_in(chunk: Chunk) -> Iterator[str]:
+            for word in _words(" ".join((chunk.transcript, chunk.episode, *chunk.speakers))):
+                yield word
+                if word in uncertain:
+                    yield uncertain[word]
+
+        return self._only_deleted(self._names, names_in)
 
     def files_with_words(self, paths: Iterable[Path]) -> tuple[Path, ...]:
         """Returns the files that have six words in a row which only a deleted transcript has. A file with other signs between the
@@ -84,8 +106,19 @@ class Traces:
         runs = frozenset(run for chunk in self._deleted for run in _runs(plain_words(chunk.transcript)))
         found = {path: hits for path in paths if (hits := _hits(path, runs))}
         wanted = frozenset(run for hits in found.values() for run in hits)
-        gone = self._only_deleted(wanted, lambda chunk: _runs(plain_words(chunk.transcript)))
+        gone = self._gone_runs(wanted)
         return tuple(path for path, hits in found.items() if hits & gone)
+
+    def _gone_runs(self, runs: Collection[WordRun]) -> set[WordRun]:
+        """Returns the runs that no remaining transcript has, in one chunk or in neighbouring ones."""
+        edges = ChunkEdges(frozenset(word for run in runs for word in run), _RUN_WORDS - 1)
+
+        def runs_in(chunk: Chunk) -> set[WordRun]:
+            words = plain_words(chunk.transcript)
+            edges.add(chunk, words)
+            return _runs_among([words], runs)
+
+        return self._only_deleted(runs, runs_in) - _runs_among(edges.joined(), runs)
 
     def _only_deleted(self, keys: Collection[Key], keys_of: Callable[[Chunk], Iterable[Key]]) -> set[Key]:
         """Returns the keys that no remaining row has."""
@@ -98,10 +131,43 @@ class Traces:
         return left
 
 
-def _names_in(text: str) -> set[str]:
-    """Returns the words with a capital letter that do not begin a sentence."""
-    found = (match for match in _NAME.finditer(text) if match[0][0].isupper())
-    return {match[0] for match in found if not _BEFORE_SENTENCE.search(text[: match.start()])}
+class ChunkEdges:
+    """First and last words of chunks, if one of the given words begins or ends the chunk, to find runs that several
+    neighbouring chunks have together."""
+
+    def __init__(self, words: Collection[str], num_words: int) -> None:
+        self._wanted = words
+        self._num_words = num_words
+        self._edges: dict[tuple[str, int], tuple[list[str], list[str]]] = {}
+
+    def add(self, chunk: Chunk, words: list[str]) -> None:
+        """Adds a chunk with its words."""
+        if words and (words[0] in self._wanted or words[-1] in self._wanted):
+            edge = words[: self._num_words], words[-self._num_words :]
+            self._edges[chunk.stem, chunk.number] = edge
+
+    def joined(self) -> Iterator[list[str]]:
+        """Yields the last words of each chunk with the first words after it."""
+        for (stem, number), (_, last) in self._edges.items():
+            words, num_after = list(last), 0
+            while num_after < self._num_words and (edge := self._edges.get((stem, number := number + 1))):
+                words += edge[0]
+                num_after += len(edge[0])
+            yield words
+
+
+def _words(text: str) -> Iterator[str]:
+    """Yields the words of two letters or more, without endings such as `'s` and `'ll`."""
+    words = (_ENDING.sub("", word) for word in _NAME.findall(text))
+    return (word for word in words if len(word) > 1)
+
+
+def _capitalized(text: str) -> Iterator[tuple[str, bool]]:
+    """Yields the words of `_words` with a capital letter, and whether they begin a sentence."""
+    for match in _NAME.finditer(text):
+        word = _ENDING.sub("", match[0])
+        if len(word) > 1 and word[0].isupper():
+            yield word, bool(_BEFORE_SENTENCE.search(text, max(0, match.start() - _MAX_SIGNS), match.start()))
 
 
 def _runs(words: list[str]) -> Iterator[WordRun]:

@@ -118,3 +118,49 @@ def test_a_title_that_another_episode_has_is_no_trace(tmp_path):
     row = json.loads((tmp_path / "memory" / "q.jsonl").read_text()) | {"evidence": ["b_0"]}
     (tmp_path / "memory" / "q.jsonl").write_text(json.dumps(row))
     assert store.delete(["a"]).num_questions == 0
+
+
+def test_words_that_a_longer_chunk_has_as_well_are_no_trace(tmp_path):
+    """Of a chunk of five words, the run is as long as it."""
+    store = MemoryStore.open(tmp_path / "memory", embedder=WordEmbedder())
+    short = Chunk("a_0", "News", "a", "Ann", "Thanks everybody for listening today.", "00:00:00", 0)
+    longer = "Well then, thanks everybody for listening today, and remember the kettles."
+    store.build([short, Chunk("b_0", "Talk", "b", "Ann", longer, "00:00:00", 0)])
+    (tmp_path / "memory" / "notes.txt").write_text("They end with: thanks everybody for listening today.")
+    assert store.delete(["a"]).remaining == ()
+
+
+def test_words_that_two_neighbouring_chunks_have_together_are_no_trace(tmp_path):
+    store = MemoryStore.open(tmp_path / "memory", embedder=WordEmbedder())
+    ad = AD.split()
+    parts = [["a", ad[:9]], ["a", ad[9:]], ["b", ["Hello", *ad[:4]]], ["b", ad[4:7]], ["b", ad[7:]]]
+    store.build(
+        Chunk(f"{stem}_{n}", stem, stem, "Ann", " ".join(words), "00:00:00", n) for n, (stem, words) in enumerate(parts)
+    )
+    (tmp_path / "memory" / "ad.txt").write_text(AD)
+    assert store.delete(["a"]).remaining == ()
+
+
+@pytest.mark.parametrize(
+    ("question", "is_trace"),
+    [
+        ("Ann says that the wheel turns slowly; What does she conclude?", False),
+        ("Ann says: I'm sure that the wheel turns. Is it, I'm asking, the wheel? Who answers her?", False),
+        ("Ann says that the wheel turns slowly - Nobody answers. Who says so?", False),
+        ("Who mentions, like Ann, a Kerdrozic?", True),
+        ("Who mentions Kerdrozic's wheel?", True),
+        ("Who mentions, like Ann, the Stone?", True),
+    ],
+)
+def test_only_names_of_the_deleted_transcript_are_traces(tmp_path, question, is_trace):
+    """Not every word with a capital letter is a name: it may begin a sentence."""
+    store = MemoryStore.open(tmp_path / "memory", embedder=WordEmbedder())
+    texts = {
+        "a": "What did Ann do? I'm sure. Nobody knows. Kerdrozic put it on the Stone, and nobody else.",
+        "b": "Ann says that the wheel turns slowly in winter, like a stone. It must be so.",
+    }
+    store.build([Chunk(f"{stem}_0", stem, stem, "Ann", text, "00:00:00", 0) for stem, text in texts.items()])
+    write_questions([asked(question, episode="b", named="")], tmp_path / "memory" / "q.jsonl")
+    row = json.loads((tmp_path / "memory" / "q.jsonl").read_text()) | {"evidence": ["b_0"]}
+    (tmp_path / "memory" / "q.jsonl").write_text(json.dumps(row))
+    assert store.delete(["a"]).num_questions == is_trace
