@@ -1,5 +1,6 @@
 """Questions by rules: forms on sentences worked by hand, and all questions of the sample episodes against their evidence."""
 
+import itertools
 import os
 import random
 import re
@@ -16,6 +17,7 @@ from midthought.errors import SettingsError
 from midthought.evaluation.blind_baseline import MAX_ADVANTAGE, blind_scores
 from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk
+from midthought.memory.rule_questions.forms import MAX_WORDS_SINCE_TIME
 from midthought.memory.rule_questions.gaps import blank_of, gaps_of
 from midthought.memory.rule_questions.generate import ALL_KINDS, listener_questions
 from midthought.memory.rule_questions.listener import Draft, Listener, StatementIndex
@@ -31,7 +33,7 @@ from midthought.memory.rule_questions.vocabulary import Vocabulary
 from midthought.memory.rule_questions.wordings import FRAMES
 from midthought.memory.splitting import Chunking
 from midthought.memory.tool import format_chunk
-from midthought.memory.transcripts import read_transcripts
+from midthought.memory.transcripts import Transcript, read_transcripts
 from midthought.types import Task
 
 SAMPLE = str(resources.files("midthought.recipes.podcast") / "sample")
@@ -109,7 +111,7 @@ def test_what_needs_the_sentences_around_it_or_is_no_whole_sentence_is_not_asked
     ],
 )
 def test_a_stated_number_or_year_is_asked_for(vocabulary, said, question, answer):
-    statement = Statement("e", "E", "Ann", said, said, Sentence(said, ("e_0",), "00:00:00", "00:00:00"), 20.0)
+    statement = Statement("e", "E", "Ann", said, said, Sentence(said, ("e_0",), "00:00:00", "00:00:00", 0), 20.0)
     asked = {gap.question("Ann", FRAMES[0]): gap.answer for gap in gaps_of(statement, vocabulary)}
     assert asked.get(question) == answer
 
@@ -153,7 +155,7 @@ def test_numbers_are_looked_for_in_clauses_outside_quotations(said, clauses):
     ],
 )
 def test_a_number_is_left_out_of_a_sentence(vocabulary, said, clause, wh):
-    statement = Statement("e", "E", "Ann", said, said, Sentence(said, ("e_0",), "00:00:00", "00:00:00"), 20.0)
+    statement = Statement("e", "E", "Ann", said, said, Sentence(said, ("e_0",), "00:00:00", "00:00:00", 0), 20.0)
     found = {gap.clause: gap.wh for gap in blank_of(statement, vocabulary) if gap.kind == "number"}
     assert found.get(clause) == wh and (clause or not found)
 
@@ -254,6 +256,41 @@ def test_the_answer_to_when_is_displayed_before_the_words(chunking):
     for task in asked:
         displayed = format_chunk(chunks[task.evidence[0]])
         assert re.search(rf"\b{task.answer}\b", displayed), (task.prompt, displayed)
+
+
+@pytest.mark.parametrize("chunking", [Chunking("windows"), Chunking("turns")], ids=["windows", "turns"])
+@pytest.mark.parametrize("words_per_time", [0, 150, 600])
+def test_when_is_asked_only_of_what_is_said_soon_after_its_timestamp(chunking, words_per_time):
+    transcripts = [with_a_time_every(each, words_per_time) for each in read_transcripts(SAMPLE).require_all()]
+    words, times = {}, {}
+    for each in transcripts:
+        words[each.stem] = " ".join(turn.text for turn in each.turns).split()
+        before = itertools.accumulate((len(turn.text.split()) for turn in each.turns), initial=0)
+        timed = [(start, turn) for start, turn in zip(before, each.turns, strict=False) if turn.time]
+        times[each.stem] = {turn.time: start for start, turn in timed}
+    chunks = chunk_all(transcripts, chunking)
+    said = {
+        each.reported: each for each in Listener(spoken_turns(chunks), spoken_turns(chunks), random.Random()).statements
+    }
+    asked = [task for task in listener_questions(chunks, 300, kinds=["when"]) if task.labels["form"] == "time"]
+    assert len(asked) > 10
+    for task in asked:
+        [statement] = [each for reported, each in said.items() if reported in task.prompt]
+        sentence = statement.sentence.text.split()
+        episode, start = words[statement.stem], times[statement.stem][task.answer]
+        assert any(
+            episode[at : at + len(sentence)] == sentence for at in range(start, start + MAX_WORDS_SINCE_TIME + 1)
+        )
+
+
+def with_a_time_every(transcript: Transcript, num_words: int) -> Transcript:
+    """Returns the transcript with the times of its turns at least so many words apart."""
+    turns, since = [], num_words
+    for turn in transcript.turns:
+        is_timed = bool(turn.time) and since >= num_words
+        since = len(turn.text.split()) + (0 if is_timed else since)
+        turns.append(replace(turn, time=turn.time if is_timed else "", marks=()))
+    return replace(transcript, turns=tuple(turns))
 
 
 def test_the_evidence_of_a_sentence_in_windows_is_one_that_displays_all_of_it():

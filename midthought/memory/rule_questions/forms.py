@@ -20,6 +20,8 @@ from midthought.memory.rule_questions.vocabulary import Vocabulary, bare_token
 from midthought.memory.turns import UNKNOWN_SPEAKER
 
 MIN_MENTIONS = 2
+MAX_WORDS_SINCE_TIME = 30
+"""About twelve seconds of speech. A statement that is said longer after its timestamp is said at another time."""
 
 
 def speaker_drafts(asked: Listener) -> Iterator[Draft]:
@@ -50,8 +52,11 @@ def when_drafts(asked: Listener) -> Iterator[Draft]:
             yield draft_of_gap(asked, gap)
     for each in asked.statements:
         time = each.sentence.time
+        is_exact = each.sentence.words_since_time <= MAX_WORDS_SINCE_TIME
         is_displayed = time == each.sentence.displayed_time != UNKNOWN_TIME
-        if not is_displayed or any(place.stem == each.stem for place in asked.index.similar(each.text, each.sentence)):
+        if not (is_exact and is_displayed) or any(
+            place.stem == each.stem for place in asked.index.similar(each.text, each.sentence)
+        ):
             continue
         question = asked.choose(wordings.WHEN, episode=each.episode, who=each.speaker, said=each.reported)
         short = time.removeprefix("00:")

@@ -60,8 +60,13 @@ def listener_questions(
         has_premises=UNANSWERABLE in kinds,
     )
     wanted = -(-num_questions // len(kinds))
-    chosen = {kind: _chosen(list(KINDS[kind](asked)), wanted, asked.rng) for kind in kinds if kind != UNANSWERABLE}
+    chosen: dict[str, list[Draft]] = {}
+    for kind in kinds:
+        if kind != UNANSWERABLE:
+            asked.rng.seed(f"listener-{seed}-{kind}")  # of its own: what one kind draws does not change the others
+            chosen[kind] = _chosen(list(KINDS[kind](asked)), wanted, asked.rng)
     if UNANSWERABLE in kinds:
+        asked.rng.seed(f"listener-{seed}-{UNANSWERABLE}")
         answered = [draft for drafts in chosen.values() for draft in drafts]
         drafts = list(unanswerable_drafts(asked))
         most = max(map(len, chosen.values()), default=wanted)  # not more than of another kind

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from midthought.memory.chunks import Chunk, displayed_times
 from midthought.memory.splitting import Chunking, sentence_ends, words_of
@@ -32,6 +33,8 @@ class Sentence:
     """`HH:MM:SS` of the last timestamp at or before its first word that the chunks tell; `00:00:00` if the source has none."""
     displayed_time: str
     """The last time that a search result with its first chunk displays before it."""
+    words_since_time: int
+    """Number of words between the timestamp of `time` and its first word; at most so many if the chunks do not tell exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,9 @@ def spoken_turns(chunks: Iterable[Chunk]) -> list[SpokenTurn]:
             turns += _turns_of_windows(ordered)
             continue
         least = 1 if _do_overlap(ordered) else MIN_OVERLAP_WORDS
+        since = _words_since_times(ordered)
         for _, together in itertools.groupby(ordered, key=lambda chunk: chunk.speaker):
-            turns.append(_turn(list(together), least))
+            turns.append(_turn(list(together), least, since))
     return turns
 
 
@@ -78,20 +82,33 @@ def one_speaker_chunks(chunks: Sequence[Chunk], max_words: int = 18) -> Sequence
     return pieces
 
 
-def _turn(chunks: list[Chunk], min_overlap: int) -> SpokenTurn:
+def _words_since_times(chunks: list[Chunk]) -> dict[str, int]:
+    """Returns by chunk the most words that may be between its timestamp and its first word. The timestamp of a new time is said
+    in the chunk before, after its first word; if another speaker begins, before the chunk's first word."""
+    since, num_words = {chunks[0].chunk_id: 0}, 0
+    for before, chunk in itertools.pairwise(chunks):
+        begins = chunk.time != before.time and chunk.speaker != before.speaker
+        num_words = 0 if begins else len(words_of(before.transcript)) + (num_words if chunk.time == before.time else 0)
+        since[chunk.chunk_id] = num_words
+    return since
+
+
+def _turn(chunks: list[Chunk], min_overlap: int, since: dict[str, int]) -> SpokenTurn:
     words: list[str] = []
     holders: list[Chunk] = []  # of each word: the first chunk that has it
+    starts: dict[str, int] = {}
     for chunk in chunks:
         own = words_of(chunk.transcript)
         shared = _overlap(words, own, min_overlap)
+        starts[chunk.chunk_id] = len(words) - shared
         words += own[shared:]
         holders += [chunk] * (len(own) - shared)
 
     def held_by(start: int, end: int) -> list[Chunk]:
         return list({chunk.chunk_id: chunk for chunk in holders[start:end]}.values())
 
-    def times_at(start: int, held: Chunk) -> tuple[str, str]:
-        return held.time, held.time
+    def times_at(start: int, held: Chunk) -> tuple[str, str, int]:
+        return held.time, held.time, since[held.chunk_id] + start - starts[held.chunk_id]
 
     return _spoken(chunks[0], chunks[0].speaker, words, (0, len(words)), held_by, times_at)
 
@@ -118,12 +135,14 @@ def _turns_of_windows(windows: list[Chunk]) -> list[SpokenTurn]:
         nearest = min(whole, key=lambda span: abs(span[0] + span[1] - start - end), default=None)
         return [nearest[2]] if nearest else [span[2] for span in spans if span[0] < end and start < span[1]]
 
-    timed = sorted(times)
+    changes = sorted(times.items())
+    changes = changes[:1] + [new for old, new in itertools.pairwise(changes) if new[1] != old[1]]
 
-    def times_at(start: int, held: Chunk) -> tuple[str, str]:
+    def times_at(start: int, held: Chunk) -> tuple[str, str, int]:
         num_before = sum(word.endswith(" ") for word in words[starts[held.chunk_id] : start])
         displayed = [time for place, time in displayed_times(held).items() if place <= num_before]
-        return times[timed[bisect_right(timed, start) - 1]], displayed[-1] if displayed else held.time
+        place, time = changes[bisect_right(changes, start, key=itemgetter(0)) - 1]
+        return time, displayed[-1] if displayed else held.time, start - place
 
     ends = [place for place in range(1, len(words)) if speakers[place] != speakers[place - 1]] + [len(words)]
     between = zip([0, *ends], ends, strict=False)
@@ -157,9 +176,9 @@ def _spoken(
     words: list[str],
     span: tuple[int, int],
     held_by: Callable[[int, int], list[Chunk]],
-    times_at: Callable[[int, Chunk], tuple[str, str]],
+    times_at: Callable[[int, Chunk], tuple[str, str, int]],
 ) -> SpokenTurn:
-    """`times_at(start, its first chunk)`: both times of a sentence."""
+    """`times_at(start, its first chunk)`: both times of a sentence, and the words since the first."""
     sentences = []
     start = span[0]
     for end in sentence_ends([word.strip() for word in words[slice(*span)]]):

@@ -60,8 +60,11 @@ class OwnQuestions:
         if not is_answerable(task):
             premise = _premise(task, {name: what for name, what in self._names.items() if name not in own})
             if premise and rng.random() < self._made_up_share:
-                is_speaker = premise.what == "speaker"
-                new[premise.name] = self._made_up.name(rng) if is_speaker else self._made_up.title(rng)
+                invent = self._made_up.name if premise.what == "speaker" else self._made_up.title
+                name = invent(rng)
+                while name in (*known.speakers, known.episode):
+                    name = invent(rng)
+                new[premise.name] = name
         else:
             kind, answer = own[task.answer], new[task.answer]
             premise = _premise(task, own)

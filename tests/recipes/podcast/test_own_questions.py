@@ -54,6 +54,15 @@ def test_what_an_unanswerable_question_is_wrong_about_is_its_label_not_a_longer_
         assert f'In "{premise.name}", who says that Roberta Long lives?' == shown.prompt
 
 
+def test_an_invented_name_that_a_question_is_wrong_about_is_none_of_its_chunk():
+    chunk = Chunk("e_0", "Salt", "e", "Ann", "so", "00:00:00", 0)
+    asked = task('In "Cedar", who says so?', NO_ANSWER, named="Cedar")
+    drawn_titles = SyntheticNames(["bell"], None)  # of one word: the same title is drawn again and again
+    made = OwnQuestions([(asked, chunk)], {"Salt": "episode", "Cedar": "episode"}, drawn_titles, 1.0)
+    rng = random.Random(0)
+    assert all(f'"{known.episode}"' not in shown.prompt for shown, known, _ in (made.draw(rng) for _ in range(200)))
+
+
 def test_in_windows_answered_and_unanswerable_questions_of_each_form_are_shown():
     windows = chunk_all(read_transcripts(sample_transcripts()).require_all(), Chunking("windows"))
     by_id = {window.chunk_id: window for window in windows}
