@@ -310,7 +310,7 @@ class Filters:
     after: str | None = None
     """`HH:MM:SS`: only chunks with a sentence whose time is at or after it."""
     before: str | None = None
-    """`HH:MM:SS`: only chunks with a sentence whose time is before it."""
+    """`HH:MM:SS`: only chunks whose first sentence is before it."""
 
     @classmethod
     def of(

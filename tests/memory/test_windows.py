@@ -239,6 +239,16 @@ def test_a_time_filter_finds_what_is_said_then_in_a_window_that_begins_before(
             assert not memory.search("mitten", 1, mode, before="00:00:05")
 
 
+def test_a_time_filter_compares_the_latest_time_of_a_window_whose_clock_starts_again(tmp_path, new_embedder):
+    turns = [("Ann", "The tide clock has one copper hand.", "00:50:00"), ("Bob", "It was late.", "00:59:20")]
+    again = Turn("Ann", "Here is the second recorder.", "00:00:04")
+    [window] = chunk_transcript(talk(*(Turn(*turn) for turn in turns), again), Chunking("windows"))
+    assert [time for _, time in window.times] == ["00:59:20", "00:00:04"]
+    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
+    store.build([window])
+    assert store.search("copper hand", 1, after="00:59:20") and not store.search("copper hand", 1, after="00:59:21")
+
+
 def test_a_memory_without_the_times_of_sentences_is_searched_and_gets_them_by_a_build(
     tmp_path, new_embedder, timed_windows
 ):

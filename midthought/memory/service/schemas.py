@@ -58,7 +58,7 @@ class _Choice(_Given):
     after: Clock | None = None
     """`HH:MM:SS`: only chunks with a sentence at or after it in the episode."""
     before: Clock | None = None
-    """`HH:MM:SS`: only chunks with a sentence before it in the episode."""
+    """`HH:MM:SS`: only chunks whose first sentence is before it in the episode."""
 
     def filters(self) -> Filters:
         """Returns the filters of the search."""
