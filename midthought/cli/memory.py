@@ -143,13 +143,11 @@ def search(
     """Search a memory, local or served (--path http://HOST:PORT), as the tool does."""
     from midthought.memory.connect import open_memory
     from midthought.memory.filter_names import require_known
-    from midthought.memory.store import MemoryStore
     from midthought.memory.tool import NOTHING_WITH_FILTERS, format_hits
 
     filters: Any = {"episodes": episode or (), "speakers": speaker or (), "after": after, "before": before}
     memory = open_memory(path, token_env=token_env)
-    if isinstance(memory, MemoryStore):
-        require_known(memory, episode or (), speaker or ())
+    require_known(memory, episode or (), speaker or ())
     hits = memory.search(query, k, mode, **filters)  # type: ignore[arg-type]
     tell(format_hits(hits) if hits or not any(filters.values()) else NOTHING_WITH_FILTERS)
 

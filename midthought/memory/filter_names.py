@@ -1,4 +1,5 @@
-"""Episodes and speakers that a search is restricted to: unknown ones are named with similar ones. Reads two columns."""
+"""Episodes and speakers that a search is restricted to: unknown ones are named with similar ones. Reads all names of a
+memory or service."""
 
 from __future__ import annotations
 
@@ -6,12 +7,13 @@ import difflib
 from collections.abc import Collection, Iterable, Sequence
 
 from midthought.errors import SettingsError
+from midthought.memory.remote import RemoteMemory
 from midthought.memory.store import MemoryStore
 
 _NUM_SHOWN = 3
 
 
-def require_known(store: MemoryStore, episodes: Sequence[str], speakers: Sequence[str]) -> None:
+def require_known(store: MemoryStore | RemoteMemory, episodes: Sequence[str], speakers: Sequence[str]) -> None:
     """Raises SettingsError, with similar names, if a title or speaker is in no chunk: filters compare names exactly."""
     if not episodes and not speakers:
         return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import http.client
+import itertools
 import json
 import random
 import time
@@ -18,7 +19,7 @@ from urllib.parse import urlsplit
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
 from midthought.memory.chunks import Chunk
 from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search
-from midthought.memory.service_replies import from_json, read_batches, read_chunks, read_count, read_hits
+from midthought.memory.service_replies import from_json, read_batches, read_chunks, read_count, read_hits, read_names
 from midthought.memory.timed_connection import TimedConnection, TooLargeError
 from midthought.network import read_key
 
@@ -26,6 +27,9 @@ _MAX_RESULT_BYTES = 64 * 1024
 _MAX_SHOWN = 200
 """Characters of a service's own words in an error."""
 _IDS_PER_REQUEST = 500
+_NAMES_PER_REQUEST = 1_000
+_MAX_NAMES_CHARS = 1 << 25
+"""Of all episodes, or all speakers."""
 _BACKOFF_SECONDS = 0.1
 _LONGEST_WAIT_SECONDS = 2.0
 _IDLE_SECONDS = 20.0
@@ -115,6 +119,23 @@ class RemoteMemory:
             ids = list(chunk_ids[start : start + _IDS_PER_REQUEST])
             chunks = self._ask("POST", "/chunks", {"ids": ids}, functools.partial(read_chunks, len(ids)))
             found |= {chunk.chunk_id: chunk for chunk in chunks if chunk.chunk_id in ids}
+        return found
+
+    def names(self) -> tuple[set[str], set[str]]:
+        """Returns the titles of all episodes, and all speakers."""
+        return self._names("/episodes"), self._names("/speakers")
+
+    def _names(self, path: str) -> set[str]:
+        found, num_chars, read = set[str](), 0, functools.partial(read_names, _NAMES_PER_REQUEST)
+        for start in itertools.count(0, _NAMES_PER_REQUEST):
+            query = f"{path}?offset={start}&limit={_NAMES_PER_REQUEST}"
+            names, num_all = self._ask("GET", query, None, read)
+            num_chars += sum(map(len, names))
+            if num_chars > _MAX_NAMES_CHARS or (start and found.issuperset(names)):
+                raise MemoryStoreError(f"{self.url}: its names do not end; is it a memory service?")
+            found.update(names)
+            if start + len(names) >= num_all or not names:
+                break
         return found
 
     def stats(self) -> dict[str, Any]:

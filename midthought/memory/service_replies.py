@@ -83,6 +83,14 @@ def read_chunks(most: int, reply: Any) -> list[Chunk]:
     return [Chunk(**_texts({"embedded": "", **row}, _CHUNK_TEXTS), number=read_count(row["number"])) for row in rows]
 
 
+def read_names(most: int, reply: Any) -> tuple[list[str], int]:
+    """Returns at most `most` names, and the number of all."""
+    names = [row["name"] for row in _rows(reply["items"], most)]
+    if not all(isinstance(name, str) and len(name) <= _MAX_TEXT_CHARS for name in names):
+        raise ValueError("no name")
+    return list(map(_plain_line, names)), read_count(reply["num_available"])
+
+
 def _no_number(name: str) -> Any:
     raise ValueError(f"{name} is no number in JSON")
 

@@ -1,18 +1,31 @@
 """`midthought memory search` names an unknown episode or speaker with similar ones; the tool's reply stays short."""
 
+import contextlib
+
 import pytest
 
 lancedb = pytest.importorskip("lancedb", reason="the memory extra is not installed")
 import pyarrow as pa  # noqa: E402
+from serving import served  # noqa: E402
 
 from midthought.memory.chunks import Chunk  # noqa: E402
+from midthought.memory.remote import RemoteMemory  # noqa: E402
+from midthought.memory.store import MemoryStore  # noqa: E402
 from midthought.memory.tool import NOTHING_WITH_FILTERS, MemoryRetrievalTool  # noqa: E402
 
 
-@pytest.fixture
-def search(store, monkeypatch, command, embedder):
+@pytest.fixture(params=["folder", "service"])
+def search(request, store, monkeypatch, command, embedder):
     monkeypatch.setattr("midthought.memory.connect.load_embedder", lambda *_, **__: embedder)
-    return lambda *words: command("memory", "search", "copper hand", "--path", store.uri, *words)
+    with served(store.uri, embedder) if request.param == "service" else contextlib.nullcontext() as service:
+        path = service.url if service else store.uri
+
+        def run(*words):
+            if service:
+                service.state.follow()
+            return command("memory", "search", "copper hand", "--path", path, *words)
+
+        yield run
 
 
 @pytest.mark.parametrize(
@@ -49,6 +62,13 @@ def test_the_speakers_of_windows_are_known(store, search):
 def test_the_tool_says_that_names_must_be_exact(store):
     tool = MemoryRetrievalTool(store, has_filters=True)
     assert tool.execute(query="copper hand", speaker="Nobody").text == NOTHING_WITH_FILTERS
+
+
+def test_names_of_a_service_that_fill_several_replies_are_known(tmp_path, embedder):
+    store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
+    store.build([Chunk(f"e{n}_0", f"Talk {n}", f"e{n}", f"Voice {n}", "Yes.", "00:00:00", 0) for n in range(2_005)])
+    with served(store.uri, embedder) as service:
+        assert RemoteMemory(service.url).names() == store.names()
 
 
 def test_a_row_without_a_speaker_is_named(store, tmp_path, command, monkeypatch, embedder):

@@ -117,6 +117,17 @@ NO_REPLY = {
 }
 
 
+NO_NAMES = {
+    "no list": {"items": "abc", "num_available": 3},
+    "no names": {"items": [{}], "num_available": 1},
+    "names that are numbers": {"items": [{"name": 5}], "num_available": 1},
+    "more names than wanted": {"items": [{"name": str(n)} for n in range(2_000)], "num_available": 2_000},
+    "no count": {"items": [{"name": "Ann"}], "num_available": "many"},
+    "the same names without end": {"items": [{"name": str(n)} for n in range(1_000)], "num_available": 10**9},
+    "long names without end": {"items": [{"name": "x" * 900_000}] * 10, "num_available": 10**6},
+}
+
+
 @pytest.fixture
 def remote(monkeypatch):
     """Returns the memory at a service, which is closed after the test."""
@@ -240,3 +251,16 @@ def test_a_service_that_says_nothing_of_use_is_refused_at_the_start(document, re
     with pytest.raises(MemoryStoreError) as error:
         open_memory(service.url)
     assert service.url in str(error.value) and str(error.value).isprintable() and len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize("document", NO_NAMES.values(), ids=NO_NAMES.keys())
+def test_names_that_are_none_or_do_not_end_are_refused(remote, document):
+    memory, service = remote(body(document))
+    refused(memory, memory.names, MemoryStoreError)
+    assert len(service.asked) < 50
+
+
+def test_a_forged_name_is_one_plain_line(remote):
+    memory, _ = remote(body({"items": [{"name": FORGED}], "num_available": 1}))
+    for (name,) in memory.names():
+        assert len(name.splitlines()) == 1 and "\x1b" not in name and "\0" not in name
