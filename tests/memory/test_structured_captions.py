@@ -62,6 +62,28 @@ def test_a_caption_file_without_times_is_read_as_text(read):
     assert "no line has the times of a cue" in transcript.doubts[0]
 
 
+def test_the_few_cues_of_a_short_meeting_in_webex_have_speakers(read):
+    cues = "".join(
+        f'{n + 1} "{("Ann Lee", "Bob")[n % 2]}" (38912514{n % 2})\n00:0{n}:00.000 --> 00:0{n}:09.000\n{line}.\n\n'
+        for n, line in enumerate(SENTENCES[:3])
+    )
+    transcript = read(f"WEBVTT\n\n{cues}", "a.vtt")
+    assert said(transcript) == [(("Ann Lee", "Bob")[n % 2], f"{line}.") for n, line in enumerate(SENTENCES[:3])]
+    assert not transcript.is_doubtful and not transcript.skipped
+
+
+def test_times_in_seconds_without_a_unit_in_ttml(read):
+    cues = "".join(
+        f'<p begin="{n * 5}.25" end="{n * 5 + 4}" ttm:agent="SPEAKER_{n}"><span podcasts:unit="sentence">'
+        + "".join(f'<span begin="{n * 5}.25" podcasts:unit="word">{word}</span>' for word in line.split())
+        + "</span></p>"
+        for n, line in enumerate(SENTENCES[:3])
+    )
+    transcript = read(f'<tt xmlns="http://www.w3.org/ns/ttml"><body>{cues}</body></tt>', "a.ttml")
+    assert [turn.time for turn in transcript.turns] == ["00:00:00", "00:00:05", "00:00:10"]
+    assert said(transcript) == [(f"SPEAKER_{n}", line) for n, line in enumerate(SENTENCES[:3])]
+
+
 def test_subviewer(read):
     head = "[INFORMATION]\n[TITLE]The bell\n[DELAY]0\n[CD TRACK]0\n[END INFORMATION]\n[SUBTITLE]\n[COLF]&HFFFFFF,[STYLE]bd\n"
     transcript = read(head + "00:00:02.44,00:00:05.38\nThe bell[br]rang.\n\n00:00:07.00,00:00:08.00\nTwice.\n", "a.sub")

@@ -46,6 +46,8 @@ _DASH = re.compile(r"^\s*(?P<change>>>+|[-–—])\s+")
 _MIN_DASHES_SHARE = 0.1
 _CUE_NUMBER = re.compile(r"^\d{1,9}[.)]?\s*|\s*\(\d{1,15}\)$")
 _MIN_NAMED_CUES = 6
+_QUOTED_NAME = re.compile(r'\d{1,9} "[^"]{1,80}" \(\d{1,15}\)')
+"""The line before the times of a cue in exports of Webex."""
 _BLANKS = " \t\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 """Blanks, and marks of the writing direction around a line."""
 _OUTSIDE = "not part of a cue"
@@ -200,6 +202,7 @@ def _cues(text: str) -> tuple[list[Cue], list[tuple[str, bool]]]:
     taken: set[int] = set()
     is_vtt = text.startswith("WEBVTT")
     inside = in_notes = False
+    num_quoted = 0
     for before, line in itertools.pairwise(["", *text.split("\n")]):
         in_notes = is_vtt and bool(line) and (in_notes or line.split(" ")[0] in _NOTES)
         if start := _CUE_TIME.match(line):
@@ -210,6 +213,7 @@ def _cues(text: str) -> tuple[list[Cue], list[tuple[str, bool]]]:
             said = [after] if any(map(str.isalpha, after)) else []
             cues.append(Cue(clock_time(start["time"] or start["seconds"].replace(",", ".")), said))
             names.append(_CUE_NUMBER.sub("", before).strip(' "') if before else "")
+            num_quoted += bool(_QUOTED_NAME.fullmatch(before))
             inside = True
         elif not line or not (is_vtt or line.strip()):  # a line of blanks does not end a VTT cue
             inside = inside and bool(_CUE_TIME.match(before))  # words may follow a blank first line
@@ -220,7 +224,8 @@ def _cues(text: str) -> tuple[list[Cue], list[tuple[str, bool]]]:
             outside.append((line.strip(), in_notes))
     taken |= _continue(cues, outside, later, "")
     outside = [each for number, each in enumerate(outside) if number not in taken]
-    if len(cues) >= _MIN_NAMED_CUES and are_labels(names):  # lines before the times, such as `1 "Ann Lee" (123)`
+    are_quoted = bool(cues) and num_quoted == len(cues)
+    if are_quoted or (len(cues) >= _MIN_NAMED_CUES and are_labels(names)):  # lines before the times
         cues = [Cue(cue.time, [f"<v {name}>{' '.join(cue.lines)}"]) for name, cue in zip(names, cues, strict=True)]
         outside = [
             (line, is_note) for line, is_note in outside if _CUE_NUMBER.sub("", line).strip(' "') not in set(names)

@@ -121,7 +121,7 @@ def _agents(text: str) -> dict[str, str]:
 
 
 def _seconds(written: str) -> str | None:
-    """Returns the clock time of `00:00:01.5`, `00:00:01:12` (frames) or `1.5s`."""
+    """Returns the clock time of `00:00:01.5`, `00:00:01:12` (frames), `1.5s`, or `1.5` as in Apple's transcripts of podcasts."""
     if match := _TICKS.fullmatch(written):
-        return clock_time(float(match[1]) * _SECONDS[match[2]]) if match[2] else None
+        return clock_time(float(match[1]) * _SECONDS[match[2] or "s"])
     return clock_time(":".join(written.split(":")[:3]))
