@@ -46,6 +46,8 @@ def mcp_tools(
     allowed_tools: Sequence[str] | None = None,
     timeout_seconds: float = 30.0,
     start_seconds: float = 60.0,
+    restart_seconds: float = 1.0,
+    relist_seconds: float = 5.0,
 ) -> McpTools:
     """Connects to an MCP server and lists its tools: `with mcp_tools(command=["uvx", "some-server"]) as tools: ...`.
 
@@ -53,12 +55,14 @@ def mcp_tools(
     and those in `environment`. `url` is the address of a running server (streamable HTTP); `headers` are sent with every
     request. `prefix` is added to the tools' names; characters that a call cannot contain become `_`. `allowed_tools` are the
     server's names of the tools to use; None: all. `timeout_seconds` is the limit of one call, `start_seconds` that of
-    connecting.
+    connecting. A server that ends is started again after `restart_seconds`; the pause doubles each time, up to a minute.
+    Notices that the list of tools changed are followed at most every `relist_seconds`.
 
-    Raises `SettingsError` unless exactly one of `command` and `url` is given, and for values of `environment` and `headers`
-    that are no texts, keys that would go unencrypted to another machine, and names in `allowed_tools` that the server does
-    not list; `McpServerError` if the server cannot be reached, or a tool's schema is invalid, is too large or has a reference
-    to a location outside of it; `MissingExtraError` without the SDK.
+    Raises `SettingsError` unless exactly one of `command` and `url` is given, for `restart_seconds` and `relist_seconds`
+    that are not positive, values of `environment` and `headers` that are no texts, keys that would go unencrypted to
+    another machine, and names in `allowed_tools` that the server does not list; `McpServerError` if the server cannot be
+    reached, or a tool's schema is invalid, is too large or has a reference to a location outside of it;
+    `MissingExtraError` without the SDK.
     """
     if (command is None) == (url is None):
         raise SettingsError("mcp_tools takes either command=[...] (starts a server) or url=... (a running one)")
@@ -66,6 +70,9 @@ def mcp_tools(
         raise SettingsError(f"mcp_tools: allowed_tools must be a list like [{allowed_tools!r}]")
     if isinstance(command, str) or (command is not None and not command):
         raise SettingsError(f"mcp_tools: command must be a list like ['python', 'server.py'], not {command!r}")
+    for what, seconds in (("restart_seconds", restart_seconds), ("relist_seconds", relist_seconds)):
+        if not seconds > 0:
+            raise SettingsError(f"mcp_tools: {what} must be more than 0, not {seconds!r}")
     for what, given in (("environment", environment or {}), ("headers", headers or {})):
         for name, value in given.items():
             if not isinstance(value, str):  # not shown: it may be a key
@@ -75,7 +82,7 @@ def mcp_tools(
     keep_keys(environment or {})
     keep_keys(headers or {}, str(url))
     server = Started(command, environment, folder) if command is not None else Remote(str(url), headers)
-    connection = Connection(server, timeout_seconds, start_seconds)
+    connection = Connection(server, timeout_seconds, start_seconds, restart_seconds, relist_seconds)
     try:
         if allowed_tools is not None:
             connection.restrict(allowed_tools)

@@ -25,11 +25,9 @@ _LATER_SECONDS = 1.0
 _CLOSE_SECONDS = 15.0
 _USER = re.compile(r"//[^/]*@")
 _LONG_SESSION_SECONDS = 60.0
-"""A server that ended earlier is started again after a pause, which doubles each time, at most this long."""
+"""A server that ended earlier is started again after a pause of at most this length."""
 _MAX_CHANGES = 3
 """Different changes of a server's list of tools that are reported."""
-_LIST_PAUSE_SECONDS = 5.0
-"""After a list of tools, notices that it changed are collected for this long."""
 _HAS_ENDED = ("Connection closed", "Session terminated")
 """What the SDK says if a session has ended. Other errors have the same codes."""
 _MAX_MESSAGES = 20
@@ -93,13 +91,24 @@ async def _limit_body(response: Any) -> None:
 
 
 class Connection:
-    """A client of the SDK. One task on a private loop enters and exits it, as the SDK requires, and again if the server ends."""
+    """A client of the SDK. One task on a private loop enters and exits it, as the SDK requires, and again if the server ends:
+    after `restart_seconds`, then twice as long each time. After a list of tools, notices that it changed are collected for
+    `relist_seconds`."""
 
-    def __init__(self, server: Started | Remote, timeout_seconds: float, start_seconds: float) -> None:
+    def __init__(
+        self,
+        server: Started | Remote,
+        timeout_seconds: float,
+        start_seconds: float,
+        restart_seconds: float,
+        relist_seconds: float,
+    ) -> None:
         self.timeout_seconds = timeout_seconds
         self._allowed: Sequence[str] | None = None
         self._server = server
         self._start_seconds = start_seconds
+        self._restart_seconds = restart_seconds
+        self._relist_seconds = relist_seconds
         self._loop = asyncio.new_event_loop()
         self._client: asyncio.Future[Any] = self._loop.create_future()
         """The present session; calls wait for it."""
@@ -185,7 +194,7 @@ class Connection:
                 self._client = self._loop.create_future()
             if not self._is_closing:
                 is_long = self._loop.time() - started > _LONG_SESSION_SECONDS
-                pause = 0.0 if is_long else min(2 * pause or 1.0, _LONG_SESSION_SECONDS)
+                pause = 0.0 if is_long else min(2 * pause or self._restart_seconds, _LONG_SESSION_SECONDS)
                 _log.warning("%s; it is %s in %g seconds", words, self._server.again, pause)
                 self._ending.clear()
                 with contextlib.suppress(TimeoutError):
@@ -241,7 +250,7 @@ class Connection:
                 async with asyncio.timeout(self._start_seconds):
                     listed = await _listed(client)
                 self._gone &= self._compare(listed, "lists")
-            await asyncio.sleep(_LIST_PAUSE_SECONDS)
+            await asyncio.sleep(self._relist_seconds)
 
     def _compare(self, listed: Sequence[Any], lists: str) -> set[str]:
         """Returns the names of the tools that are gone. Reports differences from the tools that the run was started with, each

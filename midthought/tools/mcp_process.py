@@ -20,6 +20,8 @@ _MAX_LOG_BYTES = 10_000
 _MARK = "MIDTHOUGHT_MCP_SERVER"
 """Environment variable by which the processes of a server are found."""
 _MAX_ROUNDS = 100
+_AGAIN_SECONDS = 0.1
+"""After a server's end its processes are looked for again, first after this long."""
 _MAX_LINE_CHARS = 400
 
 
@@ -60,10 +62,18 @@ class Started:
         groups: set[int] = set()
         watched: dict[int, int] = {}
 
+        looking: list[asyncio.TimerHandle] = []
+
         def after_its_end(process: int) -> None:  # the SDK waits while another process has the server's output open
             loop.remove_reader(process)
-            _end_processes(groups, mark)
+            end_others(_AGAIN_SECONDS)
             groups.discard(watched[process])  # its number may become another process's
+
+        def end_others(
+            pause: float,
+        ) -> None:  # again, because a process shows no environment while its program is loaded
+            _end_processes(groups, mark)
+            looking.append(loop.call_later(pause, end_others, 2 * pause))
 
         try:
             with os.fdopen(writable, "w") as log:
@@ -75,6 +85,8 @@ class Started:
                         loop.add_reader(process, after_its_end, process)
                     yield streams
         finally:
+            for timer in looking:
+                timer.cancel()
             for process in watched:
                 loop.remove_reader(process)
                 os.close(process)

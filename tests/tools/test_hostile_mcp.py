@@ -46,11 +46,15 @@ if "log" in does:
     sys.exit(1)
 if "hangs" in does and os.path.exists(does["hangs"]):
     import time
+    os.remove(does["hangs"])
     time.sleep(600)
 if "child" in does:
     import subprocess
     detached = does.get("detached", False)
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", does["child"]], start_new_session=detached)
+if "shell" in does and not os.path.exists(does["ended"]):
+    import subprocess
+    subprocess.Popen(["sh", "-c", does["shell"]])
 for line in sys.stdin:
     asked = json.loads(line)
     number, method = asked.get("id"), asked.get("method")
@@ -86,7 +90,7 @@ for line in sys.stdin:
 
 
 def started(does: dict[str, Any], **options: Any) -> McpTools:
-    given: dict[str, Any] = {"start_seconds": 60.0, "timeout_seconds": 60.0, **options}
+    given: dict[str, Any] = {"start_seconds": 60.0, "timeout_seconds": 60.0, "restart_seconds": 0.05, **options}
     environment = {"DOES": json.dumps(does), **given.pop("environment", {})}
     command = [sys.executable, "-c", SERVER, given.pop("marker", "")]
     return mcp_tools(command=command, environment=environment, **given)
@@ -277,7 +281,8 @@ def waited_for(caplog: pytest.LogCaptureFixture, words: str, seconds: float = 60
 def test_tools_that_a_server_changes_while_it_runs_are_reported_once_and_used_as_they_were(caplog, tmp_path):
     changed = tmp_path / "changed"
     later = [{"description": "Looks elsewhere."}, {"name": "hear"}]
-    with started({"ended": str(changed), "later": later, "before tools/call": [CHANGED] * 1000}) as tools:
+    does = {"ended": str(changed), "later": later, "before tools/call": [CHANGED] * 1000}
+    with started(does, relist_seconds=0.05) as tools:
         before = [each.definition for each in tools]
         assert called(tools).outcome is ToolOutcome.OK
         assert "other tools" not in caplog.text
@@ -320,15 +325,17 @@ def test_a_tool_that_a_server_takes_out_of_its_list_is_still_asked_for(caplog, t
         assert called(tools).outcome is ToolOutcome.OK
 
 
-@pytest.mark.parametrize("pause_seconds", [0.2, 3.0], ids=["before it is started again", "while it is started"])
-def test_closing_ends_calls_that_wait_for_a_server_and_a_server_that_hangs(tmp_path, pause_seconds):
-    ended, marker = str(tmp_path / "ended"), str(uuid.uuid4())
-    tools = started({"ends": "/nowhere", "ended": ended, "hangs": ended}, start_seconds=600.0, marker=marker)
+@pytest.mark.parametrize("is_started", [False, True], ids=["before it is started again", "while it is started"])
+def test_closing_ends_calls_that_wait_for_a_server_and_a_server_that_hangs(tmp_path, is_started):
+    ended, marker = tmp_path / "ended", str(uuid.uuid4())
+    does = {"ends": "/nowhere", "ended": str(ended), "hangs": str(ended)}
+    tools = started(does, start_seconds=600.0, restart_seconds=0.05 if is_started else 600.0, marker=marker)
 
     async def closed_while_waiting() -> ToolEvent:
         executor = ToolExecutor(ToolRegistry(tools))
         await executor.run([LOOK], TASK)
-        await asyncio.sleep(pause_seconds)
+        while is_started and ended.exists():  # the server removes it before it hangs
+            await asyncio.sleep(0.02)
         waiting = asyncio.create_task(executor.run([LOOK], TASK))
         await asyncio.sleep(0.2)
         await asyncio.to_thread(tools.close)
@@ -383,6 +390,17 @@ def test_servers_that_leave_processes_and_end_are_noticed_and_leave_no_thread_an
         open_ones.append((threading.active_count(), len(os.listdir("/dev/fd"))))
     for first, *others in zip(*open_ones, strict=True):  # fewer: what earlier tests have left is garbage-collected
         assert max(others) <= first
+
+
+def test_a_server_whose_process_shows_its_environment_only_after_the_servers_end_is_noticed(tmp_path):
+    """As a process does whose program is still being loaded when the server ends. It has the server's output open."""
+    mark, child = '"MIDTHOUGHT_MCP_SERVER=$MIDTHOUGHT_MCP_SERVER"', f"child {uuid.uuid4()}"
+    later = f"import time; time.sleep(600)  # {child}"
+    shell = f"exec env -i setsid sh -c 'sleep 0.3; exec env \"$0\" \"$@\"' {mark} {sys.executable} -c '{later}'"
+    ended = str(tmp_path / "ended")
+    with started({"shell": shell, "ends": ended, "ended": ended}) as tools:
+        assert [called(tools).outcome for _ in range(2)] == [ToolOutcome.RAISED, ToolOutcome.OK]
+    assert not is_running(child)
 
 
 class Web(BaseHTTPRequestHandler):
@@ -453,6 +471,6 @@ def test_a_key_in_a_url_is_not_in_the_error():
 
 def test_a_server_at_a_url_that_closes_a_connection_is_connected_again(web, monkeypatch, caplog):
     monkeypatch.setattr(Web, "does", {"tools/call": "close"})
-    with mcp_tools(url=web) as tools:
+    with mcp_tools(url=web, restart_seconds=0.05) as tools:
         assert [called(tools).outcome for _ in range(3)] == [ToolOutcome.RAISED, ToolOutcome.OK, ToolOutcome.OK]
     assert "; it is connected again in" in caplog.text

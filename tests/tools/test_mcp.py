@@ -249,7 +249,7 @@ def test_closing_ends_the_server_and_the_calls_that_run_and_later_ones_say_so(fo
 
 
 def test_a_server_that_ends_fails_its_calls_and_is_started_again(folder: Path) -> None:
-    with started(folder) as tools:
+    with started(folder, restart_seconds=0.05) as tools:
         registry = ToolRegistry(tools)
         success, words = registry.execute_tool("leave")
         assert not success and words == "Tool execution error: the MCP server has ended: Connection closed"
@@ -329,6 +329,8 @@ def test_a_server_that_does_not_start_is_told_with_its_last_words(
         ({"command": ["a"], "url": "http://x"}, "either command=.* or url="),
         ({"command": "python server.py"}, "command must be a list"),
         ({"command": []}, "command must be a list"),
+        ({"command": ["a"], "restart_seconds": 0}, "restart_seconds must be more than 0, not 0"),
+        ({"url": "http://x", "relist_seconds": float("nan")}, "relist_seconds must be more than 0, not nan"),
         (
             {"command": ["a"], "environment": {"API_KEY": None}},
             "the value of 'API_KEY' in environment must be a str, not NoneType",
