@@ -101,7 +101,9 @@ def delete(
     report = MemoryStore.open(path).delete(names)
     tell(f"{path}: {report.num_chunks} chunks and {report.num_questions} questions deleted, with all older versions")
     for file in report.remaining:
-        tell(f"{file}: it still has words of them; midthought did not write it: delete it yourself", err=True)
+        tell(f"{file}: it still has words of them, or questions about them; delete it yourself", err=True)
+    for file, reason in report.unreadable:
+        tell(f"{file}: not searched for words of them: {reason}; delete it yourself if it may have some", err=True)
 
 
 @app.command()

@@ -36,7 +36,9 @@ class DeletionReport:
     """Chunks of the newest version. 0 if only older versions had the transcripts."""
     num_questions: int
     remaining: tuple[Path, ...]
-    """Other files in the memory's folder that still hold words of the transcripts (`traces`). This library did not write them."""
+    """Other files in the memory's folder that still have words of the transcripts, or questions about them (`traces`)."""
+    unreadable: tuple[tuple[Path, str], ...]
+    """Other files there that cannot be read, with the reasons."""
     seconds: float
 
 
@@ -67,8 +69,8 @@ def delete_transcripts(location: TableLocation, stems: Collection[str], cache_fo
         for path in Path(location.uri).glob("*.replies.sqlite*"):  # a cache of replies about whole episodes
             path.unlink()
     location.purge()  # last: the old versions name what is to be deleted, if this is interrupted
-    remaining = traces.files_with_words(_other_files(Path(location.uri))) if location.is_local else ()
-    return DeletionReport(len(present), num_questions, remaining, time.perf_counter() - started)
+    remaining, unreadable = traces.in_files(_other_files(Path(location.uri)) if location.is_local else ())
+    return DeletionReport(len(present), num_questions, remaining, unreadable, time.perf_counter() - started)
 
 
 def _in_old_versions(location: TableLocation, stems: Collection[str]) -> tuple[list[Chunk], bool]:

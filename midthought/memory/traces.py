@@ -5,23 +5,19 @@ What a remaining transcript has as well is no trace. Deletes nothing.
 
 from __future__ import annotations
 
-import codecs
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from midthought.errors import TranscriptError
 from midthought.memory.chunks import Chunk
 from midthought.memory.duplicates import WordRun, plain_words
 from midthought.memory.rows import chunk_columns, chunks_of
 from midthought.memory.rule_questions.english import FUNCTION_WORDS
-from midthought.memory.transcripts import read_transcript
-from midthought.regular_files import open_regular
+from midthought.memory.texts_in_files import is_parquet, texts_in_file
 
-BYTES_AT_ONCE = 1 << 22
-_TAIL_LETTERS = 1 << 10
 _MAX_SIGNS = 20
 _RUN_WORDS, _MIN_RUN_BYTES = 6, 24
 _ROWS_PER_BATCH = 16_384
@@ -100,14 +96,27 @@ class Traces:
 
         return self._only_deleted(self._names, names_in)
 
-    def files_with_words(self, paths: Iterable[Path]) -> tuple[Path, ...]:
-        """Returns the files that have six words in a row which only a deleted transcript has. A file with other signs between the
-        words, or in another encoding, is read as a transcript."""
+    def in_files(self, paths: Iterable[Path]) -> tuple[tuple[Path, ...], tuple[tuple[Path, str], ...]]:
+        """Returns the files that have six words in a row which only a deleted transcript has, or, in Parquet, a question about
+        one; and the files that cannot be read, with the reason."""
         runs = frozenset(run for chunk in self._deleted for run in _runs(plain_words(chunk.transcript)))
-        found = {path: hits for path in paths if (hits := _hits(path, runs))}
-        wanted = frozenset(run for hits in found.values() for run in hits)
-        gone = self._gone_runs(wanted)
-        return tuple(path for path, hits in found.items() if hits & gone)
+        found, unreadable = dict[Path, set[WordRun]](), list[tuple[Path, str]]()
+        about = set[Path]()
+
+        def words_of(path: Path) -> Iterator[list[str]]:
+            has_questions = is_parquet(path)
+            for text in texts_in_file(path):
+                if has_questions and self.is_about(_json_object(text)):
+                    about.add(path)
+                yield plain_words(text)
+
+        for path in paths:
+            try:
+                found[path] = _runs_among(words_of(path), runs)
+            except OSError as error:
+                unreadable.append((path, error.strerror or str(error).removeprefix(f"{path}: ")))
+        gone = self._gone_runs(frozenset(run for hits in found.values() for run in hits))
+        return tuple(path for path, hits in found.items() if path in about or hits & gone), tuple(unreadable)
 
     def _gone_runs(self, runs: Collection[WordRun]) -> set[WordRun]:
         """Returns the runs that no remaining transcript has, in one chunk or in neighbouring ones."""
@@ -178,15 +187,11 @@ def _runs(words: list[str]) -> Iterator[WordRun]:
             yield run
 
 
-def _hits(path: Path, runs: Collection[WordRun]) -> set[WordRun]:
-    if not runs:
-        return set()
-    if found := _runs_among(_words_of_file(path), runs):
-        return found
+def _json_object(text: str) -> Any:
     try:
-        return _runs_among((plain_words(turn.text) for turn in read_transcript(path).turns), runs)
-    except TranscriptError:
-        return set()
+        return json.loads(text) if text.startswith("{") else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def _runs_among(texts: Iterable[list[str]], runs: Collection[WordRun]) -> set[WordRun]:
@@ -198,13 +203,3 @@ def _runs_among(texts: Iterable[list[str]], runs: Collection[WordRun]) -> set[Wo
         for run in zip(*(words[start:] for start in range(size)), strict=False)
         if run in runs
     }
-
-
-def _words_of_file(path: Path) -> Iterator[list[str]]:
-    """Yields the words of a file part by part; each part begins with the last words of the one before."""
-    decoder, text = codecs.getincrementaldecoder("utf-8")("ignore"), ""
-    with open_regular(path) as file:
-        while part := file.read(BYTES_AT_ONCE):
-            text += decoder.decode(part)
-            yield plain_words(text)
-            text = text[-_TAIL_LETTERS:]

@@ -271,7 +271,7 @@ def test_a_pipe_or_a_file_without_end_in_place_of_questions_is_named(tmp_path):
 
 
 def test_words_in_a_large_file_beside_a_memory_are_found_piece_by_piece(store, monkeypatch):
-    monkeypatch.setattr("midthought.memory.traces.BYTES_AT_ONCE", 7)
+    monkeypatch.setattr("midthought.memory.texts_in_files.BYTES_AT_ONCE", 7)
     notes = Path(store.uri) / "notes.txt"
     said = max((chunk.transcript for chunk in store.chunks()), key=len)
     notes.write_text(f"some words before, {said} and after")

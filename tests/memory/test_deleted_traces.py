@@ -7,8 +7,11 @@ import pytest
 
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 from word_embedder import WordEmbedder
 
+from midthought.cluster.verl.rows import rows_of, write_parquet
 from midthought.memory.chunks import Chunk
 from midthought.memory.llm_questions.records import question_rows, store_questions
 from midthought.memory.questions import write_questions
@@ -164,3 +167,65 @@ def test_only_names_of_the_deleted_transcript_are_traces(tmp_path, question, is_
     row = json.loads((tmp_path / "memory" / "q.jsonl").read_text()) | {"evidence": ["b_0"]}
     (tmp_path / "memory" / "q.jsonl").write_text(json.dumps(row))
     assert store.delete(["a"]).num_questions == is_trace
+
+
+TABLES = {
+    "texts": lambda said: {"said": said},
+    "bytes": lambda said: {"said": [text.encode() for text in said]},
+    "messages": lambda said: {"prompt": [[{"role": "user", "content": text}] for text in said]},
+    "a map": lambda said: {"by": pa.array([[("Ann", text)] for text in said], pa.map_(pa.string(), pa.string()))},
+    "repeated": lambda said: {"said": pa.array([*said] * 3000).dictionary_encode(), "n": [*range(3000 * len(said))]},
+    "one long text": lambda said: {"said": ["The wheel turns. " * 600_000 + " ".join(said)]},
+}
+
+
+@pytest.mark.parametrize("compression", ["zstd", "none"])
+@pytest.mark.parametrize("columns", TABLES.values(), ids=TABLES.keys())
+def test_a_parquet_file_with_the_words_is_named(memory, command, columns, compression):
+    parquet.write_table(
+        pa.table(columns([said for _, said in SHORE])), memory / "copy.parquet", compression=compression
+    )
+    parquet.write_table(pa.table({"said": ["The wheel turns slowly in winter."]}), memory / "other.parquet")
+    code, said = command("memory", "delete", "shore", "--path", memory)
+    assert code == 0 and "copy.parquet: it still has words of them, or questions about them; delete it" in said.err
+    assert "other.parquet" not in said.err
+
+
+def test_a_parquet_file_with_questions_about_the_transcript_is_named(memory, command):
+    of_mill, of_shore = asked("Who says that the wheel turns?"), asked("Who lands?", episode="shore")
+    for name, task in (("mill", of_mill), ("shore", replace(of_shore, evidence=("shore_0",)))):
+        rows = rows_of(
+            [task],
+            lambda task: [{"role": "user", "content": task.prompt}],
+            data_source="podcast",
+            ability="search",
+            split="train",
+        )
+        write_parquet(rows, memory / f"{name}.parquet")
+    code, said = command("memory", "delete", "shore", "--path", memory)
+    assert code == 0 and "shore.parquet: it still has" in said.err and "mill.parquet" not in said.err
+
+
+def test_a_damaged_parquet_file_is_named_and_the_others_are_searched(memory, command):
+    table = pa.table({"said": [said for _, said in SHORE] * 100})
+    parquet.write_table(table, memory / "whole.parquet", compression="zstd")
+    content = (memory / "whole.parquet").read_bytes()
+    (memory / "cut.parquet").write_bytes(content[:-20])
+    (memory / "a.dat").write_bytes(content[:30] + b"\0\xff" * 20 + content[70:])
+    (memory / "no.parquet").write_text("no table")
+    (memory / "empty.parquet").write_bytes(b"")
+    code, said = command("memory", "delete", "shore", "--path", memory)
+    assert code == 0 and "whole.parquet: it still has words of them" in said.err and "empty" not in said.err
+    for name in ("cut.parquet", "a.dat", "no.parquet"):
+        assert f"{name}: not searched for words of them: it cannot be read as Parquet (" in said.err
+    assert len(said.err.splitlines()) == 4
+
+
+def test_a_small_parquet_file_of_a_repeated_long_text_does_not_fill_the_memory(memory, command):
+    """A million rows of 1 MiB in a few kilobytes."""
+    long = pa.array(["The wheel turns slowly in winter. " * 30_000])
+    said = pa.DictionaryArray.from_arrays(pa.array([0] * 1_000_000, pa.int32()), long)
+    parquet.write_table(pa.table({"said": said}), memory / "long.parquet", compression="zstd")
+    assert (memory / "long.parquet").stat().st_size < 100_000
+    code, said = command("memory", "delete", "shore", "--path", memory)
+    assert code == 0 and said.err == ""
