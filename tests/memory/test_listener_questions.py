@@ -270,7 +270,7 @@ def test_when_is_asked_only_of_what_is_said_soon_after_its_timestamp(chunking, w
         times[each.stem] = {turn.time: start for start, turn in timed}
     chunks = chunk_all(transcripts, chunking)
     said = {
-        each.reported: each for each in Listener(spoken_turns(chunks), spoken_turns(chunks), random.Random()).statements
+        each.reported: each for each in Listener(spoken_turns(chunks), spoken_turns(chunks), "").statements
     }
     asked = [task for task in listener_questions(chunks, 300, kinds=["when"]) if task.labels["form"] == "time"]
     assert len(asked) > 10
@@ -348,7 +348,7 @@ def asked_in_vain(memory: list[Chunk], *said: str) -> list[Draft]:
     """Unanswerable questions about an episode; `said` are its turns: `Ann: we cast bells`."""
     turns = [turn.split(": ", 1) for turn in said]
     own = [Chunk(f"x_{n}", "X", "x", who, text, f"00:{n:02}:00", n) for n, (who, text) in enumerate(turns)]
-    asked = Listener(spoken_turns(own), spoken_turns([*memory, *own]), random.Random(0))
+    asked = Listener(spoken_turns(own), spoken_turns([*memory, *own]), "0")
     return list(unanswerable_drafts(asked))
 
 

@@ -39,7 +39,7 @@ def episode_drafts(asked: Listener) -> Iterator[Draft]:
     for each in asked.statements:
         if any(place.stem != each.stem for place in asked.index.similar(each.text, each.sentence)):
             continue
-        who = each.speaker if asked.has_premises or asked.rng.random() < 0.5 else "somebody"
+        who = each.speaker if asked.has_premises or asked.drawn("who", each.text) < 0.5 else "somebody"
         question = asked.choose(wordings.EPISODE, who=who, said=each.reported)
         if not reveals(each.reported, each.episode):
             yield draft_of("episode", "statement", question, each.episode, (), each)
@@ -91,7 +91,7 @@ def compare_drafts(asked: Listener) -> Iterator[Draft]:
             others = sorted(set(counts) - {first.speaker})
             if not others or UNKNOWN_SPEAKER in counts or reveals(" ".join([*counts, turn.episode]), topic):
                 continue
-            other = asked.rng.choice(others)
+            other = asked.pick(others, stem, topic)
             second = next(place for place in places if place.speaker == other)
             if set(first.sentence.chunk_ids) & set(second.sentence.chunk_ids):
                 continue
@@ -99,11 +99,11 @@ def compare_drafts(asked: Listener) -> Iterator[Draft]:
             often, seldom = sorted(pair, key=lambda name: -counts[name])
             frames: Sequence[str] = wordings.FIRST_TO_SAY
             form, answer, proof = "first", first.speaker, [first, second]
-            if counts[often] >= 3 * counts[seldom] and asked.rng.random() < 0.5:
+            if counts[often] >= 3 * counts[seldom] and asked.drawn("more", stem, topic) < 0.5:
                 frames, form, answer = wordings.MORE_OFTEN, "more", often
                 proof = [place for place in places if place.speaker in pair]
-            asked.rng.shuffle(pair)
-            text = asked.choose(frames, topic=topic, episode=turn.episode, a=pair[0], b=pair[1])
+            a, b = sorted(pair, key=lambda name: asked.drawn(stem, topic, name, form))
+            text = asked.choose(frames, topic=topic, episode=turn.episode, a=a, b=b)
             information = sum(asked.vocabulary.idf(word) for word in plain_words(topic))
             loser = next(name for name in pair if name != answer)
             chunk_ids = tuple(dict.fromkeys(chunk_id for place in proof for chunk_id in place.sentence.chunk_ids))
@@ -124,8 +124,8 @@ def two_drafts(asked: Listener) -> Iterator[Draft]:
             if not set(each.sentence.chunk_ids) & set(own.sentence.chunk_ids) and not reveals(each.reported, gap.answer)
         ]
         if others:
-            each = asked.rng.choice(others)
-            inner = gap.question("the same person", wordings.FRAMES[asked.rng.choice((0, 1))])
+            each = min(others, key=lambda each: asked.drawn(gap.clause, each.text))
+            inner = gap.question("the same person", asked.pick(wordings.FRAMES[:2], gap.clause))
             text = asked.choose(wordings.BRIDGE, said=each.reported, gap=inner)
             evidence = (*each.sentence.chunk_ids, *own.sentence.chunk_ids)
             yield replace(draft_of_gap(asked, gap), kind="two", form="bridge", question=text, chunk_ids=evidence)
@@ -152,8 +152,8 @@ def _topic_pairs(asked: Listener) -> Iterator[Draft]:
     names = sorted({name for topics in mentions.values() for name in topics})
     stems_of = {name: {place.stem for place in asked.index.mentions(name)} for name in names}
     for stem, topics in mentions.items():
-        shared = sorted(topic for topic in topics if len(stems_of[topic]) > 1 and len(topics[topic]) >= MIN_MENTIONS)
-        asked.rng.shuffle(shared)
+        several = [topic for topic in topics if len(stems_of[topic]) > 1 and len(topics[topic]) >= MIN_MENTIONS]
+        shared = sorted(several, key=lambda topic: asked.drawn("pair", topic))
         for a, b in zip(shared[::2], shared[1::2], strict=False):
             places = (topics[a][0], topics[b][0])
             title = places[0][0].episode

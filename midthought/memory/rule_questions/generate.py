@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from midthought.data.abstention import UNANSWERABLE
 from midthought.errors import SettingsError, near_names
@@ -56,22 +55,17 @@ def listener_questions(
     asked = Listener(
         turns,
         turns if memory is None else spoken_turns(memory),
-        random.Random(f"listener-{seed}"),
+        f"listener-{seed}",
         has_premises=UNANSWERABLE in kinds,
     )
     wanted = -(-num_questions // len(kinds))
-    chosen: dict[str, list[Draft]] = {}
-    for kind in kinds:
-        if kind != UNANSWERABLE:
-            asked.rng.seed(f"listener-{seed}-{kind}")  # of its own: what one kind draws does not change the others
-            chosen[kind] = _chosen(list(KINDS[kind](asked)), wanted, asked.rng)
+    chosen = {kind: _chosen(asked, KINDS[kind](asked), wanted) for kind in kinds if kind != UNANSWERABLE}
     if UNANSWERABLE in kinds:
-        asked.rng.seed(f"listener-{seed}-{UNANSWERABLE}")
         answered = [draft for drafts in chosen.values() for draft in drafts]
         drafts = list(unanswerable_drafts(asked))
         most = max(map(len, chosen.values()), default=wanted)  # not more than of another kind
         chosen[UNANSWERABLE] = (
-            _like(drafts, answered, most, asked.rng) if chosen else _chosen(drafts, wanted, asked.rng)
+            _like(asked, drafts, answered, most) if chosen else _chosen(asked, drafts, wanted)
         )
     longest = max(map(len, chosen.values()), default=0)
     mixed = [drafts[place] for place in range(longest) for drafts in chosen.values() if place < len(drafts)]
@@ -79,7 +73,7 @@ def listener_questions(
     return [_task(draft, words_digest(by_id[each] for each in draft.chunk_ids)) for draft in mixed[:num_questions]]
 
 
-def _like(drafts: list[Draft], answered: list[Draft], wanted: int, rng: random.Random) -> list[Draft]:
+def _like(asked: Listener, drafts: list[Draft], answered: list[Draft], wanted: int) -> list[Draft]:
     """Returns unanswerable drafts that look like those with answers: the same forms, and the same names within a form, in the
     same proportions.
 
@@ -87,7 +81,7 @@ def _like(drafts: list[Draft], answered: list[Draft], wanted: int, rng: random.R
     """
     likes = Counter(f"{draft.kind}/{draft.form}" for draft in answered)
     names = Counter((f"{draft.kind}/{draft.form}", draft.named) for draft in answered)
-    found = {form: _drawn([draft for draft in drafts if draft.form == form], names, rng) for form in likes}
+    found = {form: _drawn(asked, [draft for draft in drafts if draft.form == form], names) for form in likes}
     missing = sum(number for form, number in likes.items() if not found[form]) / max(1, likes.total())
     for total in range(min(wanted, likes.total()), 0, -1):
         counts = Counter(
@@ -95,12 +89,11 @@ def _like(drafts: list[Draft], answered: list[Draft], wanted: int, rng: random.R
         )
         if counts.total() and _distance(counts, likes) <= missing + 2 * MAX_SKEW:
             chosen = [draft for form, own in found.items() for draft in own[: counts[form]]]
-            rng.shuffle(chosen)
-            return chosen
+            return sorted(chosen, key=lambda draft: asked.drawn("mixed", draft.question))
     return []
 
 
-def _drawn(drafts: list[Draft], likes: Counter[tuple[str, str]], rng: random.Random) -> list[Draft]:
+def _drawn(asked: Listener, drafts: list[Draft], likes: Counter[tuple[str, str]]) -> list[Draft]:
     """Returns drafts in random order, each question once, those first that name what many questions with answers name.
 
     Weighted sampling without replacement (Efraimidis and Spirakis, 2006): ordered by `u ** (1 / weight)`.
@@ -108,7 +101,7 @@ def _drawn(drafts: list[Draft], likes: Counter[tuple[str, str]], rng: random.Ran
     have = Counter((draft.form, draft.named) for draft in drafts)
     own = {draft.question: draft for draft in drafts if likes[draft.form, draft.named]}
     keys = {
-        draft.question: rng.random() ** (have[draft.form, draft.named] / likes[draft.form, draft.named])
+        draft.question: asked.drawn(draft.question) ** (have[draft.form, draft.named] / likes[draft.form, draft.named])
         for draft in own.values()
     }
     return sorted(own.values(), key=lambda draft: -keys[draft.question])
@@ -120,11 +113,10 @@ def _distance(a: Counter[str], b: Counter[str]) -> float:
     return sum(abs(a[key] / a.total() - b[key] / b.total()) for key in sorted(a | b)) / 2
 
 
-def _chosen(drafts: list[Draft], wanted: int, rng: random.Random) -> list[Draft]:
+def _chosen(asked: Listener, drafts: Iterable[Draft], wanted: int) -> list[Draft]:
     """Returns drafts with different subjects: forms and episodes in turn, no answer too often, informative ones first."""
     piles: dict[str, dict[str, list[Draft]]] = defaultdict(lambda: defaultdict(list))
-    rng.shuffle(drafts)
-    for draft in sorted(drafts, key=lambda draft: draft.information):
+    for draft in sorted(drafts, key=lambda draft: (draft.information, asked.drawn(draft.question))):
         piles[draft.form][draft.stem].append(draft)
     balance = _Balance(max(3, round(wanted * MAX_ANSWER_SHARE)))
     chosen: list[Draft] = []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import random
+import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import TypeVar
 
 from midthought.memory.rule_questions import wordings
 from midthought.memory.rule_questions.english import FUNCTION_WORDS
@@ -23,6 +24,7 @@ from midthought.memory.rule_questions.statements import (
 from midthought.memory.rule_questions.vocabulary import Vocabulary, bare_token
 from midthought.memory.turns import UNKNOWN_SPEAKER
 
+Option = TypeVar("Option")
 MIN_INFORMATION_SHARE = 0.6
 """A statement has at least this share of the information of three words that occur once."""
 MIN_CONTENT_WORDS = 4
@@ -57,13 +59,13 @@ class Listener:
         self,
         turns: Sequence[SpokenTurn],
         memory: Sequence[SpokenTurn],
-        rng: random.Random,
+        seed: str,
         *,
         has_premises: bool = False,
     ) -> None:
-        """`turns` are asked about; answers are unique in `memory`, which contains them. `has_premises`: questions about a
+        """`turns` are asked about; answers are unique in `memory`, which contains them. `seed` decides what is picked. `has_premises`: questions about a
         statement name its speaker or its episode, which are wrong in an unanswerable question."""
-        self.turns, self.rng, self.has_premises = turns, rng, has_premises
+        self.turns, self._seed, self.has_premises = turns, seed, has_premises
         self.vocabulary = Vocabulary(memory)
         self.index = StatementIndex(memory, self.vocabulary)
         self.memory = memory
@@ -102,9 +104,19 @@ class Listener:
         places = self.index.similar(f"{gap.wh} {gap.clause}", gap.statement.sentence)
         return all(place.speaker != gap.statement.speaker or not _may_answer(gap, place.sentence) for place in places)
 
+    def drawn(self, *about: str) -> float:
+        """Returns a number in (0, 1) that depends on the seed and on these texts only: a question stays the same when others come
+        or go."""
+        digest = hashlib.blake2b("\n".join((self._seed, *about)).encode(), digest_size=8).digest()
+        return (int.from_bytes(digest, "big") + 0.5) / 2**64
+
+    def pick(self, options: Sequence[Option], *about: str) -> Option:
+        """Returns one of the options; it stays the same when others come or go (rendezvous hashing)."""
+        return min(options, key=lambda option: self.drawn(*about, str(option)))
+
     def choose(self, frames: Sequence[str], **values: str) -> str:
         """Returns one of the wordings, filled, with a capital letter."""
-        text = self.rng.choice(frames).format(**values)
+        text = self.pick(frames, *values.values()).format(**values)
         return text[0].upper() + text[1:]
 
 
@@ -143,7 +155,7 @@ def reveals(question: str, answer: str) -> bool:
 
 
 def draft_of_gap(asked: Listener, gap: Gap) -> Draft:
-    question = gap.question(gap.statement.speaker, asked.rng.choice(wordings.FRAMES))
+    question = gap.question(gap.statement.speaker, asked.pick(wordings.FRAMES, gap.clause))
     return draft_of(gap.kind, "gap", question, gap.answer, gap.aliases, gap.statement)
 
 

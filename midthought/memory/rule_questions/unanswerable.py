@@ -26,7 +26,7 @@ def unanswerable_drafts(asked: Listener) -> Iterator[Draft]:
     `chunk_ids` has what is nearest to an answer."""
     for gap in asked.gaps:
         if (other := _other_speaker(asked, gap.statement, gap)) is not None:
-            question = gap.question(other, asked.rng.choice(wordings.FRAMES))
+            question = gap.question(other, asked.pick(wordings.FRAMES, other, gap.clause))
             yield _without_answer(draft_of_gap(asked, gap), question, other)
     for gap in asked.blanks:
         if (other := _other_speaker(asked, gap.statement, gap)) is not None:
@@ -71,7 +71,7 @@ def _within_another_episode(asked: Listener, each: Statement, titles: Mapping[st
     shared = asked.index.shared(each.text)
     if others:
         near = sorted(others, key=lambda stem: -shared.get(stem, 0.0))[:NUM_NEAR_EPISODES]
-        title = titles[asked.rng.choice(near)]
+        title = titles[asked.pick(near, each.text)]
         question = asked.choose(wordings.SPEAKER_WITHIN, said=each.reported, episode=title)
         yield _without_answer(draft_of("speaker", "within", "", "", (), each), question, title)
 
@@ -82,8 +82,9 @@ def _other_bridges(asked: Listener) -> Iterator[Draft]:
         other = _other_speaker(asked, gap.statement, gap)
         own = [each for each in asked.statements if each.stem == gap.statement.stem and each.speaker == other]
         if own:
-            inner = gap.question("the same person", asked.rng.choice(wordings.FRAMES[:2]))
-            question = asked.choose(wordings.BRIDGE, said=asked.rng.choice(own).reported, gap=inner)
+            inner = gap.question("the same person", asked.pick(wordings.FRAMES[:2], gap.clause))
+            first = min(own, key=lambda each: asked.drawn(gap.clause, each.text))
+            question = asked.choose(wordings.BRIDGE, said=first.reported, gap=inner)
             draft = replace(draft_of_gap(asked, gap), kind="two", form="bridge")
             yield _without_answer(draft, question, draft.named)
 
@@ -102,7 +103,7 @@ def _other_speaker(asked: Listener, each: Statement, gap: Gap | None = None) -> 
         for name in asked.speakers[each.stem]
         if name != each.speaker and name not in similar and not names & set(plain_words(name))
     ]
-    return asked.rng.choice(others) if others else None
+    return asked.pick(others, each.text) if others else None
 
 
 def _other_names(asked: Listener) -> Iterator[Draft]:
@@ -127,7 +128,7 @@ def _other_names(asked: Listener) -> Iterator[Draft]:
         ]
         if not alike:
             continue
-        other = asked.rng.choice(alike)
+        other = asked.pick(alike, each.text)
         rest = each.reported.replace(name, " ")
         similar = asked.index.similar(rest, each.sentence, MAX_SIMILAR)
         if any(set(plain_words(other)) <= set(plain_words(place.sentence.text)) for place in similar):
@@ -153,7 +154,7 @@ def _other_repliers(asked: Listener) -> Iterator[Draft]:
         first, second = draft.labels["first"], draft.named
         others = [name for name in asked.speakers[draft.stem] if name not in (first, second)]
         if others:
-            other = asked.rng.choice(others)
+            other = asked.pick(others, draft.subject)
             question = asked.choose(wordings.NEXT, first=first, second=other, asked=draft.subject)
             yield _without_answer(draft, question, other)
 
@@ -164,7 +165,7 @@ def _topics_of_others(asked: Listener) -> Iterator[Draft]:
     stems = sorted(stem for stem in mentions if mentions[stem])
     for stem in stems:
         for other_stem in (each for each in stems if each != stem):
-            a, b = asked.rng.choice(sorted(mentions[stem])), asked.rng.choice(sorted(mentions[other_stem]))
+            a, b = asked.pick([*mentions[stem]], stem, other_stem), asked.pick([*mentions[other_stem]], stem, other_stem)
             holders = [{place.stem for place in asked.index.mentions(name)} for name in (a, b)]
             turn, sentence = mentions[stem][a][0]
             if holders[0] & holders[1] or a == b:
@@ -172,6 +173,6 @@ def _topics_of_others(asked: Listener) -> Iterator[Draft]:
             nearest = Draft("two", "topics", "", "", (), sentence.chunk_ids, stem, "")
             yield _without_answer(nearest, asked.choose(wordings.BOTH_TOPICS, a=a, b=b), "")
             if len(asked.speakers[stem]) > 1 and stem not in holders[1]:
-                pair = asked.rng.sample(asked.speakers[stem], 2)
+                pair = sorted(asked.speakers[stem], key=lambda name: asked.drawn(stem, b, name))[:2]
                 question = asked.choose(wordings.FIRST_TO_SAY, topic=b, episode=turn.episode, a=pair[0], b=pair[1])
                 yield _without_answer(replace(nearest, kind="compare", form="first"), question, "")
