@@ -77,6 +77,12 @@ CALENDAR = word_set(
     "september october november december christmas easter mondays tuesdays wednesdays thursdays fridays saturdays "
     "sundays english american god"
 )
+ABBREVIATIONS = word_set(
+    "ceo ceos cto ctos cfo coo cmo vp vps hr pr pm pms qa api apis url urls uri gui ui uis ux cli sdk sdks ide ides saas fomo "
+    "ipo ipos r&d ph.d phd mba sla slas faq id ids os pc pcs tv diy asap fyi psa dm dms us u.s usa uk u.k eu e.u roi kpi kpis "
+    "mvp mvps cv ok a.m p.m am pm"
+)
+"""Abbreviations that everybody uses, and that name nothing in particular."""
 VAGUE = word_set("something someone somebody stuff thing things whatever somehow somewhere everything anything")
 _COMMON = word_set(
     "the a an and of to in that is was it i you for on with as at this but not have be we they from or so are what"

@@ -5,21 +5,44 @@ A question that could have two answers, that contains words of its answer, or th
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from midthought.memory.chunks import UNKNOWN_TIME
 from midthought.memory.rule_questions import wordings
-from midthought.memory.rule_questions.english import CALENDAR
+from midthought.memory.rule_questions.english import (
+    ABBREVIATIONS,
+    ADDRESSED,
+    AUXILIARIES,
+    CALENDAR,
+    CLAUSE_STARTS,
+    OPENERS,
+    PREPOSITIONS,
+    PRONOUNS,
+)
 from midthought.memory.rule_questions.listener import Draft, Listener, draft_of, draft_of_gap, reveals
 from midthought.memory.rule_questions.replies import exchanges, next_drafts
 from midthought.memory.rule_questions.speech import Sentence, SpokenTurn, plain_words
-from midthought.memory.rule_questions.statements import Statement
+from midthought.memory.rule_questions.statements import FIRST_PERSON, Statement
 from midthought.memory.rule_questions.vocabulary import Vocabulary, bare_token
-from midthought.memory.turns import UNKNOWN_SPEAKER
 
 MIN_MENTIONS = 2
+MAX_INSIDE_SHARE = 0.25
+_NO_PART = (
+    ABBREVIATIONS
+    | ADDRESSED
+    | AUXILIARIES
+    | CLAUSE_STARTS
+    | FIRST_PERSON
+    | OPENERS
+    | PREPOSITIONS
+    | PRONOUNS
+    | {"a", "an", "the"}
+)
+"""These start the words of somebody else, or of a title: "New" and "Super" can be the first word of a name."""
+_TITLES = ("Dr.", "Mr.", "Mrs.", "Ms.", "Prof.", "St.")
 MAX_WORDS_SINCE_TIME = 30
 """About twelve seconds of speech. A statement that is said longer after its timestamp is said at another time."""
 
@@ -89,7 +112,8 @@ def compare_drafts(asked: Listener) -> Iterator[Draft]:
             counts = Counter(place.speaker for place in places)
             first = places[0]
             others = sorted(set(counts) - {first.speaker})
-            if not others or UNKNOWN_SPEAKER in counts or reveals(" ".join([*counts, turn.episode]), topic):
+            is_clear = set(counts) <= {*asked.speakers[stem]} and not asked.index.has_derived(topic, stem)
+            if not others or not is_clear or reveals(" ".join([*counts, turn.episode]), topic):
                 continue
             other = asked.pick(others, stem, topic)
             second = next(place for place in places if place.speaker == other)
@@ -168,30 +192,43 @@ def mentions_of(asked: Listener) -> dict[str, dict[str, list[tuple[SpokenTurn, S
     found: dict[str, dict[str, list[tuple[SpokenTurn, Sentence]]]] = defaultdict(lambda: defaultdict(list))
     people = {word for names in asked.speakers.values() for name in names for word in plain_words(name)}
     for turn in asked.turns:
-        if turn.stem not in asked.english or turn.speaker == UNKNOWN_SPEAKER:
+        if turn.stem not in asked.english or turn.speaker not in asked.speakers[turn.stem]:
             continue
         for sentence in turn.sentences:
             for name in names_in(sentence.text, asked.vocabulary):
                 if not people & set(plain_words(name)) and not reveals(name, turn.episode):
                     found[turn.stem][name].append((turn, sentence))
-    return found
+    cut = _parts_of_names(found)
+    return {stem: {name: places for name, places in names.items() if name not in cut} for stem, names in found.items()}
+
+
+def _parts_of_names(mentions: Mapping[str, Mapping[str, Sequence[object]]]) -> set[str]:
+    """Returns the names that are often a part of a longer one: "Micro" and "Super Micro" are two companies."""
+    counts: Counter[str] = Counter()
+    for names in mentions.values():
+        counts.update({name: len(places) for name, places in names.items()})
+    inside: Counter[str] = Counter()
+    for name, number in counts.items():
+        words = name.split()
+        for start, end in itertools.combinations(range(len(words) + 1), 2):
+            inside[" ".join(words[start:end])] += number if end - start < len(words) else 0
+    return {name for name, number in counts.items() if inside[name] >= MAX_INSIDE_SHARE * number}
 
 
 def names_in(text: str, vocabulary: Vocabulary) -> list[str]:
-    """Returns the names within a sentence, without its first word; neighbouring name words are one name."""
+    """Returns the names within a sentence, without its first word: neighbouring words with a capital letter of which one is
+    written so in all sentences."""
     names: list[list[str]] = []
     is_open = False
-    tokens = text.replace("’", "'").split()
-    for place, token in enumerate(tokens[1:], 1):
-        following = tokens[place + 1] if place + 1 < len(tokens) and token[-1].isalnum() else ""
-        starts = token[:1].isupper() and len(token) > 2 and token.isalpha() and vocabulary.is_name(following)
-        is_part = (vocabulary.is_name(token) or starts) and token[:1].isalnum()
+    for token in text.replace("’", "'").split()[1:]:
+        word = bare_token(token)
+        is_part = token[:1].isupper() and word.lower() not in _NO_PART
         if is_part and is_open:
-            names[-1].append(bare_token(token))
+            names[-1].append(word)
         elif is_part:
-            names.append([bare_token(token)])
-        is_open = is_part and token[-1].isalnum()
-    joined = [" ".join(name).removesuffix("'s") for name in names]
+            names.append([word])
+        is_open = is_part and (token[-1].isalnum() or token in _TITLES)
+    joined = [" ".join(name).removesuffix("'s") for name in names if any(map(vocabulary.is_name, name))]
     return list(dict.fromkeys(name for name in joined if len(name) > 2 and not set(plain_words(name)) & CALENDAR))
 
 

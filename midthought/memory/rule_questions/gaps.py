@@ -40,6 +40,7 @@ _UNASKABLE = word_set("maybe perhaps either both between whenever whatever essen
 _OPEN = word_set("a an the my our their of to and or but as not very like than more also in for with")
 _FRONTED = word_set("for by at over to with from on after in within during across against")
 _CONTINUES = PREPOSITIONS | {"ago", "together", "later", "alone", "back", "there"}
+_BETWEEN_NAMES = (["and"], ["or"], ["versus"], ["vs"])
 _COPULAS = word_set("is was are were called named")
 
 
@@ -116,7 +117,8 @@ def blank_of(statement: Statement, vocabulary: Vocabulary) -> Iterator[Gap]:
         )
         is_known = set(name.lower().split()) & {*rest.lower().split(), *statement.speaker.lower().split()}
         reported = reported_speech(rest, vocabulary)
-        if start and not is_known and reported and len(name) > 2 and not name.lower().endswith("'s"):
+        is_one = not is_known and not _is_listed(tokens, words, start, end)
+        if start and is_one and reported and len(name) > 2 and not name.lower().endswith("'s"):
             yield Gap("name", "which name belongs in the gap", reported, name, (), statement)
 
 
@@ -196,7 +198,10 @@ def name_places(tokens: list[str], words: list[str], vocabulary: Vocabulary) -> 
                 break
         first = start
         while (
-            end > start and first > 1 and tokens[first - 1].isalpha() and _extends(words[first - 1], tokens[first - 1])
+            end > start
+            and first > 1
+            and tokens[first - 1].isalpha()
+            and _is_capital(words[first - 1], tokens[first - 1])
         ):
             first -= 1
         if end > start and not set(words[first:end]) & CALENDAR:
@@ -205,7 +210,25 @@ def name_places(tokens: list[str], words: list[str], vocabulary: Vocabulary) -> 
 
 
 def _extends(word: str, token: str) -> bool:
-    return is_number(word, token) or (token[:1].isupper() and word not in FIRST_PERSON)
+    return is_number(word, token) or _is_capital(word, token)
+
+
+def _is_capital(word: str, token: str) -> bool:
+    return token[:1].isupper() and word not in FIRST_PERSON
+
+
+def _is_listed(tokens: list[str], words: list[str], start: int, end: int) -> bool:
+    """Whether it is one of several names: the others may give it away."""
+    before, after = words[max(0, start - 1) : start], words[end : end + 1]
+    follows = bool(before) and tokens[start - 1].endswith(",") and _has_capital(tokens[start - 1])
+    precedes = (
+        bool(after) and tokens[end - 1].endswith(",") and (_has_capital(tokens[end]) or after[0] in ("and", "or"))
+    )
+    return before in _BETWEEN_NAMES or after in _BETWEEN_NAMES or follows or precedes
+
+
+def _has_capital(token: str) -> bool:
+    return any(map(str.isupper, token)) and bare_token(token).lower() not in FIRST_PERSON
 
 
 def _name(
@@ -213,15 +236,9 @@ def _name(
 ) -> Gap | None:
     start, end = place
     name = bare_token(" ".join(tokens[start:end])).removesuffix("'s")
-    if len(name) < 3 or tokens[end - 1].lower().endswith("'s") or words[end : end + 1] in (["and"], ["or"]):
+    if len(name) < 3 or tokens[end - 1].lower().endswith("'s") or _is_listed(tokens, words, start, end):
         return None
-    if (
-        tokens[end - 1].endswith(",")
-        and words[end : end + 1]
-        and (tokens[end][:1].isupper() or words[end] in ("and", "or"))
-    ):
-        return None  # one of several
-    if start and (words[start - 1] in ("and", "or") or tokens[start - 1].endswith(",")):
+    if start and tokens[start - 1].endswith(","):
         return None
     if start == 0:
         is_subject = bool(words[end:]) and (words[end] in VERBS) and not tokens[end - 1].endswith(",")

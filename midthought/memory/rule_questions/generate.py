@@ -64,9 +64,7 @@ def listener_questions(
         answered = [draft for drafts in chosen.values() for draft in drafts]
         drafts = list(unanswerable_drafts(asked))
         most = max(map(len, chosen.values()), default=wanted)  # not more than of another kind
-        chosen[UNANSWERABLE] = (
-            _like(asked, drafts, answered, most) if chosen else _chosen(asked, drafts, wanted)
-        )
+        chosen[UNANSWERABLE] = _like(asked, drafts, answered, most) if chosen else _chosen(asked, drafts, wanted)
     longest = max(map(len, chosen.values()), default=0)
     mixed = [drafts[place] for place in range(longest) for drafts in chosen.values() if place < len(drafts)]
     by_id = {chunk.chunk_id: chunk for chunk in (*(memory or ()), *chunks)}
@@ -84,13 +82,20 @@ def _like(asked: Listener, drafts: list[Draft], answered: list[Draft], wanted: i
     found = {form: _drawn(asked, [draft for draft in drafts if draft.form == form], names) for form in likes}
     missing = sum(number for form, number in likes.items() if not found[form]) / max(1, likes.total())
     for total in range(min(wanted, likes.total()), 0, -1):
-        counts = Counter(
-            {form: min(len(own), round(total * likes[form] / likes.total())) for form, own in found.items()}
-        )
+        counts = _apportioned(total, likes, {form: len(own) for form, own in found.items()})
         if counts.total() and _distance(counts, likes) <= missing + 2 * MAX_SKEW:
             chosen = [draft for form, own in found.items() for draft in own[: counts[form]]]
             return sorted(chosen, key=lambda draft: asked.drawn("mixed", draft.question))
     return []
+
+
+def _apportioned(total: int, likes: Counter[str], most: dict[str, int]) -> Counter[str]:
+    """Divides `total` in the proportions of `likes`, at most so many per form (largest remainder method)."""
+    shares = {form: total * number / likes.total() for form, number in likes.items()}
+    counts = Counter({form: min(most[form], int(share)) for form, share in shares.items()})
+    for form in sorted(shares, key=lambda form: int(shares[form]) - shares[form]):
+        counts[form] += counts.total() < total and counts[form] < most[form]
+    return counts
 
 
 def _drawn(asked: Listener, drafts: list[Draft], likes: Counter[tuple[str, str]]) -> list[Draft]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import re
+import unicodedata
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,15 +23,17 @@ from midthought.memory.rule_questions.statements import (
     clauses_of,
     english_stems,
     fine_clauses_of,
+    is_named,
     statements_of,
 )
 from midthought.memory.rule_questions.vocabulary import Vocabulary, bare_token
-from midthought.memory.turns import UNKNOWN_SPEAKER
 
 Option = TypeVar("Option")
 MIN_INFORMATION_SHARE = 0.6
 """A statement has at least this share of the information of three words that occur once."""
 MIN_CONTENT_WORDS = 4
+MIN_CONTENT_WITHOUT_NAME = 7
+"""Of 315 rated statements, 0.84 of those with a name were sensible, 0.87 of those with so many words, 0.60 of the others."""
 _MIN_CONTENT = {"name": MIN_CONTENT_WORDS, "number": MIN_CONTENT_WORDS - 1}
 """Of a sentence with one word left out. A number has a noun beside it."""
 MAX_SHARED_INFORMATION = 0.6
@@ -63,8 +69,8 @@ class Listener:
         *,
         has_premises: bool = False,
     ) -> None:
-        """`turns` are asked about; answers are unique in `memory`, which contains them. `seed` decides what is picked. `has_premises`: questions about a
-        statement name its speaker or its episode, which are wrong in an unanswerable question."""
+        """`turns` are asked about; answers are unique in `memory`, which contains them. `seed` decides what is picked.
+        `has_premises`: questions about a statement name its speaker or its episode, which are wrong in an unanswerable one."""
         self.turns, self._seed, self.has_premises = turns, seed, has_premises
         self.vocabulary = Vocabulary(memory)
         self.index = StatementIndex(memory, self.vocabulary)
@@ -74,7 +80,7 @@ class Listener:
         self.statements = [
             each
             for each in statements_of(turns, self.vocabulary)
-            if each.information >= least and self._has_content(each.text) and _is_open(each)
+            if each.information >= least and self._is_specific(each.text) and _is_open(each)
         ]
         self.gaps = [
             gap
@@ -93,8 +99,13 @@ class Listener:
         ]
         self.speakers: dict[str, list[str]] = defaultdict(list)
         for turn in memory:
-            if turn.speaker != UNKNOWN_SPEAKER and turn.speaker not in self.speakers[turn.stem]:
+            if is_named(turn.speaker) and turn.speaker not in self.speakers[turn.stem]:
                 self.speakers[turn.stem].append(turn.speaker)
+
+    def _is_specific(self, text: str) -> bool:
+        return self._has_content(
+            text, MIN_CONTENT_WORDS if self.vocabulary.has_name(text) else MIN_CONTENT_WITHOUT_NAME
+        )
 
     def _has_content(self, text: str, least: int = MIN_CONTENT_WORDS) -> bool:
         return len(set(self.vocabulary.content_words(text))) >= least
@@ -122,13 +133,14 @@ class Listener:
 
 def _is_open(statement: Statement) -> bool:
     """Whether the statement does not name its speaker."""
-    names = {word for word in plain_words(statement.speaker) if len(word) > 2}
+    names = {word for word in bare_words(statement.speaker) if len(word) > 2}
     return not names & bare_words(statement.text)
 
 
 def bare_words(text: str) -> set[str]:
-    """Returns the plain words of a text that may name somebody: "Ann's" is "ann"."""
-    return {word.removesuffix("'s") for word in plain_words(text)}
+    """Returns the plain words of a text that may name somebody: "Björn's" is "bjorn"."""
+    letters = "".join(letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
+    return {word.removesuffix("'s") for word in plain_words(letters)}
 
 
 def _abbreviates(answer: str, clause: str) -> bool:
@@ -190,6 +202,7 @@ class StatementIndex:
                     self._holders[word].add(len(self._places))
                     self._stems[word].add(turn.stem)
                 self._places.append(Place(turn.stem, turn.speaker, sentence))
+        self._words = sorted(self._stems)
 
     def similar(self, text: str, other_than: Sentence, share: float = MAX_SHARED_INFORMATION) -> Iterator[Place]:
         """Yields the other sentences that have at least this share of the text's information, each word weighted by its
@@ -212,6 +225,14 @@ class StatementIndex:
                 found[stem] += self._vocabulary.idf(word)
         return found
 
+    def has_derived(self, name: str, stem: str) -> bool:
+        """Whether the episode has a word that is made from the name: "YouTuber", "Covid-19"."""
+        word = plain_words(name)[-1] if plain_words(name) else name.lower()
+        same = {word, f"{word}s", f"{word}'s", f"{word}s'"}
+        first = bisect_left(self._words, word)
+        made = itertools.takewhile(lambda other: other.startswith(word), itertools.islice(self._words, first, None))
+        return any(stem in self._stems[other] for other in made if other not in same)
+
     def mentions(self, name: str) -> list[Place]:
         """Returns the sentences with these words next to each other, in order, whatever their case, in singular or plural."""
         singular = name[:-1] if name[-1:] == "s" and name[-2:-1].isupper() else name  # "LLMs"
@@ -225,5 +246,9 @@ class StatementIndex:
 
 
 def _phrase(text: str) -> str:
-    words = " ".join(word.removesuffix("'s") for word in plain_words(text))
-    return f" {words} "
+    """Words between signs do not touch: "Emacs, Vim" are two names."""
+    parts = (" ".join(word.removesuffix("'s") for word in plain_words(part)) for part in _BETWEEN.split(text))
+    return f" {' , '.join(parts)} "
+
+
+_BETWEEN = re.compile(r"[,;:!?()\"“”…–—]")

@@ -15,6 +15,7 @@ from midthought.memory.rule_questions.english import (
     ADDRESSED,
     AUXILIARIES,
     BE,
+    CLAUSE_STARTS,
     DISFLUENT,
     FUNCTION_WORDS,
     HEDGES,
@@ -36,6 +37,8 @@ _FILLERS = re.compile(
     r"(?<!\ba )(?<!\bsame )(?<!\bthe )(?<!\bwhat )(?<!\bsome )(?<!\bof )\b(?:kind|sort) of "
     r"|\b(?:actually|basically|literally) |,? actually$"
 )
+_BROKEN_BY_FILLER = re.compile(r"(?:,|\b(?:very|at|to|in)) (?:kind|sort) of ")
+"""Without the filler, "a very, kind of mostly stock" is no English."""
 _CLAUSE_BREAK = re.compile(
     r"\s*(?:\.\.\.|…|--|—|–|;|:|\s-\s)\s*"
     r"|,? (?:and then|and so|and|but|so|because) (?=(?:I|we|I'[a-z]+|we'[a-z]+|there's|there|the|my|our) )"
@@ -72,6 +75,12 @@ _INVERTIBLE = word_set("are is do does did can will would am was were")
 _ABBREVIATED = word_set("st. dr. mr. mrs. ms. vs. jr. sr. u.s. e.u. u.k.")
 _SUBORDINATE = word_set("the a an my our their his her its that who which whose how what where to all no")
 _UNFINISHED = word_set("to the a an of and or than my our their every")
+_NEXT_SUBJECTS = FIRST_PERSON - {"me", "my", "us", "our", "mine", "ours", "myself", "ourselves"} | word_set(
+    "he he's she she's it it's they they're they've"
+)
+"""A main clause starts with these."""
+_INNER = word_set("who which that what why how where when if because although unless whether while since once")
+_PARENTHETICAL = word_set("think guess mean believe suppose would know say said")
 _POINTED = word_set("do did does doing like of know see all is was at on in for with from about to than after before")
 
 
@@ -107,7 +116,7 @@ def statements_of(
     english = english_stems(turns)
     found = []
     for turn in turns:
-        if turn.stem not in english or turn.speaker == UNKNOWN_SPEAKER:
+        if turn.stem not in english or not is_named(turn.speaker):
             continue
         for sentence in turn.sentences:
             for clause in split(sentence.text):
@@ -119,6 +128,12 @@ def statements_of(
                         Statement(turn.stem, turn.episode, turn.speaker, text, reported, sentence, information)
                     )
     return found
+
+
+def is_named(speaker: str) -> bool:
+    """Whether a label can stand for a person in a question: `Me a year ago` cannot."""
+    words = set(speaker.split())
+    return speaker != UNKNOWN_SPEAKER and not words & (FUNCTION_WORDS - PREPOSITIONS - {"the", "and"})
 
 
 def clauses_of(text: str) -> list[str]:
@@ -162,12 +177,32 @@ def segments_of(text: str) -> list[str]:
 
 def statement_text(text: str, vocabulary: Vocabulary) -> str | None:
     """Returns the sentence without openers; None if it is incomplete, disfluent, or refers to something outside."""
-    if not text or text[-1] not in ".!" or _SIGNS.search(text):
+    if not text or text[-1] not in ".!" or _SIGNS.search(text) or _BROKEN_BY_FILLER.search(text):
         return None
     tokens = without_openers(_FILLERS.sub("", text.rstrip(".!")).split())
     if not MIN_WORDS <= len(tokens) <= MAX_WORDS or not is_fluent(tokens) or not _has_subject(tokens, vocabulary):
         return None
-    return " ".join(tokens) if stands_alone(tokens, vocabulary) else None
+    return " ".join(tokens) if _is_whole(tokens, vocabulary) and stands_alone(tokens, vocabulary) else None
+
+
+def _is_whole(tokens: Sequence[str], vocabulary: Vocabulary) -> bool:
+    """Whether it is one main clause: not two of them joined by a comma, as a sentence without its "once" or "as" is; not a name
+    or a participle with a subordinate clause alone; and the verb of its last clause, after "and", is not its last word."""
+    words = [bare_token(token).lower() for token in tokens]
+    commas = [place for place, token in enumerate(tokens) if token.endswith(",")]
+    clause = next((place for place, word in enumerate(words) if place and word in _INNER), len(words))
+    has_verb = [False, *(_is_main_verb(before, word) for before, word in pairwise(words))]
+    is_subordinate = words[0] in CLAUSE_STARTS or words[0] in PREPOSITIONS
+    for comma in commas:
+        after = words[comma + 1 : comma + 4]
+        is_spliced = after[:1] and after[0] in _NEXT_SUBJECTS and (len(after) < 2 or after[1] not in _PARENTHETICAL)
+        if is_spliced and not is_subordinate and (any(has_verb[: comma + 1]) or after[0] in _PERSONS):
+            return False
+        if after[:1] in (["who"], ["which"], ["that"]) and not any(has_verb[: comma + 1]) and comma == commas[-1]:
+            return False
+    is_cut = words[-3] == "and" and is_verb(words[-1]) and (words[-2] in FIRST_PERSON or vocabulary.is_name(tokens[-2]))
+    is_part = words[0].endswith("ing") and not any(has_verb[:clause])  # "Taking away what …"
+    return not (is_cut or is_part or words[-1] == "not")
 
 
 def without_openers(tokens: list[str]) -> list[str]:
@@ -193,6 +228,7 @@ def is_fluent(tokens: Sequence[str]) -> bool:
     fillers = any(
         token.lower() in ("like,", "right,", "well,", "yeah,") for token in tokens
     ) or " you know" in " ".join(words)
+    fillers = fillers or ("my", "god") in pairwise(words)
     inverted = any(first in _INVERTIBLE and second in ("i", "we", "they", "it") for first, second in pairwise(words))
     several = any(token.endswith((".", "?", "!")) and token.lower() not in _ABBREVIATED for token in tokens[:-1])
     return not (
@@ -217,7 +253,7 @@ def _has_subject(tokens: Sequence[str], vocabulary: Vocabulary) -> bool:
 
 def _is_main_verb(before: str, word: str) -> bool:
     """Whether a word can be the verb of the main clause: not a noun after an article, nor a verb of a relative clause."""
-    return is_verb(word) and before not in _SUBORDINATE
+    return is_verb(word) and word != "being" and before not in _SUBORDINATE
 
 
 def is_verb(word: str) -> bool:

@@ -101,7 +101,7 @@ def _other_speaker(asked: Listener, each: Statement, gap: Gap | None = None) -> 
     others = [
         name
         for name in asked.speakers[each.stem]
-        if name != each.speaker and name not in similar and not names & set(plain_words(name))
+        if name != each.speaker and name not in similar and not names & bare_words(name)
     ]
     return asked.pick(others, each.text) if others else None
 
@@ -165,7 +165,10 @@ def _topics_of_others(asked: Listener) -> Iterator[Draft]:
     stems = sorted(stem for stem in mentions if mentions[stem])
     for stem in stems:
         for other_stem in (each for each in stems if each != stem):
-            a, b = asked.pick([*mentions[stem]], stem, other_stem), asked.pick([*mentions[other_stem]], stem, other_stem)
+            a, b = (
+                asked.pick([*mentions[stem]], stem, other_stem),
+                asked.pick([*mentions[other_stem]], stem, other_stem),
+            )
             holders = [{place.stem for place in asked.index.mentions(name)} for name in (a, b)]
             turn, sentence = mentions[stem][a][0]
             if holders[0] & holders[1] or a == b:

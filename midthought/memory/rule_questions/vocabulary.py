@@ -8,12 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
-from midthought.memory.rule_questions.english import FUNCTION_WORDS
+from midthought.memory.rule_questions.english import ABBREVIATIONS, CALENDAR, FUNCTION_WORDS
 from midthought.memory.rule_questions.speech import SpokenTurn, plain_words
 
 MIN_NAME_SHARE = 0.9
 """A word is a name if it has a capital letter at least this often within sentences."""
 _CONTRACTION = re.compile(r"[a-z]['’](?:re|ve|m|d|ll|t)$")
+_DERIVED = re.compile(r"-(?:ed|ing|enabled|based|like|driven|related|style|specific|only|free|wide)$|/")
+"""Endings of verbs and adjectives that are made from a name."""
 _EDGES = re.compile(r"^\W+|[^\w+#]+$")
 
 
@@ -54,7 +56,13 @@ class Vocabulary:
         if not bare or not bare[0].isupper() or bare.lower() in FUNCTION_WORDS or _CONTRACTION.search(bare):
             return False
         word = bare.lower()
+        if word.removesuffix("'s") in ABBREVIATIONS or _DERIVED.search(word):
+            return False
         return self._within[word] > 0 and self._capital[word] / self._within[word] >= MIN_NAME_SHARE
+
+    def has_name(self, text: str) -> bool:
+        """Whether one of the words is (part of) a proper name, and no day or month."""
+        return any(self.is_name(token) and bare_token(token).lower() not in CALENDAR for token in text.split())
 
     def starts_lower(self, token: str) -> bool:
         """Whether the first word of a sentence is written small within one."""
