@@ -78,7 +78,7 @@ CALENDAR = word_set(
     "sundays english american god"
 )
 ABBREVIATIONS = word_set(
-    "ceo ceos cto ctos cfo coo cmo vp vps hr pr pm pms qa api apis url urls uri gui ui uis ux cli sdk sdks ide ides saas fomo "
+    "ceo ceos cto ctos cfo cmo vp vps hr pr pm pms qa api apis url urls uri gui ui uis ux cli sdk sdks ide ides saas fomo "
     "ipo ipos r&d ph.d phd mba sla slas faq id ids os pc pcs tv diy asap fyi psa dm dms us u.s usa uk u.k eu e.u roi kpi kpis "
     "mvp mvps cv ok a.m p.m am pm"
 )
