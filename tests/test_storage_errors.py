@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from midthought.atomic_files import atomic_path
 from midthought.errors import SettingsError, StorageError
 from midthought.storage_errors import THEN_RESUME, storage_error, storage_errors
 
@@ -77,3 +78,16 @@ def test_other_errors_and_those_of_other_folders_stay_what_they_are(error, tmp_p
     with pytest.raises(type(error)) as caught, storage_errors(tmp_path):
         raise error
     assert caught.value is error
+
+
+def test_an_atomic_write_that_fails_has_the_path_that_was_given(tmp_path):
+    def write_long_name(partial: Path) -> None:
+        partial.write_text("x")
+
+    for name, write in (("x.jsonl", write_to_full_device), ("x" * 250, write_long_name)):
+        with pytest.raises(OSError) as caught, atomic_path(tmp_path / name) as partial:
+            write(partial)
+        assert str(storage_error(caught.value)).startswith(f"{tmp_path / name}: ") and not list(tmp_path.iterdir())
+    with pytest.raises(OSError) as caught, atomic_path(tmp_path / "x"):
+        (tmp_path / "other").read_text()
+    assert caught.value.filename == str(tmp_path / "other")

@@ -12,6 +12,7 @@ import typer
 from midthought.cli import questions
 from midthought.cli.output import tell
 from midthought.cli.questions import UsedEmbeddingModel
+from midthought.errors import SettingsError
 
 app = typer.Typer(help="Build, search and serve a podcast memory; also step by step.", no_args_is_help=True)
 
@@ -132,7 +133,7 @@ def inspect(
 def search(
     query: Annotated[str, typer.Argument(help="Text to search for.")],
     path: MemoryPath = "memory",
-    k: Annotated[int, typer.Option(help="Number of results.")] = 3,
+    k: Annotated[int, typer.Option("--k", "-k", help="Number of results.")] = 3,
     mode: Annotated[str, typer.Option(help="hybrid, vector or full_text.")] = "hybrid",
     episode: Annotated[
         list[str] | None, typer.Option(help="Only the episode with this title; may be repeated.")
@@ -147,6 +148,8 @@ def search(
     from midthought.memory.filter_names import require_known
     from midthought.memory.tool import NOTHING_WITH_FILTERS, format_hits
 
+    if not query.strip():
+        raise SettingsError("the query is empty; give words to search for")
     filters: Any = {"episodes": episode or (), "speakers": speaker or (), "after": after, "before": before}
     memory = open_memory(path, token_env=token_env)
     require_known(memory, episode or (), speaker or ())
@@ -176,12 +179,14 @@ def evaluate(
 ) -> None:
     """Measure what a memory finds: nDCG, recall, MRR, latency. A published set builds its memory if there is none."""
     from midthought.memory.connect import open_memory
+    from midthought.memory.evaluation.evaluate import MAX_HITS, require_searchable, summary_rows
     from midthought.memory.evaluation.evaluate import evaluate as evaluate_memory
-    from midthought.memory.evaluation.evaluate import require_searchable, summary_rows
     from midthought.memory.evaluation.published_sets import read_question_set
     from midthought.report.console import Console
 
     ks = [int(part) if part.strip().isdecimal() else 0 for part in at.split(",")]
+    if not all(1 <= each <= MAX_HITS for each in ks):
+        raise SettingsError(f"--at {at!r}: write ranks from 1 to {MAX_HITS} with commas between, such as 1,3,10")
     asked = read_question_set(questions, level, max_questions)  # type: ignore[arg-type]
     memory, console = open_memory(path, embedding_model=embedding_model, token_env=token_env), Console(quiet=as_json)
     with console.stage("Memory", unit="texts embedded") as bar:
@@ -256,8 +261,9 @@ def embed(
     from midthought.memory.rows import write_rows
     from midthought.report.console import Console
 
-    with Console().stage("Embedding", unit="chunks") as bar:
-        rows = embed_chunks(read_chunks(chunks), load_embedder(embedding_model), bar.follow)
+    read, embedder = read_chunks(chunks), load_embedder(embedding_model)
+    with Console().stage("Embedding", unit="texts embedded") as bar:
+        rows = embed_chunks(read, embedder, bar.follow)
     write_rows(rows, out)
     tell(f"{out}: {rows.num_rows} chunks")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from midthought.cli.output import tell
-from midthought.errors import SettingsError
+from midthought.errors import SettingsError, TranscriptError
 
 if TYPE_CHECKING:
     from midthought.memory.llm_questions.episodes import GenerationPlan
@@ -138,6 +138,10 @@ def _chunks_of(path: Path) -> list[Any]:
     from midthought.memory.store import MemoryStore
     from midthought.memory.transcripts import read_transcripts
 
+    if not path.exists():
+        raise TranscriptError(
+            f"{path}: there is no such file or folder; give a memory, a folder of transcripts, or a file of chunks"
+        )
     if not path.is_dir():
         return read_chunks(path)
     if any(path.glob("*.lance")):

@@ -185,7 +185,8 @@ def read_questions(path: Path) -> list[Task]:
     try:
         lines = read_regular_text(path).split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise TranscriptError(f"questions {path} cannot be read: {error}; give a JSON-lines file") from None
+        reason = getattr(error, "strerror", None) or error
+        raise TranscriptError(f"questions {path} cannot be read: {reason}; give a JSON-lines file") from None
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue

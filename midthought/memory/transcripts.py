@@ -231,7 +231,7 @@ def read_transcripts(folder: str | Path, *, each_once: bool = False, require_any
         if misnamed_here := [*_misnamed([path])]:
             unused += misnamed_here
             continue
-        if path.stem.lower() in _IGNORED_STEMS or path.name in _SUMMARY_NAMES or not _has_known_suffix(path):
+        if _is_no_transcript(path):
             left_out.append(path)
             continue
         try:
@@ -276,13 +276,23 @@ def title_of(stem: str) -> str:
 
 
 def _files(folder: Path) -> Iterator[Path]:
+    """Yields the files below a folder in the order of their paths, without hidden ones and the tables of a memory."""
+    tables = set[Path]()
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).parts):
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts) and not path.is_dir():
+        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue
+        if path.is_dir():
+            if path.suffix == ".lance" and (path / "_versions").is_dir():
+                tables.add(path)
+        elif not tables or tables.isdisjoint(path.parents):
             yield path
 
 
-def _has_known_suffix(path: Path) -> bool:
-    return not path.suffix or path.suffix.lower() in suffixes()
+def _is_no_transcript(path: Path) -> bool:
+    """Whether a file is known by its name to be none: another suffix, a licence, a summary, the report on questions."""
+    has_known_suffix = not path.suffix or path.suffix.lower() in suffixes()
+    is_summary = path.name in _SUMMARY_NAMES or path.name.endswith(".report.json")
+    return path.stem.lower() in _IGNORED_STEMS or is_summary or not has_known_suffix
 
 
 def _copies(transcripts: list[Transcript]) -> tuple[tuple[Path, ...], ...]:

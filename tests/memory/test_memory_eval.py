@@ -291,7 +291,7 @@ def test_the_command_prints_a_table_for_own_questions(tmp_path, store, monkeypat
     code, said = command("memory", "eval", store.uri, tmp_path / "q.csv", "--at", "1,5")
     assert code == 0 and "nDCG@5" in said.out and "MRR@5" in said.out and "search: p50" in said.out
     code, said = command("memory", "eval", store.uri, tmp_path / "q.csv", "--at", "one")
-    assert code == 2 and "k must be from 1 to 100" in said.err
+    assert code == 2 and "--at 'one': write ranks from 1 to 100" in said.err
 
 
 NO_ANSWER = {"question": "What does Bob say about hands?", "chunk_ids": ["tide_0"]}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from midthought.atomic_files import atomic_path
 from midthought.cluster.verl.settings import AGENT_NAME
 from midthought.references import optional
 from midthought.tools.error_texts import encodable
@@ -42,7 +43,7 @@ def rows_of(
 
 
 def write_parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Writes the rows, replacing the file. Raises `MissingExtraError` without pyarrow."""
+    """Writes the rows, atomically. Raises `MissingExtraError` without pyarrow."""
     table = optional("pyarrow", "verl").Table.from_pylist(list(rows))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    optional("pyarrow.parquet", "verl").write_table(table, path)
+    with atomic_path(path) as partial:
+        optional("pyarrow.parquet", "verl").write_table(table, partial)

@@ -24,7 +24,7 @@ from midthought.memory.turns import without_unusable_characters
 
 _HITS_PER_TRANSCRIPT = 10
 Result = TypeVar("Result")
-_MAX_HITS = 100  # the most that a service returns
+MAX_HITS = 100  # the most that a service returns
 _MAX_PROBE_LETTERS = 2_000  # a service takes 4,000
 
 
@@ -123,8 +123,8 @@ def evaluate(
     If transcripts are relevant, up to 10 k chunks are searched (at most 100), and a transcript's rank is that of its best
     chunk among distinct transcripts. Raises SettingsError for invalid `ks` or no measurable question.
     """
-    if not ks or min(ks) < 1 or max(ks) > _MAX_HITS:
-        raise SettingsError(f"k must be from 1 to {_MAX_HITS}, not {', '.join(map(str, ks)) or 'empty'}")
+    if not ks or min(ks) < 1 or max(ks) > MAX_HITS:
+        raise SettingsError(f"k must be from 1 to {MAX_HITS}, not {', '.join(map(str, ks)) or 'empty'}")
     measured = [question for question in questions if question.relevant]
     if not measured:
         raise SettingsError(
@@ -135,7 +135,7 @@ def evaluate(
     unfindable: list[str] = []
     for number, question in enumerate(measured, 1):
         is_larger = question.unit == "transcript"
-        k = min(_MAX_HITS, max(ks) * (_HITS_PER_TRANSCRIPT if is_larger else 1))
+        k = min(MAX_HITS, max(ks) * (_HITS_PER_TRANSCRIPT if is_larger else 1))
         gains = gains_of(searcher.search(question, k), question)
         figures.setdefault(question.kind or "questions", []).append(
             _figures(gains, len(question.relevant), sorted(set(ks)))
@@ -158,7 +158,7 @@ def _unfindable(memory: MemoryStore | RemoteMemory, question: RetrievalQuestion)
     for passage in question.relevant:
         words = without_unusable_characters(passage).split()
         query = " ".join(words)[:_MAX_PROBE_LETTERS]
-        hits = memory.search(query, _MAX_HITS, "full_text", episodes=question.episodes) if words else []
+        hits = memory.search(query, MAX_HITS, "full_text", episodes=question.episodes) if words else []
         if not any(_displayed({passage}, hit) for hit in hits):
             yield f"{passage!r} of {question.text!r}"
             return

@@ -1,0 +1,55 @@
+"""What the memory commands say of wrong arguments, and of a memory among the transcripts."""
+
+import json
+
+import pytest
+
+pytest.importorskip("lancedb", reason="the memory extra is not installed")
+
+from word_embedder import WordEmbedder
+
+
+@pytest.fixture
+def memory(tmp_path, monkeypatch, command):
+    """Runs a command in a folder of one transcript, where the memory is, too."""
+    monkeypatch.setattr("midthought.memory.embedding.load_embedder", lambda name: WordEmbedder())
+    monkeypatch.setattr("midthought.memory.connect.load_embedder", lambda *_, **__: WordEmbedder())
+    (tmp_path / "tide.md").write_text("**Ann (00:00:05):** The tide clock has a single copper hand and no numerals.\n")
+    monkeypatch.chdir(tmp_path)
+    assert command("memory", "build", ".", "--path", ".")[0] == 0
+    return lambda *words: command("memory", *words)
+
+
+def test_a_memory_in_the_folder_of_its_transcripts_is_not_read(memory, tmp_path):
+    (tmp_path / "questions.report.json").write_text("{}")
+    code, said = memory("build", ".", "--path", ".", "--strict")
+    assert code == 0 and "0 added, 1 kept, 0 removed" in said.out and "not read" not in said.err
+    found = json.loads(memory("inspect", ".", "--json")[1].out)
+    assert not [each for each in found["left_out"] if ".lance/" in each] and found["left_out"]
+
+
+def test_transcripts_in_a_folder_named_as_a_table_are_read(memory, tmp_path):
+    (tmp_path / "shows.lance").mkdir()
+    (tmp_path / "shows.lance" / "mill.md").write_text("**Cy:** The wheel of the mill turns slowly in winter.\n")
+    assert "1 added, 1 kept" in memory("build", ".", "--path", ".")[1].out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["search", " "], "the query is empty; give words to search for"),
+        (["search", "hand", "--k", "0"], "k must be at least 1, not 0"),
+        (["eval", ".", "tide.md", "--at", "1,x"], "--at '1,x': write ranks from 1 to 100 with commas between"),
+        (["questions", "nowhere"], "nowhere: there is no such file or folder; give a memory, a folder of transcripts"),
+        (["blind", "nowhere.jsonl"], "questions nowhere.jsonl cannot be read: No such file or directory; give"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_the_remedy(memory, words, expected):
+    code, said = memory(*words)
+    assert code == 2 and expected in said.err and said.out == ""
+
+
+def test_the_number_of_results_has_a_short_option(memory):
+    assert memory("search", "copper hand", "-k", "1")[0] == 2  # the default path is memory
+    code, said = memory("search", "copper hand", "--path", ".", "-k", "1")
+    assert code == 0 and said.out.startswith("[1] ")
