@@ -1,5 +1,7 @@
 """Files of annotation programs and old subtitles: CHAT, TextGrid, MicroDVD, LRC, RTTM."""
 
+import json
+
 import pytest
 from read_texts import said
 
@@ -129,3 +131,19 @@ def test_a_rate_of_no_frames_per_second_is_no_rate(read):
     """It raised ZeroDivisionError."""
     transcript = read("{1}{2}00\n{30}{60}The bell rang.\n{70}{90}Nobody came.\n", "a.sub")
     assert {turn.time for turn in transcript.turns} <= {None, "00:00:00"}
+
+
+@pytest.mark.parametrize("name", ["a.otr", "a.json"])
+def test_otranscribe(read, name):
+    page = "".join(
+        f'<p><span class="timestamp" data-timestamp="{5 * n}.5">0:0{5 * n}</span>&nbsp;{speaker}: The bell rang.<br></p>'
+        for n, speaker in enumerate(("Ann", "Bob"))
+    )
+    transcript = read(json.dumps({"text": page, "media": "a.mp3", "media-source": "", "media-time": 9.5}), name)
+    assert said(transcript) == [("Ann", "The bell rang."), ("Bob", "The bell rang.")] and not transcript.is_doubtful
+    assert [turn.time for turn in transcript.turns] == ["00:00:00", "00:00:05"]
+
+
+def test_an_otranscribe_file_without_a_page_is_refused(read):
+    with pytest.raises(TranscriptError, match="no JSON object with a page under 'text'"):
+        read('{"media-time": 3}', "a.otr")
