@@ -94,6 +94,12 @@ class TableLocation:
 
     def check(self) -> None:
         """Raises MemoryStoreError if the location cannot be a memory."""
+        if not self.uri.strip():
+            raise MemoryStoreError("the path of the memory is empty; give that of a folder")
+        if self.uri.lower().startswith(("http://", "https://")):
+            raise MemoryStoreError(
+                f"{self.uri}: a memory service is only searched; give the path of the memory's folder"
+            )
         if self.is_local and Path(self.uri).is_file():
             raise MemoryStoreError(f"{self.uri}: a memory is a folder, but this path is a file; give another path")
 

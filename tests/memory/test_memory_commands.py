@@ -37,6 +37,10 @@ def test_transcripts_in_a_folder_named_as_a_table_are_read(memory, tmp_path):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
+        (["build", ".", "--path", ""], "the path of the memory is empty; give that of a folder"),
+        (["add", ".", "--path", "http://127.0.0.1:9"], "http://127.0.0.1:9: a memory service is only searched; give"),
+        (["delete", "tide", "--path", "http://127.0.0.1:9"], "a memory service is only searched; give the path of the"),
+        (["search", "hand", "--path", ""], "the path of the memory is empty"),
         (["search", " "], "the query is empty; give words to search for"),
         (["search", "hand", "--k", "0"], "k must be at least 1, not 0"),
         (["eval", ".", "tide.md", "--at", "1,x"], "--at '1,x': write ranks from 1 to 100 with commas between"),

@@ -35,7 +35,7 @@ def test_what_cannot_be_served_is_one_sentence(memory, tmp_path):
         (["--path", str(memory), "--host", "0.0.0.0"], "--token-env"),
         (["--path", str(memory), "--token-env", "NO_SUCH_TOKEN"], "NO_SUCH_TOKEN holds no token"),
         (["--path", str(tmp_path / "none")], "there is no memory"),
-        (["--path", str(memory), "--port", "70000"], "--port 70000"),
+        (["--path", str(tmp_path / "none"), "--port", "70000"], "--port 70000"),  # before a memory is loaded
     ):
         serve = CommandProcess("memory", "serve", *words)
         assert serve.wait(120) == 2

@@ -42,12 +42,14 @@ def serve(
     from midthought.memory.service.server import address, listen, make_server, run
     from midthought.memory.service.state import FOLLOW_SECONDS, ServiceState
 
-    embedder = load_embedder(embedding_model)
-    store = MemoryStore.open(path, table, embedder)
-    if not store.is_built:
-        raise MemoryStoreError(f"{path}: there is no memory (table {table!r}); build it with 'midthought memory build'")
-    state = ServiceState(store, embedder, read_questions(questions) if questions else QuestionTable(path), limits)
-    state.searcher.warm()
-    listening = listen(host, port)
-    tell(f"{path}: {state.facets.num_chunks:,} chunks, {len(state.questions):,} questions, at {address(listening)}")
-    run(make_server(make_app(state, access, follow_seconds=FOLLOW_SECONDS if follow else None)), listening)
+    with listen(host, port) as listening:  # before the model is loaded, which takes seconds; requests wait for it
+        embedder = load_embedder(embedding_model)
+        store = MemoryStore.open(path, table, embedder)
+        if not store.is_built:
+            raise MemoryStoreError(
+                f"{path}: there is no memory (table {table!r}); build it with 'midthought memory build'"
+            )
+        state = ServiceState(store, embedder, read_questions(questions) if questions else QuestionTable(path), limits)
+        state.searcher.warm()
+        tell(f"{path}: {state.facets.num_chunks:,} chunks, {len(state.questions):,} questions, at {address(listening)}")
+        run(make_server(make_app(state, access, follow_seconds=FOLLOW_SECONDS if follow else None)), listening)
