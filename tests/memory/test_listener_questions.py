@@ -268,6 +268,29 @@ def test_a_topic_is_compared_only_if_no_longer_name_or_derived_word_has_it(memor
     assert topics("they met Trelawny, Dunmore and others in Quarry Lane.") == {"Quarry Lane"}
 
 
+@pytest.mark.parametrize(
+    ("said", "is_asked"),
+    [
+        ("My brother Matthias told us the rest. I have repaired pianos for twenty-six years.", True),
+        (
+            'My brother Matthias wrote: "I am well. I have repaired pianos for twenty-six years. Bye." That was all.',
+            False,
+        ),
+        (
+            "My brother Matthias wrote: “I am well. I have repaired pianos for twenty-six years. Bye.” That was all.",
+            False,
+        ),
+        ('My brother Matthias wrote "I have repaired pianos for twenty-six years" and left.', False),
+        ("My brother wrote “so”. I have repaired pianos for twenty-six years.", True),
+        ("I have repaired pianos for twenty-six years if nobody from the harbour was looking.", False),
+    ],
+)
+def test_neither_what_a_speaker_quotes_nor_half_of_a_condition_is_asked_about(memory, said, is_asked):
+    turns = spoken_turns([*memory, Chunk("e_0", "E", "e", "Ann", said, "00:00:00", 0)])
+    asked = Listener(turns, turns, "0")
+    assert any(gap.statement.stem == "e" and gap.answer == "twenty-six" for gap in asked.gaps) == is_asked
+
+
 def test_a_label_that_is_no_person_is_not_asked_about(memory):
     renamed = [replace(chunk, speaker="Me a year ago") for chunk in memory]
     assert not Listener(spoken_turns(renamed), spoken_turns(renamed), "0").statements

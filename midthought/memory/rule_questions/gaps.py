@@ -363,8 +363,10 @@ def _left(tokens: list[str]) -> list[str] | None:
 
 
 def _right(tokens: list[str], words: list[str], after: int, *, is_subject: bool) -> list[str] | None:
-    """Returns the words of the clause after the gap; None if they do not continue it."""
+    """Returns the words of the clause after the gap; None if they do not continue it, or have a condition."""
     rest: list[str] = []
+    if {"if", "unless", "until"} & set(words[after:]):
+        return None
     if after < len(tokens) and after and tokens[after - 1].endswith(",") and not is_subject:
         return rest
     for place in range(after, len(tokens)):

@@ -7,7 +7,7 @@ A statement is a complete English sentence that is understood without the senten
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -118,7 +118,7 @@ def statements_of(
     for turn in turns:
         if turn.stem not in english or not is_named(turn.speaker):
             continue
-        for sentence in turn.sentences:
+        for sentence in _own_sentences(turn):
             for clause in split(sentence.text):
                 text = statement_text(clause, vocabulary) if whole else " ".join(without_openers(clause.split()))
                 reported = reported_speech(text, vocabulary) if text and whole else text
@@ -128,6 +128,16 @@ def statements_of(
                         Statement(turn.stem, turn.episode, turn.speaker, text, reported, sentence, information)
                     )
     return found
+
+
+def _own_sentences(turn: SpokenTurn) -> Iterator[Sentence]:
+    """Yields the sentences that do not begin within quotation marks: others are somebody else's words."""
+    is_quoted = False
+    for sentence in turn.sentences:
+        if not is_quoted:
+            yield sentence
+        for sign in re.findall(r"[\"“”]", sentence.text):
+            is_quoted = not is_quoted if sign == '"' else sign == "“"
 
 
 def is_named(speaker: str) -> bool:
@@ -169,9 +179,10 @@ def english_stems(turns: Sequence[SpokenTurn]) -> set[str]:
 
 
 def segments_of(text: str) -> list[str]:
-    """Returns the parts of a sentence between dashes, quotation marks and other breaks; none of a question."""
+    """Returns the parts of a sentence between dashes and other breaks; none of a question, and no words in quotation marks."""
     text = _FILLERS.sub("", text.replace("’", "'").replace("‘", "'"))
-    parts = [part.strip(" ,.!") for part in _SIGNS.split(text)] if not text.endswith("?") else []
+    own = _QUOTED.split(text) if not text.endswith("?") else []
+    parts = [part.strip(" ,.!") for quoteless in own for part in _SIGNS.split(quoteless)]
     return [part for part in parts if len(part.split()) >= MIN_WORDS - 2]
 
 
