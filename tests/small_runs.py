@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -12,6 +14,7 @@ from typing import Any
 
 from command_process import CommandProcess
 
+from midthought.memory.minilm import packaged_path
 from midthought.recipes.podcast.settings import sample_transcripts
 from midthought.report.recording import arm_and_step, read_rows, recorded_files
 
@@ -25,9 +28,24 @@ def write_short_transcripts(folder: Path) -> Path:
     return folder
 
 
-_folder = tempfile.TemporaryDirectory(prefix="midthought-transcripts-")
-SHORT_TRANSCRIPTS = f"memory.transcripts={write_short_transcripts(Path(_folder.name))}"
+_folder = tempfile.TemporaryDirectory(prefix="midthought-small-")
+SHORT_TRANSCRIPTS = f"memory.transcripts={write_short_transcripts(Path(_folder.name, 'transcripts'))}"
 """The podcast's setting of these transcripts."""
+
+
+@functools.cache
+def small_embedding_model() -> str:
+    """The podcast's setting of an encoder with MiniLM's tokenizer and one layer of random weights. MiniLM takes 10 s of CPU time
+    to embed the short transcripts."""
+    import transformers
+
+    folder = Path(_folder.name, "encoder")
+    shutil.copytree(packaged_path(), folder, ignore=shutil.ignore_patterns("*.safetensors", "modules.json"))
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    transformers.BertModel(transformers.BertConfig(**sizes)).save_pretrained(folder)
+    return f"memory.embedding_model={folder}"
+
+
 _SMALL = [
     "inference.deterministic=true",
     "model.hidden_size=64",

@@ -1,6 +1,7 @@
 """Tables and JSON: columns and keys of known and unknown names, entries that are no turns of one conversation."""
 
 import json
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from csv import field_size_limit
 
@@ -146,9 +147,18 @@ def test_stars_of_a_program_in_json_are_words(read):
     assert read(json.dumps(entries), "a.json").turns[0].text == f"{TEXTS[0]} It takes **options."
 
 
+@pytest.fixture
+def _threads_switch_often():
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("_threads_switch_often")
 def test_threads_that_read_tables_keep_the_limit_of_cells(tmp_path):
     table = tmp_path / "a.csv"
-    table.write_text("length,width,height\n" + '1,"2",3\n' * 20_000, "utf-8")  # refused as soon as its cells are read
+    table.write_text("length,width,height\n" + '1,"2",3\n' * 4_000, "utf-8")  # refused as soon as its cells are read
 
     def reading(number: int) -> None:
         with pytest.raises(TranscriptError):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from commands import write_bundle
-from small_runs import write_short_transcripts
+from small_runs import small_embedding_model, write_short_transcripts
 
 SMALL = ("memory.chunk_words=18", "questions.max_quote_words=10", "questions.num_train=300", "memory.search=full_text")
 
@@ -14,4 +14,5 @@ SMALL = ("memory.chunk_words=18", "questions.max_quote_words=10", "questions.num
 def write(monkeypatch: pytest.MonkeyPatch, folder: Path, profile: str, *words: str) -> Path:
     """The recipe's bundle over the small world."""
     transcripts = f"memory.transcripts={write_short_transcripts(folder / 'episodes')}"
-    return write_bundle(monkeypatch, "podcast", folder / "bundle", "--config", profile, transcripts, *SMALL, *words)
+    small = (transcripts, small_embedding_model(), *SMALL)
+    return write_bundle(monkeypatch, "podcast", folder / "bundle", "--config", profile, *small, *words)

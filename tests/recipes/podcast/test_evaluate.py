@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from small_runs import SHORT_TRANSCRIPTS
+from small_runs import SHORT_TRANSCRIPTS, small_embedding_model
 from typer.testing import CliRunner
 
 from midthought.cli import app
@@ -44,7 +44,13 @@ SHORT = [
 def trained(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "trained"
     find_recipe("podcast").run(
-        path, Console(quiet=True), words=SHORT, config=None, stage="all", from_path=None, resume=False
+        path,
+        Console(quiet=True),
+        words=[*SHORT, small_embedding_model()],
+        config=None,
+        stage="all",
+        from_path=None,
+        resume=False,
     )
     return path
 
@@ -78,7 +84,13 @@ def test_a_served_answer_with_the_runs_tool_is_that_of_the_evaluation(trained):
 
 def test_a_warm_up_alone_records_its_plan_too(tmp_path):
     find_recipe("podcast").run(
-        tmp_path / "run", Console(quiet=True), words=SHORT, config=None, stage="sft", from_path=None, resume=False
+        tmp_path / "run",
+        Console(quiet=True),
+        words=[*SHORT, small_embedding_model()],
+        config=None,
+        stage="sft",
+        from_path=None,
+        resume=False,
     )
     record = json.loads((tmp_path / "run" / "plan.json").read_text("utf-8"))
     assert (record["stage"], record["planned"]["settings"]["critic"]) == ("sft", "none")
@@ -119,8 +131,14 @@ def test_a_checkpoint_is_found_to_belong_to_its_run_and_a_setting_can_be_changed
 def test_a_model_from_elsewhere_is_told_of_the_tool(trained, tmp_path):
     model = tmp_path / "elsewhere" / "model"
     shutil.copytree(trained / "policy", model)
-    words = [SHORT_TRANSCRIPTS, "questions.num_train=40", "questions.num_test=4", "questions.num_test_no_memory=2"]
-    words += ["inference.max_tokens=16", "memory.chunking=turns"]  # the other run has embedded these chunks
+    words = [
+        SHORT_TRANSCRIPTS,
+        small_embedding_model(),
+        "questions.num_train=40",
+        "questions.num_test=4",
+        "questions.num_test_no_memory=2",
+    ]
+    words += ["inference.max_tokens=16", "memory.chunking=turns"]
     evaluate(model, tmp_path / "again", *words)
     first = json.loads((tmp_path / "again" / "trajectories.jsonl").read_text().splitlines()[0])
     assert "#call memory_retrieval" in json.dumps(first["spans"][0])
@@ -128,7 +146,7 @@ def test_a_model_from_elsewhere_is_told_of_the_tool(trained, tmp_path):
 
 def test_a_policy_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ModelPathError, match="nowhere"):
-        evaluate(tmp_path / "nowhere", tmp_path / "again")
+        evaluate(tmp_path / "nowhere", tmp_path / "again", SHORT_TRANSCRIPTS)
     with pytest.raises(SettingsError, match="nothing to evaluate"):
         find_recipe("podcast").run(
             tmp_path / "again",
