@@ -1,4 +1,5 @@
-"""Folders that this library writes: marked as its own, replaced in one step. A folder of the user is never replaced.
+"""Folders that this library writes: marked as its own, replaced in one step. A folder of the user is never replaced, nor, by
+commands that write a named file, a file of the user.
 
 Does not depend on what the folders hold.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from midthought.atomic_files import atomic_path
 from midthought.errors import OutputPathError
 from midthought.manifest import write_manifest
-from midthought.regular_files import read_json_object
+from midthought.regular_files import json_object, lines_of, open_regular, read_json_object
 from midthought.storage_errors import storage_errors
 
 MARK = ".midthought.json"
@@ -68,6 +69,35 @@ def require_ours(path: Path, kind: str, is_older: Callable[[Path], bool] = lambd
             )
     elif path.exists():
         raise OutputPathError(f"{path} is a file, and a folder with a {kind} would replace it; {remedy}")
+
+
+def require_our_lines(path: Path, keys: Collection[str]) -> None:
+    """Raises `OutputPathError` if there is a file whose first line is no JSON object with these keys, as each line is that the
+    caller writes. An empty file may be replaced."""
+    if not path.is_file():
+        return
+    line = next(lines_of(path), b"")
+    with suppress(ValueError):
+        if not line or set(keys) <= json_object(line).keys():
+            return
+    raise _not_ours(path)
+
+
+def require_our_parquet(path: Path) -> None:
+    """Raises `OutputPathError` if there is a file that is neither empty nor Parquet, or a folder."""
+    if path.is_dir():
+        raise OutputPathError(f"{path} is a folder, not a file; give another path")
+    if path.is_file():
+        with open_regular(path) as file:
+            start = file.read(4)
+        if start not in (b"", b"PAR1"):
+            raise _not_ours(path)
+
+
+def _not_ours(path: Path) -> OutputPathError:
+    return OutputPathError(
+        f"{path} was not written by this command, so it is not replaced; give another path, or remove it yourself"
+    )
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from midthought.cli import questions
 from midthought.cli.output import tell
 from midthought.cli.questions import UsedEmbeddingModel
 from midthought.errors import SettingsError
+from midthought.output_folder import require_our_lines, require_our_parquet
 
 app = typer.Typer(help="Build, search and serve a podcast memory; also step by step.", no_args_is_help=True)
 
@@ -241,6 +242,7 @@ def chunk(
     """Step 1: split transcripts into chunks."""
     from midthought.memory.chunks import write_chunks
 
+    require_our_lines(out, ("chunk_id", "transcript"))
     folder, chunks = _read_chunks(transcripts, chunking, chunk_words, chunk_size, chunk_overlap, each_once, strict)
     write_chunks(chunks, out)
     _print_summary(folder, chunks, as_json)
@@ -261,6 +263,7 @@ def embed(
     from midthought.memory.rows import write_rows
     from midthought.report.console import Console
 
+    require_our_parquet(out)
     read, embedder = read_chunks(chunks), load_embedder(embedding_model)
     with Console().stage("Embedding", unit="texts embedded") as bar:
         rows = embed_chunks(read, embedder, bar.follow)

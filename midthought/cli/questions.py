@@ -12,6 +12,7 @@ import typer
 
 from midthought.cli.output import tell
 from midthought.errors import SettingsError, TranscriptError
+from midthought.output_folder import require_our_lines, require_our_parquet
 
 if TYPE_CHECKING:
     from midthought.memory.llm_questions.episodes import GenerationPlan
@@ -63,6 +64,11 @@ def questions(
     timeout_seconds: Annotated[float, typer.Option(help="Deadline of one request to the model.")] = 300.0,
 ) -> None:
     """Step 4: make questions with answers and evidence, by rules or with a language model whose questions are verified."""
+    require_our_lines(out, ("task_id", "prompt", "answer"))
+    if parquet:
+        require_our_parquet(parquet)
+    if num_questions < 1:
+        raise SettingsError(f"--num-questions {num_questions}: give 1 or more")
     if no_memory_share and not quotes:
         raise SettingsError("--no-memory-share is an option of questions about quotes; add --quotes")
     if kinds and quotes:
@@ -140,7 +146,8 @@ def _chunks_of(path: Path) -> list[Any]:
 
     if not path.exists():
         raise TranscriptError(
-            f"{path}: there is no such file or folder; give a memory, a folder of transcripts, or a file of chunks"
+            f"{path}: there is no such file or folder; give a memory, a folder of transcripts, or a file that "
+            "'midthought memory chunk' wrote"
         )
     if not path.is_dir():
         return read_chunks(path)

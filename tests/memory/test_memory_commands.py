@@ -8,12 +8,14 @@ pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
 from word_embedder import WordEmbedder
 
+from midthought.memory import build, connect, embedding
+
 
 @pytest.fixture
 def memory(tmp_path, monkeypatch, command):
     """Runs a command in a folder of one transcript, where the memory is, too."""
-    monkeypatch.setattr("midthought.memory.embedding.load_embedder", lambda name: WordEmbedder())
-    monkeypatch.setattr("midthought.memory.connect.load_embedder", lambda *_, **__: WordEmbedder())
+    for module in (build, connect, embedding):
+        monkeypatch.setattr(module, "load_embedder", lambda *_, **__: WordEmbedder())
     (tmp_path / "tide.md").write_text("**Ann (00:00:05):** The tide clock has a single copper hand and no numerals.\n")
     monkeypatch.chdir(tmp_path)
     assert command("memory", "build", ".", "--path", ".")[0] == 0
@@ -44,6 +46,7 @@ def test_transcripts_in_a_folder_named_as_a_table_are_read(memory, tmp_path):
         (["search", " "], "the query is empty; give words to search for"),
         (["search", "hand", "--k", "0"], "k must be at least 1, not 0"),
         (["eval", ".", "tide.md", "--at", "1,x"], "--at '1,x': write ranks from 1 to 100 with commas between"),
+        (["questions", ".", "--num-questions", "0"], "--num-questions 0: give 1 or more"),
         (["questions", "nowhere"], "nowhere: there is no such file or folder; give a memory, a folder of transcripts"),
         (["blind", "nowhere.jsonl"], "questions nowhere.jsonl cannot be read: No such file or directory; give"),
     ],
@@ -51,6 +54,24 @@ def test_transcripts_in_a_folder_named_as_a_table_are_read(memory, tmp_path):
 def test_a_wrong_argument_is_named_with_the_remedy(memory, words, expected):
     code, said = memory(*words)
     assert code == 2 and expected in said.err and said.out == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["questions", "."], ["questions", ".", "--quotes"], ["chunk", "."], ["embed", "chunks.jsonl"]],
+    ids=" ".join,
+)
+def test_a_file_that_the_command_did_not_write_is_not_replaced(memory, tmp_path, words):
+    assert memory("chunk", ".", "chunks.jsonl")[0] == 0
+    (tmp_path / "own.jsonl").write_text('{"question": "Who?", "answer": "Ann"}\n')
+    for name in ("tide.md", "own.jsonl"):
+        content = (tmp_path / name).read_bytes()
+        code, said = memory(words[0], words[1], name, *words[2:])
+        assert code == 2 and f"{name} was not written by" in said.err and "give another path" in said.err
+        assert (tmp_path / name).read_bytes() == content
+    for _ in range(2):
+        code, said = memory(words[0], words[1], "out", *words[2:])
+        assert code == 0, said.err
 
 
 def test_the_number_of_results_has_a_short_option(memory):
