@@ -1,7 +1,7 @@
 """The memory: chunks with their vectors in a LanceDB table, with full-text, vector and hybrid search.
 
-`upsert` computes the changes of a build, `table` writes them, `search` searches. No copy of the table is kept in
-memory.
+`table_reader` keeps a version open, `upsert` computes the changes of a build, `table` writes them, `search` searches.
+No copy of the table is kept in memory.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 import platform
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from midthought.memory.changes import (
 from midthought.memory.chunks import Chunk
 from midthought.memory.deletion import DeletionReport, delete_transcripts
 from midthought.memory.embedding import Embedder, Progress, embed_queries, load_embedder
-from midthought.memory.indices import is_wholly_indexed, warm_vector_index
+from midthought.memory.indices import warm_vector_index
 from midthought.memory.rows import chunks_of, embedding_of, require_columns
 from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search, find_each, with_thought
 from midthought.memory.sql_conditions import is_among
@@ -44,14 +44,13 @@ from midthought.memory.table import (
     in_one_sentence,
     require_same_embedding,
 )
+from midthought.memory.table_reader import TableReader
 from midthought.memory.upsert import NewVectors, Prepare, caches_of, embed_new, upsert
 from midthought.memory.vector_cache import default_folder
 from midthought.tools.error_texts import encodable
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Result = TypeVar("Result")
 
 _VERSION_LIFETIME = timedelta(days=1)  # another process may still be reading an old version
 
@@ -65,8 +64,7 @@ class MemoryStore:
         self._location = location
         self._embedder = embedder
         self._cache = cache
-        self._version = version
-        self._opened: TableSnapshot | None = None
+        self._reader = TableReader(location, version)
         self._lock = threading.RLock()
 
     @classmethod
@@ -116,7 +114,7 @@ class MemoryStore:
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process opens the memory again at the same location."""
         cache = self._cache and self._cache.absolute()
-        return _reopened, (self._location, self._embedder, cache, self._version, self.is_built)
+        return _reopened, (self._location, self._embedder, cache, self._reader.version, self.is_built)
 
     # -- building ----------------------------------------------------------------------------------------------
 
@@ -209,9 +207,9 @@ class MemoryStore:
             self.refresh()
 
     def _require_writable(self) -> None:
-        if self._version is not None:
+        if self._reader.version is not None:
             raise MemoryStoreError(
-                f"{self.uri}: it is opened read-only at version {self._version}; restore that version first"
+                f"{self.uri}: it is opened read-only at version {self._reader.version}; restore that version first"
             )
 
     def _cache_folder(self) -> Path:
@@ -239,7 +237,7 @@ class MemoryStore:
 
     def refresh(self) -> None:
         """Makes later calls see what other processes wrote after the memory was opened."""
-        self._opened = None
+        self._reader.refresh()
 
     @in_one_sentence
     def follow(self) -> bool:
@@ -248,17 +246,8 @@ class MemoryStore:
         Searches in progress finish in the previous version. Raises MemoryStoreError if the memory was deleted or was
         built with another embedding model; the previous version then stays open.
         """
-        opened = self._open_table()
-        if self._version is not None or self._location.is_newest(opened):
-            return False
-        newest = self._location.open()
-        if not is_wholly_indexed(newest.table):  # a build is writing
-            return False
-        if self._embedder is not None:
-            require_same_embedding(self.uri, newest.embedding, (self._embedder.name, self._embedder.dimension))
-        warm_vector_index(newest.table)
-        self._opened = newest
-        return True
+        embedder = self._embedder
+        return self._reader.follow((embedder.name, embedder.dimension) if embedder is not None else None)
 
     # -- searching ---------------------------------------------------------------------------------------------
 
@@ -311,7 +300,7 @@ class MemoryStore:
         near = vectors or []
         if near:
             self._open_table().warn_if_old(self.uri)
-        return self._read(lambda opened: find_each(opened, queries, near, k, mode, within))
+        return self._reader.read(lambda opened: find_each(opened, queries, near, k, mode, within))
 
     def warm(self) -> None:
         """Loads the embedding model and the vector index into memory, so that the first search is as fast as later
@@ -327,28 +316,28 @@ class MemoryStore:
     @in_one_sentence
     def chunks(self) -> list[Chunk]:
         """Returns all chunks, ordered by stem and number."""
-        return self._read(lambda opened: sorted(all_chunks(opened.table), key=chunk_order))
+        return self._reader.read(lambda opened: sorted(all_chunks(opened.table), key=chunk_order))
 
     @in_one_sentence
     def get(self, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
         """Returns the chunks with these ids that exist, by id."""
         where = is_among("id", chunk_ids)
-        return self._read(lambda opened: by_id(all_chunks(opened.table, where))) if chunk_ids else {}
+        return self._reader.read(lambda opened: by_id(all_chunks(opened.table, where))) if chunk_ids else {}
 
     @in_one_sentence
     def stems(self) -> frozenset[str]:
         """Returns the names of all transcripts."""
-        return self._read(lambda opened: stems_in(opened.table))
+        return self._reader.read(lambda opened: stems_in(opened.table))
 
     @in_one_sentence
     def names(self) -> tuple[set[str], set[str]]:
         """Returns the titles of all episodes, and all speakers."""
-        return self._read(lambda opened: names_in(opened.table))
+        return self._reader.read(lambda opened: names_in(opened.table))
 
     @in_one_sentence
     def words_of(self, stems: Collection[str]) -> dict[str, str]:
         """Returns what is said in the transcripts of these names that exist; words in which chunks overlap occur twice."""
-        return self._read(lambda opened: words_by_stem(transcripts_in(opened.table, stems)))
+        return self._reader.read(lambda opened: words_by_stem(transcripts_in(opened.table, stems)))
 
     @in_one_sentence
     def __len__(self) -> int:
@@ -360,7 +349,7 @@ class MemoryStore:
     @in_one_sentence
     def is_built(self) -> bool:
         """Whether the table exists."""
-        return self._opened is not None or self._location.exists()
+        return self._reader.is_built
 
     @property
     def compares_all(self) -> bool:
@@ -375,25 +364,7 @@ class MemoryStore:
 
     @in_one_sentence
     def _open_table(self) -> TableSnapshot:
-        """Returns the version of the table at the first call: later writes of other processes are not seen."""
-        opened = self._opened
-        if opened is not None:
-            return opened
-        with self._lock:
-            if self._opened is None:
-                self._opened = self._location.open(self._version)
-            return self._opened
-
-    def _read(self, read: Callable[[TableSnapshot], Result]) -> Result:
-        """Calls `read` with the opened version; if that fails because `delete` removed the version, with the newest one."""
-        opened = self._open_table()
-        try:
-            return read(opened)
-        except (ValueError, RuntimeError, OSError):
-            if self._version is not None or self._location.is_newest(opened):
-                raise
-            self.refresh()
-            return read(self._open_table())
+        return self._reader.snapshot()
 
     def _check_embedding(self, given: tuple[str, int]) -> None:
         require_same_embedding(self.uri, self._open_table().embedding if self.is_built else None, given)
