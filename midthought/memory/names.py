@@ -12,10 +12,11 @@ from pathlib import Path
 
 from midthought.errors import MemoryStoreError
 from midthought.memory.duplicates import duplicate_groups, is_corrected
+from midthought.memory.search import Hit, words_in_a_row
 from midthought.memory.store import MemoryStore
 from midthought.memory.transcripts import Transcript
 
-_PROBE_WORDS, _NUM_PROBED = 16, 10
+_PROBE_WORDS, _NUM_PROBED, _NUM_COMPARED, _MIN_RUN = 16, 10, 2, 5
 _PROBES = (0.5, 0.25, 0.75)
 """Where in a transcript the words are that are searched for."""
 
@@ -54,14 +55,26 @@ def _stored_copy(text: str, store: MemoryStore, given: Collection[str]) -> str |
     words, tried = text.split(), set(given)
     for place in _PROBES:
         start = int(place * max(0, len(words) - _PROBE_WORDS))
-        hits = []
+        probe, hits = " ".join(words[start : start + _PROBE_WORDS]), list[Hit]()
         with contextlib.suppress(MemoryStoreError):  # an interrupted build has no index of words
-            hits = store.search(" ".join(words[start : start + _PROBE_WORDS]), _NUM_PROBED, "full_text")
-        for name in dict.fromkeys(hit.chunk_id.rpartition("_")[0] for hit in hits):
+            hits = store.search(probe, _NUM_PROBED, "full_text")
+        for name in _likely(probe, hits):
             if name not in tried and duplicate_groups([text, store.words_of([name]).get(name, "")]):
                 return name
             tried.add(name)
     return None
+
+
+def _likely(probe: str, hits: Sequence[Hit]) -> list[str]:
+    """Returns the names of the transcripts whose hits have most words of the probe in a row, more than occur by chance. Reading
+    the words of one takes as long as a search."""
+    longest: dict[str, int] = {}
+    for hit in hits:
+        num_in_a_row, num_words = words_in_a_row(probe, hit.transcript)
+        if num_in_a_row >= min(_MIN_RUN, num_words):
+            name = hit.chunk_id.rpartition("_")[0]
+            longest[name] = max(num_in_a_row, longest.get(name, 0))
+    return sorted(longest, key=lambda name: -longest[name])[:_NUM_COMPARED]
 
 
 def _allowed_names(path: Path) -> Iterator[str]:

@@ -1,7 +1,9 @@
 """A transcript keeps the name that the memory has for it, however the files that are read together change."""
 
 import json
+import random
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -9,8 +11,10 @@ pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
 from word_embedder import WordEmbedder
 
-from midthought.memory.build import build_memory
+from midthought.memory.build import build_memory, chunk_all
+from midthought.memory.names import same_words
 from midthought.memory.store import MemoryStore
+from midthought.memory.transcripts import read_transcripts
 
 SAID = {
     "a": "The tide clock has a single copper hand and no numerals at all. Bob winds it every third day of the week.",
@@ -104,6 +108,23 @@ def test_a_copy_in_the_folder_is_reported_once(tmp_path, run):
     write(tmp_path / "same", "a/tide.md")
     lines = run("build", "same", "--replace").err.splitlines()
     assert len(lines) == 1 and "the same words are all taken (--each-once: the first): a/ep.md, a/tide.md" in lines[0]
+
+
+def test_a_new_transcript_is_compared_with_few_stored_ones(tmp_path, monkeypatch):
+    """Which share some words with it, as all do: reading one takes as long as a search."""
+    store = MemoryStore.open(tmp_path / "memory", embedder=WordEmbedder())
+    rng, words = random.Random(1), " ".join(SAID.values()).split()
+    for n in range(60):
+        text = " ".join(rng.choices(words, k=40)).replace(".", "").lower()
+        (tmp_path / f"t{n}.txt").write_text(f"Ann (00:00:01): Welcome to the show. {text}.\n")
+    read = read_transcripts(tmp_path).transcripts
+    store.build(chunk_all(read[:30]))
+    compared = []
+    words_of = store.words_of
+    monkeypatch.setattr(store, "words_of", lambda stems: compared.append(stems) or words_of(stems))
+    copy = replace(read[0], stem="copy")
+    assert [(new.stem, name) for new, name in same_words([*read[30:], copy], store)] == [("copy", read[0].stem)]
+    assert len(compared) < 10
 
 
 def test_inspect_shows_names(tmp_path, command):
