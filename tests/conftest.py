@@ -1,8 +1,8 @@
 """Property tests draw the same examples on every run and every machine, without time limits.
 
 If tests run in several processes (pytest-xdist), the tests of a file stay in one process, because they share fixtures that are
-slow to make. So do all tests of Ray, because they share one cluster. Whole training jobs start first, so that no process is left
-with one at the end. (`--dist loadgroup` has no effect here: pytest 9.2 does not read the groups that xdist 3.8 writes.)
+slow to make. So do the files of a group in `TOGETHER`. Whole training jobs start first, so that no process is left with one at
+the end. (`--dist loadgroup` has no effect here: pytest 9.2 does not read the groups that xdist 3.8 writes.)
 
 `ATEN_CPU_CAPABILITY=default` or `avx2` computes like a processor without AVX-512. oneDNN would still use the AMX unit in torch
 2.13, and attention in bfloat16 fails then; so oneDNN is limited, too, also in processes that tests start.
@@ -25,6 +25,23 @@ settings.register_profile("house", derandomize=True, deadline=None, suppress_hea
 settings.load_profile("house")
 
 RAY_TESTS = "tests/cluster/ray/"
+FORKED = (
+    "tests/recipes/feedback/test_feedback_resume.py",
+    "tests/recipes/test_run_path.py",
+    "tests/engines/test_weight_transports.py",
+    "tests/memory/test_build_killed.py",
+    "tests/memory/test_llm_questions.py",
+    "tests/memory/test_memory_growth.py",
+    "tests/memory/test_serve_command.py",
+)
+TOGETHER = (
+    (RAY_TESTS,),  # one cluster
+    FORKED,  # one server of command_process.py: its imports take 7 s of CPU time
+    ("tests/trainer/",),  # models that were taught
+    ("tests/doctor/",),
+    ("tests/benchmarks/test_retrieval_",),  # the real transcripts
+)
+"""Groups of files, or beginnings of their paths, whose tests run in one process."""
 FIRST = (RAY_TESTS, "tests/recipes/", "tests/benchmarks/", "tests/cluster/", "tests/trainer/")
 """Folders of whole jobs, the longest first. The other files follow by name."""
 
@@ -79,7 +96,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class WholeJobsFirst(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return RAY_TESTS if nodeid.startswith(RAY_TESTS) else super()._split_scope(nodeid)
+            group = next((group for group in TOGETHER if nodeid.startswith(group)), None)
+            return super()._split_scope(nodeid) if group is None else group[0]
 
     config.option.loadscopereorder = False  # xdist orders by number of tests, which puts whole jobs last
     return WholeJobsFirst(config, log)

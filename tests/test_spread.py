@@ -22,13 +22,15 @@ FILES = [
     "algo/test_b.py",
     "cluster/ray/test_c.py",
     "cluster/ray/test_d.py",
+    "doctor/test_g.py",
+    "doctor/test_h.py",
     "recipes/test_e.py",
     "tools/test_f.py",
 ]
 
 
 @pytest.mark.slow
-def test_files_and_all_ray_tests_stay_in_one_process_and_whole_jobs_start_first(tmp_path):
+def test_files_and_groups_of_them_stay_in_one_process_and_whole_jobs_start_first(tmp_path):
     pytest.importorskip("xdist")
     for name in FILES:
         file = tmp_path / "tests" / name
@@ -42,9 +44,9 @@ def test_files_and_all_ray_tests_stay_in_one_process_and_whole_jobs_start_first(
     ran = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
     processes: defaultdict[str, set[str]] = defaultdict(set)
     for process, folder, file in ran:
-        processes["ray" if folder == "ray" else file].add(process)
+        processes[folder if folder in ("ray", "doctor") else file].add(process)
     assert len(ran) == 6 * len(FILES)
-    assert set(processes) == {"ray", "test_a", "test_b", "test_e", "test_f"}
+    assert set(processes) == {"ray", "doctor", "test_a", "test_b", "test_e", "test_f"}
     assert {name: len(them) for name, them in processes.items()} == dict.fromkeys(processes, 1)
     assert processes["ray"] != processes["test_e"]
     first = {process: file for process, _, file in reversed(ran)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
@@ -114,14 +115,15 @@ class Section(BaseModel):
 
     def given(self) -> dict[str, Any]:
         """Returns the settings that were set, as nested plain values. A setting may be set to its default."""
-        found = {}
-        for name, value in self.model_dump(mode="json").items():
-            present, field = getattr(self, name), type(self).model_fields[name]
-            if isinstance(present, Section):
-                found[name] = present.given()
-            elif name in self.model_fields_set or present != field.get_default(call_default_factory=True):
-                found[name] = value
-        return found
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        sections = {name: value.given() for name, value in values.items() if isinstance(value, Section)}
+        own = {
+            name
+            for name, value in values.items()
+            if name not in sections and (name in self.model_fields_set or value != _defaults_of(type(self))[name])
+        }
+        plain = self.model_dump(mode="json", include=own) | sections
+        return {name: plain[name] for name in values if name in plain}
 
     def freeze(self) -> Self:
         """Makes later assignments to this section, and to sections in it, raise `SettingsError`. Returns the section."""
@@ -130,6 +132,13 @@ class Section(BaseModel):
                 value.freeze()
         self._is_frozen = True
         return self
+
+
+@functools.cache
+def _defaults_of(section: type[Section]) -> dict[str, Any]:
+    """Returns the defaults of a section's settings, to be compared with."""
+    fields = section.model_fields.items()
+    return {name: field.get_default(call_default_factory=True) for name, field in fields}
 
 
 def unknown_key(section: type[Section], name: str, value: Any = None) -> str:

@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.retrieval import FOLDER, QUESTIONS, displayed
+from benchmarks.retrieval import QUESTIONS, displayed
 from benchmarks.retrieval.asked import Asked, Episodes, Place, read_questions, words_of
 from benchmarks.retrieval.displayed import HARD, Found, Step, found_in, measure_steps
 from benchmarks.retrieval.hard import Hardness, is_for_tuning, stem_of
 from midthought.memory.build import chunk_all
 from midthought.memory.splitting import Chunking
-from midthought.memory.transcripts import read_transcripts
 
 
 class OneVector:
@@ -91,12 +90,10 @@ def test_without_the_episodes_the_part_is_left_out(
     assert "left out" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not FOLDER.is_dir(), reason="the real transcripts are not there")
-def test_there_are_500_hard_paraphrases_half_of_them_held_out() -> None:
-    episodes = Episodes(read_transcripts(FOLDER).require_all())
-    hardness = Hardness(episodes)
-    written = read_questions(HARD, episodes)
+def test_there_are_500_hard_paraphrases_half_of_them_held_out(real_episodes: Episodes) -> None:
+    hardness = Hardness(real_episodes)
+    written = read_questions(HARD, real_episodes)
     assert not [(question.text, hardness.shared(question)) for question in written if hardness.shared(question)]
-    every = [*written, *(each for each in read_questions(QUESTIONS, episodes) if not hardness.shared(each))]
+    every = [*written, *(each for each in read_questions(QUESTIONS, real_episodes) if not hardness.shared(each))]
     assert len({question.text for question in every}) == len(every) >= 500
     assert sum(not is_for_tuning(question) for question in every) >= 250

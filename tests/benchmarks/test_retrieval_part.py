@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import retrieval
-from benchmarks.retrieval import FOLDER, MODES, QUESTIONS, measure_folder
+from benchmarks.retrieval import MODES, QUESTIONS, measure_folder
 from benchmarks.retrieval.asked import QUOTE_LENGTHS, Episodes, Place, draw_quotes, read_questions, words_of
 from benchmarks.retrieval.figures import FIGURES, NUM_DRAWS, drawn_means, interval, lead
 from midthought.memory.build import chunk_all
@@ -155,9 +155,8 @@ def test_without_the_episodes_the_part_is_left_out_and_says_so(
     assert "left out, ../shared/data/podcast/changelog_md is not there" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not FOLDER.is_dir(), reason="the real transcripts are not there")
-def test_the_frozen_questions_point_at_one_passage_each_in_other_words() -> None:
-    episodes = Episodes(read_transcripts(FOLDER).require_all())
+def test_the_frozen_questions_point_at_one_passage_each_in_other_words(real_episodes: Episodes) -> None:
+    episodes = real_episodes
     questions = read_questions(QUESTIONS, episodes)
     assert len({question.text for question in questions}) == len(questions) == 150
     stems = [question.place.stem for question in questions]
