@@ -83,9 +83,9 @@ class Chunk:
         return tuple(dict.fromkeys(speaker for _, speaker in self.turns)) or (self.speaker,)
 
     @property
-    def last_time(self) -> str:
-        """`HH:MM:SS` of the last sentence."""
-        return self.times[-1][1] if self.times else self.time
+    def latest_time(self) -> str:
+        """`HH:MM:SS`: the latest of its sentences' times, which is not the last one's if the transcript's clock starts again."""
+        return max([self.time, *(time for _, time in self.times)])
 
     @property
     def embedded_text(self) -> str:

@@ -25,8 +25,7 @@ COLUMNS = (*CHUNK_COLUMNS, "embedding_model", "embedding_dimension", "vector")
 WINDOW_COLUMNS = ("turns", "embedded")
 """Only in a table with windows: `Chunk.turns` as JSON, `Chunk.embedded`. In the database it also has a list `speakers`."""
 TIME_COLUMNS = ("times", "last_time")
-"""Only in a table with windows: `Chunk.times` as JSON, and the latest time of a sentence, which is not the last one's if the
-transcript's clock starts again. Memories of earlier versions lack them."""
+"""Only in a table with windows: `Chunk.times` as JSON, `Chunk.latest_time`. Memories of earlier versions lack them."""
 SENTENCES = "sentence_vectors"
 """Only in a table with windows: `sentence_vectors.packed` of `Chunk.embedded_sentences`. Memories of earlier versions lack it."""
 
@@ -85,15 +84,11 @@ def rows_of(
             "embedded": pa.array([chunk.embedded for chunk in chunks], pa.string()),
             "speakers": pa.array([list(chunk.speakers) for chunk in chunks], pa.list_(pa.string())),
             "times": pa.array([json.dumps(chunk.times) for chunk in chunks], pa.string()),
-            "last_time": pa.array([_latest_time(chunk) for chunk in chunks], pa.string()),
+            "last_time": pa.array([chunk.latest_time for chunk in chunks], pa.string()),
         }
     if sentences is not None:
         columns[SENTENCES] = pa.array(sentences, pa.large_binary())
     return pa.table(columns, metadata={_PRECISION: precision} if precision else None)
-
-
-def _latest_time(chunk: Chunk) -> str:
-    return max([chunk.time, *(time for _, time in chunk.times)])
 
 
 def vector_column(vectors: np.ndarray) -> pa.FixedSizeListArray:

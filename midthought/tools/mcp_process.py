@@ -61,7 +61,6 @@ class Started:
         loop.add_reader(readable, self._read_log, readable)
         groups: set[int] = set()
         watched: dict[int, int] = {}
-
         looking: list[asyncio.TimerHandle] = []
 
         def after_its_end(process: int) -> None:  # the SDK waits while another process has the server's output open
@@ -69,9 +68,8 @@ class Started:
             end_others(_AGAIN_SECONDS)
             groups.discard(watched[process])  # its number may become another process's
 
-        def end_others(
-            pause: float,
-        ) -> None:  # again, because a process shows no environment while its program is loaded
+        def end_others(pause: float) -> None:
+            """Again and again: a process shows no environment while its program is loaded."""
             _end_processes(groups, mark)
             looking.append(loop.call_later(pause, end_others, 2 * pause))
 

@@ -220,7 +220,7 @@ def test_a_window_displays_the_times_of_its_turns(timed_windows):
     first, last = timed_windows[0], timed_windows[-1]
     assert first.time == "00:00:05" and first.times[0] == (7, "00:01:20") and first.times[1][1] == "00:04:30"
     assert "; 00:00:05: Ann: The tide clock has one copper hand. Bob (00:01:20): On day 1" in format_chunk(first)
-    assert "Ann (00:20:00): Nobody asked" in format_chunk(last) and last.last_time == "00:20:00"
+    assert "Ann (00:20:00): Nobody asked" in format_chunk(last) and last.latest_time == "00:20:00"
 
 
 @pytest.mark.parametrize("is_service", [False, True], ids=["opened", "over a service"])
