@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -93,17 +94,18 @@ def test_a_mistake_is_one_line_with_its_remedy_and_leaves_nothing_behind(here, c
 def test_questions_are_made_from_a_folder_of_transcripts_and_answered_blind(here, call):
     from midthought.recipes.podcast.settings import sample_transcripts
 
+    (here / "episodes").mkdir()
+    for path in sorted(Path(sample_transcripts()).iterdir())[:4]:
+        shutil.copy(path, here / "episodes")
     code, said, _ = call(
-        "memory", "questions", sample_transcripts(), "q.jsonl", "--num-questions", "40", "--kinds", "speaker,when"
+        "memory", "questions", "episodes", "q.jsonl", "--num-questions", "40", "--kinds", "speaker,when"
     )
     assert code == 0 and "kinds: speaker 20, when 20" in said and "q.jsonl: 40 questions" in said
     code, said, _ = call("memory", "blind", "q.jsonl", "--json")
     assert code == 0 and {score["kind"] for score in json.loads(said)} == {"speaker", "when"}
     code, said, _ = call("memory", "blind", "q.jsonl")
     assert code == 0 and "speaker" in said
-    code, said, _ = call(
-        "memory", "questions", sample_transcripts(), "quotes.jsonl", "--quotes", "--num-questions", "9"
-    )
+    code, said, _ = call("memory", "questions", "episodes", "quotes.jsonl", "--quotes", "--num-questions", "9")
     assert code == 0 and "quotes.jsonl: 9 questions" in said
 
 

@@ -66,13 +66,14 @@ for of_one in SECTIONS.values():
 def aliases_in(scope: ast.AST) -> dict[str, set[str]]:
     """What stands for a section: `settings = self.config.warmup`, `a, b = config.memory, config.model`, a parameter such as
     `training: TrainingConfig`, `self._settings = training` of such a parameter, and a property that returns a section."""
-    parameters = [node for node in ast.walk(scope) if isinstance(node, ast.arg) and node.annotation is not None]
+    nodes = list(ast.walk(scope))
+    parameters = [node for node in nodes if isinstance(node, ast.arg) and node.annotation is not None]
     kinds = {each.arg: ast.unparse(each.annotation) for each in parameters}
-    for node in ast.walk(scope):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef) and node.returns is not None:
             kinds[f"self.{node.name}"] = ast.unparse(node.returns)
     found = {name: SECTIONS_OF[kind] for name, kind in kinds.items() if kind in SECTIONS_OF}
-    for node in ast.walk(scope):
+    for node in nodes:
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, value = node.targets[0], node.value
             pairs = [(target, value)]
@@ -86,17 +87,23 @@ def aliases_in(scope: ast.AST) -> dict[str, set[str]]:
     return found
 
 
+def name_of(node: ast.AST) -> str:
+    """The same as `ast.unparse`, which is slow, for `a.b.c` and `a[0].b`; empty for calls and the like."""
+    if isinstance(node, ast.Attribute):
+        return f"{name_of(node.value)}.{node.attr}"
+    if isinstance(node, ast.Name):
+        return node.id
+    return ast.unparse(node) if isinstance(node, ast.Subscript) else ""
+
+
 def settings_read_in(path: Path) -> Iterator[tuple[str, str]]:
     """(section, key) for each `….section.key`, and each `alias.key`, that is read in a module."""
     tree = ast.parse(path.read_text("utf-8"))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    of_class = {
-        function: {name: kind for name, kind in aliases_in(node).items() if name.startswith("self.")}
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-        for function in functions
-        if function in node.body
-    }
+    of_class = {}
+    for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        own = {name: found for name, found in aliases_in(kind).items() if name.startswith("self.")}
+        of_class |= {function: own for function in functions if function in kind.body}
     for node in ast.walk(tree):  # guards read settings of any run by name: history.setting("section.key")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setting":
             section, _, key = ast.literal_eval(node.args[0]).partition(".")
@@ -108,10 +115,10 @@ def settings_read_in(path: Path) -> Iterator[tuple[str, str]]:
                 owner = node.value
                 is_section = isinstance(owner, ast.Attribute) and owner.attr in NAMES
                 if is_section and (
-                    ast.unparse(owner.value).endswith(("config", "parts")) or ast.unparse(owner) == "self.training"
+                    name_of(owner.value).endswith(("config", "parts")) or name_of(owner) == "self.training"
                 ):
                     yield owner.attr, node.attr
-                elif (name := ast.unparse(owner)) in aliases:
+                elif (name := name_of(owner)) in aliases:
                     yield from ((section, node.attr) for section in aliases[name])
                 elif path.parent.name == "env" and isinstance(owner, ast.Attribute) and owner.attr == "config":
                     yield "environment", node.attr
