@@ -39,8 +39,13 @@ SAMPLE = str(resources.files("midthought.recipes.podcast") / "sample")
 
 
 @pytest.fixture(scope="module")
-def memory() -> list[Chunk]:
-    return chunk_all(read_transcripts(SAMPLE).require_all())
+def sample() -> tuple[Transcript, ...]:
+    return read_transcripts(SAMPLE).require_all()
+
+
+@pytest.fixture(scope="module")
+def memory(sample) -> list[Chunk]:
+    return chunk_all(sample)
 
 
 @pytest.fixture(scope="module")
@@ -327,8 +332,8 @@ def test_the_same_seed_gives_the_same_questions_and_another_seed_others(memory, 
     assert listener_questions(memory, 180, seed=4) != tasks
 
 
-def test_overlapping_chunks_and_windows_of_several_speakers_give_the_same_sentences_as_whole_turns():
-    transcripts = read_transcripts(SAMPLE).require_all()[:1]
+def test_overlapping_chunks_and_windows_of_several_speakers_give_the_same_sentences_as_whole_turns(sample):
+    transcripts = sample[:1]
     by_turns, by_sentences, by_windows = (
         [
             (turn.speaker, sentence.text)
@@ -340,8 +345,8 @@ def test_overlapping_chunks_and_windows_of_several_speakers_give_the_same_senten
     assert by_turns == by_sentences == by_windows
 
 
-def test_the_times_of_sentences_in_windows_are_those_of_the_transcript():
-    [transcript] = read_transcripts(SAMPLE).require_all()[:1]
+def test_the_times_of_sentences_in_windows_are_those_of_the_transcript(sample):
+    [transcript] = sample[:1]
     windows = chunk_all([transcript], Chunking("windows"))
     sentences = [sentence for turn in spoken_turns(windows) for sentence in turn.sentences]
     by_turn = {
@@ -356,8 +361,8 @@ def test_the_times_of_sentences_in_windows_are_those_of_the_transcript():
 
 
 @pytest.mark.parametrize("chunking", [Chunking("windows"), Chunking("turns")], ids=["windows", "turns"])
-def test_the_answer_to_when_is_displayed_before_the_words(chunking):
-    transcripts = read_transcripts(SAMPLE).require_all()
+def test_the_answer_to_when_is_displayed_before_the_words(chunking, sample):
+    transcripts = sample
     chunks = {chunk.chunk_id: chunk for chunk in chunk_all(transcripts, chunking)}
     asked = [
         task for task in listener_questions(list(chunks.values()), 60, kinds=["when"]) if task.labels["form"] == "time"
@@ -370,8 +375,8 @@ def test_the_answer_to_when_is_displayed_before_the_words(chunking):
 
 @pytest.mark.parametrize("chunking", [Chunking("windows"), Chunking("turns")], ids=["windows", "turns"])
 @pytest.mark.parametrize("words_per_time", [0, 150, 600])
-def test_when_is_asked_only_of_what_is_said_soon_after_its_timestamp(chunking, words_per_time):
-    transcripts = [with_a_time_every(each, words_per_time) for each in read_transcripts(SAMPLE).require_all()]
+def test_when_is_asked_only_of_what_is_said_soon_after_its_timestamp(chunking, words_per_time, sample):
+    transcripts = [with_a_time_every(each, words_per_time) for each in sample[::2]]
     words, times = {}, {}
     for each in transcripts:
         words[each.stem] = " ".join(turn.text for turn in each.turns).split()
@@ -401,10 +406,8 @@ def with_a_time_every(transcript: Transcript, num_words: int) -> Transcript:
     return replace(transcript, turns=tuple(turns))
 
 
-def test_the_evidence_of_a_sentence_in_windows_is_one_that_displays_all_of_it():
-    windows = {
-        chunk.chunk_id: chunk for chunk in chunk_all(read_transcripts(SAMPLE).require_all(), Chunking("windows"))
-    }
+def test_the_evidence_of_a_sentence_in_windows_is_one_that_displays_all_of_it(sample):
+    windows = {chunk.chunk_id: chunk for chunk in chunk_all(sample, Chunking("windows"))}
     sentences = [sentence for turn in spoken_turns(windows.values()) for sentence in turn.sentences]
     assert {len(sentence.chunk_ids) for sentence in sentences} == {1}
     assert all(sentence.text in windows[sentence.chunk_ids[0]].transcript for sentence in sentences)
