@@ -376,7 +376,8 @@ def test_the_answer_to_when_is_displayed_before_the_words(chunking, sample):
 @pytest.mark.parametrize("chunking", [Chunking("windows"), Chunking("turns")], ids=["windows", "turns"])
 @pytest.mark.parametrize("words_per_time", [0, 150, 600])
 def test_when_is_asked_only_of_what_is_said_soon_after_its_timestamp(chunking, words_per_time, sample):
-    transcripts = [with_a_time_every(each, words_per_time) for each in sample[::2]]
+    chosen = sample if words_per_time > 150 else sample[::2]  # rare times: few questions per episode
+    transcripts = [with_a_time_every(each, words_per_time) for each in chosen]
     words, times = {}, {}
     for each in transcripts:
         words[each.stem] = " ".join(turn.text for turn in each.turns).split()
