@@ -181,3 +181,23 @@ def test_a_list_of_lines_of_captions(read, are_wrapped):
 def test_the_column_of_text_has_a_name_in_another_language(read):
     transcript = read(csv("Waktu (detik),Selesai (detik),Teks", range(6), range(1, 7), TEXTS), "a.csv")
     assert [turn.text for turn in transcript.turns] == [" ".join(TEXTS)] and not transcript.is_doubtful
+
+
+@pytest.mark.parametrize("keys", [("id", "name"), ("speakerId", "name"), ("speaker_label", "displayName")])
+def test_a_list_of_speakers_has_the_names_of_labels_under_every_key(read, keys):
+    label, name = keys
+    speakers = [{label: "speaker_1", name: "Ann Lee", "email": "ann@bell"}, {label: "speaker_2", name: "Bob Reece"}]
+    key = "speaker" if label == "id" else label
+    turns = [{key: f"speaker_{1 + (who != 'Ann Lee')}", "text": text} for who, text in TURNS]
+    assert said(read(json.dumps({"speakers": speakers, "transcript": turns}), "a.json")) == TURNS
+
+
+def test_a_list_that_python_has_printed(read):
+    entries = [{"speaker": who, "text": text, "start": n * 3.5, "note": None} for n, (who, text) in enumerate(TURNS)]
+    transcript = read(repr(entries), "a.json")
+    assert said(transcript) == TURNS and not transcript.is_doubtful
+
+
+def test_numbers_above_the_columns_are_no_row(read):
+    transcript = read(csv("0,1,2", NAMES, [n * 2.5 for n in range(6)], TEXTS), "a.csv")
+    assert said(transcript) == TURNS

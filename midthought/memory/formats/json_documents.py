@@ -42,6 +42,9 @@ _STRONG_START = re.compile(r"\s*(?:\{\s*(?:\"|\})|\[\s*(?:\{|\]))")
 """A start that is JSON's in a file of any suffix; `[1]` and `[null` are not."""
 _KNOWN_LISTS = ("content", "segments", "transcription", "chunks", "utterances")
 _FULL_TEXTS = ("text", "transcript", "results")
+_LABEL_KEYS = ("id", "speakerid", "speakerlabel", "speakertag", "speaker", "label")
+_NAME_KEYS = ("name", "displayname", "speakername", "realname")
+"""Keys of the label and of the name in a list of speakers."""
 _MAX_FIELD_LETTERS = 300
 _MAX_CHANNELS = 8
 _MIN_ENTRIES = 4
@@ -230,18 +233,15 @@ def _best(candidates: Sequence[_Candidate]) -> _Candidate | None:
 
 
 def _speaker_names(document: object) -> dict[str, str]:
-    """Returns the names of numbered speakers, from `speakers: [{id, name}]`."""
+    """Returns the names of labels, from `speakers: [{id, name}]`."""
     listed = document.get("speakers") if isinstance(document, dict) else None
-    if not isinstance(listed, list):
-        return {}
-    return {
-        str(each["id"]): each["name"]
-        for each in listed
-        if isinstance(each, dict)
-        and isinstance(each.get("id"), (int, str))
-        and isinstance(each.get("name"), str)
-        and each["name"]
-    }
+    names: dict[str, str] = {}
+    for each in [folded_keys(each) for each in listed if isinstance(each, dict)] if isinstance(listed, list) else ():
+        label = next((each[key] for key in _LABEL_KEYS if isinstance(each.get(key), (int, str))), None)
+        name = next((each[key] for key in _NAME_KEYS if isinstance(each.get(key), str) and each[key]), None)
+        if label is not None and name:
+            names[str(label)] = name
+    return names
 
 
 def _speaker_spans(

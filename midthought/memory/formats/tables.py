@@ -95,6 +95,7 @@ def read_table(text: str) -> Reading:
         key=lambda each: (_knows_text(_names(head, each)), _separates(text[:_HEAD_LETTERS], each), head.count(each)),
     )
     rows = _rows(text, sign)
+    rows = rows[1:] if _are_numbers_of_columns(rows[0]) else rows
     names = _names(head, sign)
     if _knows_text(names):
         return read_cells([row for row in rows if row != rows[0]], names)
@@ -134,6 +135,12 @@ def _without_remark(text: str) -> str:
         if len(cells) > _MAX_LINE_COLUMNS and not any(cells[1:]) and len(_names(rest.split("\n")[0], "\t")) > 1
         else text
     )
+
+
+def _are_numbers_of_columns(cells: Sequence[str]) -> bool:
+    """Whether the cells are 0, 1, 2 and so on, as programs number columns; the first one may be empty."""
+    numbers = cells[cells[0] == "" :]
+    return len(numbers) > 1 and list(numbers) == [str(number) for number in range(len(numbers))]
 
 
 def _names_numbers(rows: Sequence[Sequence[str]]) -> bool:
