@@ -178,3 +178,29 @@ def test_a_label_of_any_shape_where_nearly_every_cue_has_one(read):
 def test_people_who_leave_a_meeting_say_nothing(read):
     text = "".join(f"{name}   0:{n:02d}\n{words}\n\n" for n, (name, words) in enumerate(EXPECTED))
     assert said(read(f"{text}Ann Lee left the meeting\n\nBob Reece stopped transcription\n")) == EXPECTED
+
+
+def test_headings_of_a_bold_name_and_a_linked_time_in_brackets(read):
+    text = "".join(
+        f"##### **{name}** [[00:00:{n:02d}](https://bell.example/?t={n})]\n{words}\n\n"
+        for n, (name, words) in enumerate(PAIRS)
+    )
+    transcript = read(f"# A meeting\n\n### Transcript\n{text}", "a.md")
+    assert said(transcript) == PAIRS and transcript.turns[2].time == "00:00:02"
+
+
+def test_a_label_with_its_start_and_end_alone_on_a_line(read):
+    labels = [f"SPEAKER {1 + (n > 1)}" for n in range(len(LINES))]
+    text = "".join(
+        f"{label} 0:00:{n:02d} 0:00:{n + 1:02d}\n{words}\n"
+        for n, (label, words) in enumerate(zip(labels, LINES, strict=True))
+    )
+    transcript = read(text)
+    assert said(transcript) == list(zip(labels, LINES, strict=True))
+    assert transcript.turns[1].time == "00:00:01"
+
+
+def test_bold_names_with_a_full_stop_start_turns(read):
+    text = "".join(f"**{name}.** {words}\n\n" for name, words in PAIRS[:5])
+    transcript = read(f"# The bell\n\n1 May: the clock, the tide.\n\n- Ann Lee\n- Bob\n\n{text}## The end\n", "a.md")
+    assert said(transcript) == PAIRS[:5] and not transcript.is_doubtful

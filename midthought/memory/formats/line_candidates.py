@@ -185,15 +185,21 @@ def _remove_items(found: dict[str, dict[int, Head]]) -> None:
 def bold_starts(rows: Sequence[Row]) -> dict[int, Head]:
     """Returns labels that are bold and have no sign after them, as in `**Ann Lee** text`, if they recur and start most
     paragraphs."""
-    heads = {
-        place: Head("[name]", name, None, row.text[row.num_bold :])
+    bold = {
+        place: row.text[: row.num_bold]
         for place, row in enumerate(rows)
         if 0 < row.num_bold < len(row.text) and row.text[row.num_bold] == " " and row.mark == "bold"
-        if is_label(name := row.text[: row.num_bold]) and name[-1] not in ":："
+    }
+    stop = "." if all(name.endswith(".") for name in bold.values()) else ""
+    heads = {
+        place: Head("[name]", name, None, rows[place].text[rows[place].num_bold :])
+        for place, start in bold.items()
+        if is_label(name := start.removesuffix(stop)) and name[-1] not in ":："
     }
     counts = Counter(key_of(head.name or "") for head in heads.values())
     num_usual = sum(count for count in counts.values() if count > 1)
-    is_usual = num_usual >= max(4, 0.5 * sum(row.after_blank for row in rows), 0.8 * len(heads))
+    num_paragraphs = sum(row.after_blank and row.mark != "#" for row in rows[min(heads, default=0) :])
+    is_usual = num_usual >= max(4, 0.5 * num_paragraphs, 0.8 * len(heads))
     return heads if is_usual and len(counts) > 1 else {}
 
 

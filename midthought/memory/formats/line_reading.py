@@ -33,7 +33,7 @@ from midthought.memory.turns import CLOCK, Segment
 
 MIN_PROSE_WORDS = 50
 """Text without names and timestamps is a transcript only from this length on; shorter, it is probably a note."""
-_LINKED_TIME = re.compile(rf"\[\*{{0,2}}\(?({CLOCK})\)?\*{{0,2}}\]\([^()\s]{{1,300}}\)")
+_LINKED_TIME = re.compile(rf"(?P<open>\[)?\[\*{{0,2}}\(?(?P<time>{CLOCK})\)?\*{{0,2}}\]\([^()\s]{{1,300}}\)(?(open)\])")
 _TAGGED_TIME = re.compile(rf"<a\b[^<>]{{0,300}}>\s{{0,3}}({CLOCK})\s{{0,3}}</a>")
 _NAMED_TIME = re.compile(
     rf"[(\[]\s?(?i:time ?(?:code|stamp)?|tiempo|zeit):?\s({CLOCK})(?:\s?[-–—]\s?{CLOCK})?(?:\s[^\W\d]{{1,9}})?\s?[)\]]"
@@ -174,7 +174,7 @@ def rows_of(text: str, mark: Callable[[str], str] = lambda line: "") -> list[Row
     """Returns the lines that are not empty."""
     rows: list[Row] = []
     after_blank = True
-    raw = _TAGGED_TIME.sub(r"\1", _LINKED_TIME.sub(r"[\1]", text)).split("\n")
+    raw = _TAGGED_TIME.sub(r"\1", _LINKED_TIME.sub(r"[\g<time>]", text)).split("\n")
     lines, indented = [line.strip() for line in raw], _indented(raw)
     if sum(bool(_SPELLED_FIRST.match(line)) for line in lines) > 2:
         lines = list(map(_without_spelled_time, lines))
