@@ -3,6 +3,7 @@
 import pytest
 from read_texts import said
 from test_reading_evidence import TEXTS
+from test_reading_signals import LINES
 
 TURNS = [(("Ann", "Bob")[n % 2], text) for n, text in enumerate(TEXTS * 2)]
 
@@ -88,3 +89,33 @@ def test_the_start_of_another_file_within_the_text_is_a_doubt(read):
 
 def test_a_cell_of_a_table_is_no_certain_label(read):
     assert read(lines([("Ann | ECH" if name == "Ann" else name, text) for name, text in TURNS])).is_doubtful
+
+
+TITLED = [
+    "Ann Lee, President and Chief Executive Officer, The Bell Works Corporation of Harbour",
+    "Bob Reece, Executive Vice President and Chief Financial Officer, Bell Works Corporation",
+    "Tim, Call Coordinator",
+]
+
+
+def test_names_with_long_titles_start_turns(read):
+    turns = [(TITLED[n % 3], words) for n, words in enumerate([*LINES, *LINES][:9])]
+    text = "".join(f"{name}: {words}\n\n" for name, words in turns)
+    transcript = read(f"Full text - Bell Works:\n\n{text}")
+    assert said(transcript) == turns and not transcript.is_doubtful
+
+
+def test_a_comma_does_not_make_a_sentence_a_label(read):
+    text = "".join(
+        f"{words} We saw Rome, Paris and the Harbour of Bells, all in one week: it was fine.\n\n" for words in LINES
+    )
+    assert read(text).speakers == ()
+
+
+def test_a_direction_between_a_label_and_its_colon_is_part_of_the_turn(read):
+    names = ["Chair Lee", "Member Reece", "Member Hobbs"]
+    direction = "(at the proper time and place, after taking the chair and striking the bell on the table)"
+    turns = [(names[n % 3], words) for n, words in enumerate([*LINES, *LINES][:9])]
+    text = "".join(f"{name}: {words}\n\n" for name, words in turns)
+    transcript = read(f"Meeting of the Board\n\n{text.replace('Lee:', f'Lee {direction}:', 1)}")
+    assert said(transcript) == [(names[0], f"{direction} {turns[0][1]}"), *turns[1:]] and not transcript.is_doubtful

@@ -215,3 +215,12 @@ def test_a_name_in_brackets_within_one_sentence_is_still_a_speaker(read):
 def test_words_that_recur_in_the_turns_are_said(read):
     transcript = read("\n\n".join(f"{('Ann', 'Bob')[n % 2]}: We are at mile {n}.\nOver" for n in range(12)))
     assert {turn.text.split()[-1] for turn in transcript.turns} == {"Over"}
+
+
+def test_a_label_with_a_colon_among_printed_names_with_titles(read):
+    titles = {"Ann M. Lee": "Chief Financial Officer, Bell Works A", "Bob Reece": "Analyst, Clock Securities LLC Q"}
+    names = ["Operator", "Ann M. Lee", "Bob Reece", "Ann M. Lee", "Operator", "Bob Reece", "Ann M. Lee", "Operator"] * 2
+    turns = [(name, f"{LINES[n % 8]} That was in the week {n}.") for n, name in enumerate(names)]
+    parts = [f"{who}\n{titles[who]}\n{words}\n" if who in titles else f"{who}: {words}\n" for who, words in turns]
+    transcript = read(f"{'.' * 60}\n".join(["MANAGEMENT DISCUSSION SECTION\n", *parts]))
+    assert said(transcript) == turns and not transcript.is_doubtful

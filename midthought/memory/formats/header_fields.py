@@ -29,6 +29,8 @@ _KEY_WITHOUT_COLON = regex.compile(
 )
 _ADDRESS = regex.compile(r"(?:\[[^\[\]]{1,99}\]\(|<)?https?://\S+")
 _RULE_SIGNS = "-=*_~#+·–—"
+_MIN_DOTS = 20
+"""Of a line across the page; fewer are a pause."""
 _MARK = "mark between two rules"
 _END = "end mark"
 _SLIDE = "title between dashes"
@@ -157,9 +159,9 @@ def is_end_mark(line: str) -> bool:
 
 
 def is_rule(line: str) -> bool:
-    """Whether the line consists of `---`, `***` or similar signs."""
+    """Whether the line consists of `---`, `***` or similar signs, or of many full stops."""
     signs = "".join(line.split())
-    return len(signs) > 2 and not signs.strip(_RULE_SIGNS)
+    return len(signs) > 2 and not signs.strip(_RULE_SIGNS if len(signs) < _MIN_DOTS else f"{_RULE_SIGNS}.…")
 
 
 def fields_end(lines: Sequence[str], counts: Callable[[str], int]) -> int:

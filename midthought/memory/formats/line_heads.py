@@ -25,6 +25,10 @@ _NUMBERS = rf"(?P<seconds>\d{{1,9}}\.\d{{1,6}})s?{_UNTIL}\d{{1,9}}\.\d{{1,6}}s?"
 _BRACKETED = rf"[(\[<]\s{{0,3}}(?:{_SPAN}|{_NUMBERS})\s{{0,3}}[)\]>]"
 _TIME = rf"(?:{_BRACKETED}|{_SPAN})"
 _NAME = r"(?P<name>[^\s:()\[\]|<>\\](?:[^:()\[\]|<>]|\((?:[^():\d][^():]{0,38})?\)){0,79}?)"
+_TITLED_NAME = r"(?P<name>\p{Lu}[^:,.()\[\]|<>]{1,39}, [^:()\[\]|<>.!?]{20,120})"
+"""A name and a long title, as in `Ann Lee, President and Chief Executive Officer, The Bell Works of Harbour`."""
+_DIRECTION = r"(?:\s(?P<direction>\([^()]{41,150}\)))?"
+"""What somebody does before the words."""
 _IN_BRACKETS = r"\[(?P<name>[^:\[\]]{1,80})\]"
 _IN_ANGLES = r"<(?!/|(?:a|b|br|em|i|li|p|q|s|u)\s*>)[ @+%]?(?P<name>[^\s<>=/][^<>=/]{0,39}?)\\?>"
 _REST = r"(?P<rest>.*)$"
@@ -62,7 +66,7 @@ _STYLES = {
     "time label": rf"{_TIME}{_SEPARATED}{_LABEL}{_REST}",
     "label": rf"{_LABEL}{_REST}",
     "name —": rf"{_NAME}\s{{1,3}}(?:[–—―]|--?)\s{{1,3}}{_REST}",
-    "name:": rf"(?:(?P<name>[QA])\.(?=\s+\S)|{_NUMBERED}|{_NAME}\s{{0,3}}::?)(?:{_BREAK}|(?<=\))){_REST}",
+    "name:": rf"(?:(?P<name>[QA])\.(?=\s+\S)|{_NUMBERED}|{_NAME}{_DIRECTION}\s{{0,3}}::?|{_TITLED_NAME}:)(?:{_BREAK}|(?<=\))){_REST}",
 }
 _PATTERNS = {style: regex.compile(pattern, regex.DOTALL) for style, pattern in _STYLES.items()}
 _SIGNED = regex.compile(r"[:(\[<|\t]|\d\s?\)|_\d|\s[–—―-]|(?<!\S)[QA]\.\s")
@@ -189,9 +193,16 @@ def is_label(name: str) -> bool:
     name = name.strip(" \t*_-–—")
     if name[:1] == "(" or (name[:1] in ('"', "“", "«") and name[-1] not in ('"', "”", "»")):
         return False  # a sound, the start of a quotation
-    if _TITLED.fullmatch(name):
+    if _TITLED.fullmatch(name) or _has_long_title(name):
         return True
     return bool(name) and (looks_like_name(name) or is_role(name)) and not is_exclamation(name)
+
+
+def _has_long_title(name: str) -> bool:
+    """Whether the text is a name, a comma and more words in capitals than a name has."""
+    before, comma, title = name.partition(", ")
+    words = [word for word in title.split() if len(word) > 3]
+    return bool(comma) and len(words) > 3 and looks_like_name(before) and all(word[0].isupper() for word in words)
 
 
 def is_exclamation(name: str) -> bool:
@@ -208,7 +219,10 @@ def _head(style: str, match: regex.Match[str], line: str) -> Head:
     found = match.groupdict()
     is_dated, is_number = bool(found.get("date")), bool(found.get("seconds"))
     name = _CHAT.sub(r"\1", name) if time else name
-    return Head(style, name, time, line[match.start("rest") :], is_dated, is_number)
+    rest = line[match.start("rest") :]
+    if found.get("direction"):
+        rest = f"{line[slice(*match.span('direction'))]} {rest}".rstrip()
+    return Head(style, name, time, rest, is_dated, is_number)
 
 
 def _time_of(match: regex.Match[str]) -> str | None:

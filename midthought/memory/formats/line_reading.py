@@ -23,7 +23,7 @@ from midthought.memory.formats.header_fields import (
 )
 from midthought.memory.formats.layouts import choose_layout
 from midthought.memory.formats.line_candidates import Layout, Row, key_of
-from midthought.memory.formats.line_heads import heads_of
+from midthought.memory.formats.line_heads import heads_of, time_head
 from midthought.memory.formats.participants import merge_described, reject_strangers
 from midthought.memory.formats.reading import Reading, Skipped, name_of
 from midthought.memory.formats.row_order import in_usual_order, unrolled
@@ -318,6 +318,7 @@ def _segments(
     name: str | None = None
     time: str | None = None
     begins = False
+    titles: dict[str, Skipped] = {}
 
     def end() -> None:
         words = keep("\n".join(running))
@@ -337,9 +338,12 @@ def _segments(
         elif row.mark == "#" or follows_heading or place in layout.notes:
             reason = "heading" if row.mark == "#" else layout.notes.get(place, "field after a heading")
             skipped.append(Skipped(keep(row.text.lstrip("# ")), reason))
-        elif place not in layout.used and not is_rule(row.text):
+        elif place in layout.used and not is_rule(row.text):
+            titles.setdefault(row.text, Skipped(keep(row.text), "below a name"))
+        elif not is_rule(row.text):
             running.append(row.text)
     end()
+    skipped += [title for title in titles.values() if not time_head(title.text)]
     return segments
 
 

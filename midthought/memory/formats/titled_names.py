@@ -3,10 +3,11 @@ calls of companies."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from midthought.memory.formats.line_heads import Head
+from midthought.memory.formats.line_heads import Head, is_label
 from midthought.memory.formats.scripts import ends_sentence
 
 STYLE = "name / title"
@@ -17,6 +18,7 @@ _MIN_LETTERS = 4
 _MAX_NAME_WORDS = 5
 _MAX_HEADING_WORDS = 4
 _MIN_LINE_WORDS = 6
+_LABELLED = re.compile(r"(?P<name>[^\W\d_][^:()\[\]]{1,39}):\s+\S")
 _MIN_TITLED = 2
 _MIN_HEADS = 6
 _MIN_ALONE = 3
@@ -25,7 +27,7 @@ _MOST = 0.8
 
 def titled_names(texts: Sequence[str], alone: Sequence[str | None]) -> dict[int, Head]:
     """Returns the rows that start turns, if at least two names recur, each above the same title; also names that occur once above
-    a title, or recur without one, such as `Operator`, at places at which a turn may start. `alone` has the rows that may be
+    a title, or recur without one, or before a colon, such as `Operator`, at places at which a turn may start. `alone` has the rows that may be
     names and nothing else."""
     places: dict[str, list[int]] = defaultdict(list)
     for place, name in enumerate(alone[:-2]):
@@ -55,6 +57,13 @@ def titled_names(texts: Sequence[str], alone: Sequence[str | None]) -> dict[int,
         starts = [place for place in found if is_start[place] and place - 1 not in heads and _is_line(texts[place + 1])]
         if name not in titled | titles and len(starts) >= max(_MIN_ALONE, _MOST * (len(found) - 1)):
             heads |= {place: Head("name", name, None, "") for place in found if _is_line(texts[place + 1])}
+    inline: dict[str, list[int]] = defaultdict(list)
+    for place, text in enumerate(texts):
+        if is_start[place] and (match := _LABELLED.match(text)) and is_label(match["name"]):
+            inline[match["name"]].append(place)
+    for name, found in inline.items() if heads else ():
+        if name in {head.name for head in heads.values()} or len(found) >= _MIN_ALONE:
+            heads |= {place: Head("name:", name, None, texts[place][len(name) + 1 :].lstrip()) for place in found}
     return _without_list(texts, heads)
 
 
@@ -86,7 +95,7 @@ def _without_list(texts: Sequence[str], heads: dict[int, Head]) -> dict[int, Hea
     places = sorted(heads)
     ends = [*places[1:], len(texts)]
     said = [
-        any(map(ends_sentence, texts[place + 1 + (heads[place].style == STYLE) : end]))
+        any(map(ends_sentence, [heads[place].rest or "x", *texts[place + 1 + (heads[place].style == STYLE) : end]]))
         for place, end in zip(places, ends, strict=True)
     ]
     first = next((number for number, is_said in enumerate(said) if is_said), len(said))
