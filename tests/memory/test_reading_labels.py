@@ -119,3 +119,9 @@ def test_a_direction_between_a_label_and_its_colon_is_part_of_the_turn(read):
     text = "".join(f"{name}: {words}\n\n" for name, words in turns)
     transcript = read(f"Meeting of the Board\n\n{text.replace('Lee:', f'Lee {direction}:', 1)}")
     assert said(transcript) == [(names[0], f"{direction} {turns[0][1]}"), *turns[1:]] and not transcript.is_doubtful
+
+
+def test_numbered_headings_of_several_transcripts_are_no_speakers(read):
+    parts = [f"Transcript {n}:\n\n{lines(TURNS[:5])}" for n in (1, 2, 3)]
+    transcript = read("Calls\n\n" + "".join(parts))
+    assert said(transcript) == TURNS[:5] * 3 and not transcript.is_doubtful

@@ -6,6 +6,9 @@ import pytest
 from read_texts import said
 from test_reading_signals import EXPECTED, LINES, NAMES
 
+from midthought.memory.formats.line_candidates import Row
+from midthought.memory.formats.notations import notation_of
+
 PAIRS = list(zip((["Ann Lee", "Bob"] * 4)[: len(LINES)], LINES, strict=True))
 """Two speakers in turn."""
 
@@ -204,3 +207,31 @@ def test_bold_names_with_a_full_stop_start_turns(read):
     text = "".join(f"**{name}.** {words}\n\n" for name, words in PAIRS[:5])
     transcript = read(f"# The bell\n\n1 May: the clock, the tide.\n\n- Ann Lee\n- Bob\n\n{text}## The end\n", "a.md")
     assert said(transcript) == PAIRS[:5] and not transcript.is_doubtful
+
+
+def test_short_lines_that_are_words_of_a_text_without_blanks_are_no_names():
+    others = ["しけなかつてのかと", "これはリッチーのうちです", "でもああそうだよね", "ほんとうにありがとうね"]
+    lines = [
+        line
+        for n in range(60)
+        for line in (
+            [f"{others[n % 4]}{chr(0x3041 + n)}"] + [("ああ", "リッチー", "ありがとう")[n // 3 % 3]] * (n % 3 == 0)
+        )
+    ]
+    notation = notation_of([Row(number, line, True) for number, line in enumerate(lines)])
+    assert notation and notation.num_names == 0
+
+
+@pytest.mark.parametrize("sound", ["музыка", "Música", "拍手"])
+def test_a_sound_on_lines_of_its_own_is_no_speaker(read, sound):
+    lines = [f"{words.replace(':', ',').removesuffix('.')} {chr(97 + n)}x." for n, words in enumerate(LINES * 3)]
+    text = "".join(f"[{sound}]\n{line}\n" if n % 3 == 0 else f"{line}\n" for n, line in enumerate(lines))
+    assert not read(text).is_doubtful
+
+
+def test_a_page_that_spells_its_times_and_has_chapters(read):
+    words = [f"{line.replace(':', ',').removesuffix('.').lower()} {chr(97 + n)}x" for n, line in enumerate(LINES * 5)]
+    lines = [f"0:{n:02d}{n} secondes{line}\n" for n, line in enumerate(words, 10)]
+    chapters = [f"Chapitre {n} : La cloche et le port, en été\n" for n in (1, 2)]
+    transcript = read("".join([chapters[0], *lines[:20], chapters[1], *lines[20:]]), "a.md")
+    assert not transcript.is_doubtful and transcript.turns[0].text.startswith("so the bell rang")

@@ -28,7 +28,7 @@ _MIN_DOCUMENT_LINES = 3
 _NUMBERED_LINE = re.compile(r"\(?\d{1,2}[.)]\s")
 _MOST_REPEATED = 0.8
 _MAX_INNER_SHARE = 0.05
-_NUMBERED_TITLE = re.compile(r"(\w+) \d{1,3}\s?[:.–—-] ")
+_NUMBERED_TITLE = re.compile(r"(\w+) \d{1,3}\s?[:.–—-](?:\s|$)")
 _PUBLISHER = re.compile(
     r"(?i)©|\bcopyright\b|all rights reserved|\blicen[cs]ed under\b|https?://|\bwww\.|\btranscri(?:pt|bed)|^\S+\.[a-z]{2,9}\S{0,60}$"
 )
@@ -315,5 +315,5 @@ def _neighbors(rows: Sequence[Row], place: int) -> list[str]:
 
 def _is_numbered_title(text: str) -> bool:
     match = _NUMBERED_TITLE.match(text)
-    is_short = len(text.split()) <= _MAX_TITLE_WORDS and not ends_sentence(text)
+    is_short = len(text.split()) <= _MAX_TITLE_WORDS and not ends_sentence(text.removesuffix(":"))
     return match is not None and match[1].casefold() in NUMBERED and is_short

@@ -66,7 +66,8 @@ _STYLES = {
     "time label": rf"{_TIME}{_SEPARATED}{_LABEL}{_REST}",
     "label": rf"{_LABEL}{_REST}",
     "name —": rf"{_NAME}\s{{1,3}}(?:[–—―]|--?)\s{{1,3}}{_REST}",
-    "name:": rf"(?:(?P<name>[QA])\.(?=\s+\S)|{_NUMBERED}|{_NAME}{_DIRECTION}\s{{0,3}}::?|{_TITLED_NAME}:)(?:{_BREAK}|(?<=\))){_REST}",
+    "name:": rf"(?:(?P<name>[QA])\.(?=\s+\S)|{_NUMBERED}|{_NAME}{_DIRECTION}\s{{0,3}}::?|{_TITLED_NAME}:)"
+    rf"(?:{_BREAK}|(?<=\))){_REST}",
 }
 _PATTERNS = {style: regex.compile(pattern, regex.DOTALL) for style, pattern in _STYLES.items()}
 _SIGNED = regex.compile(r"[:(\[<|\t]|\d\s?\)|_\d|\s[–—―-]|(?<!\S)[QA]\.\s")

@@ -22,7 +22,7 @@ from midthought.memory.formats.header_fields import (
     starts_transcript,
 )
 from midthought.memory.formats.layouts import choose_layout
-from midthought.memory.formats.line_candidates import Layout, Row, key_of
+from midthought.memory.formats.line_candidates import Layout, Row, is_annotation, key_of
 from midthought.memory.formats.line_heads import heads_of, time_head
 from midthought.memory.formats.participants import merge_described, reject_strangers
 from midthought.memory.formats.reading import Reading, Skipped, name_of
@@ -120,7 +120,12 @@ def read_rows(
     is_below_time = layout.heads[first].style == "time / name"
     before = [*shown[:num_fields], *preface][-1:] if not (body[first].after_blank or is_below_time) else []
     last = field_of(before[0].text) if before else None
-    if last and not is_known_key(last[0]) and len(last[1].split()) >= _MIN_SENTENCE_WORDS:
+    if (
+        last
+        and not is_known_key(last[0])
+        and not is_annotation(key_of(last[0]))
+        and len(last[1].split()) >= _MIN_SENTENCE_WORDS
+    ):
         layout.doubt(f"a line before the first turn may be speech: {last[0]!r}", 0.3)
     said_before = [value for key, value in header.fields if not key and _is_sentence(value)]
     if sum(len(value.split()) >= _MIN_SPEECH_WORDS for value in said_before) > 1:
@@ -175,9 +180,7 @@ def rows_of(text: str, mark: Callable[[str], str] = lambda line: "") -> list[Row
     rows: list[Row] = []
     after_blank = True
     raw = _TAGGED_TIME.sub(r"\1", _LINKED_TIME.sub(r"[\g<time>]", text)).split("\n")
-    lines, indented = [line.strip() for line in raw], _indented(raw)
-    if sum(bool(_SPELLED_FIRST.match(line)) for line in lines) > 2:
-        lines = list(map(_without_spelled_time, lines))
+    lines, indented = without_spelled_times(raw), _indented(raw)
     for number, line in enumerate(lines):
         if line and not (number and _repeats_time(lines[number - 1], line)):
             rows.append(Row(number, line, after_blank or number in indented, mark(line)))
@@ -200,6 +203,13 @@ def _repeats_time(before: str, line: str) -> bool:
         return False
     shown, spelled = ([int(number) for number in _NUMBER.findall(text) if int(number)] for text in (before, line))
     return shown == spelled and ":" not in line
+
+
+def without_spelled_times(lines: Sequence[str]) -> list[str]:
+    """Returns the lines without blanks at their ends, and with times as clocks show them, if some spell these, too."""
+    lines = [line.strip() for line in lines]
+    are_spelled = sum(bool(_SPELLED_FIRST.match(line)) for line in lines) > 2
+    return list(map(_without_spelled_time, lines)) if are_spelled else lines
 
 
 def _without_spelled_time(line: str) -> str:

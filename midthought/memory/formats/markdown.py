@@ -6,7 +6,7 @@ import re
 
 from midthought.memory.formats.header_fields import front_matter
 from midthought.memory.formats.line_candidates import Row
-from midthought.memory.formats.line_reading import read_rows, rows_of
+from midthought.memory.formats.line_reading import read_rows, rows_of, without_spelled_times
 from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.registry import transcript_format
 from midthought.memory.formats.speech_signs import with_lost_words, with_writing_doubts
@@ -84,7 +84,7 @@ def read_markdown(text: str) -> Reading:
     if not is_named and (num := len(_DEFINITION.findall(text))) > _MAX_DEFINITIONS:
         reading = reading.doubted(f"it may be a page about something, not a transcript: it has {num} definitions", 0.4)
     reading = reading._replace(title=title or reading.title or None, header=fields + reading.header)
-    return with_lost_words(with_writing_doubts(reading, text), text)
+    return with_lost_words(with_writing_doubts(reading, text), "\n".join(without_spelled_times(text.split("\n"))))
 
 
 def _without_table_end(line: str) -> str:

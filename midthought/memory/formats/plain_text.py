@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from midthought.memory.formats.header_fields import front_matter
-from midthought.memory.formats.line_reading import read_rows, rows_of
+from midthought.memory.formats.line_reading import read_rows, rows_of, without_spelled_times
 from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.registry import transcript_format
 from midthought.memory.formats.speech_signs import with_lost_words, with_writing_doubts
@@ -27,7 +27,10 @@ def read_plain_text(text: str) -> Reading:
     text = unescape(text) if len(_REFERENCE.findall(text)) > 1 and not _TAG.search(text) else text
     title, fields, body = front_matter(text)
     reading = with_writing_doubts(read_rows(rows_of(body), _words), body)
-    return with_lost_words(reading._replace(title=title or reading.title, header=fields + reading.header), text)
+    return with_lost_words(
+        reading._replace(title=title or reading.title, header=fields + reading.header),
+        "\n".join(without_spelled_times(text.split("\n"))),
+    )
 
 
 def _words(line: str) -> str:

@@ -27,8 +27,8 @@ _MOST = 0.8
 
 def titled_names(texts: Sequence[str], alone: Sequence[str | None]) -> dict[int, Head]:
     """Returns the rows that start turns, if at least two names recur, each above the same title; also names that occur once above
-    a title, or recur without one, or before a colon, such as `Operator`, at places at which a turn may start. `alone` has the rows that may be
-    names and nothing else."""
+    a title, or recur without one, or before a colon, such as `Operator`, at places at which a turn may start. `alone` has the
+    rows that may be names and nothing else."""
     places: dict[str, list[int]] = defaultdict(list)
     for place, name in enumerate(alone[:-2]):
         if name is not None and len(name.split()) <= _MAX_NAME_WORDS:

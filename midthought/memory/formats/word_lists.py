@@ -49,6 +49,8 @@ conclusion correction definition disclaimer edit ejemplo example examples exempl
 first fyi here hint hinweis how however http https important importante laughter music n.b. nb nota note notes
 now observação p.s. part problem ps question questions quote re remarque remember reminder result results
 second section sfx silence slide slides so solution sound spoiler step table therefore third tip tips today todo trigger
+applaus aplausos applaudissements applausi alkış аплодисменты 拍手 掌声 박수 musik música musica musique müzik музыка
+音乐 音楽 음악 gelächter risas risos rires risate смех
 update warning what when where who why внимание примечание הערה ملاحظة 例 備考 备注 注 注意 주 참고
 """
 )
@@ -62,7 +64,7 @@ NUMBER_WORDS = _words(
 NUMBERED = _words(
     """
 act action capitolo capítulo chapitre chapter decision decisions episode figure hoofdstuk item kapitel milestone note option part
-phase question scene section step table topic глава
+phase question scene section step table topic transcript глава
 """
 )
 """First words of labels such as `Step 3`, which are no speakers."""
