@@ -204,3 +204,13 @@ def test_a_speaker_in_the_second_line_of_a_ttml_cue(read):
         ("C.Reece", "A first question. That is it."),
     ]
     assert turns[-2:] == [("E.Lee", "Yes: the mill, of course. That is it. That is all."), ("C.Reece", "Good night.")]
+
+
+def test_names_and_titles_that_start_lines_without_a_sign_after_them_are_doubtful(read):
+    names = ["Ann Lee, Head of the Bells", "Bob Reece, CFO, Bell Works", "Operator"]
+    said = [
+        f"{names[n % 3]} {words}\n\nThat was in the week {chr(97 + n)}x.\n\nThen {chr(97 + n)}y followed it, and I left."
+        for n, words in enumerate([*LINES, *LINES][:12])
+    ]
+    assert read("\n\n".join(said)).is_doubtful
+    assert not read("\n\n".join(f"Paris, Rome and London: {words}" for words in LINES[:4])).doubts

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
+import regex
+
 from midthought.memory.formats.header_fields import is_known_key, is_role_key
 from midthought.memory.formats.label_doubts import HALVES, doubtful_labels
 from midthought.memory.formats.line_candidates import (
@@ -49,6 +51,9 @@ _MIN_NAMES = 6
 _MIN_NAMES_SHARE = 0.1
 _MOST = 0.8
 _SHORT_WORDS = 3
+_TITLED_START = regex.compile(r"(\p{Lu}[\p{L}.'’-]*(?: \p{Lu}[\p{L}.'’-]*){1,3}), \p{Lu}")
+"""A name and the start of a title, as in `Ann Lee, Head of the Bells`."""
+_MIN_TITLED = 3
 _SPOKEN_DASH = re.compile(r"[–—―]\s?\S|- ")
 _MOST_DASHED = 0.6
 """Of the rows at which a turn may start: a sentence may end within a turn, too."""
@@ -186,6 +191,11 @@ def judge_unnamed(layout: Layout, rows: Sequence[Row], candidates: dict[str, dic
     num_words = sum(map(word_count, said))
     if layout.heads and len(rows) > _MIN_ROWS and num_words < _TOO_SHORT * len(layout.heads):
         layout.doubt(f"its lines with times have {num_words / len(rows):.1f} words on average", 0.3)
+    titled = Counter(match[1] for text in said if (match := _TITLED_START.match(text)))
+    titled = Counter({name: num for name, num in titled.items() if num >= _MIN_TITLED})
+    if len(titled) > 1:
+        names = ", ".join(repr(name) for name, _ in titled.most_common(3))
+        layout.doubt(f"names and titles start many lines: {names}", 0.3)
     bold = [row.text for row in rows if row.num_bold == len(row.text) > 0]
     asked = [text for text in bold if text.endswith("?")]
     if len(asked) >= _MIN_ROWS and (names_alone := [text for text in bold if " " in text and is_label(text)]):
