@@ -189,12 +189,14 @@ def _title(reader: Any) -> str:
 
 
 def _repeated(pages: list[list[Row]]) -> set[str]:
-    """Returns the lines, with their digits masked, at the edges of many of the pages, and of three, and hardly elsewhere."""
+    """Returns the lines, with their digits masked, at the edges of many of the pages, and of three, and hardly elsewhere;
+    a label with a colon starts other lines, too."""
     counts: Counter[str] = Counter()
     inner: Counter[str] = Counter()
     for page in pages:
         counts.update({_masked(row.text) for place, row in enumerate(page) if _is_edge(page, place)})
-        inner.update({_masked(row.text) for place, row in enumerate(page) if not _is_edge(page, place)})
+        others = [row.text for place, row in enumerate(page) if not _is_edge(page, place)]
+        inner.update({_masked(part) for text in others for part in (text, "".join(text.partition(":")[:2]))})
     least = max(3, _MIN_REPEATED_SHARE * len(pages))
     return {line for line, count in counts.items() if count >= max(least, _MIN_TIMES_MORE * inner[line])}
 
