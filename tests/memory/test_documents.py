@@ -344,8 +344,12 @@ def test_entities_of_a_hostile_document_stay_small(tmp_path):
 
 def test_a_label_at_the_top_of_pages_is_no_running_head(tmp_path):
     pytest.importorskip("pypdf")
-    asked = [f"{('User', 'Interviewer')[n % 2]}: That is line {letter} of ours." for n, letter in enumerate("efghijklmn")]
+    asked = [
+        f"{('User', 'Interviewer')[n % 2]}: That is line {letter} of ours." for n, letter in enumerate("efghijklmn")
+    ]
     pages = [["Interviewer:", f"Hello, this is part {n}.", *(f"{line} And {n}." for line in asked)] for n in "abcd"]
     (tmp_path / "a.pdf").write_bytes(pdf(pages))
     turns = read_transcript(tmp_path / "a.pdf").turns
-    assert [turn.text for turn in turns if turn.text.startswith("Hello")] == [f"Hello, this is part {n}." for n in "abcd"]
+    assert [turn.text for turn in turns if turn.text.startswith("Hello")] == [
+        f"Hello, this is part {n}." for n in "abcd"
+    ]

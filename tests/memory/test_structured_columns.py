@@ -39,3 +39,9 @@ def test_one_list_per_column(read, parts):
 def test_a_table_of_labels_and_single_words(read):
     rows = [f"0:0:{n}.0,0:0:{n}.82,Person {name},Hello\n" for n, name in enumerate("ABC")]
     assert said(read("".join(rows), "a.csv")) == [(f"Person {name}", "Hello") for name in "ABC"]
+
+
+def test_texts_under_numbered_keys_are_read_in_order(read):
+    document = {f"Slide{n}": f"{words} And that was all there was to say." for n, words in enumerate(LINES, 1)}
+    transcript = read(json.dumps(dict(reversed(document.items()))), "a.json")
+    assert said(transcript) == [(UNKNOWN_SPEAKER, " ".join(document.values()))] and transcript.is_doubtful

@@ -29,7 +29,7 @@ from midthought.memory.formats.json_entries import (
 )
 from midthought.memory.formats.json_leftovers import leftover_doubts
 from midthought.memory.formats.json_repair import parsed
-from midthought.memory.formats.json_texts import labelled_lines, longest_text, read_lines, read_text, turns_within
+from midthought.memory.formats.json_texts import labelled_lines, longest_texts, read_lines, read_text, turns_within
 from midthought.memory.formats.line_candidates import share_in_order
 from midthought.memory.formats.reading import Reading, Skipped
 from midthought.memory.formats.registry import transcript_format
@@ -107,8 +107,12 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
         folded = folded_keys(document) if isinstance(document, dict) else {}
         full = text_of(folded) or (inner_transcript(document) or ("", ""))[1]
         doubts = (*doubts, *text_doubts(full, is_named=any(map(folded.get, _FULL_TEXTS)))) if full else doubts
-        if not full and isinstance(document, dict) and (key := longest_text(document)):
-            full, doubts = document[key], (*doubts, f"the value of {key!r} is taken for the text")
+        if not full and isinstance(document, dict) and (texts := longest_texts(document)):
+            full, what = (
+                "\n".join(map(document.__getitem__, texts)),
+                " and ".join(map(repr, texts[:: len(texts) - 1 or 1])),
+            )
+            doubts = (*doubts, f"the value of {what} is taken for the text")
         if not full:
             raise ValueError(_refusal(document))
         return _with_fields(read_text(full), title, header, doubts)

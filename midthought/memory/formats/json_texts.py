@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from midthought.memory.markup import mark_times
 from midthought.memory.turns import Segment
 
 _MIN_LINE_WORDS = 3
+_NUMBERED_KEY = re.compile(r"(\D{0,40})(\d{1,4})")
+_MIN_NUMBERED = 3
 
 
 def turns_within(text: str) -> Reading | None:
@@ -49,8 +52,13 @@ def read_text(text: str) -> Reading:
     return lines if lines and lines.segments else Reading(None, [Segment(None, mark_times(text))], confidence=0.8)
 
 
-def longest_text(document: Mapping[str, Any]) -> str | None:
-    """Returns the key of the longest text, if it is long."""
+def longest_texts(document: Mapping[str, Any]) -> list[str]:
+    """Returns the key of the longest text, if it is long, or all keys that differ from it in a number only, in order."""
     texts = {key: len(value.split()) for key, value in document.items() if isinstance(value, str)}
-    key = max(texts, key=texts.__getitem__, default=None)
-    return key if key and texts[key] >= MIN_PROSE_WORDS else None
+    numbered = sorted((int(match[2]), match[1], key) for key in texts if (match := _NUMBERED_KEY.fullmatch(key)))
+    are_parts = len({stem for _, stem, _ in numbered}) == 1 and numbered[-1][0] - numbered[0][0] + 1 == len(numbered)
+    if len(numbered) >= _MIN_NUMBERED and are_parts:
+        keys = [key for _, _, key in numbered]
+        return keys if sum(map(texts.__getitem__, keys)) >= MIN_PROSE_WORDS else []
+    longest = max(texts, key=texts.__getitem__, default=None)
+    return [longest] if longest and texts[longest] >= MIN_PROSE_WORDS else []

@@ -33,7 +33,11 @@ from midthought.memory.turns import CLOCK, Segment
 
 MIN_PROSE_WORDS = 50
 """Text without names and timestamps is a transcript only from this length on; shorter, it is probably a note."""
-_LINKED_TIME = re.compile(rf"(?P<open>\[)?\[\*{{0,2}}\(?(?P<time>{CLOCK})\)?\*{{0,2}}\]\([^()\s]{{1,300}}\)(?(open)\])")
+_LINKED_TIME = re.compile(
+    rf"(?P<open>(?<=\*\* )\[)?\[\*{{0,2}}\(?(?P<time>{CLOCK})\)?\*{{0,2}}\]\([^()\s]{{1,300}}\)(?(open)\](?=\s*$))",
+    re.MULTILINE,
+)
+"""A time that is an address; after a bold name, in one more bracket, too."""
 _TAGGED_TIME = re.compile(rf"<a\b[^<>]{{0,300}}>\s{{0,3}}({CLOCK})\s{{0,3}}</a>")
 _NAMED_TIME = re.compile(
     rf"[(\[]\s?(?i:time ?(?:code|stamp)?|tiempo|zeit):?\s({CLOCK})(?:\s?[-–—]\s?{CLOCK})?(?:\s[^\W\d]{{1,9}})?\s?[)\]]"
