@@ -125,3 +125,13 @@ def test_numbered_headings_of_several_transcripts_are_no_speakers(read):
     parts = [f"Transcript {n}:\n\n{lines(TURNS[:5])}" for n in (1, 2, 3)]
     transcript = read("Calls\n\n" + "".join(parts))
     assert said(transcript) == TURNS[:5] * 3 and not transcript.is_doubtful
+
+
+def test_a_word_said_once_by_a_member_among_others_is_no_title(read):
+    turns = [("Chair Lee", f"{words} Shall we vote on it?") for words in LINES]
+    members = [
+        f"Member {name}" for name in ("Reece", "Hobbs", "Malone", "Brown", "Hayes", "Adams", "Garland", "Duckett")
+    ]
+    text = "".join(f"{lines([turn])}{member}: Seconded\n\n" for turn, member in zip(turns, members, strict=True))
+    transcript = read(text)
+    assert transcript.speakers == ("Chair Lee", *members) and not transcript.is_doubtful

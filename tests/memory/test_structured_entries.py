@@ -201,3 +201,9 @@ def test_a_list_that_python_has_printed(read):
 def test_numbers_above_the_columns_are_no_row(read):
     transcript = read(csv("0,1,2", NAMES, [n * 2.5 for n in range(6)], TEXTS), "a.csv")
     assert said(transcript) == TURNS
+
+
+def test_tags_of_emphasis_in_cells_are_no_words(read):
+    marked = [text.replace("the", "<b>the</b>").replace("was", "<i>was</i>") for text in TEXTS]
+    transcript = read(csv("speaker,start,text", NAMES, range(6), marked), "a.csv")
+    assert said(transcript) == TURNS and not transcript.is_doubtful

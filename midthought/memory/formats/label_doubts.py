@@ -41,6 +41,8 @@ _MAX_FIELD_WORDS = 12
 _MAX_LABEL_WORDS = 4
 _MOST_SENTENCES = 0.8
 _SHORT_WORDS = 3
+_MIN_MEMBERS = 3
+"""Labels that start with the same word, such as `Commissioner`."""
 
 
 def doubtful_labels(layout: Layout, rows: Sequence[Row]) -> list[str]:
@@ -53,6 +55,7 @@ def doubtful_labels(layout: Layout, rows: Sequence[Row]) -> list[str]:
         Counter(word for row in rows for word in set(_WORD.findall(row.text.casefold()))) if recurring else Counter()
     )
     masked = Counter(_INNER_NUMBER.sub("#", label) for label in places)
+    offices = Counter(label.partition(" ")[0] for label in places if " " in label)
     are_letters = places.keys() <= _DIALOG and sum(bool(_LETTERED.match(row.text)) for row in rows) > 1
     pages = _pages(places) if recurring else set()  # else every label occurs once: another doubt
     num_ends = sum(ends_sentence(head.rest) for head in layout.heads.values())
@@ -77,7 +80,11 @@ def doubtful_labels(layout: Layout, rows: Sequence[Row]) -> list[str]:
         is_list_line = found[0] == min(layout.heads) and is_role_key(label) and _names_one(rests[0], places)
         is_timed = bare_style(layout.style) in TIMED_STYLES and found[0] > min(recurring.values(), default=0)
         is_known = (
-            not recurring or is_timed or label.partition(",")[0] in recurring or not _is_line(layout, found[0], words)
+            not recurring
+            or is_timed
+            or label.partition(",")[0] in recurring
+            or (len(label.split()) == 2 and offices[label.split()[0]] >= _MIN_MEMBERS)
+            or not _is_line(layout, found[0], words)
         )
         return is_no_dialog or is_list_line or not is_known or bool(re.match(r"\d+\s+[^\W\d_]", label))
 

@@ -30,6 +30,7 @@ _MAX_COLUMN_LETTERS = 50
 _HEAD_LETTERS = 20_000
 _MIN_SENTENCE_WORDS = 6
 """Words per cell of a column of sentences."""
+_EMPHASIS = re.compile(r"</?(?:b|i|u|em|strong|mark)>")
 _DELIMITERS = ",\t;|"
 _MAX_CELL_LETTERS = 1 << 28
 """A whole episode may be in one cell."""
@@ -187,7 +188,11 @@ def _rows(text: str, sign: str) -> list[list[str]]:
             rows = plain if len({len(row) for row in plain}) == 1 else rows  # a quotation mark within a line's words
     except csv.Error as error:
         raise ValueError(f"its table is damaged: {error}") from None
-    return [[unescape(cell) if "&" in cell else cell for cell in row] for row in rows if any(row)]
+    return [
+        [_EMPHASIS.sub("", unescape(cell)) if "&" in cell or "<" in cell else cell for cell in row]
+        for row in rows
+        if any(row)
+    ]
 
 
 def _are_headings(rows: Sequence[Sequence[str]]) -> bool:
