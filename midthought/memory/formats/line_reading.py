@@ -29,6 +29,7 @@ from midthought.memory.formats.reading import Reading, Skipped, name_of
 from midthought.memory.formats.row_order import in_usual_order, unrolled
 from midthought.memory.formats.scripts import ends_sentence, word_count
 from midthought.memory.formats.speaker_changes import with_speaker_changes
+from midthought.memory.formats.spelled_times import repeats_time, without_spelled_times
 from midthought.memory.turns import CLOCK, Segment
 
 MIN_PROSE_WORDS = 50
@@ -49,18 +50,8 @@ _HEADING = re.compile(r"#{1,6}\s+\S")
 _LETTERED_TIME = re.compile(r"(?<![^(\[])(\d{1,2})h\s?(\d{1,2})m\s?(\d{1,2})s\b")
 _HASHED_TIME = re.compile(rf"#({CLOCK})(?:-\d)?#")
 """How transcription programs of qualitative research write times: `#00:01:22-6#`."""
-_SPELLED = (
-    r"(?:\d{1,2} (?:hours?|heures?|Stunden?|horas?|ora),? (?:et |and |und |y |e )?)?"
-    r"(?:\d{1,3} (?:minutes?|Minuten?|minutos?|minuti|minuten),? (?:et |and |und |y |e )?)?"
-    r"\d{1,2} (?:seconden|secondes?|seconds?|Sekunden?|segundos?|secondi)"
-)
-_COLONS = r"\d{1,2}(?::\d{2}){1,2}"
-_SPELLED_FIRST = re.compile(rf"(?P<before>{_COLONS})\s?{_SPELLED}|{_SPELLED}(?P<after>{_COLONS})")
-_GLUED = re.compile(rf"^({_COLONS})(?=[^\W\d_])")
-_SPELLED_LAST = re.compile(r"(?<=\S )(?:(\d{1,2}) hours? )?(\d{1,3}) minutes? (\d{1,2}) seconds?$")
-_CLOCK_ALONE = re.compile(_COLONS)
-_NUMBER = re.compile(r"\d+")
-_MAX_SPELLED_LETTERS = 60
+_CLOCK_START = re.compile(r"\d{1,2}(?::\d{2}){1,2}")
+_MAX_LABEL_LETTERS = 60
 _MAX_BLANK_SHARE = 0.1
 _MAX_END_SHARE = 0.25
 _MAX_TITLE_WORDS = 15
@@ -186,7 +177,7 @@ def rows_of(text: str, mark: Callable[[str], str] = lambda line: "") -> list[Row
     raw = _TAGGED_TIME.sub(r"\1", _LINKED_TIME.sub(r"[\g<time>]", text)).split("\n")
     lines, indented = without_spelled_times(raw), _indented(raw)
     for number, line in enumerate(lines):
-        if line and not (number and _repeats_time(lines[number - 1], line)):
+        if line and not (number and repeats_time(lines[number - 1], line)):
             rows.append(Row(number, line, after_blank or number in indented, mark(line)))
         after_blank = not line
     return rows
@@ -199,30 +190,6 @@ def _indented(lines: Sequence[str]) -> set[int]:
     found = {number for number, indent in indents.items() if indent > usual}
     has_paragraphs = len(lines) - len(indents) > _MAX_BLANK_SHARE * len(lines)
     return set() if has_paragraphs or 2 * len(found) > len(indents) else found
-
-
-def _repeats_time(before: str, line: str) -> bool:
-    """Whether the line spells the time in the line before it, as `1 Minute, 5 Sekunden` does after `1:05`."""
-    if not line[0].isdigit() or len(line) > _MAX_SPELLED_LETTERS or not _CLOCK_ALONE.fullmatch(before):
-        return False
-    shown, spelled = ([int(number) for number in _NUMBER.findall(text) if int(number)] for text in (before, line))
-    return shown == spelled and ":" not in line
-
-
-def without_spelled_times(lines: Sequence[str]) -> list[str]:
-    """Returns the lines without blanks at their ends, and with times as clocks show them, if some spell these, too."""
-    lines = [line.strip() for line in lines]
-    are_spelled = sum(bool(_SPELLED_FIRST.match(line)) for line in lines) > 2
-    return list(map(_without_spelled_time, lines)) if are_spelled else lines
-
-
-def _without_spelled_time(line: str) -> str:
-    """Returns the line with `0:14` instead of `0 minutes 14 seconds0:14`, `0:1414 secondes` and `Ann 0 minutes 14 seconds`,
-    as pages of video services show times."""
-    if match := _SPELLED_FIRST.match(line):
-        return f"{match['before'] or match['after']} {line[match.end() :]}".strip()
-    line = _GLUED.sub(r"\1 ", line)
-    return _SPELLED_LAST.sub(lambda match: f"{int(match[1] or 0) * 60 + int(match[2])}:{int(match[3]):02d}", line)
 
 
 def _num_rows_before_transcript(rows: Sequence[Row]) -> int:
@@ -266,16 +233,14 @@ def _continues(before: Sequence[Row], after: Sequence[Row]) -> bool:
     """Whether labels that recur before a heading stand before sentences, or times, after it, too."""
     labels = Counter(label for label, _ in map(_labelled, before) if label)
     found = [rest for label, rest in map(_labelled, after) if labels[label] > 1]
-    return sum(ends_sentence(rest) or bool(_CLOCK_ALONE.match(rest)) for rest in found) > 1
+    return sum(ends_sentence(rest) or bool(_CLOCK_START.match(rest)) for rest in found) > 1
 
 
 def _labelled(row: Row) -> tuple[str, str]:
     """Returns what stands before and after the first colon of a row; the first is empty if it is no label."""
     label, _, rest = row.text.partition(":")
     return (
-        (label, rest.strip(" *_"))
-        if len(label) < _MAX_SPELLED_LETTERS and label.strip(" *_[]()0123456789")
-        else ("", "")
+        (label, rest.strip(" *_")) if len(label) < _MAX_LABEL_LETTERS and label.strip(" *_[]()0123456789") else ("", "")
     )
 
 

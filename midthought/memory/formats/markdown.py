@@ -6,10 +6,11 @@ import re
 
 from midthought.memory.formats.header_fields import front_matter
 from midthought.memory.formats.line_candidates import Row
-from midthought.memory.formats.line_reading import read_rows, rows_of, without_spelled_times
+from midthought.memory.formats.line_reading import read_rows, rows_of
 from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.registry import transcript_format
 from midthought.memory.formats.speech_signs import with_lost_words, with_writing_doubts
+from midthought.memory.formats.spelled_times import without_spelled_times
 from midthought.memory.markup import plain_words
 from midthought.memory.turns import CLOCK
 

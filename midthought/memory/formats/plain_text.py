@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 from midthought.memory.formats.header_fields import front_matter
-from midthought.memory.formats.line_reading import read_rows, rows_of, without_spelled_times
+from midthought.memory.formats.line_reading import read_rows, rows_of
 from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.registry import transcript_format
 from midthought.memory.formats.speech_signs import with_lost_words, with_writing_doubts
+from midthought.memory.formats.spelled_times import without_spelled_times
 from midthought.memory.markup import mark_times, unescape
 
 _REFERENCE = re.compile(r"&(?:#\d{1,5}|amp|gt|lt|quot|apos|nbsp);")
