@@ -232,22 +232,34 @@ def test_what_is_not_one_whole_main_clause_is_no_statement(memory, said):
 
 
 @pytest.mark.parametrize(
-    ("said", "is_asked"),
+    ("said", "is_specific"),
     [
-        ("I can always improve the melting of old bells", False),  # nothing in particular
+        ("I can always improve the melting of old bells with care", False),  # nothing in particular
         ("I can always improve the melting of old bells in Lisbon", True),
         ("I use charcoal, beeswax and copper tongs for the melting of bronze bells", True),
         ("I can always improve the melting of old bells on Monday", False),
         ("I can always improve the APIs of old melting bells", False),
     ],
 )
-def test_a_statement_has_a_name_or_many_words_of_content(memory, said, is_asked):
+def test_a_statement_with_a_name_or_many_words_of_content_is_specific(memory, said, is_specific):
     own = [
         Chunk("e_0", "E", "e", "Ann", f"{said}.", "00:00:00", 0),
         Chunk("e_1", "E", "e", "Bo", "So Lisbon, the APIs, Monday.", "00:00:00", 1),
     ]
     asked = Listener(spoken_turns([*memory, *own]), spoken_turns([*memory, *own]), "0")
-    assert any(each.stem == "e" for each in asked.statements) == is_asked
+    [statement] = [each for each in asked.statements if each.stem == "e"]
+    assert statement.is_specific == is_specific
+
+
+def test_questions_about_vague_statements_are_only_made_if_many_are_wanted(memory):
+    turns = spoken_turns(memory)
+    vague = [each.reported for each in Listener(turns, turns, "0").statements if not each.is_specific]
+    few, all_of_them = (
+        [task.prompt for task in listener_questions(memory, number, kinds=["speaker", "unanswerable"])]
+        for number in (100, 5000)
+    )
+    assert len(few) > 90 and not [prompt for prompt in few if any(said in prompt for said in vague)]
+    assert [prompt for prompt in all_of_them if any(said in prompt for said in vague)]
 
 
 def test_names_are_whole_and_abbreviations_that_everybody_uses_are_none(memory):

@@ -148,7 +148,7 @@ def two_drafts(asked: Listener) -> Iterator[Draft]:
             if not set(each.sentence.chunk_ids) & set(own.sentence.chunk_ids) and not reveals(each.reported, gap.answer)
         ]
         if others:
-            each = min(others, key=lambda each: asked.drawn(gap.clause, each.text))
+            each = min(others, key=lambda each: (not each.is_specific, asked.drawn(gap.clause, each.text)))
             inner = gap.question("the same person", asked.pick(wordings.FRAMES[:2], gap.clause))
             text = asked.choose(wordings.BRIDGE, said=each.reported, gap=inner)
             evidence = (*each.sentence.chunk_ids, *own.sentence.chunk_ids)

@@ -99,7 +99,8 @@ def _apportioned(total: int, likes: Counter[str], most: dict[str, int]) -> Count
 
 
 def _drawn(asked: Listener, drafts: list[Draft], likes: Counter[tuple[str, str]]) -> list[Draft]:
-    """Returns drafts in random order, each question once, those first that name what many questions with answers name.
+    """Returns drafts in random order, each question once: specific ones first, and those that name what many questions with
+    answers name.
 
     Weighted sampling without replacement (Efraimidis and Spirakis, 2006): ordered by `u ** (1 / weight)`.
     """
@@ -109,7 +110,7 @@ def _drawn(asked: Listener, drafts: list[Draft], likes: Counter[tuple[str, str]]
         draft.question: asked.drawn(draft.question) ** (have[draft.form, draft.named] / likes[draft.form, draft.named])
         for draft in own.values()
     }
-    return sorted(own.values(), key=lambda draft: -keys[draft.question])
+    return sorted(own.values(), key=lambda draft: (not draft.is_specific, -keys[draft.question]))
 
 
 def _distance(a: Counter[str], b: Counter[str]) -> float:
@@ -119,19 +120,23 @@ def _distance(a: Counter[str], b: Counter[str]) -> float:
 
 
 def _chosen(asked: Listener, drafts: Iterable[Draft], wanted: int) -> list[Draft]:
-    """Returns drafts with different subjects: forms and episodes in turn, no answer too often, informative ones first."""
-    piles: dict[str, dict[str, list[Draft]]] = defaultdict(lambda: defaultdict(list))
-    for draft in sorted(drafts, key=lambda draft: (draft.information, asked.drawn(draft.question))):
-        piles[draft.form][draft.stem].append(draft)
+    """Returns drafts with different subjects: specific ones first, then forms and episodes in turn, no answer too often,
+    informative ones first."""
+    ordered = sorted(drafts, key=lambda draft: (draft.information, asked.drawn(draft.question)))
     balance = _Balance(max(3, round(wanted * MAX_ANSWER_SHARE)))
     chosen: list[Draft] = []
-    while piles and len(chosen) < wanted:
-        for form in list(piles):
-            best = _next(piles[form])
-            if best is None:
-                del piles[form]
-            elif len(chosen) < wanted and balance.takes(best):
-                chosen.append(best)
+    for is_specific in (True, False):
+        piles: dict[str, dict[str, list[Draft]]] = defaultdict(lambda: defaultdict(list))
+        for draft in ordered:
+            if draft.is_specific == is_specific:
+                piles[draft.form][draft.stem].append(draft)
+        while piles and len(chosen) < wanted:
+            for form in list(piles):
+                best = _next(piles[form])
+                if best is None:
+                    del piles[form]
+                elif len(chosen) < wanted and balance.takes(best):
+                    chosen.append(best)
     return chosen
 
 

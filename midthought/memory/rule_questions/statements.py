@@ -32,6 +32,8 @@ from midthought.memory.rule_questions.vocabulary import Vocabulary, bare_token
 from midthought.memory.turns import UNKNOWN_SPEAKER
 
 MIN_WORDS, MAX_WORDS = 7, 26
+MIN_CONTENT_WITHOUT_NAME = 7
+"""Of 315 rated statements, 0.84 of those with a name were sensible, 0.87 of those with so many words, 0.60 of the others."""
 _SIGNS = re.compile(r"[\"“”\[\](){}*`_<>|…:;/\\]|--|—|–|\.\.\.| - |https?|\w@\w")
 _FILLERS = re.compile(
     r"(?<!\ba )(?<!\bsame )(?<!\bthe )(?<!\bwhat )(?<!\bsome )(?<!\bof )\b(?:kind|sort) of "
@@ -98,6 +100,8 @@ class Statement:
     sentence: Sentence
     information: float
     """Sum of the three largest inverse document frequencies of its words."""
+    is_specific: bool = True
+    """Whether it has a name or `MIN_CONTENT_WITHOUT_NAME` words of content. Others are often vague."""
 
 
 def statements_of(
@@ -124,8 +128,12 @@ def statements_of(
                 reported = reported_speech(text, vocabulary) if text and whole else text
                 if text and reported:
                     information = vocabulary.information(text)
+                    num_content = len(set(vocabulary.content_words(text)))
+                    is_specific = num_content >= MIN_CONTENT_WITHOUT_NAME or vocabulary.has_name(text)
                     found.append(
-                        Statement(turn.stem, turn.episode, turn.speaker, text, reported, sentence, information)
+                        Statement(
+                            turn.stem, turn.episode, turn.speaker, text, reported, sentence, information, is_specific
+                        )
                     )
     return found
 

@@ -83,7 +83,7 @@ def _other_bridges(asked: Listener) -> Iterator[Draft]:
         own = [each for each in asked.statements if each.stem == gap.statement.stem and each.speaker == other]
         if own:
             inner = gap.question("the same person", asked.pick(wordings.FRAMES[:2], gap.clause))
-            first = min(own, key=lambda each: asked.drawn(gap.clause, each.text))
+            first = min(own, key=lambda each: (not each.is_specific, asked.drawn(gap.clause, each.text)))
             question = asked.choose(wordings.BRIDGE, said=first.reported, gap=inner)
             draft = replace(draft_of_gap(asked, gap), kind="two", form="bridge")
             yield _without_answer(draft, question, draft.named)
