@@ -167,3 +167,17 @@ def test_what_follows_a_summary_of_a_page_is_its_transcript(read):
     page = f"<p>A hearing on bells. It was long.</p><details><summary>▸ Full Transcript</summary>{said_there}</details>"
     turns = said(read(f"<!DOCTYPE html><html><body><h1>Bells</h1>{page}</body></html>", "a.html"))
     assert turns[0][1].startswith("So it was on day 0")
+
+
+@pytest.mark.parametrize("bold", ["**{}:**", "__{}:__", "**{}: **"])
+@pytest.mark.parametrize("num_turns", [3, 8])
+def test_bold_names_within_one_line_of_markdown_start_turns(read, bold, num_turns):
+    turns = [(("Ann Lee", "Bob")[n % 2], f"{LINES[n % len(LINES)]}") for n in range(num_turns)]
+    transcript = read("# Bells\n\n" + " ".join(f"{bold.format(name)} {line}" for name, line in turns), "a.md")
+    assert said(transcript) == turns and not transcript.is_doubtful
+
+
+def test_a_bold_word_with_a_colon_within_a_turn_starts_none(read):
+    lines = [f"**{name}:** {line}" for name, line in EXPECTED]
+    transcript = read("\n\n".join([lines[0], f"{lines[1]} **Note:** the bell rang.", *lines[2:]]), "a.md")
+    assert transcript.turns[1].text.endswith("Note: the bell rang.") and transcript.speakers == tuple(dict(EXPECTED))

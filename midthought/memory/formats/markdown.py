@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from midthought.memory.formats.header_fields import front_matter
 from midthought.memory.formats.line_candidates import Row
@@ -19,6 +20,14 @@ SPEAKER = re.compile(
     re.MULTILINE,
 )
 """A line that starts a turn in the usual style."""
+
+_LABEL = re.compile(
+    r"(?:(?<=\S)(?P<blank>[ \t]{1,9})|^[ \t]{0,3})(?P<bold>\*\*|__)(?P<name>[^*_:\n]{1,60}):[ \t]?(?P=bold)(?=[ \t])",
+    re.MULTILINE,
+)
+"""A bold name with a colon, at the start of a line or, after a blank, within it."""
+_MIN_LABELS = 3
+"""Of a line that is a talk by itself: one of its names recurs."""
 
 _HEADING = re.compile(r"^\s{0,3}#{1,6}\s")
 _HEADING_LINE = re.compile(r"^#{1,6} \S", re.MULTILINE)
@@ -66,6 +75,7 @@ def _is_markdown(text: str, suffix: str) -> bool:
 def read_markdown(text: str) -> Reading:
     """The title is in the front matter or the first heading; a turn's paragraphs, lists and quotes are its words."""
     title, fields, text = front_matter(text)
+    text = _one_turn_per_line(text)
     lines = [
         _without_table_end(_LINE_PREFIX.sub("", _SUMMARY.sub(r"## \1", line) if "<" in line else line))
         if not _RULE.match(line)
@@ -86,6 +96,26 @@ def read_markdown(text: str) -> Reading:
         reading = reading.doubted(f"it may be a page about something, not a transcript: it has {num} definitions", 0.4)
     reading = reading._replace(title=title or reading.title or None, header=fields + reading.header)
     return with_lost_words(with_writing_doubts(reading, text), "\n".join(without_spelled_times(text.split("\n"))))
+
+
+def _one_turn_per_line(text: str) -> str:
+    """Returns the text with line ends before bold names within a line: before those that recur in the text, and before all in
+    a line that is a talk by itself."""
+    names = Counter(label["name"] for label in _LABEL.finditer(text))
+    if not names or max(names.values()) < 2:
+        return text
+
+    def split(line: str) -> str:
+        own = Counter(label["name"] for label in _LABEL.finditer(line))
+        is_talk = own.total() >= _MIN_LABELS and max(own.values()) > 1
+        return _LABEL.sub(
+            lambda label: (
+                "\n\n" + label[0].lstrip() if label["blank"] and (is_talk or names[label["name"]] > 1) else label[0]
+            ),
+            line,
+        )
+
+    return "\n".join(map(split, text.split("\n")))
 
 
 def _without_table_end(line: str) -> str:
