@@ -73,27 +73,13 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Generator[None, Any, Any]:
-    """Modules and tests stay to the end: the garbage collector need not visit them. It took a quarter of the collection.
-
-    Each of several processes starts with other modules: pytest compiles those without a compiled file, 5 s of CPU time for all,
-    and the processes read each other's files.
-    """
-    config = session.config
-    if config.args_source is pytest.Config.ArgsSource.TESTPATHS and (process := os.environ.get("PYTEST_XDIST_WORKER")):
-        places = sorted(str(path) for root in config.args for path in Path(root).iterdir() if _may_have_tests(path))
-        count = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-        start = len(places) * int(process.removeprefix("gw")) // count
-        config.args = places[start:] + places[:start]
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Modules and tests stay to the end: the garbage collector need not visit them. It took a quarter of the collection."""
     gc.disable()
     result = yield
     gc.enable()
     gc.freeze()
     return result
-
-
-def _may_have_tests(path: Path) -> bool:
-    return path.is_dir() if path.suffix != ".py" else path.name.startswith("test_")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -121,4 +107,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> int:
         return next((i for i, folder in enumerate(FIRST) if item.nodeid.startswith(folder)), len(FIRST))
 
-    items.sort(key=lambda item: (place(item), item.path))  # the same order in every process
+    items.sort(key=place)
