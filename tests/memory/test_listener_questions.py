@@ -298,6 +298,8 @@ def test_a_topic_is_compared_only_if_no_longer_name_or_derived_word_has_it(memor
             False,
         ),
         ('My brother Matthias wrote "I have repaired pianos for twenty-six years" and left.', False),
+        ('A bell of 12" rang. I have repaired pianos for twenty-six years.', True),
+        ('My brother wrote "so. It rained. I have repaired pianos for twenty-six years.', True),
         ("My brother wrote “so”. I have repaired pianos for twenty-six years.", True),
         ("I have repaired pianos for twenty-six years if nobody from the harbour was looking.", False),
     ],
@@ -309,8 +311,14 @@ def test_neither_what_a_speaker_quotes_nor_half_of_a_condition_is_asked_about(me
 
 
 def test_a_label_that_is_no_person_is_not_asked_about(memory):
-    renamed = [replace(chunk, speaker="Me a year ago") for chunk in memory]
-    assert not Listener(spoken_turns(renamed), spoken_turns(renamed), "0").statements
+    for label, is_person in (
+        ("Me a year ago", False),
+        ("will", True),
+        ("Speaker a", True),
+        ("Duke of the North", True),
+    ):
+        renamed = [replace(chunk, speaker=label) for chunk in memory if chunk.stem == memory[0].stem]
+        assert bool(Listener(spoken_turns(renamed), spoken_turns(renamed), "0").statements) == is_person
 
 
 def test_a_statement_that_names_its_speaker_in_another_spelling_is_not_asked_about(memory):

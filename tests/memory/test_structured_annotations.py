@@ -145,5 +145,13 @@ def test_otranscribe(read, name):
 
 
 def test_an_otranscribe_file_without_a_page_is_refused(read):
-    with pytest.raises(TranscriptError, match="no JSON object with a page under 'text'"):
+    with pytest.raises(TranscriptError, match="no JSON object with a page under 'text' and a 'media-time'"):
         read('{"media-time": 3}', "a.otr")
+
+
+def test_json_of_another_program_with_a_media_time_is_no_otranscribe_file(read):
+    segments = [{"speaker": name, "text": "The bell rang."} for name in ("Ann", "Bob")]
+    assert said(read(json.dumps({"media-time": 0, "segments": segments}), "a.json")) == [
+        ("Ann", "The bell rang."),
+        ("Bob", "The bell rang."),
+    ]

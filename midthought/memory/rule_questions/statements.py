@@ -53,6 +53,9 @@ _FINE_BREAK = re.compile(
 )
 """Between clauses, and before relative clauses."""
 _QUOTED = re.compile(r"[\"“][^\"”]*(?:[\"”]|$)|^[^\"“]*”")
+_QUOTE_SIGN = re.compile(r"(?<!\d)\"|[“”]")
+"""Not the sign of inches."""
+_MAX_QUOTED_SENTENCES = 6
 _CONDITION = re.compile(
     r"(?:if|when|while|since|as|once|because|before|after|although|unless|whereas|so that)\b[^,]*$", re.IGNORECASE
 )
@@ -139,19 +142,23 @@ def statements_of(
 
 
 def _own_sentences(turn: SpokenTurn) -> Iterator[Sentence]:
-    """Yields the sentences that do not begin within quotation marks: others are somebody else's words."""
+    """Yields the sentences that do not begin within quotation marks: others are somebody else's words. A sign that none of the
+    next sentences closes begins no quotation."""
     is_quoted = False
-    for sentence in turn.sentences:
+    for place, sentence in enumerate(turn.sentences):
         if not is_quoted:
             yield sentence
-        for sign in re.findall(r"[\"“”]", sentence.text):
+        for sign in _QUOTE_SIGN.findall(sentence.text):
             is_quoted = not is_quoted if sign == '"' else sign == "“"
+        following = turn.sentences[place + 1 : place + 1 + _MAX_QUOTED_SENTENCES]
+        is_quoted = is_quoted and any({'"', "”"} & {*_QUOTE_SIGN.findall(each.text)} for each in following)
 
 
 def is_named(speaker: str) -> bool:
     """Whether a label can stand for a person in a question: `Me a year ago` cannot."""
-    words = set(speaker.split())
-    return speaker != UNKNOWN_SPEAKER and not words & (FUNCTION_WORDS - PREPOSITIONS - {"the", "and"})
+    words = speaker.split()
+    is_phrase = len(words) > 2 and bool({*words} & (FUNCTION_WORDS - PREPOSITIONS - {"the", "and"}))
+    return speaker != UNKNOWN_SPEAKER and not is_phrase
 
 
 def clauses_of(text: str) -> list[str]:
