@@ -110,8 +110,8 @@ def _other_names(asked: Listener) -> Iterator[Draft]:
     """In "…", who says that …, with another name of the same episode in the statement."""
     mentions = mentions_of(asked)
     for each in asked.statements:
-        names = [name for name in names_in(each.reported, asked.vocabulary) if name in mentions[each.stem]]
-        places = mentions[each.stem]
+        places = mentions.get(each.stem, {})
+        names = [name for name in names_in(each.reported, asked.vocabulary) if name in places]
         others = [name for name in places if name not in each.text]
         if not names or not others:
             continue
