@@ -14,9 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from midthought.atomic_files import atomic_path
+from midthought.atomic_files import atomic_path, require_no_special_file
 from midthought.errors import OutputPathError
 from midthought.manifest import write_manifest
+from midthought.references import optional
 from midthought.regular_files import json_object, lines_of, open_regular, read_json_object
 from midthought.storage_errors import storage_errors
 
@@ -72,26 +73,34 @@ def require_ours(path: Path, kind: str, is_older: Callable[[Path], bool] = lambd
 
 
 def require_our_lines(path: Path, keys: Collection[str]) -> None:
-    """Raises `OutputPathError` if there is a file whose first line is no JSON object with these keys, as each line is that the
-    caller writes. An empty file may be replaced."""
+    """Raises `OutputPathError` if there is a pipe, socket or device, or a file whose first line, except blank ones, is no JSON
+    object with these keys, as each line is that the caller writes. A file of blank lines may be replaced."""
+    require_no_special_file(path)
     if not path.is_file():
         return
-    line = next(lines_of(path), b"")
+    line = next((line for line in lines_of(path) if line.strip()), b"")
     with suppress(ValueError):
         if not line or set(keys) <= json_object(line).keys():
             return
     raise _not_ours(path)
 
 
-def require_our_parquet(path: Path) -> None:
-    """Raises `OutputPathError` if there is a file that is neither empty nor Parquet, or a folder."""
+def require_our_parquet(path: Path, columns: Collection[str]) -> None:
+    """Raises `OutputPathError` if there is a folder, pipe, socket or device, or a file that is not Parquet with these columns, as
+    the caller writes it. An empty file may be replaced. Raises `MissingExtraError` without pyarrow."""
     if path.is_dir():
         raise OutputPathError(f"{path} is a folder, not a file; give another path")
-    if path.is_file():
-        with open_regular(path) as file:
-            start = file.read(4)
-        if start not in (b"", b"PAR1"):
-            raise _not_ours(path)
+    require_no_special_file(path)
+    if not path.is_file() or not path.stat().st_size:
+        return
+    arrow, parquet = optional("pyarrow", "data"), optional("pyarrow.parquet", "data")
+    with (
+        suppress(arrow.ArrowException, OSError, ValueError),
+        open_regular(path) as file,
+    ):  # a damaged file is none of ours
+        if set(columns) <= set(parquet.read_schema(file).names):
+            return
+    raise _not_ours(path)
 
 
 def _not_ours(path: Path) -> OutputPathError:

@@ -1,4 +1,5 @@
 """Opens files for reading that must be regular: reading a named pipe blocks, and a device has no end. Limits sizes and lines.
+Recognizes paths of special files.
 
 Does not depend on what the files hold.
 """
@@ -105,6 +106,14 @@ def require_regular_files(folder: Path, *, below: bool = True) -> None:
                     raise _no_file(path, kind)
         if not below:
             return
+
+
+def special_kind(path: str | os.PathLike[str]) -> str | None:
+    """Returns what a path is, or a link there leads to, if that is a pipe, socket or device: `a named pipe`; else None."""
+    try:
+        return _KINDS.get(stat.S_IFMT(os.stat(path).st_mode))
+    except OSError:  # there is nothing, or it cannot be reached
+        return None
 
 
 def _require_regular(path: str | os.PathLike[str], found: os.stat_result) -> None:

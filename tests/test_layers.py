@@ -58,6 +58,8 @@ BELOW_IN_THEIR_LAYER = {
     ("http_json", "response_cache"),
     ("atomic_files", "manifest"),
     ("regular_files", "manifest"),
+    ("regular_files", "atomic_files"),
+    ("references", "output_folder"),
     ("atomic_files", "output_folder"),
     ("regular_files", "output_folder"),
     ("regular_files", "peft_folders"),

@@ -263,7 +263,7 @@ def embed(
     from midthought.memory.rows import write_rows
     from midthought.report.console import Console
 
-    require_our_parquet(out)
+    require_our_parquet(out, ("chunk_id", "vector"))
     read, embedder = read_chunks(chunks), load_embedder(embedding_model)
     with Console().stage("Embedding", unit="texts embedded") as bar:
         rows = embed_chunks(read, embedder, bar.follow)

@@ -66,7 +66,7 @@ def questions(
     """Step 4: make questions with answers and evidence, by rules or with a language model whose questions are verified."""
     require_our_lines(out, ("task_id", "prompt", "answer"))
     if parquet:
-        require_our_parquet(parquet)
+        require_our_parquet(parquet, ("data_source", "prompt"))
     if num_questions < 1:
         raise SettingsError(f"--num-questions {num_questions}: give 1 or more")
     if no_memory_share and not quotes:

@@ -1,11 +1,14 @@
 """What the memory commands say of wrong arguments, and of a memory among the transcripts."""
 
 import json
+import os
 
 import pytest
 
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 from word_embedder import WordEmbedder
 
 from midthought.memory import build, connect, embedding
@@ -72,6 +75,49 @@ def test_a_file_that_the_command_did_not_write_is_not_replaced(memory, tmp_path,
     for _ in range(2):
         code, said = memory(words[0], words[1], "out", *words[2:])
         assert code == 0, said.err
+
+
+WRITERS = [
+    ["questions", ".", "OUT"],
+    ["questions", ".", "q.jsonl", "--parquet", "OUT"],
+    ["chunk", ".", "OUT"],
+    ["embed", "chunks.jsonl", "OUT"],
+]
+
+
+@pytest.mark.parametrize("words", WRITERS, ids=" ".join)
+def test_a_pipe_is_not_replaced(memory, tmp_path, words):
+    assert memory("chunk", ".", "chunks.jsonl")[0] == 0
+    os.mkfifo(tmp_path / "pipe")
+    code, said = memory(*("pipe" if word == "OUT" else word for word in words))
+    assert code == 2 and "pipe is a named pipe, and a file would replace it; give the path of a file" in said.err
+    assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize(
+    "words", [words for words in WRITERS if words[0] == "embed" or "--parquet" in words], ids=" ".join
+)
+def test_only_parquet_of_the_same_command_is_replaced(memory, tmp_path, words):
+    assert memory("chunk", ".", "chunks.jsonl")[0] == 0
+    parquet.write_table(pa.table({"salary": [1, 2, 3]}), tmp_path / "own")
+    (tmp_path / "cut").write_bytes((tmp_path / "own").read_bytes()[:-8])
+    for name in ("own", "cut"):
+        content = (tmp_path / name).read_bytes()
+        code, said = memory(*(name if word == "OUT" else word for word in words))
+        assert code == 2 and f"{name} was not written by" in said.err and "give another path" in said.err
+        assert (tmp_path / name).read_bytes() == content
+    (tmp_path / "out").touch()
+    for _ in range(2):
+        code, said = memory(*("out" if word == "OUT" else word for word in words))
+        assert code == 0 and (tmp_path / "out").stat().st_size, said.err
+
+
+@pytest.mark.parametrize("words", [["questions", "."], ["chunk", "."]], ids=" ".join)
+def test_a_file_of_blanks_is_replaced(memory, tmp_path, words):
+    for content in ("", "\n", " \r\n\n"):
+        (tmp_path / "blank").write_text(content)
+        code, said = memory(*words, "blank")
+        assert code == 0 and (tmp_path / "blank").read_text() != content, said.err
 
 
 def test_the_number_of_results_has_a_short_option(memory):
