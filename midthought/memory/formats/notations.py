@@ -16,7 +16,7 @@ from typing import NamedTuple
 from midthought.memory.formats.line_candidates import Row, continues_sentence, is_annotation, key_of
 from midthought.memory.formats.line_heads import TITLES, Head, is_label
 from midthought.memory.formats.line_tokens import TIME, Token, has_words, tokens_of
-from midthought.memory.formats.scripts import ends_sentence, folded, is_unspaced, word_count
+from midthought.memory.formats.scripts import ends_sentence, folded, is_unspaced, labels_within, word_count
 from midthought.memory.turns import CLOCK, clock_time
 
 _DASH = re.compile(r"\s[-–—]\s")
@@ -363,7 +363,8 @@ def _name_labels(rows: Sequence[Row], notation: Notation) -> set[str]:
     folded_words = {word.casefold() for word in words}
     if not notation.is_strong and 2 * sum(map(str.isupper, words)) > len(words):
         words = folded_words  # in a text in capitals, they show no name
-    joined = "\n".join(said).casefold()
+    unspaced = {label for label in notation.labels if any(map(is_unspaced, label))}
+    within = labels_within("\n".join(said).casefold(), unspaced)  # words of a text without blanks between them
     names = {head.name or "" for head in notation.heads.values()}
     shaped = {key_of(name) for name in names if _has_name_shape(name)}
     return {
@@ -371,7 +372,7 @@ def _name_labels(rows: Sequence[Row], notation: Notation) -> set[str]:
         for label, count in notation.labels.items()
         if (label in shaped and (label == label.upper() or label not in words))
         or (count > 2 and label not in folded_words and " " not in label and len(label) > 2)
-        if not (any(map(is_unspaced, label)) and label in joined)  # words of a text without blanks between them
+        if label not in within
     }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import defaultdict
+from collections.abc import Set
 from functools import lru_cache
 
 import regex
@@ -139,6 +141,19 @@ def ends_sentence(text: str) -> bool:
 def is_unspaced(sign: str) -> bool:
     """True for a character of a script that writes no blanks between words."""
     return bool(_UNSPACED.match(sign))
+
+
+def labels_within(text: str, labels: Set[str]) -> set[str]:
+    """Returns the labels, of a script without blanks between words, that the text has at any place, in one pass."""
+    sizes: dict[str, set[int]] = defaultdict(set)
+    for label in labels:
+        sizes[label[0]].add(len(label))
+    return {
+        part
+        for place, sign in enumerate(text if labels else "")
+        for size in sizes.get(sign, ())
+        if (part := text[place : place + size]) in labels
+    }
 
 
 def word_count(text: str) -> int:

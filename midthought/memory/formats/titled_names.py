@@ -52,17 +52,18 @@ def titled_names(texts: Sequence[str], alone: Sequence[str | None]) -> dict[int,
             or (is_start[place] and _is_title(texts[place + 1]) and not texts[place + 2][:1].islower())
         )
     }
-    titled = {head.name for head in heads.values()}
+    taken = titles | {head.name for head in heads.values()}
     for name, found in places.items():
         starts = [place for place in found if is_start[place] and place - 1 not in heads and _is_line(texts[place + 1])]
-        if name not in titled | titles and len(starts) >= max(_MIN_ALONE, _MOST * (len(found) - 1)):
+        if name not in taken and len(starts) >= max(_MIN_ALONE, _MOST * (len(found) - 1)):
             heads |= {place: Head("name", name, None, "") for place in found if _is_line(texts[place + 1])}
     inline: dict[str, list[int]] = defaultdict(list)
     for place, text in enumerate(texts):
         if is_start[place] and (match := _LABELLED.match(text)) and is_label(match["name"]):
             inline[match["name"]].append(place)
+    printed = {head.name for head in heads.values()}
     for name, found in inline.items() if heads else ():
-        if name in {head.name for head in heads.values()} or len(found) >= _MIN_ALONE:
+        if name in printed or len(found) >= _MIN_ALONE:
             heads |= {place: Head("name:", name, None, texts[place][len(name) + 1 :].lstrip()) for place in found}
     return _without_list(texts, heads)
 
