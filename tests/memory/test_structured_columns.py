@@ -45,3 +45,9 @@ def test_texts_under_numbered_keys_are_read_in_order(read):
     document = {f"Slide{n}": f"{words} And that was all there was to say." for n, words in enumerate(LINES, 1)}
     transcript = read(json.dumps(dict(reversed(document.items()))), "a.json")
     assert said(transcript) == [(UNKNOWN_SPEAKER, " ".join(document.values()))] and transcript.is_doubtful
+
+
+@pytest.mark.parametrize("key", ["passage", "Slide1"])
+def test_short_texts_under_numbered_keys_do_not_displace_a_long_one(read, key):
+    document = {key: " ".join(LINES * 2), "h1": "a", "h2": "b", "h3": "c"}
+    assert said(read(json.dumps(document), "a.json")) == [(UNKNOWN_SPEAKER, document[key])]

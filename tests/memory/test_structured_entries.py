@@ -198,6 +198,35 @@ def test_a_list_that_python_has_printed(read):
     assert said(transcript) == TURNS and not transcript.is_doubtful
 
 
+def test_a_long_list_that_python_has_printed_is_refused_before_it_takes_memory(read):
+    with pytest.raises(
+        TranscriptError, match=r"printed by Python.*more than 1048576 characters; write it with json\.dump"
+    ):
+        read(f"['a', {'1, ' * 400_000}]", "a.json")
+
+
+@pytest.mark.parametrize("text", ["0,1,2\n", ",0,1\n,,\n", ",,,\n,,,\n"])
+def test_a_table_without_values_is_refused(read, text):
+    with pytest.raises(TranscriptError, match=r"it has no rows with values|no column for the text"):
+        read(text, "a.csv")
+
+
+def test_every_label_of_a_speaker_has_the_name(read):
+    speakers = [
+        {"id": f"u-{n}", "role": "guest", "speaker_label": f"spk_{n}", "name": who}
+        for n, who in enumerate(("Ann Lee", "Bob Reece"))
+    ]
+    turns = [{"speaker": f"spk_{int(who != 'Ann Lee')}", "text": text} for who, text in TURNS]
+    assert said(read(json.dumps({"speakers": speakers, "segments": turns}), "a.json")) == TURNS
+
+
+def test_a_label_of_several_speakers_has_no_name(read):
+    speakers = [{"id": n, "label": "Guest", "name": who} for n, who in enumerate(("Ann Lee", "Bob Reece"))]
+    turns = [{"speaker": ("Guest", "Host")[n % 2], "text": text} for n, text in enumerate(TEXTS)]
+    transcript = read(json.dumps({"speakers": speakers, "segments": turns}), "a.json")
+    assert {turn.speaker for turn in transcript.turns} == {"Guest", "Host"}
+
+
 def test_numbers_above_the_columns_are_no_row(read):
     transcript = read(csv("0,1,2", NAMES, [n * 2.5 for n in range(6)], TEXTS), "a.csv")
     assert said(transcript) == TURNS

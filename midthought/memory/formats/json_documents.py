@@ -20,6 +20,7 @@ from midthought.memory.formats.json_entries import (
     entry_lists,
     folded_keys,
     paired,
+    speaker_names,
     speaker_of,
     spoken,
     start_of,
@@ -42,9 +43,6 @@ _STRONG_START = re.compile(r"\s*(?:\{\s*(?:\"|\})|\[\s*(?:\{|\]))")
 """A start that is JSON's in a file of any suffix; `[1]` and `[null` are not."""
 _KNOWN_LISTS = ("content", "segments", "transcription", "chunks", "utterances")
 _FULL_TEXTS = ("text", "transcript", "results")
-_LABEL_KEYS = ("id", "speakerid", "speakerlabel", "speakertag", "speaker", "label")
-_NAME_KEYS = ("name", "displayname", "speakername", "realname")
-"""Keys of the label and of the name in a list of speakers."""
 _MAX_FIELD_LETTERS = 300
 _MAX_CHANNELS = 8
 _MIN_ENTRIES = 4
@@ -110,7 +108,7 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
         if not full and isinstance(document, dict) and (texts := longest_texts(document)):
             full, what = (
                 "\n".join(map(document.__getitem__, texts)),
-                " and ".join(map(repr, texts[:: len(texts) - 1 or 1])),
+                " and ".join(map(repr, texts[:1] + texts[1:][-1:])),
             )
             doubts = (*doubts, f"the value of {what} is taken for the text")
         if not full:
@@ -191,7 +189,7 @@ def _fields(document: object) -> tuple[str | None, tuple[tuple[str, str], ...]]:
 
 
 def _candidates(document: object) -> list[_Candidate]:
-    names = _speaker_names(document)
+    names = speaker_names(document)
     lists = list(entry_lists(document))
     spans = _speaker_spans(lists, names)
     found: list[_Candidate] = []
@@ -234,18 +232,6 @@ def _best(candidates: Sequence[_Candidate]) -> _Candidate | None:
     most = max((each.num_words for each in candidates), default=0)
     eligible = [each for each in candidates if each.num_words >= 0.8 * most]
     return max(eligible, key=_Candidate.rank, default=None)
-
-
-def _speaker_names(document: object) -> dict[str, str]:
-    """Returns the names of labels, from `speakers: [{id, name}]`."""
-    listed = document.get("speakers") if isinstance(document, dict) else None
-    names: dict[str, str] = {}
-    for each in [folded_keys(each) for each in listed if isinstance(each, dict)] if isinstance(listed, list) else ():
-        label = next((each[key] for key in _LABEL_KEYS if isinstance(each.get(key), (int, str))), None)
-        name = next((each[key] for key in _NAME_KEYS if isinstance(each.get(key), str) and each[key]), None)
-        if label is not None and name:
-            names[str(label)] = name
-    return names
 
 
 def _speaker_spans(

@@ -46,6 +46,9 @@ _SPEAKER_KEYS = (
 _WRITTEN_NAME_KEYS = ("speakername", "speakerlabel", "participantname", "displayname")
 _NAME_KEYS = ("realname", "nickname", "displayname", "name", "speakerlabel", "label", "id", "@id")
 """Keys of the name in an object that is a speaker."""
+_LISTED_LABEL_KEYS = ("id", "speakerid", "speakerlabel", "speakertag", "speaker", "label")
+_LISTED_NAME_KEYS = ("name", "displayname", "speakername", "realname")
+"""Keys of the label and of the name in a list of speakers."""
 _WORD_KEYS = ("wdlist", "words", "elements", "items", "tokens", "segs", "sentences", "textblocks")
 _PAIRS = (
     ("question", "answer"), ("q", "a"), ("frage", "antwort"), ("pregunta", "respuesta"), ("domanda", "risposta"),
@@ -203,6 +206,27 @@ def _name_under(key: str, entry: Entry, names: Mapping[str, str] | None) -> str 
 @lru_cache(maxsize=1 << 12)  # names recur
 def _written_name(value: str) -> str:
     return " ".join(without_unusable_characters(value).split()).rstrip(" :：")
+
+
+def speaker_names(document: object) -> dict[str, str]:
+    """Returns the names of labels, from `speakers: [{id, name}]`; of each key whose labels have one name each."""
+    listed = document.get("speakers") if isinstance(document, dict) else None
+    entries = [folded_keys(each) for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    named = [
+        (each, name)
+        for each in entries
+        if (
+            name := next((each[key] for key in _LISTED_NAME_KEYS if isinstance(each.get(key), str) and each[key]), None)
+        )
+    ]
+    names: dict[str, str] = {}
+    for key in _LISTED_LABEL_KEYS:
+        pairs = {
+            (str(each[key]), name) for each, name in named if isinstance(each.get(key), (int, str)) and each[key] != ""
+        }
+        if len(dict(pairs)) == len(pairs):
+            names = dict(pairs) | names
+    return names
 
 
 def start_of(entry: Entry) -> Time | None:

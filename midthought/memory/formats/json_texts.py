@@ -55,10 +55,10 @@ def read_text(text: str) -> Reading:
 def longest_texts(document: Mapping[str, Any]) -> list[str]:
     """Returns the key of the longest text, if it is long, or all keys that differ from it in a number only, in order."""
     texts = {key: len(value.split()) for key, value in document.items() if isinstance(value, str)}
-    numbered = sorted((int(match[2]), match[1], key) for key in texts if (match := _NUMBERED_KEY.fullmatch(key)))
-    are_parts = len({stem for _, stem, _ in numbered}) == 1 and numbered[-1][0] - numbered[0][0] + 1 == len(numbered)
-    if len(numbered) >= _MIN_NUMBERED and are_parts:
-        keys = [key for _, _, key in numbered]
-        return keys if sum(map(texts.__getitem__, keys)) >= MIN_PROSE_WORDS else []
-    longest = max(texts, key=texts.__getitem__, default=None)
-    return [longest] if longest and texts[longest] >= MIN_PROSE_WORDS else []
+    longest = max(texts, key=texts.__getitem__, default="")
+    stem = found[1] if (found := _NUMBERED_KEY.fullmatch(longest)) else None
+    matches = [match for match in map(_NUMBERED_KEY.fullmatch, texts) if match and match[1] == stem]
+    parts = sorted((int(match[2]), match[0]) for match in matches)
+    are_parts = len(parts) >= _MIN_NUMBERED and parts[-1][0] - parts[0][0] + 1 == len(parts)
+    keys = [key for _, key in parts] if are_parts else [longest] if longest else []
+    return keys if sum(map(texts.__getitem__, keys)) >= MIN_PROSE_WORDS else []

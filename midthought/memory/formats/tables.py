@@ -96,7 +96,9 @@ def read_table(text: str) -> Reading:
         key=lambda each: (_knows_text(_names(head, each)), _separates(text[:_HEAD_LETTERS], each), head.count(each)),
     )
     rows = _rows(text, sign)
-    rows = rows[1:] if _are_numbers_of_columns(rows[0]) else rows
+    if not rows:
+        raise ValueError("it has no rows with values")
+    rows = rows[1:] if len(rows) > 1 and _are_numbers_of_columns(rows[0]) else rows
     names = _names(head, sign)
     if _knows_text(names):
         return read_cells([row for row in rows if row != rows[0]], names)
