@@ -1,8 +1,9 @@
-"""Episodes and speakers that a search is restricted to: unknown ones are named with similar ones. Reads all names of a
-memory or service."""
+"""Episodes and speakers that a search is restricted to: unknown ones are named with similar ones. Reads all names of a memory;
+of a service, only if one is unknown."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Collection, Iterable, Sequence
 
@@ -17,13 +18,24 @@ def require_known(store: MemoryStore | RemoteMemory, episodes: Sequence[str], sp
     """Raises SettingsError, with similar names, if a title or speaker is in no chunk: filters compare names exactly."""
     if not episodes and not speakers:
         return
-    titles, voices = store.names()
-    for wrong in (each for each in episodes if each not in titles):
-        chunk = store.get([f"{wrong}_0"]).get(f"{wrong}_0")
-        meant = [chunk.episode] if chunk else _near(wrong, titles)
+    if isinstance(store, RemoteMemory):
+        titles_with, speakers_with = store.episodes, store.speakers
+    else:
+        titles_with, speakers_with = (lambda _="", names=names: names for names in store.names())
+    for wrong in (each for each in episodes if each not in titles_with(each)):
+        titles = titles_with()
+        meant = _titles_of(store, wrong) or _near(wrong, titles)
         raise SettingsError(f"no episode has the title {wrong!r}. {_suggestion(meant, titles, 'titles')}")
-    for wrong in (each for each in speakers if each not in voices):
+    for wrong in (each for each in speakers if each not in speakers_with(each)):
+        voices = speakers_with()
         raise SettingsError(f"no speaker has the name {wrong!r}. {_suggestion(_near(wrong, voices), voices, 'names')}")
+
+
+def _titles_of(store: MemoryStore | RemoteMemory, stem: str) -> list[str]:
+    """Returns the title of the transcript of this name, if there is one."""
+    with contextlib.suppress(ValueError):  # a service refuses some texts as ids
+        return [chunk.episode for chunk in store.get([f"{stem}_0"]).values()]
+    return []
 
 
 def _near(wrong: str, known: Iterable[str]) -> list[str]:

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Unpack
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
 from midthought.memory.chunks import Chunk
@@ -28,6 +28,8 @@ _MAX_SHOWN = 200
 """Characters of a service's own words in an error."""
 _IDS_PER_REQUEST = 500
 _NAMES_PER_REQUEST = 1_000
+_MAX_NAME_CHARS = 500
+"""Of a text that names must contain: a service takes no longer one."""
 _MAX_NAMES_CHARS = 1 << 25
 """Of all episodes, or all speakers."""
 _BACKOFF_SECONDS = 0.1
@@ -123,18 +125,28 @@ class RemoteMemory:
 
     def names(self) -> tuple[set[str], set[str]]:
         """Returns the titles of all episodes, and all speakers."""
-        return self._names("/episodes"), self._names("/speakers")
+        return self.episodes(), self.speakers()
 
-    def _names(self, path: str) -> set[str]:
+    def episodes(self, containing: str = "") -> set[str]:
+        """Returns the titles of the episodes that contain this text, ignoring case; of a long text, its first 500 characters."""
+        return self._names("/episodes", containing)
+
+    def speakers(self, containing: str = "") -> set[str]:
+        """Does the same as `episodes` for speakers."""
+        return self._names("/speakers", containing)
+
+    def _names(self, path: str, containing: str) -> set[str]:
         found, num_chars, read = set[str](), 0, functools.partial(read_names, _NAMES_PER_REQUEST)
+        only = f"contains={quote(_plain(containing)[:_MAX_NAME_CHARS], safe='')}&" if containing else ""
         for start in itertools.count(0, _NAMES_PER_REQUEST):
-            query = f"{path}?offset={start}&limit={_NAMES_PER_REQUEST}"
+            query = f"{path}?{only}offset={start}&limit={_NAMES_PER_REQUEST}"
             names, num_all = self._ask("GET", query, None, read)
             num_chars += sum(map(len, names))
-            if num_chars > _MAX_NAMES_CHARS or (start and found.issuperset(names)):
+            is_last = start + len(names) >= num_all or not names  # it may have fewer names than at the page before
+            if num_chars > _MAX_NAMES_CHARS or (not is_last and found.issuperset(names)):
                 raise MemoryStoreError(f"{self.url}: its names do not end; is it a memory service?")
             found.update(names)
-            if start + len(names) >= num_all or not names:
+            if is_last:
                 break
         return found
 

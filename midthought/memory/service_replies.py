@@ -84,11 +84,11 @@ def read_chunks(most: int, reply: Any) -> list[Chunk]:
 
 
 def read_names(most: int, reply: Any) -> tuple[list[str], int]:
-    """Returns at most `most` names, and the number of all."""
+    """Returns at most `most` names as they are stored, which is UTF-8, and the number of all."""
     names = [row["name"] for row in _rows(reply["items"], most)]
     if not all(isinstance(name, str) and len(name) <= _MAX_TEXT_CHARS for name in names):
         raise ValueError("no name")
-    return list(map(_plain_line, names)), read_count(reply["num_available"])
+    return list(map(_utf8, names)), read_count(reply["num_available"])
 
 
 def _no_number(name: str) -> Any:

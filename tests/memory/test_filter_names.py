@@ -8,7 +8,9 @@ lancedb = pytest.importorskip("lancedb", reason="the memory extra is not install
 import pyarrow as pa  # noqa: E402
 from serving import served  # noqa: E402
 
+from midthought.errors import SettingsError  # noqa: E402
 from midthought.memory.chunks import Chunk  # noqa: E402
+from midthought.memory.filter_names import require_known  # noqa: E402
 from midthought.memory.remote import RemoteMemory  # noqa: E402
 from midthought.memory.store import MemoryStore  # noqa: E402
 from midthought.memory.tool import NOTHING_WITH_FILTERS, MemoryRetrievalTool  # noqa: E402
@@ -69,6 +71,23 @@ def test_names_of_a_service_that_fill_several_replies_are_known(tmp_path, embedd
     store.build([Chunk(f"e{n}_0", f"Talk {n}", f"e{n}", f"Voice {n}", "Yes.", "00:00:00", 0) for n in range(2_005)])
     with served(store.uri, embedder) as service:
         assert RemoteMemory(service.url).names() == store.names()
+
+
+def test_names_are_compared_as_they_are_stored(store, search):
+    store.add([Chunk("mill_0", "The\tMill", "mill", "Cy\tPoe", "The copper hand.", "00:00:00", 0)])
+    assert {"The\tMill", "The Tide Clock"} == store.names()[0]
+    assert "The copper hand." in search("--episode", "The\tMill", "--speaker", "Cy\tPoe")[1].out
+    assert search("--episode", "The Mill")[0] == 2
+
+
+@pytest.mark.parametrize("name", ["Nobody\0", "\udcff", "x" * 3_000])
+def test_a_name_that_a_service_would_refuse_is_unknown(store, embedder, name):
+    with served(store.uri, embedder) as service:
+        memory = RemoteMemory(service.url)
+        with pytest.raises(SettingsError, match="no speaker has the name"):
+            require_known(memory, [], [name])
+        with pytest.raises(SettingsError, match="no episode has the title"):
+            require_known(memory, [name], [])
 
 
 def test_a_row_without_a_speaker_is_named(store, tmp_path, command, monkeypatch, embedder):
