@@ -38,7 +38,7 @@ class DeletionReport:
     remaining: tuple[Path, ...]
     """Other files in the memory's folder that still have words of the transcripts, or questions about them (`traces`)."""
     unreadable: tuple[tuple[Path, str], ...]
-    """Other files there that cannot be read, with the reasons."""
+    """Other files there that cannot be read, or only in part, with the reasons; some are in `remaining`, too."""
     seconds: float
 
 

@@ -98,7 +98,7 @@ class Traces:
 
     def in_files(self, paths: Iterable[Path]) -> tuple[tuple[Path, ...], tuple[tuple[Path, str], ...]]:
         """Returns the files that have six words in a row which only a deleted transcript has, or, in Parquet, a question about
-        one; and the files that cannot be read, with the reason."""
+        one; and the files that cannot be read, or only in part, with the reason. A file may be among both."""
         runs = frozenset(run for chunk in self._deleted for run in _runs(plain_words(chunk.transcript)))
         found, unreadable = dict[Path, set[WordRun]](), list[tuple[Path, str]]()
         about = set[Path]()
@@ -112,7 +112,8 @@ class Traces:
 
         for path in paths:
             try:
-                found[path] = _runs_among(words_of(path), runs)
+                found[path] = set()
+                found[path].update(_runs_among(words_of(path), runs))  # those before an error stay
             except OSError as error:
                 unreadable.append((path, error.strerror or str(error).removeprefix(f"{path}: ")))
         gone = self._gone_runs(frozenset(run for hits in found.values() for run in hits))
@@ -122,12 +123,12 @@ class Traces:
         """Returns the runs that no remaining transcript has, in one chunk or in neighbouring ones."""
         edges = ChunkEdges(frozenset(word for run in runs for word in run), _RUN_WORDS - 1)
 
-        def runs_in(chunk: Chunk) -> set[WordRun]:
+        def runs_in(chunk: Chunk) -> Iterator[WordRun]:
             words = plain_words(chunk.transcript)
             edges.add(chunk, words)
             return _runs_among([words], runs)
 
-        return self._only_deleted(runs, runs_in) - _runs_among(edges.joined(), runs)
+        return self._only_deleted(runs, runs_in) - set(_runs_among(edges.joined(), runs))
 
     def _only_deleted(self, keys: Collection[Key], keys_of: Callable[[Chunk], Iterable[Key]]) -> set[Key]:
         """Returns the keys that no remaining row has."""
@@ -194,12 +195,12 @@ def _json_object(text: str) -> Any:
         return None
 
 
-def _runs_among(texts: Iterable[list[str]], runs: Collection[WordRun]) -> set[WordRun]:
+def _runs_among(texts: Iterable[list[str]], runs: Collection[WordRun]) -> Iterator[WordRun]:
     sizes = {len(run) for run in runs}
-    return {
+    return (
         run
         for words in texts
         for size in sizes
         for run in zip(*(words[start:] for start in range(size)), strict=False)
         if run in runs
-    }
+    )

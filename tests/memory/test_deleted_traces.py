@@ -221,6 +221,20 @@ def test_a_damaged_parquet_file_is_named_and_the_others_are_searched(memory, com
     assert len(said.err.splitlines()) == 4
 
 
+@pytest.mark.parametrize("row", [SHORE[2][1], json.dumps({"evidence": ["shore_0"], "prompt": "Who lands?"})])
+def test_words_before_the_damage_of_a_parquet_file_are_found(memory, command, row):
+    later = [f"{n} winters of the mill" for n in range(10_000)]
+    table = pa.table({"said": [row, *later]})
+    parquet.write_table(table, memory / "part.parquet", row_group_size=5_001, compression="none")
+    start = parquet.read_metadata(memory / "part.parquet").row_group(1).column(0)
+    content = bytearray((memory / "part.parquet").read_bytes())
+    content[start.dictionary_page_offset : start.dictionary_page_offset + 20_000] = b"\xff" * 20_000
+    (memory / "part.parquet").write_bytes(content)
+    code, said = command("memory", "delete", "shore", "--path", memory)
+    assert code == 0 and "part.parquet: it still has words of them, or questions about them" in said.err
+    assert "part.parquet: not searched for words of them: it cannot be read as Parquet (" in said.err
+
+
 def test_a_small_parquet_file_of_a_repeated_long_text_does_not_fill_the_memory(memory, command):
     """A million rows of 1 MiB in a few kilobytes."""
     long = pa.array(["The wheel turns slowly in winter. " * 30_000])
