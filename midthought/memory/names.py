@@ -58,21 +58,21 @@ def _stored_copy(text: str, store: MemoryStore, given: Collection[str]) -> str |
         probe, hits = " ".join(words[start : start + _PROBE_WORDS]), list[Hit]()
         with contextlib.suppress(MemoryStoreError):  # an interrupted build has no index of words
             hits = store.search(probe, _NUM_PROBED, "full_text")
-        for name in _likely(probe, hits):
-            if name not in tried and duplicate_groups([text, store.words_of([name]).get(name, "")]):
+        for name in _likely(probe, hits, tried):
+            if duplicate_groups([text, store.words_of([name]).get(name, "")]):
                 return name
             tried.add(name)
     return None
 
 
-def _likely(probe: str, hits: Sequence[Hit]) -> list[str]:
-    """Returns the names of the transcripts whose hits have most words of the probe in a row, more than occur by chance. Reading
-    the words of one takes as long as a search."""
+def _likely(probe: str, hits: Sequence[Hit], others: Collection[str]) -> list[str]:
+    """Returns the names, without these others, of the transcripts whose hits have most words of the probe in a row, more than
+    occur by chance. Reading the words of one takes as long as a search."""
     longest: dict[str, int] = {}
     for hit in hits:
         num_in_a_row, num_words = words_in_a_row(probe, hit.transcript)
-        if num_in_a_row >= min(_MIN_RUN, num_words):
-            name = hit.chunk_id.rpartition("_")[0]
+        name = hit.chunk_id.rpartition("_")[0]
+        if num_in_a_row >= min(_MIN_RUN, num_words) and name not in others:
             longest[name] = max(num_in_a_row, longest.get(name, 0))
     return sorted(longest, key=lambda name: -longest[name])[:_NUM_COMPARED]
 

@@ -127,6 +127,18 @@ def test_a_new_transcript_is_compared_with_few_stored_ones(tmp_path, monkeypatch
     assert len(compared) < 10
 
 
+def test_given_transcripts_do_not_hide_a_stored_copy(tmp_path):
+    """A passage that all have is as long in those that are given, too."""
+    store = MemoryStore.open(tmp_path / "memory", embedder=WordEmbedder())
+    said = " ".join(SAID.values())
+    for name in ("a", "b", "c", "d", "old"):
+        (tmp_path / f"{name}.txt").write_text(f"Ann (00:00:01): {said}{' And so on it went.' * (name == 'old')}\n")
+    *given, old = read_transcripts(tmp_path).transcripts
+    store.build(chunk_all([*given, old]))
+    new = replace(old, stem="new")
+    assert list(same_words([*given, new], store)) == [(new, "old")]
+
+
 def test_inspect_shows_names(tmp_path, command):
     write(tmp_path / "same", "a/ep.md", "b/ep.md")
     code, said = command("memory", "inspect", tmp_path / "same")
