@@ -18,7 +18,7 @@ from midthought.references import optional
 from midthought.tools.arguments import TYPES, ArgumentsChecker
 from midthought.tools.bounded_schema import MAX_SCHEMA_CHARS
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
-from midthought.tools.mcp_connection import Connection, McpServerError, Remote, Started
+from midthought.tools.mcp_connection import LONG_SESSION_SECONDS, Connection, McpServerError, Remote, Started
 
 _MAX_NAME_CHARS = 128
 _MAX_RESULT_CHARS = 100_000
@@ -59,9 +59,9 @@ def mcp_tools(
     Notices that the list of tools changed are followed at most every `relist_seconds`.
 
     Raises `SettingsError` unless exactly one of `command` and `url` is given, for `restart_seconds` and `relist_seconds`
-    that are not positive, values of `environment` and `headers` that are no texts, keys that would go unencrypted to
-    another machine, and names in `allowed_tools` that the server does not list; `McpServerError` if the server cannot be
-    reached, or a tool's schema is invalid, is too large or has a reference to a location outside of it;
+    that are not positive, `restart_seconds` above 60, values of `environment` and `headers` that are no texts, keys that
+    would go unencrypted to another machine, and names in `allowed_tools` that the server does not list; `McpServerError` if
+    the server cannot be reached, or a tool's schema is invalid, is too large or has a reference to a location outside of it;
     `MissingExtraError` without the SDK.
     """
     if (command is None) == (url is None):
@@ -73,6 +73,10 @@ def mcp_tools(
     for what, seconds in (("restart_seconds", restart_seconds), ("relist_seconds", relist_seconds)):
         if not seconds > 0:
             raise SettingsError(f"mcp_tools: {what} must be more than 0, not {seconds!r}")
+    if restart_seconds > LONG_SESSION_SECONDS:
+        raise SettingsError(
+            f"mcp_tools: restart_seconds must be at most {LONG_SESSION_SECONDS:g}, not {restart_seconds!r}"
+        )
     for what, given in (("environment", environment or {}), ("headers", headers or {})):
         for name, value in given.items():
             if not isinstance(value, str):  # not shown: it may be a key

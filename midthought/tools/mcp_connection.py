@@ -24,7 +24,7 @@ _LATER_SECONDS = 1.0
 """The SDK's deadline is this much later than the tool's own, so that the tool executor reports the timeout."""
 _CLOSE_SECONDS = 15.0
 _USER = re.compile(r"//[^/]*@")
-_LONG_SESSION_SECONDS = 60.0
+LONG_SESSION_SECONDS = 60.0
 """A server that ended earlier is started again after a pause of at most this length."""
 _MAX_CHANGES = 3
 """Different changes of a server's list of tools that are reported."""
@@ -193,8 +193,8 @@ class Connection:
             if self._client.done():
                 self._client = self._loop.create_future()
             if not self._is_closing:
-                is_long = self._loop.time() - started > _LONG_SESSION_SECONDS
-                pause = 0.0 if is_long else min(2 * pause or self._restart_seconds, _LONG_SESSION_SECONDS)
+                is_long = self._loop.time() - started > LONG_SESSION_SECONDS
+                pause = 0.0 if is_long else min(2 * pause or self._restart_seconds, LONG_SESSION_SECONDS)
                 _log.warning("%s; it is %s in %g seconds", words, self._server.again, pause)
                 self._ending.clear()
                 with contextlib.suppress(TimeoutError):
@@ -306,7 +306,7 @@ async def _notices(client: Any, changed: asyncio.Event) -> None:
         except ListenNotSupportedError:
             return
         except SubscriptionLost:
-            await asyncio.sleep(_LONG_SESSION_SECONDS)
+            await asyncio.sleep(LONG_SESSION_SECONDS)
             changed.set()  # what was sent meanwhile is lost
         else:
             return

@@ -22,6 +22,7 @@ _MARK = "MIDTHOUGHT_MCP_SERVER"
 _MAX_ROUNDS = 100
 _AGAIN_SECONDS = 0.1
 """After a server's end its processes are looked for again, first after this long."""
+_LONGEST_PAUSE_SECONDS = 10.0
 _MAX_LINE_CHARS = 400
 
 
@@ -61,17 +62,21 @@ class Started:
         loop.add_reader(readable, self._read_log, readable)
         groups: set[int] = set()
         watched: dict[int, int] = {}
-        looking: list[asyncio.TimerHandle] = []
+        looking: asyncio.TimerHandle | None = None
 
         def after_its_end(process: int) -> None:  # the SDK waits while another process has the server's output open
             loop.remove_reader(process)
+            if looking is not None:
+                looking.cancel()
             end_others(_AGAIN_SECONDS)
             groups.discard(watched[process])  # its number may become another process's
 
         def end_others(pause: float) -> None:
-            """Again and again: a process shows no environment while its program is loaded."""
+            """Looks again, the last time after 13 seconds: a process shows no environment while its program is loaded. Processes
+            that start later end with the connection."""
+            nonlocal looking
             _end_processes(groups, mark)
-            looking.append(loop.call_later(pause, end_others, 2 * pause))
+            looking = loop.call_later(pause, end_others, 2 * pause) if pause < _LONGEST_PAUSE_SECONDS else None
 
         try:
             with os.fdopen(writable, "w") as log:
@@ -83,8 +88,8 @@ class Started:
                         loop.add_reader(process, after_its_end, process)
                     yield streams
         finally:
-            for timer in looking:
-                timer.cancel()
+            if looking is not None:
+                looking.cancel()
             for process in watched:
                 loop.remove_reader(process)
                 os.close(process)

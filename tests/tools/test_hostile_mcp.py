@@ -329,7 +329,7 @@ def test_a_tool_that_a_server_takes_out_of_its_list_is_still_asked_for(caplog, t
 def test_closing_ends_calls_that_wait_for_a_server_and_a_server_that_hangs(tmp_path, is_started):
     ended, marker = tmp_path / "ended", str(uuid.uuid4())
     does = {"ends": "/nowhere", "ended": str(ended), "hangs": str(ended)}
-    tools = started(does, start_seconds=600.0, restart_seconds=0.05 if is_started else 600.0, marker=marker)
+    tools = started(does, start_seconds=600.0, restart_seconds=0.05 if is_started else 60.0, marker=marker)
 
     async def closed_while_waiting() -> ToolEvent:
         executor = ToolExecutor(ToolRegistry(tools))

@@ -330,6 +330,8 @@ def test_a_server_that_does_not_start_is_told_with_its_last_words(
         ({"command": "python server.py"}, "command must be a list"),
         ({"command": []}, "command must be a list"),
         ({"command": ["a"], "restart_seconds": 0}, "restart_seconds must be more than 0, not 0"),
+        ({"command": ["a"], "restart_seconds": 61}, "restart_seconds must be at most 60, not 61"),
+        ({"url": "http://x", "restart_seconds": float("inf")}, "restart_seconds must be at most 60, not inf"),
         ({"url": "http://x", "relist_seconds": float("nan")}, "relist_seconds must be more than 0, not nan"),
         (
             {"command": ["a"], "environment": {"API_KEY": None}},
