@@ -3,7 +3,9 @@
 import time
 from itertools import islice, product
 
-from midthought.memory.formats.line_candidates import Row
+from midthought.memory.formats.label_doubts import doubtful_labels
+from midthought.memory.formats.line_candidates import Layout, Row
+from midthought.memory.formats.line_heads import Head
 from midthought.memory.formats.notations import notation_of
 from midthought.memory.formats.titled_names import titled_names
 
@@ -31,3 +33,14 @@ def test_labels_before_a_colon_among_printed_names_with_titles():
     began = time.process_time()
     assert titled_names(texts, [text if text in TITLES else None for text in texts])
     assert time.process_time() - began < 10  # a second; a set of the heads for each label takes minutes
+
+
+def test_labels_that_occur_once():
+    names = ["".join(signs).title() for signs in islice(product("abcdefghij", repeat=5), 60_000)]
+    said = "The bell of the harbour rang at three."
+    heads = {place: Head("name:", name, None, said) for place, name in enumerate(names)}
+    heads[len(names)] = Head("name:", names[0], None, "I had wound it on that day.")
+    rows = [Row(place, f"{head.name}: {head.rest}", True) for place, head in heads.items()]
+    began = time.process_time()
+    assert doubtful_labels(Layout("name:", heads), rows) == []
+    assert time.process_time() - began < 15  # a second; a minimum of all heads for each label takes a minute

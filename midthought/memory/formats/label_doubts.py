@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from midthought.memory.formats.header_fields import is_role_key
 from midthought.memory.formats.line_candidates import Layout, Row, bare_style, key_of
-from midthought.memory.formats.line_heads import TIMED_STYLES, described_name, is_label
+from midthought.memory.formats.line_heads import TIMED_STYLES, Head, described_name, is_label
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role
 
@@ -59,6 +59,7 @@ def doubtful_labels(layout: Layout, rows: Sequence[Row]) -> list[str]:
     are_letters = places.keys() <= _DIALOG and sum(bool(_LETTERED.match(row.text)) for row in rows) > 1
     pages = _pages(places) if recurring else set()  # else every label occurs once: another doubt
     num_ends = sum(ends_sentence(head.rest) for head in layout.heads.values())
+    first, first_recurring = min(layout.heads, default=0), min(recurring.values(), default=0)
 
     def is_odd(label: str, found: list[int]) -> bool:
         rests = [layout.heads[place].rest.strip() for place in found]
@@ -77,14 +78,14 @@ def doubtful_labels(layout: Layout, rows: Sequence[Row]) -> list[str]:
         if not rests[0] and after < len(rows) and _NUMBERED_LINE.match(rows[after].text):
             return bool(recurring)  # `Sure:` before a list
         is_no_dialog = bool(recurring) and recurring.keys() <= HALVES and " " not in label and not is_role(label)
-        is_list_line = found[0] == min(layout.heads) and is_role_key(label) and _names_one(rests[0], places)
-        is_timed = bare_style(layout.style) in TIMED_STYLES and found[0] > min(recurring.values(), default=0)
+        is_list_line = found[0] == first and is_role_key(label) and _names_one(rests[0], places)
+        is_timed = bare_style(layout.style) in TIMED_STYLES and found[0] > first_recurring
         is_known = (
             not recurring
             or is_timed
             or label.partition(",")[0] in recurring
             or (len(label.split()) == 2 and offices[label.split()[0]] >= _MIN_MEMBERS)
-            or not _is_line(layout, found[0], words)
+            or not _is_line(layout.heads[found[0]], layout.style, words, is_first=found[0] == first)
         )
         return is_no_dialog or is_list_line or not is_known or bool(re.match(r"\d+\s+[^\W\d_]", label))
 
@@ -100,20 +101,20 @@ def _pages(places: dict[str, list[int]]) -> set[str]:
     return found if are_alike and len(found) > max(2, 0.5 * len(places)) else set()
 
 
-def _is_line(layout: Layout, place: int, words: Counter[str]) -> bool:
+def _is_line(head: Head, style: str, words: Counter[str], *, is_first: bool) -> bool:
     """Whether a label is a line of many words, or stands before a few words that are no sentence, as in a title with a colon, if
     not all of its words occur elsewhere."""
-    name, rest = name_of(layout.heads[place].name or ""), layout.heads[place].rest.strip()
+    name, rest = name_of(head.name or ""), head.rest.strip()
     if (
         len(name.split()) > _MAX_LABEL_WORDS
         and not described_name(name)
-        and (not is_label(_NOTE.sub("", name)) or (place == min(layout.heads) and not rest))
+        and (not is_label(_NOTE.sub("", name)) or (is_first and not rest))
     ):
         return True
     is_title = 0 < len(rest.split()) <= _MAX_FIELD_WORDS and not ends_sentence(rest)
     return (
         is_title
-        and not layout.style.startswith("bold ")
+        and not style.startswith("bold ")
         and any(words[word] < 2 for word in _WORD.findall(_MANNER.sub("", name).casefold()))
     )
 
