@@ -291,8 +291,14 @@ def _files(folder: Path) -> Iterator[Path]:
 def _is_no_transcript(path: Path) -> bool:
     """Whether a file is known by its name to be none: another suffix, a licence, a summary, the report on questions."""
     has_known_suffix = not path.suffix or path.suffix.lower() in suffixes()
-    is_summary = path.name in _SUMMARY_NAMES or path.name.endswith(".report.json")
+    is_summary = path.name in _SUMMARY_NAMES or _is_report(path)
     return path.stem.lower() in _IGNORED_STEMS or is_summary or not has_known_suffix
+
+
+def _is_report(path: Path) -> bool:
+    """Whether the file has the name of a report on questions, and its folder has a file of these questions."""
+    stem = path.name.removesuffix(".report.json")
+    return stem != path.name and any(path.with_name(stem + end).exists() for end in (".jsonl", ".refused.jsonl"))
 
 
 def _copies(transcripts: list[Transcript]) -> tuple[tuple[Path, ...], ...]:

@@ -25,12 +25,20 @@ def memory(tmp_path, monkeypatch, command):
     return lambda *words: command("memory", *words)
 
 
-def test_a_memory_in_the_folder_of_its_transcripts_is_not_read(memory, tmp_path):
+@pytest.mark.parametrize("beside", ["questions.jsonl", "questions.refused.jsonl"])
+def test_a_memory_in_the_folder_of_its_transcripts_is_not_read(memory, tmp_path, beside):
     (tmp_path / "questions.report.json").write_text("{}")
+    (tmp_path / beside).write_text("")
     code, said = memory("build", ".", "--path", ".", "--strict")
     assert code == 0 and "0 added, 1 kept, 0 removed" in said.out and "not read" not in said.err
     found = json.loads(memory("inspect", ".", "--json")[1].out)
     assert not [each for each in found["left_out"] if ".lance/" in each] and found["left_out"]
+
+
+def test_a_transcript_named_as_a_report_is_read(memory, tmp_path):
+    entries = [{"speaker": "Cy", "text": "The wheel of the mill turns slowly in winter."}]
+    (tmp_path / "mill.report.json").write_text(json.dumps({"segments": entries}))
+    assert "1 added, 1 kept" in memory("build", ".", "--path", ".")[1].out
 
 
 def test_transcripts_in_a_folder_named_as_a_table_are_read(memory, tmp_path):
