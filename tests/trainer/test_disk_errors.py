@@ -116,7 +116,7 @@ def test_a_read_only_folder_is_named_with_the_remedy(runs, stopped, disk, monkey
     monkeypatch.setattr(sys, "argv", ["midthought", "report", str(run)])
     with pytest.raises(SystemExit, match="2"):
         main()
-    assert capsys.readouterr().err.startswith(f"midthought: {run}/.report.html")
+    assert capsys.readouterr().err.startswith(f"midthought: {run}/report.html")
 
 
 def test_a_run_whose_disk_vanishes_writes_nothing_elsewhere_and_is_resumed(runs, run, result, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import pairwise
 
 from midthought.memory.formats.header_fields import front_matter
 from midthought.memory.formats.line_candidates import Row
@@ -21,10 +22,7 @@ SPEAKER = re.compile(
 )
 """A line that starts a turn in the usual style."""
 
-_LABEL = re.compile(
-    r"(?:(?<=\S)(?P<blank>[ \t]{1,9})|^[ \t]{0,3})(?P<bold>\*\*|__)(?P<name>[^*_:\n]{1,60}):[ \t]?(?P=bold)(?=[ \t])",
-    re.MULTILINE,
-)
+_LABEL = re.compile(r"(?:(?<=\s)|^)(?P<bold>\*\*|__)(?P<name>[^*_:\n]{1,60}):[ \t]?(?P=bold)(?=[ \t])", re.MULTILINE)
 """A bold name with a colon, at the start of a line or, after a blank, within it."""
 _MIN_LABELS = 3
 """Of a line that is a talk by itself: one of its names recurs."""
@@ -99,21 +97,18 @@ def read_markdown(text: str) -> Reading:
 
 
 def _one_turn_per_line(text: str) -> str:
-    """Returns the text with line ends before bold names within a line: before those that recur in the text, and before all in
-    a line that is a talk by itself."""
+    """Returns the text with line ends before the second and later bold names of a line: before those that recur in the text, and
+    before all in a line that is a talk by itself."""
     names = Counter(label["name"] for label in _LABEL.finditer(text))
     if not names or max(names.values()) < 2:
         return text
 
     def split(line: str) -> str:
-        own = Counter(label["name"] for label in _LABEL.finditer(line))
-        is_talk = own.total() >= _MIN_LABELS and max(own.values()) > 1
-        return _LABEL.sub(
-            lambda label: (
-                "\n\n" + label[0].lstrip() if label["blank"] and (is_talk or names[label["name"]] > 1) else label[0]
-            ),
-            line,
-        )
+        labels = list(_LABEL.finditer(line))
+        own = Counter(label["name"] for label in labels)
+        is_talk = len(labels) >= _MIN_LABELS and max(own.values()) > 1
+        starts = [label.start() for label in labels[1:] if is_talk or names[label["name"]] > 1]
+        return "\n\n".join(line[start:end] for start, end in pairwise([0, *starts, len(line)]))
 
     return "\n".join(map(split, text.split("\n")))
 
