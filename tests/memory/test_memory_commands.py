@@ -16,7 +16,7 @@ from midthought.memory import build, connect, embedding
 
 @pytest.fixture
 def memory(tmp_path, monkeypatch, command):
-    """Runs a command in a folder of one transcript, where the memory is, too."""
+    """Runs a command in a folder with one transcript and a memory."""
     for module in (build, connect, embedding):
         monkeypatch.setattr(module, "load_embedder", lambda *_, **__: WordEmbedder())
     (tmp_path / "tide.md").write_text("**Ann (00:00:05):** The tide clock has a single copper hand and no numerals.\n")

@@ -106,10 +106,8 @@ def read_document(document: Any, doubts: tuple[str, ...] = ()) -> Reading:
         full = text_of(folded) or (inner_transcript(document) or ("", ""))[1]
         doubts = (*doubts, *text_doubts(full, is_named=any(map(folded.get, _FULL_TEXTS)))) if full else doubts
         if not full and isinstance(document, dict) and (texts := longest_texts(document)):
-            full, what = (
-                "\n".join(map(document.__getitem__, texts)),
-                " and ".join(map(repr, texts[:1] + texts[1:][-1:])),
-            )
+            full = "\n".join(map(document.__getitem__, texts))
+            what = " and ".join(map(repr, texts[:1] + texts[1:][-1:]))
             doubts = (*doubts, f"the value of {what} is taken for the text")
         if not full:
             raise ValueError(_refusal(document))

@@ -40,19 +40,22 @@ SHORT = [
 ]
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("runs") / "trained"
+def run_of(path: Path, stage: str) -> Path:
     find_recipe("podcast").run(
         path,
         Console(quiet=True),
         words=[*SHORT, small_embedding_model()],
         config=None,
-        stage="all",
+        stage=stage,
         from_path=None,
         resume=False,
     )
     return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    return run_of(tmp_path_factory.mktemp("runs") / "trained", "all")
 
 
 def test_a_run_of_a_recipe_records_its_plan_and_what_it_took(trained, tmp_path):
@@ -83,16 +86,7 @@ def test_a_served_answer_with_the_runs_tool_is_that_of_the_evaluation(trained):
 
 
 def test_a_warm_up_alone_records_its_plan_too(tmp_path):
-    find_recipe("podcast").run(
-        tmp_path / "run",
-        Console(quiet=True),
-        words=[*SHORT, small_embedding_model()],
-        config=None,
-        stage="sft",
-        from_path=None,
-        resume=False,
-    )
-    record = json.loads((tmp_path / "run" / "plan.json").read_text("utf-8"))
+    record = json.loads((run_of(tmp_path / "run", "sft") / "plan.json").read_text("utf-8"))
     assert (record["stage"], record["planned"]["settings"]["critic"]) == ("sft", "none")
     assert record["measured"]["phases"].keys() == {"update", "saving"}
 
