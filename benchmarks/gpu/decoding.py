@@ -1,4 +1,5 @@
-"""Check 4: tokens per second of decoding, and the share of what the memory's bandwidth allows.
+"""Check 4: tokens per second of decoding, and the share of what the memory's bandwidth allows; tokens per second of episodes
+that read a tool's result several times.
 
 A step reads every weight of the layers and the output layer once, whatever the number of rows: bound in steps per second =
 measured bandwidth / bytes of these weights. Keys and values are left out; the sequences are short. What a share is required
@@ -6,6 +7,9 @@ of is measured first.
 """
 
 from __future__ import annotations
+
+import asyncio
+import random
 
 import torch
 
@@ -21,6 +25,7 @@ from benchmarks.gpu.models import (
     random_prompts,
     short,
 )
+from midthought.engines.engine import Sampling
 from midthought.engines.local.engine import LocalEngine
 from midthought.types import Completion
 
@@ -29,6 +34,8 @@ ROUNDS, TINY_ROUNDS = ((32,), (128, 8, 1)), ((4,), (1,))
 REQUIRED = {("0.6B", 32): 0.40, ("8B", 32): 0.50}
 """Share of the bound by model and number of rows, on a GPU."""
 NUM_PROMPT_TOKENS = 8
+NUM_TURNS, NUM_RESULT_TOKENS = 4, 60
+"""Of an episode with results: it samples so many times, and reads a result of so many tokens between two of them."""
 DTYPE = torch.bfloat16
 
 
@@ -44,11 +51,14 @@ def run(machine: Machine, report: Report) -> None:
 
 def _measure_all(machine: Machine, report: Report, setting: str, name: str, numbers: tuple[int, ...]) -> None:
     model, num_tokens = make_model(machine, name, DTYPE), machine.pick(192, 12)
-    engine = make_engine(model, max(numbers), NUM_PROMPT_TOKENS + num_tokens)
+    room = NUM_PROMPT_TOKENS + 2 * num_tokens + NUM_TURNS * NUM_RESULT_TOKENS
+    engine = make_engine(model, max(numbers), room)
     for num_rows in numbers:
         where = f"{setting}, {num_rows} at once"
         if num_rows == numbers[0] or not is_left_out(machine, report, where, name, seconds=3.0):
             _measure(machine, report, where, name, engine, num_rows, num_tokens)
+            if num_rows == ROUNDS[0][0] or not machine.is_cuda:
+                _measure_with_results(machine, report, where, name, engine, num_rows, num_tokens)
     engine.shutdown()
 
 
@@ -59,7 +69,8 @@ def _measure(
         prompts = random_prompts(SHAPES[name], [NUM_PROMPT_TOKENS] * num_rows, seed=seed)
         return complete(engine, prompts, num_tokens)
 
-    decode(1)  # records graphs
+    for seed in (0, 1):  # records passes of one and of several tokens
+        decode(seed)
     seconds, done = machine.wall_seconds(lambda: decode(2))
     num_sampled = sum(len(completion.token_ids) for completion in done)
     assert num_sampled == num_rows * num_tokens
@@ -71,3 +82,31 @@ def _measure(
         report.require(where, words, 100 * share, share >= required, f"≥ {100 * required:g}", "%")
     else:
         report.figure(where, words, 100 * share, "%")
+
+
+def _measure_with_results(
+    machine: Machine, report: Report, where: str, name: str, engine: LocalEngine, num_rows: int, num_tokens: int
+) -> None:
+    """Episodes sample as many tokens as those without results, in turns of different lengths, so that results arrive at different
+    times."""
+
+    async def one(episode: int, seed: int) -> int:
+        draw = random.Random(1000 * seed + episode)
+        token_ids = draw.choices(range(SHAPES[name].vocab_size), k=NUM_PROMPT_TOKENS)
+        engine.open(episode)
+        num_sampled = 0
+        for _ in range(NUM_TURNS):
+            share = num_tokens // NUM_TURNS
+            sampling = Sampling(max_tokens=draw.randint(share // 2, share + share // 2), temperature=1.0, seed=episode)
+            done = await engine.sample(episode, token_ids, sampling)
+            num_sampled += len(done.token_ids)
+            token_ids += [*done.token_ids, *draw.choices(range(SHAPES[name].vocab_size), k=NUM_RESULT_TOKENS)]
+        engine.close(episode)
+        return num_sampled
+
+    async def all_of_them(seed: int) -> int:
+        return sum(await asyncio.gather(*(one(episode, seed) for episode in range(num_rows))))
+
+    asyncio.run(all_of_them(1))
+    seconds, num_sampled = machine.wall_seconds(lambda: asyncio.run(all_of_them(2)))
+    report.figure(where, f"decoding with {NUM_TURNS - 1} results", num_sampled / seconds, "tokens/s")

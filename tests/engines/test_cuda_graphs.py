@@ -20,7 +20,8 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralC
 from midthought.engines.engine import Sampling
 from midthought.engines.local import cuda_graphs as recorded
 from midthought.engines.local import kv_cache_manager
-from midthought.engines.local.cuda_graphs import MIN_PASSES, Pass, cuda_graphs
+from midthought.engines.local.cuda_graphs import MIN_PASSES, MIN_PASSES_OF_SEVERAL, Pass, cuda_graphs
+from midthought.engines.local.decoder import Decoder
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.runner import CachedRunner, Row
 from midthought.engines.local.runner_selection import make_runner
@@ -111,6 +112,67 @@ class Sequences:
             for slot in slots:
                 self.tokens[slot].append(self.draw.randrange(61))
         return largest
+
+    def read(self, num_new: dict[int, int]) -> float:
+        """The largest difference of the logits after several new tokens, by slot, in one pass."""
+        rows = []
+        for slot, number in num_new.items():
+            num_cached = len(self.tokens[slot]) - 1
+            self.tokens[slot] += [self.draw.randrange(61) for _ in range(number - 1)]
+            rows.append(Row(list(self.tokens[slot]), num_cached, slot))
+        one, other = (runner.forward(rows) for runner in self.both)
+        for slot in num_new:
+            self.tokens[slot].append(self.draw.randrange(61))
+        return float((one - other).abs().max())
+
+
+@pytest.fixture
+def reads_own_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with kernels on a GPU. Here masks hide the other keys."""
+    monkeypatch.setattr(Decoder, "reads_own_keys", True)
+
+
+@pytest.mark.usefixtures("reads_own_keys")
+@pytest.mark.parametrize("name", ["qwen3", "llama", "mistral, windows"])
+def test_replayed_passes_of_several_tokens_give_what_plain_ones_give(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "NUMBERS_OF_TOKENS", (4, 8, 16))
+    tape = Tape()
+    both = runners(make(name), tape)
+    sequences = Sequences(both, {0: 5, 1: 17, 2: 3, 3: 9, 4: 2}, room_for=120)
+    for _ in range(MIN_PASSES_OF_SEVERAL):
+        assert sequences.read({0: 1, 1: 1, 2: 4, 3: 1}) < sequences.rounding
+    assert tape.num_recordings == 1
+    before = tape.num_replays
+    untouched = [keys[4].clone() for keys in keys_of(both[1])]
+    assert sequences.read({2: 1, 0: 3, 3: 2, 1: 2}) < sequences.rounding, "of any rows, in any order"
+    assert sequences.read({1: 7}) < sequences.rounding
+    assert sequences.go_on([0, 1, 2, 3], 5) < sequences.rounding, "what was read is in the cache"
+    assert sequences.read({0: 2, 1: 2, 2: 2, 3: 2}) < sequences.rounding
+    assert tape.num_replays == before + 3
+    assert all(torch.equal(old, keys[4]) for old, keys in zip(untouched, keys_of(both[1]), strict=True))
+
+
+@pytest.mark.usefixtures("reads_own_keys")
+@pytest.mark.parametrize("limit, value", [("NUMBERS_OF_TOKENS", (4,)), ("MAX_LAST_TOKENS", 1), ("MAX_KEYS_READ", 30)])
+def test_passes_of_several_tokens_beyond_a_limit_are_computed(
+    limit: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, limit, value)
+    tape = Tape()
+    sequences = Sequences(runners(make("qwen3"), tape), {0: 5, 1: 17}, room_for=60)
+    for _ in range(2 * MIN_PASSES_OF_SEVERAL):
+        assert sequences.read({0: 1, 1: 4}) < sequences.rounding
+    assert not tape.num_recordings
+
+
+def test_passes_of_several_tokens_are_computed_if_attention_reads_all_keys() -> None:
+    tape = Tape()
+    sequences = Sequences(runners(make("qwen3"), tape), {0: 5, 1: 17}, room_for=60)
+    for _ in range(2 * MIN_PASSES_OF_SEVERAL):
+        assert sequences.read({0: 1, 1: 4}) < sequences.rounding
+    assert not tape.num_recordings
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -284,6 +346,8 @@ def test_cuda_graphs_give_what_plain_passes_give(
         assert sequences.go_on([0, 1, 2, 3, 4, 5], 30) < tolerance
         assert sequences.go_on([1, 4, 5], 12) < tolerance
         assert sequences.go_on([0, 1, 2, 3, 4, 5], 20) < tolerance
+        assert max(sequences.read({0: 1, 2: number, 4: 2}) for number in (3, 4, 7, 2, 12)) < tolerance
+        assert sequences.go_on([0, 1, 2, 3, 4, 5], 5) < tolerance
         assert "not recorded" not in caplog.text
         assert num_replays > num_expected
         for runner in both:

@@ -1,7 +1,8 @@
-"""Records decoding passes as CUDA graphs and replays them: on a GPU, launching operations takes longer than running them.
+"""Records passes of few tokens as CUDA graphs and replays them: on a GPU, launching operations takes longer than running them.
 
-A recording repeats the same operations on the same memory, for a fixed number of rows and keys. Before it is used, its
-result is compared with an ordinary pass; if they differ, recording stops.
+A recording repeats the same operations on the same memory, for a fixed number of tokens and keys: one token per row, or in any
+rows, as when a tool's result is read while other rows go on. Before it is used, its result is compared with an ordinary pass;
+if they differ, recording stops.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,8 +23,16 @@ from midthought.engines.local.slot_batch import SlotBatch
 
 MIN_PASSES = 8
 """A size is recorded after this many passes of it."""
+MIN_PASSES_OF_SEVERAL = 2
+"""The same for rows with several new tokens: an ordinary pass of them takes many times as long."""
 KEYS_PER_STEP = 256
 """The number of attended keys is rounded up to a multiple of this."""
+NUMBERS_OF_TOKENS = (32, 64, 128, 256, 512)
+"""For which passes of rows with several new tokens are recorded. Longer passes keep a GPU busy."""
+MAX_LAST_TOKENS = 128
+"""Tokens of such a pass after which logits are computed."""
+MAX_KEYS_READ = 2**17
+"""By all tokens of such a pass. Each of them reads all keys before it; ordinary passes read the keys of a row once."""
 
 Pass = Callable[[], Tensor]
 Record = Callable[[Pass], Pass]
@@ -61,65 +71,95 @@ def cuda_graphs() -> Record:
     return record
 
 
-class _Recording:
-    """A recorded pass of rows `0:num_rows`, row i in slot i, over keys `0:length`.
+class NewTokens(NamedTuple):
+    """The `n` tokens of a pass."""
 
-    A row without a sequence writes into the cache's spare slot, and its logits are ignored.
+    token_ids: Sequence[int] | Tensor
+    positions: np.ndarray
+    slots: np.ndarray
+    last: np.ndarray | None = None
+    """Index of each row's last token if rows may have several. None: each row has one."""
+
+
+class _Size(NamedTuple):
+    """Of a recording."""
+
+    num_tokens: int
+    length: int
+    """Of the attended keys."""
+    has_several: bool
+    """Token i is of any slot, and logits are computed after some tokens. Else it is of slot i."""
+
+
+class _Recording:
+    """A recorded pass over keys `0:length`.
+
+    A token that is not there writes into the cache's spare slot, and its logits are ignored.
     """
 
-    def __init__(
-        self, cache: SlotCache, num_rows: int, length: int, device: torch.device, compute: Callable[..., Tensor]
-    ) -> None:
+    def __init__(self, cache: SlotCache, size: _Size, device: torch.device, compute: Callable[..., Tensor]) -> None:
+        num_tokens = size.num_tokens
         self._spare = cache.num_slots
-        self._inputs = torch.zeros(3, num_rows, dtype=torch.int64, device=device)
+        self._inputs = torch.zeros(3, num_tokens, dtype=torch.int64, device=device)
         self._inputs[2] = self._spare
+        self._last: Tensor | None = None
+        if size.has_several:
+            self._last = torch.zeros(min(num_tokens, MAX_LAST_TOKENS), dtype=torch.int64, device=device)
         token_ids, positions, slots = self._inputs
         batch = SlotBatch(
             cache=cache,
             slots=slots,
             positions=positions,
-            length=length,
-            span=num_rows,
-            ordered=True,
+            length=size.length,
+            span=None if size.has_several else num_tokens,
+            ordered=not size.has_several,
             is_level=False,
             several=(),
             longest=cache.length,
             num_advances=1,
+            shares_slots=size.has_several,
         )
 
         def compute_all() -> Tensor:
             batch.forget_positions()
-            return compute(token_ids, positions, batch, None)
+            return compute(token_ids, positions, batch, self._last)
 
         self._replay = compute_all
 
     def record(self, record: Record) -> None:
         self._replay = record(self._replay)
 
-    def __call__(self, token_ids: Sequence[int] | Tensor, positions: np.ndarray, slots: np.ndarray) -> Tensor:
+    def __call__(self, new: NewTokens) -> Tensor:
+        device, num_tokens = self._inputs.device, len(new.slots)
+        in_order = self._last is not None or (new.slots == np.arange(num_tokens)).all()
+        places = slice(num_tokens) if in_order else new.slots
         inputs = np.zeros(self._inputs.shape, dtype=np.int64)
         inputs[2] = self._spare
-        inputs[1:, slots] = positions, slots
-        if not isinstance(token_ids, Tensor):
-            inputs[0, slots] = token_ids
-        self._inputs.copy_(to_device(inputs, self._inputs.device))
-        is_ordered = (slots == np.arange(len(slots))).all()
-        rows = slice(len(slots)) if is_ordered else to_device(slots, self._inputs.device)
-        if isinstance(token_ids, Tensor):
-            self._inputs[0, rows] = token_ids
-        return self._replay()[rows]
+        inputs[1:, places] = new.positions, new.slots
+        if not isinstance(new.token_ids, Tensor):
+            inputs[0, places] = new.token_ids
+        self._inputs.copy_(to_device(inputs, device))
+        rows = places if in_order else to_device(new.slots, device)
+        if isinstance(new.token_ids, Tensor):
+            self._inputs[0, rows] = new.token_ids
+        if self._last is None or new.last is None:
+            return self._replay()[rows]
+        last = np.zeros(self._last.shape, dtype=np.int64)
+        last[: len(new.last)] = new.last
+        self._last.copy_(to_device(last, device))
+        return self._replay()[: len(new.last)]
 
 
 class StepRecorder:
-    """Replays decoding passes (one new token per row) if a pass of the same size is recorded.
+    """Replays passes if one of the same size is recorded.
 
     Args:
-        compute: returns the logits for `(token_ids, positions, batch, None)`.
+        compute: returns the logits for `(token_ids, positions, batch, columns)`, columns as in `Decoder`.
         addresses: returns the addresses of everything that a pass reads besides the cache.
         new_record: returns a function that records; called again after all recordings were discarded.
         tolerance: maximum expected |Δ log-probability| of a token, in nats, between a recorded and an ordinary pass.
         reads_all_keys: attention reads as many keys as a pass is recorded for, and masks the others. If it reads each row's own
-            keys only, one recording is for all lengths.
+            keys only, one recording is for all lengths, and passes of rows with several new tokens are recorded, too.
     """
 
     def __init__(
@@ -143,8 +183,8 @@ class StepRecorder:
         self._device = device
         self._tolerance = tolerance
         self._reads_all_keys = reads_all_keys
-        self._recordings: dict[tuple[int, int], _Recording] = {}
-        self._num_passes: Counter[tuple[int, int]] = Counter()
+        self._recordings: dict[_Size, _Recording] = {}
+        self._num_passes: Counter[_Size] = Counter()
         self._known: tuple[int, ...] = ()
         self._layout = cache.num_layouts
 
@@ -154,30 +194,31 @@ class StepRecorder:
             self.clear()
             self._known = addresses
 
-    def replay(self, token_ids: Sequence[int] | Tensor, positions: np.ndarray, slots: np.ndarray) -> Tensor | None:
-        """Returns logits `[n, V]` for `n` rows with one new token each; None if no pass of that size is recorded.
+    def replay(self, new: NewTokens) -> Tensor | None:
+        """Returns logits `[n, V]` after each token, or after the last one of each row; None if no pass of that size is recorded.
 
         The tensor is valid until the next pass.
         """
         if self._layout != self._cache.num_layouts:
             self.clear()
             self._layout = self._cache.num_layouts
-        recording = self._recordings.get(self._size(positions, slots))
-        return None if recording is None else recording(token_ids, positions, slots)
+        size = self._size(new)
+        recording = None if size is None else self._recordings.get(size)
+        return None if recording is None else recording(new)
 
-    def consider(
-        self, token_ids: Sequence[int] | Tensor, positions: np.ndarray, slots: np.ndarray, logits: Tensor
-    ) -> None:
+    def consider(self, new: NewTokens, logits: Tensor) -> None:
         """Counts an ordinary pass that computed these logits, and records a pass of its size if there have been enough."""
-        size = self._size(positions, slots)
+        size = self._size(new)
+        if size is None or not self._is_on:
+            return
         self._num_passes[size] += 1
-        if not self._is_on or self._num_passes[size] < MIN_PASSES:
+        if self._num_passes[size] < (MIN_PASSES_OF_SEVERAL if size.has_several else MIN_PASSES):
             return
         self._record = self._record or self._new_record()
         try:
-            recording = _Recording(self._cache, *size, self._device, self._compute)
+            recording = _Recording(self._cache, size, self._device, self._compute)
             recording.record(self._record)
-            found = recording(token_ids, positions, slots)
+            found = recording(new)
         except RuntimeError as error:
             return self._give_up(f"{type(error).__name__}: {error}".splitlines()[0])
         difference = expected_difference(found, logits.float().log_softmax(-1)).max().item()
@@ -193,14 +234,25 @@ class StepRecorder:
         self._record = None
 
     def _give_up(self, reason: str) -> None:
-        _log.warning("passes of decoding are not recorded any more, which is slower and as right (%s)", reason)
+        _log.warning("passes are not recorded any more, which is slower and as right (%s)", reason)
         self._is_on = False
         self.clear()
 
-    def _size(self, positions: np.ndarray, slots: np.ndarray) -> tuple[int, int]:
-        """Returns the numbers of rows (1, 2, 4, 8, then multiples of 8) and keys (multiples of KEYS_PER_STEP, or all), rounded
-        up to few sizes."""
-        num_rows, length = int(slots.max()) + 1, int(positions.max()) + 1
+    def _size(self, new: NewTokens) -> _Size | None:
+        """Returns the size of a recording for these tokens; None if there is none.
+
+        Rows with one token each: 1, 2, 4, 8, then multiples of 8, and multiples of KEYS_PER_STEP keys, or all.
+        """
+        if new.last is not None:
+            return self._size_of_several(new, new.last)
+        num_rows, length = int(new.slots.max()) + 1, int(new.positions.max()) + 1
         num_rows = 1 << (num_rows - 1).bit_length() if num_rows < 8 else -(-num_rows // 8) * 8
         length = -(-length // KEYS_PER_STEP) * KEYS_PER_STEP if self._reads_all_keys else self._cache.length
-        return min(num_rows, self._cache.num_slots), min(length, self._cache.length)
+        return _Size(min(num_rows, self._cache.num_slots), min(length, self._cache.length), has_several=False)
+
+    def _size_of_several(self, new: NewTokens, last: np.ndarray) -> _Size | None:
+        num_tokens = next((number for number in NUMBERS_OF_TOKENS if number >= len(new.slots)), None)
+        if num_tokens is None or self._reads_all_keys or len(last) > MAX_LAST_TOKENS:
+            return None
+        is_short = new.positions.sum() + len(new.positions) <= MAX_KEYS_READ
+        return _Size(num_tokens, self._cache.length, has_several=True) if is_short else None

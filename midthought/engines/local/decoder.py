@@ -94,10 +94,10 @@ class Decoder:
         if not batch.num_advances:
             self._copies.renew()
         table = self._turns_up_to(batch.longest, self._embeddings.weight)
-        if self._step is not None and columns is None and not batch.several:
+        if self._step is not None and not batch.several:
             stepped = self._step(token_ids, positions, batch, table)
             if stepped is not None:
-                return stepped
+                return stepped if columns is None else stepped[columns]
         hidden = F.embedding(token_ids, self._embeddings.weight)
         if self._kernels is None:
             norm, gate_with, turns = normed, _gated, table.index_select(0, positions)[:, :, None].unbind(1)

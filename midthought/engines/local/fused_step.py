@@ -41,7 +41,7 @@ class _Plan(NamedTuple):
 
 
 class FusedStep:
-    """Computes passes of one new token per row.
+    """Computes passes in which every token's attention is computed by itself: one new token per row, or few of any rows.
 
     Args:
         norm, head: the last norm, and the output layer.
@@ -73,7 +73,7 @@ class FusedStep:
         next_norms = [*(layer.input_norm for layer in self._layers[1:]), self._norm]
         for index, (layer, next_norm) in enumerate(zip(self._layers, next_norms, strict=True)):
             parts = products.parts(plan.queries_keys_values, hidden, layer.queries_keys_values, layer.input_norm)
-            attend = self._attended if plan.attention else self._attend
+            attend = self._attended if plan.attention and not batch.shares_slots else self._attend
             attended = attend(index, layer, parts, turns, positions, batch).flatten(1)
             hidden = products.added(plan.output, attended, hidden, layer.output, layer.mlp_norm)
             inner = products.gated(plan.gate_up, hidden, layer.gate_up, layer.mlp_norm)

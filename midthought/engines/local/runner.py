@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from midthought.engines.local.cuda_graphs import Record, StepRecorder
+from midthought.engines.local.cuda_graphs import NewTokens, Record, StepRecorder
 from midthought.engines.local.decoder import Decoder
 from midthought.engines.local.device_memory import to_device
 from midthought.engines.local.kv_cache import SlotCache
@@ -114,6 +114,8 @@ class CachedRunner:
         self.cache = SlotCache()
         self._decoder = decoder
         self._recorder: StepRecorder | None = None
+        self._tensors: list[torch.Tensor] = []
+        """All tensors of the model; listing them anew takes milliseconds."""
         self._max_num_slots = sys.maxsize
         self.model = model
         self.model.config._attn_implementation = ATTENTION_NAME
@@ -124,13 +126,23 @@ class CachedRunner:
         singles = [row for row in rows if len(row.token_ids) - row.num_cached == 1]
         token_ids = [own_ids[-1] for own_ids, _, _ in singles]
         positions = [num_cached for _, num_cached, _ in singles]
-        several, columns = _lay_behind(rows, token_ids, positions) if len(singles) < len(rows) else ([], [])
+        slots = [slot for _, _, slot in singles]
+        several, columns = _lay_behind(rows, token_ids, positions, slots) if len(singles) < len(rows) else ([], [])
+        self._reserve(max(slots) + 1, max(room_for, max(positions) + 1))
+        new, recorder = None, self._recorder
+        if several and recorder is not None:
+            new = NewTokens(token_ids, np.array(positions), np.array(slots), np.array(columns))
+            recorder.begin()
+            if (replayed := recorder.replay(new)) is not None:
+                return replayed
         device = self.model.device
         flat_positions = _tensor(positions, device)
         batch = self._batch(singles, flat_positions[: len(singles)], several, groups)
-        self._reserve(max(row.slot for row in rows) + 1, max(room_for, batch.longest))
         last = _tensor(columns, device) if several else None
-        return self._compute(_tensor(token_ids, device), flat_positions, batch, last)
+        logits = self._compute(_tensor(token_ids, device), flat_positions, batch, last)
+        if new is not None and recorder is not None:
+            recorder.consider(new, logits)
+        return logits
 
     def record_steps(self, new_record: Callable[[], Record], *, tolerance: float) -> None:
         """Enables recording and replaying of the passes of `steps`. Call it before the first pass.
@@ -139,6 +151,7 @@ class CachedRunner:
         `tolerance`: maximum expected |Δ log-probability| between a recorded and an ordinary pass, in nats.
         """
         assert not self.cache.num_slots
+        self._tensors = [*self.model.parameters(), *self.model.buffers()]
         self._recorder = StepRecorder(
             self.cache,
             self._compute,
@@ -151,9 +164,8 @@ class CachedRunner:
 
     def _addresses(self) -> list[int]:
         """Returns the addresses of the weights and of their copies."""
-        tensors = [*self.model.parameters(), *self.model.buffers()]
         copies = [] if self._decoder is None else self._decoder.settled_addresses()
-        return [*(tensor.data_ptr() for tensor in tensors), *copies]
+        return [*(tensor.data_ptr() for tensor in self._tensors), *copies]
 
     @torch.inference_mode()
     def steps(self, rows: Sequence[Row], *, groups: Sequence[Group] = ()) -> Steps:
@@ -167,13 +179,14 @@ class CachedRunner:
         @torch.inference_mode()
         def step(token_ids: TokenIds) -> torch.Tensor:
             self._reserve(int(slots.max()) + 1, int(positions.max()) + 1)
-            logits = recorder.replay(token_ids, positions, slots)
+            new = NewTokens(token_ids, positions, slots)
+            logits = recorder.replay(new)
             if logits is None:
                 now = [row._replace(num_cached=int(position)) for row, position in zip(rows, positions, strict=True)]
                 its_positions = _tensor(positions, self.model.device)
                 batch = self._batch(now, its_positions, [], ())
                 logits = self._compute(_tensor(token_ids, self.model.device), its_positions, batch, None)
-                recorder.consider(token_ids, positions, slots, logits)
+                recorder.consider(new, logits)
             positions[:] += 1
             return logits
 
@@ -336,7 +349,9 @@ def _tensor(numbers: TokenIds | np.ndarray, device: torch.device) -> torch.Tenso
     return to_device(np.array(numbers, dtype=np.int64), device)
 
 
-def _lay_behind(rows: Sequence[Row], token_ids: list[int], positions: list[int]) -> tuple[list[RowGroup], list[int]]:
+def _lay_behind(
+    rows: Sequence[Row], token_ids: list[int], positions: list[int], slots: list[int]
+) -> tuple[list[RowGroup], list[int]]:
     """Appends the new tokens of rows with several new tokens after the singles' tokens. Returns the row groups, and the
     index of each row's last token."""
     several: list[RowGroup] = []
@@ -350,6 +365,7 @@ def _lay_behind(rows: Sequence[Row], token_ids: list[int], positions: list[int])
         start = len(token_ids)
         token_ids += own_ids[num_cached:]
         positions += range(num_cached, len(own_ids))
+        slots += [slot] * (len(own_ids) - num_cached)
         columns.append(len(token_ids) - 1)
         row = RowGroup(start, len(token_ids), slot, num_cached)
         if several and (joined := several[-1].joined(row)):

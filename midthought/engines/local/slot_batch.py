@@ -85,6 +85,8 @@ class SlotBatch:
     """Singles with a common prefix; only if the batch is `ordered`."""
     num_advances: int = 0
     """Number of earlier passes of the same rows."""
+    shares_slots: bool = False
+    """True if several singles are new tokens of the same row: they attend to keys that this pass writes."""
     _masks: dict[tuple[int | None, int, int], torch.Tensor] = field(default_factory=dict)
     _growing_mask: torch.Tensor | None = None
     """`[rows, 1, 1, length or more]`: mask of singles without a sliding window."""
