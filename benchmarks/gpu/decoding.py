@@ -107,6 +107,7 @@ def _measure_with_results(
     async def all_of_them(seed: int) -> int:
         return sum(await asyncio.gather(*(one(episode, seed) for episode in range(num_rows))))
 
-    asyncio.run(all_of_them(1))
-    seconds, num_sampled = machine.wall_seconds(lambda: asyncio.run(all_of_them(2)))
+    for seed in (0, 1, 2):  # records passes of different numbers of tokens
+        asyncio.run(all_of_them(seed))
+    seconds, num_sampled = machine.wall_seconds(lambda: asyncio.run(all_of_them(3)))
     report.figure(where, f"decoding with {NUM_TURNS - 1} results", num_sampled / seconds, "tokens/s")

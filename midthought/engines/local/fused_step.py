@@ -65,7 +65,7 @@ class FusedStep:
 
         `turns`: `[length, 2, head_dim]`, as in `triton_decoder`.
         """
-        plan = self._plan_for(len(token_ids), turns.shape[2])
+        plan = self._plan_for(len(token_ids), turns.shape[2], is_measured=not batch.shares_slots)
         if plan is None:
             return None
         products = self._products
@@ -100,12 +100,17 @@ class FusedStep:
         )
         return attended
 
-    def _plan_for(self, num_rows: int, head_dim: int) -> _Plan | None:
-        """Returns the plan for about as many rows; it is measured at their first pass that is not being recorded."""
+    def _plan_for(self, num_rows: int, head_dim: int, *, is_measured: bool) -> _Plan | None:
+        """Returns the plan for about as many rows.
+
+        It is measured, which takes seconds, at their first pass that is not being recorded; if `is_measured` is false, never.
+        """
         if num_rows > MAX_ROWS or not self._is_plain():
             return None
         num_tile_rows = max(MIN_TILE_ROWS, 1 << (num_rows - 1).bit_length())
         if num_tile_rows not in self._plans:
+            if not is_measured:
+                return None
             if self._embeddings.weight.is_cuda and torch.cuda.is_current_stream_capturing():
                 return None
             self._plans[num_tile_rows] = self._measured(num_tile_rows, head_dim)
