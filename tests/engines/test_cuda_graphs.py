@@ -167,6 +167,16 @@ def test_passes_of_several_tokens_beyond_a_limit_are_computed(
     assert not tape.num_recordings
 
 
+@pytest.mark.usefixtures("reads_own_keys")
+def test_keys_of_rows_with_one_token_do_not_count_for_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "MAX_KEYS_READ", 20)
+    tape = Tape()
+    sequences = Sequences(runners(make("qwen3"), tape), {0: 3, 1: 40}, room_for=60)
+    for _ in range(MIN_PASSES_OF_SEVERAL):
+        assert sequences.read({0: 2, 1: 1}) < sequences.rounding
+    assert tape.num_recordings == 1
+
+
 def test_passes_of_several_tokens_are_computed_if_attention_reads_all_keys() -> None:
     tape = Tape()
     sequences = Sequences(runners(make("qwen3"), tape), {0: 5, 1: 17}, room_for=60)

@@ -31,8 +31,9 @@ NUMBERS_OF_TOKENS = (32, 64, 128, 256, 512)
 """For which passes of rows with several new tokens are recorded. Longer passes keep a GPU busy."""
 MAX_LAST_TOKENS = 128
 """Tokens of such a pass after which logits are computed."""
-MAX_KEYS_READ = 2**17
-"""By all tokens of such a pass. Each of them reads all keys before it; ordinary passes read the keys of a row once."""
+MAX_KEYS_READ = 2**18
+"""By the tokens of rows with several in such a pass. Each of them reads all keys before it; ordinary passes read the keys of a
+row once."""
 
 Pass = Callable[[], Tensor]
 Record = Callable[[Pass], Pass]
@@ -254,5 +255,6 @@ class StepRecorder:
         num_tokens = next((number for number in NUMBERS_OF_TOKENS if number >= len(new.slots)), None)
         if num_tokens is None or self._reads_all_keys or len(last) > MAX_LAST_TOKENS:
             return None
-        is_short = new.positions.sum() + len(new.positions) <= MAX_KEYS_READ
-        return _Size(num_tokens, self._cache.length, has_several=True) if is_short else None
+        of_several = np.bincount(new.slots)[new.slots] > 1
+        reads_few = (new.positions[of_several] + 1).sum() <= MAX_KEYS_READ
+        return _Size(num_tokens, self._cache.length, has_several=True) if reads_few else None
