@@ -240,3 +240,36 @@ def test_fused_products_that_are_slower_or_wrong_are_not_used(
     decoder = Decoder.of(model)
     CachedRunner(share_tensors(model), decoder=decoder).forward([Row([3], 0, 0)])
     assert decoder.fuses_products == (not is_wrong and not seconds_per_call)
+
+
+@pytest.mark.parametrize("decodes_first", [False, True], ids=["separate kernels", "fused products"])
+@pytest.mark.parametrize("name", ["norms of the heads", "no norms of the heads"])
+def test_a_recorded_pass_of_several_tokens_per_row_is_that_of_the_models_layers(
+    name, decodes_first, monkeypatch: pytest.MonkeyPatch
+):
+    fuse_products(monkeypatch, kernels_of(CPU, "triton_products").Tiles(32, 16, 16))
+    monkeypatch.setattr(Decoder, "reads_own_keys", True)
+    model = make_model(FUSED[name][0])
+    decoder = Decoder.of(model)
+    plain, fused = CachedRunner(share_tensors(model)), CachedRunner(share_tensors(model), decoder=decoder)
+    num_replays = 0
+
+    def record(compute: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        def replay() -> torch.Tensor:
+            nonlocal num_replays
+            num_replays += 1
+            return compute()
+
+        return replay
+
+    fused.record_steps(lambda: record, tolerance=1e-3)
+    draw = torch.Generator().manual_seed(1)
+    sequences = [torch.randint(61, (30,), generator=draw).tolist() for _ in range(3)]
+    lengths = [0, 0, 0]
+    numbers = [(4, 2, 9), (1, 5, 3), (3, 1, 1), (6, 4, 2)]
+    for new in [(1, 1, 1), *numbers] if decodes_first else numbers:
+        rows = [Row(sequences[slot][: lengths[slot] + new[slot]], lengths[slot], slot) for slot in (2, 0, 1)]
+        lengths = [length + number for length, number in zip(lengths, new, strict=True)]
+        torch.testing.assert_close(fused.forward(rows), plain.forward(rows), atol=5e-5, rtol=5e-5)
+    assert num_replays == 3, "one to compare, and two passes"
+    assert decoder.fuses_products == decodes_first
