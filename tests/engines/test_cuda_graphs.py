@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralC
 from midthought.engines.engine import Sampling
 from midthought.engines.local import cuda_graphs as recorded
 from midthought.engines.local import kv_cache_manager
-from midthought.engines.local.cuda_graphs import MIN_PASSES, MIN_PASSES_OF_SEVERAL, Pass, cuda_graphs
+from midthought.engines.local.cuda_graphs import MIN_PASSES, MIN_PASSES_OF_SEVERAL, MIN_REPLAYS, Pass, cuda_graphs
 from midthought.engines.local.decoder import Decoder
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.runner import CachedRunner, Row
@@ -221,6 +221,23 @@ def test_a_cache_that_grows_is_recorded_anew() -> None:
     assert sequences.go_on([0, 1], 60) < sequences.rounding, "beyond the 64 tokens that there was room for"
     assert tape.num_recordings > num_before
     assert sequences.both[1].cache.length > 64
+
+
+def test_a_size_that_was_rarely_replayed_has_to_occur_again_before_it_is_recorded() -> None:
+    tape = Tape()
+    both = runners(make("qwen3"), tape)
+
+    def num_recordings_after(num_steps: int) -> int:
+        sequences = Sequences(both, {0: 5, 1: 7}, room_for=90)
+        assert sequences.go_on([0, 1], num_steps) < sequences.rounding
+        for runner in both:
+            runner.clear()
+        return tape.num_recordings
+
+    assert num_recordings_after(MIN_PASSES + 2) == 1
+    assert num_recordings_after(MIN_PASSES - 1) == 1
+    assert num_recordings_after(MIN_REPLAYS + 2) == 2, "after one more pass"
+    assert num_recordings_after(2) == 3, "it was replayed often"
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gpt2, its own forward pass"])

@@ -25,6 +25,9 @@ MIN_PASSES = 8
 """A size is recorded after this many passes of it."""
 MIN_PASSES_OF_SEVERAL = 2
 """The same for rows with several new tokens: an ordinary pass of them takes many times as long."""
+MIN_REPLAYS = 8
+"""A size that was replayed less often before all recordings were discarded has to occur as often again before it is recorded:
+recording takes as long as several ordinary passes, and a learner that needs the cache's memory discards all in each iteration."""
 KEYS_PER_STEP = 256
 """The number of attended keys is rounded up to a multiple of this."""
 NUMBERS_OF_TOKENS = (32, 64, 128, 256, 512)
@@ -100,6 +103,7 @@ class _Recording:
 
     def __init__(self, cache: SlotCache, size: _Size, device: torch.device, compute: Callable[..., Tensor]) -> None:
         num_tokens = size.num_tokens
+        self.num_replays = 0
         self._spare = cache.num_slots
         self._inputs = torch.zeros(3, num_tokens, dtype=torch.int64, device=device)
         self._inputs[2] = self._spare
@@ -131,6 +135,7 @@ class _Recording:
         self._replay = record(self._replay)
 
     def __call__(self, new: NewTokens) -> Tensor:
+        self.num_replays += 1
         device, num_tokens = self._inputs.device, len(new.slots)
         in_order = self._last is not None or (new.slots == np.arange(num_tokens)).all()
         places = slice(num_tokens) if in_order else new.slots
@@ -231,6 +236,9 @@ class StepRecorder:
 
     def clear(self) -> None:
         """Discards all recordings and releases their memory."""
+        for size, recording in self._recordings.items():
+            if recording.num_replays < MIN_REPLAYS:
+                del self._num_passes[size]
         self._recordings.clear()
         self._record = None
 
