@@ -60,6 +60,7 @@ _FOOTERS = {
     "message of a chat server": regex.compile(
         rf"(?:\[?{CLOCK}\]?\s{{1,3}})?(?:-!-|\*\*\*)\s.{{1,180}}|-{{3}} Log (?:opened|closed) .{{1,60}}"
     ),
+    "tag of a corpus": regex.compile(r"</?[a-zA-Z][\w.-]{0,30}(?:\s?=|\s[\w-]{1,30}\s?=)[^<>]{0,150}>"),
     "line of a coder": regex.compile(r"%[a-z]{3}:\s.{0,190}"),
     "start of a recording": regex.compile(
         r"(?i).{1,60}(?:(?:started|stopped) transcription|(?:joined|left) the meeting)"

@@ -23,8 +23,9 @@ from midthought.memory.formats.header_fields import (
 )
 from midthought.memory.formats.layouts import choose_layout
 from midthought.memory.formats.line_candidates import Layout, Row, is_annotation, key_of
-from midthought.memory.formats.line_heads import heads_of, time_head
+from midthought.memory.formats.line_heads import time_head
 from midthought.memory.formats.participants import merge_described, reject_strangers
+from midthought.memory.formats.prose_edges import first_field, num_title_rows, publishers_end
 from midthought.memory.formats.reading import Reading, Skipped, name_of
 from midthought.memory.formats.row_order import in_usual_order, unrolled
 from midthought.memory.formats.scripts import ends_sentence, word_count
@@ -55,11 +56,8 @@ _MAX_LABEL_LETTERS = 60
 _MAX_BLANK_SHARE = 0.1
 _MAX_END_SHARE = 0.25
 _MAX_TITLE_WORDS = 15
-_MAX_TITLE_ROWS = 5
 _MIN_CAPITALS_SHARE = 0.6
 _MIN_SENTENCE_WORDS = 5
-_MAX_FIELD_WORDS = 6
-_MAX_KEY_WORDS = 2
 _MAX_ROWS_BELOW_TITLE = 3
 """Rows between a title such as `Transcript` and the first turn, such as `Download`, and the title."""
 _MIN_SPEECH_WORDS = 12
@@ -349,13 +347,16 @@ def _prose(
         more = header_of([rows[0].text.lstrip("# ")], keep)
         header = Header(header.title or more.title, header.fields + more.fields)
         rows = rows[1:]
-    if header.title is None and (num := _num_title_rows(rows)):
+    if header.title is None and (num := num_title_rows(rows)):
         header = Header(keep(rows[0].text), (*header.fields, *(("", keep(row.text)) for row in rows[:num])))
         rows = rows[num:]
-    if header.title is None and len(rows) > 1 and (field := _first_field(rows[0].text)):
+    if header.title is None and len(rows) > 1 and (field := first_field(rows[0].text)):
         header = Header(None, (*header.fields, (keep(field[0]), keep(field[1]))))
         rows = rows[1:]
     skipped += [Skipped(keep(row.text.lstrip("# ")), "heading") for row in rows if row.mark == "#"]
+    end = publishers_end(rows)
+    skipped += [Skipped(keep(row.text), "after the transcript") for row in rows[end:] if row.mark != "#"]
+    rows = rows[:end]
     rows = [row for row in rows if row.mark != "#" and not is_rule(row.text)]
     if sum(word_count(row.text) for row in rows) < (_MIN_SPEECH_WORDS if is_titled else MIN_PROSE_WORDS):
         return Reading(None, [])
@@ -365,19 +366,3 @@ def _prose(
     return _judged(
         Reading(header.title, segments, header.fields, tuple(skipped), layout.confidence, tuple(layout.doubts))
     )
-
-
-def _first_field(text: str) -> tuple[str, str] | None:
-    """Returns the first line as a field if its value is a few words that are no sentence, as in `Interviewed: a baker of 23`."""
-    field = field_of(text)
-    is_short = field is not None and 0 < len(field[1].split()) <= _MAX_FIELD_WORDS and not ends_sentence(field[1])
-    return field if is_short and field and len(field[0].split()) <= _MAX_KEY_WORDS else None
-
-
-def _num_title_rows(rows: Sequence[Row]) -> int:
-    """Returns the number of short lines that are no sentences and stand before the first blank line."""
-    num = next((place for place, row in enumerate(rows) if place and row.after_blank), 0)
-    if num > _MAX_TITLE_ROWS or (num == 1 and (heads_of(rows[0].text) or rows[1].text[0].islower())):
-        return 0
-    are_short = all(len(row.text.split()) <= _MAX_TITLE_WORDS + 5 * bool(place) for place, row in enumerate(rows[:num]))
-    return num if are_short and not any(ends_sentence(row.text.rstrip(")]*_")) for row in rows[:num]) else 0

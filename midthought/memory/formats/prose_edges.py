@@ -1,0 +1,54 @@
+"""What stands above and below prose and is no speech: titles, links, a first field, lines of a publisher."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from midthought.memory.formats.header_fields import field_of
+from midthought.memory.formats.line_candidates import Row
+from midthought.memory.formats.line_heads import heads_of
+from midthought.memory.formats.scripts import ends_sentence, word_count
+
+_ADDRESS = re.compile(r"<?(?:https?://|www\.)\S+")
+_COPYRIGHT = re.compile(r"(?i)©|copyright \W{0,4}\d{4}\b|all rights reserved\W{0,3}$")
+_MAX_ROWS = 12
+_MAX_WORDS = 30
+_MAX_SHARE = 0.1
+"""Of the words, in the last rows that a publisher adds."""
+_MAX_TITLE_WORDS = 15
+_MAX_TITLE_ROWS = 5
+_MAX_FIELD_WORDS = 6
+_MAX_KEY_WORDS = 2
+
+
+def first_field(text: str) -> tuple[str, str] | None:
+    """Returns the first line as a field if its value is a few words that are no sentence, as in `Interviewed: a baker of 23`."""
+    field = field_of(text)
+    is_short = field is not None and 0 < len(field[1].split()) <= _MAX_FIELD_WORDS and not ends_sentence(field[1])
+    return field if is_short and field and len(field[0].split()) <= _MAX_KEY_WORDS else None
+
+
+def publishers_end(rows: Sequence[Row]) -> int:
+    """Returns where prose ends: at one of the last rows that has a sign such as `©` and is short, as the others after it are."""
+    sizes = [word_count(row.text) for row in rows]
+    for place in range(max(1, len(rows) - _MAX_ROWS), len(rows)):
+        are_short = all(size <= _MAX_WORDS for size in sizes[place:])
+        if _COPYRIGHT.match(rows[place].text) and are_short and sum(sizes[place:]) < _MAX_SHARE * sum(sizes):
+            return place
+    return len(rows)
+
+
+def num_title_rows(rows: Sequence[Row]) -> int:
+    """Returns the number of short lines that are no sentences and stand before the first blank line."""
+    num = next((place for place, row in enumerate(rows) if place and row.after_blank), 0)
+    address = next((place for place, row in enumerate(rows[:_MAX_TITLE_ROWS]) if _ADDRESS.fullmatch(row.text)), -1)
+    above = [row.text for row in rows[:address]] if address >= 0 else [""]
+    if len(rows) > address + 1 and not any(
+        ends_sentence(text) or len(text.split()) > _MAX_TITLE_WORDS for text in above
+    ):
+        return address + 1
+    if num > _MAX_TITLE_ROWS or (num == 1 and (heads_of(rows[0].text) or rows[1].text[0].islower())):
+        return 0
+    are_short = all(len(row.text.split()) <= _MAX_TITLE_WORDS + 5 * bool(place) for place, row in enumerate(rows[:num]))
+    return num if are_short and not any(ends_sentence(row.text.rstrip(")]*_")) for row in rows[:num]) else 0
