@@ -27,6 +27,7 @@ _UNDERLINES = re.compile(r"(?<!\w)(_{1,3})(?=[^\s_])((?:[^_]|(?<=\w)_(?=\w)){1,5
 _STRUCK = re.compile(r"~~(?=\S)([^~]{1,500}?)(?<=\S)~~")
 _MARKUP_SIGN = re.compile(r"[`\\<\[*_~&]")
 _LONG_REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{8,};?")
+_LEFT_REFERENCE = re.compile(r"&(?:#\d{2,7}|#[xX][0-9a-fA-F]{2,6}|amp|quot|apos|nbsp|lt|gt);")
 
 _PRIVATE = 0xE000  # escaped punctuation is moved to the private use area while markup is removed
 _TO_PRIVATE = {code: chr(_PRIVATE + code) for code in range(0x21, 0x7F) if not chr(code).isalnum()}
@@ -65,8 +66,11 @@ def plain_words(markdown: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """Replaces HTML character references such as `&amp;`; invalid code points become `\\ufffd`."""
-    return html.unescape(_LONG_REFERENCE.sub("\ufffd", text)) if "&" in text else text
+    """Replaces HTML character references such as `&amp;`, also escaped twice; invalid code points become `\\ufffd`."""
+    if "&" not in text:
+        return text
+    text = html.unescape(_LONG_REFERENCE.sub("\ufffd", text))
+    return _LEFT_REFERENCE.sub(lambda match: html.unescape(match[0]), text) if "&" in text else text
 
 
 def without_comments(text: str) -> str:

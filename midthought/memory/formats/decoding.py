@@ -1,4 +1,5 @@
-"""Decodes the bytes of a file: UTF-8, UTF-16 and UTF-32 by byte order mark, Windows-1252, 1250 or 1254 if nothing contradicts it.
+"""Decodes the bytes of a file: UTF-8, UTF-16 and UTF-32 by byte order mark, as XML and HTML declare, Windows-1252, 1250 or 1254
+if nothing contradicts it.
 
 Korean, Japanese, Chinese, Cyrillic, Arabic, Hebrew, Greek and Thai text in an older encoding is read if its usual letters show
 one only. Text in another encoding is refused with a reason.
@@ -24,6 +25,11 @@ _BINARY = {
     b"\xd0\xcf\x11\xe0": "an old Office file",
 }
 _UTF8_SIGN = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
+_DECLARED = re.compile(
+    rb"""<(?:\?xml|meta)\b[^<>]{0,200}?(?:encoding|charset)\s{0,9}=\s{0,9}["']?([\w-]{2,20})""", re.IGNORECASE
+)
+_AS_ON_THE_WEB = {"iso-8859-1": "cp1252", "latin1": "cp1252", "latin-1": "cp1252", "us-ascii": "cp1252"}
+_HEAD_BYTES = 2000
 _WESTERN = frozenset("ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜßàáâãäåæçèéêëìíîïñòóôõöøùúûüÿŒœ‘’‚“”„«»‹›–—…•·€£¥§©®™°´¿¡¼½¾ºª\xa0")
 _ALPHABETS = tuple(map(frozenset, (
     "àâæçéèêëîïôœùûüÿ", "àáâãçéêíóôõúü", "àáçèéíïñòóúü", "àèéìíîòóùú", "äéößü", "åäæéôöø", "äõöšüž", "áæðéíóöúýþ", "áèéëïóöü",
@@ -92,7 +98,22 @@ def decode(content: bytes) -> Decoded:
     try:
         return Decoded(content.decode("utf-8"), "utf-8")
     except UnicodeDecodeError as error:
-        return _without_mark(content, error.start)
+        return _declared(content) or _without_mark(content, error.start)
+
+
+def _declared(content: bytes) -> Decoded | None:
+    """Decodes XML or HTML as it says, unless most of its letters are UTF-8, or the encoding has other signs for ASCII."""
+    if not (found := _DECLARED.search(content[:_HEAD_BYTES])):
+        return None
+    declared = found[1].decode("ascii").lower()
+    encoding = _AS_ON_THE_WEB.get(declared, declared)
+    try:
+        text = content.decode(encoding)
+    except (LookupError, UnicodeError):
+        return None
+    num_foreign = sum(len(part) for part in re.findall(rb"[\x80-\xff]+", content))
+    is_utf8 = 2 * sum(map(len, _UTF8_SIGN.findall(content))) > num_foreign
+    return None if is_utf8 or found[0].decode("ascii") not in text[:_HEAD_BYTES] else Decoded(text, encoding)
 
 
 def _unmarked_utf16(content: bytes) -> str:

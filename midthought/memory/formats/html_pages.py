@@ -12,7 +12,8 @@ from midthought.memory.formats.header_fields import header_of
 from midthought.memory.formats.line_candidates import Row
 from midthought.memory.formats.line_reading import read_rows, rows_of
 from midthought.memory.formats.markdown import SPEAKER
-from midthought.memory.formats.reading import Reading, Skipped, name_of
+from midthought.memory.formats.page_notices import without_notices
+from midthought.memory.formats.reading import Reading, name_of
 from midthought.memory.formats.registry import transcript_format
 from midthought.memory.markup import mark_times, unescape, without_comments
 from midthought.memory.turns import CLOCK, Segment, clock_time, without_unusable_characters
@@ -22,18 +23,18 @@ _START = re.compile(rf"\s*<(?:\?xml|!doctype html|{_PAGE}|akomantoso)\b", re.IGN
 _XML = re.compile(rf"\s*(?:<[?!][^<>]*>\s*)*<(?!(?:{_PAGE})\b|[?!])[A-Za-z]", re.IGNORECASE)
 """The start of markup that is no page."""
 _SUFFIXES = (".html", ".htm", ".xml")
-_TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]{0,20})\b[^<>]*>|<![^<>]*>")
+_TAG = re.compile(r"<(/?)([a-zA-Z][\w:.-]{0,100})(?![\w:.-])[^<>]*>|<[!?][^<>]*>")
 _UNSPOKEN = re.compile(r"<(script|style|svg|template|noscript)\b", re.IGNORECASE)
 _BLOCK = re.compile(
     "address|article|aside|blockquote|br|dd|div|dl|dt|figure|footer|h[1-6]|header|hr|li|main|nav|ol|p|pre|section|summary|table|td|th|title|tr|ul"
 )
 _LABEL = re.compile(
-    r"""<(span|div|p|h[2-6]|strong|b|a)\b[^<>]{0,300}class=["'](?:[^"'<>]{0,200}speaker[^"'<>]{0,200}|(?:[^"'<>]{0,99}[\s_-])?(?:author|who|sender|username)(?:\s[^"'<>]{0,99})?)["'][^<>]{0,300}>([^<>]{1,60})</\1>""",
+    r"""<(?:(span|div|p|h[2-6]|strong|b|a)\b[^<>]{0,300}class=["'](?:[^"'<>]{0,200}speaker[^"'<>]{0,200}|(?:[^"'<>]{0,99}[\s_-])?(?:author|who|sender|username)(?:\s[^"'<>]{0,99})?)["'][^<>]{0,300}|speaker)>([^<>]{1,60})</(?:\1|speaker)>""",
     re.IGNORECASE,
 )
-"""An element whose class says that it names the speaker."""
+"""An element whose class or name says that it names the speaker."""
 _WHO = re.compile(
-    r"""<(?:u|sp|turn|segment|utterance)\b[^<>]{0,300}\b(?:who|speaker)=["']#?([^"'<>]{1,60})["'][^<>]{0,300}>""",
+    r"""<(?:u|sp|turn|segment|utterance|annotationblock)\b[^<>]{0,300}\b(?:who|speaker)=["']#?([^"'<>]{1,60})["'][^<>]{0,300}>""",
     re.IGNORECASE,
 )
 """An utterance in XML, whose attribute names the speaker."""
@@ -43,19 +44,15 @@ _FROM = re.compile(r"<from>([^<>]{1,150})</from>")
 _SIMPLE = re.compile(r"<([a-zA-Z][a-zA-Z0-9]{0,9})(\b[^<>]{0,300})>([^<>]{1,60})</\1>(?:\s{0,3}[:：])?")
 _CLASS = re.compile(r"""class=["']([^"'<>]{1,200})["']""")
 _MIN_LABELS = 6
+_MIN_MARKED = 3
+_MIN_LINES = 6
+_LINES_PER_BLOCK = 20
 _LABEL_ALONE = re.compile(r"<\w[^<>]{0,300}>\s{0,9}([^<>:：]{1,60})(?:[:：]\s{0,9}</|</\w{1,10}>\s{0,9}[:：])")
 """An element that has only a label, such as `<b>Ann Lee:</b>`."""
 _MARKED = 0.93
 """Confidence of a page whose elements name the speakers."""
-_ASIDE = re.compile(r"(?i)<(nav|footer|aside)\b[^<>]{0,500}>(.{0,20000}?)</\1>", re.DOTALL)
-"""Elements of a page that are not its content."""
-_HIDDEN = re.compile(
-    r"""<(span|div|p|i|b|em|small|button|img|figure)\b[^<>]{0,300}(?:\shidden(?=[\s>=])|aria-hidden=["']true["']|display:\s?none|class=["'](?:[^"'<>]{0,99}[\s_-])?avatar(?:[\s_-][^"'<>]{0,99})?["'])[^<>]{0,300}>([^<>]{0,60}(?<![:：]))</\1>|"""
-    r"<(a|button)\b[^<>]{0,500}>[^<>\w]{1,9}</\3>",
-    re.IGNORECASE,
-)
-"""Short text that a page does not show as text, initials on a picture, and links that are signs, such as `▶`."""
-_CLOCK = re.compile(rf"[(\[]?{CLOCK}[)\]]?")
+_CLOCK = re.compile(rf"[(\[]?(?:\d{{1,4}}[/.-]\d{{1,2}}[/.-]\d{{1,4}},?\s)?({CLOCK})[)\]]?")
+"""A time alone, which may have a date."""
 _MOST = 0.9
 _HEADING = re.compile("h[1-6]|title|summary")
 _TITLES = ("h1", "title")
@@ -104,13 +101,7 @@ def _read_page(text: str) -> Reading:
     if 2 * len(written.split()) > sum(len(said.split()) for _, _, said in pieces):
         reading = read_rows(rows_of(written), mark_times)
         return reading._replace(title=title or reading.title)
-    aside = [
-        Skipped(said, "not the content of the page") for match in _ASIDE.finditer(text) if (said := _words(match[2]))
-    ]
-    aside += [
-        Skipped(said, "hidden on the page") for match in _HIDDEN.finditer(text) if (said := _words(match[2] or ""))
-    ]
-    text = _HIDDEN.sub(" ", _ASIDE.sub(" ", text))
+    text, aside = without_notices(_spoken(without_comments(text)))
     labelled, num_labels = _LABEL.subn(lambda match: _labelled(match[2]), text)
     labelled, num_utterances = _WHO.subn(lambda match: f"<p>{match[1]}:</p><p>", labelled)
     is_known = num_labels + num_utterances > 1 or any(tag == "cite" for _, tag, _ in pieces)
@@ -120,7 +111,7 @@ def _read_page(text: str) -> Reading:
             _SIMPLE.sub(lambda match: _labelled(match[3]) if _element_of(match) == key else match[0], labelled)
         )
         reading = reading if _speakers(reading) == _speakers(other) else other
-    marked = {name_of(unescape(match[2])) for match in _LABEL.finditer(text)} if num_labels >= _MIN_LABELS else set()
+    marked = {name_of(unescape(match[2])) for match in _LABEL.finditer(text)} if num_labels >= _MIN_MARKED else set()
     if not {name_of(name) for name in marked} <= _speakers(reading) and (turns := _marked_turns(text)):
         return turns._replace(title=title or turns.title, skipped=tuple(aside))
     if len(marked) > 1:
@@ -150,7 +141,8 @@ def _marked_turns(text: str) -> Reading | None:
     segments = []
     for name, lines, before in zip(names, parts, times, strict=False):
         time = lines.pop(0) if lines and _CLOCK.fullmatch(lines[0]) else before
-        segments.append(Segment(name or None, "\n".join(lines), clock_time(time.strip("()[] ")) if time else None))
+        clock = _CLOCK.fullmatch(time or "")
+        segments.append(Segment(name or None, "\n".join(lines), clock_time(clock[1]) if clock else None))
     header = header_of(top, str.strip)
     return Reading(header.title, segments, header.fields, confidence=_MARKED)
 
@@ -207,10 +199,6 @@ def _label_element(text: str) -> tuple[str, str] | None:
     return max(found, key=lambda key: len(found[key]), default=None)
 
 
-def _words(page: str) -> str:
-    return " ".join(" ".join(said for _, _, said in _pieces(page)).split())
-
-
 def _spoken(text: str) -> str:
     """Returns the page without scripts, styles and similar elements."""
     kept: list[str] = []
@@ -251,8 +239,12 @@ def _elements(pieces: list[tuple[bool, str, str]], wanted: tuple[str, ...]) -> l
 
 
 def _preformatted(pieces: list[tuple[bool, str, str]]) -> str:
-    """Returns what is written in `<pre>`, in its lines."""
+    """Returns what is written in `<pre>`, in its lines; all words of a page with lines and hardly any paragraphs."""
     depth, written = 0, []
+    num_blocks = sum(bool(_BLOCK.fullmatch(tag)) and tag != "title" for _, tag, _ in pieces)
+    is_html = any(tag == "html" for _, tag, _ in pieces)
+    if is_html and sum(said.count("\n") for _, _, said in pieces) > max(_MIN_LINES, _LINES_PER_BLOCK * num_blocks):
+        return "".join(said for _, _, said in pieces)
     for closes, tag, said in pieces:
         depth += (1 - 2 * closes) * (tag == "pre")
         written.append(said if depth > 0 else "")
