@@ -1,5 +1,6 @@
 """Lines at the edges of speech: links above it, a publisher's lines below it, tags of a corpus and arrows within it."""
 
+import pytest
 from read_texts import said
 
 TALK = (
@@ -53,3 +54,85 @@ def test_tags_of_a_corpus_between_turns_are_no_speech(read):
     assert transcript.speakers == ("E", "L") and len(transcript.turns) == 10
     assert not any("TXT" in words for _, words in said(transcript))
     assert {skip.text for skip in transcript.skipped} >= {"<TXT=mill2>"}
+
+
+def test_menus_at_the_edges_of_a_page_are_no_speech(read):
+    menu = "<ul><li>Fact Check</li><li>Human Rights</li></ul>"
+    page = f"<p>← Back to the list</p><p>The Ferry · Ann Lee · 2026-04-03</p><p>{TALK * 5}</p><p>{MORE}</p>"
+    transcript = read(
+        f"<!doctype html><title>The Ferry</title><body>{menu}<h2>Interview</h2>{page}{menu}</body>", "a.html"
+    )
+    assert said(transcript) == [("Unknown Speaker", f"{TALK * 5}{MORE}")]
+    assert {skip.text for skip in transcript.skipped} >= {"Fact Check", "Human Rights", "← Back to the list"}
+
+
+def test_fences_of_code_around_a_transcript_are_no_speech(read):
+    things = ["ferry", "mill", "bridge", "fog", "boat"]
+    turns = "".join(f"SPEAKER_0{n % 2}: And the {thing} was late, as usual.\n\n" for n, thing in enumerate(things))
+    transcript = read(f"```text\n{turns}```\n")
+    assert len(transcript.turns) == 5 and "`" not in "".join(words for _, words in said(transcript))
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [("Interviewer (me)", "Interviewer"), ("Ann Lee, Head of Ferries", "Ann Lee"), ("Ruth", "Ruth (laughing)")],
+)
+def test_a_label_with_a_description_is_the_one_without_it(read, first, later):
+    things = ["ferry", "mill", "bridge", "fog", "boat"]
+    text = "".join(
+        f"{first if n == 0 else later}: And what about the {thing}?\n\nBob: The {thing} was late, as usual.\n\n"
+        for n, thing in enumerate(things)
+    )
+    name = min(first, later, key=len)
+    transcript = read(text)
+    assert transcript.speakers == (name, "Bob") and len(transcript.turns) == 10
+    assert ("speaker", max(first, later, key=len)) in transcript.header and not transcript.is_doubtful
+
+
+def test_labels_with_two_names_in_brackets_stay_two(read):
+    names = ["Interviewer (Ann)", "Bob", "Interviewer (Zoë)", "Bob", "Interviewer", "Bob"] * 2
+    text = "".join(f"{name}: I saw boat number {n} on the river.\n\n" for n, name in enumerate(names))
+    assert {"Interviewer (Ann)", "Interviewer (Zoë)"} <= set(read(text).speakers)
+
+
+def test_numbers_of_questions_are_no_speakers(read):
+    things = ["ferry", "mill", "bridge", "fog", "boat"]
+    text = "".join(f"Q{n}: And the {a}, was it late?\nA: The {a} was late.\n" for n, a in enumerate(things, 1))
+    transcript = read(text)
+    assert transcript.speakers == ("Q", "A") and len(transcript.turns) == 10 and not transcript.is_doubtful
+
+
+def test_notes_that_report_what_people_said_are_doubted(read):
+    lines = [
+        "She said that the ferry was late on most of the days in the winter.",
+        "He mentioned the price of the tickets.",
+    ]
+    lines += [
+        "She described the path to the mill and the gate of the garden.",
+        "He asked for a list of the boats in the harbor.",
+    ]
+    names = ["Ann Lee", "Bob Ray", "Zoë Fox", "Tim Oak"]
+    text = "".join(f"{name}: {line}\n\n" for _ in range(4) for name, line in zip(names, lines, strict=True))
+    transcript = read(f"Ferry users\n\n{text}".replace("\n\nAnn Lee: She said", "\n\nAnn Lee: In short, she said", 1))
+    assert transcript.is_doubtful and "notes" in " ".join(transcript.doubts)
+
+
+def test_dates_with_times_within_a_turn_are_doubted(read):
+    item = "<div class='author'>{}</div>" + "<span>30/01/2025, 14:2{}:17</span><div>The boat is late.</div>" * 4
+    page = "".join(item.format(name, *range(4)) for name in ["ann", "bob"])
+    transcript = read(f"<!doctype html><html><body><h1>Ferry</h1>{page}</body></html>", "a.html")
+    assert transcript.is_doubtful
+
+
+def test_fields_that_name_who_asks_and_who_answers_are_no_turns(read):
+    things = ["ferry", "mill", "bridge", "fog", "boat"]
+    text = "".join(f"**Ana:** ¿Y el {thing}?\n\n**Rui:** Sí, yo lo vi ayer.\n\n" for thing in things)
+    transcript = read(f"# El río\n\nFecha: 2025\n\nEntrevistadora: Ana Paz\n\nEntrevistado: Rui Mar\n\n{text}", "a.md")
+    assert transcript.speakers == ("Ana", "Rui") and ("Entrevistadora", "Ana Paz") in transcript.header
+
+
+def test_someone_who_asks_first_and_then_has_numbers_is_a_speaker(read):
+    things = ["渡船", "磨坊", "桥", "雾", "船"]
+    talk = "".join(f"Q{n}：{thing}怎么样？\nA：{thing}晚了，我等了很久。\n" for n, thing in enumerate(things, 1))
+    transcript = read(f"采访者：您好，您有任何疑问吗？\n受访者：没有问题，可以开始。\n{talk}")
+    assert transcript.speakers == ("采访者", "受访者", "Q", "A") and not transcript.is_doubtful

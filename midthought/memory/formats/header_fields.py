@@ -160,7 +160,9 @@ def is_end_mark(line: str) -> bool:
 
 
 def is_rule(line: str) -> bool:
-    """Whether the line consists of `---`, `***` or similar signs, or of many full stops."""
+    """Whether the line consists of `---`, `***` or similar signs, or of many full stops, or is a fence such as "```text"."""
+    if line.startswith("```"):
+        return line[3:].strip("` ").isalnum() or not line.strip("` ")
     signs = "".join(line.split())
     return len(signs) > 2 and not signs.strip(_RULE_SIGNS if len(signs) < _MIN_DOTS else f"{_RULE_SIGNS}.…")
 

@@ -47,6 +47,7 @@ from midthought.memory.formats.line_heads import TIMED_STYLES, Head, heads_of, i
 from midthought.memory.formats.line_times import add_times, scale_numbers
 from midthought.memory.formats.line_tokens import has_words
 from midthought.memory.formats.notations import INDUCED, Notation, notation_of, once_labelled
+from midthought.memory.formats.participants import merge_described
 from midthought.memory.formats.reading import name_of
 from midthought.memory.formats.scripts import ends_sentence, is_role, looks_like_name, word_count
 
@@ -116,6 +117,7 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
         _add_known_labels(best, rows, candidates)
         add_signed_labels(best, rows)
         add_joint_labels(best, rows)
+        merge_described(best)
         best.used = {row + 1 for row, head in best.heads.items() if " / " in head.style}
         mark_repeated_rows(best, rows)
         mark_capitals(best, rows)

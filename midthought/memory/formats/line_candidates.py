@@ -70,6 +70,8 @@ class Layout:
     """Rows that are part of the head before them."""
     notes: dict[int, str] = field(default_factory=dict)
     """Rows between turns that are no speech, such as titles of chapters, with the reason."""
+    fields: tuple[tuple[str, str], ...] = ()
+    """Labels that were replaced by a shorter one of the same speaker."""
     leftovers: list[str] = field(default_factory=list)
     """Rows that are read as parts of turns, though the text's habit shows that they may be none."""
     confidence: float = 0.0

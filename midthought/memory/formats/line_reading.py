@@ -24,8 +24,8 @@ from midthought.memory.formats.header_fields import (
 from midthought.memory.formats.layouts import choose_layout
 from midthought.memory.formats.line_candidates import Layout, Row, is_annotation, key_of
 from midthought.memory.formats.line_heads import time_head
-from midthought.memory.formats.participants import merge_described, reject_strangers
-from midthought.memory.formats.prose_edges import first_field, num_title_rows, publishers_end
+from midthought.memory.formats.participants import reject_strangers
+from midthought.memory.formats.prose_edges import edges, first_field, num_title_rows
 from midthought.memory.formats.reading import Reading, Skipped, name_of
 from midthought.memory.formats.row_order import in_usual_order, unrolled
 from midthought.memory.formats.scripts import ends_sentence, word_count
@@ -96,7 +96,6 @@ def read_rows(
     preface = body[:first]
     header = header_of([row.text for row in shown[:num_fields]], keep)
     reject_strangers(layout, header.fields)
-    offices = merge_described(layout)
     segments: list[Segment] = []
     is_titled = any(starts_transcript(row.text) for row in preface[-_MAX_ROWS_BELOW_TITLE:])
     if not is_titled and _is_speech(preface, body, has_fields=num_fields > 0):
@@ -136,7 +135,12 @@ def read_rows(
     segments += _segments(rows[num_fields:], body, layout, keep, skipped)
     return _judged(
         Reading(
-            header.title, segments, header.fields + offices, tuple(skipped), layout.confidence, tuple(layout.doubts)
+            header.title,
+            segments,
+            header.fields + layout.fields,
+            tuple(skipped),
+            layout.confidence,
+            tuple(layout.doubts),
         )
     )
 
@@ -354,9 +358,8 @@ def _prose(
         header = Header(None, (*header.fields, (keep(field[0]), keep(field[1]))))
         rows = rows[1:]
     skipped += [Skipped(keep(row.text.lstrip("# ")), "heading") for row in rows if row.mark == "#"]
-    end = publishers_end(rows)
-    skipped += [Skipped(keep(row.text), "after the transcript") for row in rows[end:] if row.mark != "#"]
-    rows = rows[:end]
+    rows, around = edges(rows, " ".join(value for _, value in header.fields))
+    skipped += [Skipped(keep(row.text), "around the transcript") for row in around if row.mark != "#"]
     rows = [row for row in rows if row.mark != "#" and not is_rule(row.text)]
     if sum(word_count(row.text) for row in rows) < (_MIN_SPEECH_WORDS if is_titled else MIN_PROSE_WORDS):
         return Reading(None, [])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
 import regex
 
 from midthought.memory.formats.line_candidates import Layout, key_of
-from midthought.memory.formats.line_heads import described_name
+from midthought.memory.formats.line_heads import described_name, is_label
 from midthought.memory.formats.scripts import is_role
 
 _KEYS = frozenset({
@@ -18,18 +19,39 @@ _KEYS = frozenset({
 """Header fields that list who speaks."""
 _WORD = regex.compile(r"[\p{L}\p{M}]{2,}")
 _MAX_SHARE = 0.2
+_NUMBERED = re.compile(r"([QA])\d{1,3}")
+_BRACKETED = re.compile(r"([^()]{2,60}?) \([^()]{1,40}\)")
 
 
-def merge_described(layout: Layout) -> tuple[tuple[str, str], ...]:
-    """Replaces labels such as `Ann Lee (Harbour) (Ind)` by the name in them if it is a label, too; returns them as fields."""
-    labels = {key_of(head.name) for head in layout.heads.values() if head.name}
+def merge_described(layout: Layout) -> None:
+    """Replaces labels such as `Ann Lee (Harbour) (Ind)`, `Ann (laughing)`, `Ann Lee, Head of Ferries` and `Q3` by the name in
+    them if it is a label, or recurs, too; they become fields."""
+    labels = {key_of(head.name): head.name for head in layout.heads.values() if head.name}
+    names = {key: _shorter_name(name) for key, name in labels.items()}
+    counts = Counter(name for key, name in names.items() if name and not labels[key].endswith(")"))
+    in_brackets = Counter(name for key, name in names.items() if name and labels[key].endswith(")"))
+    numbered = {name for name in ("Q", "A") if counts["Q"] > 1 and (counts["A"] or "a" in labels)}
     fields: dict[str, str] = {}
     for place, head in layout.heads.items():
-        name = described_name(head.name) if head.name else None
-        if name and key_of(name) in labels:
-            fields[head.name or ""] = name
+        name = names.get(key_of(head.name)) if head.name else None
+        if (
+            name is None
+            or head.name is None
+            or (name not in numbered if _NUMBERED.fullmatch(head.name) else key_of(name) not in labels)
+        ):
+            continue
+        is_one = not head.name.endswith(")") or described_name(head.name) or in_brackets[name] == 1
+        if is_one or head.name[len(name) :].lstrip(" (")[:1].islower():
+            fields[head.name] = name
             layout.heads[place] = head._replace(name=name)
-    return tuple(("speaker", full) for full in fields)
+    layout.fields = tuple(("speaker", full) for full in fields)
+
+
+def _shorter_name(label: str) -> str | None:
+    match = _NUMBERED.fullmatch(label) or _BRACKETED.fullmatch(label)
+    before, _, title = label.partition(", ")
+    is_title = is_role(title) or any(word.islower() for word in title.split())  # `Head of Ferries`, not a second name
+    return described_name(label) or (match[1] if match else before if is_title and is_label(before) else None)
 
 
 def reject_strangers(layout: Layout, fields: Sequence[tuple[str, str]]) -> None:

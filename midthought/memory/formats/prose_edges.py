@@ -12,6 +12,8 @@ from midthought.memory.formats.scripts import ends_sentence, word_count
 
 _ADDRESS = re.compile(r"<?(?:https?://|www\.)\S+")
 _COPYRIGHT = re.compile(r"(?i)©|copyright \W{0,4}\d{4}\b|all rights reserved\W{0,3}$")
+_NAVIGATION = re.compile(r"[←→↑↩«‹]\s?\S|[^·|]{1,60}\s[·|]\s[^·|]{1,60}\s[·|]\s[^·|]{1,60}$")
+"""A link to another page, or a line of short items."""
 _MAX_ROWS = 12
 _MAX_WORDS = 30
 _MAX_SHARE = 0.1
@@ -37,6 +39,23 @@ def publishers_end(rows: Sequence[Row]) -> int:
         if _COPYRIGHT.match(rows[place].text) and are_short and sum(sizes[place:]) < _MAX_SHARE * sum(sizes):
             return place
     return len(rows)
+
+
+def edges(rows: Sequence[Row], above: str) -> tuple[Sequence[Row], list[Row]]:
+    """Returns the rows of prose without, and those with, lines of navigation at its start and a publisher's lines or a menu at
+    its end; `above` is the text of the header."""
+    start, end = 0, publishers_end(rows)
+    while start < end - 1 and _is_short(rows[start].text) and _NAVIGATION.match(rows[start].text):
+        start += 1
+    menu = end
+    while menu > start + 1 and _is_short(rows[menu - 1].text) and rows[menu - 1].text in above:
+        menu -= 1
+    end = menu if end - menu > 1 else end
+    return rows[start:end], [*rows[:start], *rows[end:]]
+
+
+def _is_short(text: str) -> bool:
+    return len(text.split()) <= _MAX_TITLE_WORDS and not ends_sentence(text)
 
 
 def num_title_rows(rows: Sequence[Row]) -> int:

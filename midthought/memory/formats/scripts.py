@@ -39,6 +39,8 @@ _VOICES = (
 """Words before a number in labels of voices, in many languages."""
 _LABEL = regex.compile(
     rf"(?i)(?:{_VOICES}|sprecherin|guest|host|"
+    r"采访[者人]|採訪者|受[访訪]者|被采访[者人]|被访者|[访訪]谈者|主持人|嘉[宾賓]|聞き手|話し手|면담자|구술자|진행자|"
+    r"интервьюер|респондент|entrevistadora?|entrevistad[oa]|intervistatore|intervistat[oa]|enquêteur|enquêtée?|befragte[rs]?|"
     r"assistant|caller|interviewer|interviewee|moderator|user|unknown|unidentified|audience|male|female|man|woman)"
     r"(?:[ _#\-]?(?:speaker|voice|member))?[ _#\-]?(?:\d{1,3}(?:-\p{L}{1,20})?|[a-z])?"
 )

@@ -39,6 +39,13 @@ _UNREAD = re.compile(
 """Tags, addresses, and settings of cues."""
 _MIN_WORDS_PER_SECOND = 0.15
 """People say two to three words per second; films with long silence have 0.3."""
+_REPORTED = 1.2
+"""Notes with names have at most this many times the least share of spoken words."""
+_MIN_NOTES_WORDS = 120
+_MAX_ASKED_SHARE = 0.05
+_DATED = re.compile(r"\b\d{1,4}[./-]\d{1,2}[./-]\d{2,4},?\s(?:at\s)?\d{1,2}:\d{2}\b")
+_MIN_DATES = 3
+_MIN_DATES_SHARE = 0.02
 _DIGITS = re.compile(r"\d+")
 _VOICE = re.compile(r"(?i)\[?(?:speaker|spk)[_-]?\d{1,3}\]?[:：]?")
 _CODE = re.compile(
@@ -152,8 +159,17 @@ def with_speech_doubts(reading: Reading, num_letters: int = 0) -> Reading:
     if (len(recurring) > 1 and sum(recurring.values()) >= num_usual) or num_known > max(1, 0.01 * len(texts)):
         names = ", ".join(repr(key) for key, _ in inner.most_common(3))
         reading = reading.doubted(f"labels within the text recur, as names of speakers do: {names}", 0.4)
-    if not any(segment.speaker for segment in reading.segments):
-        is_timed = any(segment.time or TIME_MARK in segment.text for segment in reading.segments)
+    is_timed = any(segment.time or TIME_MARK in segment.text for segment in reading.segments)
+    is_named = any(segment.speaker for segment in reading.segments)
+    num_asked = sum("?" in text for text in texts)
+    is_asked = len(words) < _MIN_NOTES_WORDS or num_asked > _MAX_ASKED_SHARE * len(texts)
+    if is_named and not is_timed and not is_asked and lacks_spoken_words(" ".join(texts), _REPORTED):
+        what = f"in {len(words)} words nobody says I, you or we: it may be notes about what people said"
+        reading = reading.doubted(what, 0.3)
+    dates = [date for text in texts for date in _DATED.findall(text)]
+    if len(dates) >= _MIN_DATES and len(dates) > _MIN_DATES_SHARE * len(words):
+        reading = reading.doubted(f"{len(dates)} dates with times are within speech, such as {dates[0]!r}", 0.4)
+    if not is_named:
         if not is_timed and lacks_spoken_words(" ".join(texts)):
             what = f"in {len(words)} words nobody says I, you or we: it may be an article, not a transcript"
             reading = reading.doubted(what, 0.3)

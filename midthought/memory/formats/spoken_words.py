@@ -60,9 +60,9 @@ _OTHERS = (
 """Frequent words of languages of which nothing is known: verbs need no pronouns, or too few texts were looked at."""
 
 
-def lacks_spoken_words(text: str) -> bool:
-    """Whether a text in one of the languages has fewer of these words than nearly every talk; of one that is too short, or in
-    another language, nothing is known."""
+def lacks_spoken_words(text: str, factor: float = 1) -> bool:
+    """Whether a text in one of the languages has fewer of these words than nearly every talk (by this factor); of one that is too
+    short, or in another language, nothing is known."""
     words = [word.replace("’", "'") for word in _WORD.findall(text[:_MAX_LETTERS].casefold())]
     if len(words) < _MIN_WORDS:
         return False
@@ -73,4 +73,4 @@ def lacks_spoken_words(text: str) -> bool:
         _MIN_FUNCTION_SHARE * len(words), *(sum(counts[word] for word in each.split()) for each in _OTHERS)
     ):
         return False
-    return sum(word in language.spoken for word in words) < language.least * len(words)
+    return sum(word in language.spoken for word in words) < factor * language.least * len(words)

@@ -9,7 +9,8 @@ def _words(text: str) -> frozenset[str]:
 
 ROLES = _words(
     """
-anfitrión attendees client co-host co-hosts cohost convidado gast guest guests gäste host hosts interviewee
+anfitrión attendees befragte befragter client co-host co-hosts cohost convidado gast guest guests gäste host hosts interviewee
+entrevistada entrevistado entrevistador entrevistadora enquêteur enquêté intervistato intervistatore
 interviewees interviewer interviewers invitada invitado invité invités moderation moderator moderators
 narrator ospite panelist panelists participant participants presentador presenter presenters speaker speakers
 ведущий гости гость אורח אורחת מנחה מראיין الضيف المضيف مقدم ゲスト 主持 主持人 主播 司会 嘉宾 嘉賓 来宾 게스트 진행
