@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from midthought.memory.formats.captions import Cue, read_cues
 from midthought.memory.formats.reading import Reading, name_of
 from midthought.memory.formats.registry import transcript_format
-from midthought.memory.formats.tiers import Annotation, spoken_tiers, without_codes
+from midthought.memory.formats.tiers import Annotation, speakers_of_tiers, spoken_tiers, without_codes
 from midthought.memory.formats.timed_text import elements
 from midthought.memory.markup import unescape
 from midthought.memory.turns import clock_time
@@ -43,6 +43,7 @@ def read_timed_xml(text: str) -> Reading:
     found: list[Annotation] = []
     tiers: set[str] = set()
     owners: list[str] = []
+    unnamed: set[str] = set()
     speaker, seconds, tier, parts = "", 0.0, "", set[str]()
     for tag, attributes, after in elements(text):
         words = " ".join(unescape(after).split())  # the text of captions is escaped twice
@@ -51,8 +52,10 @@ def read_timed_xml(text: str) -> Reading:
         elif tag == "tier":
             tier = attributes.get("tier_id", "")
             speaker = attributes.get("participant") or tier
-            if attributes.get("parent_ref") in tiers:
+            if attributes.get("parent_ref") in tiers | parts:
                 parts.add(tier)
+            elif not attributes.get("participant"):
+                unnamed.add(tier)
         elif tag == "speaker":
             names[attributes.get("id", "")] = attributes.get("name", "")
         elif tag in ("turn", "sync"):
@@ -74,6 +77,8 @@ def read_timed_xml(text: str) -> Reading:
             found[-1] = found[-1]._replace(words=f"{found[-1].words} {words}".strip())
     if not owners:
         return _read(found)
+    names = speakers_of_tiers(sorted(unnamed & set(owners)))
+    found = [each._replace(speaker=names.get(tier, each.speaker)) for tier, each in zip(owners, found, strict=True)]
     found, skipped = without_codes(found, owners)
     reading = _read(found)
     return reading._replace(skipped=skipped + reading.skipped)

@@ -12,6 +12,7 @@ from midthought.memory.formats.scripts import is_role, word_count
 from midthought.memory.turns import UNKNOWN_SPEAKER, Segment
 
 _CODE = re.compile(r"(?=\S*[\d_/=%])[\x21-\x7e]{2,}")
+_ADDRESS = re.compile(r"(?:^|\W)(?:https?://|www\.)\S+")
 _MIN_TURNS = 4
 _MIN_WORDS = 5
 _MANY_LABELS = 25
@@ -28,7 +29,7 @@ def entry_doubts(segments: Sequence[Segment], entries: Sequence[Entry]) -> list[
         doubts.append(f"{len(labels)} speaker labels for {labels.total()} entries")
     elif labels.total() == len(labels) >= _MIN_TURNS and not all(map(is_role, labels)):
         doubts.append("every speaker label occurs once")
-    codes = [text for text in texts if _CODE.fullmatch(text.strip())]
+    codes = [text for text in texts if _CODE.fullmatch(text.strip()) or _is_link(text)]
     if len(codes) >= _MIN_TURNS and 2 * len(codes) > len(texts):
         doubts.append(f"{len(codes)} of {len(texts)} texts are no words, such as {codes[0][:30]!r}")
     num_words = sum(map(word_count, texts))
@@ -46,6 +47,12 @@ def entry_doubts(segments: Sequence[Segment], entries: Sequence[Entry]) -> list[
     if num_again >= _MIN_RESTARTS:
         doubts.append(f"its times start again {num_again} times, as in several transcripts")
     return doubts
+
+
+def _is_link(text: str) -> bool:
+    """Whether a text is an address, perhaps with its title."""
+    rest, num_addresses = _ADDRESS.subn(" ", text)
+    return num_addresses > 0 and word_count(rest) < _MIN_WORDS
 
 
 def text_doubts(text: str, *, is_named: bool) -> tuple[str, ...]:

@@ -54,7 +54,10 @@ _PAIRS = (
     ("question", "answer"), ("q", "a"), ("frage", "antwort"), ("pregunta", "respuesta"), ("domanda", "risposta"),
     ("pergunta", "resposta"), ("вопрос", "ответ"), ("问", "答"), ("質問", "回答"), ("질문", "답변"),
 )  # fmt: skip
-_ASKERS = (("asker", "askedby", "questioner", "interviewer"), ("responder", "answeredby", "answerer", "interviewee"))
+_ASKERS = (
+    ("asker", "askedby", "questioner", "interviewer"),
+    ("responder", "answeredby", "answerer", "interviewee", "respondent", "candidate", "guest", "witness"),
+)
 """Keys of those who ask and answer."""
 _FIRST_KEYS = ("alternatives", "nbest", "hypotheses")
 """Lists of alternative readings, the best one first."""
@@ -127,7 +130,7 @@ def paired(entry: Entry) -> list[Entry]:
         said = [entry.get(key) for key in keys]
         if all(isinstance(text, str) and text.strip() for text in said):
             written = [next((entry[key] for key in names if isinstance(entry.get(key), str)), "") for names in _ASKERS]
-            labels = written if all(map(str.strip, written)) else [key.capitalize() for key in keys]
+            labels = [name.strip() or key.capitalize() for name, key in zip(written, keys, strict=True)]
             turns: list[Entry] = [{"speaker": label, "text": text} for label, text in zip(labels, said, strict=True)]
             return [{key: entry[key] for key in _START_KEYS if key in entry} | turns[0], turns[1]]
     return [entry]

@@ -32,6 +32,8 @@ _MIN_SENTENCE_WORDS = 6
 """Words per cell of a column of sentences."""
 _EMPHASIS = re.compile(r"</?(?:b|i|u|em|strong|mark)>")
 _DELIMITERS = ",\t;|"
+_QUOTED_NAMES = re.compile(r'"[^"\n]{0,50}"(?: "[^"\n]{0,50}"){1,99}\s*')
+"""Names of columns between blanks, as the statistics program R writes them by default."""
 _MAX_CELL_LETTERS = 1 << 28
 """A whole episode may be in one cell."""
 _CELL_LIMIT = Lock()
@@ -40,7 +42,8 @@ _SUFFIXES = (".csv", ".tsv")
 
 def _names(line: str, sign: str) -> list[str]:
     """Returns the names of the columns; empty if the line has other words."""
-    names = [name.strip(' "') for name in line.rstrip("\n").split(sign)]
+    cells = line.strip()[1:-1].split('" "') if sign == " " else line.rstrip("\n").split(sign)
+    names = [name.strip(' "') for name in cells]
     are_names = all(not name or (len(name) <= _MAX_COLUMN_LETTERS and name[0].isalpha()) for name in names)
     given = [name for name in names if name]
     return names if len(names) > 1 and are_names and len(set(given)) == len(given) else []
@@ -65,7 +68,8 @@ def _is_table(text: str, suffix: str) -> bool:
     head = text[:500].split("\n", 1)[0]
     has_names = any(all(names) and _knows_text(names) for names in (_names(head, sign) for sign in _DELIMITERS))
     start = text[:_HEAD_LETTERS]
-    is_named = suffix in _SUFFIXES and any(_separates(start, sign) for sign in _DELIMITERS)
+    has_blanks = bool(_QUOTED_NAMES.fullmatch(head))
+    is_named = suffix in _SUFFIXES and (has_blanks or any(_separates(start, sign) for sign in _DELIMITERS))
     return suffix not in (".md", ".markdown") and (has_names or is_named or _has_columns(start, "\t"))
 
 
@@ -95,11 +99,14 @@ def read_table(text: str) -> Reading:
         _DELIMITERS,
         key=lambda each: (_knows_text(_names(head, each)), _separates(text[:_HEAD_LETTERS], each), head.count(each)),
     )
+    sign = " " if _QUOTED_NAMES.fullmatch(head) else sign
     rows = _rows(text, sign)
     if not rows:
         raise ValueError("it has no rows with values")
     rows = rows[1:] if len(rows) > 1 and _are_numbers_of_columns(rows[0]) else rows
     names = _names(head, sign)
+    if sign == " " and len(rows) > 1 and len(rows[1]) == len(names) + 1:
+        names = ["", *names]  # the names of the rows
     if _knows_text(names):
         return read_cells([row for row in rows if row != rows[0]], names)
     if len(paired(folded_keys(dict.fromkeys(names, "x")))) > 1:
@@ -183,9 +190,11 @@ def _long_cells() -> Iterator[None]:
 def _rows(text: str, sign: str) -> list[list[str]]:
     has_quotes = sign in ",;" or f'{sign}"' in text or text.startswith('"') or '\n"' in text
     lines = text.splitlines(keepends=True)
+    escape = "\\" if sign == " " else None
+    quoting = csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE
     try:
-        rows = list(csv.reader(lines, delimiter=sign, quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE))
-        if any("\n" in cell for row in rows for cell in row):
+        rows = list(csv.reader(lines, delimiter=sign, quoting=quoting, escapechar=escape))
+        if sign != " " and any("\n" in cell for row in rows for cell in row):
             plain = list(csv.reader(lines, delimiter=sign, quoting=csv.QUOTE_NONE))
             rows = plain if len({len(row) for row in plain}) == 1 else rows  # a quotation mark within a line's words
     except csv.Error as error:

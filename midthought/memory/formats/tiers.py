@@ -11,10 +11,12 @@ from midthought.memory.formats.reading import Skipped
 
 _LEVEL = re.compile(
     r"(?i)\W*(?:(?P<who>.*?\w)[\s_:/-]+)?(?:words?|phrases?|utterances?|sentences?|transcripts?|transcriptions?|text|ort|ort-mau|"
-    r"orthograph\w*|tokens?|segments?|intervals?|speech|ipus?)\W*"
+    r"orthograph\w*|default|tokens?|segments?|intervals?|speech|ipus?)\W*"
 )
 """The name of a tier that says what its annotations are, not who speaks: `words`, `Ann - words`."""
 _SOUNDS = re.compile(r"(?i)(?:.*[\s_:/-])?(?:phon\w*|sounds?|syll\w*|mau|kan|kan-mau|pitch|tones?|breaks?)\W*")
+_PAUSES = frozenset(["_", "#", "%", "sp", "sil", "<sil>", "<p:>", "<eps>", "<p>", "{sl}", "sil:"])
+"""Annotations that aligners write where nobody speaks."""
 _MIN_COMMON = 0.8
 _MAX_TIERS = 40
 """Of more tiers, no words are compared."""
@@ -35,6 +37,7 @@ class Annotation(NamedTuple):
 def spoken_tiers(found: Sequence[Annotation]) -> tuple[list[Annotation], tuple[Skipped, ...]]:
     """Returns the annotations of the tiers with speech, by speaker, and the other tiers."""
     tiers: dict[str, list[Annotation]] = {}
+    found = [each for each in found if each.words.casefold() not in _PAUSES]
     for each in found:
         tiers.setdefault(each.speaker, []).append(each)
     counts = {name: Counter(_words(own)) for name, own in tiers.items()}
@@ -46,15 +49,19 @@ def spoken_tiers(found: Sequence[Annotation]) -> tuple[list[Annotation], tuple[S
         for place, fine in enumerate(rest if len(rest) <= _MAX_TIERS else ())
         if any(_are_same(counts[fine], counts[coarse]) for coarse in rest[place + 1 :])
     }
-    kept = {name: _speaker(name) for name in tiers if name not in others}
-    if len(set(kept.values())) < len(kept):
-        kept = {name: name for name in kept}
+    kept = speakers_of_tiers([name for name in tiers if name not in others])
     skipped = tuple(
         Skipped(f"{len(tiers[name])} annotations of the tier {name!r}", "the words or sounds of another tier")
         for name in tiers
         if name in others
     )
     return [each._replace(speaker=kept[each.speaker]) for each in found if each.speaker in kept], skipped
+
+
+def speakers_of_tiers(names: Sequence[str]) -> dict[str, str]:
+    """Returns the speakers in the names of tiers, or these names if two tiers have one speaker."""
+    speakers = {name: _speaker(name) for name in names}
+    return speakers if len(set(speakers.values())) == len(speakers) else {name: name for name in names}
 
 
 def without_codes(found: Sequence[Annotation], tiers: Sequence[str]) -> tuple[list[Annotation], tuple[Skipped, ...]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from midthought.memory.formats.captions import Cue, read_cues
-from midthought.memory.formats.reading import Reading, name_of
+from midthought.memory.formats.reading import Reading, Skipped, name_of
 from midthought.memory.formats.registry import transcript_format
 from midthought.memory.formats.scripts import is_role
 from midthought.memory.markup import unescape
@@ -19,6 +19,8 @@ _TAG = re.compile(r"<(?P<close>/?)(?:[A-Za-z0-9]{1,20}:)?(?P<name>[A-Za-z][A-Za-
 _ATTRIBUTE = re.compile(r"""(?:[A-Za-z]{1,20}:)?(\w{1,24})\s{0,5}=\s{0,5}["']?([^"'<>]*)["']?""")
 _TICKS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h)?")
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SAMI_LANGUAGE = re.compile(r"\.(\w{1,40})\s{0,20}\{[^{}]{0,300}?\blang:\s{0,9}([\w-]{2,20})", re.IGNORECASE)
+"""The class of a language, in the styles."""
 _EVENT = re.compile(r"^\s*Dialogue:\s*(?P<fields>.*)$", re.MULTILINE)
 _EVENT_COLUMNS = re.compile(r"^\s*Format:\s*(?P<names>.*Start.*Text.*)$", re.MULTILINE | re.IGNORECASE)
 _OVERRIDE = re.compile(r"\{[^{}]{0,99}\\p[1-9][^{}]{0,99}\}.*?(?:\{[^{}]{0,99}\\p0[^{}]{0,99}\}|$)|\{[^{}]*\}")
@@ -54,15 +56,37 @@ def read_ttml(text: str) -> Reading:
     shown_by=lambda text, suffix: text[:200].lstrip().lower().startswith("<sami"),
 )
 def read_sami(text: str) -> Reading:
-    """Each `<SYNC>` starts a cue."""
-    cues: list[Cue] = []
+    """Each `<SYNC>` starts a cue. Of several languages, the one with the most words is read."""
+    languages = {match[1].lower(): match[2].lower() for match in _SAMI_LANGUAGE.finditer(text)}
+    cues: dict[str, list[Cue]] = {}
+    time, language = None, ""
     for tag, attributes, words in elements(text[max(0, text.lower().find("<body")) :]):
         if tag == "sync":
             start = attributes.get("start", "")
-            cues.append(Cue(clock_time(int(start) / 1000) if start.isdigit() else None, [""]))
-        if cues and not tag.startswith("/body"):
-            cues[-1].lines.append(words)
-    return read_cues([Cue(cue.time, [" ".join(" ".join(cue.lines).split())]) for cue in cues])
+            time, language = clock_time(int(start) / 1000) if start.isdigit() else None, ""
+        elif tag == "p":
+            language = languages.get(attributes.get("class", "").lower(), "")
+        elif tag.startswith("/body") or not cues:
+            continue
+        own = cues.setdefault(language, [])
+        if tag in ("sync", "p") or not own:
+            own.append(Cue(time, [words]))
+        elif tag == "br":
+            own[-1].lines.append(words)
+        else:
+            own[-1].lines[-1] += f" {words}"
+    found = {
+        language: [Cue(cue.time, [said for line in cue.lines if (said := " ".join(line.split()))]) for cue in own]
+        for language, own in cues.items()
+    }
+    read = max(found, key=lambda language: sum(len(line) for cue in found[language] for line in cue.lines), default="")
+    others = tuple(
+        Skipped(" ".join(line for cue in own for line in cue.lines), "another language")
+        for language, own in found.items()
+        if language != read and any(cue.lines for cue in own)
+    )
+    reading = read_cues(found.get(read, []))
+    return reading._replace(skipped=reading.skipped + others)
 
 
 @transcript_format(
