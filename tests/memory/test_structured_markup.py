@@ -6,10 +6,13 @@ from read_texts import said
 from midthought.memory.transcripts import read_transcript
 
 TURNS = [
-    ("Ann Lee", "So the bell rang at three, and nobody was there."), ("Bob Reece", "I think that is right, a clock was fast."),
-    ("Ann Lee", "We had no idea, and what did you do?"), ("Bob Reece", "It cost five dollars, and took two days."),
-    ("Ann Lee", "That is the tide clock in the hall."), ("Bob Reece", "Nobody went out for three weeks after that."),
-]  # fmt: skip
+    ("Ann Lee", "So the bell rang at three, and nobody was there."),
+    ("Bob Reece", "I think that is right, a clock was fast."),
+    ("Ann Lee", "We had no idea, and what did you do?"),
+    ("Bob Reece", "It cost five dollars, and took two days."),
+    ("Ann Lee", "That is the tide clock in the hall."),
+    ("Bob Reece", "Nobody went out for three weeks after that."),
+]
 FRENCH = "où ça été sûr, là-bas, à côté du café ? ça, c'est l'idée même du maître, dès l'été"
 
 

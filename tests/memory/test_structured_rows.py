@@ -6,10 +6,13 @@ import pytest
 from read_texts import said
 
 TURNS = [
-    ("Ann Lee", "So the bell rang at three, and nobody was there."), ("Bob Reece", "I think that is right, a clock was fast."),
-    ("Ann Lee", "We had no idea, and what did you do?"), ("Bob Reece", "It cost five dollars, and took two days."),
-    ("Ann Lee", 'They call it "the tide clock" in the hall.'), ("Bob Reece", "Nobody went out for three weeks after that."),
-]  # fmt: skip
+    ("Ann Lee", "So the bell rang at three, and nobody was there."),
+    ("Bob Reece", "I think that is right, a clock was fast."),
+    ("Ann Lee", "We had no idea, and what did you do?"),
+    ("Bob Reece", "It cost five dollars, and took two days."),
+    ("Ann Lee", 'They call it "the tide clock" in the hall.'),
+    ("Bob Reece", "Nobody went out for three weeks after that."),
+]
 
 
 @pytest.mark.parametrize("has_row_names", [False, True])
