@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from threading import Lock
+from typing import Literal
 
 from midthought.memory.formats.columns import are_labels, are_numbers, columns_of, names_speakers, names_text
 from midthought.memory.formats.json_documents import read_document
@@ -191,8 +192,8 @@ def _rows(text: str, sign: str) -> list[list[str]]:
     has_quotes = sign in ",;" or f'{sign}"' in text or text.startswith('"') or '\n"' in text
     lines = text.splitlines(keepends=True)
     escape = "\\" if sign == " " else None
-    quoting = csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE
     try:
+        quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE
         rows = list(csv.reader(lines, delimiter=sign, quoting=quoting, escapechar=escape))
         if sign != " " and any("\n" in cell for row in rows for cell in row):
             plain = list(csv.reader(lines, delimiter=sign, quoting=csv.QUOTE_NONE))
