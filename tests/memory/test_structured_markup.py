@@ -82,9 +82,10 @@ NOTICES = [
 @pytest.mark.parametrize("notice", NOTICES)
 def test_links_and_notices_around_the_words_are_no_speech(read, notice):
     plain = "".join(f"<p>{text}</p>" for _, text in TURNS) * 3
+    assert not read(page(f"{notice}{LINES}{notice}"), "a.html").is_doubtful
     for body, expected in ((LINES, TURNS), (plain, [("Unknown Speaker", " ".join([text for _, text in TURNS] * 3))])):
         transcript = read(page(f"{notice}{body}{notice}"), "a.html")
-        assert said(transcript) == expected and not transcript.is_doubtful
+        assert said(transcript) == expected
         assert transcript.skipped[0].reason == "not the content of the page"
 
 
@@ -117,3 +118,15 @@ def test_a_page_without_paragraphs_is_read_in_its_lines(read):
     expected = [("A.B" if n % 2 else "C.D", text) for n, (_, text) in enumerate(TURNS)]
     assert said(read(f"<html>\n<head></head>\n<body>\n{lines}\n</body></html>", "a.html")) == expected
     assert said(read(lines.replace("<i>", "").replace("</i>", ""))) == expected  # an initial ends no sentence
+
+
+def test_a_short_page_without_names_and_times_is_doubted(read):
+    text = "".join(f"<p>{text}</p>" for _, text in TURNS)
+    assert read(page(text), "a.html").is_doubtful and read(page(f"<p>Download: {text}</p>"), "a.html").is_doubtful
+    assert not read(page("".join(f"<p>0:0{n} {text}</p>" for n, (_, text) in enumerate(TURNS))), "a.html").is_doubtful
+
+
+@pytest.mark.parametrize("before", ["<!-- Tag of a counter -->\n", "{% load static %}\n", "---\nlayout: main\n---\n"])
+def test_a_page_may_start_below_a_comment_or_the_code_of_a_template(read, before):
+    transcript = read(before + page(f"<script>head: main();</script>{LINES}"), "a.html")
+    assert transcript.format == "HTML" and said(transcript)[-5:] == TURNS[1:]

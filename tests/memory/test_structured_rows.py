@@ -35,3 +35,13 @@ def test_the_one_who_answers_is_named(read):
     ]
     expected = [("Question" if n % 2 == 0 else name, text) for n, (name, text) in enumerate(TURNS)]
     assert said(read(json.dumps({"list": entries}), "a.json")) == expected
+
+
+def test_numbers_letters_and_single_words_are_no_speech(read):
+    for head, cells in {
+        "code,value": [f"{n}{n}1,{n}2389{n}000" for n in range(1, 30)],
+        "row,text": [f"{n},{' '.join(text)}" for n, (_, text) in enumerate(TURNS)],
+        "theme,word": [f"{name},{word}" for name, text in TURNS for word in text.replace(",", "").split()],
+    }.items():
+        rows = "\n".join(cells).replace('"', "")
+        assert read(f"{head}\n{rows}\n", "a.csv").is_doubtful, head

@@ -40,6 +40,13 @@ def test_parts_of_the_words_of_a_tier_are_no_speech(read):
     assert said(transcript) == [("Ann", " ".join(TEXTS))] and not transcript.is_doubtful
 
 
+def test_tiers_of_remarks_are_no_speech(read):
+    tiers = [tier('TIER_ID="Ann"', dict(enumerate(TEXTS))), tier('TIER_ID="comments"', {1: "Vera is dancing."})]
+    transcript = read(eaf(*tiers), "a.eaf")
+    assert said(transcript) == [("Ann", " ".join(TEXTS))]
+    assert [each.reason for each in transcript.skipped] == ["remarks"]
+
+
 def test_pauses_of_an_aligner_are_no_words(read):
     values = " ".join(TEXTS).replace(" ", " sp ").split()
     intervals = "".join(

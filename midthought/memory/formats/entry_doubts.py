@@ -36,6 +36,8 @@ def entry_doubts(segments: Sequence[Segment], entries: Sequence[Entry]) -> list[
     has_more = labels or any(segment.time for segment in segments)
     if num_words < _MIN_WORDS and not has_more:
         doubts.append(f"its text has {num_words} words")
+    elif not has_more and 2 * sum(word_count(text) == 1 for text in texts) > len(texts) >= _MIN_TURNS:
+        doubts.append("most of its texts are single words without a time")
     starts = [start_of(entry) for entry in entries]
     num_without_words = sum(
         start is not None and not spoken(entry) and bool(speaker_of(entry))

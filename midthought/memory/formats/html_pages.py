@@ -15,11 +15,15 @@ from midthought.memory.formats.markdown import SPEAKER
 from midthought.memory.formats.page_notices import without_notices
 from midthought.memory.formats.reading import Reading, name_of
 from midthought.memory.formats.registry import transcript_format
+from midthought.memory.formats.scripts import word_count
 from midthought.memory.markup import mark_times, unescape, without_comments
-from midthought.memory.turns import CLOCK, Segment, clock_time, without_unusable_characters
+from midthought.memory.turns import CLOCK, TIME_MARK, Segment, clock_time, without_unusable_characters
 
 _PAGE = "html|head|body|cite|time|p|div|section|article|main|table|ul|ol|dl|h[1-6]"
 _START = re.compile(rf"\s*<(?:\?xml|!doctype html|{_PAGE}|akomantoso)\b", re.IGNORECASE)
+_INNER_PAGE = re.compile(r"<(?:!doctype\s+html|html)\b", re.IGNORECASE)
+"""The start of a page below the code of a template."""
+_HEAD_LETTERS = 200
 _XML = re.compile(rf"\s*(?:<[?!][^<>]*>\s*)*<(?!(?:{_PAGE})\b|[?!])[A-Za-z]", re.IGNORECASE)
 """The start of markup that is no page."""
 _SUFFIXES = (".html", ".htm", ".xml")
@@ -45,6 +49,7 @@ _SIMPLE = re.compile(r"<([a-zA-Z][a-zA-Z0-9]{0,9})(\b[^<>]{0,300})>([^<>]{1,60})
 _CLASS = re.compile(r"""class=["']([^"'<>]{1,200})["']""")
 _MIN_LABELS = 6
 _MIN_MARKED = 3
+_FEW_WORDS = 450
 _MIN_LINES = 6
 _LINES_PER_BLOCK = 20
 _LABEL_ALONE = re.compile(r"<\w[^<>]{0,300}>\s{0,9}([^<>:：]{1,60})(?:[:：]\s{0,9}</|</\w{1,10}>\s{0,9}[:：])")
@@ -61,6 +66,9 @@ _MAX_TAGS = 500_000
 
 
 def _is_page(text: str, suffix: str) -> bool:
+    if suffix in _SUFFIXES[:2] and _INNER_PAGE.search(text[:2000]):
+        return True
+    text = without_comments(text) if text[:_HEAD_LETTERS].lstrip().startswith("<!--") else text
     if suffix == ".xml" and _XML.match(text):
         return True
     return bool(_START.match(text)) and (suffix in _SUFFIXES or not SPEAKER.search(text))
@@ -75,11 +83,21 @@ def _is_page(text: str, suffix: str) -> bool:
 def read_html(text: str) -> Reading:
     """`<cite>` names the speaker, `<time>` the time of the next `<p>`. Pages without `<cite>` are read line by line. XML whose
     tags mark no speech is doubtful."""
-    reading = _read_page(text)
+    reading = _with_page_doubts(_read_page(text))
     is_known = not _XML.match(without_comments(text)) or _FROM.search(text) or "<cite" in text
     if is_known or len(_LABEL.findall(text)) + len(_WHO.findall(text)) > 1:
         return reading
     return reading.doubted("it may be no transcript: it is XML, and no tag of it is known to mark speech", 0.4)
+
+
+def _with_page_doubts(reading: Reading) -> Reading:
+    """Returns the reading with a doubt if it has few words, no times, and not two names: most such pages are no transcripts."""
+    said = [segment for segment in reading.segments if segment.text.strip()]
+    num_words = sum(word_count(segment.text) for segment in said)
+    are_timed = any(segment.time or TIME_MARK in segment.text for segment in said)
+    if are_timed or len({segment.speaker for segment in said}) > 1 or num_words >= _FEW_WORDS:
+        return reading
+    return reading.doubted(f"a page with {num_words} words, without times and names of speakers", 0.3)
 
 
 def _read_page(text: str) -> Reading:

@@ -80,6 +80,7 @@ _LICENSE = re.compile(
 )
 _LICENSE_LETTERS = 5000
 _MAX_LICENSE_SIGNS = 1
+_MAX_SIGNS_SHARE = 0.6
 _MAX_WORD_LETTERS = 45
 _MIN_LONG_WORDS = 4
 _MAX_LONG_SHARE = 0.1
@@ -140,6 +141,9 @@ def with_speech_doubts(reading: Reading, num_letters: int = 0) -> Reading:
     are_many = len(codes) >= _MANY_CODES and len(codes) > _MANY_CODES_SHARE * len(words)
     if are_many or len(codes) > max(_MIN_CODES, _MAX_CODE_SHARE * len(words)):
         reading = reading.doubted(f"{len(codes)} words have codes of a markup: {codes[0][:30]!r}", 0.4)
+    signs = [word for word in words if word.isascii() and (word.isdecimal() or (len(word) == 1 and word.isalpha()))]
+    if len(signs) > max(_MIN_LINES, _MAX_SIGNS_SHARE * len(words)):
+        reading = reading.doubted(f"{len(signs)} of {len(words)} words are single letters or numbers", 0.4)
     long = [word for word in words if len(word) > _MAX_WORD_LETTERS and word.isascii() and "/" not in word]
     if len(long) >= _MIN_LONG_WORDS and sum(map(len, long)) > _MAX_LONG_SHARE * sum(map(len, words)):
         reading = reading.doubted(f"{len(long)} words are too long for words, such as {long[0][:30]!r}", 0.4)

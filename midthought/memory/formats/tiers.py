@@ -15,6 +15,10 @@ _LEVEL = re.compile(
 )
 """The name of a tier that says what its annotations are, not who speaks: `words`, `Ann - words`."""
 _SOUNDS = re.compile(r"(?i)(?:.*[\s_:/-])?(?:phon\w*|sounds?|syll\w*|mau|kan|kan-mau|pitch|tones?|breaks?)\W*")
+_REMARKS = re.compile(
+    r"(?i)(?:.*[\s_:/@-])?(?:comments?|notes?|remarks?|gloss(?:es|ing)?|translations?|metadata|com)\W*"
+)
+"""The name of a tier of what somebody wrote about the words."""
 _PAUSES = frozenset(["_", "#", "%", "sp", "sil", "<sil>", "<p:>", "<eps>", "<p>", "{sl}", "sil:"])
 """Annotations that aligners write where nobody speaks."""
 _MIN_COMMON = 0.8
@@ -41,7 +45,7 @@ def spoken_tiers(found: Sequence[Annotation]) -> tuple[list[Annotation], tuple[S
     for each in found:
         tiers.setdefault(each.speaker, []).append(each)
     counts = {name: Counter(_words(own)) for name, own in tiers.items()}
-    others = {name for name in tiers if len(name) <= _MAX_NAME_LETTERS and _SOUNDS.fullmatch(name)}
+    others = {name for name in tiers if is_remark(name) or (len(name) <= _MAX_NAME_LETTERS and _SOUNDS.fullmatch(name))}
     others = others if len(others) < len(tiers) else set()
     rest = sorted(tiers.keys() - others, key=lambda name: (-len(tiers[name]), name))  # the finest first
     others |= {
@@ -58,6 +62,11 @@ def spoken_tiers(found: Sequence[Annotation]) -> tuple[list[Annotation], tuple[S
     return [each._replace(speaker=kept[each.speaker]) for each in found if each.speaker in kept], skipped
 
 
+def is_remark(tier: str) -> bool:
+    """Whether the name of a tier says that it has remarks, glosses or translations."""
+    return len(tier) <= _MAX_NAME_LETTERS and bool(_REMARKS.fullmatch(tier))
+
+
 def speakers_of_tiers(names: Sequence[str]) -> dict[str, str]:
     """Returns the speakers in the names of tiers, or these names if two tiers have one speaker."""
     speakers = {name: _speaker(name) for name in names}
@@ -65,19 +74,22 @@ def speakers_of_tiers(names: Sequence[str]) -> dict[str, str]:
 
 
 def without_codes(found: Sequence[Annotation], tiers: Sequence[str]) -> tuple[list[Annotation], tuple[Skipped, ...]]:
-    """Returns the annotations that are no codes, and the other tiers. Several tiers with a few values that recur, such as
-    directions of gaze, have codes. `tiers`: the tier of each annotation."""
+    """Returns the annotations that are no codes or remarks, and the other tiers. Several tiers with a few values that recur,
+    such as directions of gaze, have codes. `tiers`: the tier of each annotation."""
     values: dict[str, list[str]] = {}
     for tier, each in zip(tiers, found, strict=True):
         values.setdefault(tier, []).append(each.words)
     codes = {tier for tier, own in values.items() if _recur(own)}
-    if len(codes) < _MIN_CODE_TIERS or len(codes) == len(values):
+    codes = codes if len(codes) >= _MIN_CODE_TIERS else set()
+    remarks = {tier for tier in values if is_remark(tier)}
+    if not codes | remarks or len(codes | remarks) == len(values):
         return list(found), ()
     known = {value for tier in codes for value in values[tier]} | {each.speaker for each in found}
-    codes |= {tier for tier, own in values.items() if known.issuperset(own)}
+    codes |= remarks | ({tier for tier, own in values.items() if known.issuperset(own)} if codes else set())
     kept = [each for tier, each in zip(tiers, found, strict=True) if tier not in codes]
     return kept, tuple(
-        Skipped(f"{len(values[tier])} annotations of the tier {tier!r}", "codes") for tier in sorted(codes)
+        Skipped(f"{len(values[tier])} annotations of the tier {tier!r}", "remarks" if tier in remarks else "codes")
+        for tier in sorted(codes)
     )
 
 
