@@ -155,6 +155,10 @@ def test_numbers_are_looked_for_in_clauses_outside_quotations(said, clauses):
             "how many masons",
         ),
         ("We melted it for seven, eight winters in Lisbon", None, None),  # which of the two?
+        ("We melted it for a record seven winters in Lisbon", None, None),  # "a record a certain number"
+        ("We melted it in all seven winters in Lisbon", None, None),
+        ("We melted it for million winters in Lisbon", None, None),
+        ("We melted it for 100 hundred winters in Lisbon", None, None),
         ("We paid two masons and their two sons in Lisbon", None, None),  # the other number gives the answer away
     ],
 )

@@ -35,13 +35,25 @@ def memory() -> list[Chunk]:
         "I have a very, kind of mostly bronze bell in the foundry of Lisbon.",
         "Oh my God, my brother gave the foundry of Lisbon hope and bronze.",
         "The bronze of Lisbon, of course, being the harbour and the winter of the foundry.",
+        "The old bell of Lisbon, which was run out of some foundry in the harbour.",
+        "The combination of bronze and coal of Lisbon, what it did two winters later.",
+        "The importance of how much bronze the foundry of Lisbon is putting into bells.",
+        "A hundred thousand bells of Lisbon in the five and a half years I have been there.",
+        "We melted the old bell of Lisbon.We were one of two foundries with bronze.",
+        "We had the old bell of Lisbon and we had to frantically.",
+        "The bells of Lisbon are either melted by hand or automated by.",
     ],
 )
 def test_what_is_not_one_whole_main_clause_is_no_statement(memory, said):
     vocabulary = Vocabulary(
         [*spoken_turns(memory), *spoken_turns([Chunk("e_0", "E", "e", "Bo", "So Lisbon, Matthias.", "", 0)])]
     )
-    assert statement_text("I have carried the bronze of Lisbon down to the harbour.", vocabulary)
+    for whole in (
+        "I have carried the bronze of Lisbon down to the harbour.",
+        "The bell that I carried down to the harbour of Lisbon was made of bronze.",
+        "The years I have been in Lisbon were good for the bells.",
+    ):
+        assert statement_text(whole, vocabulary)
     assert statement_text(said, vocabulary) is None
 
 

@@ -64,9 +64,9 @@ def number_value(words: Sequence[str]) -> str | None:
         plain = word.strip("$%").replace(",", "")
         if word in _VALUES or re.fullmatch(r"\d+(?:\.\d+)?", plain):
             group += _VALUES[word] if word in _VALUES else float(plain)
-        elif word == "hundred":
+        elif word == "hundred" and group < 100:
             group = (group or 1) * 100
-        elif word in _SCALES:
+        elif word in _SCALES and word != "hundred":
             total, group = total + (group or 1) * _SCALES[word], 0.0
         elif not (word in ("and", "a") and 0 <= place < len(words) - 1):
             return None
@@ -105,6 +105,9 @@ def counted(tokens: list[str], words: list[str], start: int, end: int) -> tuple[
     value = number_value([token.rstrip(",").lower() for token in tokens[start:end]])
     before = words[start - 1] if start else ""
     is_bound = before == "than" and start > 1 and words[start - 2] in ("more", "less", "fewer")
+    after_article = before in ("a", "an", "all") or (start > 1 and words[start - 2] in ("a", "an"))
+    if after_article or words[start] in _SCALES:
+        return None  # "a record 78 straight years", "a million"
     if value is None or value in ("0", "1") or (before in _NOT_COUNTED and not is_bound) or YEAR.match(said):
         return None
     if words[end : end + 1] in (["or"], ["to"]):
