@@ -130,3 +130,12 @@ def test_a_short_page_without_names_and_times_is_doubted(read):
 def test_a_page_may_start_below_a_comment_or_the_code_of_a_template(read, before):
     transcript = read(before + page(f"<script>head: main();</script>{LINES}"), "a.html")
     assert transcript.format == "HTML" and said(transcript)[-5:] == TURNS[1:]
+
+
+def test_first_turns_have_the_full_names_of_later_initials(read):
+    names = {"Ann Lee": "A.L", "Bob Reece": "B.R"}
+    later = "\n".join(f"{names[name]}.: {text}" for name, text in TURNS[2:] + TURNS)
+    text = "\n".join(f"{name}: {text}" for name, text in TURNS[:2]) + "\n" + later
+    assert said(read(text)) == TURNS[:2] + [(names[name], text) for name, text in TURNS[2:] + TURNS]
+    fields = f"Ann Lee: engineer\nBob Reece: sailor\n\n{later}"
+    assert dict(read(fields).header) == {"Ann Lee": "engineer", "Bob Reece": "sailor"}

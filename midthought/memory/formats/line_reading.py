@@ -24,7 +24,7 @@ from midthought.memory.formats.header_fields import (
 from midthought.memory.formats.layouts import choose_layout
 from midthought.memory.formats.line_candidates import Layout, Row, is_annotation, key_of
 from midthought.memory.formats.line_heads import time_head
-from midthought.memory.formats.participants import reject_strangers
+from midthought.memory.formats.participants import num_fields_before_names, reject_strangers
 from midthought.memory.formats.prose_edges import edges, first_field, num_title_rows
 from midthought.memory.formats.reading import Reading, Skipped, name_of
 from midthought.memory.formats.row_order import in_usual_order, unrolled
@@ -109,7 +109,11 @@ def read_rows(
     if preface:
         more = header_of(_with_blanks(preface), keep)
         header = Header(header.title or more.title, header.fields + more.fields)
-    is_below_time = layout.heads[first].style == "time / name"
+    labels = {key_of(head.name) for head in layout.heads.values() if head.name}
+    num_kept = num_fields_before_names(header.fields, labels)
+    first_turns = [Segment(name_of(key) or None, value) for key, value in header.fields[num_kept:]]
+    header = Header(header.title, header.fields[:num_kept])
+    is_below_time = first_turns or layout.heads[first].style == "time / name"
     before = [*shown[:num_fields], *preface][-1:] if not (body[first].after_blank or is_below_time) else []
     last = field_of(before[0].text) if before else None
     if (
@@ -122,7 +126,6 @@ def read_rows(
     said_before = [value for key, value in header.fields if not key and _is_sentence(value)]
     if sum(len(value.split()) >= _MIN_SPEECH_WORDS for value in said_before) > 1:
         layout.doubt(f"sentences before the first speaker were read as a header: {said_before[0][:40]!r}", 0.3)
-    labels = {key_of(head.name) for head in layout.heads.values() if head.name}
     for key, value in header.fields:
         if (
             not is_known_key(key)
@@ -132,7 +135,7 @@ def read_rows(
             layout.doubt(f"a line before the first turn has the name of a speaker: {key!r}", 0.3)
         if not num_notes and key and not is_known_key(key) and len(value.split()) > 2 and value[-1] in "!?？！":
             layout.doubt(f"a line before the first turn may be speech: {key!r}", 0.3)
-    segments += _segments(rows[num_fields:], body, layout, keep, skipped)
+    segments += [*first_turns, *_segments(rows[num_fields:], body, layout, keep, skipped)]
     return _judged(
         Reading(
             header.title,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import regex
 
 from midthought.memory.formats.line_candidates import Layout, key_of
 from midthought.memory.formats.line_heads import described_name, is_label
-from midthought.memory.formats.scripts import is_role
+from midthought.memory.formats.scripts import ends_sentence, is_role
 
 _KEYS = frozenset({
     "anwesend", "anwesende", "asistentes", "attendees", "participantes", "participants", "partecipanti", "present",
@@ -18,6 +18,8 @@ _KEYS = frozenset({
 })  # fmt: skip
 """Header fields that list who speaks."""
 _WORD = regex.compile(r"[\p{L}\p{M}]{2,}")
+_INITIALS = regex.compile(r"(?:\p{Ll}\.?[\s-]?){2,3}")
+_MIN_FIRST_WORDS = 15
 _MAX_SHARE = 0.2
 _NUMBERED = re.compile(r"([QA])\d{1,3}")
 _BRACKETED = re.compile(r"([^()]{2,60}?) \([^()]{1,40}\)")
@@ -52,6 +54,23 @@ def _shorter_name(label: str) -> str | None:
     before, _, title = label.partition(", ")
     is_title = is_role(title) or any(word.islower() for word in title.split())  # `Head of Ferries`, not a second name
     return described_name(label) or (match[1] if match else before if is_title and is_label(before) else None)
+
+
+def num_fields_before_names(fields: Sequence[tuple[str, str]], labels: Collection[str]) -> int:
+    """Returns the number of header fields above first turns whose speakers have a full name there, and its initials later, as in
+    `Ann Lee: Good morning.` and `A.L.: So it rang.`"""
+    initials = {"".join(filter(str.isalpha, label)) for label in labels if _INITIALS.fullmatch(label)}
+    start = next((n for n, (key, _) in enumerate(fields) if initials & _initials_of(key)), len(fields))
+    first = fields[start:]
+    are_turns = all(not key or initials & _initials_of(key) for key, _ in first)
+    num_words = sum(len(value.split()) for _, value in first)
+    return start if are_turns and num_words >= _MIN_FIRST_WORDS and ends_sentence(first[-1][1]) else len(fields)
+
+
+def _initials_of(name: str) -> set[str]:
+    """Returns the initials of a name of several words: all, the first two, and the first and last one."""
+    letters = "".join(word[0] for word in name.split() if word[0].isalpha()).casefold()
+    return {letters, letters[:2], letters[0] + letters[-1]} if len(letters) > 1 else set()
 
 
 def reject_strangers(layout: Layout, fields: Sequence[tuple[str, str]]) -> None:
