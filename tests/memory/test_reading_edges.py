@@ -136,3 +136,94 @@ def test_someone_who_asks_first_and_then_has_numbers_is_a_speaker(read):
     talk = "".join(f"Q{n}：{thing}怎么样？\nA：{thing}晚了，我等了很久。\n" for n, thing in enumerate(things, 1))
     transcript = read(f"采访者：您好，您有任何疑问吗？\n受访者：没有问题，可以开始。\n{talk}")
     assert transcript.speakers == ("采访者", "受访者", "Q", "A") and not transcript.is_doubtful
+
+
+def test_lines_with_a_dash_between_labelled_ones_are_turns_of_nobody(read):
+    lines = [
+        "- I saw the ferry.",
+        "- It was late again.",
+        "spk_2: And the mill?",
+        "- Nobody works there now.",
+        "- I do not know.",
+    ]
+    lines += [
+        "spk_3: I know.",
+        "- Who told you?",
+        "spk_2: My sister.",
+        "- She is right.",
+        "spk_3: Yes.",
+        "- So we wait.",
+        "spk_2: Yes.",
+    ]
+    turns = [
+        (line.partition(": ")[0], line.partition(": ")[2]) if line[0] == "s" else ("Unknown Speaker", line[2:])
+        for line in lines
+    ]
+    transcript = read("\n".join(lines) + "\n")
+    assert said(transcript) == turns and not transcript.is_doubtful
+
+
+def test_lists_within_turns_stay_in_them(read):
+    lines = [
+        "Ann: What do we need for the ferry?",
+        "Bob: I wrote it down:",
+        "- ropes and nails",
+        "- a new lamp",
+        "- two oars",
+    ]
+    for thing in ("mill", "bridge", "boat"):
+        lines += [f"Ann: And for the {thing}?", f"Bob: I have a {thing} list.", f"- {thing} nails", f"- a {thing} lamp"]
+    transcript = read("\n".join(lines) + "\n")
+    assert transcript.speakers == ("Ann", "Bob") and len(transcript.turns) == 8
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "Segment{{index={n}, name='{name}', text='{text}', start=0:0:{n}.5, end=0:0:{n}.9}}",
+        "Segment(start={n}.5, end={n}.9, text=' {text}', speaker='{name}')",
+        'Utterance(speaker="{name}", start={n}.5, end={n}.9, text="{text}")',
+    ],
+)
+def test_records_as_a_program_prints_them(read, form):
+    texts = ["Well, the ferry's late, isn't it?", "Yes, start=late, as I say.", "Then we wait.", "I wait at the mill."]
+    names = ["Ann Lee", "Bob Ray"]
+    turns = [(names[n % 2], text) for n, text in enumerate(texts)]
+    transcript = read("\n".join(form.format(n=n, name=name, text=text) for n, (name, text) in enumerate(turns, 1)))
+    assert said(transcript) == turns and not transcript.is_doubtful
+    assert [turn.time for turn in transcript.turns] == ["00:00:01", "00:00:02", "00:00:03", "00:00:04"]
+
+
+def test_arrows_and_labels_of_an_audience_are_turns(read):
+    lines = [">> All right, hi, everyone.", "AUDIENCE MEMBER: Morning.", ">> So we talk about ferries. [laughter]"]
+    lines += [
+        "So before we start, who of you has a boat?",
+        "AUDIENCE MEMBER: My uncle had one.",
+        ">> Okay, cool.",
+        ">> I had two.",
+    ]
+    lines += ["AUDIENCE MEMBER: Both?", ">> Both, yes.", ">> And who rows?", ">> Nobody rows in the fog.", ">> I do."]
+    transcript = read("Ferries\nDay & Time: Friday\n\n" + "\n".join(f"   {line}" for line in lines))
+    assert transcript.speakers == ("AUDIENCE MEMBER",) and len(transcript.turns) == 11
+    assert said(transcript)[2] == (
+        "Unknown Speaker",
+        "So we talk about ferries. [laughter] So before we start, who of you has a boat?",
+    )
+    assert not transcript.is_doubtful
+
+
+def test_a_first_field_that_starts_with_a_label_is_doubted(read):
+    things = ["ferry", "mill", "bridge", "fog", "boat"]
+    talk = "".join(f"Herald: I saw the {thing}.\n\nSpeaker 2: So did I.\n\n" for thing in things)
+    transcript = read(
+        f"*music*\n\nHerald stk: At the end of the day\nwe show you the river and\nits boats. Enjoy it.\n\n{talk}"
+    )
+    assert transcript.is_doubtful and "has the name of a speaker: 'Herald stk'" in transcript.doubts[0]
+
+
+def test_the_sections_of_a_page_before_its_interview_are_no_speech(read):
+    things = ["río", "mar", "pan", "sol", "pez", "tren"]
+    rows = "".join(f"**Ana Paz:** ¿Y qué pasó con el {a}?\n\n**Rui Mar:** Yo vi el {a} ayer.\n\n" for a in things)
+    method = " ".join(f"Se pregunta por el {a} y se anota lo que se dice de él en la casa de al lado." for a in things)
+    transcript = read(f"# Método\n\n{method}\n\n## **Entrevista 1**\n\n{rows}", "a.md")
+    assert transcript.speakers == ("Ana Paz", "Rui Mar") and len(transcript.turns) == 12

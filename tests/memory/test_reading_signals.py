@@ -78,7 +78,7 @@ def test_a_table_without_text_is_refused(read):
 @pytest.mark.parametrize(
     ("line", "doubt"),
     [
-        ("Segment{{index={n}, name='{name}', text='{text}', start={n}}}\n", "codes of a markup"),
+        ("Segment{{index={n}; name='{name}'; text='{text}'; start={n}}}\n", "codes of a markup"),
         ("[ 00:00:0{n}.032 -->  00:00:0{n}.824] {n} SPEAKER_0{n}\n", "words on average"),
         ("{first} speaking\n{text}\n{text}\n", "short lines recur"),
     ],

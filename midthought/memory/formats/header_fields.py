@@ -73,8 +73,9 @@ _ANYWHERE = frozenset({*_FOOTERS} - {"line of a service", _END, "line of an expo
 _TRANSCRIPT = regex.compile(
     r"(?i)[\W_]*(?:(?:(?:click|tap|press)(?: here)? to )?(?:expand|open|read|reveal|see|show|view)(?: the)? )?"
     r"(?:(?:full|complete|edited|raw|verbatim|video|audio|episode|interview|podcast|machine|the|conference|earnings|call)\s+){0,3}"
-    r"(?:transcript|transcription|interview|transkript|transcripción|trascrizione|transcrição|인터뷰|文字起こし|書き起こし|逐字稿|文字稿|文字记录|文字記錄|会议记录|會議記錄|会议纪要|議事録|会議録|회의록|녹취록|스크립트|стенограмма|расшифровка|"
-    r"prepared remarks)(?: (?:below|follows|text))?"
+    r"(?:transcript|transcription|interview|entrevista|entretien|intervista|wywiad|rozhovor|röportaj|интервью|访谈(?:记录|内容)?|"
+    r"採訪|采访记录|transkript|transcripción|trascrizione|transcrição|인터뷰|文字起こし|書き起こし|逐字稿|文字稿|文字记录|文字記錄|会议记录|會議記錄|会议纪要|議事録|会議録|회의록|녹취록|스크립트|стенограмма|расшифровка|"
+    r"prepared remarks)(?: (?:below|follows|text|1))?"
     r"[\s:：*_\[{]*"
 )
 _AFTER_TRANSCRIPT = regex.compile(

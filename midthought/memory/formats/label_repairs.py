@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import regex
@@ -21,6 +22,11 @@ _SIGNED = regex.compile(
 )
 _JOINT = regex.compile(r"\s*[,/&+]\s*|\s+\p{Ll}{1,3}\s+")
 _MAX_JOINT_LETTERS = 60
+_TURN_SIGN = regex.compile(r"(?:>>+|[-–—])\s+(?=\S)")
+_MOST = 0.9
+_MOST_SENTENCES = 0.7
+_LONG_WORDS = 12
+"""Of a row with a dash, on average; items of a list have fewer."""
 _PLAIN = regex.compile(r"[\p{L}\p{N} ]+")
 
 
@@ -45,6 +51,34 @@ def add_joint_labels(layout: Layout, rows: Sequence[Row]) -> None:
         parts = _JOINT.split(name) if colon and place not in layout.heads and rows[place].mark != "code" else []
         if len(parts) > 1 and labels.issuperset(map(key_of, parts)) and rest[:1] in ("", " "):
             layout.heads[place] = Head("name:", name, None, rows[place].text[len(name) + 1 :].lstrip())
+
+
+def capital_labels(rows: Sequence[Row], candidates: dict[str, dict[int, Head]]) -> dict[int, Head]:
+    """Returns the starts of turns of labels in capitals that recur, such as `AUDIENCE MEMBER:`, in a text in which arrows such
+    as `>>` start the other turns."""
+    if sum(row.text.startswith(">>") for row in rows) < _MIN_HEADS:
+        return {}
+    found = {place: head for place, head in candidates.get("name:", {}).items() if (head.name or "").isupper()}
+    counts = Counter(head.name for head in found.values())
+    return {place: head for place, head in found.items() if counts[head.name] > 1}
+
+
+def add_unnamed_turns(layout: Layout, rows: Sequence[Row]) -> None:
+    """Adds turns of nobody: rows with a dash, or with an arrow such as `>>`, between labelled ones, if they have the habit of
+    turns: no label follows the sign, and nearly all other rows have it (dashes) or it is an arrow."""
+    own = [place for place, row in enumerate(rows) if place not in layout.heads and not row.mark]
+    if not own or any(_TURN_SIGN.match(rows[place].text) for place in layout.heads):
+        return
+    found = {place: match for place in own if (match := _TURN_SIGN.match(rows[place].text))}
+    arrows = [place for place, match in found.items() if match[0][0] == ">"]
+    dashes = [place for place in found if place not in arrows]
+    num_words = sum(len(rows[place].text.split()) for place in dashes)
+    num_sentences = sum(ends_sentence(rows[place].text) for place in dashes)
+    are_sentences = num_sentences >= _MOST_SENTENCES * len(dashes) or num_words > _LONG_WORDS * len(dashes)
+    if len(arrows) < _MIN_HEADS and not (len(dashes) >= max(_MIN_HEADS, _MOST * len(own)) and are_sentences):
+        return
+    for place in arrows if len(arrows) >= _MIN_HEADS else dashes:
+        layout.heads[place] = Head("name:", "", None, rows[place].text[found[place].end() :])
 
 
 def remove_common_start(layout: Layout) -> None:

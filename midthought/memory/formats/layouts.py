@@ -30,6 +30,8 @@ from midthought.memory.formats.doubts import judge_inner_lines, judge_list, judg
 from midthought.memory.formats.label_repairs import (
     add_joint_labels,
     add_signed_labels,
+    add_unnamed_turns,
+    capital_labels,
     remove_common_start,
     remove_common_word,
 )
@@ -110,6 +112,8 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
         best.heads = {place: head for place, head in best.heads.items() if key_of(head.name or "") not in lists}
     if not best.style and (heads := bold_starts(rows)):
         best = Layout("bold [name]", heads)
+    if not best.style and (heads := capital_labels(rows, candidates)):
+        best = Layout("name:", heads)
     if best.style:
         drop_first_fields(best, rows)
         remove_common_word(best)
@@ -125,6 +129,7 @@ def choose_layout(rows: Sequence[Row]) -> Layout:
         mark_loose_rows(best, rows)
         mark_last_rows(best, rows)
         mark_meeting_notes(best, rows)
+        add_unnamed_turns(best, rows)
         judge_named(best, rows, candidates, num_words)
     is_named = bool(best.style)
     scale_numbers(best, sum(num_words))

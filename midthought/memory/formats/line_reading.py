@@ -129,7 +129,7 @@ def read_rows(
     for key, value in header.fields:
         if (
             not is_known_key(key)
-            and key_of(key.partition("(")[0]) in labels
+            and not labels.isdisjoint((key_of(key.partition("(")[0]), key_of(key.rpartition(" ")[0])))  # `Host ann`
             and len(value.split()) > _MIN_SENTENCE_WORDS
         ):
             layout.doubt(f"a line before the first turn has the name of a speaker: {key!r}", 0.3)

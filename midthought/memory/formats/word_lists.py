@@ -58,7 +58,9 @@ update warning what when where who why внимание примечание ה�
 """What stands before a colon in notes and ordinary sentences."""
 
 NUMBER_WORDS = _words(
-    "one two three four five six seven eight nine ten uno dos tres cuatro un deux trois eins zwei drei um dois due"
+    "one two three four five six seven eight nine ten uno dos tres cuatro un deux trois eins zwei drei um dois due "
+    "first second third fourth firstly secondly thirdly lastly finally erstens zweitens drittens viertens schließlich primero "
+    "segundo tercero primeiro terceiro premièrement deuxièmement troisièmement во-первых во-вторых в-третьих"
 )
 """Items of a list that somebody reads out, as in `Two: the bell.`"""
 
