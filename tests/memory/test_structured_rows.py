@@ -45,3 +45,16 @@ def test_numbers_letters_and_single_words_are_no_speech(read):
     }.items():
         rows = "\n".join(cells).replace('"', "")
         assert read(f"{head}\n{rows}\n", "a.csv").is_doubtful, head
+
+
+def test_remarks_in_brackets_without_a_speaker_are_of_nobody(read):
+    rows = [("", "[The hall of the clock. Ann waits.]"), *TURNS[:3], ("", "[A bell rings]"), *TURNS[3:]]
+    lines = "\n".join(f"{name},{json.dumps(text.replace(chr(34), ''))}" for name, text in rows)
+    transcript = read(f"speaker,text\n{lines}\n", "a.csv")
+    expected = [(name or "Unknown Speaker", text.replace('"', "")) for name, text in rows]
+    assert said(transcript) == expected and not transcript.is_doubtful
+
+
+def test_mails_are_no_transcript(read):
+    mails = [{"from": name, "to": ["cy@a.example"], "subject": "The bell", "body": text} for name, text in TURNS]
+    assert read(json.dumps(mails), "a.json").is_doubtful

@@ -81,3 +81,16 @@ def test_names_on_lines_within_a_cue(read):
     pairs = enumerate(zip(lines[::2], lines[1::2], strict=True))
     cues = "".join(f'<SYNC start="{n}000"><P class="ENCC">{a}<br/>{b}</P></SYNC>' for n, (a, b) in pairs)
     assert said(read(SAMI % cues, "a.sami")) == turns
+
+
+def test_styles_may_be_speakers(read):
+    def subtitles(styles):
+        events = "".join(
+            f"Dialogue: 0,0:00:0{n}.00,0:00:0{n + 1}.00,{style},,0,0,0,,{text}\n"
+            for n, (style, text) in enumerate(zip(styles * 2, TEXTS, strict=True))
+        )
+        head = "Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text"
+        return f"[Script Info]\nTitle: Bells\n\n[Events]\n{head}\n{events}"
+
+    assert read(subtitles(["Ann", "Bob"]), "a.ass").doubts == ("its styles may be the speakers: 'Ann', 'Bob'",)
+    assert not read(subtitles(["Default", "Default - Italics"]), "a.ass").is_doubtful

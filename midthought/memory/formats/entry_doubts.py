@@ -13,6 +13,7 @@ from midthought.memory.turns import UNKNOWN_SPEAKER, Segment
 
 _CODE = re.compile(r"(?=\S*[\d_/=%])[\x21-\x7e]{2,}")
 _ADDRESS = re.compile(r"(?:^|\W)(?:https?://|www\.)\S+")
+_MAIL = frozenset({"to", "subject"})
 _MIN_TURNS = 4
 _MIN_WORDS = 5
 _MANY_LABELS = 25
@@ -32,6 +33,8 @@ def entry_doubts(segments: Sequence[Segment], entries: Sequence[Entry]) -> list[
     codes = [text for text in texts if _CODE.fullmatch(text.strip()) or _is_link(text)]
     if len(codes) >= _MIN_TURNS and 2 * len(codes) > len(texts):
         doubts.append(f"{len(codes)} of {len(texts)} texts are no words, such as {codes[0][:30]!r}")
+    if 2 * sum(entry.keys() >= _MAIL for entry in entries) > len(entries):
+        doubts.append("its entries may be e-mails: they have a receiver and a subject")
     num_words = sum(map(word_count, texts))
     has_more = labels or any(segment.time for segment in segments)
     if num_words < _MIN_WORDS and not has_more:

@@ -18,6 +18,7 @@ from midthought.memory.formats.reading import Reading
 from midthought.memory.formats.registry import transcript_format
 from midthought.memory.formats.scripts import ends_sentence, word_count
 from midthought.memory.markup import unescape
+from midthought.memory.turns import UNKNOWN_SPEAKER
 
 _MAX_HEADING_WORDS = 4
 _MIN_ROWS = 6
@@ -167,13 +168,25 @@ def has_speech(names: Sequence[str]) -> bool:
 
 def read_cells(rows: Sequence[Sequence[str]], names: Sequence[str]) -> Reading:
     """Reads rows whose columns have known names."""
-    entries = _entries(rows, names)
+    entries = _with_remarks_of_nobody(_entries(rows, names))
     reading = read_document(entries)
     return (
         reading.doubted("rows without a speaker may be another one's than the one before", 0.4)
         if _unwritten(entries)
         else reading
     )
+
+
+def _with_remarks_of_nobody(entries: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Returns the entries; if only remarks in brackets have no speaker, they are of nobody, not of the speaker before."""
+    folded = [folded_keys(entry) for entry in entries]
+    unnamed = [not speaker_of(entry) for entry in folded]
+    remarks = [bool(_NOTE.fullmatch(text_of(entry))) for entry in folded]
+    if not any(unnamed) or any(each and not note for each, note in zip(unnamed, remarks, strict=True)):
+        return entries
+    return [
+        {**entry, "speaker": UNKNOWN_SPEAKER} if each else entry for entry, each in zip(entries, unnamed, strict=True)
+    ]
 
 
 @contextmanager

@@ -6,6 +6,7 @@ The markup is scanned for its tags, in linear time, so that entities and nesting
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from midthought.memory.formats.captions import Cue, read_cues
 from midthought.memory.formats.reading import Reading, Skipped, name_of
@@ -23,6 +24,11 @@ _SAMI_LANGUAGE = re.compile(r"\.(\w{1,40})\s{0,20}\{[^{}]{0,300}?\blang:\s{0,9}(
 """The class of a language, in the styles."""
 _EVENT = re.compile(r"^\s*Dialogue:\s*(?P<fields>.*)$", re.MULTILINE)
 _EVENT_COLUMNS = re.compile(r"^\s*Format:\s*(?P<names>.*Start.*Text.*)$", re.MULTILINE | re.IGNORECASE)
+_USUAL_STYLE = re.compile(
+    r"(?i)\d|default|main|alt|top|bottom|sign|note|title|ital|plain|box|outline|shadow|text|song|lyric|karaoke|romaji|kanji|"
+    r"english|caption|sub|thought|flash|credit|style|dialog|narrat|overlap|^(?:op|ed|tl|ts)\b|font|left|right|cent|trans|bold"
+)
+"""Names of styles that say how, or what kind of words, are shown."""
 _OVERRIDE = re.compile(r"\{[^{}]{0,99}\\p[1-9][^{}]{0,99}\}.*?(?:\{[^{}]{0,99}\\p0[^{}]{0,99}\}|$)|\{[^{}]*\}")
 """Effects, and shapes that are drawn between `{\\p1}` and `{\\p0}`."""
 
@@ -114,7 +120,14 @@ def read_substation(text: str) -> Reading:
         words = _OVERRIDE.sub("", fields.get("text", "")).replace("\\N", " ").replace("\\n", " ").replace("\\h", " ")
         speaker = name_of(fields.get(key, ""))
         cues.append(Cue(clock_time(fields.get("start", "")), [f"<v {speaker}>{words}" if speaker else words]))
-    return read_cues(cues)
+    reading = read_cues(cues)
+    named = [style for fields in events if (style := fields.get("style", "")) and not _USUAL_STYLE.search(style)]
+    names = Counter(named)
+    has_names = key != "style" and not any(segment.speaker for segment in reading.segments)
+    if has_names and len(names) > 1 and 2 * len(named) > len(events) and min(names.values()) > 1:
+        shown = ", ".join(map(repr, sorted(names)[:3]))
+        return reading.doubted(f"its styles may be the speakers: {shown}", 0.3)
+    return reading
 
 
 def elements(text: str) -> list[tuple[str, dict[str, str], str]]:
