@@ -42,6 +42,7 @@ def memory() -> list[Chunk]:
         "We melted the old bell of Lisbon.We were one of two foundries with bronze.",
         "We had the old bell of Lisbon and we had to frantically.",
         "The bells of Lisbon are either melted by hand or automated by.",
+        "My brother and the foundry of Lisbon built that in a try to save bronze.",
     ],
 )
 def test_what_is_not_one_whole_main_clause_is_no_statement(memory, said):
@@ -52,6 +53,7 @@ def test_what_is_not_one_whole_main_clause_is_no_statement(memory, said):
         "I have carried the bronze of Lisbon down to the harbour.",
         "The bell that I carried down to the harbour of Lisbon was made of bronze.",
         "The years I have been in Lisbon were good for the bells.",
+        "My brother said that in winter the foundry of Lisbon melted old bells.",
     ):
         assert statement_text(whole, vocabulary)
     assert statement_text(said, vocabulary) is None

@@ -91,6 +91,9 @@ _INNER = word_set("who which that what why how where when if because although un
 _BETWEEN_VERBS = word_set("not never also just always really even still already only actually")
 _RELATIVE = word_set("who which that what why how where when")
 _PARENTHETICAL = word_set("think guess mean believe suppose would know say said")
+_SAYING = word_set(
+    "say says said think thought mean means know knew believe found show shows showed learned heard told decided"
+)
 _POINTED = word_set("do did does doing like of know see all is was at on in for with from about to than after before")
 
 
@@ -341,10 +344,12 @@ def _is_named(
     word: str, before: str, following: str, place: int, tokens: Sequence[str], vocabulary: Vocabulary
 ) -> bool:
     if word == "that":
+        is_object = following in PREPOSITIONS and is_verb(before) and before not in _SAYING  # "we built that in winter"
         return (
             place > 0
             and bool(following)
             and before not in _POINTED
+            and not is_object
             and following not in ("one", "way", "kind", "point")
         )
     if word == "there":
