@@ -227,3 +227,18 @@ def test_the_sections_of_a_page_before_its_interview_are_no_speech(read):
     method = " ".join(f"Se pregunta por el {a} y se anota lo que se dice de él en la casa de al lado." for a in things)
     transcript = read(f"# Método\n\n{method}\n\n## **Entrevista 1**\n\n{rows}", "a.md")
     assert transcript.speakers == ("Ana Paz", "Rui Mar") and len(transcript.turns) == 12
+
+
+@pytest.mark.parametrize(("line", "is_article"), [("渡船在雾中停了三天", True), ("我说渡船在雾中停了三天吧", False)])
+def test_chinese_prose_in_which_nobody_speaks_may_be_an_article(read, line, is_article):
+    lines = [f"{line}，磨坊第{n}次没有面粉，桥上的木板也少了{n}块。" for n in "一二三四五六七八九十"]
+    assert read("\n\n".join(lines)).is_doubtful is is_article
+
+
+def test_a_question_of_the_audience_is_a_turn_among_labels_in_capitals(read):
+    things = ["ferry", "mill", "bridge", "fog", "boat", "pier", "lamp", "rope", "oar", "sail", "net"]
+    talk = "".join(
+        f"LEE: I saw the {thing} this morning.\n\nRAY: And I did not see the {thing}.\n\n" for thing in things
+    )
+    transcript = read(f"{talk}QUESTION: Who of you rows the boat in the fog?\n\nLEE: I do.\n")
+    assert transcript.speakers == ("LEE", "RAY", "QUESTION") and not transcript.is_doubtful

@@ -20,6 +20,8 @@ _SIGNED = regex.compile(
     rf"(?=[^:]{{0,30}}[\p{{Lu}}?])(?P<name>\({_SIGN}{{1,30}}\)|\[{_SIGN}{{1,30}}\]|{_SIGN}{{1,30}})\s?:\s+(?P<rest>\S.*)",
     regex.DOTALL,
 )
+_AUDIENCE = frozenset({"AUDIENCE", "CROWD", "QUESTION", "REPORTER", "VOICE", "VOICES"})
+_MIN_CAPITALS = 20
 _JOINT = regex.compile(r"\s*[,/&+]\s*|\s+\p{Ll}{1,3}\s+")
 _MAX_JOINT_LETTERS = 60
 _TURN_SIGN = regex.compile(r"(?:>>+|[-–—])\s+(?=\S)")
@@ -31,15 +33,19 @@ _PLAIN = regex.compile(r"[\p{L}\p{N} ]+")
 
 
 def add_signed_labels(layout: Layout, rows: Sequence[Row]) -> None:
-    """Adds labels of capitals and signs, such as `(UNKNOWN):` and `???:`, to labels with a colon."""
+    """Adds labels of capitals and signs, such as `(UNKNOWN):` and `???:`, to labels with a colon; and an
+    audience, such as `QUESTION:`, to labels in capitals."""
     num_colons = sum(rows[place].text.startswith(f"{head.name}:") for place, head in layout.heads.items())
     if num_colons < max(_MIN_HEADS, 0.5 * len(layout.heads)):
         return
+    num_capitals = sum((head.name or "").isupper() for head in layout.heads.values())
+    are_capitals = num_capitals >= max(_MIN_CAPITALS, _MOST * len(layout.heads))
     for place in range(min(layout.heads) + 1, len(rows)):
         row = rows[place]
         is_start = row.after_blank or ends_sentence(rows[place - 1].text)
         match = _SIGNED.fullmatch(row.text) if is_start and place not in layout.heads and not row.mark else None
-        if match and not _PLAIN.fullmatch(match["name"]) and not is_annotation(key_of(match["name"])):
+        is_audience = are_capitals and match is not None and match["name"] in _AUDIENCE
+        if match and (is_audience or not (_PLAIN.fullmatch(match["name"]) or is_annotation(key_of(match["name"])))):
             layout.heads[place] = Head("name:", match["name"], None, match["rest"])
 
 

@@ -15,6 +15,7 @@ _COPYRIGHT = re.compile(r"(?i)©|copyright \W{0,4}\d{4}\b|all rights reserved\W{
 _NAVIGATION = re.compile(r"[←→↑↩«‹]\s?\S|[^·|]{1,60}\s[·|]\s[^·|]{1,60}\s[·|]\s[^·|]{1,60}$")
 """A link to another page, or a line of short items."""
 _MAX_ROWS = 12
+_MAX_MENU_ROWS = 40
 _MAX_WORDS = 30
 _MAX_SHARE = 0.1
 """Of the words, in the last rows that a publisher adds."""
@@ -48,7 +49,9 @@ def edges(rows: Sequence[Row], above: str) -> tuple[Sequence[Row], list[Row]]:
     while start < end - 1 and _is_short(rows[start].text) and _NAVIGATION.match(rows[start].text):
         start += 1
     menu = end
-    while menu > start + 1 and _is_short(rows[menu - 1].text) and rows[menu - 1].text in above:
+    while (
+        menu > max(start + 1, end - _MAX_MENU_ROWS) and _is_short(rows[menu - 1].text) and rows[menu - 1].text in above
+    ):
         menu -= 1
     end = menu if end - menu > 1 else end
     return rows[start:end], [*rows[:start], *rows[end:]]

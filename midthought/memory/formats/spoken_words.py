@@ -1,4 +1,4 @@
-"""Whether somebody speaks in a text: words such as `I`, `you`, `we`, `so` and `thanks`, in English, German and Russian.
+"""Whether somebody speaks in a text: words such as `I`, `you`, `we`, `so` and `thanks`, in English, German, Russian and Chinese.
 Articles, descriptions and lists have almost none."""
 
 from __future__ import annotations
@@ -60,10 +60,21 @@ _OTHERS = (
 """Frequent words of languages of which nothing is known: verbs need no pronouns, or too few texts were looked at."""
 
 
+_HAN = re.compile(r"[\u4e00-\u9fff]")
+_KANA = re.compile(r"[\u3040-\u30ff]")
+_SPOKEN_HAN = re.compile(r"[我你您咱吗嗎呢吧啊嗯哈]|谢谢|謝謝")
+_MIN_HAN = 200
+_LEAST_HAN = 0.006
+"""Of the letters of Chinese talks, 0.012 or more are such words; articles have less than half of it."""
+
+
 def lacks_spoken_words(text: str, factor: float = 1) -> bool:
     """Whether a text in one of the languages has fewer of these words than nearly every talk (by this factor); of one that is too
     short, or in another language, nothing is known."""
-    words = [word.replace("’", "'") for word in _WORD.findall(text[:_MAX_LETTERS].casefold())]
+    text = text[:_MAX_LETTERS]
+    if (num_han := len(_HAN.findall(text))) >= _MIN_HAN and 2 * num_han > len(text) > 20 * len(_KANA.findall(text)):
+        return len(_SPOKEN_HAN.findall(text)) < factor * _LEAST_HAN * num_han
+    words = [word.replace("’", "'") for word in _WORD.findall(text.casefold())]
     if len(words) < _MIN_WORDS:
         return False
     language = max(_LANGUAGES, key=lambda each: sum(word in each.function for word in words))
