@@ -16,7 +16,7 @@ _ASIDE = re.compile(
     re.DOTALL,
 )
 """Elements of a page that are not its content."""
-_HEADER = re.compile(r"(?i)<(header)\b[^<>]{0,500}>((?:(?!</header>).){0,20000}<h1.{0,20000}?)</header>", re.DOTALL)
+_HEADER = re.compile(r"(?i)<(header)\b[^<>]{0,500}>(.{0,20000}?)</header>", re.DOTALL)
 _HIDDEN = re.compile(
     r"""<(span|div|p|i|b|em|small|button|img|figure)\b[^<>]{0,300}(?:\shidden(?=[\s>=])|aria-hidden=["']true["']|display:\s?none|class=["'](?:[^"'<>]{0,99}[\s_-])?avatar(?:[\s_-][^"'<>]{0,99})?["'])[^<>]{0,300}>([^<>]{0,60}(?<![:：]))</\1>|"""
     r"<(a|button)\b[^<>]{0,500}>[^<>\w]{1,9}</\3>",
@@ -44,6 +44,8 @@ def without_notices(page: str) -> tuple[str, list[Skipped]]:
     skipped: list[Skipped] = []
 
     def leave_out(match: re.Match[str]) -> str:
+        if match[1].lower() == "header" and "<h1" not in match[2].lower():
+            return match[0]
         if said := _words(match[2]):
             skipped.append(Skipped(said, _NOT_CONTENT))
         return " "
