@@ -16,7 +16,7 @@ _ASIDE = re.compile(
     re.DOTALL,
 )
 """Elements of a page that are not its content."""
-_HEADER = re.compile(r"(?i)<(header)\b[^<>]{0,500}>(.{0,20000}?)</header>", re.DOTALL)
+_HEADER = re.compile(r"(?i)<(header)\b[^<>]{0,500}>(.{0,5000}?)</header>", re.DOTALL)
 _HIDDEN = re.compile(
     r"""<(span|div|p|i|b|em|small|button|img|figure)\b[^<>]{0,300}(?:\shidden(?=[\s>=])|aria-hidden=["']true["']|display:\s?none|class=["'](?:[^"'<>]{0,99}[\s_-])?avatar(?:[\s_-][^"'<>]{0,99})?["'])[^<>]{0,300}>([^<>]{0,60}(?<![:：]))</\1>|"""
     r"<(a|button)\b[^<>]{0,500}>[^<>\w]{1,9}</\3>",
