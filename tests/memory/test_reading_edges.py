@@ -242,3 +242,20 @@ def test_a_question_of_the_audience_is_a_turn_among_labels_in_capitals(read):
     )
     transcript = read(f"{talk}QUESTION: Who of you rows the boat in the fog?\n\nLEE: I do.\n")
     assert transcript.speakers == ("LEE", "RAY", "QUESTION") and not transcript.is_doubtful
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Transkribiert von Ann Lee",
+        "Transcrito por: Ana Paz",
+        "Untertitel erstellt von boote.de",
+        "Sottotitoli a cura di Ada Po",
+    ],
+)
+def test_a_line_of_who_wrote_it_down_is_no_speech(read, line):
+    things = ["ferry", "mill", "bridge", "fog", "boat"]
+    talk = "".join(f"Ann: I saw the {thing}.\n\nBob: So did I, at the {thing}.\n\n" for thing in things)
+    transcript = read(f"{talk}{line}\n")
+    assert not any(line in words for _, words in said(transcript)) and not transcript.is_doubtful
+    assert line in {skip.text for skip in transcript.skipped}
