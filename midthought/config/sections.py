@@ -145,7 +145,7 @@ class InferenceConfig(Section):
     """Maximum number of episodes in the local engine's KV cache, or of concurrent requests to each server. `auto`: 128, or
     fewer if they do not fit in the GPU's memory."""
     cuda_graphs: Harmless[bool] = True
-    """On a GPU, the local engine captures decoding steps as CUDA graphs and replays them; not with `deterministic`."""
+    """On a GPU, the local engine captures passes of few tokens as CUDA graphs and replays them; not with `deterministic`."""
     merge_adapters: Harmless[bool] = True
     """The local engine samples from copies of the layers with LoRA adapters merged in, if the copies take at most a quarter of
     the device's free memory. If false, or without that memory, adapters are computed separately, which is slower."""

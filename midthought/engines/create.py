@@ -33,7 +33,7 @@ class LocalInferenceEngine(BaseInferenceEngine):
         device: device of a model that is loaded here, see `placed`; a loaded model stays on its device.
         max_num_seqs: maximum sequences in the cache.
         max_seq_len: maximum tokens of a sequence, including the prompt.
-        cuda_graphs: on a GPU, record decoding steps as CUDA graphs and replay them.
+        cuda_graphs: on a GPU, record passes of few tokens as CUDA graphs and replay them.
         deterministic: batches depend only on the prompts.
     """
 

@@ -54,6 +54,7 @@ class Tape:
                 calls.append((operation, args, kwargs or {}, result))
                 return result
 
+        compute()  # as `cuda_graphs` does; what it has kept from this pass must not be read when the recording is replayed
         with Recording():
             last = compute()
         self.num_recordings += 1

@@ -42,7 +42,7 @@ class LocalEngine:
         max_cache_bytes: maximum memory for keys and values; half of the device's memory by default. If it is too small,
             fewer sequences run at once.
         share_prefixes: compute a common prefix of several sequences once, and copy it.
-        cuda_graphs: on a GPU, record decoding steps as CUDA graphs and replay them; not in deterministic mode.
+        cuda_graphs: on a GPU, record passes of few tokens as CUDA graphs and replay them; not in deterministic mode.
         async_scheduling: begin a decoding step before the host has read the tokens of the last one. None: on a GPU, not in
             deterministic mode.
         merge_adapters: sample from merged copies of layers with LoRA adapters, if these take at most a quarter of the

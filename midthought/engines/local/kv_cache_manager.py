@@ -33,7 +33,7 @@ class KVCacheManager:
     Args:
         max_cache_bytes: maximum memory for keys and values; None: half of the device's.
         share_prefixes: copy a sequence's prefix from another slot.
-        records_steps: on a GPU, record decoding steps and replay them.
+        records_steps: on a GPU, record passes of few tokens and replay them.
         merge_adapters: sample from merged copies of layers with adapters, if memory allows.
     """
 

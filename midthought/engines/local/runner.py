@@ -46,7 +46,7 @@ class Runner(Protocol):
     """False: every row is computed from its first token; `num_cached` and slots are ignored."""
 
     def forward(self, rows: Sequence[Row], *, room_for: int = 0, groups: Sequence[Group] = ()) -> torch.Tensor:
-        """Returns logits `[n, V]` after the last token of each row.
+        """Returns logits `[n, V]` after the last token of each row, valid until the next pass.
 
         Args:
             room_for: length of coming sequences, in tokens, for which the cache is enlarged now.
@@ -145,7 +145,8 @@ class CachedRunner:
         return logits
 
     def record_steps(self, new_record: Callable[[], Record], *, tolerance: float) -> None:
-        """Enables recording and replaying of the passes of `steps`. Call it before the first pass.
+        """Enables recording and replaying of the passes of `steps`, and of passes of `forward` with few tokens. Call it before
+        the first pass.
 
         `new_record`: as in `StepRecorder`.
         `tolerance`: maximum expected |Δ log-probability| between a recorded and an ordinary pass, in nats.

@@ -30,7 +30,7 @@ def make_runner(
     """Returns the first of these that deviates from float32 about as little as the model's own forward pass does: the fused
     decoder, the model's own layers with a key/value cache, the model without a cache. Warns if it is not the first possible.
 
-    `new_record`: returns a function that records passes of decoding (`cuda_graphs`). `merge_adapters`: as in `LocalEngine`.
+    `new_record`: returns a function that records passes of few tokens (`cuda_graphs`). `merge_adapters`: as in `LocalEngine`.
     Raises EngineError for a PEFT model that learns a prompt.
     """
     try:
