@@ -27,7 +27,7 @@ _UNDERLINES = re.compile(r"(?<!\w)(_{1,3})(?=[^\s_])((?:[^_]|(?<=\w)_(?=\w)){1,5
 _STRUCK = re.compile(r"~~(?=\S)([^~]{1,500}?)(?<=\S)~~")
 _MARKUP_SIGN = re.compile(r"[`\\<\[*_~&]")
 _LONG_REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{8,};?")
-_LEFT_REFERENCE = re.compile(r"&(?:#\d{2,7}|#[xX][0-9a-fA-F]{2,6}|amp|quot|apos|nbsp|lt|gt);")
+_LEFT_REFERENCE = re.compile(r"&(?:#\d{2,7}|#[xX][0-9a-fA-F]{2,6}|amp|quot|apos|nbsp);")
 
 _PRIVATE = 0xE000  # escaped punctuation is moved to the private use area while markup is removed
 _TO_PRIVATE = {code: chr(_PRIVATE + code) for code in range(0x21, 0x7F) if not chr(code).isalnum()}
@@ -66,7 +66,8 @@ def plain_words(markdown: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """Replaces HTML character references such as `&amp;`, also escaped twice; invalid code points become `\\ufffd`."""
+    """Replaces HTML character references such as `&amp;`, quotation
+    marks also if escaped twice; invalid code points become `\\ufffd`."""
     if "&" not in text:
         return text
     text = html.unescape(_LONG_REFERENCE.sub("\ufffd", text))

@@ -139,3 +139,32 @@ def test_first_turns_have_the_full_names_of_later_initials(read):
     assert said(read(text)) == TURNS[:2] + [(names[name], text) for name, text in TURNS[2:] + TURNS]
     fields = f"Ann Lee: engineer\nBob Reece: sailor\n\n{later}"
     assert dict(read(fields).header) == {"Ann Lee": "engineer", "Bob Reece": "sailor"}
+
+
+def test_a_page_is_no_notice_because_of_a_class_name(read):
+    transcript = read(page(f'<div class="page with-breadcrumbs">{LINES}<div>Yes.</div>{LINES}</div>'), "a.html")
+    assert len(transcript.turns) == 2 * len(TURNS)
+
+
+def test_a_notice_ends_where_its_element_ends(read):
+    notice = (
+        '<div class="cookies"><div><p>We use cookies.</p></div><p>Read what we do with them, if you like.</p></div>'
+    )
+    transcript = read(page(f"{LINES}{notice}"), "a.html")
+    assert said(transcript) == TURNS
+    assert [skipped.text for skipped in transcript.skipped] == [
+        "We use cookies. Read what we do with them, if you like."
+    ]
+
+
+def test_tags_that_a_page_shows_escaped_stay_so(read):
+    transcript = read(page(LINES.replace("So the", "So &amp;lt;b&amp;gt; the")), "a.html")
+    assert transcript.turns[0].text.startswith("So &lt;b&gt; the")
+
+
+@pytest.mark.parametrize("encoding", ["unicode_escape", "raw_unicode_escape", "utf-7", "rot13", "hex"])
+def test_a_declared_encoding_of_programs_counts_nothing(tmp_path, encoding):
+    path = tmp_path / "a.html"
+    text = page(f'<meta charset="{encoding}">{LINES.replace("the hall", chr(92).join(("C:", "new")))}<p>é</p>')
+    path.write_bytes(text.encode("cp1252"))
+    assert "C:\\new" in read_transcript(path).turns[4].text

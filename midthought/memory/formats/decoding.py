@@ -30,6 +30,8 @@ _DECLARED = re.compile(
 )
 _AS_ON_THE_WEB = {"iso-8859-1": "cp1252", "latin1": "cp1252", "latin-1": "cp1252", "us-ascii": "cp1252"}
 _HEAD_BYTES = 2000
+_PLAIN_SIGNS = bytes(range(32, 92)) + bytes(range(93, 127)) + rb" \n\x41\u0041 +AGE- "
+"""All signs of ASCII, and what encodings of program code and of e-mails read as other signs."""
 _WESTERN = frozenset("ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜßàáâãäåæçèéêëìíîïñòóôõöøùúûüÿŒœ‘’‚“”„«»‹›–—…•·€£¥§©®™°´¿¡¼½¾ºª\xa0")
 _ALPHABETS = tuple(map(frozenset, (
     "àâæçéèêëîïôœùûüÿ", "àáâãçéêíóôõúü", "àáçèéíïñòóúü", "àèéìíîòóùú", "äéößü", "åäæéôöø", "äõöšüž", "áæðéíóöúýþ", "áèéëïóöü",
@@ -108,12 +110,14 @@ def _declared(content: bytes) -> Decoded | None:
     declared = found[1].decode("ascii").lower()
     encoding = _AS_ON_THE_WEB.get(declared, declared)
     try:
+        if _PLAIN_SIGNS.decode(encoding) != _PLAIN_SIGNS.decode("ascii"):
+            return None
         text = content.decode(encoding)
     except (LookupError, UnicodeError):
         return None
     num_foreign = sum(len(part) for part in re.findall(rb"[\x80-\xff]+", content))
     is_utf8 = 2 * sum(map(len, _UTF8_SIGN.findall(content))) > num_foreign
-    return None if is_utf8 or found[0].decode("ascii") not in text[:_HEAD_BYTES] else Decoded(text, encoding)
+    return None if is_utf8 else Decoded(text, encoding)
 
 
 def _unmarked_utf16(content: bytes) -> str:

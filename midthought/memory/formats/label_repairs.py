@@ -77,7 +77,10 @@ def add_unnamed_turns(layout: Layout, rows: Sequence[Row]) -> None:
         return
     found = {place: match for place in own if (match := _TURN_SIGN.match(rows[place].text))}
     arrows = [place for place, match in found.items() if match[0][0] == ">"]
-    dashes = [place for place in found if place not in arrows]
+    dashes = [place for place, match in found.items() if match[0][0] != ">"]
+    first = [place - 1 for place in dashes if place - 1 not in found]
+    if 2 * sum(rows[place].text.rstrip().endswith((":", "：")) for place in first) > len(first):
+        dashes = []  # items of lists
     num_words = sum(len(rows[place].text.split()) for place in dashes)
     num_sentences = sum(ends_sentence(rows[place].text) for place in dashes)
     are_sentences = num_sentences >= _MOST_SENTENCES * len(dashes) or num_words > _LONG_WORDS * len(dashes)

@@ -361,7 +361,7 @@ def _prose(
         header = Header(None, (*header.fields, (keep(field[0]), keep(field[1]))))
         rows = rows[1:]
     skipped += [Skipped(keep(row.text.lstrip("# ")), "heading") for row in rows if row.mark == "#"]
-    rows, around = edges(rows, " ".join(value for _, value in header.fields))
+    rows, around = edges(rows, {value for _, value in header.fields})
     skipped += [Skipped(keep(row.text), "around the transcript") for row in around if row.mark != "#"]
     rows = [row for row in rows if row.mark != "#" and not is_rule(row.text)]
     if sum(word_count(row.text) for row in rows) < (_MIN_SPEECH_WORDS if is_titled else MIN_PROSE_WORDS):

@@ -12,11 +12,12 @@ from midthought.memory.turns import CLOCK
 
 _NOT_CONTENT = "not the content of the page"
 _ASIDE = re.compile(
-    r"""(?i)<(nav|footer|aside|teiheader|spangrp|note|(?:div|section|p)(?=[^<>]{0,300}\s(?:role=["']?(?:note|navigation|banner|contentinfo|complementary)\b|(?:class|id)=["'](?:[^"'<>]{0,99}[\s_-])?(?:cookies?|copyright|breadcrumbs?)[\s"'_-])))\b[^<>]{0,500}>(.{0,20000}?)</\1>""",
-    re.DOTALL,
+    r"""(?i)<(?:nav|footer|aside|teiheader|spangrp|note|header|(?P<box>div|section|p)(?=[^<>]{0,300}\s(?:role=["']?(?:note|navigation|banner|contentinfo|complementary)\b|(?:class|id)=["'](?:[^"'<>]{0,99}[\s_-])?(?:cookies?|copyright|breadcrumbs?)[\s"'_-])))\b[^<>]{0,500}>"""
 )
-"""Elements of a page that are not its content."""
-_HEADER = re.compile(r"(?i)<(header)\b[^<>]{0,500}>(.{0,5000}?)</header>", re.DOTALL)
+"""The start of an element of a page that is not its content."""
+_BOX = re.compile(r"(?i)<(/?)(nav|footer|aside|teiheader|spangrp|note|header|div|section|p)\b[^<>]*>")
+_MAX_ASIDE_LETTERS = 20_000
+_MAX_HEADER_LETTERS = 5000
 _HIDDEN = re.compile(
     r"""<(span|div|p|i|b|em|small|button|img|figure)\b[^<>]{0,300}(?:\shidden(?=[\s>=])|aria-hidden=["']true["']|display:\s?none|class=["'](?:[^"'<>]{0,99}[\s_-])?avatar(?:[\s_-][^"'<>]{0,99})?["'])[^<>]{0,300}>([^<>]{0,60}(?<![:：]))</\1>|"""
     r"<(a|button)\b[^<>]{0,500}>[^<>\w]{1,9}</\3>",
@@ -43,19 +44,19 @@ def without_notices(page: str) -> tuple[str, list[Skipped]]:
     """Returns the page without what is not its content, and that."""
     skipped: list[Skipped] = []
 
-    def leave_out(match: re.Match[str]) -> str:
-        if match[1].lower() == "header" and "<h1" not in match[2].lower():
-            return match[0]
-        if said := _words(match[2]):
-            skipped.append(Skipped(said, _NOT_CONTENT))
-        return " "
-
     def hide(match: re.Match[str]) -> str:
         if said := _words(match[2] or ""):
             skipped.append(Skipped(said, "hidden on the page"))
         return " "
 
-    page = _HIDDEN.sub(hide, _HEADER.sub(leave_out, _ASIDE.sub(leave_out, page)))
+    kept: list[str] = []
+    last = 0
+    for start, end in _asides(page):
+        if said := _words(page[start:end]):
+            skipped.append(Skipped(said, _NOT_CONTENT))
+        kept += [page[last:start], " "]
+        last = end
+    page = _HIDDEN.sub(hide, "".join([*kept, page[last:]]))
     lines = [match[2] for match in _LINKS.finditer(page)]
     counts = Counter(lines)
     notices = {line for line in counts if _is_notice(_LINK.findall(line), counts[line])}
@@ -64,6 +65,28 @@ def without_notices(page: str) -> tuple[str, list[Skipped]]:
         return page, skipped
     skipped += [Skipped(_words(line), _NOT_CONTENT) for line in lines if line in notices]
     return _LINKS.sub(lambda match: match[1] if match[2] in notices else match[0], page), skipped
+
+
+def _asides(page: str) -> list[tuple[int, int]]:
+    """Returns the start and the end of the outermost elements that are not the content; one of any content is less than half."""
+    opened: dict[str, list[int]] = {}
+    ends: dict[int, int] = {}
+    for match in _BOX.finditer(page):
+        starts = opened.setdefault(match[2].lower(), [])
+        if not match[1]:
+            starts.append(match.start())
+        elif starts:
+            ends[starts.pop()] = match.end()
+    found: list[tuple[int, int]] = []
+    for match in _ASIDE.finditer(page):
+        start, end = match.start(), ends.get(match.start(), 0)
+        is_header = match[0][1:7].lower() == "header"
+        is_short = 0 < end - start <= (_MAX_HEADER_LETTERS if is_header else _MAX_ASIDE_LETTERS)
+        if not is_short or (found and start < found[-1][1]) or (match["box"] and 2 * (end - start) > len(page)):
+            continue
+        if not is_header or "<h1" in page[start:end].lower():
+            found.append((start, end))
+    return found
 
 
 def _is_notice(links: list[tuple[str, str]], num_times: int) -> bool:

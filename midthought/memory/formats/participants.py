@@ -21,6 +21,8 @@ _WORD = regex.compile(r"[\p{L}\p{M}]{2,}")
 _INITIALS = regex.compile(r"(?:\p{Ll}\.?[\s-]?){2,3}")
 _MIN_FIRST_WORDS = 15
 _MAX_SHARE = 0.2
+_MAX_USES = 2
+"""Of a label such as `Q3`, on average."""
 _NUMBERED = re.compile(r"([QA])\d{1,3}")
 _BRACKETED = re.compile(r"([^()]{2,60}?) \([^()]{1,40}\)")
 
@@ -32,7 +34,10 @@ def merge_described(layout: Layout) -> None:
     names = {key: _shorter_name(name) for key, name in labels.items()}
     counts = Counter(name for key, name in names.items() if name and not labels[key].endswith(")"))
     in_brackets = Counter(name for key, name in names.items() if name and labels[key].endswith(")"))
-    numbered = {name for name in ("Q", "A") if counts["Q"] > 1 and (counts["A"] or "a" in labels)}
+    uses = Counter(key_of(head.name) for head in layout.heads.values() if head.name)
+    num_numbered = sum(uses[key] for key, label in labels.items() if _NUMBERED.fullmatch(label))
+    recur = num_numbered > _MAX_USES * (counts["Q"] + counts["A"])  # `Q1` and `Q2` are two who ask
+    numbered = {name for name in ("Q", "A") if counts["Q"] > 1 and (counts["A"] or "a" in labels) and not recur}
     fields: dict[str, str] = {}
     for place, head in layout.heads.items():
         name = names.get(key_of(head.name)) if head.name else None
@@ -42,8 +47,10 @@ def merge_described(layout: Layout) -> None:
             or (name not in numbered if _NUMBERED.fullmatch(head.name) else key_of(name) not in labels)
         ):
             continue
-        is_one = not head.name.endswith(")") or described_name(head.name) or in_brackets[name] == 1
-        if is_one or head.name[len(name) :].lstrip(" (")[:1].islower():
+        is_in_brackets = head.name.endswith(")")
+        is_one = bool(described_name(head.name)) or (in_brackets if is_in_brackets else counts)[name] == 1
+        is_remark = is_in_brackets and head.name[len(name) :].lstrip(" (")[:1].islower()
+        if is_one or name in numbered or (is_remark and 2 * uses[key_of(head.name)] <= uses[key_of(name)]):
             fields[head.name] = name
             layout.heads[place] = head._replace(name=name)
     layout.fields = tuple(("speaker", full) for full in fields)

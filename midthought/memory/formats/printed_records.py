@@ -10,6 +10,8 @@ from midthought.memory.formats.registry import transcript_format
 
 _RECORD = re.compile(r"\s*[A-Za-z_][\w.]{0,60}(?P<open>[({])\s?(?P<fields>[a-z_]\w{0,40}=.*)(?P<close>[)}]),?\s*")
 _FIELD = re.compile(r"(?:^|, ?)([a-z_]\w{0,40})=(?=['\"\d\[{(\-]|None\b|true\b|false\b|null\b)", re.IGNORECASE)
+_ESCAPED = re.compile(r"\\(?:([ntr\\'\"])|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4}))")
+_BLANKS = {"n": "\n", "t": "\t", "r": "\r"}
 _NUMBER = re.compile(r"-?\d{1,12}(?:\.\d{1,12})?")
 _EMPTY = frozenset({"None", "null"})
 _MIN_RECORDS = 3
@@ -50,7 +52,12 @@ def _values(fields: str) -> dict[str, object]:
 
 def _value(text: str) -> object:
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
-        return text[1:-1].replace(f"\\{text[0]}", text[0]).replace("\\n", "\n").replace("\\\\", "\\")
+        return _ESCAPED.sub(_sign, text[1:-1])
     if _NUMBER.fullmatch(text):
         return float(text)
     return None if text in _EMPTY else text
+
+
+def _sign(match: re.Match[str]) -> str:
+    """Returns the sign that is written as `\\n`, `\\'` or `\\u2019`."""
+    return _BLANKS.get(match[1], match[1]) if match[1] else chr(int(match[2] or match[3], 16))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from midthought.memory.formats.header_fields import field_of
 from midthought.memory.formats.line_candidates import Row
@@ -12,7 +12,7 @@ from midthought.memory.formats.scripts import ends_sentence, word_count
 
 _ADDRESS = re.compile(r"<?(?:https?://|www\.)\S+")
 _COPYRIGHT = re.compile(r"(?i)©|copyright \W{0,4}\d{4}\b|all rights reserved\W{0,3}$")
-_NAVIGATION = re.compile(r"[←→↑↩«‹]\s?\S|[^·|]{1,60}\s[·|]\s[^·|]{1,60}\s[·|]\s[^·|]{1,60}$")
+_NAVIGATION = re.compile(r"[←→↑↩]\s?\S|[«‹]\s?\S+(?:\s\S+){0,2}$|[^·|]{1,60}\s[·|]\s[^·|]{1,60}\s[·|]\s[^·|]{1,60}$")
 """A link to another page, or a line of short items."""
 _MAX_ROWS = 12
 _MAX_MENU_ROWS = 40
@@ -42,9 +42,9 @@ def publishers_end(rows: Sequence[Row]) -> int:
     return len(rows)
 
 
-def edges(rows: Sequence[Row], above: str) -> tuple[Sequence[Row], list[Row]]:
+def edges(rows: Sequence[Row], above: Collection[str]) -> tuple[Sequence[Row], list[Row]]:
     """Returns the rows of prose without, and those with, lines of navigation at its start and a publisher's lines or a menu at
-    its end; `above` is the text of the header."""
+    its end; `above` has the lines of the header."""
     start, end = 0, publishers_end(rows)
     while start < end - 1 and _is_short(rows[start].text) and _NAVIGATION.match(rows[start].text):
         start += 1

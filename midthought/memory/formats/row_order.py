@@ -19,9 +19,9 @@ _ATTRIBUTION = regex.compile(r"[—–―]\s{0,3}(?P<name>[^\s:.!?][^:!?]{0,50})
 _COLON = regex.compile(r":\s+(?=\S)")
 _SENTENCE_START = regex.compile(
     r"(?:(?=\S)(?<=[.!?…。！？—–][\"'”’)\]]?\s+)|(?=\p{Lu})(?<=[.!?…。！？][\"'”’)\]]?))"  # blanks are read back once
-    r"(?<!(?<!\p{L})\p{Lu}\.\s?)"
+    r"(?<!(?<!\p{L})(?<!(?<!\p{L})\p{Ll}{1,20}\s)\p{Lu}\.\s?)"
 )
-"""The start of a sentence, which no initial ends, as in `A.B.: Yes.`"""
+"""The start of a sentence, which no initial ends, as in `A.B.: Yes.`; `as vitamin C.` does."""
 _TIMED_LABEL = regex.compile(rf"(?P<name>(?:\p{{Lu}}[\p{{L}}’'-]{{0,30}}\s){{1,3}})\s?{CLOCK}(?=\s+\S)")
 _TITLE = regex.compile(rf"\W*{TITLES}\.\s*")
 _VALUE = regex.compile(r"\[[a-z_]{1,20}=-?[\d.]{1,20}[a-z%]{0,2}\]\s*")
