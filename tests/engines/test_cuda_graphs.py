@@ -310,6 +310,31 @@ def test_a_pass_that_cannot_be_recorded_is_computed(caplog: pytest.LogCaptureFix
     assert "operation not permitted" in caplog.text
 
 
+@pytest.mark.usefixtures("reads_own_keys")
+def test_a_size_without_memory_is_computed_and_others_are_recorded() -> None:
+    tape, num_refused = Tape(), 0
+
+    def record(compute: Pass) -> Pass:
+        nonlocal num_refused
+        if compute().shape[0] > 2:  # logits of passes of several tokens
+            num_refused += 1
+            raise torch.OutOfMemoryError("no memory")
+        return tape(compute)
+
+    both = runners(make("qwen3"), record)
+    sequences = Sequences(both, {0: 5, 1: 7}, room_for=90)
+    for _ in range(2 * MIN_PASSES_OF_SEVERAL):
+        assert sequences.read({0: 1, 1: 3}) < sequences.rounding
+    assert num_refused == 1, "not tried again"
+    assert sequences.go_on([0, 1], 2 * MIN_PASSES) < sequences.rounding
+    assert tape.num_recordings == 1
+    both[1].clear()
+    sequences = Sequences(both, {0: 5, 1: 7}, room_for=90)
+    for _ in range(MIN_PASSES_OF_SEVERAL):
+        assert sequences.read({0: 1, 1: 3}) < sequences.rounding
+    assert num_refused == 2, "tried again"
+
+
 @pytest.mark.parametrize("async_scheduling", [False, True])
 def test_an_engine_that_replays_samples_the_same(async_scheduling: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Episodes that come and go, more than there are slots, with results between their samples."""

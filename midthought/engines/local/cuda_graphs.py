@@ -190,6 +190,8 @@ class StepRecorder:
         self._tolerance = tolerance
         self._reads_all_keys = reads_all_keys
         self._recordings: dict[_Size, _Recording] = {}
+        self._refused: set[_Size] = set()
+        """There was no memory for them since all recordings were last discarded."""
         self._num_passes: Counter[_Size] = Counter()
         self._known: tuple[int, ...] = ()
         self._layout = cache.num_layouts
@@ -215,7 +217,7 @@ class StepRecorder:
     def consider(self, new: NewTokens, logits: Tensor) -> None:
         """Counts an ordinary pass that computed these logits, and records a pass of its size if there have been enough."""
         size = self._size(new)
-        if size is None or not self._is_on:
+        if size is None or size in self._refused or not self._is_on:
             return
         self._num_passes[size] += 1
         if self._num_passes[size] < (MIN_PASSES_OF_SEVERAL if size.has_several else MIN_PASSES):
@@ -225,6 +227,9 @@ class StepRecorder:
             recording = _Recording(self._cache, size, self._device, self._compute)
             recording.record(self._record)
             found = recording(new)
+        except torch.OutOfMemoryError:
+            self._refused.add(size)
+            return
         except RuntimeError as error:
             return self._give_up(f"{type(error).__name__}: {error}".splitlines()[0])
         difference = expected_difference(found, logits.float().log_softmax(-1)).max().item()
@@ -240,6 +245,7 @@ class StepRecorder:
             if recording.num_replays < MIN_REPLAYS:
                 del self._num_passes[size]
         self._recordings.clear()
+        self._refused.clear()
         self._record = None
 
     def _give_up(self, reason: str) -> None:
