@@ -92,7 +92,8 @@ _BETWEEN_VERBS = word_set("not never also just always really even still already 
 _RELATIVE = word_set("who which that what why how where when")
 _PARENTHETICAL = word_set("think guess mean believe suppose would know say said")
 _SAYING = word_set(
-    "say says said think thought mean means know knew believe found show shows showed learned heard told decided"
+    "say says said think thought mean means know knew believe found show shows showed learned heard told decided noticed argued "
+    "realized agreed proved hoped suggested assumed explained claimed mentioned insisted admitted estimated"
 )
 _POINTED = word_set("do did does doing like of know see all is was at on in for with from about to than after before")
 
@@ -344,7 +345,9 @@ def _is_named(
     word: str, before: str, following: str, place: int, tokens: Sequence[str], vocabulary: Vocabulary
 ) -> bool:
     if word == "that":
-        is_object = following in PREPOSITIONS and is_verb(before) and before not in _SAYING  # "we built that in winter"
+        is_object = (
+            following in PREPOSITIONS and is_verb(before) and before not in _SAYING | BE
+        )  # "we built that in winter"
         return (
             place > 0
             and bool(following)
