@@ -55,7 +55,6 @@ def test_what_is_not_one_whole_main_clause_is_no_statement(memory, said):
         "The years I have been in Lisbon were good for the bells.",
         "My brother said that in winter the foundry of Lisbon melted old bells.",
         "My brother argued that in winter the foundry of Lisbon melted old bells.",
-        "The rule of the foundry is that in winter Lisbon melted old bells.",
     ):
         assert statement_text(whole, vocabulary)
     assert statement_text(said, vocabulary) is None
