@@ -120,6 +120,11 @@ def test_a_page_without_paragraphs_is_read_in_its_lines(read):
     assert said(read(lines.replace("<i>", "").replace("</i>", ""))) == expected  # an initial ends no sentence
 
 
+def test_elements_that_name_speakers_within_lines_are_not_lost(read):
+    body = "<div>\n" + "\n".join(f"<i>{name}</i>\n<span>{text}</span>" for name, text in TURNS) + "\n</div>"
+    assert said(read(page(body), ".html")) == TURNS
+
+
 def test_a_short_page_without_names_and_times_is_doubted(read):
     text = "".join(f"<p>{text}</p>" for _, text in TURNS)
     assert read(page(text), "a.html").is_doubtful and read(page(f"<p>Download: {text}</p>"), "a.html").is_doubtful

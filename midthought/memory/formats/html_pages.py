@@ -115,7 +115,7 @@ def _read_page(text: str) -> Reading:
             len(said.split()) for _, _, said in pieces
         ):
             return Reading(title, segments)
-    written = _preformatted(pieces)
+    written = _preformatted(pieces, reads_lines=_label_element(text) is None)
     if 2 * len(written.split()) > sum(len(said.split()) for _, _, said in pieces):
         reading = read_rows(rows_of(written), mark_times)
         return reading._replace(title=title or reading.title)
@@ -256,12 +256,17 @@ def _elements(pieces: list[tuple[bool, str, str]], wanted: tuple[str, ...]) -> l
     return [(tag, " ".join(" ".join(said).split())) for tag, said in elements]
 
 
-def _preformatted(pieces: list[tuple[bool, str, str]]) -> str:
-    """Returns what is written in `<pre>`, in its lines; all words of a page with lines and hardly any paragraphs."""
+def _preformatted(pieces: list[tuple[bool, str, str]], *, reads_lines: bool) -> str:
+    """Returns what is written in `<pre>`, in its lines; with `reads_lines`, all words of a page with lines and hardly any
+    paragraphs."""
     depth, written = 0, []
     num_blocks = sum(bool(_BLOCK.fullmatch(tag)) and tag != "title" for _, tag, _ in pieces)
     is_html = any(tag == "html" for _, tag, _ in pieces)
-    if is_html and sum(said.count("\n") for _, _, said in pieces) > max(_MIN_LINES, _LINES_PER_BLOCK * num_blocks):
+    if (
+        reads_lines
+        and is_html
+        and sum(said.count("\n") for _, _, said in pieces) > max(_MIN_LINES, _LINES_PER_BLOCK * num_blocks)
+    ):
         return "".join(said for _, _, said in pieces)
     for closes, tag, said in pieces:
         depth += (1 - 2 * closes) * (tag == "pre")
