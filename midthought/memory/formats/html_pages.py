@@ -97,7 +97,7 @@ def _with_page_doubts(reading: Reading) -> Reading:
     are_timed = any(segment.time or TIME_MARK in segment.text for segment in said)
     if are_timed or len({segment.speaker for segment in said}) > 1 or num_words >= _FEW_WORDS:
         return reading
-    return reading.doubted(f"a page with {num_words} words, without times and names of speakers", 0.3)
+    return reading.doubted(f"a page with {num_words} words, without times, of one speaker at most", 0.3)
 
 
 def _read_page(text: str) -> Reading:
