@@ -47,6 +47,19 @@ def test_speech_after_a_sign_of_rights_stays(read):
     assert "All rights reserved, it said" in said(read(text))[0][1]
 
 
+@pytest.mark.parametrize(
+    ("line", "is_speech"),
+    [
+        ("Copyright 1990 was the year when I wrote it down.", True),
+        ("Copyright (c) 1990 by the ferry house", False),
+        ("Copyright © 1990 Ann Lee. All rights reserved.", False),
+    ],
+)
+def test_a_year_of_copyright_is_no_speech_unless_a_sentence_goes_on(read, line, is_speech):
+    text = "".join(words for _, words in said(read(f"{TALK * 5}\n\n{MORE}\n\n{line}\n")))
+    assert (line in text) == is_speech
+
+
 def test_tags_of_a_corpus_between_turns_are_no_speech(read):
     things = ["ferry", "mill", "bridge", "fog", "boat"]
     text = "".join(f"<TXT=mill{n}>\n\nE: And the {a}?\nL: I saw the {a}, as you did.\n\n" for n, a in enumerate(things))
