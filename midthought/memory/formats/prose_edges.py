@@ -11,7 +11,9 @@ from midthought.memory.formats.line_heads import heads_of
 from midthought.memory.formats.scripts import ends_sentence, word_count
 
 _ADDRESS = re.compile(r"<?(?:https?://|www\.)\S+")
-_COPYRIGHT = re.compile(r"(?i)©|copyright \W{0,4}\d{4}\b(?! (?!by\b|all\b)(?-i:[a-z]))|all rights reserved\W{0,3}$")
+_COPYRIGHT = re.compile(
+    r"(?i)©|copyright (?:\(c\)|\W){0,4}\d{4}\b(?! (?!by\b|all\b)(?-i:[a-z]))|all rights reserved\W{0,3}$"
+)
 """Not "Copyright 1990 was the year"."""
 _NAVIGATION = re.compile(r"[←→↑↩]\s?\S|[«‹]\s?\S+(?:\s\S+){0,2}$|[^·|]{1,60}\s[·|]\s[^·|]{1,60}\s[·|]\s[^·|]{1,60}$")
 """A link to another page, or a line of short items."""
