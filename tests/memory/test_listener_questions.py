@@ -20,11 +20,11 @@ from midthought.memory.rule_questions.forms import MAX_WORDS_SINCE_TIME
 from midthought.memory.rule_questions.gaps import blank_of, gaps_of
 from midthought.memory.rule_questions.generate import ALL_KINDS, listener_questions
 from midthought.memory.rule_questions.listener import Draft, Listener, StatementIndex
+from midthought.memory.rule_questions.reported_speech import reported_speech
 from midthought.memory.rule_questions.speech import Sentence, plain_words, spoken_turns
 from midthought.memory.rule_questions.statements import (
     Statement,
     fine_clauses_of,
-    reported_speech,
     statement_text,
 )
 from midthought.memory.rule_questions.unanswerable import unanswerable_drafts

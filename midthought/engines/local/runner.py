@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from midthought.engines.local.cuda_graphs import NewTokens, Record, StepRecorder
+from midthought.engines.local.cuda_graphs import NUMBERS_OF_TOKENS, NewTokens, Record, StepRecorder
 from midthought.engines.local.decoder import Decoder
 from midthought.engines.local.device_memory import to_device
 from midthought.engines.local.kv_cache import SlotCache
@@ -130,7 +130,7 @@ class CachedRunner:
         several, columns = _lay_behind(rows, token_ids, positions, slots) if len(singles) < len(rows) else ([], [])
         self._reserve(max(slots) + 1, max(room_for, max(positions) + 1))
         new, recorder = None, self._recorder
-        if several and recorder is not None:
+        if several and recorder is not None and len(token_ids) <= NUMBERS_OF_TOKENS[-1]:
             new = NewTokens(token_ids, np.array(positions), np.array(slots), np.array(columns))
             recorder.begin()
             if (replayed := recorder.replay(new)) is not None:

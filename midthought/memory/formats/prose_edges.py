@@ -67,11 +67,8 @@ def _is_short(text: str) -> bool:
 def num_title_rows(rows: Sequence[Row]) -> int:
     """Returns the number of short lines that are no sentences and stand before the first blank line."""
     num = next((place for place, row in enumerate(rows) if place and row.after_blank), 0)
-    address = next((place for place, row in enumerate(rows[:_MAX_TITLE_ROWS]) if _ADDRESS.fullmatch(row.text)), -1)
-    above = [row.text for row in rows[:address]] if address >= 0 else [""]
-    if len(rows) > address + 1 and not any(
-        ends_sentence(text) or len(text.split()) > _MAX_TITLE_WORDS for text in above
-    ):
+    address = next((place for place, row in enumerate(rows[:_MAX_TITLE_ROWS]) if _ADDRESS.fullmatch(row.text)), None)
+    if address is not None and len(rows) > address + 1 and all(_is_short(row.text) for row in rows[:address]):
         return address + 1
     if num > _MAX_TITLE_ROWS or (num == 1 and (heads_of(rows[0].text) or rows[1].text[0].islower())):
         return 0

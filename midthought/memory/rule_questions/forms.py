@@ -24,8 +24,9 @@ from midthought.memory.rule_questions.english import (
 )
 from midthought.memory.rule_questions.listener import Draft, Listener, draft_of, draft_of_gap, reveals
 from midthought.memory.rule_questions.replies import exchanges, next_drafts
+from midthought.memory.rule_questions.reported_speech import FIRST_PERSON
 from midthought.memory.rule_questions.speech import Sentence, SpokenTurn, plain_words
-from midthought.memory.rule_questions.statements import FIRST_PERSON, Statement
+from midthought.memory.rule_questions.statements import Statement
 from midthought.memory.rule_questions.vocabulary import Vocabulary, bare_token
 
 MIN_MENTIONS = 2

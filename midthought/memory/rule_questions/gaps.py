@@ -17,12 +17,11 @@ from midthought.memory.rule_questions.english import (
     word_set,
 )
 from midthought.memory.rule_questions.numbers import DETERMINERS, YEAR, counted, is_number, number_places, number_value
+from midthought.memory.rule_questions.reported_speech import FIRST_PERSON, reported_speech
 from midthought.memory.rule_questions.statements import (
-    FIRST_PERSON,
     Statement,
     is_fluent,
     is_verb,
-    reported_speech,
     stands_alone,
 )
 from midthought.memory.rule_questions.vocabulary import Vocabulary, bare_token

@@ -1,7 +1,6 @@
-"""Chooses the sentences that a question can be about, and words them as reported speech.
+"""Chooses the sentences that a question can be about.
 
-A statement is a complete English sentence that is understood without the sentences around it. "I put up 218 bells" becomes
-"they put up 218 bells".
+A statement is a complete English sentence that is understood without the sentences around it.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from midthought.memory.rule_questions.english import (
     is_english,
     word_set,
 )
+from midthought.memory.rule_questions.reported_speech import FIRST_PERSON, reported_speech
 from midthought.memory.rule_questions.speech import Sentence, SpokenTurn, plain_words
 from midthought.memory.rule_questions.vocabulary import Vocabulary, bare_token
 from midthought.memory.turns import UNKNOWN_SPEAKER
@@ -64,13 +64,6 @@ _CONDITION = re.compile(
 )
 """A clause that needs another one."""
 _CONTRACTED = re.compile(r"(?:'(?:s|re|ve|m|d|ll)|n't)$")
-_FIRST_PERSON = {
-    "i": "they", "i'm": "they are", "i've": "they have", "i'd": "they would", "i'll": "they will", "me": "them", "my": "their",
-    "mine": "theirs", "myself": "themselves", "we": "they", "we're": "they are", "we've": "they have", "we'd": "they would",
-    "we'll": "they will", "us": "them", "our": "their", "ours": "theirs", "ourselves": "themselves",
-}  # fmt: skip
-FIRST_PERSON = frozenset(_FIRST_PERSON)
-_THIRD_PERSON = word_set("they them their theirs they're they've they'd themselves")
 _PERSONS = word_set("he him his she her he's she's he'd she'd himself herself hers")
 _DEICTIC = word_set(
     "this these those here ones it's that's yesterday today tomorrow today's tonight earlier mentioned again coming"
@@ -372,31 +365,3 @@ def _is_named(
         map(vocabulary.is_name, earlier)
     )
     return place >= 5 and names_a_thing
-
-
-def reported_speech(text: str, vocabulary: Vocabulary) -> str | None:
-    """Returns a sentence as a clause after "says that", in the third person; None if a pronoun would become ambiguous."""
-    tokens = text.split()
-    words = [bare_token(token).lower() for token in tokens]
-    if set(words) & FIRST_PERSON and set(words) & _THIRD_PERSON:
-        return None
-    said: list[str] = []
-    for place, (token, word) in enumerate(zip(tokens, words, strict=True)):
-        last = [words[place - back] for back in (1, 2) if place >= back]
-        if word in ("am", "was") and last and (last[0] == "i" or (last[-1] == "i" and last[0] not in AUXILIARIES)):
-            token = token.lower().replace(word, "are" if word == "am" else "were")
-        elif (
-            word in ("i'd", "we'd")
-            and place + 1 < len(words)
-            and (words[place + 1] in _PARTICIPLES or words[place + 1].endswith("ed"))
-        ):
-            token = "they had"
-        elif word in _FIRST_PERSON:
-            token = re.sub(re.escape(word), _FIRST_PERSON[word], token, flags=re.IGNORECASE)
-        elif place == 0 and vocabulary.starts_lower(token):
-            token = token[0].lower() + token[1:]
-        said.append(token)
-    return " ".join(said)
-
-
-_PARTICIPLES = word_set("been had never just already always lost gone seen done made")
