@@ -78,6 +78,24 @@ PUBLISHED = [
         thought="<think>\n{}\n</think>\n\n",
         before_answer="<think>\n\n</think>\n\n",
     ),
+    Published(
+        name="qwen3_5",
+        models="Qwen3.5, 3.6",
+        tokens=CHATML,
+        eos="<|im_end|>",
+        label="qwen3_coder",
+        thought="{}\n</think>\n\n",
+        before_answer="{}\n</think>\n\n",
+    ),
+    Published(
+        name="nemotron_3",
+        models="Nemotron 3",
+        tokens=CHATML,
+        eos="<|im_end|>",
+        label="qwen3_coder",
+        thought="{}\n</think>",
+        before_answer="{}\n</think>\n",
+    ),
     Published(name="qwen3_coder", models="Qwen3-Coder", tokens=CHATML, eos="<|im_end|>", label="qwen3_coder"),
     Published(
         name="llama3_1",
@@ -213,7 +231,7 @@ PUBLISHED = [
     ),
     Published(
         name="lfm2",
-        models="LFM2, LFM2.5",
+        models="LFM2",
         tokens=(
             *("<|im_start|>", "<|tool_list_start|>", "<|tool_list_end|>", "<|tool_call_start|>", "<|tool_call_end|>"),
             *("<|tool_response_start|>", "<|tool_response_end|>"),
@@ -221,6 +239,15 @@ PUBLISHED = [
         eos="<|im_end|>",
         bos="<|startoftext|>",
         label="python",
+    ),
+    Published(
+        name="lfm2_5",
+        models="LFM2.5",
+        tokens=("<|im_start|>", "<|tool_call_start|>", "<|tool_call_end|>", *THINK),
+        eos="<|im_end|>",
+        bos="<|startoftext|>",
+        label="python",
+        thought="<think>{}</think>",
     ),
     Published(
         name="llama4_pythonic",

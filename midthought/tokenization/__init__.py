@@ -26,7 +26,7 @@ CUT = " …[cut]"
 """Suffix of foreign text that was cut."""
 _USER = {"role": "user", "content": "a"}
 _ANSWERED = (_USER, {"role": "assistant", "content": "a"})
-_CALL = {"role": "assistant", "content": "", "tool_calls": as_tool_calls([("f", {"a": "a"}, PROBE_ID)])}
+_CALL: Any = {"role": "assistant", "content": "", "tool_calls": as_tool_calls([("f", {"a": "a"}, PROBE_ID)])}
 _RESULT = {"role": "tool", "content": "a", "name": "f", "tool_call_id": PROBE_ID}
 _CHARACTERS_PER_TOKEN = 8
 """Characters of a long text that are encoded first, per requested token; most texts have 3 to 5 per token."""
@@ -86,19 +86,22 @@ class Renderer:
         """Returns the chat template's tokens after an answer's end-of-sequence token: these messages, then the start of the next
         answer. Earlier messages are not encoded again, so a template that rewrites them has no effect.
 
-        `history` ends with the answer. It matters only to templates that number calls or check the order of roles. Roles that
-        the template rejects or omits (`tool`) are replaced by `user`.
+        `history` ends with the answer. It matters only to templates that number calls or check the order of roles. If the
+        template refuses several calls in one answer, the results follow the first one. Roles that the template rejects or omits
+        (`tool`) are replaced by `user`.
         """
-        try:
-            return self._after_answer(messages, history)
-        except SettingsError:
-            if all(message["role"] == "user" for message in messages):
-                raise
-            as_user = [{"role": "user", "content": message["content"]} for message in messages]
-            return self._after_answer(as_user, history)
+        as_user = [{"role": "user", "content": message["content"]} for message in messages]
+        attempts = [(messages, history), (messages, (_USER, _called(history[-1], 1))), (as_user, history)]
+        for following, said in attempts:
+            try:
+                return self._after_answer(following, said)
+            except SettingsError as error:
+                refusal = error
+        raise refusal
 
     def _after_answer(self, messages: Sequence[Message], history: Sequence[Message]) -> list[int]:
-        parts = self.chat_template.parts([*history, *messages], add_generation_prompt=True)
+        said = [*history[:-1], _called(history[-1])]
+        parts = self.chat_template.parts([*said, *messages], add_generation_prompt=True)
         answer = max(n for n, part in enumerate(parts) if isinstance(part, Content) and part.message < len(history))
         head = self._flat(parts[answer + 1 : answer + 2])
         ends = [index for index, piece in enumerate(head) if piece in self._ends_in_history]
@@ -358,6 +361,17 @@ class Renderer:
         if not places:  # the template omits calls
             return []
         return [piece for piece in self._flat(parts[places[-1] + 1 : places[-1] + 2]) if isinstance(piece, int)]
+
+
+def _called(answer: Message, max_calls: int | None = None) -> Message:
+    """Returns the answer with its first calls, each with the arguments of `_CALL`: the end of an answer is found after its last
+    content, and a call without arguments has none."""
+    arguments = _CALL["tool_calls"][0]["function"]["arguments"]
+    calls = [
+        {**call, "function": {**call["function"], "arguments": arguments}}
+        for call in (answer.get("tool_calls") or ())[:max_calls]
+    ]
+    return {**answer, "tool_calls": calls} if calls else answer
 
 
 def _encodable(text: str) -> str:
