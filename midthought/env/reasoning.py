@@ -7,10 +7,11 @@ import unicodedata
 from collections.abc import Callable, Sequence
 
 from midthought.types import StopReason, Trajectory, Turn
+from midthought.types.turn import THINK_TAGS
 
 Decode = Callable[[Sequence[int]], str]
 
-THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+THINK_OPEN, THINK_CLOSE = THINK_TAGS
 
 
 def own_text(trajectory: Trajectory, decode: Decode) -> str:
@@ -29,20 +30,8 @@ def final_answer(trajectory: Trajectory, decode: Decode, end_tokens: Sequence[st
 
 
 def last_answer(trajectory: Trajectory) -> str | None:
-    """Returns `answer_in` of the last turn; None without a turn."""
-    return answer_in(trajectory.turns[-1]) if trajectory.turns else None
-
-
-def answer_in(turn: Turn) -> str | None:
-    """Returns the text of a turn after its last closed thought, or all of it if there is no thought.
-
-    None if a thought is not closed, whether the policy or the chat template opened it.
-    """
-    if turn.answer is not None:
-        return turn.answer
-    _, closed, answer = turn.model_output.rpartition(THINK_CLOSE)
-    is_open = THINK_OPEN in answer or (turn.begins_in_thought and not closed)
-    return None if is_open else answer.strip()
+    """Returns `Turn.answer` of the last turn; None without a turn."""
+    return trajectory.turns[-1].answer if trajectory.turns else None
 
 
 def thought_of(turn: Turn) -> str | None:

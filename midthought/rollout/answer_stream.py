@@ -13,7 +13,6 @@ from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
 from midthought.tools.call_formats.tagged import TaggedCallFormat
-from midthought.tools.call_formats.thought_tags import THINK_CLOSE, THINK_OPEN
 
 
 class PieceKind(StrEnum):
@@ -58,7 +57,7 @@ class AnswerStream:
     ) -> None:
         self.is_stopped = False
         self._renderer, self._format, self._emit, self._stop = renderer, call_format, emit, tuple(stop)
-        self._tags: tuple[str, str] = getattr(call_format, "think_tags", (THINK_OPEN, THINK_CLOSE))
+        self._tags = call_format.think_tags
         self._markers = _call_markers(call_format)
         self.begin_turn(in_thought=in_thought)
 

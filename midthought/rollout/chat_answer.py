@@ -168,7 +168,7 @@ class _Answer:
         self.pieces: list[Piece] = []
         in_thought = prompt.in_thought
         if in_thought is None:
-            in_thought = policy.renderer.opens_thought(prompt.token_ids)
+            in_thought = policy.renderer.opens_thought(prompt.token_ids, policy.call_format.think_tags[0])
 
         def emit(piece: Piece) -> None:
             self.pieces.append(piece)
@@ -230,7 +230,9 @@ class _Answer:
             return Completion(token_ids=(), sampled_logprobs=(), finish=Finish.LENGTH, policy_version=version)
         if self._turn_has_ended:
             self._turn_has_ended = False
-            self.stream.begin_turn(in_thought=self.policy.renderer.opens_thought(token_ids))
+            self.stream.begin_turn(
+                in_thought=self.policy.renderer.opens_thought(token_ids, self.policy.call_format.think_tags[0])
+            )
         sampling = dataclasses.replace(
             sampling, top_k=request.top_k, min_p=request.min_p, repetition_penalty=request.repetition_penalty
         )

@@ -17,7 +17,6 @@ from midthought.activity import ACTIVITY
 from midthought.cassette.calls import Part
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
-from midthought.env.reasoning import THINK_CLOSE
 from midthought.rollout.recorded_calls import recorded_environment, recorded_sample
 from midthought.rollout.token_watch import TokenWatch
 from midthought.tokenization import Renderer
@@ -39,6 +38,7 @@ from midthought.types import (
     Trajectory,
     Turn,
 )
+from midthought.types.turn import text_after_thought
 
 
 class EpisodeEnvironment(Protocol):
@@ -286,7 +286,9 @@ class Episode:
 
     def _begin_turn(self, in_thought: bool | None = None) -> None:
         if in_thought is None:
-            in_thought = self._parts.renderer.opens_thought(self.trajectory.token_ids)
+            in_thought = self._parts.renderer.opens_thought(
+                self.trajectory.token_ids, self._parts.call_format.think_tags[0]
+            )
         self._in_thought = in_thought
         self._watch = TokenWatch(self._parts.renderer, self._parts.call_format, in_thought=self._in_thought)
         self._first_action, self._first_call = None, ToolCall()
@@ -301,17 +303,23 @@ class Episode:
         if runs[-1][-1] in renderer.eos_token_ids:
             runs[-1] = runs[-1][:-1]
         text = "\n".join(map(renderer.decode, runs))
-        call_format = self._parts.call_format
         trajectory.end_turn(
             Turn(
                 turn_number=len(trajectory.turns) + 1,
                 model_output=text,
-                answer=call_format.syntax.answer(text) if isinstance(call_format, NativeCallFormat) else None,
+                answer=None if self.calls else self._answer(text),
                 begins_in_thought=self._in_thought,
                 parsed_action=self._first_action,
                 tool_call=self._first_call,
             )
         )
+
+    def _answer(self, text: str) -> str | None:
+        """Returns the answer in a turn's text as the chat template marks it, else the text after the thought."""
+        call_format = self._parts.call_format
+        if isinstance(call_format, NativeCallFormat) and call_format.syntax.around_answer[0]:
+            return call_format.syntax.answer(text)
+        return text_after_thought(text, in_thought=self._in_thought, tags=call_format.think_tags)
 
     def conversation(self, calls: Sequence[ParsedAction] = ()) -> list[Message]:
         """Returns the messages up to the latest turn, which made `calls`, without thoughts, as the chat template takes them."""
@@ -319,10 +327,13 @@ class Episode:
         return [*before, self._said(self.trajectory.turns[-1], calls)]
 
     def _said(self, turn: Turn, calls: Sequence[ParsedAction]) -> Message:
-        answer = turn.model_output.rpartition(THINK_CLOSE)[2].strip() if turn.answer is None else turn.answer
-        if calls and isinstance(self._parts.call_format, NativeCallFormat):
-            return self._parts.call_format.answer_message(answer, calls, self._num_answered_calls)
-        return {"role": "assistant", "content": answer}
+        call_format = self._parts.call_format
+        text = (
+            turn.model_output.rpartition(call_format.think_tags[1])[2].strip() if turn.answer is None else turn.answer
+        )
+        if calls and isinstance(call_format, NativeCallFormat):
+            return call_format.answer_message(text, calls, self._num_answered_calls)
+        return {"role": "assistant", "content": text}
 
     def _remember(self, turn: Turn, messages: Sequence[Message], calls: Sequence[ParsedAction] = ()) -> None:
         self._answers += [self._said(turn, calls), *messages]

@@ -116,6 +116,8 @@ class MultiTurnManager:
             tool_call=events[0].call if events else ToolCall(),
             observation="\n".join(event.call.result or "" for event in events) if events else environment_obs,
         )
+        if actions:
+            turn.answer = None
         self.turns.append(turn)
         self.tool_events += events
         self._num_new_events = len(events)

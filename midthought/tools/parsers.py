@@ -16,6 +16,7 @@ from midthought.tools.call_formats.react import ReActFormat
 from midthought.tools.call_formats.streaming import StreamingCallFormat
 from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction, ToolEvent
+from midthought.types.turn import THINK_TAGS
 
 if TYPE_CHECKING:
     from midthought.tools.registry import ToolRegistry
@@ -88,6 +89,7 @@ class ParsedTurnFormat:
     """
 
     name = "parser"
+    think_tags = THINK_TAGS
     fence_may_hold_call = True
     stops_at_call = False
 

@@ -10,6 +10,16 @@ from midthought.argument_names import constructor_named
 from midthought.errors import near_names
 from midthought.types.reasons import ToolOutcome
 
+THINK_TAGS = ("<think>", "</think>")
+_UNREAD: Any = object()
+
+
+def text_after_thought(text: str, *, in_thought: bool, tags: tuple[str, str] = THINK_TAGS) -> str | None:
+    """Returns a turn's text after its last closed thought, or all of it if there is no thought. None if a thought is not closed,
+    whether the policy or the chat template opened it (`in_thought`)."""
+    _, closed, after = text.rpartition(tags[1])
+    return None if tags[0] in after or (in_thought and not closed) else after.strip()
+
 
 @constructor_named(name="tool_name", arguments="parameters", args="parameters", text="raw_text")
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,9 +88,10 @@ class Turn:
     """1, 2, …"""
     model_output: str = ""
     """The policy's text, without tool results."""
-    answer: str | None = None
-    """The answer in `model_output` if the chat template marks it (gpt-oss: the channel `final`); None: the text after the
-    thought."""
+    answer: str | None = _UNREAD
+    """The policy's answer: the text after its thought, or the text that the chat template marks (gpt-oss: the channel `final`).
+    None if there is none: a thought is not closed, the mark is missing, or the turn ends with calls. By default it is read from
+    `model_output`."""
     begins_in_thought: bool = False
     """Whether the chat template opened the thought that the policy continues."""
     parsed_action: ParsedAction | None = None
@@ -94,6 +105,10 @@ class Turn:
     """Reward from the environment for this turn."""
     done: bool = False
     """Whether the episode ended with this turn."""
+
+    def __post_init__(self) -> None:
+        if self.answer is _UNREAD:
+            self.answer = text_after_thought(self.model_output, in_thought=self.begins_in_thought)
 
     def __getitem__(self, name: str) -> Any:
         """Returns the field of that name, as in the setup package's summaries; `turn` is the turn number, `response` the

@@ -243,6 +243,25 @@ def test_an_episode_has_the_tokens_of_the_whole_conversation_and_trains_on_what_
     assert sum(trajectory.loss_mask) == sum(len(choice.renderer.control(turn)) for turn in turns)
 
 
+@pytest.mark.parametrize("published", WITH_CALLS, ids=named)
+def test_the_answer_of_a_turn_is_its_text_without_thought_and_marks_and_none_if_there_is_none(
+    published: Published,
+) -> None:
+    choice = chosen(published)
+    turns, _ = one_call(published, choice, "I look it up.")
+    trajectory = play(choice, turns)
+    assert [turn.answer for turn in trajectory.turns] == [None, "Tides."]
+    if not published.thought:
+        return
+    thoughtful = published.thought if "{}" not in published.before_answer else published.before_answer
+    if published.name in ("gpt_oss", "command_r7b"):
+        thoughtful += published.before_answer
+    said = thoughtful.format("A thought.") + "Tides." + (published.answer_end or published.eos)
+    assert play(choice, [said]).turns[-1].answer == "Tides."
+    begun = said[: said.index("A thought") + 3] + (published.answer_end or published.eos)
+    assert play(choice, [begun]).turns[-1].answer is None
+
+
 @pytest.mark.parametrize("published", PARALLEL, ids=named)
 def test_parallel_calls_have_results_in_order(published: Published) -> None:
     choice = chosen(published)

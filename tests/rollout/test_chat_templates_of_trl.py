@@ -28,19 +28,32 @@ FORMATS = {
     "deepseekv3": "deepseek",
     "glm4moe": "glm",
     "gptoss": "harmony",
+    "gemma4": "gemma",
     "lfm2_v2": "python",
     "llama3_1": "llama",
     "llama3_2": "llama",
     "nemotron_3_nano": "qwen3_coder",
+    "nemotron_3_super": "qwen3_coder",
     "qwen2_5": "hermes",
     "qwen3": "hermes",
     "qwen3_5_think": "qwen3_coder",
+    "qwen3_6": "qwen3_coder",
     "qwen3_instruct_2507": "hermes",
     "qwen3_vl": "hermes",
 }
 WITHOUT = ("cohere", "gemma", "gemma3", "llama3", "phi3", "smolvlm")
-ENDS = ("<|im_end|>", "<|eot_id|>", "<|return|>", "<｜end▁of▁sentence｜>", "<|END_OF_TURN_TOKEN|>", "<end_of_turn>")
-TAGS = re.compile(r"<\|[^<>|]*\|>|<｜[^<>｜]*｜>|</?(?:think|tool_call|tool_response|arg_key|arg_value)>|<end_of_turn>")
+ENDS = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|return|>",
+    "<｜end▁of▁sentence｜>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<end_of_turn>",
+    "<turn|>",
+)
+TAGS = re.compile(
+    r"<\|[^<>|]*\|?>|<[^<>|]*\|>|<｜[^<>｜]*｜>|</?(?:think|tool_call|tool_response|arg_key|arg_value)>|<end_of_turn>"
+)
 TOOL = ToolDefinition("look_up", "Searches.", [ToolParameter("query", "string", "Words.")])
 ARGUMENTS = {"query": 'the "tide"\nclock 水'}
 USER = {"role": "user", "content": "What is there?"}
@@ -64,19 +77,20 @@ def test_a_template_without_calls_falls_back(name: str) -> None:
     assert choose_call_format(renderer_of(name), [TOOL]).call_format.name == "in_thought"
 
 
+@pytest.mark.parametrize("arguments", [ARGUMENTS, {}], ids=["arguments", "none"])
 @pytest.mark.parametrize(("name", "label"), FORMATS.items())
-def test_a_call_and_its_result_are_written_as_the_template_writes_them(name: str, label: str) -> None:
+def test_a_call_and_its_result_are_written_as_the_template_writes_them(name: str, label: str, arguments: Any) -> None:
     choice = choose_call_format(renderer_of(name), [TOOL])
     call_format, renderer = choice.call_format, choice.renderer
     assert isinstance(call_format, NativeCallFormat)
     assert call_format.name == label
     call_id = call_format.syntax.make_id("look_up", 0)
-    answer = {"role": "assistant", "content": "", "tool_calls": as_tool_calls([("look_up", ARGUMENTS, call_id)])}
-    written = call_format.render_call("look_up", ARGUMENTS)
+    answer = {"role": "assistant", "content": "", "tool_calls": as_tool_calls([("look_up", arguments, call_id)])}
+    written = call_format.render_call("look_up", arguments)
     assert written in renderer.chat_template.text([USER, answer])
     (found,) = call_format.parse_all(written)
-    assert (found.tool_name, found.parameters) == ("look_up", ARGUMENTS)
-    call = ParsedAction(tool_name="look_up", parameters=ARGUMENTS)
+    assert (found.tool_name, found.parameters) == ("look_up", arguments)
+    call = ParsedAction(tool_name="look_up", parameters=arguments)
     event = ToolEvent(call=ToolCall(tool_name="look_up", result='a "b"\n水'), outcome=ToolOutcome.OK)
     results = call_format.result_messages([call], [event], 0)
     after = renderer.following(results, [USER, answer])

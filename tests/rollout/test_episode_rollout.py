@@ -264,6 +264,7 @@ class EveryFew:
     """A call format for models that know none: a call "ends" after so many pieces of text, a few times over."""
 
     name = "every_few"
+    think_tags = ("<think>", "</think>")
     fence_may_hold_call = False
     stops_at_call = True
 

@@ -275,6 +275,7 @@ class EveryFewPieces:
     """A call format for models that know none: a call "ends" after so many pieces of text, for each word."""
 
     name = "every_few_pieces"
+    think_tags = ("<think>", "</think>")
     fence_may_hold_call = False
     stops_at_call = True
 

@@ -71,6 +71,7 @@ def look(word: str) -> str:
 
 class EveryFew:
     name, fence_may_hold_call, stops_at_call = "every_few", False, True
+    think_tags = ("<think>", "</think>")
 
     def __init__(self):
         self.num_pieces, self.num_calls = 5, 3

@@ -40,6 +40,7 @@ class EveryFew:
     """Calls the tool after every few tokens, whatever they are."""
 
     name, fence_may_hold_call, stops_at_call = "every_few", False, True
+    think_tags = ("<think>", "</think>")
 
     def __init__(self) -> None:
         self.num_pieces, self.num_calls = 5, 2

@@ -19,7 +19,6 @@ from midthought.doctor.setup import REPLAYED, Setup, SkippedError
 from midthought.doctor.shared_state import tool_states
 from midthought.env.environment_tasks import FAILED_RESET
 from midthought.env.episode import EnvironmentEpisode, EnvironmentTurn, call_blocking, takes_seed
-from midthought.env.reasoning import answer_in
 from midthought.errors import EpisodeError
 from midthought.guards.finding import Finding
 from midthought.guards.tool_use import MIN_SECONDS
@@ -78,7 +77,7 @@ class _World:
             turns = [turn for turn in episode.turns if isinstance(turn, EnvironmentTurn)]
             if episode.task.task_id == self.starts[number].task_id and turns and not episode.tool_events:
                 replies = tuple((turn.observation or "", turn.reward, turn.done) for turn in turns)
-                found.setdefault(tuple(answer_in(turn) or "" for turn in turns), []).append(replies)
+                found.setdefault(tuple(turn.answer or "" for turn in turns), []).append(replies)
         return found or {WRITTEN: []}
 
 

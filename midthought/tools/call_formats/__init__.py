@@ -32,6 +32,8 @@ class ToolCallFormat(Protocol):
     """
 
     name: str
+    think_tags: tuple[str, str]
+    """What opens and closes a thought."""
     fence_may_hold_call: bool
     """Whether text inside a Markdown code fence can be a call."""
     stops_at_call: bool

@@ -18,6 +18,7 @@ from midthought.tools.call_formats.loose_object import read_loose, write_loose
 from midthought.tools.call_formats.python_calls import read_python_calls
 from midthought.tools.json_types import fits_type
 from midthought.types import ParsedAction
+from midthought.types.turn import THINK_TAGS
 
 Call = tuple[str, Mapping[str, Any], str]
 """Name, arguments and id of a call."""
@@ -46,6 +47,8 @@ class CallSyntax:
     label: str
     """Name for messages and records, such as `hermes`."""
     style: Literal["object", "name_then_object", "name_then_tags", "keywords", "loose_object"]
+    think_tags: tuple[str, str] = THINK_TAGS
+    """What opens and closes a thought."""
     around_answer: tuple[str, str] = ("", "")
     """Around an answer without calls, after its thought: `<|channel|>final<|message|>` in harmony."""
     after_content: str = ""

@@ -17,12 +17,14 @@ from midthought.tools.call_formats.call_syntax import ARGUMENTS, ID, INDEX, NAME
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.call_formats.native import NativeCallFormat
 from midthought.tools.definition import ToolDefinition, ToolParameter
+from midthought.types.turn import THINK_TAGS
 
 _USER = {"role": "user", "content": "probequestion"}
 _ANSWER = "probeanswer"
 _TOOL = "probetool"
 _ARGUMENTS: dict[str, Any] = {"probekeya": "probevaluea", "probekeyb": "probevalueb"}
 _PROBE = ToolDefinition(_TOOL, "probedescription", [ToolParameter(key, "string", "text") for key in _ARGUMENTS])
+_THOUGHT = re.compile(r"(<[^<>]+>\w*)\s*probethought\s*(<[^<>]+>)")
 _UNSUPPORTED = "the chat template writes calls in a form that is not supported"
 _LABELS = {
     "<function=": "qwen3_coder",
@@ -149,7 +151,9 @@ class _Probe:
         syntax = replace(syntax, label=label, after_content=self._after_content(before))
         self._require_result()
         self._require_readable(syntax)
-        return replace(syntax, around_answer=self._around_answer())
+        around_answer = self._around_answer()
+        think_tags = THINK_TAGS if around_answer[0] else self._think_tags()
+        return replace(syntax, around_answer=around_answer, think_tags=think_tags)
 
     # -- rendering ---------------------------------------------------------------------------------------------
 
@@ -198,6 +202,12 @@ class _Probe:
         start = min(len(_common_prefix(prompt, text)), text.index(_ANSWER))
         before, _, after = self._own_turn(text[start:]).partition(_ANSWER)
         return before.strip(), after.strip()
+
+    def _think_tags(self) -> tuple[str, str]:
+        """Returns the tags around a thought, with a word that follows the first one (Gemma 4: `<|channel>thought`)."""
+        answer = {"role": "assistant", "content": _ANSWER, "reasoning_content": "probethought"}
+        found = _THOUGHT.search(self._template.text([_USER, answer]))
+        return (found[1], found[2]) if found else THINK_TAGS
 
     def _require_result(self) -> None:
         """Raises `_NotWritten` if the template refuses or omits the result of a call."""

@@ -31,7 +31,7 @@ class NativeCallFormat(StreamingCallFormat):
     def __init__(
         self, syntax: CallSyntax, *, describes_tools: bool = True, definitions: Sequence[ToolDefinition] = ()
     ) -> None:
-        super().__init__()
+        super().__init__(*syntax.think_tags)
         self.name = syntax.label
         self.syntax = syntax
         self.describes_tools = describes_tools

@@ -9,7 +9,9 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 
-THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+from midthought.types.turn import THINK_TAGS
+
+THINK_OPEN, THINK_CLOSE = THINK_TAGS
 
 
 class TagTracker:

@@ -45,6 +45,7 @@ class EveryFew:
     """A call format for models that know none: a call "ends" after every fifth piece of text, three times."""
 
     name = "every_few"
+    think_tags = ("<think>", "</think>")
     fence_may_hold_call = False
     stops_at_call = True
 
