@@ -1,4 +1,4 @@
-"""`python -m benchmarks [part …]` and `python -m benchmarks gpu`. The latter needs fewer packages: it loads no part."""
+"""`python -m benchmarks [part …]`, `python -m benchmarks gpu`, `python -m benchmarks same REV`. The last two load no part."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ def main(words: Sequence[str] | None = None) -> None:
         from benchmarks.gpu.command import main as check_gpu
 
         sys.exit(check_gpu(words[1:], began=began))
+    if words[:1] == ["same"]:
+        from benchmarks.same import main as compare
+
+        sys.exit(compare(words[1:]))
     from benchmarks.parts import main as measure_parts
 
     measure_parts(words)
