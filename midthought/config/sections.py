@@ -22,7 +22,7 @@ class ModelConfig(Section):
     """Folder or hub name of a Hugging Face causal LM. Empty: a small, randomly initialized Qwen3 with its own tokenizer."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Data type of the weights. Log-probabilities are accurate to 1e-4 only in float32. `auto`: bfloat16 for a model from
-    `local_path` on a GPU, else float32."""
+    `local_path` on a GPU, else float32; the other one if only it fits."""
     float32_head: bool = False
     """With `dtype=bfloat16`: compute the output layer in float32, in the learner and the local engine (MiniMax-M1, ScaleRL), so
     that sampled and recomputed log-probabilities agree better. Costs a float32 copy of its weights during each pass."""
@@ -36,13 +36,13 @@ class ModelConfig(Section):
     `local_path`, if there is one; the CPU for the small randomly initialized model, because it is faster there."""
     critic: Literal["auto", "separate", "shared"] = "auto"
     """`separate`: a copy of the base model with a value head; `shared`: a value head on the policy's own trunk. `auto`: shared
-    for a model from `local_path` on a GPU; otherwise, and with `ray.num_critics` or verl, separate."""
+    for a model from `local_path` on a GPU, or if a separate one does not fit; with `ray.num_critics`, verl, or else separate."""
     tensor_parallel_size: Harmless[int] = Field(1, ge=1)
     """GPUs among which a vLLM or SGLang server that the run starts splits the model. Other engines use one GPU each; the learner
     uses `ray.num_learners`."""
     lora_rank: Annotated[int, Field(ge=0)] | Auto = "auto"
-    """Rank of LoRA adapters on every linear layer (extra `lora`); 0: full fine-tuning, without adapters. `auto`: 32 for a
-    model from `local_path` on a GPU if peft is installed; otherwise, and with verl, 0."""
+    """Rank of LoRA adapters on every linear layer (extra `lora`); 0: full fine-tuning, without adapters. `auto`: if peft is
+    installed, 32 for a model from `local_path` on a GPU, or if nothing milder makes it fit; otherwise, and with verl, 0."""
     lora_alpha: int = Field(32, ge=1)
     """LoRA alpha: the scale of the adapters is `lora_alpha / lora_rank`."""
     hidden_size: int = Field(128, ge=16)
@@ -143,7 +143,7 @@ class InferenceConfig(Section):
     """Nucleus sampling. Must be 1.0 in training: tokens outside the nucleus would have probability 0."""
     max_num_seqs: Harmless[Annotated[int, Field(ge=1)] | Auto] = 128
     """Maximum number of episodes in the local engine's KV cache, or of concurrent requests to each server. `auto`: 128, or
-    fewer if they do not fit in the GPU's memory."""
+    fewer if they do not fit in memory."""
     cuda_graphs: Harmless[bool] = True
     """On a GPU, the local engine captures passes of few tokens as CUDA graphs and replays them; not with `deterministic`."""
     merge_adapters: Harmless[bool] = True

@@ -33,8 +33,8 @@ class TrainingConfig(AlgorithmSection):
     mini_batch_size: int = Field(64, ge=1)
     """Largest number of episodes per optimizer step. The episodes of an iteration are divided evenly among its steps."""
     micro_batch_tokens: Harmless[Annotated[int, Field(ge=64)] | Auto] = "auto"
-    """Tokens per micro-batch (one forward and backward pass); changes memory and speed, not the result. `auto`: 4096; on a
-    GPU the largest of 16384, 8192, 4096, 2048 and 1024 that fits in its memory."""
+    """Tokens per micro-batch (one forward and backward pass); changes memory and speed, not the result. `auto`: 4096, or
+    fewer if they do not fit; on a GPU up to 16384."""
     accumulation_steps: Harmless[int | None] = Field(None, ge=1)
     """Micro-batches per optimizer step of PPO; changes memory and speed, not the result. Null: by `micro_batch_tokens`."""
     packing: Harmless[bool] = True
@@ -46,8 +46,8 @@ class TrainingConfig(AlgorithmSection):
     1/160 of its memory, or fewer if they do not fit."""
     gradient_checkpointing: Harmless[bool | Literal["auto", "offload"]] = "auto"
     """Store only the input of each layer and recompute the layer in the backward pass: less memory, about a third more time.
-    `offload`: store these inputs in CPU memory. `auto`: for a given model on a GPU true, but false if all
-    activations fit in its memory with a tenth to spare."""
+    `offload`: store these inputs in CPU memory. `auto`: false if all activations fit, for a given model on a GPU
+    with a tenth of its memory to spare; else true, or `offload` if only it fits."""
     compile: Harmless[bool] = False
     """Compile the decoder layers (`torch.compile`; needs a C++ compiler). The first steps take about a minute longer."""
     master_weights: bool = True

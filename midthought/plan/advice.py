@@ -29,6 +29,11 @@ class Measure:
     changes: Callable[[Memory], Changes | None]
     """Returns the changed arguments of the plan; None if the measure is already in use or does not apply."""
 
+    @property
+    def setting(self) -> str:
+        """The changed setting, `section.key`."""
+        return self.settings.partition("=")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -41,9 +46,9 @@ class Step:
     fits: bool
 
 
-def _gradient_checkpointing(memory: Memory) -> Changes | None:
-    plan = memory.settings
-    return None if plan.gradient_checkpointing else {"gradient_checkpointing": True}
+def _swap(key: str, before: Any, after: Any) -> Callable[[Memory], Changes | None]:
+    """Returns the change of one argument of the plan, which applies if its value is `before`."""
+    return lambda memory: {key: after} if getattr(memory.settings, key) == before else None
 
 
 def _offload_activations(memory: Memory) -> Changes | None:
@@ -73,9 +78,10 @@ def _blocks(memory: Memory) -> Changes | None:
     return {"logits_mib": 64} if not plan.logits_mib or plan.logits_mib > 64 else None
 
 
-def _one_episode(memory: Memory) -> Changes | None:
+def _smaller_passes(memory: Memory) -> Changes | None:
+    """Half as many tokens per micro-batch, at least one episode."""
     plan = memory.settings
-    smaller = max(plan.tokens_of_episode, 1024)
+    smaller = max(plan.micro_batch_tokens // 2, plan.tokens_of_episode, 1024)
     return {"micro_batch_tokens": smaller} if plan.micro_batch_tokens > smaller else None
 
 
@@ -97,13 +103,15 @@ def _less_cache(memory: Memory) -> Changes | None:
 
 
 def _fewer_sequences(memory: Memory) -> Changes | None:
-    fewer = memory.num_sequences // 2
-    return {"max_num_seqs": fewer} if memory.settings.engine == "local" and fewer >= ENOUGH_SEQUENCES else None
+    now = memory.num_sequences
+    applies = memory.settings.engine == "local" and now > ENOUGH_SEQUENCES
+    return {"max_num_seqs": max(ENOUGH_SEQUENCES, now // 2)} if applies else None
 
 
 def _few_sequences(memory: Memory) -> Changes | None:
-    few = ENOUGH_SEQUENCES // 2
-    return {"max_num_seqs": few} if memory.settings.engine == "local" and memory.settings.max_num_seqs > few else None
+    plan, few = memory.settings, ENOUGH_SEQUENCES // 2
+    is_here = plan.engine == "local" or plan.in_process
+    return {"max_num_seqs": few} if is_here and plan.max_num_seqs > few else None
 
 
 def _whole_cache(memory: Memory) -> Changes | None:
@@ -123,24 +131,6 @@ def _offload_reference(memory: Memory) -> Changes | None:
     plan = memory.settings
     apart = plan.reference and not plan.lora_rank and not plan.offload_reference and plan.num_shards == 1
     return {"offload_reference": True} if apart else None
-
-
-def _bfloat16(memory: Memory) -> Changes | None:
-    return {"dtype": "bfloat16"} if memory.settings.dtype == "float32" else None
-
-
-def _shared_critic(memory: Memory) -> Changes | None:
-    return {"critic": "shared"} if memory.settings.critic == "separate" else None
-
-
-def _no_critic(memory: Memory) -> Changes | None:
-    plan = memory.settings
-    return {"critic": "none"} if plan.critic == "separate" else None
-
-
-def _adapters(memory: Memory) -> Changes | None:
-    plan = memory.settings
-    return None if plan.lora_rank else {"lora_rank": 32}
 
 
 def _adapters_apart(memory: Memory) -> Changes | None:
@@ -166,7 +156,12 @@ def _more_gpus(memory: Memory) -> Changes | None:
 
 def _local_engine(memory: Memory) -> Changes | None:
     plan = memory.settings
-    return {"engine": "local", "in_process": False, "engine_sleeps": False} if plan.in_process else None
+    changes = {"engine": "local", "in_process": False, "engine_sleeps": False, "gpu_memory_utilization": 0.5}
+    return changes if plan.in_process else None
+
+
+def _small_blocks(memory: Memory) -> Changes | None:
+    return {"logits_mib": 16} if memory.settings.logits_mib > 16 else None
 
 
 _OFFLOAD_REFERENCE = Measure(
@@ -182,9 +177,13 @@ _MORE_GPUS = Measure(
     "verl.num_nodes, verl.gpus_per_node, or ray.num_learners and ray.num_actors: {gpus} GPUs", "money", _more_gpus
 )
 MEASURES = (
-    Measure("training.gradient_checkpointing=true", "33 % more compute in the update", _gradient_checkpointing),
+    Measure(
+        "training.gradient_checkpointing=true",
+        "33 % more compute in the update",
+        _swap("gradient_checkpointing", False, True),
+    ),
     Measure("training.logits_mib=64", "almost none", _blocks),
-    Measure("training.micro_batch_tokens={micro_batch_tokens}", "more, smaller micro-batches", _one_episode),
+    Measure("training.micro_batch_tokens={micro_batch_tokens}", "more, smaller micro-batches", _smaller_passes),
     _OFFLOAD_ACTIVATIONS,
     _OFFLOAD_REFERENCE,
     Measure("inference.merge_adapters=false", "slower sampling: adapters are computed separately", _adapters_apart),
@@ -198,18 +197,27 @@ MEASURES = (
     Measure("{share}", "none: the memory is free", _whole_cache),
     Measure("inference.backend=local", "slower sampling, from the learner's own weights", _local_engine),
     Measure("{together}", "fewer engines, communication in every layer", _tensor_parallel),
-    Measure("model.dtype=bfloat16", "less exact log-probabilities", _bfloat16),
-    Measure("model.critic=shared", "the value loss also trains the policy's layers", _shared_critic),
+    Measure(
+        "model.critic=shared", "the value loss also trains the policy's layers", _swap("critic", "separate", "shared")
+    ),
+    Measure("model.dtype=bfloat16", "less exact log-probabilities", _swap("dtype", "float32", "bfloat16")),
     Measure("training.optimizer=adamw_8bit", "slightly less exact steps", _moments_of_8_bits),
     _OFFLOAD_OPTIMIZER,
-    Measure("model.lora_rank={lora_rank}", "adapters are trained, not the weights", _adapters),
-    Measure("training.adv_estimator=grpo", "groups of 8 replace the critic", _no_critic),
+    Measure("model.lora_rank=32", "adapters are trained, not the weights", _swap("lora_rank", 0, 32)),
+    Measure("training.adv_estimator=grpo", "groups of 8 replace the critic", _swap("critic", "separate", "none")),
     Measure("inference.max_tokens={response_tokens}", "long responses are truncated", _shorter),
     Measure("inference.max_num_seqs={max_num_seqs}", "slow sampling", _few_sequences),
     _MORE_GPUS,
 )
 """Least harm first."""
-ON_ONE_GPU = tuple(measure for measure in MEASURES if measure is not _MORE_GPUS)
+_OF_SMALL_MODELS = (
+    Measure("training.logits_mib=16", "smaller matrix products", _small_blocks),
+    Measure("model.dtype=float32", "slower passes", _swap("dtype", "bfloat16", "float32")),
+    Measure("model.lora_rank=0", "all weights are trained", _swap("lora_rank", 32, 0)),
+    Measure("training.gradient_checkpointing=false", "none", _swap("gradient_checkpointing", True, False)),
+)
+"""What they save is little, or is saved only if a model is small or has one layer."""
+ON_ONE_GPU = (*(measure for measure in MEASURES if measure is not _MORE_GPUS), *_OF_SMALL_MODELS)
 _TO_CPU_MEMORY = (_OFFLOAD_REFERENCE, _OFFLOAD_ACTIVATIONS, _OFFLOAD_OPTIMIZER)
 ON_ONE_CPU = tuple(measure for measure in ON_ONE_GPU if measure not in _TO_CPU_MEMORY)
 """On a CPU everything is in its memory in any case."""
@@ -267,8 +275,9 @@ def _tried(memory: Memory, values: Changes) -> Memory | None:
 def _helps(tried: Memory, memory: Memory) -> bool:
     """Whether memory is reduced if it is exceeded, or more sequences fit if there are too few."""
     more_room = tried.kv_room * tried.settings.tensor_parallel > memory.kv_room * memory.settings.tensor_parallel
-    return _excess(tried) < _excess(memory) or (more_room and not memory.has_enough_sequences)
+    return excess(tried) < excess(memory) or (more_room and not memory.has_enough_sequences)
 
 
-def _excess(memory: Memory) -> int:
+def excess(memory: Memory) -> int:
+    """Returns the bytes that all phases need beyond the limit."""
     return sum(max(0, total - memory.limit) for total in memory.totals.values())

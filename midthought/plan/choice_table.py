@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 from midthought.plan.engine_choice import installed_vllm, is_planned_in_process, needs_local, vllm_problem
@@ -70,12 +71,12 @@ def _why(key: str, value: Any, config: Any, *, on_gpu: bool) -> str:
         return "adapters learn at ten times the rate of full weights" if config.model.adapter_rank else "full weights"
     if key == "rollout_correction":
         return _why_correction(value, config)
-    if not on_gpu:
-        return WHY_NOT.get(key, "the largest of its values")
-    if key == "lora_rank" and not value:
+    if on_gpu and key == "lora_rank" and not value and find_spec("peft") is None:
         return "peft is not installed, so all weights are trained; for adapters: pip install 'midthought[lora]'"
-    if key == "gradient_checkpointing" and not value:
+    if on_gpu and key == "gradient_checkpointing" and not value:
         return "all activations fit, with memory to spare; recomputing takes a third more time"
+    if value in ("float32", "separate", 0):
+        return WHY_NOT[key]
     return WHY.get(key, "the largest of its values that fits")
 
 
@@ -111,5 +112,5 @@ WHY_NOT = {
     "dtype": "exact log-probabilities",
     "critic": "its value loss does not train the policy",
     "lora_rank": "all weights are trained",
-    "gradient_checkpointing": "a CPU has the memory",
+    "gradient_checkpointing": "all activations fit",
 }

@@ -28,7 +28,7 @@ from midthought.plan.memory import Memory
 from midthought.plan.run_settings import plan_arguments
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import Shape, find_shape
-from midthought.plan.sizes import SIZES, is_enough, largest_sizes, most_bytes
+from midthought.plan.sizes import SIZES, fitted, is_enough, most_bytes
 from midthought.references import require_installed
 
 LORA_RANK = 32
@@ -109,10 +109,12 @@ class Choice:
         return self.plan is None or is_enough(self.plan)
 
     def remedy(self) -> list[Step]:
-        """Settings with which the run fits; empty if there are none."""
+        """Settings with which the run fits, without those that are `auto`, which follow; empty if there are none."""
         assert self.plan is not None
         steps, better = advise(self.plan, ON_ONE_GPU if self.hardware.kind == "gpu" else ON_ONE_CPU)
-        return needed(self.plan, steps) if better.fits else []
+        names = {choice.partition("=")[0] for choice in self.chosen}
+        found = needed(self.plan, steps) if better.fits else []
+        return [step for step in found if step.settings.partition("=")[0] not in names]
 
 
 def choose(
@@ -150,7 +152,7 @@ def choose(
         "inference.gpu_memory_utilization": "auto",
         "training.learning_rate": rate,
         "training.rollout_correction": _correction(config, backend, by_verl=by_verl),
-        **{f"{section}.{key}": sizes[0] for section, key, sizes in SIZES},
+        **{f"{section}.{key}": size for section, key, size in SIZES},
     }
     changes: dict[str, dict[str, Any]] = {}
     for name, key in _open(config):
@@ -258,8 +260,9 @@ def plan_of_loaded(
                 found = {**plan_arguments(tried), **more}
                 return Memory(shape, PlanSettings(**{key: found[key] for key in found if key not in sizes}))
 
-            settled, plan = largest_sizes(config, settled, planned, on_gpu)
-            settled = _of_whole_gpu(config, settled.merged(_planned_values(config, plan, "")), hardware)
+            changes, plan = _fitted(config, planned(settled), words)
+            settled = settled.merged(changes).merged(_planned_values(config, plan, ""))
+            settled = _of_whole_gpu(config, settled, hardware)
         except SettingsError as error:
             unknown = str(error).partition(". ")[0]
     return Choice(settled, hardware, (), plan, unknown)
@@ -288,19 +291,34 @@ def chosen_plan(
     is_given: bool = True,
     has_vllm: bool | None = None,
 ) -> tuple[AnyConfig, Memory]:
-    """Runs `choose`, on a GPU with the largest `SIZES` that fit, and plans the run. Raises `SettingsError`, `ModelPathError`.
-
-    If `inference.backend=auto` is vLLM and it does not fit beside the learner, `local` is planned instead.
-    """
-
-    def largest(has_vllm: bool | None) -> tuple[AnyConfig, Memory]:
-        chosen = choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm)
-        return largest_sizes(config, chosen, lambda settled: plan_of(settled, source, words), on_gpu)
-
-    settled, plan = largest(has_vllm)
-    if config.inference.backend == "auto" and is_planned_in_process(settled) and not is_enough(plan):
-        settled, plan = largest(has_vllm=False)
+    """Runs `choose`, changes what is `auto` until the run fits, and plans it. Raises `SettingsError`, `ModelPathError`."""
+    settled = choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm)
+    changes, plan = _fitted(config, plan_of(settled, source, words), words, is_given)
+    settled = choose(config.merged(changes), on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm)
     return settled.merged(_planned_values(config, plan, source if on_gpu else "")), plan
+
+
+def _fitted(
+    config: RecipeConfig, plan: Memory, words: Mapping[str, Any], is_given: bool = True
+) -> tuple[dict[str, dict[str, Any]], Memory]:
+    """Returns how `auto` must differ from its first values so that the run fits, and the plan that fits (`sizes.fitted`)."""
+    fixed = {*words, "backend"} if "engine" in words or requested_backend(config.inference) else {*words}
+    if not is_given or find_spec("peft") is None:
+        fixed.add("lora_rank")
+    names = {f"{section}.{key}" for section, key in _open(config) if key not in fixed}
+    first, plan = _values(plan), fitted(plan, names)
+    changes: dict[str, dict[str, Any]] = {}
+    for section, _, key in (name.partition(".") for name in names):
+        if key in first and first[key] != _values(plan)[key]:
+            changes.setdefault(section, {})[key] = _values(plan)[key]
+    return changes, plan
+
+
+def _values(plan: Memory) -> dict[str, Any]:
+    """Returns values of the plan by the keys of a run's settings, without an engine's share of the memory."""
+    found = plan.settings.model_dump(exclude={"gpu_memory_utilization"})
+    offloads = plan.settings.gradient_checkpointing and plan.settings.offload_activations
+    return {**found, "backend": plan.settings.engine, **({"gradient_checkpointing": "offload"} if offloads else {})}
 
 
 def _planned_values(config: RecipeConfig, plan: Memory, source: str) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def cell(model: str, memory_gib: int) -> str:
     if "inference.in_process" in values:
         parts.append(f"share {values['inference.gpu_memory_utilization']}")
     parts += [f"{values['inference.max_num_seqs']} seqs", f"{values['training.micro_batch_tokens']} tokens"]
-    parts += ["layers recomputed"] * (values["training.gradient_checkpointing"] == "true")
+    parts += ["layers recomputed"] * (values["training.gradient_checkpointing"] != "false")
     parts += [f"logits {values['training.logits_mib']} MiB", f"needed {needed}"]
     parts += [values[name] for name, usual in USUAL.items() if values[name] != usual]
     if refusal:
