@@ -14,15 +14,15 @@ from typing import Literal
 
 Precision = Literal["float32", "bfloat16"]
 
-MIN_SPEEDUP = 1.1
-"""bfloat16 is chosen if it is at least this many times as fast as float32: it rounds more, and times vary by some per cent."""
-_MAX_ROUNDS = 3
-_MAX_SECONDS = 1.5
+MIN_SPEEDUP = 1.2
+"""bfloat16 is chosen if it is at least this many times as fast as float32: it rounds more, and times vary."""
+NUM_ROUNDS = 3
+"""Odd, so that one round is the median."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrecisionChoice:
-    """The shortest time of the operation in each precision; infinite if it cannot be computed in it."""
+    """The time of the operation in each precision; infinite if it cannot be computed in it."""
 
     float32_seconds: float
     bfloat16_seconds: float
@@ -48,12 +48,11 @@ class PrecisionChoice:
 def faster_precision(
     compute: Callable[[Precision], object], clock: Callable[[], float] = time.perf_counter
 ) -> PrecisionChoice:
-    """Compares the shortest times of `compute` in float32 and in bfloat16.
+    """Compares the times of `compute` in float32 and in bfloat16: returns those of the round with the median speedup.
 
-    It is called up to three times in each precision, alternately, after one call of each that prepares kernels and memory
-    and is not counted. After 1.5 seconds no second or third round of calls starts.
-    A precision in which `compute` raises RuntimeError (no kernel for this processor, out of memory) is not chosen. Raises
-    that error if both fail.
+    A round is a call in each precision, one after the other, so that both are slowed by what else the machine does. There are
+    `NUM_ROUNDS`, after one that prepares kernels and memory and is not counted. A precision in which `compute` raises
+    RuntimeError (no kernel for this processor, out of memory) is not chosen. Raises that error if both fail.
     """
     errors: dict[Precision, RuntimeError] = {}
 
@@ -68,12 +67,10 @@ def faster_precision(
             return math.inf
         return clock() - began
 
-    began = clock()
-    measure("float32"), measure("bfloat16")
+    _, *rounds = [
+        PrecisionChoice(float32_seconds=measure("float32"), bfloat16_seconds=measure("bfloat16"))
+        for _ in range(1 + NUM_ROUNDS)
+    ]
     if len(errors) == 2:
         raise errors["float32"]
-    rounds: list[tuple[float, float]] = []
-    while not rounds or (len(rounds) < _MAX_ROUNDS and clock() - began < _MAX_SECONDS):
-        rounds.append((measure("float32"), measure("bfloat16")))
-    float32_seconds, bfloat16_seconds = map(min, zip(*rounds, strict=True))
-    return PrecisionChoice(float32_seconds=float32_seconds, bfloat16_seconds=bfloat16_seconds)
+    return rounds[-1] if errors else sorted(rounds, key=lambda each: each.speedup)[NUM_ROUNDS // 2]

@@ -281,5 +281,5 @@ class SupervisedSection(Section):
     warmup_steps: int = Field(20, ge=0)
     """Optimizer steps over which the learning rate rises from 0."""
     mixed_precision: bool | None = None
-    """Use bfloat16 autocast. Null: if a measurement at the first step finds it at least 1.1 times as fast as float32; a resumed
+    """Use bfloat16 autocast. Null: if a measurement at the first step finds it at least 1.2 times as fast as float32; a resumed
     run keeps the choice. With `inference.deterministic`, null means float32, because nothing may depend on timing."""

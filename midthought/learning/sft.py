@@ -57,7 +57,7 @@ def run_sft(
 
 
 def measure_precision(learner: Learner, batch: TokenBatch) -> PrecisionChoice:
-    """Compares the forward and backward passes of a supervised step in float32 and under bfloat16 autocast, for a second or two.
+    """Compares the forward and backward passes of a supervised step in float32 and under bfloat16 autocast, in turn.
 
     They run on one micro-batch, of at most about 4,096 tokens. Weights and optimizer stay as they are.
     """
