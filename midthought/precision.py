@@ -48,7 +48,7 @@ class PrecisionChoice:
 def faster_precision(
     compute: Callable[[Precision], object], clock: Callable[[], float] = time.perf_counter
 ) -> PrecisionChoice:
-    """Compares the times of `compute` in float32 and in bfloat16: returns those of the round with the median speedup.
+    """Compares the times of `compute` in float32 and in bfloat16. Returns the times of the round with the median speedup.
 
     A round is a call in each precision, one after the other, so that both are slowed by what else the machine does. There are
     `NUM_ROUNDS`, after one that prepares kernels and memory and is not counted. A precision in which `compute` raises

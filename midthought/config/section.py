@@ -65,6 +65,8 @@ class Section(BaseModel):
     )
     former_names: ClassVar[Mapping[str, FormerName]] = {}
     """Settings of the setup package and of earlier versions that have another name here. Reading and writing them warns."""
+    test_sizes: ClassVar[Mapping[str, int]] = {}
+    """Settings that are numbers of test questions, with the largest value of `auto`."""
     _is_frozen: bool = PrivateAttr(False)
     __dataclass_fields__: ClassVar[Any] = _DataclassFields()
     __dataclass_params__: ClassVar[Any] = dataclasses.make_dataclass("_", ()).__dataclass_params__  # type: ignore[attr-defined]

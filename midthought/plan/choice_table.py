@@ -44,7 +44,8 @@ def word(value: Any) -> str:
 
 def _rows(config: Any, chosen: set[str], *, on_gpu: bool, is_given: bool) -> Iterator[tuple[str, str]]:
     in_process = is_planned_in_process(config)
-    for name in SHOWN:
+    sizes = {f"{name}.{key}": most for name, section in config for key, most in section.test_sizes.items()}
+    for name in (*SHOWN, *sizes):
         section, _, key = name.partition(".")
         if key == "critic" and not config.training.has_critic:
             continue
@@ -55,6 +56,8 @@ def _rows(config: Any, chosen: set[str], *, on_gpu: bool, is_given: bool) -> Ite
         value = getattr(getattr(config, section), key)
         is_open = name in chosen or value == "auto"
         why = _why(key, value, config, on_gpu=on_gpu and is_given) if is_open else "set by the user or the recipe"
+        if is_open and name in sizes:
+            why = f"what an evaluation arm plays in ten minutes, as planned: at least 100, at most {sizes[name]}"
         yield f"{name}={word(value)}", why
 
 

@@ -28,7 +28,8 @@ from midthought.plan.memory import Memory
 from midthought.plan.run_settings import plan_arguments
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import Shape, find_shape
-from midthought.plan.sizes import SIZES, fitted, is_enough, most_bytes
+from midthought.plan.sizes import fitted, is_enough, most_bytes
+from midthought.plan.timing import num_episodes
 from midthought.references import require_installed
 
 LORA_RANK = 32
@@ -39,6 +40,10 @@ default of verl and TRL. Adapters learn best at about ten times the rate of full
 Regret"."""
 MADE_RATES = (TINY["training"]["learning_rate"], 3e-3)
 """Of the small model that a run creates."""
+ARM_SECONDS = 600
+"""Planned time of an evaluation arm of a given model, which limits the number of test questions."""
+MIN_QUESTIONS = 100
+"""With fewer test questions a share is less exact than 10 percentage points (half of the 95 % interval of 50 %)."""
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
 
 
@@ -152,7 +157,10 @@ def choose(
         "inference.gpu_memory_utilization": "auto",
         "training.learning_rate": rate,
         "training.rollout_correction": _correction(config, backend, by_verl=by_verl),
-        **{f"{section}.{key}": size for section, key, size in SIZES},
+        "training.micro_batch_tokens": 4096,
+        "inference.max_num_seqs": 128,
+        "training.logits_mib": 64,
+        **{f"{name}.{key}": most for name, section in config for key, most in section.test_sizes.items()},
     }
     changes: dict[str, dict[str, Any]] = {}
     for name, key in _open(config):
@@ -201,7 +209,10 @@ def _open(config: RecipeConfig) -> Iterator[tuple[str, str]]:
             "rollout_correction",
             "attn_implementation",
             "gpu_memory_utilization",
-            *(key for _, key, _ in SIZES),
+            "micro_batch_tokens",
+            "max_num_seqs",
+            "logits_mib",
+            *getattr(section, "test_sizes", ()),
         ):
             if getattr(section, key, None) == "auto":
                 yield name, key
@@ -260,7 +271,7 @@ def plan_of_loaded(
                 found = {**plan_arguments(tried), **more}
                 return Memory(shape, PlanSettings(**{key: found[key] for key in found if key not in sizes}))
 
-            changes, plan = _fitted(config, planned(settled), words)
+            changes, plan = _fitted(config, planned(settled), {*words})
             settled = settled.merged(changes).merged(_planned_values(config, plan, ""))
             settled = _of_whole_gpu(config, settled, hardware)
         except SettingsError as error:
@@ -293,21 +304,25 @@ def chosen_plan(
 ) -> tuple[AnyConfig, Memory]:
     """Runs `choose`, changes what is `auto` until the run fits, and plans it. Raises `SettingsError`, `ModelPathError`."""
     settled = choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm)
-    changes, plan = _fitted(config, plan_of(settled, source, words), words, is_given)
+    changes, plan = _fitted(config, plan_of(settled, source, words), {*words}, is_given)
+    num_questions = max(MIN_QUESTIONS, num_episodes(plan, ARM_SECONDS))
+    for name, section in config if is_given else ():
+        open_keys = [key for key in section.test_sizes if getattr(section, key) == "auto"]
+        changes[name] = changes.get(name, {}) | {key: min(section.test_sizes[key], num_questions) for key in open_keys}
     settled = choose(config.merged(changes), on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm)
     return settled.merged(_planned_values(config, plan, source if on_gpu else "")), plan
 
 
 def _fitted(
-    config: RecipeConfig, plan: Memory, words: Mapping[str, Any], is_given: bool = True
-) -> tuple[dict[str, dict[str, Any]], Memory]:
-    """Returns how `auto` must differ from its first values so that the run fits, and the plan that fits (`sizes.fitted`)."""
-    fixed = {*words, "backend"} if "engine" in words or requested_backend(config.inference) else {*words}
-    if not is_given or find_spec("peft") is None:
-        fixed.add("lora_rank")
+    config: RecipeConfig, plan: Memory, fixed: set[str], is_given: bool = True
+) -> tuple[dict[str, Any], Memory]:
+    """Returns how `auto` must differ from its first values so that the run fits, and the plan that fits (`sizes.fitted`).
+    `fixed`: arguments of the plan that no setting changes."""
+    fixed |= {"backend"} if "engine" in fixed or requested_backend(config.inference) else set()
+    fixed |= {"lora_rank"} if not is_given or find_spec("peft") is None else set()
     names = {f"{section}.{key}" for section, key in _open(config) if key not in fixed}
     first, plan = _values(plan), fitted(plan, names)
-    changes: dict[str, dict[str, Any]] = {}
+    changes: dict[str, Any] = {}
     for section, _, key in (name.partition(".") for name in names):
         if key in first and first[key] != _values(plan)[key]:
             changes.setdefault(section, {})[key] = _values(plan)[key]

@@ -28,7 +28,7 @@ SIZES = (
 GIVEN = ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B", "Qwen/Qwen3-8B")
 MEMORIES_GIB = (24, 48, 80)
 """The rows of `--sizes` with a recipe."""
-HIDDEN = ("learning_rate", "attn_implementation", "logits_mib", "backend", "rollout_correction")
+HIDDEN = ("learning_rate", "attn_implementation", "logits_mib", "backend", "rollout_correction", "num_test")
 """Chosen settings that `--sizes` leaves out."""
 CHOICE_HEAD = ("model", "GiB of the GPU", "usable", "needed", "chosen", "`train`")
 HEAD = ("model", "GPUs", "GiB learning", "GiB sampling", "s sampling", "s learning", "s total", "settings")

@@ -10,16 +10,8 @@ from midthought.plan.advice import ON_ONE_CPU, ON_ONE_GPU, Changes, Measure, exc
 from midthought.plan.engine_choice import share_for_engine
 from midthought.plan.memory import Memory
 
-SIZES: tuple[tuple[str, str, int], ...] = (
-    ("training", "micro_batch_tokens", 4096),
-    ("inference", "max_num_seqs", 128),
-    ("training", "logits_mib", 64),
-)
-"""Section, key and first value of settings that affect only memory and speed."""
 MICRO_BATCH_TOKENS = (16384, 8192, 4096)
-"""Values of `training.micro_batch_tokens` on a GPU with enough memory, fastest first."""
-ON_CPU = (4096, 2048, 1024)
-"""The same on a CPU."""
+"""Values of `training.micro_batch_tokens` on a GPU with enough memory, fastest first. On a CPU, 4096 is the first."""
 SPARE = 0.1
 """Share of a GPU's memory that must be left beside `headroom`. Without fused kernels, which a run does not use if they fail, the
 same passes take up to a fifth more."""
@@ -39,7 +31,7 @@ def fitted(plan: Memory, names: Collection[str]) -> Memory:
     plan = _mildest(_changed(plan, {"logits_mib": logits[0]} if logits else {}, names), measures, names)
     if not is_enough(plan):
         return plan
-    sizes: Sequence[int] = MICRO_BATCH_TOKENS if on_gpu else ON_CPU
+    sizes: Sequence[int] = MICRO_BATCH_TOKENS if on_gpu else (4096, 2048, 1024)
     if "training.micro_batch_tokens" not in names:
         sizes = (plan.settings.micro_batch_tokens,)
     return fastest_update(plan, may_keep_layers="training.gradient_checkpointing" in names, sizes=sizes)

@@ -16,6 +16,8 @@ TERA = 1e12
 HOST_LINK_GBS, HOST_MEMORY_GBS = 50.0, 200.0
 """GB/s between a GPU and main memory (PCIe 5, 16 lanes, of 64 nominal) and of main memory (a server with 8 channels DDR5, of 300
 nominal), per GPU. Assumptions."""
+CPU_SPEED = {"gpu_tflops": 0.5, "gpu_bandwidth_gbs": 40.0}
+"""A laptop's CPU, as the data of a GPU. An assumption, from which only the number of test questions follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,3 +173,12 @@ class Timing:
         """Returns the bandwidth between `num_gpus` GPUs in GB/s."""
         settings = self.memory.settings
         return settings.machine.link_gbs if num_gpus <= settings.gpus_per_node else settings.node_link_gbs
+
+
+def num_episodes(memory: Memory, seconds: float) -> int:
+    """Returns how many episodes of the maximum length the engine plays in so many seconds, as expected."""
+    settings = memory.settings
+    if settings.device == "cpu":
+        memory = Memory(memory.shape, settings.model_copy(update=CPU_SPEED))
+    timing = Timing(memory)
+    return int(seconds * settings.batch_size / (timing.prompts.expected + timing.decoding.expected))

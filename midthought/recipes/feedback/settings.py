@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from midthought.config import InferenceConfig, RecipeConfig, Section, SupervisedSection
+from midthought.config import Auto, InferenceConfig, RecipeConfig, Section, SupervisedSection
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.recipes.feedback.reward import FeedbackRewardConfig, broken_order
 from midthought.recipes.recipe_evaluation import RecipeEvaluation
@@ -17,6 +17,8 @@ DEFAULT_ARMS: tuple[ArmCritic, ...] = ("none", "wrong")
 
 class ProblemsSection(Section):
     """The problems of training, validation and test."""
+
+    test_sizes: ClassVar = {"num_test": 800}
 
     dataset: str = "arithmetic"
     """`arithmetic`: generated sums and products; else a data set of docs/data.md: `math`, `gsm8k`, …"""
@@ -35,8 +37,9 @@ class ProblemsSection(Section):
     """Maximum number of training problems."""
     num_validation: int = Field(100, ge=1)
     """Maximum number of problems per validation."""
-    num_test: int = Field(800, ge=1)
-    """Maximum number of test problems."""
+    num_test: Annotated[int, Field(ge=1)] | Auto = "auto"
+    """Maximum number of test problems. `auto`: 800, with a given model fewer if an evaluation arm would take more
+    than ten minutes, as planned, but at least 100."""
     hard_share: float = Field(0.5, ge=0, le=1)
     """Share of hard problems in `arithmetic`."""
     system_prompt: bool | None = None

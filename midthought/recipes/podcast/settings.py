@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from importlib import resources
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from midthought.config import Harmless, RecipeConfig, Section, SupervisedSection
+from midthought.config import Auto, Harmless, RecipeConfig, Section, SupervisedSection
 from midthought.config.former_names import FormerName
 from midthought.recipes.recipe_evaluation import RecipeEvaluation
 
@@ -67,6 +67,8 @@ class MemorySection(Section):
 class QuestionsSection(Section):
     """Questions about the episodes."""
 
+    test_sizes: ClassVar = {"num_test": 440, "num_test_no_memory": 200}
+
     path: str = ""
     """JSON lines with your own questions (`question`, `answer`, optional `evidence`, `labels`). Empty: generated from the
     episodes."""
@@ -74,10 +76,11 @@ class QuestionsSection(Section):
     """Kinds of question: `speaker`, `episode`, `continuation` (complete the quote; too hard for the small model in minutes)."""
     num_train: int = Field(3000, ge=1)
     """Number of training questions."""
-    num_test: int = Field(440, ge=1)
-    """Number of test questions that need the memory."""
-    num_test_no_memory: int = Field(200, ge=1)
-    """Number of test questions whose prompt contains the answer."""
+    num_test: Annotated[int, Field(ge=1)] | Auto = "auto"
+    """Number of test questions that need the memory. `auto`: 440, with a given model fewer if an evaluation arm would
+    take more than ten minutes, as planned, but at least 100."""
+    num_test_no_memory: Annotated[int, Field(ge=1)] | Auto = "auto"
+    """Number of test questions whose prompt contains the answer. `auto`: 200, or fewer, as `num_test`."""
     num_test_episodes: int | None = Field(None, ge=1)
     """Number of episodes used only for the test. Null: a third of all, at most 8."""
     num_validation_episodes: int | None = Field(None, ge=1)
