@@ -110,8 +110,7 @@ def _fewer_sequences(memory: Memory) -> Changes | None:
 
 def _few_sequences(memory: Memory) -> Changes | None:
     plan, few = memory.settings, ENOUGH_SEQUENCES // 2
-    is_here = plan.engine == "local" or plan.in_process
-    return {"max_num_seqs": few} if is_here and plan.max_num_seqs > few else None
+    return {"max_num_seqs": few} if (plan.engine == "local" or plan.in_process) and plan.max_num_seqs > few else None
 
 
 def _whole_cache(memory: Memory) -> Changes | None:
@@ -155,9 +154,8 @@ def _more_gpus(memory: Memory) -> Changes | None:
 
 
 def _local_engine(memory: Memory) -> Changes | None:
-    plan = memory.settings
     changes = {"engine": "local", "in_process": False, "engine_sleeps": False, "gpu_memory_utilization": 0.5}
-    return changes if plan.in_process else None
+    return changes if memory.settings.in_process else None
 
 
 def _small_blocks(memory: Memory) -> Changes | None:
