@@ -150,12 +150,16 @@ def _expected(error: ValidationError) -> str | None:
     """Returns the expected value in a few words, if the rule is about a type or fixed values."""
     if error.validator == "type":
         types = [error.validator_value] if isinstance(error.validator_value, str) else error.validator_value
-        return _either(TYPES.get(name, name) for name in types)
+        return _either([*(TYPES.get(name, name) for name in types), *_null(error)])
     if error.validator == "enum":
-        return f"one of {_listed(map(shown, error.validator_value))}"
+        return _either([f"one of {_listed(map(shown, error.validator_value))}", *_null(error)])
     if error.validator == "const":
         return shown(error.validator_value)
     return None
+
+
+def _null(error: ValidationError) -> list[str]:
+    return ["null"] if error.schema.get("nullable") is True else []
 
 
 def _explain_unknown(error: ValidationError, where: str) -> str:
@@ -173,7 +177,8 @@ def _explain_alternatives(error: ValidationError) -> str:
     nearest = min(alternatives.values(), key=_distance)
     if _is_other_kind(nearest):
         wanted = [_expected(inner) for errors in alternatives.values() for inner in errors if not inner.relative_path]
-        return f"{_where(error)} should be {_either(filter(None, wanted))}, got {shown(error.instance)}"
+        expected = _either(filter(None, [*wanted, *_null(error)]))
+        return f"{_where(error)} should be {expected}, got {shown(error.instance)}"
     if all(inner.validator == "required" and not inner.absolute_path for inner in error.context):
         missing = (name for inner in error.context for name in inner.validator_value if name not in inner.instance)
         return f"missing argument {_either(map(shown, missing))}"

@@ -56,7 +56,8 @@ def _compiled(pattern: str) -> Any:
 
 
 def bounded(dialect: Any, schema: Mapping[str, Any]) -> Any:
-    """Returns the validator class of a dialect for this schema, with limits. Use it within `new_check`.
+    """Returns the validator class of a dialect for this schema, with limits. Use it within `new_check`. `nullable: true` in a
+    schema accepts null, as in OpenAPI and in transformers' schemas.
 
     What a pattern does not decide is accepted: the tool has to check it. So are `unevaluatedProperties` in schemas with
     `patternProperties`.
@@ -93,7 +94,8 @@ def _take_steps(number: int) -> None:
 def _counted(keyword: Keyword) -> Keyword:
     def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
         _take_steps(1)
-        yield from keyword(validator, value, instance, schema) or ()
+        if instance is not None or schema.get("nullable") is not True:
+            yield from keyword(validator, value, instance, schema) or ()
 
     return counted
 

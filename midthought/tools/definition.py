@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from midthought.argument_names import also_named, constructor_named, members_elsewhere
 from midthought.errors import SettingsError
+from midthought.tools.json_types import allowed_types
+from midthought.tools.template_schema import OF_DATA, OF_NAMES, template_schema
 
 if TYPE_CHECKING:
     from midthought.types import Task
@@ -24,8 +26,6 @@ _FORMS: dict[str, tuple[type, ...]] = {
     "properties": (Mapping,),
 }
 """What keywords of a JSON Schema must be, so that it can be described; the tool registry checks everything else."""
-_OF_NAMES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_OF_DATA = ("enum", "const", "default", "examples")
 _OF_PYTHON = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
 
 
@@ -96,7 +96,8 @@ class ToolDefinition:
             _require_forms(self.name, given if isinstance(given.get("properties"), Mapping) else [*given.values()])
         if isinstance(given, Mapping) and isinstance(given.get("properties"), Mapping):
             required = given.get("required", ())
-            found = [_from_schema(name, each, name in required) for name, each in given["properties"].items()]
+            properties = template_schema(given)["properties"]
+            found = [_from_schema(name, each, name in required) for name, each in properties.items()]
             object.__setattr__(self, "schema", given if self.schema is None else self.schema)
         elif isinstance(given, Mapping):
             found = [_from_schema(name, each, True) for name, each in given.items()]
@@ -123,8 +124,10 @@ class ToolDefinition:
         }
 
     def json_schema(self) -> dict[str, Any]:
-        """Returns the definition in the format of OpenAI's `tools`, which chat templates also use."""
-        function = {"name": self.name, "description": self.description, "parameters": self.parameters_schema()}
+        """Returns the definition in the format of OpenAI's `tools`, which chat templates also use. In its schema, null is
+        `nullable`, several types are `anyOf`, and definitions replace references, because templates write `type` as a text."""
+        parameters = template_schema(self.parameters_schema())
+        function = {"name": self.name, "description": self.description, "parameters": parameters}
         return {"type": "function", "function": function}
 
 
@@ -138,9 +141,9 @@ def _require_forms(tool: str, schema: Any) -> None:
         for key, value in part.items() if isinstance(part, Mapping) else ():
             if not isinstance(value, _FORMS.get(key, object)):
                 raise SettingsError(f"tool {tool!r:.80}: {key!r} is {value!r:.60} in the JSON Schema of its parameters")
-            if key in _OF_NAMES and isinstance(value, Mapping):
+            if key in OF_NAMES and isinstance(value, Mapping):
                 parts += value.values()
-            elif key not in _OF_DATA:
+            elif key not in OF_DATA:
                 parts.append(value)
 
 
@@ -156,16 +159,19 @@ def _from_schema(name: str, schema: Any, is_required: bool) -> Any:
     needs = schema["required"] if isinstance(schema.get("required"), bool) else is_required
     if "required" in schema and not isinstance(schema["required"], bool):
         rest["required"] = schema["required"]
-    kind: Any = rest.get("type", "string")
-    is_named = isinstance(kind, str | type)
-    described, default = str(schema.get("description", "")), schema.get("default")
+    kind: Any = rest.get("type")
+    if is_other := not isinstance(kind, str | type) or kind == "null":
+        names = [each for each in allowed_types(rest) if each != "null"]
+        kind = names[0] if names else "object" if "properties" in rest else "string"
+    is_plain = not is_other and rest.keys() <= {"type", "enum"}
     return ToolParameter(
         name,
-        kind if is_named else "string",
-        described,
+        kind,
+        str(schema.get("description", "")),
         required=needs,
-        default=default,
-        schema=None if rest.keys() <= {"type"} and is_named else rest,
+        enum=rest.get("enum") if is_plain else None,
+        default=schema.get("default"),
+        schema=None if is_plain else rest,
     )
 
 

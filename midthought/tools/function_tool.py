@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import enum
 import functools
 import inspect
-import json
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Generic, ParamSpec, TypeVar, overload
 
 from pydantic.fields import FieldInfo
 
 from midthought.errors import SettingsError
-from midthought.tools.annotations import Kind, annotated, kind_of
-from midthought.tools.arguments import TYPES
-from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
+from midthought.tools.annotations import ParameterType
+from midthought.tools.definition import Tool, ToolDefinition
 from midthought.tools.docstrings import parameters as documented_parameters
 from midthought.tools.docstrings import purpose
 
@@ -45,14 +42,13 @@ class FunctionTool(Tool, Generic[P, R]):
         if inspect.isgeneratorfunction(original) or inspect.isasyncgenfunction(original):
             raise SettingsError(f"tool {name!r} yields its result in pieces; return one text")
         functools.update_wrapper(self, original)
-        kinds = _kinds(function, name)
-        self.definition = _definition(function, name, description, kinds)
+        self._types = _types(function, name)
+        self.definition = _definition(function, name, description, self._types)
         self.pure = pure
         self.timeout_seconds = timeout_seconds
         self.max_concurrency = max_concurrency
         self.retries = retries
         self._function: Callable[..., Any] = function
-        self._converters = {parameter: kind.convert for parameter, kind in kinds.items() if kind.convert is not None}
         self._fields = {each.name: each for each in _parameters(function) if isinstance(each.default, FieldInfo)}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -64,10 +60,7 @@ class FunctionTool(Tool, Generic[P, R]):
     def _converted(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Converts JSON values to the annotated types: enum members, floats for whole numbers, …"""
         defaults = {name: _default(each) for name, each in self._fields.items() if name not in parameters}
-        return defaults | {
-            name: self._converters[name](value) if name in self._converters else value
-            for name, value in parameters.items()
-        }
+        return defaults | {name: self._types[name].convert(value, name) for name, value in parameters.items()}
 
 
 class _AsyncFunctionTool(FunctionTool[P, R]):
@@ -131,14 +124,14 @@ def _made(function: Callable[..., Any], options: Mapping[str, Any]) -> FunctionT
 # -- the signature ---------------------------------------------------------------------------------------------
 
 
-def _kinds(function: Callable[..., Any], name: str) -> dict[str, Kind]:
+def _types(function: Callable[..., Any], name: str) -> dict[str, ParameterType]:
     try:
         hints = typing.get_type_hints(_original(function), include_extras=True)
     except Exception as error:
         raise SettingsError(
             f"tool {name!r}: its annotations cannot be read ({error}); use types that the function's module imports"
         ) from None
-    kinds = {}
+    types = {}
     for parameter in _parameters(function):
         where = f"tool {name!r}, parameter {parameter.name!r}"
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -148,19 +141,17 @@ def _kinds(function: Callable[..., Any], name: str) -> dict[str, Kind]:
             if parameter.name in ("self", "cls"):
                 remedy = f"of a method, make the tool from the object: tool(object.{name})"
             raise SettingsError(f"{where} has no type; {remedy}")
+        hint = hints[parameter.name]
         try:
-            kind = kind_of(hints[parameter.name])
-        except RecursionError:  # a class that contains itself
-            kind = None
-        if isinstance(parameter.default, FieldInfo):
-            kind = annotated(kind, [parameter.default, *parameter.default.metadata])
-        if kind is None or kind.schema == {}:
-            raise SettingsError(
-                f"{where}: the type {inspect.formatannotation(hints[parameter.name])} is not supported; use str, int, float, "
-                "bool, list[...], dict[str, ...], Literal, Enum, unions, a dataclass, NamedTuple, TypedDict or pydantic model"
+            types[parameter.name] = ParameterType(
+                Annotated[hint, parameter.default] if isinstance(parameter.default, FieldInfo) else hint
             )
-        kinds[parameter.name] = kind
-    return kinds
+        except ValueError as error:
+            raise SettingsError(
+                f"{where}: the type {inspect.formatannotation(hint)} is not supported ({error}); use str, int, float, bool, "
+                "list[...], dict[str, ...], Literal, Enum, unions, a dataclass, NamedTuple, TypedDict or pydantic model"
+            ) from None
+    return types
 
 
 def _original(function: Callable[..., Any]) -> Any:
@@ -178,7 +169,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _definition(
-    function: Callable[..., Any], name: str, description: str | None, kinds: Mapping[str, Kind]
+    function: Callable[..., Any], name: str, description: str | None, types: Mapping[str, ParameterType]
 ) -> ToolDefinition:
     docstring = inspect.getdoc(_original(function)) or ""
     description = purpose(docstring) if description is None else description
@@ -187,27 +178,17 @@ def _definition(
             f"tool {name!r}: the function has no docstring; write one (the model reads its first paragraph)"
         )
     documented = documented_parameters(docstring)
-    parameters = {parameter.name: parameter for parameter in _parameters(function)}
-    return ToolDefinition(
-        name,
-        description,
-        [_parameter(parameters[key], kind, kind.description or documented.get(key, "")) for key, kind in kinds.items()],
-    )
-
-
-def _parameter(parameter: inspect.Parameter, kind: Kind, description: str) -> ToolParameter:
-    schema = kind.schema
-    default = _default(parameter)
-    is_plain = isinstance(schema.get("type"), str) and schema.keys() <= {"type", "enum"}
-    return ToolParameter(
-        parameter.name,
-        next((word for word in kind.types() if word in TYPES), "string"),
-        description,
-        required=default is parameter.empty,
-        enum=schema.get("enum") if is_plain else None,
-        default=_json_default(default, schema.get("enum", ())),
-        schema=None if is_plain else schema,
-    )
+    properties, required = {}, []
+    for parameter in _parameters(function):
+        kind, default = types[parameter.name], _default(parameter)
+        described = kind.description or documented.get(parameter.name) or kind.schema.get("description", "")
+        properties[parameter.name] = {**kind.schema, "description": described}
+        if default is parameter.empty:
+            required.append(parameter.name)
+        elif (value := kind.json_value(default)) is not None:
+            properties[parameter.name]["default"] = value
+    schema: Any = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return ToolDefinition(name, description, schema)
 
 
 def _default(parameter: inspect.Parameter) -> Any:
@@ -216,13 +197,3 @@ def _default(parameter: inspect.Parameter) -> Any:
     if not isinstance(given, FieldInfo):
         return given
     return parameter.empty if given.is_required() else given.get_default(call_default_factory=True)
-
-
-def _json_default(default: Any, choices: Sequence[Any]) -> Any:
-    """Returns the default for the model; None if there is none or it is not JSON (the function still has it)."""
-    if isinstance(default, enum.Enum):
-        return next((shown for shown in (default.value, default.name) if shown in choices), None)
-    try:
-        return None if default is inspect.Parameter.empty else json.loads(json.dumps(default, allow_nan=False))
-    except (TypeError, ValueError):
-        return None

@@ -31,7 +31,7 @@ def allowed_types(schema: Any, root: Mapping[str, Any] | None = None, _depth: in
             found += allowed_types(each, root, _depth - 1)
     choices = schema.get("enum", [schema["const"]] if "const" in schema else ())
     found += [] if found else [NAMES.get(type(choice), "") for choice in choices]
-    return tuple(dict.fromkeys(filter(None, found)))
+    return tuple(dict.fromkeys(filter(None, [*found, "null" if schema.get("nullable") is True else ""])))
 
 
 def _referenced(reference: str, root: Mapping[str, Any]) -> Any:

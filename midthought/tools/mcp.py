@@ -15,10 +15,11 @@ from typing import Any, Self
 from midthought.errors import SettingsError
 from midthought.network import keep_keys
 from midthought.references import optional
-from midthought.tools.arguments import TYPES, ArgumentsChecker
+from midthought.tools.arguments import ArgumentsChecker
 from midthought.tools.bounded_schema import MAX_SCHEMA_CHARS
-from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
+from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
 from midthought.tools.mcp_connection import LONG_SESSION_SECONDS, Connection, McpServerError, Remote, Started
+from midthought.tools.template_schema import OF_DATA
 
 _MAX_NAME_CHARS = 128
 _MAX_RESULT_CHARS = 100_000
@@ -27,8 +28,6 @@ _MAX_SCHEMA_PARTS = 5000
 """Objects and truth values in a schema: each may be a schema, which takes 0.2 ms to check."""
 _MAX_DEPTH = 64
 """Nesting of lists and objects in arguments. Servers' JSON readers fail at about 200 levels and would never answer."""
-_MAX_REFERENCES = 2
-"""Levels of nested references that are replaced by their definitions in prompts."""
 _MAX_CHARS = 10 * MAX_SCHEMA_CHARS
 """Schemas and descriptions of all tools of a server."""
 _log = logging.getLogger(__name__)
@@ -56,13 +55,13 @@ def mcp_tools(
     request. `prefix` is added to the tools' names; characters that a call cannot contain become `_`. `allowed_tools` are the
     server's names of the tools to use; None: all. `timeout_seconds` is the limit of one call, `start_seconds` that of
     connecting. A server that ends is started again after `restart_seconds`; the pause doubles each time, up to a minute.
-    Notices that the list of tools changed are followed at most every `relist_seconds`.
+    Notices that the list of tools changed are followed at most every `relist_seconds`. A tool whose schema is invalid, is too
+    large or has a reference to a location outside of it is left out, with a warning.
 
     Raises `SettingsError` unless exactly one of `command` and `url` is given, for `restart_seconds` and `relist_seconds`
     that are not positive, `restart_seconds` above 60, values of `environment` and `headers` that are no texts, keys that
     would go unencrypted to another machine, and names in `allowed_tools` that the server does not list; `McpServerError` if
-    the server cannot be reached, or a tool's schema is invalid, is too large or has a reference to a location outside of it;
-    `MissingExtraError` without the SDK.
+    the server cannot be reached or none of its tools can be used; `MissingExtraError` without the SDK.
     """
     if (command is None) == (url is None):
         raise SettingsError("mcp_tools takes either command=[...] (starts a server) or url=... (a running one)")
@@ -109,7 +108,17 @@ class McpTools(Sequence[Tool]):
                 f"the descriptions of the server's {len(listed)} tools have more than {_MAX_CHARS:,} characters together; name "
                 "those to use: mcp_tools(…, allowed_tools=[…])"
             )
-        self._tools = [McpTool(connection, each, prefix) for each in listed]
+        self._tools: list[Tool] = []
+        unusable: list[McpServerError] = []
+        for each in listed:
+            try:
+                self._tools.append(McpTool(connection, each, prefix))
+            except McpServerError as error:
+                unusable.append(error)
+        if unusable and not self._tools:
+            raise unusable[0]
+        for reason in unusable:
+            _log.warning("%s; the tool is left out", reason)
 
     def __enter__(self) -> Self:
         return self
@@ -140,9 +149,8 @@ class McpTool(Tool):
     """
 
     def __init__(self, connection: Connection, listed: Any, prefix: str) -> None:
-        schema = listed.input_schema
         description = listed.description or listed.title or listed.name
-        written = json.dumps(schema)
+        written = json.dumps(listed.input_schema)
         num_parts = sum(map(written.count, ("{", "true", "false")))
         for part, size, limit in (
             ("name has {:,} characters", len(listed.name), _MAX_NAME_CHARS),
@@ -153,16 +161,11 @@ class McpTool(Tool):
             if size > limit:
                 raise _unusable(listed, f"its {part.format(size)}, more than {limit:,}")
         try:
+            schema: Any = {"properties": {}, **_without_nulls(listed.input_schema)}
             self.arguments_checker = ArgumentsChecker(schema)
-        except SettingsError as error:
+            self.definition = ToolDefinition(prefix + _NOT_IN_A_NAME.sub("_", listed.name), description, schema)
+        except (SettingsError, RecursionError) as error:
             raise _unusable(listed, str(error)) from None
-        required, whole = schema.get("required", ()), Definitions(schema)
-        self.definition = ToolDefinition(
-            prefix + _NOT_IN_A_NAME.sub("_", listed.name),
-            description,
-            [parameter_of(name, part, whole, name in required) for name, part in schema.get("properties", {}).items()],
-            schema=schema,
-        )
         self.timeout_seconds = connection.timeout_seconds
         self._name = listed.name
         self._connection = connection
@@ -184,74 +187,20 @@ class McpTool(Tool):
 
 
 def _unusable(listed: Any, reason: str) -> McpServerError:
-    remedy = "leave it out: mcp_tools(…, allowed_tools=[…]) takes the names of the tools to use"
-    return McpServerError(f"MCP tool {listed.name!r:.80}: {reason}; {remedy}")
+    return McpServerError(f"MCP tool {listed.name!r:.80}: {reason}")
 
 
-class Definitions:
-    """The definitions of a schema that replace references. All together they have at most as many characters as a schema may
-    have: definitions that refer to each other would multiply."""
-
-    def __init__(self, whole: Mapping[str, Any]) -> None:
-        self._whole = whole
-        self._found: dict[str, tuple[Mapping[str, Any], int]] = {}
-        self._num_left = MAX_SCHEMA_CHARS
-
-    def of(self, reference: str) -> Mapping[str, Any]:
-        """Returns the definition for a reference like `#/$defs/name`; an empty schema if it does not exist or is too long."""
-        if reference not in self._found:
-            found: Any = self._whole
-            for step in reference.removeprefix("#/").split("/"):
-                found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
-            found = found if isinstance(found, Mapping) else {}
-            self._found[reference] = found, len(json.dumps(found))
-        found, size = self._found[reference]
-        if size > self._num_left:
-            return {}
-        self._num_left -= size
-        return found
-
-
-def parameter_of(name: str, schema: Any, whole: Definitions, is_required: bool) -> ToolParameter:
-    """Returns a property of the arguments' schema for prompts: references are resolved to a depth of 2, titles removed.
-    Arguments are checked against the server's whole schema."""
-    resolved = _without_references(schema, whole, _MAX_REFERENCES)
-    resolved = resolved if isinstance(resolved, dict) else {}  # `true` is a schema, too
-    description, default = resolved.pop("description", ""), resolved.pop("default", None)
-    is_plain = resolved.get("type") in [*TYPES] and resolved.keys() <= {"type", "enum"}
-    return ToolParameter(
-        name,
-        _type_name(resolved),
-        str(description),
-        required=is_required,
-        enum=resolved.get("enum") if is_plain else None,
-        default=default,
-        schema=None if is_plain else resolved,
-    )
-
-
-def _without_references(schema: Any, whole: Definitions, num_left: int) -> Any:
+def _without_nulls(schema: Any) -> Any:
+    """Returns a schema without keywords of null, which some servers write for keywords that do not apply."""
     if isinstance(schema, list):
-        return [_without_references(part, whole, num_left) for part in schema]
+        return [_without_nulls(each) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
-    resolved = dict(schema)
-    if isinstance(reference := resolved.pop("$ref", None), str):
-        target = whole.of(reference) if num_left else {}
-        return {**_without_references(target, whole, num_left - 1), **_without_references(resolved, whole, num_left)}
-    if isinstance(resolved.get("title"), str):
-        del resolved["title"]
-    return {key: _without_references(part, whole, num_left) for key, part in resolved.items()}
-
-
-def _type_name(schema: Mapping[str, Any]) -> str:
-    alternatives = [part for key in ("anyOf", "oneOf") for part in schema.get(key, ()) if isinstance(part, Mapping)]
-    names = [name for part in (schema, *alternatives) for name in _as_list(part.get("type"))]
-    return next((name for name in names if name in TYPES), "object" if "properties" in schema else "string")
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+    return {
+        key: value if key in OF_DATA else _without_nulls(value)
+        for key, value in schema.items()
+        if value is not None or key in ("const", "default")
+    }
 
 
 def _require_sendable(parameters: Mapping[str, Any]) -> None:

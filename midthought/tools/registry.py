@@ -139,7 +139,7 @@ class ToolRegistry:
             value = arguments.get(parameter.name)
             if parameter.name not in arguments and parameter.default is not None:
                 arguments[parameter.name] = copy.deepcopy(parameter.default)
-            elif parameter.type == "integer" and isinstance(value, float):
+            elif parameter.type == "integer" and isinstance(value, float) and value.is_integer():
                 arguments[parameter.name] = int(value)
         return arguments
 
@@ -221,7 +221,7 @@ def _as_text(result: Any) -> str:
         if dataclasses.is_dataclass(result) and not isinstance(result, type):
             result = dataclasses.asdict(result)
         if isinstance(result, dict | list | tuple | set | frozenset):
-            return json.dumps(result, ensure_ascii=False, allow_nan=False, default=_as_json)
+            return json.dumps(result, ensure_ascii=False, allow_nan=False, default=as_json)
     if isinstance(result, str):
         return result
     if isinstance(result, bytes | bytearray):
@@ -234,7 +234,7 @@ def _as_text(result: Any) -> str:
     return text
 
 
-def _as_json(part: Any) -> Any:
+def as_json(part: Any) -> Any:
     """Returns an enum, date, set, model or array within a result as values of JSON. Raises ValueError for other types."""
     if isinstance(part, set | frozenset):
         return sorted(part, key=repr)  # in the same order in every process

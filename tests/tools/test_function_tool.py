@@ -7,11 +7,11 @@ import copy
 import dataclasses
 import enum
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal, NotRequired, Optional, TypedDict
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from midthought.errors import SettingsError
 from midthought.tools.definition import ToolOutput, ToolParameter
@@ -124,15 +124,15 @@ def test_containers_unions_and_choices_become_json_schema() -> None:
         "words": {"type": "array", "items": {"type": "string"}},
         "grid": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
         "rates": {"type": "object", "additionalProperties": {"type": "number"}},
-        "notes": {"type": "object"},
-        "rest": {"type": "array"},
+        "notes": {"type": "object", "additionalProperties": True},
+        "rest": {"type": "array", "items": {}},
         "color": {"type": "string", "enum": ["red", "blue"]},
         "colors": {"type": "array", "items": {"type": "string", "enum": ["red", "blue"]}},
         "corner": {"type": "string", "enum": ["TOP", "END"]},
         "near": {"type": "array", "items": {"type": "number"}},
         "size": {"type": "number"},
-        "name": {"type": ["string", "null"]},
-        "level": {"type": ["integer", "null"], "enum": [1, 2, None], "default": 1},
+        "name": {"type": "string", "nullable": True},
+        "level": {"type": "integer", "enum": [1, 2], "nullable": True, "default": 1},
     }
 
 
@@ -254,6 +254,23 @@ def tied(knot: Knot) -> str:
     return ""
 
 
+class Ring(TypedDict):
+    next: NotRequired[Ring]
+
+
+def ringed(ring: list[Ring]) -> str:
+    """Ringed."""
+    return ""
+
+
+class Plain:
+    """No type of pydantic's."""
+
+
+class Holder(BaseModel):
+    corner: Corner
+
+
 def test_a_partial_and_a_cached_function_are_tools_with_the_open_parameters() -> None:
     def look(text: str, times: int = 2, *, index: object = None) -> str:
         """Looks."""
@@ -299,16 +316,20 @@ def variable(*queries: str) -> None:
     """Variable."""
 
 
-def anything(value: Any) -> None:
-    """Anything."""
+def made_by_hand(value: Plain) -> None:
+    """Made by hand."""
 
 
-def several(value: int | object) -> None:
-    """Several."""
+def called(value: Callable[[int], int]) -> None:
+    """Called."""
 
 
-def keyed(value: dict[int, str]) -> None:
-    """Keyed."""
+def placed(value: Holder) -> None:
+    """Placed."""
+
+
+def looked(value: Annotated[str, Field(pattern="(?=a)")]) -> None:
+    """Looked."""
 
 
 def unknown(value: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821
@@ -327,11 +348,13 @@ def silent(value: str) -> None:
     [
         (untyped, "tool 'untyped', parameter 'query' has no type; annotate it, for example query: str"),
         (variable, r"parameter 'queries': \*queries: 'str' cannot be passed by name"),
-        (anything, "parameter 'value': the type Any is not supported; use str, int"),
-        (several, r"parameter 'value': the type int \| object is not supported"),
-        (keyed, r"parameter 'value': the type dict\[int, str\] is not supported"),
+        (made_by_hand, "parameter 'value': the type .*Plain is not supported .*; use str, int"),
+        (called, r"parameter 'value': the type .*Callable\[\[int\], int\] is not supported"),
+        (placed, "the type .*Holder is not supported .the values of Corner are not all texts or numbers"),
+        (looked, "the type .*Annotated.* is not supported .*look-around"),
         (unknown, "its annotations cannot be read .*'Nowhere' is not defined"),
-        (tied, "parameter 'knot': the type .*Knot is not supported"),
+        (tied, "parameter 'knot': the type .*Knot is not supported .it contains itself"),
+        (ringed, "parameter 'ring': the type .*Ring.* is not supported .it contains itself"),
         (silent, "tool 'silent': the function has no docstring; write one"),
         (Corner.method, "parameter 'self' has no type; of a method, make the tool from the object: tool.object.method"),
         ("name", "takes a function, not 'name'; write @tool.name='name'."),

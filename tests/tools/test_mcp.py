@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import socket
 import sys
 import threading
@@ -19,14 +18,13 @@ import pytest
 from command_process import is_running
 
 from midthought.errors import MissingExtraError, SettingsError
-from midthought.tools.arguments import TYPES
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Task, ToolOutcome
 
 pytest.importorskip("mcp")
 
-from midthought.tools.mcp import Definitions, McpTool, McpTools, mcp_tools, parameter_of
+from midthought.tools.mcp import McpTool, McpTools, mcp_tools
 from midthought.tools.mcp_connection import McpServerError
 
 PATIENT = 300.0
@@ -399,34 +397,3 @@ def test_a_server_behind_a_url_is_reached_with_our_headers() -> None:
     assert b"Bearer x" in seen and set(seen) <= {b"Bearer x", None}
     with pytest.raises(McpServerError, match="cannot be used"):
         mcp_tools(url=url, start_seconds=PATIENT)
-
-
-@pytest.mark.parametrize(
-    ("schema", "told"),
-    [
-        ({"type": "integer", "title": "A"}, {"type": "integer"}),
-        ({"type": "string", "enum": ["a"], "default": "a"}, {"type": "string", "enum": ["a"], "default": "a"}),
-        ({"type": ["null", "array"], "items": True}, {"type": ["null", "array"], "items": True}),
-        ({"anyOf": [{"type": "null"}, {"type": "number"}]}, {"anyOf": [{"type": "null"}, {"type": "number"}]}),
-        ({"$ref": "#/$defs/leaf", "description": "One."}, {"type": "integer", "description": "One."}),
-        ({"items": {"$ref": "#/$defs/leaf"}}, {"items": {"type": "integer", "description": "A leaf."}}),
-        ({"$ref": "#/$defs/tree"}, {"properties": {"next": {"properties": {"next": {}, "title": {}}}, "title": {}}}),
-        ({"$ref": "https://example.org/x"}, {}),
-        ({}, {}),
-        (True, {}),
-    ],
-)
-def test_readers_are_told_a_parameter_without_references(schema: Any, told: dict[str, Any]) -> None:
-    leaf = {"type": "integer", "description": "A leaf.", "title": "Leaf"}
-    tree = {"properties": {"next": {"$ref": "#/$defs/tree"}, "title": {}}}
-    parameter = parameter_of("a", schema, Definitions({"$defs": {"leaf": leaf, "tree": tree}}), is_required=True)
-    assert parameter.type in TYPES
-    assert parameter.json_schema() == {"description": "", **told}
-
-
-def test_definitions_that_refer_to_each_other_do_not_multiply_a_prompt() -> None:
-    every = {"properties": {f"part{number}": {"$ref": "#/$defs/every"} for number in range(2000)}}
-    whole = Definitions({"$defs": {"every": every, "leaf": {"type": "integer"}}})
-    told = [parameter_of("a", {"$ref": "#/$defs/every"}, whole, is_required=True).json_schema() for _ in range(3)]
-    assert len(json.dumps(told)) < 300_000
-    assert parameter_of("a", {"$ref": "#/$defs/leaf"}, whole, is_required=True).type == "integer"

@@ -1,0 +1,98 @@
+"""JSON Schemas as chat templates can write them. Does not depend on tools.
+
+Templates write `type` as text and do not resolve references. The form is that of transformers' `get_json_schema`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from midthought.tools.bounded_schema import MAX_SCHEMA_CHARS
+from midthought.tools.json_types import allowed_types
+
+OF_NAMES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+"""Keywords with schemas by name."""
+OF_DATA = ("enum", "const", "default", "examples")
+"""Keywords with values that are no schemas."""
+_MAX_REFERENCES = 10
+"""Levels of nested references."""
+_UNUSED = ("$defs", "definitions", "$schema", "title")
+
+
+class Definitions:
+    """The definitions of a schema that replace references. All together they have at most as many characters as a schema may
+    have: definitions that refer to each other would multiply."""
+
+    def __init__(self, whole: Mapping[str, Any]) -> None:
+        self._whole = whole
+        self._found: dict[str, tuple[Any, int]] = {}
+        self._num_left = MAX_SCHEMA_CHARS
+        self.is_cut = False
+        """Whether a reference was replaced by an empty schema."""
+
+    def of(self, reference: str, inside: tuple[str, ...]) -> Mapping[str, Any]:
+        """Returns the definition for a reference like `#/$defs/name`; an empty schema if it does not exist, is too long, or
+        contains itself (`inside`: the references around it)."""
+        if reference not in self._found:
+            found: Any = self._whole
+            for step in reference.removeprefix("#/").split("/"):
+                found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+            self._found[reference] = found, len(json.dumps(found))
+        found, size = self._found[reference]
+        is_long = size > self._num_left or len(inside) >= _MAX_REFERENCES
+        if not isinstance(found, Mapping) or reference in inside or is_long:
+            self.is_cut = True
+            return {}
+        self._num_left -= size
+        return found
+
+
+def template_schema(schema: Any, definitions: Definitions | None = None, inside: tuple[str, ...] = ()) -> Any:
+    """Returns a schema without references and titles, with `nullable` for null, and one name as `type`: several are `anyOf`.
+
+    Arguments are checked against the schema itself: the result accepts more if a reference was cut (`Definitions.is_cut`).
+    """
+    if isinstance(schema, list):
+        return [template_schema(each, definitions, inside) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    definitions = definitions or Definitions(schema)
+    is_used = {key: key not in _UNUSED and (key != "default" or value is not None) for key, value in schema.items()}
+    shown = {key: value for key, value in schema.items() if is_used[key]}
+    if isinstance(reference := shown.pop("$ref", None), str):
+        target = template_schema(definitions.of(reference, inside), definitions, (*inside, reference))
+        return {**target, **template_schema(shown, definitions, inside)}
+    for key, value in shown.items():
+        if key in OF_NAMES and isinstance(value, Mapping):
+            parts = {name: {} if isinstance(each, bool) else each for name, each in value.items()}
+            shown[key] = {name: template_schema(each, definitions, inside) for name, each in parts.items()}
+        elif key not in OF_DATA:
+            shown[key] = template_schema(value, definitions, inside)
+    return _with_one_type(shown)
+
+
+def _with_one_type(shown: dict[str, Any]) -> dict[str, Any]:
+    if "const" in shown:
+        shown["enum"] = [shown.pop("const")]
+    if isinstance(names := shown.get("type"), list) and "anyOf" not in shown:
+        del shown["type"]
+        shown["anyOf"] = [{"type": name} for name in names]
+    has_null = None in shown.get("enum", ())
+    for key in ("anyOf", "oneOf"):
+        given = shown.get(key, [])
+        others = [each for each in given if each != {"type": "null"}]
+        has_null |= len(others) < len(given)
+        if key == "anyOf" and {"type": "number"} in others:
+            others = [each for each in others if each != {"type": "integer"}]
+        if others:
+            shown[key] = others
+        if len(others) == 1:
+            shown = {**shown.pop(key)[0], **shown}
+    if has_null:
+        shown |= {"nullable": True}
+    if "enum" in shown:
+        shown["enum"] = [each for each in shown["enum"] if each is not None] or [None]
+    types = allowed_types({key: value for key, value in shown.items() if key == "enum"})
+    return {"type": types[0], **shown} if "type" not in shown and len(types) == 1 else shown
