@@ -22,7 +22,7 @@ from midthought.env.episode import (
     takes_seed,
     wait_for,
 )
-from midthought.env.reward_functions import takes_environment
+from midthought.env.reward_functions import takes_environment, without_partial
 from midthought.errors import EpisodeError, MidthoughtError, SettingsError
 from midthought.random_streams import number_of
 from midthought.types import Task
@@ -87,6 +87,12 @@ class EnvironmentTasks:
             raise SettingsError(
                 f"environment={environment!r}: give a BaseEnvironment, or a function without parameters that returns one; "
                 "adapters (GymnasiumEnvironment(gym_env), …): docs/environments.md"
+            )
+        made = without_partial(environment)  # type: ignore[arg-type]
+        if isinstance(made, type) and not issubclass(made, BaseEnvironment):
+            raise SettingsError(
+                f"environment={made.__name__}: the class does not extend BaseEnvironment; write class {made.__name__}("
+                "BaseEnvironment) with reset and step (docs/extend.md), or give an adapter: docs/environments.md"
             )
         if config is not None and isinstance(environment, BaseEnvironment):
             check_config(environment, config)

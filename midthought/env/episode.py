@@ -18,7 +18,7 @@ from typing import Any
 from midthought.background_loop import BackgroundLoop
 from midthought.env.environment import BaseEnvironment, finite_number
 from midthought.env.reasoning import last_answer
-from midthought.env.reward_functions import checked_spans, takes_environment
+from midthought.env.reward_functions import checked_spans, takes_environment, with_remedy
 from midthought.errors import EpisodeError, RecordError
 from midthought.tools.concurrency import DaemonThreads
 from midthought.types import Reward, Trajectory, Turn
@@ -120,9 +120,8 @@ def _as_reward(value: Any, trajectory: Trajectory) -> Reward:
         )
     if isinstance(value, Mapping):
         return Reward(parts=_finite_parts(value))
-    return Reward(
-        parts={"reward_fn": finite_number(value, "the value that reward_fn returns (not a mapping or Reward)")}
-    )
+    what = "the value that reward_fn returns (not a mapping or Reward; None is for functions in rewards=[…])"
+    return Reward(parts={"reward_fn": finite_number(value, what)})
 
 
 def _finite_steps(amounts: Sequence[Any], count: int, noun: str) -> tuple[float, ...]:
@@ -238,4 +237,4 @@ def _outcome(future: asyncio.Future[Any] | concurrent.futures.Future[Any], secon
     error = future.exception()
     if error is None or isinstance(error, EpisodeError):
         return future.result()
-    raise EpisodeError(f"{what} raised {type(error).__name__}: {error}") from error
+    raise EpisodeError(f"{what} raised {type(error).__name__}: {with_remedy(error)}") from error

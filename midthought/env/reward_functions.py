@@ -26,9 +26,9 @@ _OF_TEXTS = frozenset(
 )
 """Names of the first parameters of reward functions that other packages (TRL, verl) call with texts."""
 
-AnyRewardFunction = Callable[..., float | Reward | Awaitable[float | Reward]]
+AnyRewardFunction = Callable[..., float | Reward | Awaitable[float | Reward | None] | None]
 """`f(trajectory)` or `f(trajectory, environment)`, plain or `async`. Returns a number or a `Reward`, for example with one
-number per turn or per call."""
+number per turn or per call; None if it does not apply to the task."""
 
 
 def _value_to_json(value: Any) -> Any:
@@ -50,7 +50,8 @@ class WeightedReward:
 
     A function returns a number, or a `Reward`: its part `p` is recorded as `function/p`, its `turns` (one number for each
     of `trajectory.turns`) and `calls` (of `trajectory.tool_events`) are added, one by one, to the numbers of the other
-    functions, and its `spans` are appended, all times the weight of the function.
+    functions, and its `spans` are appended, all times the weight of the function. A function that returns None does not apply
+    to the task: it has no part in this reward.
 
     `reward(trajectory, environment)` returns the `Reward` if no part is asynchronous; `await reward.score(trajectory,
     environment)` always does, and the rollout loop uses it. `environment` is None if there is none.
@@ -62,7 +63,7 @@ class WeightedReward:
 
     The constructor raises `RewardError` for a function that takes neither `(trajectory)` nor `(trajectory, environment)` and for
     a weight that is not finite; a call raises it if a function raises, or returns a number that is not finite, rewards for
-    another number of turns or calls, or a span without a policy token or outside the record.
+    another number of turns or calls, or a span without a policy token or outside the record; and if all return None.
     """
 
     parts: Mapping[str, tuple[float, AnyRewardFunction]]
@@ -129,8 +130,14 @@ class WeightedReward:
         steps: dict[str, list[float]] = {"turns": [], "calls": []}
         spans: list[tuple[int, int, float]] = []
         feedback: list[str] = []
-        for name, (weight, _) in self.parts.items():
-            found = _weighted_part(name, weight, values[name], trajectory)
+        applied = {name: values[name] for name in self.parts if values[name] is not None}
+        if self.parts and not applied:
+            raise RewardError(
+                f"the reward function {' and '.join(map(repr, self.parts))} returned None for task {trajectory.task.task_id!r}: "
+                "None means that it does not apply; return a number, or add a function that applies to this task"
+            )
+        for name, value in applied.items():
+            found = _weighted_part(name, self.parts[name][0], value, trajectory)
             if repeated := parts.keys() & found.parts.keys():
                 raise RewardError(
                     f"two reward functions give a part {min(repeated)!r}; name one: weighted(…, name='…')"
@@ -292,8 +299,21 @@ def _named(name: str, trajectory: Trajectory) -> Iterator[None]:
         raise
     except Exception as error:
         raise RewardError(
-            f"reward function {name!r} raised {type(error).__name__} for task {trajectory.task.task_id!r}: {error}"
+            f"reward function {name!r} raised {type(error).__name__} for task {trajectory.task.task_id!r}: "
+            f"{with_remedy(error)}"
         ) from error
+
+
+def with_remedy(error: BaseException) -> str:
+    """Returns the text of an exception of a user's function. `signal.alarm`, which math-verify uses, fails outside the main
+    thread: then with the remedy."""
+    if not isinstance(error, ValueError) or isinstance(error, MidthoughtError) or "signal" not in str(error):
+        return str(error)
+    return (
+        f"{error}. Rewards and environments run in threads, and signal.alarm works only in the main thread: use "
+        "midthought.env.answer_matching.mathematical_match, or math-verify's parse(…, parsing_timeout=None) and verify(…, "
+        "timeout_seconds=None); environment.step_timeout_seconds limits the time of each call"
+    )
 
 
 def _dispose(value: Awaitable[Any]) -> None:

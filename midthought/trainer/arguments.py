@@ -46,7 +46,7 @@ ELSEWHERE = {
 OF_TRL = {
     "args": "give the values of its GRPOConfig by name (docs/coming_from.md)",
     "reward_weights": "give pairs: rewards=[(function, 0.5)]",
-    "environment_factory rollout_func": "give env=, a class with reset and step (docs/extend.md)",
+    "environment_factory rollout_func": "give env=, a subclass of BaseEnvironment with reset and step (docs/extend.md)",
     "resume_from_checkpoint": "give run_path= and resume=True, or call load_checkpoint(path)",
     "top_k min_p repetition_penalty generation_kwargs": "training samples from the whole distribution, whose probabilities the "
     "loss compares",

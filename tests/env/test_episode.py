@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
 import threading
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
+from midthought.trainer.trainer import Trainer
 from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory, Turn
 
 
@@ -473,6 +475,29 @@ def test_tasks_of_an_earlier_call_are_not_known_any_more():
 
 def test_no_groups_are_no_tasks():
     assert EnvironmentTasks(Echo).make(0, seed=0) == []
+
+
+class Alike:
+    """Has the methods of an environment, but does not extend it."""
+
+    def __init__(self, config: Any = None) -> None:
+        """Takes what the trainer passes."""
+
+    def reset(self) -> str:
+        return "begin"
+
+    def step(self, action: str) -> tuple[str, float, bool, dict]:
+        return "", 0.0, True, {}
+
+
+def test_a_class_that_is_no_environment_is_refused_before_a_model_is_loaded():
+    for environment in (Alike, functools.partial(Alike, config=None)):
+        with pytest.raises(SettingsError, match=r"write class Alike\(BaseEnvironment\) with reset and step"):
+            EnvironmentTasks(environment)  # type: ignore[arg-type]
+        with pytest.raises(SettingsError, match=r"write class Alike\(BaseEnvironment\)"):
+            Trainer(model="/no/such/model", env=environment)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a subclass of BaseEnvironment with reset and step"):
+        Trainer(model="/no/such/model", environment_factory=Alike)
 
 
 def test_what_is_no_environment_is_refused():

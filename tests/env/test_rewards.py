@@ -3,10 +3,12 @@
 import asyncio
 import dataclasses
 import functools
+import importlib
 import importlib.util
 import math
 import pickle
 import re
+import signal
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -25,6 +27,9 @@ from midthought.env.answer_matching import (
     numeric_match,
     option_match,
 )
+from midthought.env.episode import EnvironmentEpisode
+from midthought.env.game import SimpleGameEnvironment
+from midthought.env.question import QuestionEnvironment
 from midthought.env.reasoning import final_answer
 from midthought.env.rewards import (
     RewardError,
@@ -43,7 +48,7 @@ from midthought.env.rewards import (
     weighted,
     well_formed_thought,
 )
-from midthought.errors import MissingExtraError
+from midthought.errors import EpisodeError, MissingExtraError
 from midthought.types import (
     Completion,
     Finish,
@@ -418,6 +423,59 @@ def test_a_function_that_raises_is_named_with_the_task_and_the_cause():
         with pytest.raises(RewardError, match=r"'mine' raised KeyError for task 't': 'kind'") as raised:
             asyncio.run(reward.score(DONE))
         assert isinstance(raised.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_function_that_returns_none_does_not_apply_and_has_no_part(is_async):
+    def mine(trajectory):
+        return trajectory.task.labels.get("mine")
+
+    async def mine_later(trajectory):
+        return mine(trajectory)
+
+    part = weighted(mine_later if is_async else mine, 2.0, name="mine")
+    for labels, parts in (({}, {"other": 1.0}), ({"mine": 0}, {"mine": 0.0, "other": 1.0})):
+        judged = Trajectory(Task(task_id="t", prompt="?", answer="!", labels=labels), [1])
+        reward = asyncio.run(combine_rewards([part, ("other", 1.0, lambda trajectory: 1)]).score(judged))
+        assert reward.parts == parts and reward.total == sum(parts.values())
+    for functions, named in (
+        ([part], "'mine'"),
+        ([part, ("other", 1.0, lambda trajectory: None)], "'mine' and 'other'"),
+    ):
+        with pytest.raises(
+            RewardError, match=f"{named} returned None for task 't': None means .* does not apply; return a number"
+        ):
+            asyncio.run(combine_rewards(functions).score(DONE))
+
+
+def alarmed(trajectory):
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.alarm(1)
+    return 1.0
+
+
+def parsed(trajectory):
+    return float(bool(importlib.import_module("math_verify").parse("$1/2$")))
+
+
+def verified(trajectory):
+    math_verify = importlib.import_module("math_verify")
+    half = math_verify.parse("$1/2$", parsing_timeout=None)
+    return float(math_verify.verify(half, half))
+
+
+@pytest.mark.parametrize("function", [alarmed, parsed, verified])
+def test_a_time_limit_by_signals_is_told_that_rewards_run_in_threads(function):
+    remedy = (
+        r"run in threads.* use .*mathematical_match, .*parsing_timeout=None.*timeout_seconds=None.*step_timeout_seconds"
+    )
+    for episode in (
+        QuestionEnvironment(combine_rewards([function]), timeout_seconds=60.0),
+        EnvironmentEpisode(SimpleGameEnvironment(), function),
+    ):
+        with pytest.raises(EpisodeError, match=f"raised ValueError.*{remedy}") as raised:
+            asyncio.run(episode.score(DONE))
+        assert str(raised.value).count("run in threads") == 1
 
 
 def test_a_plain_call_of_a_hidden_asynchronous_function_says_what_to_do():
