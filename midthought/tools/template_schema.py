@@ -76,19 +76,19 @@ def template_schema(schema: Any, definitions: Definitions | None = None, inside:
 def _with_one_type(shown: dict[str, Any]) -> dict[str, Any]:
     if "const" in shown:
         shown["enum"] = [shown.pop("const")]
-    if isinstance(names := shown.get("type"), list) and "anyOf" not in shown:
+    if isinstance(names := shown.get("type"), list | tuple) and "anyOf" not in shown:
         del shown["type"]
         shown["anyOf"] = [{"type": name} for name in names]
     has_null = None in shown.get("enum", ())
     for key in ("anyOf", "oneOf"):
-        given = shown.get(key, [])
+        given = shown.get(key) or []
         others = [each for each in given if each != {"type": "null"}]
         has_null |= len(others) < len(given)
         if key == "anyOf" and {"type": "number"} in others:
             others = [each for each in others if each != {"type": "integer"}]
         if others:
             shown[key] = others
-        if len(others) == 1:
+        if len(others) == 1 and isinstance(others[0], Mapping):
             shown = {**shown.pop(key)[0], **shown}
     if has_null:
         shown |= {"nullable": True}

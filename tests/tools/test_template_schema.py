@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from midthought.tools.definition import ToolDefinition
-from midthought.tools.registry import ToolRegistry  # noqa: F401
 
 LEAF = {"type": "integer", "description": "A leaf.", "title": "Leaf"}
 TREE = {"properties": {"next": {"$ref": "#/$defs/tree"}, "title": {}}}
@@ -36,6 +35,7 @@ def shown(schema: Any, **definitions: Any) -> Any:
         ({"enum": ["a", 1]}, {"enum": ["a", 1]}),
         ({"const": 3}, {"type": "integer", "enum": [3]}),
         ({"type": "null"}, {"type": "null"}),
+        ({"anyOf": [True, {"type": "null"}]}, {"anyOf": [True], "nullable": True}),
         ({"default": {"title": "a", "$ref": "b"}}, {"default": {"title": "a", "$ref": "b"}}),
         ({"$ref": "#/$defs/leaf", "description": "One."}, {"type": "integer", "description": "One."}),
         ({"items": {"$ref": "#/$defs/leaf"}}, {"items": {"type": "integer", "description": "A leaf."}}),
