@@ -90,7 +90,7 @@ MISTAKES = {
     "a list of the class": (Remembering, "isolation", "from the same start"),
     "a flag of the class": (Solved, "isolation", "from the same start"),
     "the answer in the prompt": (Announced, "announced_answer", "the prompt"),
-    "steps that take seconds": (Slow, "waiting", "an iteration of 4 episodes waits at least 1.2 s"),
+    "steps that take seconds": (Slow, "waiting", "an iteration of 4 episodes waits at least"),
 }
 
 
