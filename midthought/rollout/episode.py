@@ -17,6 +17,7 @@ from midthought.activity import ACTIVITY
 from midthought.cassette.calls import Part
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
+from midthought.errors import EngineError
 from midthought.rollout.recorded_calls import recorded_environment, recorded_sample
 from midthought.rollout.token_watch import TokenWatch
 from midthought.tokenization import Renderer
@@ -196,11 +197,16 @@ class Episode:
         self._begin_turn(in_thought)
 
     async def run(self, environment: EpisodeEnvironment) -> StopReason:
-        """Runs turns until the episode ends. Returns the stop reason."""
+        """Runs turns until the episode ends. Returns the stop reason. Raises EngineError if its prompt leaves no room."""
         reason = None
         while reason is None:
             reason = await self.take_turn() or await self._go_on(environment)
-        if self.trajectory.turns and reason in (StopReason.ANSWERED, StopReason.MAX_STEPS):
+        if not self.trajectory.turns:
+            raise EngineError(
+                f"the prompt has {len(self.trajectory.token_ids)} tokens and fills the engine's context; shorten it, or give "
+                "the engine a larger max_seq_len"
+            )
+        if reason in (StopReason.ANSWERED, StopReason.MAX_STEPS):
             self.trajectory.turns[-1].done = True
         return reason
 

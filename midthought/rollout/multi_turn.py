@@ -244,10 +244,10 @@ class MultiTurnInferenceEngine:
         episode is the answer to `initial_prompt`, including all its calls.
 
         Returns:
-            `num_turns`, `total_reward`, `turns` (a list of `Turn`), and `tools` (see `tool_metrics`).
+            `num_turns`, `total_reward`, `turns` (a list of `Turn`), `tools` (see `tool_metrics`), `stop_reason` and `error`.
 
         Raises:
-            EngineError: the episode failed; if the environment raised an error, it is the cause.
+            EngineError: the episode failed, or its prompt fills the engine's context; if the environment raised an error, it is the cause.
             SettingsError: neither an environment nor None; an invalid limit or sampling option.
         """
         (episode,) = self._play([environment], [initial_prompt], max_turns, sampling)
@@ -265,8 +265,7 @@ class MultiTurnInferenceEngine:
     ) -> list[dict[str, Any]]:
         """Runs many episodes concurrently, each with its own environment; `trajectories` are their records, in order.
 
-        Like `run_episode`, but an episode that fails does not raise: its `total_reward` is None, its record contains the
-        error.
+        Like `run_episode`, but an episode that fails does not raise: its `total_reward` is None, and `error` says why.
         """
         episodes = self._play(environments, initial_prompts, max_turns, sampling)
         return [_summary(episode.trajectory) for episode in episodes]
@@ -378,4 +377,6 @@ def _summary(trajectory: Trajectory) -> dict[str, Any]:
         "total_reward": None if trajectory.reward is None else trajectory.reward.total,
         "turns": list(trajectory.turns),
         "tools": tool_metrics(trajectory.tool_events),
+        "stop_reason": trajectory.stop_reason,
+        "error": trajectory.error,
     }

@@ -629,6 +629,20 @@ def test_a_conversation_that_fills_the_engines_context_says_so(model):
         assert talk.trajectory.stop_reason is StopReason.LENGTH
 
 
+def test_an_episode_whose_prompt_fills_the_engines_context_fails_and_others_beside_it_do_not(model):
+    with local(model, max_seq_len=60) as engine:
+        talk = MultiTurnInferenceEngine(engine)
+        for opening in ("x" * 100, "x" * 500):
+            with pytest.raises(EngineError, match=r"prompt has \d+ tokens and fills the engine's context"):
+                talk.run_episode(None, opening)
+            with pytest.raises(EngineError, match="fills the engine's context"):
+                talk.run_episode(Guess(), opening)
+        long, short = talk.run_episodes([None, None], ["x" * 100, "x"], max_tokens=2)
+    assert long["stop_reason"] is StopReason.FAILED and "fills the engine's context" in long["error"]
+    assert long["num_turns"] == 0 and long["total_reward"] is None
+    assert short["stop_reason"] is StopReason.LENGTH and short["error"] is None and short["num_turns"] == 1
+
+
 def test_an_engine_stays_its_callers(model):
     with local(model) as engine:
         talk = MultiTurnInferenceEngine(engine)
