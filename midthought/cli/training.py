@@ -85,9 +85,14 @@ def train(
             allow_changes=allow_changes,
         )
     except KeyboardInterrupt:
-        console.error(
-            f"Stopped; the progress is saved. Continue with: {program()} train {recipe} --run {path} --resume"
-        )
+        from midthought.recipes.progress import FILE_NAME
+        from midthought.trainer.checkpoint_manager import what_is_saved
+
+        if (path / FILE_NAME).is_file():
+            command = f"{program()} train {recipe} --run {path} --resume"
+            console.error(f"Stopped. {what_is_saved(path)}. Continue with: {command}")
+        else:
+            console.error("Stopped before the run began. Nothing is saved: start it again")
         raise typer.Exit(130) from None
 
 

@@ -248,7 +248,9 @@ class CheckpointConfig(Section):
     output_dir: Harmless[PathText] = ""
     """Run folder of a `Trainer` that has no `run_path`; a recipe has the folder of its command. Empty: no run folder."""
     save_interval: Harmless[int] = Field(10, ge=1)
-    """PPO iterations between checkpoints; the warm-up saves every `save_interval` × 10 steps."""
+    """PPO iterations between checkpoints; supervised steps are saved every `save_interval` × 10 steps."""
+    save_minutes: Harmless[float] = Field(10.0, gt=0)
+    """Also save a checkpoint after the first step or iteration that ends this long after the last checkpoint."""
     keep_last_n: Harmless[int] = Field(2, ge=1)
     """Number of newest checkpoints to keep, besides the best."""
     keep_best: Harmless[bool] = True

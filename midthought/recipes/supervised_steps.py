@@ -42,12 +42,11 @@ class SupervisedSteps:
         console, `log_as` in the metrics."""
         run, stop = self.stages.run, self.stages.stop
         start, state = self.stages.restore(learner, stage, self.tokenizer), {"stage": stage}
-        interval = self.config.checkpoint.save_interval
         steps = {"start": start, "num_steps": num_steps}
         if start < num_steps and (note := cut_off_note(demonstrations(start), self.config.inference.max_tokens)):
             self.console.note(f"  {note}")
         log = functools.partial(run.log, log_as)
-        save = saving(self.stages.checkpoints(stage), learner, self.tokenizer, stop, lambda: state, interval)
+        save = saving(self.stages.checkpoints(stage), learner, self.tokenizer, stop, lambda: state)
         with shown_steps(title, self.console, stop, log, save, **steps) as on_step:
             run_sft(
                 learner,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,8 @@ from midthought.learning.checkpoint import (
     step_path,
     step_paths,
 )
-from midthought.output_folder import recover, remove
+from midthought.manifest import MANIFEST
+from midthought.output_folder import kind_of, recover, remove
 from midthought.report.run_folder import RunFolder
 
 _log = logging.getLogger(__name__)
@@ -38,6 +40,15 @@ class CheckpointManager:
         self._folder = run.checkpoints_path / stage
         self._settings = settings
         self._checked: Checkpoint | None = None
+        self._saved_at = time.monotonic()
+
+    def is_due(self, step: int, steps_per_unit: int = 1) -> bool:
+        """Whether a checkpoint is due after this step: by count (`save_interval` × `steps_per_unit`) or by time (`save_minutes`).
+
+        Only the process of the training loop asks; ranks do what it calls.
+        """
+        is_old = time.monotonic() - self._saved_at >= 60 * self._settings.save_minutes
+        return is_old or step % (self._settings.save_interval * steps_per_unit) == 0
 
     @property
     def has_any(self) -> bool:
@@ -137,6 +148,7 @@ class CheckpointManager:
         save_checkpoint(target, learner, tokenizer=tokenizer, state=content)
         if path is None:
             self._delete_old(step, best)
+            self._saved_at = time.monotonic()
         return target
 
     def _delete_old(self, step: int, best: int) -> None:
@@ -154,6 +166,15 @@ class CheckpointManager:
         checkpoint.restore(learner)
         self._run.forget_after(checkpoint.state)
         return checkpoint.state
+
+
+def what_is_saved(run: Path) -> str:
+    """Returns a sentence about what a stopped run continues from: its newest checkpoint, or the policy of a finished stage."""
+    saved = (file for file in run.rglob(MANIFEST) if kind_of(file.parent) in ("checkpoint", "model"))
+    whole = [file for file in saved if file.parent.name[0] != "." and file.parent.suffix != ".damaged"]
+    if not whole:
+        return "Nothing that was learned is saved yet"
+    return f"The newest that is saved is {max(whole, key=lambda file: file.stat().st_mtime_ns).parent}"
 
 
 def _is_intact(path: Path) -> bool:

@@ -92,11 +92,6 @@ class FitLoop:
                 if self._writer is not None:
                     self._writer.report()
                 raise
-            except KeyboardInterrupt:
-                newest = self._writer.checkpoints.newest() if stage is None and self._writer is not None else None
-                if newest is not None:
-                    console.error(f"Stopped. Continue from {newest}: the same trainer with resume=True")
-                raise
             if self._writer is not None and path is not None:
                 self._parts.save_model(path, self._trainer.meter, in_run=True)
                 self._writer.finish(self._state.metrics_history)
@@ -141,8 +136,7 @@ class FitLoop:
         if self._writer is None:
             return
         iteration = self._state.iteration
-        is_due = iteration % self._trainer.config.checkpoint.save_interval == 0 or iteration == self.num_iters
-        if is_needed or is_due:
+        if is_needed or iteration == self.num_iters or self._writer.checkpoints.is_due(iteration):
             self._trainer.save_checkpoint()
         elif is_first:
             self._writer.write_measurements()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from midthought.report.trajectory_row import trajectory_row
 from midthought.rollout.trajectory_json import EPISODES_FOLDER, save_trajectories
 from midthought.storage_errors import THEN_RESUME, storage_errors
 from midthought.tokenization import Renderer
-from midthought.trainer.checkpoint_manager import CheckpointManager
+from midthought.trainer.checkpoint_manager import CheckpointManager, what_is_saved
 from midthought.trainer.plan_record import PlanRecord
 from midthought.trainer.prompt_record import PromptRecord
 from midthought.trainer.rollouts import PromptBuilder
@@ -232,6 +232,17 @@ def record(
         for each in trajectories[: settings.record_episodes]
     ]
     run.recording.add(arm, step, rows, max_bytes=int(settings.record_max_mib * 2**20))
+
+
+@contextmanager
+def told_stop(writer: RunWriter | None, console: Console) -> Iterator[None]:
+    """If a signal stops the block, says what the run folder holds, unless the owner of a larger run does."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if writer is not None and writer.is_owner:
+            console.error(f"Stopped. {what_is_saved(writer.run.path)}. Continue with the same program and resume=True")
+        raise
 
 
 def disk_of(writer: RunWriter | None) -> AbstractContextManager[None]:

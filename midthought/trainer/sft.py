@@ -136,8 +136,7 @@ class SftStage:
         def state() -> dict[str, Any]:
             return {"stage": STAGE, "settings": settings.model_dump(), "precision": self._precision}
 
-        interval = self._config.checkpoint.save_interval
-        return saving(self._writer.sft_checkpoints, learner, self._tokenizer, stop, state, interval)
+        return saving(self._writer.sft_checkpoints, learner, self._tokenizer, stop, state)
 
     def _restored(self, learner: Learner, settings: SupervisedSection) -> int:
         """Continues an interrupted stage. Returns the number of steps that are done."""

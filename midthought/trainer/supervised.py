@@ -78,12 +78,11 @@ def saving(
     tokenizer: Any,
     stop: StopRequest,
     state: Callable[[], Mapping[str, Any]],
-    save_interval: int,
 ) -> Callable[[int], None]:
     """Returns a function of the step that saves a checkpoint if it is due, or if a stop was requested."""
 
     def save(step: int) -> None:
-        if step % (SAVE_RATIO * save_interval) == 0 or stop.requested:
+        if checkpoints.is_due(step, SAVE_RATIO) or stop.requested:
             checkpoints.save(learner, tokenizer, step, state())
 
     return save

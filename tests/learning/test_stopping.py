@@ -18,6 +18,12 @@ def test_the_first_signal_only_asks_and_the_check_between_steps_stops(number):
             stop.check()
 
 
+def test_the_first_signal_says_what_happens_and_what_a_second_one_does(capfd):
+    with StopRequest():
+        signal.raise_signal(signal.SIGTERM)
+    assert "after the present step" in (told := capfd.readouterr().err) and "second signal stops at once" in told
+
+
 def test_the_second_signal_interrupts_at_once():
     with StopRequest() as stop:
         signal.raise_signal(signal.SIGINT)

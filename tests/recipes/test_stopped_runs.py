@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
-from small_runs import FEEDBACK, PODCAST
+from small_runs import FEEDBACK, PODCAST, metrics, weights
 
 from midthought.cli import main
+from midthought.report.trackers import Tracker, tracker
 from midthought.report.watch import RunState, RunWatcher
 
 DEAD_SERVER = ["inference.deterministic=false", "inference.backend=vllm", "inference.base_url=[http://127.0.0.1:9]"]
@@ -54,6 +57,48 @@ def test_a_warmed_up_policy_with_a_nan_is_refused_before_anything_is_written(mon
     assert train(monkeypatch, "feedback", tmp_path / "second", *words) == 3
     assert "the model that the run starts from: 1 of" in capsys.readouterr().err
     assert not (tmp_path / "second" / "warmup").exists()
+
+
+PRESSES: dict[tuple[str, int], int] = {}
+"""Numbers of signals while the metrics of a step of a stage are logged, which is before its checkpoint."""
+
+
+@tracker("pressing")
+class Pressing(Tracker):
+    def __init__(self, run):
+        super().__init__(run)
+        self.log("opened", 0, {})
+
+    def log(self, stage, step, metrics):
+        for _ in range(PRESSES.pop((stage, step), 0)):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_stopped_run_says_what_is_saved_and_continues_from_it(monkeypatch, capfd, tmp_path):
+    def stop(run, presses, *words):
+        PRESSES.update(presses)
+        assert train(monkeypatch, "feedback", run, "checkpoint.trackers=[pressing]", *words) == 130
+        assert not PRESSES
+        return capfd.readouterr().err
+
+    run, always = tmp_path / "run", "checkpoint.save_minutes=1e-9"
+    steps = run / "checkpoints/warmup/checkpoints"
+    assert "before the run began" in stop(run, {("opened", 0): 1}) and not run.exists()
+    told = stop(run, {("sft", 3): 2}, "checkpoint.save_minutes=1e9")
+    assert "Nothing that was learned is saved yet" in told and not steps.exists()
+    for presses, words, saved in (
+        ({("sft", 2): 1}, [], steps / "step_000002"),
+        ({("sft", 6): 2}, [always], steps / "step_000005"),
+        ({("ppo", 1): 2}, [], run / "warmup"),
+        ({("ppo", 3): 2}, ["checkpoint.save_interval=9", always], run / "checkpoints/rl/checkpoints/step_000002"),
+    ):
+        told = stop(run, presses, "--resume", *words)
+        assert f"The newest that is saved is {saved}." in told and f"--run {run} --resume" in told
+    assert train(monkeypatch, "feedback", run, "--resume") == 0
+    assert train(monkeypatch, "feedback", tmp_path / "whole") == 0
+    again, whole = weights(run), weights(tmp_path / "whole")
+    assert again.keys() == whole.keys() and all(torch.equal(again[name], whole[name]) for name in whole)
+    assert metrics(run) == metrics(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("recipe", ["feedback", pytest.param("podcast", marks=pytest.mark.slow)])

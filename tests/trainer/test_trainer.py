@@ -606,7 +606,7 @@ def test_ctrl_c_ends_training_between_two_iterations_with_everything_saved(talke
             trainer.fit()
         assert trainer.iteration == 1
         assert (run / "checkpoints/ppo/checkpoints/step_000001/manifest.json").is_file()
-        assert "step_000001: the same trainer with resume=True" in capsys.readouterr().err
+        assert "step_000001. Continue with the same program and resume=True" in capsys.readouterr().err
         assert len(trainer.fit()) == 2, "and it can be gone on with"
 
 

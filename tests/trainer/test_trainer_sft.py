@@ -181,6 +181,37 @@ def test_a_run_that_stops_anywhere_ends_with_the_same_metrics_and_weights(make, 
     assert torch.equal(last, whole)
 
 
+def test_checkpoints_by_time_are_of_every_stage_and_an_interrupted_program_names_the_newest(make, tmp_path, capsys):
+    def interrupt(stage, step, **options):
+        def log(self, *row):
+            if row[:2] == (stage, step):
+                raise KeyboardInterrupt
+            original(self, *row)
+
+        trainer, original = (
+            make(run_path=tmp_path, checkpoint={"save_interval": 99, **options}, resume=True),
+            RunFolder.log,
+        )
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(RunFolder, "log", log)
+            trainer.sft(shown, **STEPS)
+            trainer.fit()
+        trainer.cleanup()
+        return capsys.readouterr().err
+
+    assert "Nothing that was learned is saved yet" in interrupt("sft", 3)
+    folders = [tmp_path / "checkpoints" / stage / "checkpoints" for stage in ("sft", "ppo")]
+    told = [interrupt(*at, save_minutes=1e-9) for at in (("sft", 3), ("ppo", 1), ("ppo", 2))]
+    saved = [folders[0] / "step_000002", tmp_path / "warmup", folders[1] / "step_000001"]
+    for words, path in zip(told, saved, strict=True):
+        assert f"The newest that is saved is {path}. Continue with the same program and resume=True" in words
+    with make(run_path=tmp_path, resume=True) as resumed, make() as whole:
+        for trainer in (resumed, whole):
+            trainer.sft(shown, **STEPS)
+            trainer.fit()
+        assert torch.equal(weights(resumed), weights(whole))
+
+
 def test_a_small_model_that_is_created_reads_its_tokenizer_from_the_demonstrations():
     with Trainer(
         dataset=QUESTIONS, tools=[twice], demonstrations=shown, vocab_size=420, num_layers=1, hidden_size=64, **SETTINGS

@@ -66,8 +66,7 @@ def disk(setup: Setup) -> Iterator[Finding]:
 def _num_kept(setup: Setup) -> int:
     """Returns the largest number of checkpoints that are kept at once."""
     checkpoint, training = setup.config.checkpoint, setup.config.training
-    num_saves = -(-training.num_iters(len(setup.tasks) or None) // checkpoint.save_interval)
-    return min(checkpoint.keep_last_n, num_saves) + checkpoint.keep_best
+    return min(checkpoint.keep_last_n, training.num_iters(len(setup.tasks) or None)) + checkpoint.keep_best
 
 
 def _checkpoint_bytes(plan: Memory) -> int:
