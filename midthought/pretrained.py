@@ -6,6 +6,7 @@ Safetensors only; code from the folder is never run. A loading error names the p
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ from midthought.manifest import MANIFEST, damage_in
 from midthought.output_folder import kind_of, replaced
 from midthought.peft_folders import ADAPTER_CONFIG, merged_from, save_merged
 from midthought.regular_files import require_regular_files
+
+_log = logging.getLogger(__name__)
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 """A tokenizer has one of these files. Without any, transformers would create an empty tokenizer for some architectures."""
@@ -70,6 +73,7 @@ def load_model(
     else:
         raise ModelPathError(f"model path {str(path)!r} is not a folder; give the one that holds config.json")
     name = str(folder) if folder.is_dir() else str(path)
+    others, is_whole = _beside_text(name)
     options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False, "use_safetensors": True}
     if attn_implementation != "auto":
         options["attn_implementation"] = attn_implementation
@@ -86,7 +90,44 @@ def load_model(
         raise ModelPathError(
             f"model path {str(path)!r} lacks {len(missing)} of the model's weights, first {missing[0]!r}; {remedy}"
         )
+    if others:
+        then = (
+            "saved models have its weights, without its processor"
+            if is_whole
+            else "saved models have only its text part"
+        )
+        _log.warning("model path %r also reads %s: training is on text alone, and %s", str(path), others, then)
+    try:
+        policy.generation_config.validate(strict=True)
+    except ValueError:  # published folders have sampling options without do_sample, which transformers refuses to save
+        policy.generation_config.do_sample = True
     return policy.eval()
+
+
+def _beside_text(name: str) -> tuple[str, bool]:
+    """Returns what a model reads besides text, such as `image, video`, and whether it is loaded whole or without these parts.
+
+    Raises `ModelPathError` if transformers cannot load its text part alone, or not load it again.
+    """
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as LOADABLE
+
+    try:
+        with quiet_transformers():
+            config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except Exception:  # loading the model names the cause
+        return "", True
+    declared = getattr(transformers, (config.architectures or [""])[0], None)
+    read = getattr(declared, "input_modalities", "text") if config.sub_configs else "text"
+    others = ", ".join(each for each in ([read] if isinstance(read, str) else read) if each != "text")
+    is_whole = LOADABLE.get(config.model_type) == getattr(declared, "__name__", "")
+    needed = {config.model_type} if is_whole else {config.model_type, config.get_text_config().model_type}
+    if others and not needed <= LOADABLE.keys():
+        raise ModelPathError(
+            f"model path {name!r} also reads {others} ({declared.__name__}), and transformers cannot load its text part alone; "
+            "take a model of text alone"
+        )
+    return others, is_whole
 
 
 def require_intact_model(folder: Path) -> None:
@@ -163,6 +204,16 @@ def load_tokenizer(path: str | Path) -> Any:
     return tokenizer
 
 
+def warn_without_template(tokenizer: Any, what: str) -> None:
+    """Warns if the tokenizer of a model has no chat template, and says how conversations are written instead."""
+    if not tokenizer.chat_template:
+        _log.warning(
+            "%s has no chat template: the texts of a conversation are joined by newlines, without roles; for another form set "
+            "tokenizer.chat_template before training",
+            what,
+        )
+
+
 def save_model(
     model: Any,
     tokenizer: Any,
@@ -185,6 +236,7 @@ def save_model(
         tokenizer.save_pretrained(folder)
         if generation:
             _write_generation_config(model, folder, generation)
+    warn_without_template(tokenizer, str(path))
 
 
 def _write_generation_config(model: Any, folder: Path, values: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ import os
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -31,6 +32,51 @@ def test_a_saved_model_loads_with_the_same_weights(tmp_path):
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(loaded.parameters(), policy.parameters(), strict=True))
     assert not loaded.training
     assert next(load_model(tmp_path / "model", "bfloat16").parameters()).dtype == torch.bfloat16
+
+
+TEXT = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 40}
+TEXT |= {"num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 64, "bos_token_id": 0, "eos_token_id": 1}
+CLIP = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
+PATCHES = {"depth": 1, "hidden_size": 16, "num_heads": 2}
+MLLAMA = {"hidden_size": 16, "image_size": 28, "attention_heads": 2, "num_hidden_layers": 1, "num_global_layers": 1}
+MLLAMA |= {"intermediate_size": 24, "intermediate_layers_indices": [0], "vision_output_dim": 32}
+ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}
+IMAGE_TEXT = {
+    "Qwen3_5": ({"layer_types": ["full_attention"]}, {**PATCHES, "intermediate_size": 24, "out_hidden_size": 16}),
+    "Mllama": ({"cross_attention_layers": [], "pad_token_id": 0, "rope_parameters": {"rope_type": "default"}}, MLLAMA),
+    "Gemma3": ({}, {**CLIP, "patch_size": 14}),
+    "Qwen2VL": (ROPE, {**PATCHES, "embed_dim": 16}),
+}
+
+
+@pytest.mark.parametrize("name", IMAGE_TEXT)
+def test_of_an_image_text_model_what_is_not_trained_or_not_saved_is_said(name, tmp_path, caplog):
+    text, vision = IMAGE_TEXT[name]
+    config = getattr(transformers, f"{name}Config")(text_config={**TEXT, **text}, vision_config=vision)
+    getattr(transformers, f"{name}ForConditionalGeneration")(config).save_pretrained(tmp_path / "whole")
+    if name in ("Qwen2VL", "Mllama"):  # of the second, transformers loads the text part, but not what is saved of it
+        with pytest.raises(ModelPathError, match=rf"also reads image.*\({name}For.*take a model of text alone"):
+            load_model(tmp_path / "whole")
+        return
+    policy = load_model(tmp_path / "whole")
+    assert (said := caplog.text).count("also reads image") == 1 and "training is on text alone" in said
+    save_model(policy, small_tokenizer(), tmp_path / "saved")
+    has_images = any("vis" in tensor for tensor in load_file(tmp_path / "saved/model.safetensors"))
+    assert ("saved models have its weights" if has_images else "saved models have only its text part") in said
+    assert has_images is (name == "Gemma3")
+    caplog.clear()
+    load_model(tmp_path / "saved")
+    assert ("also reads" in caplog.text) is has_images
+
+
+def test_a_saved_model_keeps_the_generation_config_of_the_one_that_was_loaded(tmp_path):
+    small_model().save_pretrained(tmp_path / "base")
+    given = {"do_sample": True, "temperature": 0.6, "top_k": 20, "repetition_penalty": 1.05, "eos_token_id": 1}
+    for change in ({}, {"do_sample": False}):  # transformers refuses to write the second
+        (tmp_path / "base/generation_config.json").write_text(json.dumps(given | change))
+        save_model(load_model(tmp_path / "base"), small_tokenizer(), tmp_path / "saved")
+        saved = json.loads((tmp_path / "saved/generation_config.json").read_text())
+        assert {key: saved[key] for key in given} == given and "max_new_tokens" not in saved
 
 
 @pytest.mark.parametrize("where", ["nowhere", "./a/b", "/no/such/model", "models/qwen"])

@@ -27,7 +27,7 @@ from midthought.plan.choices import choose_and_plan, words_of_stage
 from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import find_hardware, require_device
 from midthought.plan.phases import plan_record
-from midthought.pretrained import placed
+from midthought.pretrained import placed, warn_without_template
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, chosen_arms, effort
 from midthought.recipes.presets import is_given
 from midthought.recipes.progress import RunProgress
@@ -236,6 +236,7 @@ class RecipeRun(ABC):
         policy, tokenizer = self._loaded or self._make_policy()
         require_finite(policy, "the model that the run starts from", "Give a model whose weights are finite")
         self.policy, self._loaded = placed(policy, self._device), None
+        warn_without_template(tokenizer, "the model")
         self.tasks.open(Renderer(tokenizer, self.config.model.chat_template_kwargs))
         PromptRecord.of(self.tasks.prompts, self.recipe).write(self.run)
         if self.stage != "evaluate" and not self.resume:
@@ -378,7 +379,7 @@ class RecipeRun(ABC):
         )
 
     def _export(self, name: str, learner: AnyLearner | None = None) -> None:
-        generation = generation_values(self.tasks.renderer, self.config.inference)
+        generation = generation_values(self.tasks.renderer)
         self.stages.export(name, self.policy, self._tokenizer, learner, generation=generation)
 
     def _metrics(self) -> dict[str, Any]:

@@ -150,7 +150,7 @@ class LearningParts:
         """Writes the policy and its tokenizer. Raises TrainingStoppedError if a weight is not finite, and as `save_model`."""
         require_finite(self.learner.policy, f"model {path}")
         with meter.phase("saving"):
-            generation = generation_values(self._policy.renderer, self.config.inference)
+            generation = generation_values(self._policy.renderer)
             policy = self.learner.policy
             save_model(policy, self._policy.tokenizer, path, in_run=in_run, generation=generation)
 

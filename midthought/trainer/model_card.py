@@ -45,7 +45,7 @@ def model_card(run: Path, name: str) -> str:
         f"---\n{head}\n---\n\n# {_line(name.rpartition('/')[2])}",
         f"{_origin(base)} {_trained(record, settings, prompts, algorithm)}",
         _with_tools(name, prompts),
-        _with_transformers(name, prompts),
+        _with_transformers(name, prompts, _of(settings, "inference.max_tokens")),
         "## Data\n\n" + _data(settings, record),
         "## Figures\n\n" + _figures(record),
         "## Settings\n\n" + _table(("setting", "value"), _settings(settings)),
@@ -106,7 +106,7 @@ def _with_tools(name: str, prompts: PromptRecord) -> str:
     )
 
 
-def _with_transformers(name: str, prompts: PromptRecord) -> str:
+def _with_transformers(name: str, prompts: PromptRecord, max_tokens: int | None) -> str:
     system = (
         f'    {{"role": "system", "content": {json.dumps(prompts.system_prompt)}}},\n' if prompts.system_prompt else ""
     )
@@ -120,11 +120,10 @@ def _with_transformers(name: str, prompts: PromptRecord) -> str:
         '    {"role": "user", "content": "…"},\n]\n'
         f"inputs = tokenizer.apply_chat_template(messages{tools}, add_generation_prompt=True, return_dict=True, "
         'return_tensors="pt")\n'
-        "print(tokenizer.decode(model.generate(**inputs)[0]))"
+        f"print(tokenizer.decode(model.generate(**inputs, max_new_tokens={max_tokens})[0]))"
     )
-    missing = " Calls are then only text: nothing runs them." if prompts.tools else ""
-    note = f"`generation_config.json` has the sampling options of training.{missing}"
-    return f"## Without tools\n\n```python\n{code}\n```\n\n{note}"
+    missing = "\n\nCalls are then only text: nothing runs them." if prompts.tools else ""
+    return f"## Without tools\n\n```python\n{code}\n```{missing}"
 
 
 def _data(settings: Mapping[str, Any], record: RunRecord) -> str:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from midthought.config import InferenceConfig
 from midthought.errors import CheckpointError
 from midthought.float32_head import use_float32_head
 from midthought.learning.run_checks import require_finite
-from midthought.pretrained import load_model
+from midthought.pretrained import load_model, warn_without_template
 from midthought.report.console import Console
 from midthought.tokenization import Renderer
 from midthought.trainer.arguments import TrainerSettings
@@ -65,6 +64,7 @@ def open_policy(
     if settings.float32_head:
         use_float32_head(model)
     require_finite(model, "the model that the run starts from", "Give a model whose weights are finite")
+    warn_without_template(tokenizer, "the model")
     renderer = Renderer(tokenizer, settings.chat_template_kwargs)
     if is_format_auto and prompts.registry.definitions():
         native, renderer, reason = native_prompts(prompts, renderer)
@@ -74,16 +74,10 @@ def open_policy(
     return TrainedPolicy(model=model, tokenizer=tokenizer, renderer=renderer, prompts=native, path=path)
 
 
-def generation_values(renderer: Renderer, inference: InferenceConfig) -> dict[str, Any]:
-    """Returns values of `generation_config.json`: the tokens that end an answer, and the sampling options of training."""
+def generation_values(renderer: Renderer) -> dict[str, Any]:
+    """Returns the values of `generation_config.json` that are not the base model's: padding, and the tokens that end an answer."""
     pad_id = renderer.tokenizer.pad_token_id
-    return {
-        "eos_token_id": sorted(renderer.eos_token_ids),
-        **({} if pad_id is None else {"pad_token_id": pad_id}),
-        "max_new_tokens": inference.max_tokens,
-        "do_sample": inference.temperature > 0,
-        **({"temperature": inference.temperature, "top_p": inference.top_p} if inference.temperature > 0 else {}),
-    }
+    return {"eos_token_id": sorted(renderer.eos_token_ids), **({} if pad_id is None else {"pad_token_id": pad_id})}
 
 
 def take_over(policy: Any, folder: Path) -> None:

@@ -58,10 +58,11 @@ def test_the_folder_works_with_transformers_alone(run, tmp_path):
     inputs = tokenizer.apply_chat_template(
         [{"role": "user", "content": "2 + 2?"}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
     )
-    written = model.generate(**inputs)[0, inputs["input_ids"].shape[1] :].tolist()
-    assert 1 <= len(written) <= 9  # inference.max_tokens
+    written = model.generate(**inputs, max_new_tokens=9)[0, inputs["input_ids"].shape[1] :].tolist()
+    assert 1 <= len(written) <= 9
+    assert "model.generate(**inputs, max_new_tokens=9)" in (folder / "README.md").read_text("utf-8")
     config = model.generation_config
-    assert tokenizer.eos_token_id in config.eos_token_id and config.do_sample and config.temperature == 1.0
+    assert tokenizer.eos_token_id in config.eos_token_id and config.max_new_tokens is None
     assert config.pad_token_id == tokenizer.pad_token_id
 
 

@@ -145,6 +145,30 @@ def test_adapters_are_merged_and_new_ones_begin(make):
     assert trainer.train_step()["kl_reference"] == pytest.approx(0.0, abs=1e-6)
 
 
+def test_a_base_model_without_a_chat_template_says_how_conversations_are_written_and_keeps_its_generation_config(
+    make, talker, tmp_path, caplog
+):
+    start = make(tokenizer=copy.deepcopy(talker["tokenizer"]))
+    start.model.generation_config.update(do_sample=True, temperature=0.6, top_k=20)
+    start.tokenizer.chat_template = None
+    start.save_model(tmp_path / "base")
+    caplog.clear()
+    trainer = make(model=str(tmp_path / "base"), tokenizer=None, run_path=tmp_path / "run", lora_rank=0)
+    told = "has no chat template: the texts of a conversation are joined by newlines, without roles"
+    assert caplog.text.count(told) == 1
+    trainer.sft(shown, **{**STEPS, "num_steps": 1})
+    trainer.fit()
+    for name in ("warmup", "policy"):
+        assert f"{tmp_path / 'run' / name} {told}" in caplog.text
+        saved = json.loads((tmp_path / "run" / name / "generation_config.json").read_text())
+        assert (saved["do_sample"], saved["temperature"], saved["top_k"]) == (True, 0.6, 20)
+        assert "max_new_tokens" not in saved and "top_p" not in saved
+    trainer.tokenizer.chat_template = "{{ messages }}"
+    caplog.clear()
+    trainer.save_model(tmp_path / "with")
+    assert told not in caplog.text
+
+
 class Stop(Exception):
     pass
 
