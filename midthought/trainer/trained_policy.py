@@ -75,7 +75,7 @@ def open_policy(
 
 
 def generation_values(renderer: Renderer) -> dict[str, Any]:
-    """Returns the values of `generation_config.json` that are not the base model's: padding, and the tokens that end an answer."""
+    """Returns what `generation_config.json` does not have from the base model: padding, and the tokens that end an answer."""
     pad_id = renderer.tokenizer.pad_token_id
     return {"eos_token_id": sorted(renderer.eos_token_ids), **({} if pad_id is None else {"pad_token_id": pad_id})}
 
