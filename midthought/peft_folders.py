@@ -41,7 +41,8 @@ def save_adapters(model: Any, folder: Path) -> None:
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
-    digest = base_digest(base_of(model))
+    base_path = Path(base_of(model).name_or_path)  # merged adapters are rounded differently in each data type
+    digest = "" if (base_path / ADAPTER_CONFIG).is_file() else base_digest(base_of(model))
     for name, config in model.peft_config.items():
         where = _adapter_folder(model, name, folder)
         where.mkdir(parents=True, exist_ok=True)
@@ -93,7 +94,7 @@ def base_name_of(folder: Path) -> str:
         ) from None
     if not isinstance(base, str) or not base or "\0" in base:
         raise ModelPathError(
-            f"{folder} contains adapters, but does not name their base model; give the model, and resume from the checkpoint"
+            f"{folder} contains adapters, but does not name their base model; write base_model_name_or_path in {file}"
         )
     if Path(base).is_absolute() and not Path(base).is_dir():
         moved = [parent / Path(base).name for parent in folder.resolve().parents]
@@ -119,9 +120,26 @@ def merged_from(folder: Path, load_base: Callable[[str], Any]) -> Any:
             )
         above.add(place.resolve())
         place = Path(base_name_of(place))
-    model = load_base(base)
+    try:
+        model = load_base(base)
+    except ModelPathError as error:
+        raise ModelPathError(f"base_model_name_or_path in {folder / ADAPTER_CONFIG}: {error}") from None
     _require_base(model, folder / ADAPTER_FILE)
-    return merge(PeftModel.from_pretrained(model, folder))
+    _fit_vocabulary(model, folder / ADAPTER_FILE)
+    merged = merge(PeftModel.from_pretrained(model, folder)).requires_grad_(True)
+    merged.name_or_path = str(folder.resolve())  # the base model that new adapters name
+    return merged
+
+
+def _fit_vocabulary(model: Any, file: Path) -> None:
+    """Gives the model as many embeddings as adapters that were trained with new tokens hold."""
+    from safetensors import safe_open
+
+    name = next(name for name, module in model.named_modules() if module is model.get_input_embeddings())
+    with safe_open(file, "pt") as opened:
+        for key in opened.keys():  # noqa: SIM118  # it is no mapping
+            if key.endswith(f".{name}.weight"):
+                model.resize_token_embeddings(opened.get_slice(key).get_shape()[0], mean_resizing=False)
 
 
 @torch.no_grad()
@@ -244,7 +262,7 @@ def _require_base(base: Any, file: Path) -> None:
 
 
 def _adapter_folder(model: Any, adapter: str, folder: Path) -> Path:
-    return folder if adapter == "default" or len(model.peft_config) == 1 else folder / adapter
+    return folder if adapter == model.active_adapters[0] else folder / adapter
 
 
 # -- merged weights ------------------------------------------------------------------------------------------------

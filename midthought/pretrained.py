@@ -15,7 +15,7 @@ from typing import Any
 from midthought.errors import MidthoughtError, ModelPathError, SettingsError
 from midthought.manifest import MANIFEST, damage_in
 from midthought.output_folder import kind_of, replaced
-from midthought.peft_folders import ADAPTER_CONFIG, merged_from, save_merged
+from midthought.peft_folders import ADAPTER_CONFIG, base_name_of, merged_from, save_merged
 from midthought.regular_files import require_regular_files
 
 _log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def load_model(
     with the path and the remedy, if there is no folder, no model, or an incomplete one, and as `require_intact_model`, unless
     the folder `is_checked` already.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     folder = Path(path).expanduser()
     require_regular_files(folder, below=False)
@@ -73,12 +73,13 @@ def load_model(
     else:
         raise ModelPathError(f"model path {str(path)!r} is not a folder; give the one that holds config.json")
     name = str(folder) if folder.is_dir() else str(path)
-    others, is_whole = _beside_text(name)
     options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False, "use_safetensors": True}
     if attn_implementation != "auto":
         options["attn_implementation"] = attn_implementation
     try:
         with quiet_transformers():
+            config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+            others = _beside_text(config)
             loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options, output_loading_info=True)
     except Exception as error:
         reason = why_not_loaded(error)
@@ -91,12 +92,10 @@ def load_model(
             f"model path {str(path)!r} lacks {len(missing)} of the model's weights, first {missing[0]!r}; {remedy}"
         )
     if others:
-        then = (
-            "saved models have its weights, without its processor"
-            if is_whole
-            else "saved models have only its text part"
+        saved = (
+            "whole, without its processor" if type(policy).__name__ in config.architectures else "without these parts"
         )
-        _log.warning("model path %r also reads %s: training is on text alone, and %s", str(path), others, then)
+        _log.warning("model path %r also reads %s: it is trained on text, and saved %s", str(path), others, saved)
     try:
         policy.generation_config.validate(strict=True)
     except ValueError:  # published folders have sampling options without do_sample, which transformers refuses to save
@@ -104,30 +103,19 @@ def load_model(
     return policy.eval()
 
 
-def _beside_text(name: str) -> tuple[str, bool]:
-    """Returns what a model reads besides text, such as `image, video`, and whether it is loaded whole or without these parts.
-
-    Raises `ModelPathError` if transformers cannot load its text part alone, or not load it again.
-    """
+def _beside_text(config: Any) -> str:
+    """Returns what a model with this configuration reads besides text, such as `image, video`. Raises ValueError if transformers
+    cannot load its text part alone, or not load that again."""
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as LOADABLE
 
-    try:
-        with quiet_transformers():
-            config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
-    except Exception:  # loading the model names the cause
-        return "", True
-    declared = getattr(transformers, (config.architectures or [""])[0], None)
-    read = getattr(declared, "input_modalities", "text") if config.sub_configs else "text"
+    declared = (config.architectures or [""])[0]
+    read = getattr(getattr(transformers, declared, None), "input_modalities", "text") if config.sub_configs else "text"
     others = ", ".join(each for each in ([read] if isinstance(read, str) else read) if each != "text")
-    is_whole = LOADABLE.get(config.model_type) == getattr(declared, "__name__", "")
-    needed = {config.model_type} if is_whole else {config.model_type, config.get_text_config().model_type}
-    if others and not needed <= LOADABLE.keys():
-        raise ModelPathError(
-            f"model path {name!r} also reads {others} ({declared.__name__}), and transformers cannot load its text part alone; "
-            "take a model of text alone"
-        )
-    return others, is_whole
+    is_whole = LOADABLE.get(config.model_type) == declared
+    if others and not is_whole and not {config.model_type, config.get_text_config().model_type} <= LOADABLE.keys():
+        raise ValueError(f"{declared} also reads {others}, and transformers cannot load its text part alone")
+    return others
 
 
 def require_intact_model(folder: Path) -> None:
@@ -186,11 +174,14 @@ def policy_folder(path: Path, in_run: Sequence[str] = ("policy", "warmup")) -> P
 
 
 def load_tokenizer(path: str | Path) -> Any:
-    """Loads the tokenizer of a model folder. The default pad token is the end-of-sequence token. Raises `ModelPathError`."""
+    """Loads the tokenizer of a model folder, or of the base model of adapters that have none. The default pad token is the
+    end-of-sequence token. Raises `ModelPathError`."""
     from transformers import AutoTokenizer
 
     folder = Path(path).expanduser()
     if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        if (folder / ADAPTER_CONFIG).is_file():
+            return load_tokenizer(base_name_of(folder))
         raise ModelPathError(f"{path} holds a model but no tokenizer; save one beside it with `save_pretrained`")
     require_regular_files(folder, below=False)
     try:
@@ -205,13 +196,10 @@ def load_tokenizer(path: str | Path) -> Any:
 
 
 def warn_without_template(tokenizer: Any, what: str) -> None:
-    """Warns if the tokenizer of a model has no chat template, and says how conversations are written instead."""
+    """Says how conversations are written if the tokenizer of a model has no chat template."""
     if not tokenizer.chat_template:
-        _log.warning(
-            "%s has no chat template: the texts of a conversation are joined by newlines, without roles; for another form set "
-            "tokenizer.chat_template before training",
-            what,
-        )
+        instead = "texts are joined by newlines, without roles; for another form set tokenizer.chat_template"
+        _log.warning("%s has no chat template: %s", what, instead)
 
 
 def save_model(

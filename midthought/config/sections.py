@@ -42,7 +42,8 @@ class ModelConfig(Section):
     uses `ray.num_learners`."""
     lora_rank: Annotated[int, Field(ge=0)] | Auto = "auto"
     """Rank of LoRA adapters on every linear layer (extra `lora`); 0: full fine-tuning, without adapters. `auto`: if peft is
-    installed, 32 for a model from `local_path` on a GPU, or if nothing milder makes it fit; otherwise, and with verl, 0."""
+    installed, 32 for a model from `local_path` on a GPU, or if nothing milder makes it fit; of a folder of adapters, which are
+    merged, their rank; otherwise, and with verl, 0."""
     lora_alpha: int = Field(32, ge=1)
     """LoRA alpha: the scale of the adapters is `lora_alpha / lora_rank`."""
     hidden_size: int = Field(128, ge=16)

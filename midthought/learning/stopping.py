@@ -8,10 +8,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-_TOLD = (
-    b"\nStopping after the present step; a run folder then holds it. A second signal stops at once, and what came after the last "
-    b"checkpoint is lost.\n"
-)
+_TOLD = b"\nStopping after the present step, which is saved. A second signal stops at once, without saving.\n"
 
 
 class StopRequest:

@@ -27,7 +27,7 @@ from midthought.plan.hardware import GIB, Hardware, gpu_of_device
 from midthought.plan.memory import Memory
 from midthought.plan.run_settings import plan_arguments
 from midthought.plan.settings import PlanSettings
-from midthought.plan.shape import Shape, find_shape
+from midthought.plan.shape import Shape, find_shape, read_config
 from midthought.plan.sizes import fitted, is_enough, most_bytes
 from midthought.plan.timing import num_episodes
 from midthought.references import require_installed
@@ -233,7 +233,10 @@ def choose_and_plan(
         source: folder or hub name of the initial model; empty: the run creates a small one.
         words: further arguments of the plan.
     """
-    on_gpu = hardware.kind == "gpu"
+    on_gpu, given = hardware.kind == "gpu", config
+    adapters = Path(source or "-").expanduser() / "adapter_config.json"
+    if config.model.lora_rank == "auto" and adapters.is_file():  # they are merged, and as many parameters learn again
+        config = config.merged({"model": {"lora_rank": read_config(adapters).get("r") or LORA_RANK}})
     settled, plan = choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm), None
     unknown = _unknown(config, hardware)
     if not unknown:
@@ -245,7 +248,7 @@ def choose_and_plan(
         settled = _of_whole_gpu(config, settled, hardware)
     if plan is None and config.inference.backend == "auto":
         settled = choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=False)
-    chosen = tuple(_changed(config, settled))
+    chosen = tuple(_changed(given, settled))
     return Choice(settled, hardware, chosen, plan, unknown, is_given)
 
 

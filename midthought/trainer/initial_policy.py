@@ -109,6 +109,11 @@ def choose_settings(config: RecipeConfig, model: Any) -> Choice:
 def _choose_for_loaded(config: RecipeConfig, model: Any) -> Choice:
     if config.model.lora_rank == "auto":
         config = config.merged({"model": {"lora_rank": 0}})
+    if not config.model.lora_rank and not any(parameter.requires_grad for parameter in model.parameters()):
+        raise SettingsError(
+            "no parameter of the given model requires a gradient: load its adapters with PeftModel.from_pretrained(…, "
+            "is_trainable=True), or, without any, set model.lora_rank or call model.requires_grad_(True)"
+        )
     weight = next(model.parameters())
     hardware = find_hardware(str(weight.device))
     on_gpu = hardware.kind == "gpu" and hardware.memory_gib is not None  # it is not known of other accelerators

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from small_environments import Colours, settings
+from small_environments import QUESTIONS, Colours, settings
+from transformers import AutoModelForCausalLM
 
-from midthought import RayPPOTrainer, SettingsError
+from midthought import RayPPOTrainer, SettingsError, Trainer
+from midthought.errors import ModelPathError
+from midthought.pretrained import load_model
 
 peft = pytest.importorskip("peft")
 
@@ -71,3 +77,130 @@ def test_adapters_are_not_added_to_a_model_that_has_some(talker: dict[str, Any])
     config = settings("grpo").merged({"model": {"lora_rank": 4}})
     with pytest.raises(SettingsError, match=r"model\.lora_rank=4, but the model has adapters already"):
         RayPPOTrainer(config, Colours(), model=adapted(talker["model"]), tokenizer=talker["tokenizer"]).fit()
+
+
+# -- folders of adapters, and models that do not learn ---------------------------------------------------------------
+
+FOLDERS: dict[str, dict[str, Any]] = {
+    **KINDS,
+    "new tokens": {},
+    "trained new tokens": {"modules_to_save": ["embed_tokens"]},
+}
+IDS = torch.arange(5, 25)[None]
+
+
+def write_adapters(folder: Path, talker: dict[str, Any], kind: str = "LoRA", *, has_tokenizer: bool = True) -> Any:
+    """Writes a base model, and adapters with their tokenizer as peft does. Returns the model with the adapters."""
+    tokenizer = copy.deepcopy(talker["tokenizer"])
+    talker["model"].save_pretrained(folder / "base")
+    tokenizer.save_pretrained(folder / "base")
+    base = AutoModelForCausalLM.from_pretrained(folder / "base")
+    if "new tokens" in kind:
+        tokenizer.add_tokens([f"<new{number}>" for number in range(30)])
+        base.resize_token_embeddings(len(tokenizer) + 3)
+    model = adapted(base, **FOLDERS[kind])
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            if "lora_B" in name or "modules_to_save" in name:
+                tensor.add_(0.02)
+    model.save_pretrained(folder / "adapters")
+    if has_tokenizer:
+        tokenizer.save_pretrained(folder / "adapters")
+    return model.eval()
+
+
+def trainer_of(model: Any, **options: Any) -> Trainer:
+    config = settings("grpo", num_train_iters=2, kl_loss_coef=0.01, learning_rate=1e-2, group_size=2, kl_coef=0.0)
+    config.checkpoint.save_interval = 1
+    reward = lambda trajectory: float(trajectory.seed % 7)  # noqa: E731
+    return Trainer(config, dataset=QUESTIONS, reward_fn=reward, model=model, progress=False, **options)
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_a_folder_of_adapters_of_another_library_is_trained_on_resumed_and_evaluated(kind, talker, tmp_path) -> None:
+    given = write_adapters(tmp_path, talker, kind, has_tokenizer=kind != "DoRA")
+    with trainer_of(str(tmp_path / "adapters"), run_path=tmp_path / "run") as trainer:
+        assert trainer.config.model.lora_rank == 4
+        with torch.no_grad():
+            torch.testing.assert_close(trainer.model(IDS).logits, given(IDS).logits, rtol=0, atol=1e-4)
+        trainer.train_step(trainer.rollout())
+        trainer.save_checkpoint()
+        assert trainer.metrics_history[0]["kl_loss"] == pytest.approx(0.0, abs=1e-6)
+    checkpoint = tmp_path / "run/checkpoints/ppo/checkpoints/step_000001/policy"
+    named = json.loads((checkpoint / "adapter_config.json").read_text())["base_model_name_or_path"]
+    assert named == str(tmp_path / "adapters")
+    load_model(checkpoint, "bfloat16")
+    with trainer_of(str(tmp_path / "adapters"), run_path=tmp_path / "run", resume=True) as trainer:
+        with torch.no_grad():
+            torch.testing.assert_close(load_model(checkpoint)(IDS).logits, trainer.model(IDS).logits, rtol=0, atol=1e-4)
+        trainer.fit()
+        last = trainer.model(IDS).logits
+    torch.testing.assert_close(load_model(tmp_path / "run/policy")(IDS).logits, last, rtol=0, atol=1e-4)
+    with trainer_of(str(tmp_path / "adapters")) as whole:
+        whole.fit()
+        assert torch.equal(whole.model(IDS).logits, last)
+
+
+def test_of_a_folder_of_adapters_all_weights_learn_if_that_is_asked_for_and_it_learns_from_demonstrations(
+    talker, tmp_path
+) -> None:
+    write_adapters(tmp_path, talker)
+    with trainer_of(str(tmp_path / "adapters"), lora_rank=0) as trainer:
+        assert all(parameter.requires_grad for parameter in trainer.model.parameters())
+        trainer.fit()
+    demonstrate = lambda task: [{"role": "assistant", "content": task.answer}]  # noqa: E731
+    with trainer_of(str(tmp_path / "adapters")) as trainer:
+        assert len(trainer.sft(demonstrate, num_steps=2, batch_tokens=300)) == 2
+        trainer.fit()
+
+
+def test_a_base_model_that_is_not_there_is_named_with_the_file_that_names_it(talker, tmp_path) -> None:
+    write_adapters(tmp_path, talker)
+    file = tmp_path / "adapters/adapter_config.json"
+    for base in ("/nowhere/gone", "gone", None):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": base}))
+        with pytest.raises(ModelPathError, match=rf"base_model_name_or_path in {file}"):
+            trainer_of(str(tmp_path / "adapters"))
+
+
+def test_a_given_model_of_which_nothing_learns_is_refused_with_the_remedy(talker, tmp_path) -> None:
+    write_adapters(tmp_path, talker)
+
+    def loaded(**options: Any) -> Any:
+        return peft.PeftModel.from_pretrained(copy.deepcopy(talker["model"]), tmp_path / "adapters", **options)
+
+    tokenizer, frozen = talker["tokenizer"], copy.deepcopy(talker["model"]).requires_grad_(False)
+    for model in (loaded(), loaded().merge_and_unload(), frozen):
+        with pytest.raises(SettingsError, match=r"is_trainable=True\).*lora_rank.*requires_grad_\(True\)"):
+            trainer_of(model, tokenizer=tokenizer, run_path=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    for model, options in ((loaded(is_trainable=True), {}), (frozen, {"lora_rank": 2})):
+        with trainer_of(model, tokenizer=tokenizer, **options) as trainer:
+            trainer.fit()
+
+
+@pytest.mark.parametrize("first", ["default", "first"])
+def test_of_several_adapters_the_active_one_learns_and_is_what_a_checkpoint_holds(first, talker, tmp_path) -> None:
+    talker["model"].save_pretrained(tmp_path / "base")
+
+    def with_two() -> Any:
+        base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+        config = peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear")
+        model = peft.get_peft_model(base, config, adapter_name=first)
+        model.add_adapter("second", config)
+        with torch.no_grad():
+            for name, tensor in model.named_parameters():
+                if "lora_B" in name:
+                    tensor.add_(0.02 if "second" in name else -0.02)
+        model.set_adapter("second")
+        return model
+
+    options: dict[str, Any] = {"tokenizer": talker["tokenizer"], "run_path": tmp_path / "run"}
+    with trainer_of(with_two(), **options) as trainer:
+        trainer.train_step(trainer.rollout())
+        trainer.save_checkpoint()
+        expected = trainer.model(IDS).logits
+    checkpoint = tmp_path / "run/checkpoints/ppo/checkpoints/step_000001/policy"
+    torch.testing.assert_close(load_model(checkpoint)(IDS).logits, expected, rtol=0, atol=1e-4)
+    with trainer_of(with_two(), resume=True, **options) as trainer:
+        assert trainer.iteration == 1 and torch.equal(trainer.model(IDS).logits, expected)

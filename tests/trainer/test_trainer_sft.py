@@ -154,7 +154,7 @@ def test_a_base_model_without_a_chat_template_says_how_conversations_are_written
     start.save_model(tmp_path / "base")
     caplog.clear()
     trainer = make(model=str(tmp_path / "base"), tokenizer=None, run_path=tmp_path / "run", lora_rank=0)
-    told = "has no chat template: the texts of a conversation are joined by newlines, without roles"
+    told = "has no chat template: texts are joined by newlines, without roles"
     assert caplog.text.count(told) == 1
     trainer.sft(shown, **{**STEPS, "num_steps": 1})
     trainer.fit()
