@@ -61,6 +61,7 @@ def load_adapters(model: Any, folder: Path) -> None:
 
     Raises `ModelPathError` if they belong to another base model, RuntimeError if they are other adapters.
     """
+    from peft import set_peft_model_state_dict
     from safetensors.torch import load_file
 
     for name in model.peft_config:
@@ -68,17 +69,10 @@ def load_adapters(model: Any, folder: Path) -> None:
         if not file.is_file():
             raise RuntimeError(f"{folder} holds no adapter {name!r}")
         _require_base(base_of(model), file)
-        set_adapter_tensors(model, load_file(file), name)
-
-
-def set_adapter_tensors(model: Any, tensors: dict[str, Tensor], adapter: str = "default") -> None:
-    """Sets the tensors of an adapter. Raises RuntimeError if they belong to other adapters."""
-    from peft import set_peft_model_state_dict
-
-    result: Any = set_peft_model_state_dict(model, tensors, adapter_name=adapter)
-    missing = [name for name in result.missing_keys if "lora_" in name and f".{adapter}." in f"{name}."]
-    if missing or result.unexpected_keys:
-        raise RuntimeError(f"adapters do not fit: {(missing or result.unexpected_keys)[0]!r}")
+        result: Any = set_peft_model_state_dict(model, load_file(file), adapter_name=name)
+        missing = [key for key in result.missing_keys if "lora_" in key and f".{name}." in f"{key}."]
+        if missing or result.unexpected_keys:
+            raise RuntimeError(f"adapters do not fit: {(missing or result.unexpected_keys)[0]!r}")
 
 
 def base_name_of(folder: Path) -> str:
@@ -109,6 +103,7 @@ def merged_from(folder: Path, load_base: Callable[[str], Any]) -> Any:
     no base is named, or if it has other weights than the one that the adapters were trained on.
     """
     from peft import PeftModel
+    from safetensors import safe_open
 
     base = base_name_of(folder)
     above, place = {folder.resolve()}, Path(base)
@@ -125,21 +120,14 @@ def merged_from(folder: Path, load_base: Callable[[str], Any]) -> Any:
     except ModelPathError as error:
         raise ModelPathError(f"base_model_name_or_path in {folder / ADAPTER_CONFIG}: {error}") from None
     _require_base(model, folder / ADAPTER_FILE)
-    _fit_vocabulary(model, folder / ADAPTER_FILE)
+    embeddings = next(name for name, module in model.named_modules() if module is model.get_input_embeddings())
+    with safe_open(folder / ADAPTER_FILE, "pt") as file:
+        for key in file.keys():  # noqa: SIM118  # it is no mapping
+            if key.endswith(f".{embeddings}.weight"):  # of a vocabulary with new tokens
+                model.resize_token_embeddings(file.get_slice(key).get_shape()[0], mean_resizing=False)
     merged = merge(PeftModel.from_pretrained(model, folder)).requires_grad_(True)
     merged.name_or_path = str(folder.resolve())  # the base model that new adapters name
     return merged
-
-
-def _fit_vocabulary(model: Any, file: Path) -> None:
-    """Gives the model as many embeddings as adapters that were trained with new tokens hold."""
-    from safetensors import safe_open
-
-    name = next(name for name, module in model.named_modules() if module is model.get_input_embeddings())
-    with safe_open(file, "pt") as opened:
-        for key in opened.keys():  # noqa: SIM118  # it is no mapping
-            if key.endswith(f".{name}.weight"):
-                model.resize_token_embeddings(opened.get_slice(key).get_shape()[0], mean_resizing=False)
 
 
 @torch.no_grad()

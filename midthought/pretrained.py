@@ -92,10 +92,10 @@ def load_model(
             f"model path {str(path)!r} lacks {len(missing)} of the model's weights, first {missing[0]!r}; {remedy}"
         )
     if others:
-        saved = (
-            "whole, without its processor" if type(policy).__name__ in config.architectures else "without these parts"
+        lost = "its processor" if type(policy).__name__ in config.architectures else "these parts"
+        _log.warning(
+            "model path %r also reads %s: it is trained on text, and saved without %s", str(path), others, lost
         )
-        _log.warning("model path %r also reads %s: it is trained on text, and saved %s", str(path), others, saved)
     try:
         policy.generation_config.validate(strict=True)
     except ValueError:  # published folders have sampling options without do_sample, which transformers refuses to save
@@ -104,8 +104,7 @@ def load_model(
 
 
 def _beside_text(config: Any) -> str:
-    """Returns what a model with this configuration reads besides text, such as `image, video`. Raises ValueError if transformers
-    cannot load its text part alone, or not load that again."""
+    """Returns what a model reads besides text, such as `image, video`. Raises ValueError if its text part cannot be loaded."""
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as LOADABLE
 
@@ -223,17 +222,10 @@ def save_model(
             model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         if generation:
-            _write_generation_config(model, folder, generation)
+            config = copy.deepcopy(model.generation_config)
+            config.update(**generation)
+            config.save_pretrained(folder)
     warn_without_template(tokenizer, str(path))
-
-
-def _write_generation_config(model: Any, folder: Path, values: Mapping[str, Any]) -> None:
-    from transformers import GenerationConfig
-
-    own = getattr(model, "generation_config", None)
-    config = copy.deepcopy(own) if own is not None else GenerationConfig()
-    config.update(**values)
-    config.save_pretrained(folder)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from midthought.learning.adapters import has_adapters
 from midthought.learning.run_checks import require_finite
 from midthought.manifest import MANIFEST, damage_in
 from midthought.output_folder import recover, remove, replaced
-from midthought.peft_folders import ADAPTER_FILE, load_adapters, save_adapters, set_adapter_tensors
+from midthought.peft_folders import ADAPTER_FILE, load_adapters, save_adapters
 from midthought.pretrained import load_model, quiet_transformers
 from midthought.regular_files import read_json_object, read_regular_text
 from midthought.storage_errors import value_errors
@@ -57,15 +57,12 @@ class Checkpoint:
         """
         remedy = "resume with the settings that it was written with"
         try:
-            in_older_versions = self.path / "adapters.safetensors"
-            has_some = in_older_versions.exists() or (self.policy_path / ADAPTER_FILE).exists()
+            has_some = (self.policy_path / ADAPTER_FILE).exists()
             if has_some != has_adapters(learner.policy):
                 raise CheckpointError(
                     f"checkpoint {self.path} holds {'' if has_some else 'no '}adapters, unlike this run; {remedy}"
                 )
-            if in_older_versions.exists():
-                set_adapter_tensors(learner.policy, load_file(in_older_versions))
-            elif has_some:
+            if has_some:
                 load_adapters(learner.policy, self.policy_path)
             else:
                 saved = load_model(self.policy_path, next(learner.policy.parameters()).dtype, is_checked=True)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-_TOLD = b"\nStopping after the present step, which is saved. A second signal stops at once, without saving.\n"
+_TOLD = (
+    b"\nStopping after the present step. A second signal stops at once: what came after the last checkpoint is lost.\n"
+)
 
 
 class StopRequest:
-    """While active, the first Ctrl-C (or SIGTERM) only sets `requested`, and says so; the second one interrupts at once. Can be
-    nested.
+    """While active, the first Ctrl-C (or SIGTERM) only sets `requested`; the second one interrupts at once. Can be nested.
 
     >>> with StopRequest() as stop:
     ...     signal.raise_signal(signal.SIGINT)
@@ -45,7 +47,8 @@ class StopRequest:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        os.write(2, _TOLD)  # a print could interrupt another one
+        with suppress(OSError):
+            os.write(2, _TOLD)  # a print could interrupt another one
 
     def check(self) -> None:
         """Raises KeyboardInterrupt if a stop was requested. Call it between steps, after saving."""

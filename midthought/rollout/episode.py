@@ -202,9 +202,9 @@ class Episode:
         while reason is None:
             reason = await self.take_turn() or await self._go_on(environment)
         if not self.trajectory.turns:
+            num = len(self.trajectory.token_ids)
             raise EngineError(
-                f"the prompt has {len(self.trajectory.token_ids)} tokens and fills the engine's context; shorten it, or give "
-                "the engine a larger max_seq_len"
+                f"the prompt has {num} tokens and fills the engine's context; shorten it or raise max_seq_len"
             )
         if reason in (StopReason.ANSWERED, StopReason.MAX_STEPS):
             self.trajectory.turns[-1].done = True

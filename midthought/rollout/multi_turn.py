@@ -247,8 +247,7 @@ class MultiTurnInferenceEngine:
             `num_turns`, `total_reward`, `turns` (a list of `Turn`), `tools` (see `tool_metrics`), `stop_reason` and `error`.
 
         Raises:
-            EngineError: the episode failed, also because its prompt fills the engine's context; if the environment raised an
-                error, it is the cause.
+            EngineError: the episode failed, or its prompt leaves no room; if the environment raised an error, it is the cause.
             SettingsError: neither an environment nor None; an invalid limit or sampling option.
         """
         (episode,) = self._play([environment], [initial_prompt], max_turns, sampling)

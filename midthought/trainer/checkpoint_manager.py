@@ -43,10 +43,7 @@ class CheckpointManager:
         self._saved_at = time.monotonic()
 
     def is_due(self, step: int, steps_per_unit: int = 1) -> bool:
-        """Whether a checkpoint is due after this step: by count (`save_interval` × `steps_per_unit`) or by time (`save_minutes`).
-
-        Only the process of the training loop asks; ranks do what it calls.
-        """
+        """Whether a checkpoint is due after this step: by `save_interval` × `steps_per_unit`, or by `save_minutes`."""
         is_old = time.monotonic() - self._saved_at >= 60 * self._settings.save_minutes
         return is_old or step % (self._settings.save_interval * steps_per_unit) == 0
 

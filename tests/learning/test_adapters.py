@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 pytest.importorskip("peft")
 
@@ -13,7 +12,7 @@ from midthought.engines.local.engine import LocalEngine
 from midthought.errors import CheckpointError
 from midthought.learning.adapters import add_adapters, has_adapters
 from midthought.learning.batch import TokenBatch
-from midthought.learning.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.learner import Learner
 from midthought.learning.model import Models
 from midthought.learning.ppo import improve
@@ -90,21 +89,6 @@ def test_a_checkpoint_brings_the_adapters_back_bit_by_bit_and_its_policy_loads_w
     assert not any("lora_" in name for name in whole.state_dict())
     assert torch.allclose(whole(input_ids=IDS).logits, then, atol=1e-5)
     assert not list(saved.path.rglob("model*.safetensors"))  # adapters alone
-
-
-def test_a_checkpoint_of_an_earlier_version_restores_its_adapters(make_policy, batch, tmp_path):
-    from peft import get_peft_model_state_dict
-
-    policy = make_policy()
-    twin = copy.deepcopy(policy)
-    learner = lora_learner(policy)
-    improve(learner, batch)
-    path = save_checkpoint(tmp_path / "step", learner)
-    (path / "policy/adapter_model.safetensors").unlink()
-    save_file(get_peft_model_state_dict(learner.policy), path / "adapters.safetensors")
-    other = lora_learner(twin)
-    Checkpoint(path, {}).restore(other)
-    assert torch.equal(twin(input_ids=IDS).logits, policy(input_ids=IDS).logits)
 
 
 def test_adapters_are_not_restored_into_another_base_model(make_policy, tmp_path):

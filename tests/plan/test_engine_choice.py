@@ -81,7 +81,7 @@ def test_settings_that_ask_for_vllm_are_checked_before_the_choice(inference):
 def test_a_model_object_or_a_small_model_is_sampled_by_local(is_small, monkeypatch):
     """No folder: its memory is not planned, so vLLM's share of it is unknown."""
     monkeypatch.setattr("midthought.plan.choices.installed_vllm", lambda: KNOWN_VLLM)
-    weight = SimpleNamespace(device=SimpleNamespace(type="cuda"), dtype="torch.bfloat16")
+    weight = SimpleNamespace(device=SimpleNamespace(type="cuda"), dtype="torch.bfloat16", requires_grad=True)
     on_gpu = SimpleNamespace(parameters=lambda: iter([weight]), config=SimpleNamespace(to_dict=dict))
     config = choose(auto(), on_gpu=True, is_given=False) if is_small else choose_settings(auto(), on_gpu).config
     assert (config.inference.backend, config.inference.in_process) == ("local", False)
