@@ -46,7 +46,11 @@ def test_a_misspelled_command_or_option_names_the_nearest_one(call, words, neare
     assert code == 2 and nearest in error
 
 
-def test_the_command_to_continue_is_found_by_the_shell(monkeypatch, capsys):
+def test_the_command_to_continue_is_found_by_the_shell(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/progress.json").write_text("{}")
+
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
