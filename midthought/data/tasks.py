@@ -10,7 +10,9 @@ import itertools
 import logging
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -18,6 +20,7 @@ from midthought.data.final_answers import is_number, last_boxed, split_at_mark
 from midthought.data.options import letter_of, options_of
 from midthought.data.problems.prompts import ASKED, MULTIPLE_CHOICE, prompt_of
 from midthought.data.rows import DataError, Row, rows_of
+from midthought.errors import near_names
 from midthought.types import Task
 
 PROMPT_KEYS = ("prompt", "question", "problem", "instruction", "query", "messages", "input")
@@ -26,12 +29,17 @@ ANSWER_KEYS = (
     *("answer", "ground_truth", "reward_model.ground_truth", "target", "solution"),
     *("final_answer", "expected_answer", "answers", "answerKey", "correct_answer", "gold", "reference", "label"),
     *("golden_answers", "gold_answer", "reference_answer", "expected_output", "expected", "correct answer", "correct"),
+    "output",
 )
 """Columns of the ground truth; a dot refers to a nested column (verl's rows)."""
+BESIDE = {"question": ("context",), "instruction": ("context", "input")}
+"""Columns whose texts belong to the prompt, by the column of the question: SQuAD, Alpaca, Dolly."""
 DATASET_LABEL = "dataset"
 """Label with the name of a task's data set, which selects the rules for its answers (`env.answers`)."""
 ID_KEYS = ("task_id", "id")
 """Columns of the task's id; rows without one are named by their position (`questions:7`)."""
+_OF_RECORDS = ("aliases", "before", "evidence", "data_source")
+_OTHERS = (*_OF_RECORDS, "context", "system", "labels", "choices", "options")
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +59,7 @@ class _Keys(NamedTuple):
     task_id: str | None
 
 
-class RowError(ValueError):
+class RowError(DataError):
     """A row is not a task; the message says why."""
 
 
@@ -62,6 +70,7 @@ def load_tasks(
     answer_key: str | None = None,
     id_key: str | None = None,
     label_keys: Sequence[str] = (),
+    columns: Mapping[str, str] | None = None,
     needs_answer: bool = True,
     limit: int | None = None,
     strict: bool = True,
@@ -81,19 +90,28 @@ def load_tasks(
     index from 0, a letter, or the text. Options that the question does not contain are added to it as lines `(A) …`, the
     answer is the letter, and it is judged as a letter.
 
+    The texts of `context` and `input` beside an `instruction` (Dolly, Alpaca), and of `context` beside a `question` (SQuAD),
+    are part of the prompt. A text in `system` becomes the first message. `columns` maps your names to these:
+    `{"problem_text": "question"}`. Columns that are not read are named in one line of the log.
+
     Columns `aliases`, `before`, `evidence` and `labels` of our own records are kept. `label_keys` adds further columns to the
     task's labels, for evaluation and your own rewards. The built-in rewards read one of them: `dataset`, also set by verl's
     `data_source` if it is a data set of `load_problems`, selects the rules for answers.
 
-    Reads at most `limit` tasks. Raises DataError for an unreadable source or row, for two rows with the same id, and if
-    there is no task. With `strict=False` such rows are skipped, counted in the log and kept in `.skipped`.
+    Reads at most `limit` tasks. Raises DataError for an unreadable source or row, for two rows with the same id, for an unknown
+    name in `columns`, and if there is no task. With `strict=False` such rows are skipped, counted in the log and kept in
+    `.skipped`.
 
     Examples:
         >>> load_tasks([{"question": "1 + 1?", "answer": 2}])[0].answer
         '2'
     """
-    reader = _TaskReader(prompt_key, answer_key, id_key, tuple(label_keys), needs_answer)
-    return read_tasks(rows_of(source), reader.read, limit=limit, strict=strict)
+    reader = _TaskReader(prompt_key, answer_key, id_key, label_keys, columns or {}, needs_answer)
+    tasks = read_tasks(rows_of(source), reader.read, limit=limit, strict=strict)
+    if unread := ", ".join(reader.unread):
+        use = "load_tasks(…, columns={…}) maps them to columns that are, label_keys=[…] makes labels of them"
+        _log.warning("columns of the data set that are not used: %s; %s", unread, use)
+    return tasks
 
 
 def read_tasks(
@@ -150,21 +168,27 @@ class _Labels(dict[str, Any]):
         )
 
 
+@dataclass
 class _TaskReader:
-    """Converts the rows of one source to tasks; remembers the columns."""
+    """Converts the rows of one source to tasks; remembers the columns. The first fields are arguments of `load_tasks`."""
 
-    def __init__(
-        self,
-        prompt_key: str | None,
-        answer_key: str | None,
-        id_key: str | None,
-        label_keys: tuple[str, ...],
-        needs_answer: bool,
-    ) -> None:
-        self._given = (prompt_key, answer_key, id_key)
-        self._label_keys = label_keys
-        self._needs_answer = needs_answer
-        self._keys: _Keys | None = None
+    prompt_key: str | None
+    answer_key: str | None
+    id_key: str | None
+    label_keys: Sequence[str]
+    columns: Mapping[str, str]
+    needs_answer: bool
+    unread: dict[str, None] = field(default_factory=dict)
+    """Columns that were not used."""
+    _keys: _Keys | None = None
+
+    def __post_init__(self) -> None:
+        known = {name for name in (*PROMPT_KEYS, *ANSWER_KEYS, *ID_KEYS, *_OTHERS) if "." not in name}
+        for name, number in Counter(self.columns.values()).items():
+            if name not in known:
+                raise DataError(f"columns: {name!r} is no name that is read. {near_names(name, known)}")
+            if number > 1:
+                raise DataError(f"columns={dict(self.columns)}: only one column can be {name!r}")
 
     def read(self, row: Row) -> Task:
         if isinstance(row.value, Task):
@@ -175,20 +199,31 @@ class _TaskReader:
             return self._from_mapping(row, row.value)
         raise RowError(f"it is of type {type(row.value).__name__}; a row is a mapping, a text or a Task")
 
-    def _from_mapping(self, row: Row, value: Mapping[str, Any]) -> Task:
+    def _from_mapping(self, row: Row, given: Mapping[str, Any]) -> Task:
+        named = {name: _at(given, column) for column, name in self.columns.items()}
+        replaced = {key for key in given if str(key).casefold() in {name.casefold() for name in named}}
+        value = named | {key: given[key] for key in given if key not in {*self.columns, *replaced}}
         if self._keys is None:
             self._keys = self._find_keys(value)
         keys = self._keys
         said = _plain(_at(value, keys.answer)) if keys.answer else None
-        answer, aliases = ("", ()) if said is None and not self._needs_answer else _answer(said)
+        answer, aliases = ("", ()) if said is None and not self.needs_answer else _answer(said)
         labels = value.get("labels")
         source = value.get("data_source")
-        before, prompt = _conversation(_at(value, keys.prompt))
+        before, question = _conversation(_at(value, keys.prompt))
+        names = ("system", *BESIDE.get(keys.prompt.casefold(), ()))
+        beside = {name: text for name in names if (text := text_of(value, name)) is not None}
+        prompt = "\n\n".join(filter(str.strip, (beside.get("context", ""), question, beside.get("input", ""))))
         chosen = {DATASET_LABEL: "math"} if _is_boxed_expression(said) else {}
-        options, names = options_of(value)
-        if (letter := letter_of(said, options, names)) and not all(option in prompt for option in options):
+        options, letters = options_of(value)
+        if (letter := letter_of(said, options, letters)) and not all(option in question for option in options):
             prompt, answer, aliases = prompt_of(MULTIPLE_CHOICE, prompt, options), letter, ()
             chosen = {DATASET_LABEL: MULTIPLE_CHOICE}
+        read = [*filter(None, keys), *self.label_keys, *self.columns, *beside, *_OF_RECORDS]
+        read += ["choices", "options"] * bool(options) + ["labels"] * isinstance(labels, Mapping)
+        tops = {(key if key in value else key.partition(".")[0]).casefold() for key in read}
+        left_out = [*(key for key in value if str(key).casefold() not in tops), *(replaced - self.columns.keys())]
+        self.unread |= dict.fromkeys(map(str, left_out))
         return Task(
             task_id=_place(row) if keys.task_id is None else _text(_at(value, keys.task_id), keys.task_id),
             prompt=prompt,
@@ -199,28 +234,50 @@ class _TaskReader:
                     **chosen,
                     **({DATASET_LABEL: source} if isinstance(source, str) and source in ASKED else {}),
                     **(labels if isinstance(labels, Mapping) else {}),
-                    **{key: _plain(_at(value, key)) for key in self._label_keys},
+                    **{key: _plain(_at(value, key)) for key in self.label_keys},
                 }
             ),
             evidence=_texts(value, "evidence"),
-            before=before or _before(value, prompt),
+            before=tuple(with_system(beside.get("system", ""), before or _before(value, question))),
         )
 
     def _find_keys(self, value: Mapping[str, Any]) -> _Keys:
-        prompt, answer, task_id = self._given
-        prompt = prompt or _first_of(PROMPT_KEYS, value)
-        answer = answer or _first_of(ANSWER_KEYS, value)
+        prompt = self.prompt_key or self._first_of(PROMPT_KEYS, value)
+        answer = self.answer_key or self._first_of(ANSWER_KEYS, value)
         if prompt is None:
             raise RowError(
                 f"no column is known for the question; set prompt_key to one of: {_columns(value)}; a trainer takes the tasks of "
                 "load_tasks(…, prompt_key='…')"
             )
-        if answer is None and self._needs_answer:
+        if answer is None and self.needs_answer:
             raise RowError(
                 f"no column is known for the ground truth; set answer_key to one of: {_columns(value)}; "
                 "or needs_answer=False if the reward needs none; a trainer takes the tasks of load_tasks(…, answer_key='…')"
             )
-        return _Keys(prompt, answer, task_id or _first_of(ID_KEYS, value))
+        return _Keys(prompt, answer, self.id_key or self._first_of(ID_KEYS, value))
+
+    def _first_of(self, candidates: Sequence[str], value: Mapping[str, Any]) -> str | None:
+        """Returns the first column that the row has; those that the user mapped come before others."""
+        mapped = set(self.columns.values()) - {"input"}
+        return _first_of(sorted(candidates, key=lambda name: name not in mapped), value)
+
+
+def with_system(text: str, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Returns the messages after a system message with this text, unless it is blank or they begin with it. Raises RowError if
+    they begin with another."""
+    first = messages[0] if messages and _has(messages[0], "role") and messages[0]["role"] == "system" else None
+    if not text.strip() or (first and first.get("content") == text):
+        return messages
+    if first:
+        raise RowError(f"the column system is {_short(text)}, and the messages begin with another system message")
+    return [{"role": "system", "content": text}, *messages]
+
+
+def text_of(value: Mapping[str, Any], name: str) -> str | None:
+    """Returns the text of a column, empty if it is null; None if there is no such column, or no text in it."""
+    column = _first_of((name,), value)
+    found = None if column is None else value[column]
+    return _unicode(found, name) if isinstance(found, str) else "" if column and found is None else None
 
 
 def _first_of(candidates: Sequence[str], value: Mapping[str, Any]) -> str | None:
@@ -243,7 +300,7 @@ def _at(value: Mapping[str, Any], key: str) -> Any:
     first, dot, rest = key.partition(".")
     if dot and isinstance(value.get(first), Mapping):
         return _at(value[first], rest)
-    raise RowError(f"it has no {key!r}; it has: {_columns(value)}")
+    raise RowError(f"it has no {key!r}. {near_names(key, map(str, value))}")
 
 
 def _columns(value: Mapping[str, Any]) -> str:

@@ -40,6 +40,7 @@ def demonstrated_text(
                 f"a message of the user follows the results of calls, which {call_format.name!r} cannot write; answer first"
             )
         events = events_of(answer, results)
+        writer.is_trained_on = answer.get("weight") != 0
         if events:
             writer.add_calls(answer, events)
         else:
@@ -55,7 +56,7 @@ class _Writer:
     """Writes the turns of the policy, and reads their calls back as an episode would; knows whether a thought is open."""
 
     def __init__(self, task: Task, renderer: Renderer, call_format: ToolCallFormat, prompt_ids: list[int]) -> None:
-        self.trajectory = Trajectory(task, prompt_ids)
+        self.trajectory, self.is_trained_on = Trajectory(task, prompt_ids), True
         self._renderer, self._format = renderer, call_format
         self._open, self._close, self._calls_in_thought = THINK_OPEN, THINK_CLOSE, False
         if isinstance(call_format, InThoughtFormat):
@@ -120,7 +121,7 @@ class _Writer:
         self._write([*self._renderer.control(text), *self._renderer.answer_end])
 
     def _write(self, token_ids: Sequence[int]) -> None:
-        self.trajectory.add_demonstrated(token_ids)
+        (self.trajectory.add_demonstrated if self.is_trained_on else self.trajectory.add_reply)(token_ids)
         for token_id in token_ids:
             self._watch.feed(token_id)
         self._found += [(call.tool_name, dict(call.parameters)) for call in self._watch.take()]

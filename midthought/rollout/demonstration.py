@@ -21,7 +21,8 @@ _log = logging.getLogger(__name__)
 def demonstration(
     task: Task, messages: Sequence[Message], renderer: Renderer, call_format: ToolCallFormat
 ) -> Trajectory:
-    """Returns a record in which the answers are trained on, calls and thoughts (`reasoning_content`) included.
+    """Returns a record in which the answers are trained on, calls and thoughts (`reasoning_content`) included, except those with
+    `weight: 0`.
 
     `messages` are OpenAI's: they begin before the first answer, and end with an answer. In the model's own call format
     (`NativeCallFormat`), ids of calls are replaced by those that an episode would have; in any other, calls and results are
@@ -64,7 +65,7 @@ def _in_own_format(
     for answer, after in zip(answers, [*answers[1:], None], strict=True):
         token_ids = _written(said[answer], said[:answer], renderer, call_format)
         _require_written(said[answer], token_ids, trajectory.token_ids, renderer, call_format)
-        trajectory.add_demonstrated(token_ids)
+        (trajectory.add_reply if said[answer].get("weight") == 0 else trajectory.add_demonstrated)(token_ids)
         if after is not None:
             between = said[answer + 1 : after]
             token_ids = renderer.following(between, said[: answer + 1])

@@ -145,6 +145,8 @@ def check_message(number: int, message: Any) -> None:
             '{"role": "user", "content": "…"}'
         )
     require_shallow(message, f"message {number} is")
+    if message.get("weight") not in (None, 0, 1):
+        raise DataError(f"message {number} has the weight {message['weight']!r}; it is 0 (not trained on) or 1")
     if message.get("function_call"):
         raise DataError(
             f"message {number} has a function_call, OpenAI's former form; write tool_calls, and results as 'tool'"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from midthought.data.rows import Row, rows_of
+from midthought.data.tasks import text_of, with_system
 from midthought.errors import DataError, MidthoughtError, SettingsError, near_names
 from midthought.rollout.demonstration import demonstration
 from midthought.rollout.openai_messages import calls_of, first_answer, in_one_form
@@ -77,6 +78,7 @@ class DemonstrationReader:
     def __init__(self, prompts: PromptBuilder, renderer: Renderer, max_length: int) -> None:
         self._prompts, self._renderer, self._max_length = prompts, renderer, max_length
         self._has_warned = False
+        self._unread: dict[str, None] = {}
 
     def read(self, given: Any, stream: TaskStream) -> Sequence[Trajectory] | LazyDemonstrations:
         """Returns the records of a list, a file, or a function of the task.
@@ -94,12 +96,17 @@ class DemonstrationReader:
                 raise DataError(f"demonstrations, {row.unit} {row.number}: {error}") from None
         if not found:
             raise DataError("demonstrations: there is none; give at least one conversation")
+        if self._unread:
+            _log.warning("columns of the demonstrations that are not used: %s", ", ".join(self._unread))
         return found
 
     def _of_row(self, row: Row) -> Trajectory:
         if isinstance(row.value, Trajectory):
             return self._checked(row.value)
         messages = _messages(row.value)
+        if isinstance(row.value, Mapping):
+            used = {"system", *_form_of(row.value)}
+            self._unread |= dict.fromkeys(str(column) for column in row.value if column not in used)
         first = first_answer(messages)
         *before, question = messages[:first]
         if question["role"] != "user":
@@ -157,7 +164,7 @@ class DemonstrationReader:
         if num_tokens > self._max_length:
             raise DataError(f"it has {num_tokens} tokens, and the model has {self._max_length} positions; shorten it")
         if not any(record.loss_mask):
-            raise DataError("no token of the record is trained on; add the answers with add_demonstrated")
+            raise DataError("no token is trained on; give an answer without weight 0 (in a record: add_demonstrated)")
         largest, size = max(max(segment.token_ids) for segment in record.segments), len(self._renderer.tokenizer)
         if largest >= size:
             raise DataError(
@@ -221,40 +228,51 @@ def _without_unused_nulls(message: Message, registry: ToolRegistry) -> Message:
 _SHARE_GPT = {"human": "user", "gpt": "assistant"}
 
 
+_FORMS = (("messages",), ("prompt", "completion"), ("conversations",), ("instruction", "output"))
+
+
+def _form_of(row: Mapping[str, Any]) -> Sequence[str]:
+    """Returns the columns of a conversation besides `system`; empty if the row has none."""
+    form = next((form for form in _FORMS if row.keys() >= set(form)), ())
+    return (*form, "input") if "output" in form else form
+
+
 def _columns(row: Mapping[str, Any]) -> Any:
-    """Returns the messages in the columns of a row: `messages`; `prompt` and `completion` (TRL); or `conversations`, whose
-    messages may have `from` and `value`. Raises `DataError` for other columns."""
-    if "messages" in row:
-        return row["messages"]
-    if {"prompt", "completion"} <= row.keys():
-        asked, answered = row["prompt"], row["completion"]
-        asked = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
-        return [*asked, *([{"role": "assistant", "content": answered}] if isinstance(answered, str) else answered)]
-    if isinstance(conversation := row.get("conversations"), Sequence):
-        return [
-            {"role": _SHARE_GPT.get(each["from"], each["from"]), "content": each["value"]}
-            if isinstance(each, Mapping) and {"from", "value"} <= each.keys()
-            else each
-            for each in conversation
-        ]
+    """Returns the messages in the columns of a row: `messages`; `prompt` and `completion` (TRL); `conversations`, whose messages
+    may have `from` and `value`; or `instruction`, `input` and `output` (Alpaca). Raises `DataError` for other columns."""
+    form = _form_of(row)
+    if len(form) == 1:
+        return row[form[0]]
+    if form:
+        asked, answered = row[form[0]], row[form[1]]
+        if isinstance(asked, str):
+            asked = "\n\n".join(filter(str.strip, [asked, *(text_of(row, name) or "" for name in form[2:])]))
+        return [*_as_messages("user", asked), *_as_messages("assistant", answered)]
     hint = " It is a single message: give a list of conversations." if "role" in row else ""
     raise DataError(f"it has no column 'messages'; it has: {', '.join(map(str, row)) or 'nothing'}.{hint}")
 
 
-def _messages(value: Any) -> list[Message]:
+def _as_messages(role: str, said: Any) -> Any:
+    return said if isinstance(said, list | tuple) else [{"role": role, "content": said}]
+
+
+def _messages(given: Any) -> Sequence[Message]:
     """Returns the messages of a row: a list, or its columns. Raises `DataError` for anything else."""
-    value = _columns(value) if isinstance(value, Mapping) else value
+    value = _columns(given) if isinstance(given, Mapping) else given
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, str) and value.lstrip().startswith("["):
         with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(value)
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise DataError(f"it is {value!r:.80}; give a list of messages, a mapping with 'messages', or a Trajectory")
-    return in_one_form(
-        [
-            {name: said for name, said in message.items() if said is not None}
-            if isinstance(message, Mapping)
-            else message
-            for message in value
-        ]
-    )
+    messages = in_one_form([_without_nulls(message) if isinstance(message, Mapping) else message for message in value])
+    return with_system(text_of(given, "system") or "", messages) if isinstance(given, Mapping) else messages
+
+
+def _without_nulls(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the message without keys of null, and with our keys for `from` and `value`."""
+    found = {name: said for name, said in message.items() if said is not None}
+    if {"from", "value"} <= found.keys():
+        asked = found.pop("from")
+        found |= {"role": _SHARE_GPT.get(asked, asked), "content": found.pop("value")}
+    return found

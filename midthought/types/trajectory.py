@@ -167,7 +167,7 @@ class Trajectory:
         self._add_context(SpanKind.RESULT, token_ids)
 
     def add_reply(self, token_ids: Sequence[int]) -> None:
-        """Appends a reply of the environment or the user; mask False."""
+        """Appends a reply of the environment or the user, or a demonstrated answer that is not trained on; mask False."""
         self._require_open()
         self._add_context(SpanKind.REPLY, token_ids)
 

@@ -118,7 +118,7 @@ def test_rows_without_an_id_are_named_after_their_file_and_line(tmp_path):
 
 def test_the_columns_of_the_first_row_hold_for_all():
     rows = [{"question": "q", "answer": "a"}, {"question": "q", "solution": "long"}]
-    with pytest.raises(DataError, match="row 2: it has no 'answer'; it has: question, solution"):
+    with pytest.raises(DataError, match=r"row 2: it has no 'answer'\. Known: question, solution"):
         load_tasks(rows)
 
 
@@ -134,7 +134,7 @@ def test_the_columns_of_the_first_row_hold_for_all():
         (
             [{"question": "q", "answer": "a"}],
             {"answer_key": "truth"},
-            "row 1: it has no 'truth'; it has: question, answer",
+            "row 1: it has no 'truth'. Known: answer, question",
         ),
         ([{"question": "q", "answer": None}], {}, "row 1: answer is None"),
         ([{"question": "q", "answer": float("nan")}], {}, "row 1: answer is nan"),

@@ -17,6 +17,7 @@ from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.detection import choose_call_format
 from midthought.tools.call_formats.in_thought import InThoughtFormat
+from midthought.tools.call_formats.registry import find_call_format
 from midthought.trainer.demonstrations import DemonstrationReader
 from midthought.trainer.rollouts import PromptBuilder
 
@@ -107,6 +108,59 @@ def test_a_form_gives_the_same_record(form: str) -> None:
 def test_a_text_and_the_keys_from_and_value_are_an_answer(given: Any) -> None:
     plain = read([[QUESTION, said("So.")]])
     assert read(given).token_ids == plain.token_ids
+
+
+SYSTEM = {"role": "system", "content": "Be kind."}
+ASKED = {"role": "user", "content": "Why?\n\nNow."}
+WITH_COLUMNS: dict[str, tuple[Any, list[Any], str]] = {
+    "system beside messages": ({"system": "Be kind.", "messages": PLAIN}, [SYSTEM, *PLAIN], ""),
+    "system in both": ({"system": "Be kind.", "messages": [SYSTEM, *PLAIN]}, [SYSTEM, *PLAIN], ""),
+    "system of null": ({"system": None, "messages": PLAIN, "tools": [], "x": 1}, PLAIN, "tools, x"),
+    "system beside a text": ({"system": "Be kind.", "prompt": "Why?", "completion": PLAIN[1:]}, [SYSTEM, *PLAIN], ""),
+    "ShareGPT": (
+        {
+            "system": "Be kind.",
+            "conversations": [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "So.", "weight": 1}],
+        },
+        [SYSTEM, QUESTION, said("So.")],
+        "",
+    ),
+    "Alpaca": ({"instruction": "Why?", "input": "Now.", "output": "So.", "id": 1}, [ASKED, said("So.")], "id"),
+    "Alpaca without input": ({"instruction": "Why?", "input": "", "output": "So."}, [QUESTION, said("So.")], ""),
+}
+
+
+@pytest.mark.parametrize("form", WITH_COLUMNS)
+def test_the_other_columns_of_a_row_are_used_or_named_once(form: str, caplog: Any) -> None:
+    row, messages, unused = WITH_COLUMNS[form]
+    record = read([row, row])
+    assert [each.args for each in caplog.records] == ([(unused,)] if unused else [])
+    plain = read([messages])
+    assert (record.token_ids, record.loss_mask) == (plain.token_ids, plain.loss_mask)
+
+
+@pytest.mark.parametrize("call_format", [None, "hermes", "in_thought"])
+def test_an_answer_with_weight_0_is_read_and_not_trained_on(call_format: str | None) -> None:
+    conversation = [QUESTION, said("First."), QUESTION, CALLED, RESULT, said("So.")]
+    known = None if call_format is None else find_call_format(call_format)
+
+    def weighted(*weights: Any) -> Trajectory:
+        left = iter(weights)
+        return read(
+            [[m | {"weight": next(left)} if m["role"] == "assistant" else m for m in conversation]], "qwen3", known
+        )
+
+    plain, second = read([conversation], "qwen3", known), weighted(0, 1, 0)
+    assert weighted(1, None, True).loss_mask == plain.loss_mask and second.token_ids == plain.token_ids
+    trained = own_text(second)
+    assert "look" in trained and "First." not in trained and "So." not in trained
+    rest = zip(weighted(1, 0, 1).loss_mask, second.loss_mask, strict=True)
+    assert [one or other for one, other in rest] == plain.loss_mask
+    with pytest.raises(DataError, match="no token is trained on"):
+        weighted(0, 0, 0)
+    for wrong in (0.5, 2, "0", -1):
+        with pytest.raises(DataError, match=f"message 1 has the weight {wrong!r}; it is 0"):
+            weighted(wrong, 1, 1)
 
 
 @pytest.mark.parametrize("arguments", ["", None, "{}", {}])
