@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -28,6 +29,8 @@ class ModelConfig(Section):
     that sampled and recomputed log-probabilities agree better. Costs a float32 copy of its weights during each pass."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of the model's chat template, such as `{"enable_thinking": false}`, wherever a prompt is rendered."""
+    chat_template_date: date | Auto = "auto"
+    """The date for a chat template that writes today's (Llama 3.2, gpt-oss). `auto`: the day of the run's first start."""
     attn_implementation: Harmless[Literal["auto", "eager", "sdpa", "flash_attention_2", "flex_attention"]] = "auto"
     """Attention of a model from `local_path`, as transformers names it; packed rows (`training.packing`) always use `sdpa`'s
     kernels. `auto`: on a GPU `sdpa` if the model's memory can be planned, else transformers' default."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -154,6 +155,7 @@ def choose(
         "training.gradient_checkpointing": is_large,
         "inference.backend": backend,
         "model.attn_implementation": "auto",
+        "model.chat_template_date": date.today(),
         "inference.gpu_memory_utilization": "auto",
         "training.learning_rate": rate,
         "training.rollout_correction": _correction(config, backend, by_verl=by_verl),
@@ -208,6 +210,7 @@ def _open(config: RecipeConfig) -> Iterator[tuple[str, str]]:
             "learning_rate",
             "rollout_correction",
             "attn_implementation",
+            "chat_template_date",
             "gpu_memory_utilization",
             "micro_batch_tokens",
             "max_num_seqs",
@@ -378,9 +381,9 @@ def _unknown(config: RecipeConfig, hardware: Hardware) -> str:
 
 
 def _changed(before: RecipeConfig, after: RecipeConfig) -> Iterator[str]:
-    """Yields the values that replace `auto`, as words; the critic's only if there is a critic."""
+    """Yields the values that replace `auto` by the hardware, as words; the critic's only if there is a critic."""
     has_critic = after.training.has_critic
     for name, key in _open(before):
         value = getattr(getattr(after, name), key)
-        if value != "auto" and (has_critic or key != "critic"):
+        if value != "auto" and key != "chat_template_date" and (has_critic or key != "critic"):
             yield f"{name}.{key}={word(value)}"

@@ -237,7 +237,9 @@ class RecipeRun(ABC):
         require_finite(policy, "the model that the run starts from", "Give a model whose weights are finite")
         self.policy, self._loaded = placed(policy, self._device), None
         warn_without_template(tokenizer, "the model")
-        self.tasks.open(Renderer(tokenizer, self.config.model.chat_template_kwargs))
+        self.tasks.open(
+            Renderer(tokenizer, self.config.model.chat_template_kwargs, self.config.model.chat_template_date)
+        )
         PromptRecord.of(self.tasks.prompts, self.recipe).write(self.run)
         if self.stage != "evaluate" and not self.resume:
             examine_before_start(self.tasks.setup(self.policy, self._choice, self.path))

@@ -10,7 +10,8 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from datetime import date
+from typing import TYPE_CHECKING, Any, Literal
 
 from tokenizers import Encoding, Tokenizer
 
@@ -44,17 +45,21 @@ class Renderer:
     Args:
         tokenizer: the tokenizer.
         chat_template_kwargs: further arguments of its chat template, such as `enable_thinking`.
+        date: what the template writes as today's date. `auto`: the day on which it is rendered.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: Mapping[str, Any] | None = None
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        date: date | Literal["auto"] = "auto",
     ) -> None:
         if not tokenizer.is_fast:
             raise SettingsError(
                 f"{type(tokenizer).__name__} is not a fast tokenizer; use a model that has a tokenizer.json"
             )
         self.tokenizer = tokenizer
-        self.chat_template = ChatTemplate(tokenizer, chat_template_kwargs or {})
+        self.chat_template = ChatTemplate(tokenizer, chat_template_kwargs or {}, date=date)
         state = json.loads(tokenizer.backend_tokenizer.to_str())
         added = {token["id"]: token["content"] for token in state["added_tokens"]}
         unknown = tokenizer.unk_token_id

@@ -11,7 +11,8 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import date
+from typing import TYPE_CHECKING, Any, Literal
 
 from midthought.errors import SettingsError, near_names
 
@@ -27,6 +28,7 @@ ROLES = ("system", "user", "assistant", "tool")
 _MARK = f"content{uuid.uuid4().hex}"
 """Surrounds the contents of a rendered conversation; no text contains it."""
 _MARKED = re.compile(rf"{_MARK}n(\d+)([bi])(.*?){_MARK}e", flags=re.DOTALL)
+_NOW = re.compile(r"""\bstrftime_now\(\s*(?:format\s*=\s*)?(["'])(.*?)\1\s*\)""")
 _OURS = frozenset({"messages", "tools", "add_generation_prompt"})
 _OF_TRANSFORMERS = frozenset({"raise_exception", "strftime_now", "documents", "continue_final_message"})
 
@@ -48,11 +50,17 @@ class ChatTemplate:
         arguments: further arguments of the template, such as `enable_thinking`. Raises `SettingsError`, with the names
             that the template uses, if it does not use one.
         tools: JSON Schemas as in OpenAI's `tools`; empty: none are described.
+        date: what a template writes as today's date. `auto`: the day on which it is rendered.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        arguments: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] = (),
+        date: date | Literal["auto"] = "auto",
     ) -> None:
+        self._date = date
         self._tokenizer = tokenizer
         self._arguments = dict(arguments)
         self._tools = [dict(tool) for tool in tools] or None
@@ -70,7 +78,7 @@ class ChatTemplate:
 
     def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> ChatTemplate:
         """Returns the same template with other tools."""
-        return ChatTemplate(self._tokenizer, self._arguments, tools)
+        return ChatTemplate(self._tokenizer, self._arguments, tools, self._date)
 
     @property
     def is_given(self) -> bool:
@@ -109,7 +117,8 @@ class ChatTemplate:
 
     @property
     def _source(self) -> str:
-        return str(self._tokenizer.get_chat_template(tools=self._tools))
+        source, date = str(self._tokenizer.get_chat_template(tools=self._tools)), self._date
+        return source if date == "auto" else _NOW.sub(lambda found: json.dumps(date.strftime(found[2])), source)
 
     def text(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
         """Returns the rendered conversation. If the template has no system role, the system message and an empty line are put
@@ -157,6 +166,8 @@ class ChatTemplate:
         options = {"tokenize": False, "add_generation_prompt": add_generation_prompt, **self._arguments}
         if self._tools:
             options["tools"] = self._tools
+        if self.is_given:
+            options["chat_template"] = self._source
         try:
             return str(render(list(messages), **options))
         except (TemplateError, TypeError) as error:
