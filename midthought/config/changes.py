@@ -64,6 +64,15 @@ def unset_values(settings: Section, recorded: Mapping[str, Any]) -> dict[str, di
     return found
 
 
+def require_truth_value(**given: Any) -> None:
+    """Raises `SettingsError` if the value of `resume` is not True or False."""
+    for name, value in given.items():
+        if not isinstance(value, bool):
+            raise SettingsError(
+                f"{name}={value!r:.80}: give True or False; run_path=FOLDER with resume=True continues the run in that folder"
+            )
+
+
 def require_allowed(changes: Iterable[Change], *, allow: bool) -> None:
     """Raises `SettingsError` with every change that alters what a run learns, unless changes are allowed."""
     harmful = [change for change in changes if not change.is_harmless]

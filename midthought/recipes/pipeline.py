@@ -179,10 +179,14 @@ class RecipeRun(ABC):
         require_allowed(changes, allow=self.allow_changes)
         self._prepare()
         self.tasks = self._make_tasks(self.config)
+        record = PromptRecord.of(self.tasks.prompts, self.tasks.identity(), self.recipe)
+        changes += record.changes(self.path) if self.resume else []
+        require_allowed(changes, allow=self.allow_changes)
         self._loaded = load_policy_and_tokenizer(source, self.config.model) if source else None
         self.run.create(resume=self.resume)
         stage, step = self.stages.newest_step(self.rl_stage, "warmup")
         self.run.record_settings(self.config, changes, stage, step)
+        record.write(self.run)
         for change in changes:
             self.console.note(f"Changed at {stage} {step}: {change}")
         if not self.resume:
@@ -240,7 +244,6 @@ class RecipeRun(ABC):
         self.tasks.open(
             Renderer(tokenizer, self.config.model.chat_template_kwargs, self.config.model.chat_template_date)
         )
-        PromptRecord.of(self.tasks.prompts, self.recipe).write(self.run)
         if self.stage != "evaluate" and not self.resume:
             examine_before_start(self.tasks.setup(self.policy, self._choice, self.path))
 

@@ -1,4 +1,5 @@
-"""`conversation.json` of a run folder: how the run's conversations are written, so that its policy can be talked to later.
+"""`conversation.json` of a run folder: how the run's conversations are written, so that its policy can be talked to later, and
+what it learns from, so that a resumed run is the same one.
 
 Tools are code: a file names them, and only tools of this library are made from it.
 """
@@ -8,10 +9,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from midthought.config import Change
 from midthought.errors import CheckpointError, SettingsError
 from midthought.output_folder import kind_of
 from midthought.regular_files import read_json_object, read_regular_text
@@ -40,9 +42,13 @@ class PromptRecord:
     """JSON Schema (`definition`) and `module:name` (`source`, may be empty) of each tool."""
     recipe: str = ""
     """The recipe that makes the tools; empty: none."""
+    call_example: str = ""
+    """A call in the call format, or the class of a format that only reads calls."""
+    learned_from: Mapping[str, Any] = field(default_factory=dict)
+    """`TrainingTasks.identity`."""
 
     @classmethod
-    def of(cls, prompts: PromptBuilder, recipe: str = "") -> Self:
+    def of(cls, prompts: PromptBuilder, learned_from: Mapping[str, Any], recipe: str = "") -> Self:
         tools = [prompts.registry.get(name) for name in prompts.registry.names()]
         return cls(
             system_prompt=prompts.system_prompt,
@@ -50,7 +56,23 @@ class PromptRecord:
             call_format=_name_of(prompts.call_format),
             tools=[{"definition": tool.definition.json_schema(), "source": source_of(tool)} for tool in tools if tool],
             recipe=recipe,
+            call_example=_example_of(prompts.call_format),
+            learned_from=learned_from,
         )
+
+    def changes(self, run: Path) -> list[Change]:
+        """Returns the differences from the record of a run's start; empty if there is none. The order of the tools, and where
+        they are defined, do not count."""
+        recorded = self.read(run)
+        before, now = (recorded or self)._compared(), self._compared()
+        names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        return [Change(name, before.get(name), now.get(name), False) for name in names]
+
+    def _compared(self) -> dict[str, Any]:
+        names = ("system_prompt", "describes_tools", "call_format", "call_example", "recipe")
+        tools = {f"tools.{tool['definition']['function']['name']}": tool["definition"] for tool in self.tools}
+        values = {**{name: getattr(self, name) for name in names}, **tools, **self.learned_from}
+        return dict(json.loads(json.dumps(values)))
 
     def write(self, run: RunFolder) -> None:
         """Writes the file, which the manifest of the run folder lists, unless it is there already."""
@@ -110,6 +132,13 @@ def _name_of(call_format: ToolCallFormat) -> str:
         if _are_equal(found, call_format):
             return name
     return ""
+
+
+def _example_of(call_format: ToolCallFormat) -> str:
+    try:
+        return call_format.render_call("name", {"argument": "value"})
+    except NotImplementedError:
+        return type(getattr(call_format, "parser", call_format)).__qualname__
 
 
 def _are_equal(one: ToolCallFormat, other: ToolCallFormat) -> bool:

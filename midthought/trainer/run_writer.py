@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from midthought.config import CheckpointConfig, RecipeConfig, require_allowed
+from midthought.config import Change, CheckpointConfig, RecipeConfig, require_allowed
 from midthought.errors import SettingsError
 from midthought.learning.checkpoint import step_of
 from midthought.learning.learned_tokens import LearnedTokens
@@ -72,9 +72,10 @@ class RunWriter:
         self._plan_record: PlanRecord | None = None
         self._learned: LearnedTokens | None = None
         self.is_finished = False
+        self._is_resumed, self._allow_changes = resume, allow_changes
         self._num_shown = min(NUM_SHOWN, place.num_shown) if isinstance(place, RunStage) else NUM_SHOWN
         if self.is_owner:
-            self._open(resume=resume, allow_changes=allow_changes)
+            self._open(resume=resume)
         self.checkpoints = CheckpointManager(
             self.run, place.name if isinstance(place, RunStage) else "ppo", config.checkpoint
         )
@@ -102,15 +103,25 @@ class RunWriter:
         self.run.expect_folder(self.sft_policy_path.name)
         self.run.note_log_position()
 
-    def _open(self, *, resume: bool, allow_changes: bool) -> None:
+    def _open(self, *, resume: bool) -> None:
         self.run.begin(resume=resume)
-        self._changes = self.run.settings_changes(self._config) if resume else []
+        self._require_allowed(self.run.settings_changes(self._config) if resume else [])
+        self.run.create(resume=resume)
+
+    def _require_allowed(self, changes: list[Change]) -> None:
+        self._changes = changes
         try:
-            require_allowed(self._changes, allow=allow_changes)
+            require_allowed(changes, allow=self._allow_changes)
         except SettingsError:
             self.run.unlock()
             raise
-        self.run.create(resume=resume)
+
+    def compare(self, prompts: PromptBuilder, learned_from: Mapping[str, Any]) -> None:
+        """Raises `SettingsError` if the run started with other prompts, tools, rows, rewards or another environment, unless
+        changes are allowed. Call it before the first checkpoint is loaded."""
+        self._record = PromptRecord.of(prompts, learned_from)
+        if self.is_owner and self._is_resumed:
+            self._require_allowed([*self._changes, *self._record.changes(self.run.path)])
 
     @property
     def policy_path(self) -> Path | None:
@@ -124,13 +135,13 @@ class RunWriter:
             return (self.newest or self.newest_sft) / "policy"  # type: ignore[operator]
         return self.sft_policy_path if self.has_sft else None
 
-    def record_settings(self, prompts: PromptBuilder) -> None:
-        """Writes the settings, and how conversations are written. Call it after every check of them."""
+    def record_settings(self) -> None:
+        """Writes the settings, and what `compare` was given. Call it after every check of them."""
         if not self.is_owner:
             return
         step = step_of(self.newest) if self.newest is not None else 0
         self.run.record_settings(self._config, self._changes, "ppo", step)
-        PromptRecord.of(prompts).write(self.run)
+        self._record.write(self.run)
         for change in self._changes:
             _log.info("changed at iteration %d: %s", step, change)
 

@@ -95,8 +95,8 @@ class Trainer:
             A `RunStage` makes the trainer a stage of a larger run.
         resume: continue from the newest checkpoint in `run_path`, or from the start if there is none yet. The reference
             of the KL divergence is still the model that is given here, so give the one that the run started with.
-        allow_changes: resume with settings that change what is learned; they are recorded with the step. Harmless ones (more
-            iterations, intervals, placement) need no permission.
+        allow_changes: resume with settings, prompts, tools, rows, rewards or an environment that change what is learned; they
+            are recorded with the step. Harmless ones (more iterations, intervals, placement) need no permission.
         progress: show the progress of `fit` on the terminal.
         settings: further settings by their bare names (`learning_rate=1e-5`), or sections (`training={"batch_size": 8}`). They
             replace values of `config`.
@@ -171,6 +171,8 @@ class Trainer:
             console=self._console,
             is_format_auto=call_format == AUTO_CALL_FORMAT,
         )
+        if self._writer is not None:
+            self._writer.compare(self._policy.prompts, self._tasks.identity())
         self.model, self.tokenizer, self.renderer = self._policy.model, self._policy.tokenizer, self._policy.renderer
         self.call_format = self._policy.prompts.call_format
         """How calls are written."""
@@ -187,7 +189,7 @@ class Trainer:
             self.load_checkpoint(self._writer.newest)
         if self._writer is not None:
             with disk_of(self._writer):
-                self._writer.record_settings(self._policy.prompts)
+                self._writer.record_settings()
             self._writer.record_plan(given.choice if self._stage is None else self._stage.choice, self.meter)
 
     def _open_learning(self) -> None:
