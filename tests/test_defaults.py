@@ -112,13 +112,6 @@ def test_a_resumed_run_keeps_the_values_of_its_algorithm_if_the_preset_has_chang
     assert (other.kl_loss_coef, other.adv_estimator) == (0.0, "dr_grpo")
 
 
-def test_a_run_from_before_a_setting_existed_keeps_its_constant(tmp_path):
-    file = recorded(tmp_path, create_default_config(), without=("adam_beta2", "weight_decay"))
-    assert "adam_beta2" not in read_yaml(file)["training"]
-    resumed = as_recorded(create_default_config(), file).training
-    assert (resumed.adam_beta2, resumed.weight_decay) == (0.95, 0.0)
-
-
 def test_the_learning_rate_of_settings_alone_is_open():
     with pytest.raises(SettingsError, match="still 'auto'"):
         _ = TrainingConfig().peak_learning_rate

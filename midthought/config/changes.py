@@ -10,9 +10,6 @@ from midthought.config.algorithms import AlgorithmSection, algorithm_values
 from midthought.config.section import HARMLESS, Section
 from midthought.errors import SettingsError
 
-BEFORE_THEY_WERE_SETTINGS: Mapping[str, Mapping[str, Any]] = {"training": {"adam_beta2": 0.95, "weight_decay": 0.0}}
-"""Values of runs whose records do not have them."""
-
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -50,7 +47,6 @@ def unset_values(settings: Section, recorded: Mapping[str, Any]) -> dict[str, di
     for name, section in settings:
         before = recorded.get(name)
         if isinstance(section, Section) and isinstance(before, Mapping):
-            before = {**BEFORE_THEY_WERE_SETTINGS.get(name, {}), **before}
             is_training = isinstance(section, AlgorithmSection)
             preset = algorithm_values(type(section), before.get("algorithm")) if is_training else {}
             is_same = bool(preset) and getattr(section, "algorithm", None) == before["algorithm"]
@@ -64,13 +60,11 @@ def unset_values(settings: Section, recorded: Mapping[str, Any]) -> dict[str, di
     return found
 
 
-def require_truth_value(**given: Any) -> None:
-    """Raises `SettingsError` if the value of `resume` is not True or False."""
-    for name, value in given.items():
-        if not isinstance(value, bool):
-            raise SettingsError(
-                f"{name}={value!r:.80}: give True or False; run_path=FOLDER with resume=True continues the run in that folder"
-            )
+def require_true_or_false(resume: object) -> None:
+    """Raises `SettingsError` for any other value of `resume`."""
+    if not isinstance(resume, bool):
+        remedy = "give True or False; run_path=FOLDER with resume=True continues the run in that folder"
+        raise SettingsError(f"resume={resume!r:.80}: {remedy}")
 
 
 def require_allowed(changes: Iterable[Change], *, allow: bool) -> None:

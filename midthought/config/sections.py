@@ -59,6 +59,11 @@ class ModelConfig(Section):
     """Vocabulary size of the small model: byte-level BPE, trained on the recipe's training episodes."""
 
     @property
+    def template_arguments(self) -> dict[str, Any]:
+        """Arguments of the chat template: `chat_template_kwargs`, and the date that it writes (`ChatTemplate`)."""
+        return {**self.chat_template_kwargs, "strftime_now": self.chat_template_date}
+
+    @property
     def flags_of_server(self) -> list[str]:
         """Arguments of vLLM and SGLang, by `tensor_parallel_size`."""
         return ["--tensor-parallel-size", str(self.tensor_parallel_size)] if self.tensor_parallel_size > 1 else []

@@ -189,6 +189,10 @@ class _TaskReader:
                 raise DataError(f"columns: {name!r} is no name that is read. {near_names(name, known)}")
             if number > 1:
                 raise DataError(f"columns={dict(self.columns)}: only one column can be {name!r}")
+        mapped = dict.fromkeys(self.columns.values())
+        self.prompt_key = self.prompt_key or _first_of(PROMPT_KEYS[:-1], mapped)
+        self.answer_key = self.answer_key or _first_of(ANSWER_KEYS, mapped)
+        self.id_key = self.id_key or _first_of(ID_KEYS, mapped)
 
     def read(self, row: Row) -> Task:
         if isinstance(row.value, Task):
@@ -242,8 +246,8 @@ class _TaskReader:
         )
 
     def _find_keys(self, value: Mapping[str, Any]) -> _Keys:
-        prompt = self.prompt_key or self._first_of(PROMPT_KEYS, value)
-        answer = self.answer_key or self._first_of(ANSWER_KEYS, value)
+        prompt = self.prompt_key or _first_of(PROMPT_KEYS, value)
+        answer = self.answer_key or _first_of(ANSWER_KEYS, value)
         if prompt is None:
             raise RowError(
                 f"no column is known for the question; set prompt_key to one of: {_columns(value)}; a trainer takes the tasks of "
@@ -254,12 +258,7 @@ class _TaskReader:
                 f"no column is known for the ground truth; set answer_key to one of: {_columns(value)}; "
                 "or needs_answer=False if the reward needs none; a trainer takes the tasks of load_tasks(…, answer_key='…')"
             )
-        return _Keys(prompt, answer, self.id_key or self._first_of(ID_KEYS, value))
-
-    def _first_of(self, candidates: Sequence[str], value: Mapping[str, Any]) -> str | None:
-        """Returns the first column that the row has; those that the user mapped come before others."""
-        mapped = set(self.columns.values()) - {"input"}
-        return _first_of(sorted(candidates, key=lambda name: name not in mapped), value)
+        return _Keys(prompt, answer, self.id_key or _first_of(ID_KEYS, value))
 
 
 def with_system(text: str, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

@@ -279,13 +279,6 @@ def name_of(function: Callable[..., Any]) -> str:
     return name
 
 
-def weights_of(reward: Any) -> dict[str, float]:
-    """Returns the weights of a reward's parts by name: of a `reward_fn` its own name and 1, of None nothing."""
-    parts = reward.parts if isinstance(reward, WeightedReward | AsyncReward) else {"reward_fn": (1.0, reward)}
-    named = {bare_name(each) if name == "reward_fn" else name: float(weight) for name, (weight, each) in parts.items()}
-    return {} if reward is None else named
-
-
 def without_partial(function: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(function, functools.partial):
         function = function.func

@@ -143,7 +143,7 @@ class _Examination:
             run._build_data()
         policy, tokenizer = load_policy_and_tokenizer(source, run.config.model) if source else run._make_policy()
         run.policy = placed(policy, run._device)
-        run.tasks.open(Renderer(tokenizer, run.config.model.chat_template_kwargs, run.config.model.chat_template_date))
+        run.tasks.open(Renderer(tokenizer, run.config.model.template_arguments))
         if run._supervised.num_steps and run.from_path is None:
             run._demonstrations(run.config)(0)  # raises if the demonstrations cannot be read
         config: RecipeConfig = run.config.merged({"inference": LOCAL_ENGINE, "ray": {"use_ray": False}})

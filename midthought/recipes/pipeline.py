@@ -45,7 +45,7 @@ from midthought.storage_errors import THEN_RESUME, storage_errors
 from midthought.tokenization import Renderer
 from midthought.trainer.checkup import examine_before_start
 from midthought.trainer.plan_record import PlanRecord
-from midthought.trainer.prompt_record import PromptRecord
+from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.rollouts import check_source
 from midthought.trainer.run_writer import RunStage, record
 from midthought.trainer.supervised import Demonstrate, supervised_learner
@@ -179,7 +179,7 @@ class RecipeRun(ABC):
         require_allowed(changes, allow=self.allow_changes)
         self._prepare()
         self.tasks = self._make_tasks(self.config)
-        record = PromptRecord.of(self.tasks.prompts, self.tasks.identity(), self.recipe)
+        record = PromptRecord.of(self.tasks.prompts, learned_from(self.tasks), self.recipe)
         changes += record.changes(self.path) if self.resume else []
         require_allowed(changes, allow=self.allow_changes)
         self._loaded = load_policy_and_tokenizer(source, self.config.model) if source else None
@@ -241,9 +241,7 @@ class RecipeRun(ABC):
         require_finite(policy, "the model that the run starts from", "Give a model whose weights are finite")
         self.policy, self._loaded = placed(policy, self._device), None
         warn_without_template(tokenizer, "the model")
-        self.tasks.open(
-            Renderer(tokenizer, self.config.model.chat_template_kwargs, self.config.model.chat_template_date)
-        )
+        self.tasks.open(Renderer(tokenizer, self.config.model.template_arguments))
         if self.stage != "evaluate" and not self.resume:
             examine_before_start(self.tasks.setup(self.policy, self._choice, self.path))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from midthought.config import RecipeConfig, merge_configs, parse_assignments, read_yaml
-from midthought.config.changes import BEFORE_THEY_WERE_SETTINGS, require_truth_value
+from midthought.config.changes import require_true_or_false
 from midthought.config.store import TINY
 from midthought.errors import CheckpointError, SettingsError, near_names
 from midthought.plan.choices import as_recorded
@@ -47,7 +47,7 @@ def begin(
     and of a file that has this key, too; other values of the user's file win over it.
     Raises `SettingsError`, `CheckpointError`.
     """
-    require_truth_value(resume=resume)
+    require_true_or_false(resume)
     if stage not in STAGES:
         raise SettingsError(f"unknown stage {stage!r}. {near_names(stage, STAGES)}")
     if resume and not (path / "config.yaml").is_file():
@@ -78,8 +78,6 @@ def begin(
     if not is_shipped and (has_model or config is None):
         preset = FOR_GIVEN_MODELS if has_model else FOR_MADE_MODELS
         base = merge_configs(_values_of(presets, preset), base, known=settings)
-    if is_recorded:
-        base = merge_configs(BEFORE_THEY_WERE_SETTINGS, base, known=settings)
     if not has_model:
         base = merge_configs(TINY, base, known=settings)
     try:

@@ -72,7 +72,7 @@ def open_run(path: Path, overrides: Overrides | None = None) -> ServedRun:
     if model_config.float32_head:
         use_float32_head(model)
     tokenizer = load_tokenizer(folder)
-    renderer = Renderer(tokenizer, model_config.chat_template_kwargs, model_config.chat_template_date)
+    renderer = Renderer(tokenizer, model_config.template_arguments)
     record = record or PromptRecord()
     if (given.call_format or record.call_format) == NATIVE:
         definitions = registry.definitions()

@@ -10,8 +10,7 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Encoding, Tokenizer
 
@@ -45,21 +44,17 @@ class Renderer:
     Args:
         tokenizer: the tokenizer.
         chat_template_kwargs: further arguments of its chat template, such as `enable_thinking`.
-        date: what the template writes as today's date. `auto`: the day on which it is rendered.
     """
 
     def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        date: date | Literal["auto"] = "auto",
+        self, tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: Mapping[str, Any] | None = None
     ) -> None:
         if not tokenizer.is_fast:
             raise SettingsError(
                 f"{type(tokenizer).__name__} is not a fast tokenizer; use a model that has a tokenizer.json"
             )
         self.tokenizer = tokenizer
-        self.chat_template = ChatTemplate(tokenizer, chat_template_kwargs or {}, date=date)
+        self.chat_template = ChatTemplate(tokenizer, chat_template_kwargs or {})
         state = json.loads(tokenizer.backend_tokenizer.to_str())
         added = {token["id"]: token["content"] for token in state["added_tokens"]}
         unknown = tokenizer.unk_token_id

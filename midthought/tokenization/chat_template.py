@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from midthought.errors import SettingsError, near_names
 
@@ -48,19 +48,13 @@ class ChatTemplate:
     Args:
         tokenizer: any tokenizer of transformers; without a chat template, contents are joined by newlines.
         arguments: further arguments of the template, such as `enable_thinking`. Raises `SettingsError`, with the names
-            that the template uses, if it does not use one.
+            that the template uses, if it does not use one. A `datetime.date` as `strftime_now` is what it writes as today's date.
         tools: JSON Schemas as in OpenAI's `tools`; empty: none are described.
-        date: what a template writes as today's date. `auto`: the day on which it is rendered.
     """
 
     def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        arguments: Mapping[str, Any],
-        tools: Sequence[Mapping[str, Any]] = (),
-        date: date | Literal["auto"] = "auto",
+        self, tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()
     ) -> None:
-        self._date = date
         self._tokenizer = tokenizer
         self._arguments = dict(arguments)
         self._tools = [dict(tool) for tool in tools] or None
@@ -71,14 +65,14 @@ class ChatTemplate:
                 f"the tokenizer has the chat templates {', '.join(names)} and none named 'default'; choose one: "
                 f"tokenizer.chat_template = tokenizer.chat_template[{names[0]!r}]"
             )
-        for name in arguments:
+        for name in arguments.keys() - {"strftime_now"}:
             if name not in self.argument_names:
                 known = near_names(name, self.argument_names) if self.argument_names else "It uses none."
                 raise SettingsError(f"model.chat_template_kwargs: the chat template does not use {name!r}. {known}")
 
     def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> ChatTemplate:
         """Returns the same template with other tools."""
-        return ChatTemplate(self._tokenizer, self._arguments, tools, self._date)
+        return ChatTemplate(self._tokenizer, self._arguments, tools)
 
     @property
     def is_given(self) -> bool:
@@ -117,8 +111,8 @@ class ChatTemplate:
 
     @property
     def _source(self) -> str:
-        source, date = str(self._tokenizer.get_chat_template(tools=self._tools)), self._date
-        return source if date == "auto" else _NOW.sub(lambda found: json.dumps(date.strftime(found[2])), source)
+        source, day = str(self._tokenizer.get_chat_template(tools=self._tools)), self._arguments.get("strftime_now")
+        return _NOW.sub(lambda call: json.dumps(day.strftime(call[2])), source) if isinstance(day, date) else source
 
     def text(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
         """Returns the rendered conversation. If the template has no system role, the system message and an empty line are put
@@ -163,11 +157,11 @@ class ChatTemplate:
         from jinja2 import TemplateError
 
         render: Any = self._tokenizer.apply_chat_template
-        options = {"tokenize": False, "add_generation_prompt": add_generation_prompt, **self._arguments}
+        options = {**self._arguments, "tokenize": False, "add_generation_prompt": add_generation_prompt}
+        if isinstance(options.pop("strftime_now", None), date):
+            options["chat_template"] = self._source
         if self._tools:
             options["tools"] = self._tools
-        if self.is_given:
-            options["chat_template"] = self._source
         try:
             return str(render(list(messages), **options))
         except (TemplateError, TypeError) as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 from midthought.cassette.cassette import require_new
 from midthought.config import ConfigStore, RecipeConfig
-from midthought.config.changes import require_truth_value
+from midthought.config.changes import require_true_or_false
 from midthought.errors import SettingsError
 from midthought.learning.run_checks import check_training
 from midthought.plan.choices import Choice, as_recorded
@@ -121,7 +121,7 @@ def settle(
     if a setting is unknown, if settings contradict each other, and for `resume` without a run folder; CheckpointError if a file
     of the run is damaged.
     """
-    require_truth_value(resume=resume)
+    require_true_or_false(resume)
     config, model = merge_settings(config, model=model, algorithm=algorithm, settings=settings, arguments=arguments)
     if not isinstance(run_path, str | Path | RunStage | None):
         raise SettingsError(f"run_path={run_path!r:.80}: give the path of a folder, or None")

@@ -6,6 +6,7 @@ Tools are code: a file names them, and only tools of this library are made from 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,16 +15,20 @@ from pathlib import Path
 from typing import Any, Self
 
 from midthought.config import Change
+from midthought.env.reward_functions import bare_name, without_partial
+from midthought.env.rewards import combine_rewards
 from midthought.errors import CheckpointError, SettingsError
 from midthought.output_folder import kind_of
 from midthought.regular_files import read_json_object, read_regular_text
 from midthought.report.run_folder import RunFolder
+from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
 from midthought.tools.call_formats.registry import call_format_names, find_call_format
-from midthought.tools.definition import Tool
+from midthought.tools.definition import Tool, ToolDefinition
 from midthought.tools.parsers import ParsedTurnFormat
 from midthought.trainer.rollouts import PromptBuilder
+from midthought.trainer.tasks import TrainingTasks
 
 FILE = "conversation.json"
 NATIVE = "native"
@@ -42,21 +47,22 @@ class PromptRecord:
     """JSON Schema (`definition`) and `module:name` (`source`, may be empty) of each tool."""
     recipe: str = ""
     """The recipe that makes the tools; empty: none."""
-    call_example: str = ""
-    """A call in the call format, or the class of a format that only reads calls."""
+    call_instructions: str = ""
+    """Class of the call format, and its instructions for a tool `f`."""
     learned_from: Mapping[str, Any] = field(default_factory=dict)
-    """`TrainingTasks.identity`."""
+    """Number and digest of the rows, weights of the rewards by name, class of the environment (`learned_from`)."""
 
     @classmethod
     def of(cls, prompts: PromptBuilder, learned_from: Mapping[str, Any], recipe: str = "") -> Self:
         tools = [prompts.registry.get(name) for name in prompts.registry.names()]
+        of_class = type(getattr(prompts.call_format, "parser", prompts.call_format)).__qualname__
         return cls(
             system_prompt=prompts.system_prompt,
             describes_tools=prompts.describes_tools,
             call_format=_name_of(prompts.call_format),
             tools=[{"definition": tool.definition.json_schema(), "source": source_of(tool)} for tool in tools if tool],
             recipe=recipe,
-            call_example=_example_of(prompts.call_format),
+            call_instructions=f"{of_class}: {prompts.call_format.instructions([ToolDefinition('f', '')])}",
             learned_from=learned_from,
         )
 
@@ -69,7 +75,7 @@ class PromptRecord:
         return [Change(name, before.get(name), now.get(name), False) for name in names]
 
     def _compared(self) -> dict[str, Any]:
-        names = ("system_prompt", "describes_tools", "call_format", "call_example", "recipe")
+        names = ("system_prompt", "describes_tools", "call_format", "call_instructions", "recipe")
         tools = {f"tools.{tool['definition']['function']['name']}": tool["definition"] for tool in self.tools}
         values = {**{name: getattr(self, name) for name in names}, **tools, **self.learned_from}
         return dict(json.loads(json.dumps(values)))
@@ -109,6 +115,20 @@ def run_folder_of(path: Path) -> Path | None:
     return None
 
 
+def learned_from(tasks: TrainingTasks, env: Any = None, reward_fn: Any = None, rewards: Any = ()) -> dict[str, Any]:
+    """Returns what a resumed run must have again; other arguments than `tasks` are the trainer's."""
+    rows, digest = tasks.stream.tasks if isinstance(tasks.stream, ShuffledTasks) else (), hashlib.sha256()
+    for task in rows:
+        digest.update(json.dumps([task.task_id, task.prompt, task.answer, *map(dict, task.before)]).encode())
+    parts = combine_rewards(rewards).parts if rewards else {bare_name(reward_fn): (1.0, None)} if reward_fn else {}
+    made = without_partial(env)
+    return {
+        "dataset": f"{len(rows)} rows, {digest.hexdigest()[:16]} (SHA-256 of ids, prompts and answers)",
+        "rewards": {name: float(weight) for name, (weight, _) in parts.items()},
+        "env": "" if env is None else str(getattr(made, "__qualname__", type(made).__qualname__)),
+    }
+
+
 def source_of(tool: Tool) -> str:
     """Returns `module:name` of a tool, or of its class, if it is found there; else an empty text."""
     function = getattr(tool, "__wrapped__", None)
@@ -132,13 +152,6 @@ def _name_of(call_format: ToolCallFormat) -> str:
         if _are_equal(found, call_format):
             return name
     return ""
-
-
-def _example_of(call_format: ToolCallFormat) -> str:
-    try:
-        return call_format.render_call("name", {"argument": "value"})
-    except NotImplementedError:
-        return type(getattr(call_format, "parser", call_format)).__qualname__
 
 
 def _are_equal(one: ToolCallFormat, other: ToolCallFormat) -> bool:

@@ -30,7 +30,6 @@ from midthought.tokenization import Renderer
 from midthought.trainer.checkpoint_manager import CheckpointManager, what_is_saved
 from midthought.trainer.plan_record import PlanRecord
 from midthought.trainer.prompt_record import PromptRecord
-from midthought.trainer.rollouts import PromptBuilder
 from midthought.types import Trajectory
 
 _log = logging.getLogger(__name__)
@@ -116,12 +115,12 @@ class RunWriter:
             self.run.unlock()
             raise
 
-    def compare(self, prompts: PromptBuilder, learned_from: Mapping[str, Any]) -> None:
-        """Raises `SettingsError` if the run started with other prompts, tools, rows, rewards or another environment, unless
-        changes are allowed. Call it before the first checkpoint is loaded."""
-        self._record = PromptRecord.of(prompts, learned_from)
+    def compare(self, record: PromptRecord) -> None:
+        """Raises `SettingsError` if a resumed run started with another record, unless changes are allowed. Call it before a
+        checkpoint is loaded."""
+        self._record = record
         if self.is_owner and self._is_resumed:
-            self._require_allowed([*self._changes, *self._record.changes(self.run.path)])
+            self._require_allowed([*self._changes, *record.changes(self.run.path)])
 
     @property
     def policy_path(self) -> Path | None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import heapq
 import inspect
-import json
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -21,7 +19,7 @@ from midthought.env.environment_tasks import FAILED_RESET, EnvironmentTaskSample
 from midthought.env.episode import EnvironmentEpisode, episode_statistics
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.reasoning import last_answer
-from midthought.env.reward_functions import AsyncReward, WeightedReward, weights_of, without_partial
+from midthought.env.reward_functions import AsyncReward, WeightedReward
 from midthought.env.rewards import correct
 from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeEnvironment
@@ -74,18 +72,6 @@ class TrainingTasks(ABC):
     def longest_prompt(self, num_tokens: Callable[[Task], int]) -> int | None:
         """Returns the tokens of the longest prompt; `num_tokens` counts a task's. None: unknown before the episodes run."""
         return None
-
-    def identity(self) -> dict[str, Any]:
-        """Returns what a resumed run must have again: number and digest of the rows, weights of the rewards by name, class of
-        the environment."""
-        if not isinstance(self.stream, ShuffledTasks):
-            return {}
-        digest = hashlib.sha256()
-        for task in self.stream.tasks:
-            digest.update(json.dumps([task.task_id, task.prompt, task.answer, *map(dict, task.before)]).encode())
-        return {
-            "dataset": f"{len(self.stream.tasks)} rows, {digest.hexdigest()[:16]} (SHA-256 of ids, prompts, answers)"
-        }
 
     def statistics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Returns metrics of these tasks, in addition to `rollout_metrics`."""
@@ -171,9 +157,6 @@ class DatasetTasks(TrainingTasks):
         """Pickles only what another process needs to run episodes: the environment, not the tasks."""
         return {"_environment": self._environment}
 
-    def identity(self) -> dict[str, Any]:
-        return {**super().identity(), "rewards": weights_of(self._reward)}
-
     def texts(self) -> Iterable[str]:
         return [f"{task.prompt}\n{task.answer}" for task in self._tasks[:NUM_SAMPLES]]
 
@@ -227,10 +210,6 @@ class EnvironmentTasks(TrainingTasks):
         self._others = make(other, reward_fn, purpose="held out")
         self._samples = functools.partial(make, environment, purpose="held out")
         self.stream = self._stream
-        self._identity = {"env": _class_of(environment), "rewards": weights_of(reward_fn)}
-
-    def identity(self) -> dict[str, Any]:
-        return self._identity
 
     def texts(self) -> Iterable[str]:
         samples = self._samples()
@@ -272,12 +251,6 @@ def _load(source: Any, name: str, *, needs_answer: bool) -> list[Task]:
     if needs_answer:
         require_judges(tasks)
     return tasks
-
-
-def _class_of(environment: Any) -> str:
-    """Returns the name of the environment's class, or of the function that creates one."""
-    made = without_partial(environment)
-    return str(getattr(made, "__qualname__", type(made).__qualname__))
 
 
 def _configured(environment: Any, config: ConfigStore) -> Any:

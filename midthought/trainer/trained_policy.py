@@ -65,7 +65,7 @@ def open_policy(
         use_float32_head(model)
     require_finite(model, "the model that the run starts from", "Give a model whose weights are finite")
     warn_without_template(tokenizer, "the model")
-    renderer = Renderer(tokenizer, settings.chat_template_kwargs, settings.chat_template_date)
+    renderer = Renderer(tokenizer, settings.template_arguments)
     if is_format_auto and prompts.registry.definitions():
         native, renderer, reason = native_prompts(prompts, renderer)
         console.note(f"Call format: {reason}")

@@ -33,6 +33,7 @@ from midthought.trainer.checkup import examine_before_start
 from midthought.trainer.episodes import as_rollout, tell_failures
 from midthought.trainer.fit_loop import FitLoop
 from midthought.trainer.learning_parts import LearningParts
+from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.recorded_tasks import make_tasks
 from midthought.trainer.result import SupervisedResult, TrainingResult
 from midthought.trainer.rollouts import AUTO_CALL_FORMAT
@@ -154,7 +155,8 @@ class Trainer:
         self.config, self._stage = given.config, given.stage
         prompts = make_prompts(tools, call_format, system_prompt=system_prompt, describe_tools=describe_tools)
         dataset, validation = named_tasks(dataset, validation)
-        self._tasks = make_tasks(self.config, env, dataset, validation, reward_fn, named_rewards(rewards))
+        rewards = named_rewards(rewards)
+        self._tasks = make_tasks(self.config, env, dataset, validation, reward_fn, rewards)
         self._writer = given.open_run(resume=resume, allow_changes=allow_changes)
         self._console = given.console(self._writer, progress=progress)
         self.callbacks = checked_callbacks(callbacks)
@@ -172,7 +174,8 @@ class Trainer:
             is_format_auto=call_format == AUTO_CALL_FORMAT,
         )
         if self._writer is not None:
-            self._writer.compare(self._policy.prompts, self._tasks.identity())
+            learned = learned_from(self._tasks, env, reward_fn, rewards)
+            self._writer.compare(PromptRecord.of(self._policy.prompts, learned))
         self.model, self.tokenizer, self.renderer = self._policy.model, self._policy.tokenizer, self._policy.renderer
         self.call_format = self._policy.prompts.call_format
         """How calls are written."""
@@ -401,7 +404,7 @@ class Trainer:
         self._require_open()
         state = restore_learner(path, self.learner, self.tokenizer, self._writer)
         with value_errors(f"checkpoint {path}"):
-            self._state.restore(state, self.num_iters(1), self._writer)
+            self._state.restore(state, self.num_iters(1))
         self._rollouts = None
         seed = self._state.sampling_seed(self.config.training.seed)
         self._parts.restore(state, iteration=self.iteration, seed=seed)

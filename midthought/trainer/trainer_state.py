@@ -6,7 +6,7 @@ Also writes and reads a trainer's checkpoint.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,11 +66,9 @@ class TrainerState:
             "rollbacks": [asdict(rollback) for rollback in self.rollbacks],
         }
 
-    def restore(self, state: Mapping[str, Any], iters_per_epoch: int, writer: RunWriter | None) -> None:
-        """Takes the state of a checkpoint. A recipe's older checkpoint has no history; `writer` then reads it."""
-        is_older = _is_of_older_recipe(state)
-        self.iteration = int(state["step"] if is_older else state["iteration"])
-        rows = _logged_history(writer) if is_older and writer is not None else state["metrics_history"]
+    def restore(self, state: Mapping[str, Any], iters_per_epoch: int) -> None:
+        """Takes the state of a checkpoint."""
+        self.iteration, rows = int(state["iteration"]), state["metrics_history"]
         self.metrics_history = [history_row(int(row["iteration"]), _with_nan(row), iters_per_epoch) for row in rows]
         best, iteration = state["best"]
         self.best = (-math.inf if best is None else best, iteration)
@@ -86,12 +84,6 @@ def history_row(iteration: int, metrics: Mapping[str, float], iters_per_epoch: i
 
 def _with_nan(row: Mapping[str, float | None]) -> dict[str, float]:
     return {name: math.nan if value is None else value for name, value in row.items()}
-
-
-def _logged_history(writer: RunWriter) -> Iterable[dict[str, Any]]:
-    """Returns the metrics of every iteration, read from the run folder."""
-    rows = (row for row in writer.run.metrics.read() if row["stage"] == "ppo")
-    return [{"iteration": row.pop("step"), **row} for row in rows if row.pop("stage")]
 
 
 # -- checkpoints -----------------------------------------------------------------------------------------------
@@ -126,8 +118,7 @@ def restore_learner(
     own = writer if writer is not None and writer.holds(path) else None
     checkpoint = own.checkpoints.open(Path(path)) if own is not None else load_checkpoint(path)
     state = checkpoint.state
-    if own is None or not _is_of_older_recipe(state):
-        _require_same_tokenizer(state, tokenizer, path)
+    _require_same_tokenizer(state, tokenizer, path)
     if own is not None and "num_metric_lines" in state:
         own.run.require_logged(state)
     checkpoint.restore(learner)
@@ -143,8 +134,3 @@ def _require_same_tokenizer(state: Mapping[str, Any], tokenizer: Any, path: str 
         raise CheckpointError(
             f"checkpoint {path} has another tokenizer than this trainer; give the trainer the one in {path}/policy"
         )
-
-
-def _is_of_older_recipe(state: Mapping[str, Any]) -> bool:
-    """Whether a recipe wrote the checkpoint before recipes ran a `Trainer`."""
-    return "vocabulary" not in state and "step" in state

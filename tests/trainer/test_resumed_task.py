@@ -56,8 +56,8 @@ class Silent(ActionParser):
 
 
 class Loud(Silent):
-    def render_call(self, tool_name: str, parameters: Any) -> str:
-        return f"!{tool_name}"
+    def instructions(self, definitions: Any) -> str:
+        return "Shout."
 
 
 START: dict[str, Any] = {
@@ -160,7 +160,7 @@ def test_an_environment_is_compared_by_its_class(before, now, talker, tmp_path):
 
 def test_parsers_of_the_user_are_compared(talker, tmp_path):
     started(talker, tmp_path, env=Colours, call_format=Silent(), tools=[ping])
-    with pytest.raises(SettingsError, match="call_example: 'Silent' before, '!name' now"):
+    with pytest.raises(SettingsError, match=r"call_instructions: 'Silent: .*' before, 'Loud: .*' now"):
         started(talker, tmp_path, resume=True, env=Colours, call_format=Loud(), tools=[ping])
 
 

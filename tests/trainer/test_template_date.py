@@ -46,7 +46,7 @@ def starts_on(monkeypatch, day):
 def test_a_template_writes_the_date_that_is_given(llama, template, written):
     tokenizer = copy.deepcopy(llama[1])
     tokenizer.chat_template = template
-    renderer = Renderer(tokenizer, {}, datetime.date(2026, 3, 1))
+    renderer = Renderer(tokenizer, {"strftime_now": datetime.date(2026, 3, 1)})
     for each in (renderer, renderer.with_tools([{"type": "function", "function": {"name": "f"}}])):
         assert written in each.decode(each.prompt(MESSAGES))
     now = Renderer(tokenizer)
