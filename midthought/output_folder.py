@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -42,17 +42,16 @@ def kind_of(folder: Path) -> str | None:
     return _read_mark(folder).get("kind")
 
 
-def require_ours(path: Path, kind: str, is_older: Callable[[Path], bool] = lambda path: False) -> None:
+def require_ours(path: Path, kind: str, *, in_run: bool = False) -> None:
     """Raises `OutputPathError` unless this library may write a folder of this kind at `path`.
 
-    It may if `path` does not exist, is an empty folder, is marked with the same kind, or was written without a mark by an
-    earlier version (`is_older`).
+    It may if `path` does not exist, is an empty folder, is marked with the same kind, or has no mark and is `in_run`.
     """
     remedy = "give another path, or remove it yourself"
     if path.is_dir():
         found = sorted(entry.name for entry in path.iterdir())
         marked = kind_of(path)
-        if not found or (marked is None and is_older(path)):
+        if not found or (marked is None and in_run):
             return
         if marked is None:
             shown = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
@@ -110,7 +109,7 @@ def _not_ours(path: Path) -> OutputPathError:
 
 
 @contextmanager
-def replaced(path: str | Path, kind: str, is_older: Callable[[Path], bool] = lambda path: False) -> Iterator[Path]:
+def replaced(path: str | Path, kind: str, *, in_run: bool = False) -> Iterator[Path]:
     """Yields an empty folder next to `path`; after the block the folder is flushed to disk and renamed to `path`, with a manifest
     of its files (`manifest.json`).
 
@@ -119,7 +118,7 @@ def replaced(path: str | Path, kind: str, is_older: Callable[[Path], bool] = lam
     new one. Between the two renames the old one has another name, which `recover` finds.
     """
     target = Path(os.path.realpath(path))  # a link is kept and points to the new folder
-    require_ours(target, kind, is_older)
+    require_ours(target, kind, in_run=in_run)
     recover(target)
     new = target.with_name(f".{target.name}.new")
     try:

@@ -215,7 +215,7 @@ def save_model(
     `generation_config.json` besides the model's own. Raises
     `OutputPathError` if `path` contains anything but a model that was saved here, except with `in_run` (models of a run folder).
     """
-    with replaced(path, "model", is_older=lambda _: in_run) as folder, quiet_transformers():
+    with replaced(path, "model", in_run=in_run) as folder, quiet_transformers():
         if hasattr(model, "peft_config"):
             save_merged(model, folder)
         else:

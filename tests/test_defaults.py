@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from midthought.config import ConfigStore, TrainingConfig, create_default_config, read_yaml
+from midthought.config import ConfigStore, TrainingConfig, create_default_config
 from midthought.config.store import TINY
 from midthought.errors import SettingsError
 from midthought.learning.small_model import make_tokenizer
@@ -87,11 +86,8 @@ def test_settings_know_what_was_set_through_assignments_and_copies():
 # -- resumed runs --------------------------------------------------------------------------------------------------
 
 
-def recorded(folder: Path, config: ConfigStore, without: tuple[str, ...] = ()) -> Path:
-    values = config.to_dict()
-    for key in without:
-        del values["training"][key]
-    (folder / "config.yaml").write_text(yaml.safe_dump(values), "utf-8")
+def recorded(folder: Path, config: ConfigStore) -> Path:
+    (folder / "config.yaml").write_text(config.to_yaml(), "utf-8")
     return folder / "config.yaml"
 
 

@@ -30,7 +30,7 @@ from midthought.manifest import MANIFEST, damage_in
 from midthought.output_folder import recover, remove, replaced
 from midthought.peft_folders import ADAPTER_FILE, load_adapters, save_adapters
 from midthought.pretrained import load_model, quiet_transformers
-from midthought.regular_files import read_json_object, read_regular_text
+from midthought.regular_files import read_regular_text
 from midthought.storage_errors import value_errors
 
 _STEP_FOLDER = re.compile(r"step_(\d+)")
@@ -98,7 +98,7 @@ def save_checkpoint(
         if model is not None:
             require_finite(model, f"checkpoint {path}, {name}")
     try:
-        with replaced(path, "checkpoint", is_older=_is_checkpoint) as folder:
+        with replaced(path, "checkpoint") as folder:
             _write_parts(folder, learner, tokenizer, dict(state or {}))
     except UserError:
         raise
@@ -215,14 +215,6 @@ def _from_hex(text: str) -> torch.Tensor:
 
 
 # -- files -------------------------------------------------------------------------------------------------------
-
-
-def _is_checkpoint(path: Path) -> bool:
-    """Whether a folder without a mark is a checkpoint of an earlier version."""
-    try:
-        return {"format", "files"} <= read_json_object(path / MANIFEST).keys()
-    except (OSError, ValueError):
-        return False
 
 
 def _write_json(file: Path, content: Any) -> None:

@@ -16,11 +16,8 @@ from midthought.regular_files import read_json_object
 from midthought.report.run_folder import RunFolder
 
 FILE_NAME = "progress.json"
-_FIELDS = ("stage", "from_path", "done", "metrics", "seconds", "peak_rss_mib")
-_POSITION = ("num_metric_lines", "num_trajectory_lines")
-_LATER_FIELDS = ("precision",)
-_LATER_POSITION = ("num_recorded_files", "log_digests")
-"""Fields that earlier versions did not write."""
+_FIELDS = ("stage", "from_path", "done", "metrics", "seconds", "peak_rss_mib", "precision")
+_POSITION = ("num_metric_lines", "num_trajectory_lines", "num_recorded_files", "log_digests")
 _KEYS = {"metrics": "figures"}
 """Keys of the file that differ from the field's name: run folders have them."""
 
@@ -39,7 +36,7 @@ class RunProgress:
         self.seconds: dict[str, float] = {}
         self.peak_rss_mib = 0.0
         """Peak resident memory of any process of the run."""
-        self.log_position: dict[str, Any] = dict.fromkeys(_POSITION, 0) | dict.fromkeys(_LATER_POSITION)
+        self.log_position: dict[str, Any] = dict.fromkeys(_POSITION, 0)
         """Position of the logs after the last finished stage (`RunFolder.log_position`)."""
         self.precision: Precision | None = None
         """Precision in which supervised steps were measured to be faster; a resumed run uses the same."""
@@ -54,13 +51,13 @@ class RunProgress:
         try:
             state = read_json_object(self._path)
             keys = [*(_KEYS.get(name, name) for name in _FIELDS), *_POSITION]
-            if state.keys() - {*_LATER_FIELDS, *_LATER_POSITION} != set(keys):
+            if state.keys() != set(keys):
                 raise ValueError(f"it does not hold {', '.join(keys)}")
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self._path} cannot be read ({error}); there is no run to go on with") from None
-        for name in _FIELDS + _LATER_FIELDS:
+        for name in _FIELDS:
             setattr(self, name, state.get(_KEYS.get(name, name)))
-        self.log_position = {name: state.get(name) for name in _POSITION + _LATER_POSITION}
+        self.log_position = {name: state.get(name) for name in _POSITION}
 
     def require_same_beginning(self, stage: str, from_path: Path | None) -> None:
         """Raises `SettingsError` if `--stage` or `--from` differs from the start of the run: a resumed run keeps both."""
@@ -78,7 +75,7 @@ class RunProgress:
 
     def save(self) -> None:
         self.peak_rss_mib = max(self.peak_rss_mib, process_peak_bytes() / 2**20)
-        state = {_KEYS.get(name, name): getattr(self, name) for name in _FIELDS + _LATER_FIELDS}
+        state = {_KEYS.get(name, name): getattr(self, name) for name in _FIELDS}
         self._run.write_file(FILE_NAME, json.dumps(state | self.log_position, indent=1) + "\n")
 
     @contextmanager

@@ -31,9 +31,6 @@ from midthought.report.start_record import command, versions
 from midthought.report.trackers import TrackedRun, Trackers
 from midthought.storage_errors import value_errors
 
-_OUR_SETTINGS = {"model:", "inference:", "training:", "checkpoint:"}
-"""Lines of every `config.yaml` that a run has written."""
-
 
 class RunFolder:
     """`runs/NAME/` with the files and folders that the attributes name.
@@ -77,22 +74,13 @@ class RunFolder:
 
     def require_ours(self) -> None:
         """Raises `OutputPathError` if the path has files that this library did not write."""
-        require_ours(self.path, "run", is_older=self._is_older_run)
-
-    def _is_older_run(self, path: Path) -> bool:
-        """Whether a folder without a mark is a run of an earlier version: it has our settings and files of a run."""
-        try:
-            text = read_regular_text(self.config_path)
-        except (OSError, UnicodeDecodeError):
-            return False
-        written = ("progress.json", "metrics.jsonl", "checkpoints")
-        return set(text.splitlines()) >= _OUR_SETTINGS and any((path / name).exists() for name in written)
+        require_ours(self.path, "run")
 
     def require_usable(self, *, resume: bool) -> None:
         """Raises `CheckpointError` if the folder has a run that is not to be resumed, `OutputPathError` as `require_ours`."""
         self.require_ours()
         for name in ("warmup", "policy"):
-            require_ours(self.path / name, "model", is_older=lambda _: True)
+            require_ours(self.path / name, "model", in_run=True)
         held = [path.name for path in (self.metrics_path, self.summary_path, self.checkpoints_path) if path.exists()]
         if held and not resume:
             raise CheckpointError(
@@ -106,7 +94,7 @@ class RunFolder:
         Raises `RunLockedError` if another process uses it. `unlock` ends it.
         """
         self.require_ours()
-        if kind_of(self.path) or self._is_older_run(self.path):
+        if kind_of(self.path):
             self.lock()
         try:
             self.require_usable(resume=resume)
@@ -299,8 +287,8 @@ class RunFolder:
         return found
 
     def require_logged(self, position: Mapping[str, Any]) -> None:
-        """Raises CheckpointError unless both logs begin with the lines that they had at this `log_position`. Positions of
-        earlier versions have no digests; then it does nothing."""
+        """Raises CheckpointError unless both logs begin with the lines that they had at this `log_position`, if it has their
+        digests."""
         digests = position.get("log_digests")
         if digests:
             self.metrics.require(position["num_metric_lines"], digests["metrics"])
@@ -313,7 +301,7 @@ class RunFolder:
             self._write_manifest(final_logs=None)
         self.keep_metric_lines(min(position["num_metric_lines"], self.metrics.num_lines))
         self.trajectories.keep(min(position["num_trajectory_lines"], self.trajectories.num_lines))
-        self.recording.keep(position.get("num_recorded_files") or 0)  # earlier versions recorded nothing
+        self.recording.keep(position.get("num_recorded_files") or 0)
 
     def keep_metric_lines(self, num_lines: int) -> None:
         """Drops what was logged after the first `num_lines` lines, in the trackers too if they can."""

@@ -83,16 +83,10 @@ def test_the_most_memory_that_any_process_of_the_run_held_is_kept(run):
     assert 10 < fresh.peak_rss_mib < 1e6
 
 
-def test_the_measured_precision_is_kept_and_earlier_versions_wrote_none(run):
+def test_the_measured_precision_is_kept(run):
     progress = RunProgress(run)
     progress.precision = "bfloat16"
     progress.save()
     later = RunProgress(run)
     later.load()
     assert later.precision == "bfloat16"
-    state = json.loads((run.path / FILE_NAME).read_text())
-    del state["precision"]
-    (run.path / FILE_NAME).write_text(json.dumps(state))
-    earlier = RunProgress(run)
-    earlier.load()
-    assert earlier.precision is None

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from midthought.config import ConfigStore
 from midthought.errors import CheckpointError, OutputPathError
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder, flat_keys
@@ -134,16 +133,6 @@ def test_a_folder_with_other_files_is_refused_and_stays_as_it_is(tmp_path: Path)
             RunFolder(tmp_path).create(resume=resume)
     assert (tmp_path / "config.yaml").read_text() == "mine: 1\n"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["checkpoints", "config.yaml"]
-
-
-def test_a_run_of_an_earlier_version_has_no_mark_and_is_resumed(tmp_path: Path) -> None:
-    with RunFolder(tmp_path) as run:
-        run.create()
-        run.write_config(ConfigStore().to_yaml())
-        run.log("ppo", 1, {"reward": 0.5})
-    (tmp_path / ".midthought.json").unlink()
-    RunFolder(tmp_path).create(resume=True)
-    assert (tmp_path / ".midthought.json").is_file()
 
 
 def test_settings_that_are_not_utf_8_are_shown_as_far_as_they_can_be_read(tmp_path: Path) -> None:

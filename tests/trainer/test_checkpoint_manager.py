@@ -11,7 +11,7 @@ from small_environments import COLOURS, QUESTIONS, Colours, settings
 
 from midthought import BaseEnvironment, RayPPOTrainer, Task, TrainerCallback, Trajectory, Turn
 from midthought.errors import CheckpointError, OutputPathError, SettingsError
-from midthought.learning.checkpoint import save_checkpoint, step_path, step_paths
+from midthought.learning.checkpoint import save_checkpoint, step_paths
 from midthought.learning.small_model import make_policy
 from midthought.trainer.tasks import DatasetTasks
 
@@ -159,20 +159,6 @@ def test_checkpoints_and_models_do_not_replace_folders_of_the_user_or_each_other
     assert contents(mine) == {"thesis.tex": b"years"}
 
 
-def test_a_run_of_an_earlier_version_whose_folders_carry_no_mark_is_resumed(talker, tmp_path):
-    with RayPPOTrainer(four_iterations(), Colours, run_path=tmp_path, **talker) as trainer:
-        trainer.fit()
-    for file in [*tmp_path.rglob(".midthought.json"), tmp_path / "manifest.json", tmp_path / "policy/manifest.json"]:
-        file.unlink()
-    config = four_iterations()
-    config.training.num_train_iters = 5
-    with RayPPOTrainer(config, Colours, run_path=tmp_path, resume=True, **talker) as trainer:
-        assert trainer.iteration == 4
-        trainer.fit()
-        trainer.save_checkpoint(tmp_path / "checkpoints/ppo/checkpoints/step_000004")
-    assert (tmp_path / "policy/.midthought.json").is_file()
-
-
 def test_the_newest_checkpoints_and_the_best_stay_though_the_run_was_gone_on_with(talker, tmp_path):
     rewards = {1: 0.5, 2: 0.9, 3: 0.1, 4: 0.2}
     config = settings(num_train_iters=2, validate_every=1)
@@ -283,32 +269,6 @@ def test_a_checkpoint_from_elsewhere_leaves_the_run_folder_alone(talker, tmp_pat
         trainer.load_checkpoint(tmp_path / "elsewhere")
         assert trainer.iteration == 0
         assert len(lines(tmp_path / "run/metrics.jsonl")) == 1
-
-
-def test_a_checkpoint_of_a_recipe_from_before_it_ran_a_trainer_is_resumed_with_its_history(
-    _talker, tokenizer, tmp_path
-):
-    def trainer(name, **options):
-        model = copy.deepcopy(_talker)
-        return RayPPOTrainer(
-            four_iterations(), Colours, run_path=tmp_path / name, model=model, tokenizer=tokenizer, **options
-        )
-
-    with trainer("whole") as whole:
-        expected = without_clocks(whole.fit())
-    with trainer("run") as first:
-        for _ in range(2):
-            first.train_step(first.rollout())
-        counts = {"num_metric_lines": 2, "num_trajectory_lines": 16}
-        state = {"stage": "ppo", "step": 2, "best": [-1.0, 0], "policy_version": 2, **counts}
-        save_checkpoint(step_path(tmp_path / "run/checkpoints/ppo", 2), first.learner, tokenizer=tokenizer, state=state)
-        first.train_step(first.rollout())  # lost with the process
-    with trainer("run", resume=True) as resumed:
-        assert resumed.iteration == 2
-        assert without_clocks(resumed.metrics_history) == expected[:2]
-        assert without_clocks(resumed.fit()) == expected
-    rows = lines(tmp_path / "run/metrics.jsonl")
-    assert [row["step"] for row in rows if row["stage"] == "ppo"] == [1, 2, 3, 4]
 
 
 def test_resuming_where_nothing_is_yet_begins(talker, tmp_path):
