@@ -213,6 +213,7 @@ class RunFolder:
         command and the versions of the packages."""
         self.write_config(settings.to_yaml())
         history = self.settings_history
+        changes = changes or self.settings_changes(settings)  # of a start that left nothing to resume
         if history and not changes:
             return
         entry = {

@@ -55,7 +55,7 @@ class PromptRecord:
     @classmethod
     def of(cls, prompts: PromptBuilder, learned_from: Mapping[str, Any], recipe: str = "") -> Self:
         tools = [prompts.registry.get(name) for name in prompts.registry.names()]
-        of_class = type(getattr(prompts.call_format, "parser", prompts.call_format)).__qualname__
+        of_class = type(getattr(prompts.call_format, "parser", prompts.call_format)).__name__
         return cls(
             system_prompt=prompts.system_prompt,
             describes_tools=prompts.describes_tools,
@@ -125,7 +125,7 @@ def learned_from(tasks: TrainingTasks, env: Any = None, reward_fn: Any = None, r
     return {
         "dataset": f"{len(rows)} rows, {digest.hexdigest()[:16]} (SHA-256 of ids, prompts and answers)",
         "rewards": {name: float(weight) for name, (weight, _) in parts.items()},
-        "env": "" if env is None else str(getattr(made, "__qualname__", type(made).__qualname__)),
+        "env": "" if env is None else str(getattr(made, "__name__", type(made).__name__)),
     }
 
 

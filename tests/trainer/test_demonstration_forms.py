@@ -139,6 +139,11 @@ def test_the_other_columns_of_a_row_are_used_or_named_once(form: str, caplog: An
     assert (record.token_ids, record.loss_mask) == (plain.token_ids, plain.loss_mask)
 
 
+def test_a_system_column_that_differs_from_the_first_message_is_refused() -> None:
+    with pytest.raises(DataError, match=r"row 1: the column system is 'Be rude.', and the messages begin with another"):
+        read([{"system": "Be rude.", "messages": [SYSTEM, *PLAIN]}])
+
+
 @pytest.mark.parametrize("call_format", [None, "hermes", "in_thought"])
 def test_an_answer_with_weight_0_is_read_and_not_trained_on(call_format: str | None) -> None:
     conversation = [QUESTION, said("First."), QUESTION, CALLED, RESULT, said("So.")]

@@ -172,6 +172,13 @@ def test_supervised_steps_that_were_interrupted_are_not_continued_with_another_t
     runs.trainer(tmp_path / "run").cleanup()
 
 
+def test_a_start_that_left_nothing_to_resume_does_not_count(talker, tmp_path):
+    started(talker, tmp_path, env=Colours)
+    other = {"dataset": ROWS, "rewards": ["correct"], "learning_rate": 0.5}
+    started(talker, tmp_path, **other)
+    started(talker, tmp_path, resume=True, **other)
+
+
 @pytest.mark.parametrize("resume", ["runs/a", "latest", "False", "", 1, 0, None, Path("runs/a")])
 def test_resume_is_true_or_false(resume, talker, tmp_path):
     message = r"resume=.*: give True or False; run_path=FOLDER with resume=True"
