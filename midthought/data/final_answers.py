@@ -14,12 +14,13 @@ from fractions import Fraction
 MAX_NUMBER_CHARS = 300
 """A longer run of digits is not read as a number."""
 
-_FRACTION = re.compile(r"(\d?)\\[dt]?frac\s*+\{(\d++)\}\s*+\{(\d++)\}")
+_PART = r"\s*+(?:\{(-?\d++(?:\.\d++)?)\}|(\d))"
+_FRACTION = re.compile(rf"(\d?)\\[cdt]?frac{_PART}{_PART}(?!\d)")
 _DIGITS = r"(?:(?<!\d,)\d{1,3}(?:,\d{3})++(?!\d)|\d++)"
-_NUMBER = re.compile(
+NUMBER = re.compile(
     rf"""
     (?P<minus>(?<![\w)\]}}])[-−])?  # in "5-3" the hyphen is no sign
-    [$€£¥]?
+    (?P<currency>[$€£¥]?)
     (?<!\w)(?<!\d\.)                # neither in a word nor in a number
     (?:(?P<whole>\d{{1,4}})[ ](?=\d{{1,4}}/\d))?
     (?P<number>(?:{_DIGITS}(?:\.\d++)?|\.\d++)(?:[eE][-+]?\d{{1,3}}(?!\d))?)
@@ -73,9 +74,14 @@ def last_number(text: str) -> Fraction | None:
     Digits of any script count. Digits that follow a letter (`x2`) are no number; units and per cent signs are left out.
     Also None if the last number divides by zero or is longer than `MAX_NUMBER_CHARS`.
     """
-    text = _FRACTION.sub(_plain_fraction, text.replace("{,}", ",").replace(",\\!", ","))
-    found = next(iter(deque(_NUMBER.finditer(text), maxlen=1)), None)
-    if found is None or found.end() - found.start() > MAX_NUMBER_CHARS:
+    text = with_plain_fractions(text.replace("{,}", ",").replace(",\\!", ","))
+    found = next(iter(deque(NUMBER.finditer(text), maxlen=1)), None)
+    return None if found is None else number_in(found)
+
+
+def number_in(found: re.Match[str]) -> Fraction | None:
+    """The value of a match of `NUMBER`; None if it divides by zero or is longer than `MAX_NUMBER_CHARS`."""
+    if found.end() - found.start() > MAX_NUMBER_CHARS:
         return None
     value = Fraction(found["number"].replace(",", ""))
     if found["divisor"]:
@@ -87,9 +93,16 @@ def last_number(text: str) -> Fraction | None:
     return -value if found["minus"] else value
 
 
+def with_plain_fractions(text: str) -> str:
+    """Replaces `\\frac{3}{4}` with `3/4`, `1\\frac34` with `1 3/4`, `\\frac{-3}{4}` with `-3/4`."""
+    return _FRACTION.sub(_plain_fraction, text)
+
+
 def _plain_fraction(found: re.Match[str]) -> str:
-    digit_before, numerator, denominator = found.groups()
-    return f"{digit_before} {numerator}/{denominator}" if digit_before else f"{numerator}/{denominator}"
+    digit_before, *parts = (part or "" for part in found.groups())
+    fraction = "{}{}/{}{}".format(*parts)
+    sign = "-" if fraction.count("-") == 1 else ""
+    return f"{digit_before} {sign}{fraction.replace('-', '')}" if digit_before else sign + fraction.replace("-", "")
 
 
 def last_boxed(text: str) -> str | None:

@@ -115,6 +115,15 @@ def mathematical_match(answer: str, truth: str, *, timeout_seconds: float = 5.0)
     return _process.are_equal(text, f"\\boxed{{{meant}}}", timeout_seconds)
 
 
+def equal_expressions(first: str, second: str, *, timeout_seconds: float = 5.0) -> bool:
+    """Two formulas are mathematically equal, each read as a whole: other than for `mathematical_match`, no unit is dropped, and
+    what math-verify cannot read is equal to nothing. Symmetric; else as `mathematical_match`."""
+    if max(len(first), len(second)) > MAX_EXPRESSION_CHARS:
+        return False
+    boxes = (f"\\boxed{{{each}}}" for each in sorted((first, second)))
+    return _process.are_equal(*boxes, timeout_seconds, as_wholes=True)
+
+
 def num_math_failures() -> int:
     """Returns how many comparisons of `mathematical_match` in this process timed out or lost their worker."""
     return _process.num_failures

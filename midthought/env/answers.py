@@ -6,6 +6,7 @@ compares mathematics, in a separate process with a time limit.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import string
 import unicodedata
@@ -15,7 +16,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from midthought.data.final_answers import (
-    is_number,
     last_boxed,
     last_number,
     normalised_entity,
@@ -24,21 +24,18 @@ from midthought.data.final_answers import (
 )
 from midthought.data.problems.prompts import MULTIPLE_CHOICE
 from midthought.data.tasks import DATASET_LABEL
-from midthought.env.answer_matching import exact_match, mathematical_match, option_match
-from midthought.env.math_worker_pool import require_math_verify
-from midthought.errors import DataError, near_names
+from midthought.env.answer_matching import mathematical_match, option_match
+from midthought.env.bare_answers import ESCAPED, GROUPED, WRAPPED, ends_in, is_mathematics, plain_signs, same_answer
+from midthought.errors import DataError, MissingExtraError, near_names
 from midthought.types import Task
 
 MAX_STATED_CHARS = 300
 """Without a box, a longer line is not an answer."""
 
 _STATED = re.compile(r"\banswer(?:\s++is\b\s*+:?|\s*+[:=])\s*+", re.IGNORECASE)
-_GROUPED = re.compile(r"(?<=\d)(?:\\[,!:; ]|[~ \u00a0\u2009\u202f])(?=\d{3}(?!\d))")
 _UNIT_POWER = re.compile(r"(?<=[A-Za-z])\^(?:\d|\{\d{1,3}\})")
 _WRITTEN_UNIT = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox)\s*+\{[^{}\\\d]*+\}(?:\^(?:\d|\{\d{1,3}\}))?")
 _LETTER = re.compile("[A-Za-z]")
-_WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mbox|texttt|mathtt)\s*+\{([^{}]*+)\}")
-_ESCAPED = re.compile(r"\\([&%$#_{}])")
 _HEX = re.compile(r"(?<![\w.])(?:0[xX])?([0-9A-Fa-f]++)(?!\w|\.\w)")
 _BASE_MARK = re.compile(
     r"_\{?(?:16|\\text\{(?:16|hex)\})\}?|₁₆|\(?(?:\bin )?\bbase[ -]?(?:16|sixteen)\b\)?", re.IGNORECASE
@@ -78,19 +75,39 @@ def is_right(dataset: str, text: str, truth: str, aliases: Sequence[str] = ()) -
 
 
 def task_is_right(task: Task, text: str, dataset: str = "") -> bool:
-    """`is_right` for a task, by its data set: the label `dataset`, else the argument. Without a known data set, a truth that is a
-    number is compared as by `NUMBER`, any other by `WORDS`."""
+    """`is_right` for a task, by its data set: the label `dataset`, else the argument. Without a known data set, the truth says how
+    it is compared (`bare_answers.same_answer`); of a sentence, the last number counts if the truth is a number."""
     truths = (task.answer, *task.aliases)
     check = CHECKS.get(str(task.labels.get(DATASET_LABEL) or dataset))
     if check is not None:
         return check.is_right(text, truths)
-    return any((NUMBER if is_number(truth) else WORDS).is_right(text, (truth,)) for truth in truths)
+    said = last_boxed(text) or _marked(text) or _stated(text)
+    places = [text] if said is None else [said] if last_boxed(text) else [said, text]
+    return any(ends_in(places[0], truth) for truth in truths) or any(
+        same_answer(place, truth) for truth in truths for place in places
+    )
+
+
+def _marked(text: str) -> str | None:
+    solution, marked = split_at_mark(text)
+    return None if solution is None else marked.partition("\n")[0]
+
+
+def unjudged(task: Task) -> str | None:
+    """Returns a truth of a task that only math-verify compares, if it is not installed; otherwise None."""
+    if importlib.util.find_spec("math_verify") is not None:
+        return None
+    check = CHECKS.get(str(task.labels.get(DATASET_LABEL)))
+    truths = (task.answer, *task.aliases)
+    return next((each for each in truths if check is MATHEMATICS or (check is None and is_mathematics(each))), None)
 
 
 def require_judges(tasks: Iterable[Task]) -> None:
     """Raises MissingExtraError if the answer of a task is compared by math-verify and it is not installed."""
-    if any(CHECKS.get(str(task.labels.get(DATASET_LABEL))) is MATHEMATICS for task in tasks):
-        require_math_verify()
+    for task in tasks:
+        if (truth := unjudged(task)) is not None:
+            where = f"the truth {truth!r} of task {task.task_id!r} is compared as mathematics, and math-verify"
+            raise MissingExtraError(where, "math")
 
 
 def _check_of(dataset: str) -> Check:
@@ -108,15 +125,6 @@ def _stated(text: str) -> str | None:
     return line if 0 < len(line) <= MAX_STATED_CHARS else None
 
 
-def _plain_signs(text: str) -> str:
-    """Replaces digits of any script and width with ASCII digits, and typographic minus signs with hyphens."""
-    if text.isascii():
-        return text
-    return "".join(
-        "-" if sign in "−﹣－" else str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in text
-    )
-
-
 # -- mathematics ---------------------------------------------------------------------------------------------------
 
 
@@ -131,7 +139,7 @@ def _expression(text: str) -> str | None:
 
 def _bare(expression: str) -> str:
     """Removes emphasis, math delimiters and a full stop around an expression; makes digits ASCII."""
-    expression = _GROUPED.sub("", _plain_signs(expression))
+    expression = GROUPED.sub("", plain_signs(expression))
     bare = expression.lstrip(" \t\n*$").rstrip(" \t\n*.$")
     if bare.startswith(("\\(", "\\[")) and bare.endswith(("\\)", "\\]")):
         bare = bare[2:-2].strip()
@@ -141,15 +149,16 @@ def _bare(expression: str) -> str:
 def _means_expression(said: str, truth: str) -> bool:
     meant = last_boxed(truth)
     meant = _bare(truth if meant is None else meant)
-    if _words(said) == _words(meant) != "":
-        return True
+    words = _words(meant)
+    if words and (words == _words(said) or WRAPPED.search(meant)):
+        return words == _words(said)
     without_unit = said if _LETTER.search(meant) else _UNIT_POWER.sub("", said)
     return any(mathematical_match(f"\\boxed{{{each}}}", meant) for each in dict.fromkeys((said, without_unit)))
 
 
 def _words(expression: str) -> str:
     """Letters of an expression in lower case, without blanks and text commands; empty if it is not one word or several."""
-    plain = "".join(_WRAPPED.sub(r"\1", expression).split())
+    plain = "".join(WRAPPED.sub(r"\1", expression).split())
     return plain.casefold() if len(plain) > 1 and plain.isalpha() else ""
 
 
@@ -171,7 +180,7 @@ def _places_of_number(text: str) -> Iterator[str]:
     if solution is not None and last_boxed(marked) is None:
         yield marked.partition("\n")[0]
     if boxed is not None:
-        bare = _GROUPED.sub("", boxed)
+        bare = GROUPED.sub("", boxed)
         yield _UNIT_POWER.sub("", _WRITTEN_UNIT.sub(" x", bare))
         yield bare
     yield _UNIT_POWER.sub("", text)
@@ -199,7 +208,7 @@ def _hexadecimal(text: str) -> str | None:
 
 def _hex_digits(text: str) -> str | None:
     """The digits of a text that is one hexadecimal number; None for anything else."""
-    plain = _WRAPPED.sub(r"\1", _BASE_MARK.sub("", _plain_signs(text)))
+    plain = WRAPPED.sub(r"\1", _BASE_MARK.sub("", plain_signs(text)))
     plain = re.sub(r"\\[,!:; ]|[\s,~$`*]", "", plain).removeprefix("0x").removeprefix("0X")
     return _canonical(plain) if plain and all(sign in string.hexdigits for sign in plain) else None
 
@@ -224,7 +233,7 @@ def _entity(text: str) -> str | None:
         boxed = _stated(text) or text.strip().rpartition("\n")[2]
     if len(boxed) > MAX_STATED_CHARS:
         return None
-    return _ESCAPED.sub(r"\1", _WRAPPED.sub(r"\1", boxed)).strip(" \t*$") or None
+    return ESCAPED.sub(r"\1", WRAPPED.sub(r"\1", boxed)).strip(" \t*$") or None
 
 
 MATHEMATICS = Check(_expression, _means_expression)
@@ -232,7 +241,6 @@ NUMBER = Check(_number, _means_number)
 HEXADECIMAL = Check(_hexadecimal, lambda said, truth: said == _hex_digits(truth))
 OPTION = Check(_option, option_match)
 ENTITY = Check(_entity, lambda said, truth: normalised_entity(said) == normalised_entity(truth))
-WORDS = Check(lambda text: last_boxed(text) or text.strip(), exact_match)
 
 CHECKS: Mapping[str, Check] = {
     "math": MATHEMATICS,

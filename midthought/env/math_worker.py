@@ -7,6 +7,7 @@ cannot interrupt the computation of an integer power. A process can be killed.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -17,19 +18,25 @@ MAX_MEMORY_BYTES = 4 << 30
 
 
 def serve() -> None:
-    """Writes the line `"ready"`, then replies to each `[answer, truth, seconds]` with `true` or `false` until the input ends."""
+    """Writes the line `"ready"`, then replies to each `[answer, truth, seconds, as_wholes]` with `true` or `false` until the input
+    ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     replies = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)  # output of libraries must not be read as a reply
     _limit_memory()
-    from math_verify import parse, verify
+    from math_verify import LatexExtractionConfig, parse, verify
 
+    usual = LatexExtractionConfig()
+    units_kept = dataclasses.replace(usual.normalization_config, units=False)
+    whole = dataclasses.replace(usual, boxed_match_priority=0, normalization_config=units_kept)
+    options = {False: {}, True: {"extraction_config": [whole], "fallback_mode": "no_fallback"}}
     replies.write('"ready"\n')
     replies.flush()
     for line in sys.stdin:
-        answer, truth, seconds = json.loads(line)
+        *texts, seconds, as_wholes = json.loads(line)
         _set_alarm(math.ceil(seconds) + 1)
-        verdict = verify(parse(truth, parsing_timeout=None), parse(answer, parsing_timeout=None), timeout_seconds=None)
+        answer, truth = (parse(text, parsing_timeout=None, **options[as_wholes]) for text in texts)
+        verdict = verify(truth, answer, timeout_seconds=None, allow_set_relation_comp=as_wholes)
         _set_alarm(0)
         replies.write(f"{json.dumps(bool(verdict))}\n")
         replies.flush()

@@ -41,9 +41,10 @@ class MathWorkerPool:
         self._begin()
         atexit.register(self._end)
 
-    def are_equal(self, answer: str, truth: str, timeout_seconds: float) -> bool:
+    def are_equal(self, answer: str, truth: str, timeout_seconds: float, *, as_wholes: bool = False) -> bool:
         """Whether math-verify finds the last expression of `answer` equal to that of `truth`; False without a verdict.
 
+        `as_wholes`: what it cannot read in whole has no expression; units are names.
         `timeout_seconds` counts from when a worker is free. Raises `MissingExtraError` without math-verify, `EngineError` if
         the worker cannot start.
         """
@@ -52,7 +53,7 @@ class MathWorkerPool:
         with self._slots:
             worker = self._worker()
             try:
-                verdict = worker.ask([answer, truth, timeout_seconds], timeout_seconds)
+                verdict = worker.ask([answer, truth, timeout_seconds, as_wholes], timeout_seconds)
             except BaseException:
                 worker.end()
                 raise

@@ -13,7 +13,7 @@ from typing import Any
 
 from midthought.config import ConfigStore, TrainingConfig
 from midthought.data.tasks import load_tasks
-from midthought.env.answers import require_judges
+from midthought.env.answers import require_judges, unjudged
 from midthought.env.environment import BaseEnvironment
 from midthought.env.environment_tasks import FAILED_RESET, EnvironmentTaskSampler
 from midthought.env.episode import EnvironmentEpisode, episode_statistics
@@ -85,8 +85,10 @@ class TrainingTasks(ABC):
         """Releases what the tasks hold, such as open environments; by default nothing. Called after the rollouts have ended."""
 
     def is_right(self, trajectory: Trajectory) -> bool | None:
-        """Returns whether the answer is right, as `rewards.correct` judges it. None: the task has no answer to compare with."""
-        return bool(correct(trajectory)) if trajectory.task.answer else None
+        """Returns whether the answer is right, as `rewards.correct` judges it. None: the task has no answer to compare
+        with, or math-verify, which compares it, is not installed."""
+        task = trajectory.task
+        return bool(correct(trajectory)) if task.answer and unjudged(task) is None else None
 
     def training_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
         """Returns `statistics`, and how the reward agrees with `is_right`: `episode/right`, the share of right answers, and the
