@@ -14,10 +14,9 @@ from fractions import Fraction
 MAX_NUMBER_CHARS = 300
 """A longer run of digits is not read as a number."""
 
-_PART = r"\s*+(?:\{(-?\d++(?:\.\d++)?)\}|(\d))"
-_FRACTION = re.compile(rf"(\d?)\\[cdt]?frac{_PART}{_PART}(?!\d)")
+_FRACTION = re.compile(r"(\d?)\\[cdt]?frac\s*+(?:\{(-?)(\d++)\}|(\d))\s*+(?:\{(\d++)\}|(\d))(?!\d)")
 _DIGITS = r"(?:(?<!\d,)\d{1,3}(?:,\d{3})++(?!\d)|\d++)"
-NUMBER = re.compile(
+NUMBER_PATTERN = re.compile(
     rf"""
     (?P<minus>(?<![\w)\]}}])[-−])?  # in "5-3" the hyphen is no sign
     (?P<currency>[$€£¥]?)
@@ -75,13 +74,8 @@ def last_number(text: str) -> Fraction | None:
     Also None if the last number divides by zero or is longer than `MAX_NUMBER_CHARS`.
     """
     text = with_plain_fractions(text.replace("{,}", ",").replace(",\\!", ","))
-    found = next(iter(deque(NUMBER.finditer(text), maxlen=1)), None)
-    return None if found is None else number_in(found)
-
-
-def number_in(found: re.Match[str]) -> Fraction | None:
-    """The value of a match of `NUMBER`; None if it divides by zero or is longer than `MAX_NUMBER_CHARS`."""
-    if found.end() - found.start() > MAX_NUMBER_CHARS:
+    found = next(iter(deque(NUMBER_PATTERN.finditer(text), maxlen=1)), None)
+    if found is None or found.end() - found.start() > MAX_NUMBER_CHARS:
         return None
     value = Fraction(found["number"].replace(",", ""))
     if found["divisor"]:
@@ -95,14 +89,7 @@ def number_in(found: re.Match[str]) -> Fraction | None:
 
 def with_plain_fractions(text: str) -> str:
     """Replaces `\\frac{3}{4}` with `3/4`, `1\\frac34` with `1 3/4`, `\\frac{-3}{4}` with `-3/4`."""
-    return _FRACTION.sub(_plain_fraction, text)
-
-
-def _plain_fraction(found: re.Match[str]) -> str:
-    digit_before, *parts = (part or "" for part in found.groups())
-    fraction = "{}{}/{}{}".format(*parts)
-    sign = "-" if fraction.count("-") == 1 else ""
-    return f"{digit_before} {sign}{fraction.replace('-', '')}" if digit_before else sign + fraction.replace("-", "")
+    return _FRACTION.sub(lambda found: "{}{}{}{}/{}{}".format(found[1] and f"{found[1]} ", *found.groups("")[1:]), text)
 
 
 def last_boxed(text: str) -> str | None:

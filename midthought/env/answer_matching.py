@@ -95,11 +95,12 @@ def option_match(answer: str, truth: str) -> bool:
     return said is not None and said == option_letter(truth)
 
 
-def mathematical_match(answer: str, truth: str, *, timeout_seconds: float = 5.0) -> bool:
+def mathematical_match(answer: str, truth: str, *, timeout_seconds: float = 5.0, as_wholes: bool = False) -> bool:
     """The answer is mathematically equal to the truth: `0.5` to `\\frac{1}{2}`, `x+1` to `1+x`, `\\{1,2\\}` to `\\{2,1\\}`.
 
     Compared are the last boxed expressions; a truth without a box is one expression as a whole, an answer without one is
-    searched for its last. Not symmetric: `x = 5` and `5` are equal, and the truth decides how the answer is read. False
+    searched for its last. Not symmetric: `x = 5` and `5` are equal, and the truth decides how the answer is read. `as_wholes`:
+    symmetric; no unit is dropped, and an expression that math-verify cannot read in whole equals only itself. False
     after the time limit (`num_math_failures` counts these). It blocks; in an event loop use it through `rewards.matched` or
     `rewards.in_thread`. Raises `MissingExtraError` if math-verify is not installed.
     """
@@ -112,16 +113,7 @@ def mathematical_match(answer: str, truth: str, *, timeout_seconds: float = 5.0)
     if len(meant) > MAX_EXPRESSION_CHARS or len(said or "") > MAX_EXPRESSION_CHARS:
         return False
     text = answer[-MAX_EXPRESSION_CHARS:] if said is None else f"\\boxed{{{said}}}"
-    return _process.are_equal(text, f"\\boxed{{{meant}}}", timeout_seconds)
-
-
-def equal_expressions(first: str, second: str, *, timeout_seconds: float = 5.0) -> bool:
-    """Two formulas are mathematically equal, each read as a whole: other than for `mathematical_match`, no unit is dropped, and
-    what math-verify cannot read is equal to nothing. Symmetric; else as `mathematical_match`."""
-    if max(len(first), len(second)) > MAX_EXPRESSION_CHARS:
-        return False
-    boxes = (f"\\boxed{{{each}}}" for each in sorted((first, second)))
-    return _process.are_equal(*boxes, timeout_seconds, as_wholes=True)
+    return _process.are_equal(text, f"\\boxed{{{meant}}}", timeout_seconds, as_wholes=as_wholes)
 
 
 def num_math_failures() -> int:

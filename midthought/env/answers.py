@@ -16,16 +16,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from midthought.data.final_answers import (
+    NUMBER_PATTERN,
     last_boxed,
     last_number,
     normalised_entity,
     option_letter,
     split_at_mark,
+    with_plain_fractions,
 )
 from midthought.data.problems.prompts import MULTIPLE_CHOICE
 from midthought.data.tasks import DATASET_LABEL
 from midthought.env.answer_matching import mathematical_match, option_match
-from midthought.env.bare_answers import ESCAPED, GROUPED, WRAPPED, ends_in, is_mathematics, plain_signs, same_answer
 from midthought.errors import DataError, MissingExtraError, near_names
 from midthought.types import Task
 
@@ -33,9 +34,12 @@ MAX_STATED_CHARS = 300
 """Without a box, a longer line is not an answer."""
 
 _STATED = re.compile(r"\banswer(?:\s++is\b\s*+:?|\s*+[:=])\s*+", re.IGNORECASE)
+_GROUPED = re.compile(r"(?<=\d)(?:\\[,!:; ]|[~ \u00a0\u2009\u202f])(?=\d{3}(?!\d))")
 _UNIT_POWER = re.compile(r"(?<=[A-Za-z])\^(?:\d|\{\d{1,3}\})")
 _WRITTEN_UNIT = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox)\s*+\{[^{}\\\d]*+\}(?:\^(?:\d|\{\d{1,3}\}))?")
 _LETTER = re.compile("[A-Za-z]")
+_WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mbox|texttt|mathtt)\s*+\{([^{}]*+)\}")
+_ESCAPED = re.compile(r"\\([&%$#_{}])")
 _HEX = re.compile(r"(?<![\w.])(?:0[xX])?([0-9A-Fa-f]++)(?!\w|\.\w)")
 _BASE_MARK = re.compile(
     r"_\{?(?:16|\\text\{(?:16|hex)\})\}?|₁₆|\(?(?:\bin )?\bbase[ -]?(?:16|sixteen)\b\)?", re.IGNORECASE
@@ -75,39 +79,21 @@ def is_right(dataset: str, text: str, truth: str, aliases: Sequence[str] = ()) -
 
 
 def task_is_right(task: Task, text: str, dataset: str = "") -> bool:
-    """`is_right` for a task, by its data set: the label `dataset`, else the argument. Without a known data set, the truth says how
-    it is compared (`bare_answers.same_answer`); of a sentence, the last number counts if the truth is a number."""
+    """`is_right` for a task, by its data set: the label `dataset`, else the argument. Without a known data set, each truth says
+    how it is compared: as `same_answer`, and as by `NUMBER` if it is a number and the answer is a sentence."""
     truths = (task.answer, *task.aliases)
     check = CHECKS.get(str(task.labels.get(DATASET_LABEL) or dataset))
-    if check is not None:
-        return check.is_right(text, truths)
-    said = last_boxed(text) or _marked(text) or _stated(text)
-    places = [text] if said is None else [said] if last_boxed(text) else [said, text]
-    return any(ends_in(places[0], truth) for truth in truths) or any(
-        same_answer(place, truth) for truth in truths for place in places
-    )
-
-
-def _marked(text: str) -> str | None:
-    solution, marked = split_at_mark(text)
-    return None if solution is None else marked.partition("\n")[0]
-
-
-def unjudged(task: Task) -> str | None:
-    """Returns a truth of a task that only math-verify compares, if it is not installed; otherwise None."""
-    if importlib.util.find_spec("math_verify") is not None:
-        return None
-    check = CHECKS.get(str(task.labels.get(DATASET_LABEL)))
-    truths = (task.answer, *task.aliases)
-    return next((each for each in truths if check is MATHEMATICS or (check is None and is_mathematics(each))), None)
+    return any(_holds(text, each) for each in truths) if check is None else check.is_right(text, truths)
 
 
 def require_judges(tasks: Iterable[Task]) -> None:
-    """Raises MissingExtraError if the answer of a task is compared by math-verify and it is not installed."""
-    for task in tasks:
-        if (truth := unjudged(task)) is not None:
-            where = f"the truth {truth!r} of task {task.task_id!r} is compared as mathematics, and math-verify"
-            raise MissingExtraError(where, "math")
+    """Raises MissingExtraError if a truth of a task is compared by math-verify and it is not installed."""
+    for task in () if importlib.util.find_spec("math_verify") else tasks:
+        check = CHECKS.get(str(task.labels.get(DATASET_LABEL)))
+        for truth in (task.answer, *task.aliases):
+            if check is MATHEMATICS or (check is None and _is_formula(_tidy(truth))):
+                what = f"the truth {truth!r} of task {task.task_id!r} is compared as mathematics, but math-verify"
+                raise MissingExtraError(what, "math")
 
 
 def _check_of(dataset: str) -> Check:
@@ -125,6 +111,15 @@ def _stated(text: str) -> str | None:
     return line if 0 < len(line) <= MAX_STATED_CHARS else None
 
 
+def _plain_signs(text: str) -> str:
+    """Replaces digits of any script and width with ASCII digits, and typographic minus signs with hyphens."""
+    if text.isascii():
+        return text
+    return "".join(
+        "-" if sign in "−﹣－" else str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in text
+    )
+
+
 # -- mathematics ---------------------------------------------------------------------------------------------------
 
 
@@ -139,7 +134,7 @@ def _expression(text: str) -> str | None:
 
 def _bare(expression: str) -> str:
     """Removes emphasis, math delimiters and a full stop around an expression; makes digits ASCII."""
-    expression = GROUPED.sub("", plain_signs(expression))
+    expression = _GROUPED.sub("", _plain_signs(expression))
     bare = expression.lstrip(" \t\n*$").rstrip(" \t\n*.$")
     if bare.startswith(("\\(", "\\[")) and bare.endswith(("\\)", "\\]")):
         bare = bare[2:-2].strip()
@@ -150,7 +145,7 @@ def _means_expression(said: str, truth: str) -> bool:
     meant = last_boxed(truth)
     meant = _bare(truth if meant is None else meant)
     words = _words(meant)
-    if words and (words == _words(said) or WRAPPED.search(meant)):
+    if words and (words == _words(said) or _WRAPPED.search(meant)):
         return words == _words(said)
     without_unit = said if _LETTER.search(meant) else _UNIT_POWER.sub("", said)
     return any(mathematical_match(f"\\boxed{{{each}}}", meant) for each in dict.fromkeys((said, without_unit)))
@@ -158,7 +153,7 @@ def _means_expression(said: str, truth: str) -> bool:
 
 def _words(expression: str) -> str:
     """Letters of an expression in lower case, without blanks and text commands; empty if it is not one word or several."""
-    plain = "".join(WRAPPED.sub(r"\1", expression).split())
+    plain = "".join(_WRAPPED.sub(r"\1", expression).split())
     return plain.casefold() if len(plain) > 1 and plain.isalpha() else ""
 
 
@@ -180,7 +175,7 @@ def _places_of_number(text: str) -> Iterator[str]:
     if solution is not None and last_boxed(marked) is None:
         yield marked.partition("\n")[0]
     if boxed is not None:
-        bare = GROUPED.sub("", boxed)
+        bare = _GROUPED.sub("", boxed)
         yield _UNIT_POWER.sub("", _WRITTEN_UNIT.sub(" x", bare))
         yield bare
     yield _UNIT_POWER.sub("", text)
@@ -208,7 +203,7 @@ def _hexadecimal(text: str) -> str | None:
 
 def _hex_digits(text: str) -> str | None:
     """The digits of a text that is one hexadecimal number; None for anything else."""
-    plain = WRAPPED.sub(r"\1", _BASE_MARK.sub("", plain_signs(text)))
+    plain = _WRAPPED.sub(r"\1", _BASE_MARK.sub("", _plain_signs(text)))
     plain = re.sub(r"\\[,!:; ]|[\s,~$`*]", "", plain).removeprefix("0x").removeprefix("0X")
     return _canonical(plain) if plain and all(sign in string.hexdigits for sign in plain) else None
 
@@ -233,7 +228,116 @@ def _entity(text: str) -> str | None:
         boxed = _stated(text) or text.strip().rpartition("\n")[2]
     if len(boxed) > MAX_STATED_CHARS:
         return None
-    return ESCAPED.sub(r"\1", WRAPPED.sub(r"\1", boxed)).strip(" \t*$") or None
+    return _ESCAPED.sub(r"\1", _WRAPPED.sub(r"\1", boxed)).strip(" \t*$") or None
+
+
+# -- without a data set --------------------------------------------------------------------------------------------
+
+_WORD = re.compile(r"(?<![\\\w{])[^\W\d_]{2,}")
+_LATEX = str.maketrans({"’": "'", "π": r"\pi ", "√": r"\sqrt ", "∞": r"\infty "})
+_REWRITTEN = (
+    (re.compile(r"\{,\}|,\\! ?"), ","),
+    (_GROUPED, ""),
+    (_WRAPPED, r" \1"),
+    (re.compile(r"\\(?:left|right)(?![a-zA-Z])|\*\*(?!\w)|(?<!\w)\*\*"), ""),
+    (re.compile(r"(?:(?<!\\)\\[,!:; ]|~|\s)++"), " "),
+    (re.compile(r" ?\^ ?(?:\\circ|\{ ?\\circ ?\})"), "°"),
+    (re.compile(r" ?\bper ?cent\b|\\%"), "%"),
+    (re.compile(r"\\([&$#_])|^ ?([-+]) "), r"\1\2"),
+)
+"""Ways of writing that do not change an answer."""
+_ENCLOSED = re.compile(r"""(["'`*]|\$\$?)(.*)\1|“(.*)”|\\\((.*)\\\)|\\\[(.*)\\\]|\(?([A-Ja-j])\)""")
+_PUNCTUATION = ".,;:?"
+_PAUSE = re.compile(r"(?<=[^\W\d_])\.(?= )|(?<=[^\W\d_]{2})[,;:?](?= )")
+_BLANK = re.compile(r" (?=[^\w ])|(?<=[^\w ]) |(?<=\d) (?=[^\W\d_])|(?<=[\^_])\{(\w++)\}")
+_POWER_OF_TEN = re.compile(r"(?<![\w.])(?:(\d++(?:\.\d++)?) ?(?:\\times|\\cdot|[×·*x]) ?)?10\^\{?(-?\d{1,3})(?!\d)\}?")
+_QUANTITY = re.compile(
+    rf"""(?:(?P<name>[^\W\d_])[ ]?=[ ]?)?
+    (?:(?:\\[a-z]++|[-+*/^×÷·(){{}}\d., ])++=[ ]?)*+           # what was computed
+    \+?(?P<sign>[$€£¥]?)(?P<value>{NUMBER_PATTERN.pattern})
+    (?P<unit>[ ]?(?:%|°[A-Za-z]?)|[ ](?P<word>[^\W\d_]++(?:[/·*^]\{{?-?\w++\}}?)*+))?""",
+    re.VERBOSE,
+)
+_LIST = re.compile(r"([(\[])([^()\[\]]*,[^()\[\]]*)([)\]])")
+_FORMULA = re.compile(
+    r"""(?=.*(?:\\[A-Za-z{|] | [-+*/^=<>≤≥≠±×÷∪∩]))(?=.*(?:\\|[^\W\d_]))
+    (?:\\(?:begin|end)\{[a-z]++\} | \\[A-Za-z]++ | \\[\\{}|]   # commands
+    | (?:\d++(?:\.\d++)? | (?<!\d)\.\d++)(?!\.\d)              # numbers, no versions
+    | [^\W\d_](?![^\W_])                                       # names of one letter, no words
+    | \^(?!\ ?\{?T\b) | (?<=[A-Za-z}])_                        # powers, no transposes; indices, no bases
+    | [-+*/=<>≤≥≠±×÷∪∩!|()\[\]{},&\ ])++""",
+    re.VERBOSE,
+)
+"""Mathematics: a LaTeX command, or an operator and a name of one letter, among numbers and brackets."""
+
+
+def _holds(text: str, truth: str) -> bool:
+    solution, marked = split_at_mark(text)
+    boxed = last_boxed(text)
+    said = boxed or (solution is not None and marked.partition("\n")[0]) or _stated(text) or text
+    if any(same_answer(each, truth) for each in ((said,) if boxed else (said, text))):
+        return True
+    value, *_, unit = _quantity(_tidy(truth)) or (None, "")
+    is_sentence = _WORD.search(_WRAPPED.sub(r" \1", said)) is not None and _quantity(_tidy(said)) is None
+    return value is not None and unit in ("", "%") and is_sentence and _number(text) == str(value)
+
+
+def same_answer(first: str, second: str) -> bool:
+    """Whether two answers are equal: as texts, as numbers, as lists in brackets, or as formulas, in this order. Symmetric.
+
+    Blocks up to 5 seconds for formulas. Raises MissingExtraError if these have to be compared and math-verify is not installed.
+    """
+    first, second = _tidy(first), _tidy(second)
+    if _bare_text(first) == _bare_text(second) != "":
+        return True
+    one, other = _quantity(first), _quantity(second)
+    if one or other:
+        return one is not None and other is not None and _are_equal(one, other)
+    lists = [each.groups() for each in map(_LIST.fullmatch, (first, second)) if each]
+    if len(lists) == 2:
+        (*brackets, items), (*others, other_items) = ((left, right, items.split(",")) for left, items, right in lists)
+        return brackets == others and len(items) == len(other_items) and all(map(same_answer, items, other_items))
+    boxes = [f"\\boxed{{{each}}}" for each in sorted((first, second)) if _is_formula(each)]
+    return len(boxes) == 2 and mathematical_match(*boxes, as_wholes=True)
+
+
+def _tidy(text: str) -> str:
+    """Removes emphasis, quotation marks, delimiters and punctuation around an answer; makes its signs ASCII."""
+    text = re.sub("[⁰¹²³⁴-⁹⁻]++", r"^{\g<0>}", text)
+    text = _plain_signs(unicodedata.normalize("NFKC", text)).translate(_LATEX)
+    for pattern, plain in _REWRITTEN:
+        text = pattern.sub(plain, text)
+    for _ in range(4):
+        text = text.strip().rstrip(_PUNCTUATION)
+        found = _ENCLOSED.fullmatch(text)
+        text = text if found is None else next(filter(None, found.groups()[1:]), "")
+    return text.rstrip(_PUNCTUATION + "$ ")
+
+
+def _bare_text(answer: str) -> str:
+    return _BLANK.sub(r"\1", _PAUSE.sub("", answer.casefold()))
+
+
+def _quantity(answer: str) -> tuple[Fraction, str, str, str] | None:
+    """The number that a tidy answer is, the name in `x = 5`, the currency, the unit; None if it is something else."""
+    text = _POWER_OF_TEN.sub(lambda found: f"{found[1] or 1}e{found[2]}", with_plain_fractions(answer))
+    found = _QUANTITY.fullmatch(text)
+    if found is None or ("\\" in answer and found["word"] and not found["word"][1:2].isalpha()):
+        return None  # `\frac{1}{2} x` is a product
+    value, beside = last_number(found["value"]), (found["name"], found["sign"] or found["currency"], found["unit"])
+    name, currency, unit = (_bare_text(each or "") for each in beside)
+    return None if value is None else (value, name, currency, unit.strip())
+
+
+def _are_equal(one: tuple[Fraction, str, str, str], other: tuple[Fraction, str, str, str]) -> bool:
+    """Names, currencies and units count if both state one. `50%` is equal to `50`, `0.5` and `1/2`."""
+    percent = (one[3] == "%") - (other[3] == "%")
+    are_alike = all(own in (others, "") or not others for own, others in zip(one[1:], other[1:], strict=True))
+    return are_alike and other[0] in (one[0], one[0] / Fraction(100) ** percent)
+
+
+def _is_formula(answer: str) -> bool:
+    return _FORMULA.fullmatch(answer) is not None and _quantity(answer) is None
 
 
 MATHEMATICS = Check(_expression, _means_expression)

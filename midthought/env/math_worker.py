@@ -13,23 +13,22 @@ import math
 import os
 import signal
 import sys
+from typing import Any
 
 MAX_MEMORY_BYTES = 4 << 30
 
 
 def serve() -> None:
-    """Writes the line `"ready"`, then replies to each `[answer, truth, seconds, as_wholes]` with `true` or `false` until the input
-    ends."""
+    """Writes the line `"ready"`, then replies to each `[answer, truth, seconds, as_wholes]` with `true` or `false`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     replies = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)  # output of libraries must not be read as a reply
     _limit_memory()
     from math_verify import LatexExtractionConfig, parse, verify
 
-    usual = LatexExtractionConfig()
-    units_kept = dataclasses.replace(usual.normalization_config, units=False)
-    whole = dataclasses.replace(usual, boxed_match_priority=0, normalization_config=units_kept)
-    options = {False: {}, True: {"extraction_config": [whole], "fallback_mode": "no_fallback"}}
+    units_kept = dataclasses.replace(LatexExtractionConfig().normalization_config, units=False)
+    whole = LatexExtractionConfig(boxed_match_priority=0, normalization_config=units_kept)
+    options: tuple[dict[str, Any], ...] = ({}, {"extraction_config": [whole], "fallback_mode": "no_fallback"})
     replies.write('"ready"\n')
     replies.flush()
     for line in sys.stdin:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import heapq
 import inspect
@@ -13,7 +14,7 @@ from typing import Any
 
 from midthought.config import ConfigStore, TrainingConfig
 from midthought.data.tasks import load_tasks
-from midthought.env.answers import require_judges, unjudged
+from midthought.env.answers import require_judges
 from midthought.env.environment import BaseEnvironment
 from midthought.env.environment_tasks import FAILED_RESET, EnvironmentTaskSampler
 from midthought.env.episode import EnvironmentEpisode, episode_statistics
@@ -21,7 +22,7 @@ from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.reasoning import last_answer
 from midthought.env.reward_functions import AsyncReward, WeightedReward
 from midthought.env.rewards import correct
-from midthought.errors import SettingsError
+from midthought.errors import MissingExtraError, SettingsError
 from midthought.rollout.episode import EpisodeEnvironment
 from midthought.rollout.rollout_batch import RolloutBatch, ShuffledTasks, TaskStream
 from midthought.rollout.rollout_metrics import rollout_metrics
@@ -87,8 +88,10 @@ class TrainingTasks(ABC):
     def is_right(self, trajectory: Trajectory) -> bool | None:
         """Returns whether the answer is right, as `rewards.correct` judges it. None: the task has no answer to compare
         with, or math-verify, which compares it, is not installed."""
-        task = trajectory.task
-        return bool(correct(trajectory)) if task.answer and unjudged(task) is None else None
+        with contextlib.suppress(MissingExtraError):
+            require_judges([trajectory.task])
+            return bool(correct(trajectory)) if trajectory.task.answer else None
+        return None
 
     def training_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
         """Returns `statistics`, and how the reward agrees with `is_right`: `episode/right`, the share of right answers, and the

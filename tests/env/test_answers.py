@@ -218,7 +218,7 @@ VERDICTS = [
     ("", "B", "B", True),
     ("", "b)", "B", True),
     ("", "1/2", "1/2", True),
-    ("", "Ada  LOVELACE!", "ada lovelace", True),
+    ("", "Ada  LOVELACE.", "ada lovelace", True),
     ("", "It was Ada Lovelace.", "Ada Lovelace", False),
     ("", " ", "Ada", False),
     ("", "?", "?", False),
@@ -244,7 +244,7 @@ def test_a_task_is_judged_by_its_data_set_or_by_its_truth(dataset, text, truth, 
 
 def test_without_a_data_set_each_alias_is_judged_by_its_own_kind():
     task = Task(task_id="t", prompt="?", answer="12", aliases=("a dozen",))
-    assert task_is_right(task, "There are 12.") and task_is_right(task, "A dozen!")
+    assert task_is_right(task, "There are 12.") and task_is_right(task, "A dozen.")
     assert not task_is_right(task, "There are a dozen.")
 
 
