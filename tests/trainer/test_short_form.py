@@ -245,6 +245,12 @@ def test_without_math_verify_a_data_set_that_needs_it_is_refused_at_the_start(mo
     tasks = [Task(task_id="t", prompt="?", answer="1", labels={"dataset": "math"})]
     with pytest.raises(MissingExtraError, match="math-verify"):
         DatasetTasks(tasks, None, create_default_config())
+    formulas = [Task(task_id="t", prompt="?", answer="x + 1")]
+    with pytest.raises(MissingExtraError, match=r"'x \+ 1' of task 't'.*math-verify.*midthought\[math\]"):
+        DatasetTasks(formulas, combine_rewards(named_rewards("correct")), create_default_config())
+    of_another_reward = DatasetTasks(formulas, combine_rewards(named_rewards("num_calls")), create_default_config())
+    assert of_another_reward.is_right(answered("x + 1", "x + 1")) is None
+    assert of_another_reward.is_right(answered("so 5", "5")) is True
 
 
 def test_a_trainer_takes_trls_arguments_or_names_what_to_use_instead():
