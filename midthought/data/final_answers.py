@@ -14,7 +14,7 @@ from fractions import Fraction
 MAX_NUMBER_CHARS = 300
 """A longer run of digits is not read as a number."""
 
-_FRACTION = re.compile(r"(\d?)\\[cdt]?frac\s*+(?:\{(-?)(\d++)\}|(\d))\s*+(?:\{(\d++)\}|(\d))(?!\d)")
+_FRACTION = re.compile(r"(\d?)\\[cdt]?frac\s*+(?:\{(-?)(\d++)\}|(\d))\s*+(?:\{(-?)(\d++)\}|(\d))(?!\d)")
 _DIGITS = r"(?:(?<!\d,)\d{1,3}(?:,\d{3})++(?!\d)|\d++)"
 NUMBER_PATTERN = re.compile(
     rf"""
@@ -89,7 +89,9 @@ def last_number(text: str) -> Fraction | None:
 
 def with_plain_fractions(text: str) -> str:
     """Replaces `\\frac{3}{4}` with `3/4`, `1\\frac34` with `1 3/4`, `\\frac{-3}{4}` with `-3/4`."""
-    return _FRACTION.sub(lambda found: "{}{}{}{}/{}{}".format(found[1] and f"{found[1]} ", *found.groups("")[1:]), text)
+    return _FRACTION.sub(
+        lambda found: "{0}{1}{4}{2}{3}/{5}{6}".format(found[1] and f"{found[1]} ", *found.groups("")[1:]), text
+    )
 
 
 def last_boxed(text: str) -> str | None:

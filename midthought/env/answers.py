@@ -233,8 +233,9 @@ def _entity(text: str) -> str | None:
 
 # -- without a data set --------------------------------------------------------------------------------------------
 
+_Quantity = tuple[Fraction, str, str, str]
 _WORD = re.compile(r"(?<![\\\w{])[^\W\d_]{2,}")
-_LATEX = str.maketrans({"’": "'", "π": r"\pi ", "√": r"\sqrt ", "∞": r"\infty "})
+_LATEX = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "π": r"\pi ", "√": r"\sqrt ", "∞": r"\infty "})
 _REWRITTEN = (
     (re.compile(r"\{,\}|,\\! ?"), ","),
     (_GROUPED, ""),
@@ -246,7 +247,7 @@ _REWRITTEN = (
     (re.compile(r"\\([&$#_])|^ ?([-+]) "), r"\1\2"),
 )
 """Ways of writing that do not change an answer."""
-_ENCLOSED = re.compile(r"""(["'`*]|\$\$?)(.*)\1|“(.*)”|\\\((.*)\\\)|\\\[(.*)\\\]|\(?([A-Ja-j])\)""")
+_ENCLOSED = re.compile(r"""(["'`*]|\$\$?)(.*)\1|\\\((.*)\\\)|\\\[(.*)\\\]|\(?([A-Ja-j])\)""")
 _PUNCTUATION = ".,;:?"
 _PAUSE = re.compile(r"(?<=[^\W\d_])\.(?= )|(?<=[^\W\d_]{2})[,;:?](?= )")
 _BLANK = re.compile(r" (?=[^\w ])|(?<=[^\w ]) |(?<=\d) (?=[^\W\d_])|(?<=[\^_])\{(\w++)\}")
@@ -278,7 +279,8 @@ def _holds(text: str, truth: str) -> bool:
     if any(same_answer(each, truth) for each in ((said,) if boxed else (said, text))):
         return True
     value, *_, unit = _quantity(_tidy(truth)) or (None, "")
-    is_sentence = _WORD.search(_WRAPPED.sub(r" \1", said)) is not None and _quantity(_tidy(said)) is None
+    is_bare = _quantity(_tidy(said if unit else text)) is not None
+    is_sentence = not is_bare and _WORD.search(_WRAPPED.sub(r" \1", said)) is not None
     return value is not None and unit in ("", "%") and is_sentence and _number(text) == str(value)
 
 
@@ -287,12 +289,13 @@ def same_answer(first: str, second: str) -> bool:
 
     Blocks up to 5 seconds for formulas. Raises MissingExtraError if these have to be compared and math-verify is not installed.
     """
+    has_note = any(map(_WRAPPED.search, (first, second)))
     first, second = _tidy(first), _tidy(second)
     if _bare_text(first) == _bare_text(second) != "":
         return True
     one, other = _quantity(first), _quantity(second)
     if one or other:
-        return one is not None and other is not None and _are_equal(one, other)
+        return one is not None and other is not None and _are_equal(one, other, has_note)
     lists = [each.groups() for each in map(_LIST.fullmatch, (first, second)) if each]
     if len(lists) == 2:
         (*brackets, items), (*others, other_items) = ((left, right, items.split(",")) for left, items, right in lists)
@@ -318,7 +321,7 @@ def _bare_text(answer: str) -> str:
     return _BLANK.sub(r"\1", _PAUSE.sub("", answer.casefold()))
 
 
-def _quantity(answer: str) -> tuple[Fraction, str, str, str] | None:
+def _quantity(answer: str) -> _Quantity | None:
     """The number that a tidy answer is, the name in `x = 5`, the currency, the unit; None if it is something else."""
     text = _POWER_OF_TEN.sub(lambda found: f"{found[1] or 1}e{found[2]}", with_plain_fractions(answer))
     found = _QUANTITY.fullmatch(text)
@@ -329,10 +332,12 @@ def _quantity(answer: str) -> tuple[Fraction, str, str, str] | None:
     return None if value is None else (value, name, currency, unit.strip())
 
 
-def _are_equal(one: tuple[Fraction, str, str, str], other: tuple[Fraction, str, str, str]) -> bool:
-    """Names, currencies and units count if both state one. `50%` is equal to `50`, `0.5` and `1/2`."""
+def _are_equal(one: _Quantity, other: _Quantity, has_note: bool) -> bool:
+    """`50%` is equal to `50`, `0.5` and `1/2`. Names, currencies, degrees and units in `\\text{…}` count if both state one."""
     percent = (one[3] == "%") - (other[3] == "%")
-    are_alike = all(own in (others, "") or not others for own, others in zip(one[1:], other[1:], strict=True))
+    can_be_left_out = (True, True, has_note or (one[3] + other[3])[:1] in "%°")
+    beside = zip(one[1:], other[1:], can_be_left_out, strict=True)
+    are_alike = all(own == others or (may and "" in (own, others)) for own, others, may in beside)
     return are_alike and other[0] in (one[0], one[0] / Fraction(100) ** percent)
 
 
