@@ -285,8 +285,7 @@ def ingest(
     tell(f"{path}: {report.num_added} added, {report.num_kept} kept")
 
 
-for command in (questions.questions, questions.blind):
-    app.command()(command)
+app.command()(questions.questions)
 
 
 def _read_chunks(

@@ -1,9 +1,7 @@
-"""`midthought memory questions` and `blind`: makes questions from a memory, and answers them without it."""
+"""`midthought memory questions`: makes questions from a memory, about quotes or by a language model."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,8 +17,6 @@ if TYPE_CHECKING:
     from midthought.memory.llm_questions.generate import GenerationReport
     from midthought.types import Task
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_SMALLER_CHUNKS = "midthought memory chunk DIR chunks.jsonl --chunking turns, then questions of chunks.jsonl"
 UsedEmbeddingModel = Annotated[str, typer.Option(help="Embedding model that the memory was built with.")]
 
 
@@ -37,15 +33,12 @@ def questions(
     kinds: Annotated[
         str,
         typer.Option(
-            help="Kinds of question, with commas between; default: all. By rules: speaker, episode, next, number, name, compare, "
-            "when (a time in the episode, or a year), two, unanswerable; kinds of a model: docs/memory.md."
+            help="Kinds of question, with commas between; default: all. About quotes: speaker, episode, continuation; "
+            "of a model: docs/memory.md."
         ),
     ] = "",
-    quotes: Annotated[
-        bool, typer.Option("--quotes", help="Ask about quotes of a few words, as the demo does.")
-    ] = False,
     no_memory_share: Annotated[
-        float, typer.Option(help="With --quotes: share of questions whose prompt holds the answer.")
+        float, typer.Option(help="Without a model: share of questions whose prompt holds the answer.")
     ] = 0.0,
     seed: Annotated[int, typer.Option(help="Random seed of the choice.")] = 0,
     from_model: Annotated[str, typer.Option(help="Let a model write them: its address, http://HOST:PORT/v1.")] = "",
@@ -63,16 +56,16 @@ def questions(
     parquet: Annotated[Path | None, typer.Option(help="Also write them to this file as verl's rows.")] = None,
     timeout_seconds: Annotated[float, typer.Option(help="Deadline of one request to the model.")] = 300.0,
 ) -> None:
-    """Step 4: make questions with answers and evidence, by rules or with a language model whose questions are verified."""
+    """Step 4: make questions with answers and evidence: about quotes, as the demo, or by a language model, verified."""
     require_our_lines(out, ("task_id", "prompt", "answer"))
     if parquet:
         require_our_parquet(parquet, ("data_source", "prompt"))
     if num_questions < 1:
         raise SettingsError(f"--num-questions {num_questions}: give 1 or more")
-    if no_memory_share and not quotes:
-        raise SettingsError("--no-memory-share is an option of questions about quotes; add --quotes")
-    if kinds and quotes:
-        raise SettingsError("--kinds does not apply to questions about quotes; leave out --kinds or --quotes")
+    if no_memory_share and from_model:
+        raise SettingsError(
+            f"--no-memory-share {no_memory_share:g} is an option of questions about quotes; leave out it or --from-model"
+        )
     if from_model:
         from midthought.http_json import EndpointSettings
 
@@ -90,10 +83,8 @@ def questions(
         plan = GenerationPlan(num_pairs, num_across, _named(kinds, KINDS), num_samples)
         limits = {"only": episodes, "max_episodes": max_episodes, "seed": seed}
         tasks = _questions_by_model(chunks, out, endpoint, model, plan, embedding_model, limits)
-    elif quotes:
-        tasks = _quote_questions(chunks, out, num_questions, no_memory_share, seed)
     else:
-        tasks = _listener_questions(chunks, out, num_questions, kinds, seed)
+        tasks = _quote_questions(chunks, out, num_questions, kinds, no_memory_share, seed)
     if parquet and tasks:
         from midthought.cluster.verl.rows import rows_of, write_parquet
 
@@ -101,39 +92,6 @@ def questions(
         write_parquet(rows, parquet)
         tell(f"{parquet}: {len(rows)} rows")
     tell(f"{out}: {len(tasks)} questions")
-
-
-def blind(
-    questions: Annotated[Path, typer.Argument(help="JSON Lines file of questions.")] = Path("questions.jsonl"),
-    as_json: AsJson = False,
-) -> None:
-    """Answer questions without the memory: how often constants, and guesses from other questions, are right."""
-    from dataclasses import asdict
-
-    from midthought.evaluation.blind_baseline import blind_scores
-    from midthought.memory.questions import read_questions
-    from midthought.report.console import Console
-
-    asked = read_questions(questions)
-    if not asked:
-        raise SettingsError(f"{questions} holds no question; write it with 'midthought memory questions'")
-    scores = blind_scores(asked)
-    if as_json:
-        tell(json.dumps([asdict(score) | {"advantage": score.advantage} for score in scores], indent=1))
-        return
-    columns = ("kind", "questions", "best constant", "best guesser", "", "advantage")
-    rows = [
-        (
-            each.kind,
-            f"{each.num_questions}",
-            f"{each.constant:.3f}",
-            f"{each.best:.3f}",
-            each.guesser,
-            f"{each.advantage:+.3f}",
-        )
-        for each in scores
-    ]
-    Console().table("Right without the memory", columns, rows)
 
 
 def _chunks_of(path: Path) -> list[Any]:
@@ -161,26 +119,17 @@ def _named(kinds: str, known: Iterable[str]) -> tuple[str, ...]:
     return tuple(kind.strip() for kind in kinds.split(",")) if kinds else tuple(known)
 
 
-def _listener_questions(chunks: Path, out: Path, num_questions: int, kinds: str, seed: int) -> list[Task]:
-    from midthought.memory.questions import write_questions
-    from midthought.memory.rule_questions.generate import ALL_KINDS, NEEDS, listener_questions
-
-    named = _named(kinds, ALL_KINDS)
-    tasks = listener_questions(_chunks_of(chunks), num_questions, seed, kinds=named)
-    write_questions(tasks, out)
-    made = Counter(task.labels["kind"] for task in tasks)
-    tell("kinds: " + ", ".join(f"{kind} {made[kind]}" for kind in named))
-    missing = [kind for kind in dict.fromkeys(named) if not made[kind]]
-    for kind in missing if num_questions >= len(named) else ():
-        tell(f"no question of the kind {kind}: it needs {NEEDS[kind]}", err=True)
-    if missing and num_questions >= len(named):
-        tell(f"More transcripts help, and smaller chunks: {_SMALLER_CHUNKS}", err=True)
-    return tasks
-
-
-def _quote_questions(chunks: Path, out: Path, num_questions: int, no_memory_share: float, seed: int) -> list[Task]:
-    from midthought.memory.questions import QuestionPlan, make_questions, with_windows, write_questions
-    from midthought.memory.rule_questions.speech import one_speaker_chunks
+def _quote_questions(
+    chunks: Path, out: Path, num_questions: int, kinds: str, no_memory_share: float, seed: int
+) -> list[Task]:
+    from midthought.memory.questions import (
+        WORDINGS,
+        QuestionPlan,
+        make_questions,
+        one_speaker_chunks,
+        with_windows,
+        write_questions,
+    )
     from midthought.recipes.podcast.settings import QuestionsSection
 
     read = _chunks_of(chunks)
@@ -191,10 +140,11 @@ def _quote_questions(chunks: Path, out: Path, num_questions: int, no_memory_shar
         distractor_share=defaults.distractor_share,
         min_quote_words=defaults.min_quote_words,
         max_quote_words=defaults.max_quote_words,
+        kinds=_named(kinds, WORDINGS),
     )
     said = one_speaker_chunks(read)
     tasks = make_questions(said, plan, seed, memory=said)
-    if said is not read:
+    if said != read:
         tasks = with_windows(tasks, read)
     write_questions(tasks, out)
     return tasks

@@ -18,8 +18,9 @@ from typing import Any
 
 from midthought.atomic_files import atomic_path
 from midthought.data.abstention import as_unanswerable
-from midthought.errors import SettingsError, TranscriptError
-from midthought.memory.chunks import Chunk
+from midthought.errors import SettingsError, TranscriptError, near_names
+from midthought.memory.chunks import Chunk, each_word_once
+from midthought.memory.splitting import Chunking, words_of
 from midthought.memory.tool import format_chunk
 from midthought.memory.turns import UNKNOWN_SPEAKER
 from midthought.regular_files import read_regular_text
@@ -54,6 +55,11 @@ class QuestionPlan:
     min_quote_words: int
     max_quote_words: int
     kinds: tuple[str, ...] = tuple(WORDINGS)
+
+    def __post_init__(self) -> None:
+        for kind in self.kinds:
+            if kind not in WORDINGS:
+                raise SettingsError(f"unknown kind of question {kind!r}. {near_names(kind, WORDINGS)}")
 
 
 def make_questions(chunks: Sequence[Chunk], plan: QuestionPlan, seed: int, *, memory: Sequence[Chunk]) -> list[Task]:
@@ -139,6 +145,27 @@ def with_windows(tasks: Sequence[Task], windows: Sequence[Chunk]) -> list[Task]:
         if evidence or not quote:
             found.append(replace(task, evidence=evidence) if evidence else task)
     return found
+
+
+def one_speaker_chunks(chunks: Sequence[Chunk], max_words: int = 18) -> list[Chunk]:
+    """Returns the chunks; windows are replaced by chunks of one speaker and at most `max_words` words, each word once.
+
+    Windows of an episode must be in order. No chunk of the memory has the ids of the new chunks.
+    """
+    pieces: list[Chunk] = []
+    for chunk in each_word_once(chunks):
+        said = chunk.transcript.split()
+        ends = [start for start, _ in chunk.turns[1:]] + [len(said)]
+        for (start, speaker), end in zip(chunk.turns, ends, strict=False):
+            words = words_of(" ".join(said[start:end]))
+            for first, last in Chunking("turns", max_words).ranges([word.strip() for word in words]):
+                text, number = "".join(words[first:last]).strip(), len(pieces)
+                pieces.append(
+                    Chunk(f"{chunk.stem}:{number}", chunk.episode, chunk.stem, speaker, text, chunk.time, number)
+                )
+        if not chunk.turns:
+            pieces.append(chunk)
+    return [piece for piece in pieces if piece.transcript]
 
 
 def split_episodes(chunks: Iterable[Chunk], num_test: int, num_validation: int, seed: int) -> dict[str, list[Chunk]]:

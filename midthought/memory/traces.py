@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from midthought.memory.chunks import Chunk
 from midthought.memory.duplicates import WordRun, plain_words
+from midthought.memory.llm_questions.content_runs import FUNCTION_WORDS
 from midthought.memory.rows import chunk_columns, chunks_of
-from midthought.memory.rule_questions.english import FUNCTION_WORDS
 from midthought.memory.texts_in_files import is_parquet, texts_in_file
 
 _MAX_SIGNS = 20
@@ -45,7 +45,7 @@ class Traces:
         stems += [str(chunk_id).rpartition("_")[0] for chunk_id in (evidence if isinstance(evidence, list) else ())]
         if any(name in self._stems for name in stems if isinstance(name, str)):
             return True
-        texts = [labels.get("named"), *map(row.get, ("prompt", "question", "text", "answer"))]
+        texts = map(row.get, ("prompt", "question", "text", "answer"))
         return "stem" not in row and any(self._names_deleted(text) for text in texts if isinstance(text, str))
 
     def _names_deleted(self, text: str) -> bool:

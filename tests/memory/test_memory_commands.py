@@ -59,7 +59,11 @@ def test_transcripts_in_a_folder_named_as_a_table_are_read(memory, tmp_path):
         (["eval", ".", "tide.md", "--at", "1,x"], "--at '1,x': write ranks from 1 to 100 with commas between"),
         (["questions", ".", "--num-questions", "0"], "--num-questions 0: give 1 or more"),
         (["questions", "nowhere"], "nowhere: there is no such file or folder; give a memory, a folder of transcripts"),
-        (["blind", "nowhere.jsonl"], "questions nowhere.jsonl cannot be read: No such file or directory; give"),
+        (
+            ["questions", ".", "--kinds", "speaker,next"],
+            "unknown kind of question 'next'. Known: continuation, episode",
+        ),
+        (["questions", ".", "--no-memory-share", "0.5", "--from-model", "http://h/v1"], "--no-memory-share 0.5 is an"),
     ],
 )
 def test_a_wrong_argument_is_named_with_the_remedy(memory, words, expected):
@@ -69,7 +73,7 @@ def test_a_wrong_argument_is_named_with_the_remedy(memory, words, expected):
 
 @pytest.mark.parametrize(
     "words",
-    [["questions", "."], ["questions", ".", "--quotes"], ["chunk", "."], ["embed", "chunks.jsonl"]],
+    [["questions", "."], ["chunk", "."], ["embed", "chunks.jsonl"]],
     ids=" ".join,
 )
 def test_a_file_that_the_command_did_not_write_is_not_replaced(memory, tmp_path, words):

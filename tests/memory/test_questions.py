@@ -12,18 +12,19 @@ from midthought.data.abstention import NO_ANSWER
 from midthought.env.answers import task_is_right
 from midthought.errors import SettingsError, TranscriptError
 from midthought.memory.build import chunk_all
-from midthought.memory.chunks import Chunk
+from midthought.memory.chunks import Chunk, words_digest
 from midthought.memory.questions import (
     MAX_CONTINUATION_WORDS,
     WORDINGS,
     QuestionPlan,
     make_questions,
+    one_speaker_chunks,
     quote_and_answer,
     read_questions,
     split_episodes,
+    with_windows,
     write_questions,
 )
-from midthought.memory.rule_questions.generate import listener_questions
 from midthought.memory.splitting import Chunking
 from midthought.memory.tool import format_chunk
 from midthought.memory.transcripts import read_transcripts
@@ -171,6 +172,28 @@ def test_chunks_that_are_too_short_give_fewer_questions_and_no_error():
     assert all(quote_and_answer(short[0], kind, PLAN, random.Random(0)) is None for kind in WORDINGS)
 
 
+def test_quotes_of_windows_are_of_one_speaker_and_every_word_is_taken_once():
+    transcripts = read_transcripts(SAMPLE).require_all()
+    said = {
+        turn.speaker: words(" ".join(other.text for other in each.turns if other.speaker == turn.speaker))
+        for each in transcripts
+        for turn in each.turns
+        if turn.speaker != "Ines Marlowe"  # she is in all episodes
+    }
+    windows = chunk_all(transcripts, Chunking("windows"))
+    pieces = one_speaker_chunks(windows)
+    num_words = sum(len(turn.text.split()) for each in transcripts for turn in each.turns)
+    assert sum(len(piece.transcript.split()) for piece in pieces) == num_words
+    assert max(len(piece.transcript.split()) for piece in pieces) <= 18
+    assert all(words(piece.transcript) in said[piece.speaker] for piece in pieces if piece.speaker in said)
+    turns = chunk_all(transcripts, 18)
+    assert one_speaker_chunks(turns) == turns
+    made = with_windows(make_questions(pieces, plan_of(200), 0, memory=pieces), windows)
+    shown = {window.chunk_id: window for window in windows}
+    assert len(made) > 190
+    assert all(task.labels["quote"] in shown[each].transcript for task in made for each in task.evidence)
+
+
 def test_an_episode_is_wholly_in_one_part_and_no_chunk_is_lost(memory):
     parts = split_episodes(memory, 4, 2, seed=3)
     stems = {name: {chunk.stem for chunk in chunks} for name, chunks in parts.items()}
@@ -237,7 +260,17 @@ def test_evidence_of_another_splitting_is_not_used(tmp_path, caplog):
     transcripts = read_transcripts(SAMPLE).require_all()[:4]
     path = tmp_path / "own.jsonl"
     for chunking, num_used in ((Chunking("sentences"), 0), (18, 40)):
-        write_questions(listener_questions(chunk_all(transcripts, chunking), 40, kinds=("speaker",)), path)
+        made = [
+            Task(
+                task_id=f"t:{chunk.chunk_id}",
+                prompt="Who said so?",
+                answer=chunk.speaker,
+                labels={"evidence_digest": words_digest([chunk])},
+                evidence=(chunk.chunk_id,),
+            )
+            for chunk in chunk_all(transcripts, chunking)[10:50]
+        ]
+        write_questions(made, path)
         config = PodcastConfig(questions={"path": str(path)})
         caplog.clear()
         data = prepare_data(config, transcripts, tmp_path / "run")

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from midthought.data.abstention import UNANSWERABLE
 from midthought.errors import NoReplyError, SettingsError, near_names
 from midthought.memory.chunks import Chunk, each_word_once, with_speakers
 from midthought.memory.embedding import Embedder
+from midthought.memory.llm_questions.content_runs import ContentRuns
 from midthought.memory.llm_questions.prompts import (
     ACROSS_KINDS,
     EPISODE_KINDS,
@@ -24,12 +25,8 @@ from midthought.memory.llm_questions.prompts import (
 )
 from midthought.memory.llm_questions.structured_output import StructuredOutputModel
 from midthought.memory.llm_questions.verification import Pair, Search, Verdict, find_duplicate, static_problem, verify
-from midthought.memory.rule_questions.english import FUNCTION_WORDS
-from midthought.memory.rule_questions.speech import plain_words
 
 MIN_CHUNKS = 2
-NUM_SHARED_WORDS = 3
-"""A question and its passages have no run of this many content words in common."""
 NUM_REWORDINGS = 2
 
 
@@ -300,24 +297,6 @@ def _windows(chunks: Sequence[Chunk], max_letters: int) -> list[list[Chunk]]:
         stretches[min(position * num // sum(sizes), num - 1)].append(chunk)
         position += size
     return [stretch for stretch in stretches if stretch]
-
-
-class ContentRuns:
-    """The runs of `NUM_SHARED_WORDS` content words of passages. Known function words are English: of other languages, all words
-    count."""
-
-    def __init__(self, chunks: Iterable[Chunk]) -> None:
-        self._runs = set(_runs(" ".join(chunk.transcript for chunk in chunks)))
-
-    def shared(self, text: str) -> list[str]:
-        """Returns the runs of the text that the passages have, too, in order."""
-        return [" ".join(run) for run in _runs(text) if run in self._runs]
-
-
-def _runs(text: str) -> list[tuple[str, ...]]:
-    words = [word.removesuffix("'s") for word in plain_words(text)]
-    content = [word for word in words if word not in FUNCTION_WORDS]
-    return list(zip(*(content[start:] for start in range(NUM_SHARED_WORDS)), strict=False))
 
 
 async def reworded(pair: Pair, runs: ContentRuns, model: StructuredOutputModel) -> Pair:

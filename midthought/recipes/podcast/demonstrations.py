@@ -33,7 +33,7 @@ NUM_CUE_WORDS = 2
 UNKNOWN = "I do not know."
 CHECK = "Asked about {}, found {}.\n"
 """Compares the speaker or episode in a question with that of the result, if there are questions without an answer. Without this
-line a small model does not learn to tell them apart (docs/benchmarks.md)."""
+line a small model does not learn to tell them apart."""
 
 OWN_SHARE = 0.5
 """Of demonstrations about the user's own questions, if there are any; the others are about quotes, which teach to copy."""

@@ -44,11 +44,11 @@ class OwnQuestions:
 
     @staticmethod
     def _is_shown(task: Task, chunk: Chunk) -> bool:
-        """Whether the chunk shows the answer, or that what the question takes for granted is wrong."""
+        """Whether the chunk shows the answer, or there is none."""
         known = (*chunk.speakers, chunk.episode)
         if not all(known):
             return False
-        return task.answer in known if is_answerable(task) else task.labels.get("named") not in known
+        return not is_answerable(task) or task.answer in known
 
     def draw(self, rng: random.Random) -> tuple[Task, Chunk, Premise | None]:
         """Returns a question, its chunk, and what it takes for granted, all with the same names."""
@@ -75,10 +75,7 @@ class OwnQuestions:
 
 
 def _premise(task: Task, names: Mapping[str, str]) -> Premise | None:
-    """Returns what the question names: by its label `named`, else the longest of these names that it contains."""
-    named = str(task.labels.get("named", ""))
-    if named in names:
-        return Premise(named, names[named])
+    """Returns the longest of these names that the question contains."""
     found = [name for name in names if name in task.prompt and _words(name).search(task.prompt)]
     longest = max(found, key=len, default=None)
     return None if longest is None else Premise(longest, names[longest])

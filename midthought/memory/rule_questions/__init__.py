@@ -1,1 +1,0 @@
-"""Questions that a listener might ask, written by rules from what speakers say, without a language model."""
