@@ -12,7 +12,6 @@ from typing import Any
 from midthought.errors import NoReplyError, SettingsError
 from midthought.memory.chunks import Chunk, each_word_once, neighbour_ids, with_speakers
 from midthought.memory.remote import RemoteMemory
-from midthought.memory.reranker import NUM_CANDIDATES, CrossEncoderReranker
 from midthought.memory.search import FilterOptions, Hit, SearchMode
 from midthought.memory.store import MemoryStore
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
@@ -42,7 +41,7 @@ class MemoryRetrievalTool(Tool):
 
     The memory is local or a service (`RemoteMemory`); results are the same. `k` is the default number of results (1 to
     10). With `has_filters` the model may restrict a search (`episode`, `speaker`, `after`, `before`); with `shows_ids`
-    every line begins with the chunk's id, for `MemoryOpenTool`; with a `reranker` the best 20 results are ordered again.
+    every line begins with the chunk's id, for `MemoryOpenTool`.
     The last `thought_words` words of the thought before a call are embedded after its query (as AgentIR does, with a
     retriever trained for it); full-text search ignores them.
     Repeated queries are answered from a cache.
@@ -60,7 +59,6 @@ class MemoryRetrievalTool(Tool):
         *,
         has_filters: bool = False,
         shows_ids: bool = False,
-        reranker: CrossEncoderReranker | None = None,
         thought_words: int = 0,
     ) -> None:
         if thought_words < 0:
@@ -83,7 +81,6 @@ class MemoryRetrievalTool(Tool):
         self._k = k
         self._mode: SearchMode = mode
         self._shows_ids = shows_ids
-        self._reranker = reranker
         self._thought_words = thought_words
         self.reads_thought = thought_words > 0
         self._max_cached = max_cached
@@ -127,14 +124,11 @@ class MemoryRetrievalTool(Tool):
                 return self._cache[key]
         filters: FilterOptions = {"after": after or None, "before": before or None}
         filters |= {"episodes": [episode] if episode else [], "speakers": [speaker] if speaker else []}
-        num_found = max(k, NUM_CANDIDATES) if self._reranker else k
         try:
             with _in_words_for_the_model():
-                hits = self._store.search(plain, num_found, self._mode, thought=thought, **filters)
+                hits = self._store.search(plain, k, self._mode, thought=thought, **filters)
         except SettingsError as error:
             raise ValueError(str(error)) from None
-        if self._reranker:
-            hits = self._reranker.rerank(plain, hits)[:k]
         text = format_hits(hits, shows_ids=self._shows_ids)
         if not hits and (episode or speaker or after or before):
             text = NOTHING_WITH_FILTERS

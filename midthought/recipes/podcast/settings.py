@@ -53,8 +53,6 @@ class MemorySection(Section):
     """Search mode of the tool. `full_text` is best for exact quotes (docs/benchmarks.md)."""
     k: int = Field(1, ge=1, le=10)
     """Default number of results per call."""
-    reranker: str = ""
-    """A cross-encoder (Hugging Face name or folder, one output) that orders the best 20 results again. Empty: none."""
     thought_words: int = Field(0, ge=0, le=500)
     """Words of the thought before a call that are embedded after its query, at most the last ones. 0: the query alone. Full-text
     search ignores them. Intended for an embedding model that was trained with thoughts (AgentIR)."""

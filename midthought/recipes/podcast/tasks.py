@@ -31,7 +31,6 @@ from midthought.memory.questions import (
     write_questions,
 )
 from midthought.memory.remote import RemoteMemory
-from midthought.memory.reranker import CrossEncoderReranker
 from midthought.memory.splitting import Chunking
 from midthought.memory.store import MemoryStore
 from midthought.memory.summary import doubt_lines
@@ -266,7 +265,6 @@ def search_tool(memory: MemorySection, store: MemoryStore | RemoteMemory) -> Mem
         mode=memory.search,
         has_filters=memory.tool_filters,
         shows_ids=memory.open_tool,
-        reranker=CrossEncoderReranker(memory.reranker) if memory.reranker else None,
         thought_words=memory.thought_words,
     )
 
