@@ -220,7 +220,7 @@ def serve(
         bool, typer.Option(help="Also serve what later builds write; otherwise the memory as it is now.")
     ] = True,
 ) -> None:
-    """Serve a memory to a cluster and to the browser, until Ctrl-C or SIGTERM."""
+    """Serve a memory to a cluster, until Ctrl-C or SIGTERM."""
     from midthought.memory.service.command import serve as serve_memory
 
     own = (path, table, embedding_model)

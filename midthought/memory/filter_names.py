@@ -1,5 +1,4 @@
-"""Episodes and speakers that a search is restricted to: unknown ones are named with similar ones. Reads all names of a memory;
-of a service, only if one is unknown."""
+"""Episodes and speakers that a search is restricted to: unknown ones are named with similar ones. Reads all names of a memory."""
 
 from __future__ import annotations
 
@@ -18,16 +17,11 @@ def require_known(store: MemoryStore | RemoteMemory, episodes: Sequence[str], sp
     """Raises SettingsError, with similar names, if a title or speaker is in no chunk: filters compare names exactly."""
     if not episodes and not speakers:
         return
-    if isinstance(store, RemoteMemory):
-        titles_with, speakers_with = store.episodes, store.speakers
-    else:
-        titles_with, speakers_with = (lambda _="", names=names: names for names in store.names())
-    for wrong in (each for each in episodes if each not in titles_with(each)):
-        titles = titles_with()
+    titles, voices = store.names()
+    for wrong in (each for each in episodes if each not in titles):
         meant = _titles_of(store, wrong) or _near(wrong, titles)
         raise SettingsError(f"no episode has the title {wrong!r}. {_suggestion(meant, titles, 'titles')}")
-    for wrong in (each for each in speakers if each not in speakers_with(each)):
-        voices = speakers_with()
+    for wrong in (each for each in speakers if each not in voices):
         raise SettingsError(f"no speaker has the name {wrong!r}. {_suggestion(_near(wrong, voices), voices, 'names')}")
 
 

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import functools
 import http.client
-import itertools
 import json
 import random
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Unpack
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
 from midthought.memory.chunks import Chunk
 from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search
-from midthought.memory.service_replies import from_json, read_batches, read_chunks, read_count, read_hits, read_names
+from midthought.memory.service_replies import from_json, read_chunks, read_count, read_hits, read_names
 from midthought.memory.timed_connection import TimedConnection, TooLargeError
 from midthought.network import read_key
 
@@ -27,11 +27,6 @@ _MAX_RESULT_BYTES = 64 * 1024
 _MAX_SHOWN = 200
 """Characters of a service's own words in an error."""
 _IDS_PER_REQUEST = 500
-_NAMES_PER_REQUEST = 1_000
-_MAX_NAME_CHARS = 500
-"""Of a text that names must contain: a service takes no longer one."""
-_MAX_NAMES_CHARS = 1 << 25
-"""Of all episodes, or all speakers."""
 _BACKOFF_SECONDS = 0.1
 _LONGEST_WAIT_SECONDS = 2.0
 _IDLE_SECONDS = 20.0
@@ -93,7 +88,7 @@ class RemoteMemory:
         """The same as `MemoryStore.search`, on the service."""
         check_search(k, mode)
         asked = {"query": _plain(query), "k": k, "mode": mode} | _filters(filters)
-        if thought:  # an older service does not know it
+        if thought:
             asked["thought"] = _plain(thought)
         return self._ask("POST", "/search", asked, lambda reply: read_hits(reply["hits"], k))
 
@@ -104,15 +99,8 @@ class RemoteMemory:
         mode: SearchMode = "hybrid",
         **filters: Unpack[FilterOptions],
     ) -> list[list[Hit]]:
-        """Returns the hits of `search` for each query."""
-        check_search(k, mode)
-        found: list[list[Hit]] = []
-        size = self._number("max_queries") if len(queries) > 1 else 1
-        for start in range(0, len(queries), size):
-            part = [_plain(query) for query in queries[start : start + size]]
-            asked = {"queries": part, "k": k, "mode": mode} | _filters(filters)
-            found += self._ask("POST", "/search/batch", asked, functools.partial(read_batches, len(part), k))
-        return found
+        """Returns the hits of `search` for each query, one request each."""
+        return [self.search(query, k, mode, **filters) for query in queries]
 
     def get(self, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
         """Returns the chunks with these ids that exist, by id."""
@@ -125,30 +113,8 @@ class RemoteMemory:
 
     def names(self) -> tuple[set[str], set[str]]:
         """Returns the titles of all episodes, and all speakers."""
-        return self.episodes(), self.speakers()
-
-    def episodes(self, containing: str = "") -> set[str]:
-        """Returns the titles of the episodes that contain this text, ignoring case; of a long text, its first 500 characters."""
-        return self._names("/episodes", containing)
-
-    def speakers(self, containing: str = "") -> set[str]:
-        """Does the same as `episodes` for speakers."""
-        return self._names("/speakers", containing)
-
-    def _names(self, path: str, containing: str) -> set[str]:
-        found, num_chars, read = set[str](), 0, functools.partial(read_names, _NAMES_PER_REQUEST)
-        only = f"contains={quote(_plain(containing)[:_MAX_NAME_CHARS], safe='')}&" if containing else ""
-        for start in itertools.count(0, _NAMES_PER_REQUEST):
-            query = f"{path}?{only}offset={start}&limit={_NAMES_PER_REQUEST}"
-            names, num_all = self._ask("GET", query, None, read)
-            num_chars += sum(map(len, names))
-            is_last = start + len(names) >= num_all or not names  # it may have fewer names than at the page before
-            if num_chars > _MAX_NAMES_CHARS or (not is_last and found.issuperset(names)):
-                raise MemoryStoreError(f"{self.url}: its names do not end; is it a memory service?")
-            found.update(names)
-            if is_last:
-                break
-        return found
+        episodes, speakers = (self._ask("GET", path, None, read_names) for path in ("/episodes", "/speakers"))
+        return episodes, speakers
 
     def stats(self) -> dict[str, Any]:
         """Returns the service's statistics: `num_chunks`, `embedding_model`, `max_k`, …"""
@@ -166,10 +132,7 @@ class RemoteMemory:
             )
 
     def __len__(self) -> int:
-        return self._number("num_chunks")
-
-    def _number(self, name: str) -> int:
-        return self._ask("GET", "/stats", None, lambda reply: read_count(reply[name], least=int(name == "max_queries")))
+        return self._ask("GET", "/stats", None, lambda reply: read_count(reply["num_chunks"]))
 
     def _ask(self, method: str, path: str, asked: Any, read: Any) -> Any:
         """Sends a request with retries; returns `read(reply)`."""
@@ -289,10 +252,8 @@ def _plain(query: str) -> str:
 
 
 def _filters(filters: FilterOptions) -> dict[str, Any]:
-    """Returns the filters as the service reads them; times only if given, so that an older service answers."""
-    checked = Filters.of(**filters)
-    times = {name: time for name, time in (("after", checked.after), ("before", checked.before)) if time}
-    return {"episodes": list(checked.episodes), "speakers": list(checked.speakers)} | times
+    """Returns the filters as the service reads them."""
+    return asdict(Filters.of(**filters))
 
 
 def _one_line(text: str) -> str:
@@ -302,5 +263,5 @@ def _one_line(text: str) -> str:
 
 def _max_reply_bytes(asked: dict[str, Any]) -> int:
     """Returns the limit of the reply to a request: as many bytes as its results may have."""
-    num_results = len(asked["ids"]) if "ids" in asked else len(asked.get("queries", "1")) * asked.get("k", 1)
+    num_results = len(asked["ids"]) if "ids" in asked else asked.get("k", 1)
     return min(max(16 * 1024 * 1024, num_results * _MAX_RESULT_BYTES), 256 * 1024 * 1024)

@@ -27,9 +27,9 @@ def from_json(reply: bytes) -> Any:
     return json.loads(reply, parse_constant=_no_number)
 
 
-def read_count(value: Any, least: int = 0) -> int:
+def read_count(value: Any) -> int:
     """Returns a count of a service. Raises ValueError for anything else."""
-    if type(value) is not int or not least <= value <= sys.maxsize:
+    if type(value) is not int or not 0 <= value <= sys.maxsize:
         raise ValueError("no count")
     return value
 
@@ -69,26 +69,16 @@ def _score(value: Any) -> float:
     return float(value)
 
 
-def read_batches(num_queries: int, k: int, reply: Any) -> list[list[Hit]]:
-    """Returns the hits of each query."""
-    results = _rows(reply["results"], num_queries)
-    if len(results) < num_queries:
-        raise ValueError("too few results")
-    return [read_hits(one, k) for one in results]
-
-
 def read_chunks(most: int, reply: Any) -> list[Chunk]:
     """Returns at most `most` chunks."""
     rows = _rows(reply["chunks"], most)
     return [Chunk(**_texts({"embedded": "", **row}, _CHUNK_TEXTS), number=read_count(row["number"])) for row in rows]
 
 
-def read_names(most: int, reply: Any) -> tuple[list[str], int]:
-    """Returns at most `most` names as they are stored, which is UTF-8, and the number of all."""
-    names = [row["name"] for row in _rows(reply["items"], most)]
-    if not all(isinstance(name, str) and len(name) <= _MAX_TEXT_CHARS for name in names):
-        raise ValueError("no name")
-    return list(map(_utf8, names)), read_count(reply["num_available"])
+def read_names(reply: Any) -> set[str]:
+    """Returns the names of a reply with numbers of chunks by name, as they are stored, which is UTF-8."""
+    counts = {_utf8(name): read_count(count) for name, count in reply.items()}
+    return set(counts)
 
 
 def _no_number(name: str) -> Any:

@@ -66,7 +66,7 @@ def test_the_tool_says_that_names_must_be_exact(store):
     assert tool.execute(query="copper hand", speaker="Nobody").text == NOTHING_WITH_FILTERS
 
 
-def test_names_of_a_service_that_fill_several_replies_are_known(tmp_path, embedder):
+def test_many_names_of_a_service_are_known(tmp_path, embedder):
     store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
     store.build([Chunk(f"e{n}_0", f"Talk {n}", f"e{n}", f"Voice {n}", "Yes.", "00:00:00", 0) for n in range(2_005)])
     with served(store.uri, embedder) as service:

@@ -11,7 +11,6 @@ from command_process import CommandProcess
 
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 pytest.importorskip("fastapi", reason="the serve extra is not installed")
-pytest.importorskip("prometheus_client", reason="the serve extra is not installed")
 
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import MiniLMEmbedder

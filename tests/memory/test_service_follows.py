@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 pytest.importorskip("fastapi", reason="the serve extra is not installed")
-pytest.importorskip("prometheus_client", reason="the serve extra is not installed")
 
 from serving import Running, served
 
@@ -49,9 +48,8 @@ def test_what_another_process_builds_is_found(store, embedder, chunks, other_chu
         store.build(chunks + other_chunks)
         assert comes(lambda: best(service) == "quay_0")
         assert comes(lambda: service.ask("/stats")[1]["num_chunks"] == len(chunks) + 1)
-        assert {each["name"] for each in service.ask("/episodes")[1]["items"]} == {"The Quay", "The Tide Clock"}
-        assert "Eve" in {each["name"] for each in service.ask("/speakers")[1]["items"]}
-        assert f"midthought_memory_chunks {len(chunks) + 1}.0" in service.ask("/metrics")[1]
+        assert set(service.ask("/episodes")[1]) == {"The Quay", "The Tide Clock"}
+        assert "Eve" in service.ask("/speakers")[1]
 
 
 def test_a_memory_that_was_deleted_is_served_as_soon_as_it_stands_again(store, embedder, other_chunks):
@@ -119,7 +117,7 @@ def test_no_search_fails_while_builds_write(store, embedder, chunks, other_chunk
             while not is_over.is_set():
                 for mode in ("hybrid", "vector", "full_text"):
                     statuses.append(service.ask("/search", {"query": "a copper hand", "mode": mode})[0])
-                statuses.append(service.ask("/context?id=tide_1")[0])
+                statuses.append(service.ask("/episodes")[0])
 
         asking = threading.Thread(target=ask)
         asking.start()

@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 pytest.importorskip("fastapi", reason="the serve extra is not installed")
-pytest.importorskip("prometheus_client", reason="the serve extra is not installed")
 
 from serving import served
 
@@ -18,7 +17,7 @@ from midthought.types import Task
 
 NUM_EXAMPLES = 25
 NUM_MANY = 2_000
-"""For each of the eight operations, about: 10^4 and more in all."""
+"""For each of the seven operations, about: 10^4 and more in all."""
 
 
 @pytest.fixture(scope="module")
@@ -65,23 +64,14 @@ ODD_BODIES = [
 
 def test_odd_bodies_are_refused(service):
     for body in ODD_BODIES:
-        for path in ("/search", "/search/batch"):
+        for path in ("/search", "/chunks", "/qa/batch"):
             status, found = service.ask(path, body, method="POST")
             assert status in (400, 415, 422), (path, body[:50], found)
             assert isinstance(found["detail"], str) and len(found["detail"]) < 1000
-    for path in ("/chunks", "/qa/batch"):
-        for body in ODD_BODIES:
-            assert service.ask(path, body, method="POST")[0] in (400, 415, 422), (path, body[:50])
 
 
-def test_odd_numbers_and_names_in_the_address_are_refused(service):
-    for number in ("-1", "NaN", "1e3", "9" * 400, "0x10", "%00", "%ff", "", "1;2", "[]"):
-        for path in (f"/episodes?limit={number}", f"/speakers?offset={number}", f"/context?id=t_0&before={number}"):
-            assert service.ask(path)[0] == 422, path
-    for name in ("%00", "%ed%a0%80", "%ff", "..%2f..%2fetc", "'", "a" * 501):
-        assert service.ask(f"/context?id={name}")[0] in (404, 422)
-        assert service.ask(f"/episodes?contains={name}")[0] in (200, 422)
-    for path in ("/..%2f..%2fetc%2fpasswd", "//", "/page.js/", "/%00", "/search%0d%0aX:", "/static/../search"):
+def test_odd_addresses_are_refused(service):
+    for path in ("/..%2f..%2fetc%2fpasswd", "//", "/", "/search/", "/%00", "/search%0d%0aX:", "/static/../search"):
         assert service.ask(path)[0] in (404, 405, 307), path
 
 
@@ -130,7 +120,7 @@ def test_a_client_that_does_not_read_is_given_up(service, monkeypatch):
         pytest.raises(ConnectionError),
     ):
         for _ in range(10_000):
-            connection.sendall(b"GET /page.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
+            connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
     assert service.ask("/healthz")[0] == 200
 
 
@@ -183,8 +173,6 @@ def test_requests_made_from_the_schema_never_break_the_service(service, caplog):
 @pytest.mark.slow
 def test_ten_thousand_requests_made_from_the_schema_never_break_the_service(service, caplog):
     assert fuzz(service, NUM_MANY, caplog) >= 10_000
-    metrics = service.ask("/metrics")[1]
-    assert 'status="5' not in metrics
 
 
 def test_a_crowd_that_is_too_large_is_told_to_come_again(service):

@@ -7,29 +7,21 @@ import functools
 import importlib.metadata
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib import resources
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, FastAPI, HTTPException, Query, Request
+from fastapi import APIRouter, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse
 
 from midthought.memory.service import schemas
 from midthought.memory.service.auth import AccessPolicy
-from midthought.memory.service.browse import neighbours, page
-from midthought.memory.service.metrics import CONTENT_TYPE
 from midthought.memory.service.middleware import SecurityMiddleware
-from midthought.memory.service.searcher import BusyError, Searcher
+from midthought.memory.service.searcher import BusyError
 from midthought.memory.service.state import FOLLOW_SECONDS, ServiceState
 from midthought.types import Task
 
-_PAGE = {
-    "/": ("page.html", "text/html; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-}
 _REFUSALS = {
     400: "not JSON",
     401: "no token",
@@ -41,11 +33,6 @@ _REFUSALS = {
 _DOCUMENTED = {status: {"model": schemas.Refusal, "description": words} for status, words in _REFUSALS.items()}
 _MAX_PROBLEMS = 5
 _VERSION = importlib.metadata.version("midthought")
-
-Letters = Annotated[schemas.Name, Query(description="Only names that contain this text, ignoring case.")]
-Offset = Annotated[int, Query(ge=0, le=schemas.MAX_OFFSET)]
-Limit = Annotated[int, Query(ge=1, le=schemas.MAX_PAGE)]
-Neighbours = Annotated[int, Query(ge=0, le=schemas.MAX_NEIGHBOURS)]
 
 
 def make_app(
@@ -63,7 +50,6 @@ def make_app(
         max_body_bytes=schemas.MAX_BODY_BYTES,
         body_seconds=body_seconds,
         answer_seconds=answer_seconds,
-        observe=state.metrics.count_request,
     )
 
 
@@ -90,10 +76,6 @@ def make_routes(state: ServiceState, follow_seconds: float | None = None) -> Fas
     app.add_exception_handler(RequestValidationError, _invalid)
     for router in (_search_routes(state), _browse_routes(state), _question_routes(state), _service_routes(state)):
         app.include_router(router)
-    folder = resources.files("midthought.memory.service") / "page"
-    for path, (name, media_type) in _PAGE.items():
-        endpoint = functools.partial(_static, (folder / name).read_bytes(), media_type)
-        app.add_api_route(path, endpoint, methods=["GET"], include_in_schema=False)
     return app
 
 
@@ -104,15 +86,11 @@ def _search_routes(state: ServiceState) -> APIRouter:
     async def search(asked: schemas.Query) -> schemas.Found:
         """The best `k` chunks for a query, best first."""
         started = time.perf_counter()
-        hits = await _search(state.searcher, [asked.query], asked, [asked.thought])
-        return schemas.Found(hits=hits[0], seconds=time.perf_counter() - started)
-
-    @router.post("/search/batch")
-    async def search_batch(asked: schemas.QueryBatch) -> schemas.FoundBatch:
-        """The best `k` chunks for each of several queries."""
-        started = time.perf_counter()
-        results = await _search(state.searcher, asked.queries, asked)
-        return schemas.FoundBatch(results=results, seconds=time.perf_counter() - started)
+        try:
+            hits = await state.searcher.search(asked.query, asked.k, asked.mode, asked.filters(), asked.thought)
+        except BusyError as error:
+            raise HTTPException(429, str(error), {"Retry-After": "1"}) from None
+        return schemas.Found(hits=hits, seconds=time.perf_counter() - started)
 
     return router
 
@@ -127,23 +105,15 @@ def _browse_routes(state: ServiceState) -> APIRouter:
         found = await run(functools.partial(store.get, asked.ids))
         return schemas.Chunks(chunks=[found[chunk_id] for chunk_id in dict.fromkeys(asked.ids) if chunk_id in found])
 
-    @router.get("/context", responses=_refusal(404, "no such chunk"))
-    async def context(id: schemas.Name, before: Neighbours = 2, after: Neighbours = 2) -> schemas.Context:
-        """A chunk with its neighbours in its episode."""
-        found = await run(functools.partial(neighbours, store, id, before, after))
-        if found is None:
-            raise HTTPException(404, "there is no chunk with this id")
-        return schemas.Context(chunks=found[0], position=found[1])
-
     @router.get("/episodes")
-    async def episodes(contains: Letters = "", offset: Offset = 0, limit: Limit = 200) -> schemas.CountedPage:
+    async def episodes() -> dict[str, int]:
         """The episodes with their numbers of chunks, ordered by name."""
-        return _counted(*page(state.facets.episodes, contains, offset, limit))
+        return dict(state.facets.episodes)
 
     @router.get("/speakers")
-    async def speakers(contains: Letters = "", offset: Offset = 0, limit: Limit = 200) -> schemas.CountedPage:
+    async def speakers() -> dict[str, int]:
         """The speakers with their numbers of chunks, ordered by name."""
-        return _counted(*page(state.facets.speakers, contains, offset, limit))
+        return dict(state.facets.speakers)
 
     return router
 
@@ -153,7 +123,7 @@ def _question_routes(state: ServiceState) -> APIRouter:
 
     @router.post("/qa/batch", responses=_refusal(404, "the memory has no questions"))
     async def qa_batch(asked: schemas.QuestionChoice) -> schemas.QuestionBatch:
-        """Questions with their answers, sampled with a seed or in order."""
+        """Questions with their answers, sampled with a seed, or the first ones."""
         questions = state.questions
         if not len(questions):
             raise HTTPException(404, "this memory has no questions; generate some with 'midthought memory questions'")
@@ -191,32 +161,11 @@ def _service_routes(state: ServiceState) -> APIRouter:
         """Health check; needs no token."""
         return schemas.Health()
 
-    @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-    async def metrics() -> Response:
-        """Metrics for Prometheus."""
-        return Response(state.metrics.render(), headers={"content-type": CONTENT_TYPE})
-
     return router
 
 
 def _refusal(status: int, words: str) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": schemas.Refusal, "description": words}}
-
-
-async def _search(
-    searcher: Searcher,
-    queries: list[str],
-    asked: schemas.Query | schemas.QueryBatch,
-    thoughts: Sequence[str] = (),
-) -> list[list[schemas.Hit]]:
-    try:
-        return await searcher.search(queries, asked.k, asked.mode, asked.filters(), thoughts)
-    except BusyError as error:
-        raise HTTPException(429, str(error), {"Retry-After": "1"}) from None
-
-
-async def _static(body: bytes, media_type: str) -> Response:
-    return Response(body, headers={"content-type": media_type})
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
@@ -233,11 +182,6 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 def _kinds(error: RequestValidationError) -> set[str]:
     return {problem["type"] for problem in error.errors()}
-
-
-def _counted(found: list[tuple[str, int]], num_available: int) -> schemas.CountedPage:
-    items = [schemas.Counted(name=name, num_chunks=count) for name, count in found]
-    return schemas.CountedPage(items=items, num_available=num_available)
 
 
 def _question(task: Task, episode: str) -> schemas.Question:

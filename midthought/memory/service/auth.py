@@ -13,9 +13,8 @@ from midthought.errors import SettingsError
 from midthought.network import is_loopback
 
 MIN_TOKEN_CHARS = 16
-OPEN_PATHS = frozenset({"/", "/page.css", "/page.js", "/healthz"})
-"""Paths without a token: the empty page, which asks for the token, and the health check. None of them reveals the
-memory's contents."""
+OPEN_PATHS = frozenset({"/healthz"})
+"""The health check needs no token. It does not reveal the memory's contents."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

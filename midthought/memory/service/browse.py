@@ -1,4 +1,4 @@
-"""Browsing a memory without a query: episodes and speakers with their sizes, a chunk's neighbours, questions."""
+"""What the service reads besides searches: numbers of chunks by episode and speaker, and questions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from midthought.memory.chunks import Chunk
 from midthought.memory.store import MemoryStore
 from midthought.types import Task
 
@@ -42,52 +41,27 @@ class FacetCounts:
         return cls(episodes, speakers, sum(episodes.values()), opened.embedding)
 
 
-def page(counts: Mapping[str, int], contains: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
-    """Returns one page of the names that contain this text (ignoring case) with their counts, and the total number of
-    such names."""
-    wanted = contains.casefold()
-    found = [(name, count) for name, count in counts.items() if wanted in name.casefold()]
-    return found[offset : offset + limit], len(found)
-
-
-def neighbours(store: MemoryStore, chunk_id: str, num_before: int, num_after: int) -> tuple[list[Chunk], int] | None:
-    """Returns the chunk with its neighbours in its episode, and its position among them; None if there is no such chunk."""
-    chunk = store.get([chunk_id]).get(chunk_id)
-    if chunk is None:
-        return None
-    numbers = range(max(0, chunk.number - num_before), chunk.number + num_after + 1)
-    around = store.get([f"{chunk.stem}_{number}" for number in numbers]) | {chunk_id: chunk}
-    found = sorted((one for one in around.values() if one.stem == chunk.stem), key=lambda one: one.number)
-    return found, found.index(chunk)
-
-
 class QuestionSet:
-    """Questions to browse or to sample from."""
+    """Questions to sample from."""
 
     def __init__(self, tasks: Sequence[Task] = (), store: MemoryStore | None = None) -> None:
         """With a store, a question's episode is the title in its chunks, not its own label."""
         self._tasks = list(tasks)
         self._episode_of = _episodes_by_label(self._tasks, store) if store else {}
-        self._words = [f"{task.prompt}\n{task.answer}".casefold() for task in self._tasks]
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     def take(
-        self, size: int, *, shuffle: bool, seed: int | None, offset: int, episodes: Sequence[str], contains: str
+        self, size: int, *, shuffle: bool, seed: int | None, episodes: Sequence[str]
     ) -> tuple[list[Task], int, int | None]:
         """Returns questions, the number of all matching ones, and the seed of the sample."""
-        wanted, among = contains.casefold(), set(episodes)
-        found = [
-            task
-            for task, words in zip(self._tasks, self._words, strict=True)
-            if wanted in words and (not among or self.episode_of(task) in among)
-        ]
+        found = [task for task in self._tasks if not episodes or self.episode_of(task) in episodes]
         if not shuffle:
-            return found[offset : offset + size], len(found), None
+            return found[:size], len(found), None
         seed = secrets.randbelow(1_000_001) if seed is None else seed
         drawn = random.Random(f"questions-{seed}").sample(found, len(found))
-        return drawn[offset : offset + size], len(found), seed
+        return drawn[:size], len(found), seed
 
     def episode_of(self, task: Task) -> str:
         """Returns the title of the question's episode; empty if unknown."""

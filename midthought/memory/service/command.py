@@ -37,7 +37,7 @@ def serve(
     MemoryStoreError if there is no memory, MissingExtraError without the extra `serve`.
     """
     access = AccessPolicy.of(host, token_env)
-    require_installed("serve", "fastapi", "uvicorn", "prometheus_client")
+    require_installed("serve", "fastapi", "uvicorn")
     from midthought.memory.service.app import make_app
     from midthought.memory.service.server import address, listen, make_server, run
     from midthought.memory.service.state import FOLLOW_SECONDS, ServiceState

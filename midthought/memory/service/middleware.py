@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
@@ -33,8 +32,7 @@ _ALWAYS = {
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "content-security-policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "cache-control": "no-store",
 }
 _HEADERS = [(name.encode(), value.encode()) for name, value in _ALWAYS.items()]
@@ -48,8 +46,7 @@ class _Refused(Exception):
 
 
 class SecurityMiddleware:
-    """Calls `observe(route, method, status, seconds)` after every response; `route` is the application's path template.
-    `error_body(status, detail)` returns the JSON of a refusal."""
+    """`error_body(status, detail)` returns the JSON of a refusal."""
 
     def __init__(
         self,
@@ -59,7 +56,6 @@ class SecurityMiddleware:
         max_body_bytes: int,
         body_seconds: float = 10.0,
         answer_seconds: float = 30.0,
-        observe: Callable[[str, str, int, float], None] = lambda route, method, status, seconds: None,
         error_body: Callable[[int, str], Mapping[str, Any]] = lambda status, detail: {"detail": detail},
     ) -> None:
         self._app = app
@@ -67,7 +63,6 @@ class SecurityMiddleware:
         self._max_body_bytes = max_body_bytes
         self._body_seconds = body_seconds
         self._answer_seconds = answer_seconds
-        self._observe = observe
         self._error_body = error_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,7 +70,7 @@ class SecurityMiddleware:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 0
+        status = 0
 
         async def send_on(message: Message) -> None:
             nonlocal status
@@ -97,9 +92,6 @@ class SecurityMiddleware:
             logger.exception("%s %s was not answered", scope["method"], scope["path"])
             if status == 0:
                 await self._refuse(send_on, _Refused(500, "internal error; see the service's log"))
-        finally:
-            route = getattr(scope.get("route"), "path", "other")
-            self._observe(route, scope["method"], status, time.perf_counter() - started)
 
     async def _admitted(self, scope: Scope, receive: Receive) -> bytes:
         """Returns the body of an accepted request."""

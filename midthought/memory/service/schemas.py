@@ -12,14 +12,11 @@ from midthought.memory.search import Filters, Hit, SearchMode
 from midthought.memory.tool import MAX_QUERY_CHARS
 
 MAX_BODY_BYTES = 256 * 1024
-MAX_QUERIES = 64
 MAX_K = 100
 MAX_NAMES = 50
 MAX_NAME_CHARS = 500
 MAX_IDS = 500
-MAX_PAGE = 1_000
-MAX_NEIGHBOURS = 20
-MAX_OFFSET = 1_000_000_000
+MAX_QUESTIONS = 1_000
 
 
 def _plain(text: str) -> str:
@@ -46,7 +43,13 @@ class _Given(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
-class _Choice(_Given):
+class Query(_Given):
+    """One search."""
+
+    query: QueryText
+    """Plain text, without query syntax."""
+    thought: Annotated[str, StringConstraints(max_length=MAX_QUERY_CHARS), AfterValidator(_plain)] = ""
+    """Text that is embedded after the query; full-text search ignores it."""
     k: int = Field(3, ge=1, le=MAX_K)
     """Number of results."""
     mode: SearchMode = "hybrid"
@@ -65,21 +68,6 @@ class _Choice(_Given):
         return Filters.of(self.episodes, self.speakers, self.after, self.before)
 
 
-class Query(_Choice):
-    """One search."""
-
-    query: QueryText
-    """Plain text, without query syntax."""
-    thought: Annotated[str, StringConstraints(max_length=MAX_QUERY_CHARS), AfterValidator(_plain)] = ""
-    """Text that is embedded after the query; full-text search ignores it."""
-
-
-class QueryBatch(_Choice):
-    """Several searches with the same options."""
-
-    queries: list[QueryText] = Field(min_length=1, max_length=MAX_QUERIES)
-
-
 class Ids(_Given):
     """Ids of chunks."""
 
@@ -89,17 +77,14 @@ class Ids(_Given):
 class QuestionChoice(_Given):
     """Selection of questions."""
 
-    size: int = Field(32, ge=1, le=MAX_PAGE)
+    size: int = Field(32, ge=1, le=MAX_QUESTIONS)
     """Maximum number of questions."""
     shuffle: bool = True
-    """Sample with `seed`, or take them in order from `offset`."""
+    """Sample with `seed`, or take the first ones."""
     seed: int | None = Field(None, ge=0, lt=2**63)
     """The same seed selects the same questions; null: a random seed, which is returned."""
-    offset: int = Field(0, ge=0, le=MAX_OFFSET)
     episodes: list[Name] = Field(default_factory=list, max_length=MAX_NAMES)
     """Only questions about these episodes."""
-    contains: Name = ""
-    """Only questions whose question or answer contains this text, ignoring case."""
 
 
 class Found(BaseModel):
@@ -109,39 +94,10 @@ class Found(BaseModel):
     seconds: float
 
 
-class FoundBatch(BaseModel):
-    """Hits for each query, in order."""
-
-    results: list[list[Hit]]
-    seconds: float
-
-
 class Chunks(BaseModel):
     """The chunks that exist."""
 
     chunks: list[Chunk]
-
-
-class Context(BaseModel):
-    """A chunk with its neighbours."""
-
-    chunks: list[Chunk]
-    position: int
-    """Index of the requested chunk."""
-
-
-class Counted(BaseModel):
-    """An episode or a speaker."""
-
-    name: str
-    num_chunks: int
-
-
-class CountedPage(BaseModel):
-    """Episodes or speakers, ordered by name."""
-
-    items: list[Counted]
-    num_available: int
 
 
 class Question(BaseModel):
@@ -177,7 +133,6 @@ class Stats(BaseModel):
     version: str
     max_k: int = MAX_K
     max_query_chars: int = MAX_QUERY_CHARS
-    max_queries: int = MAX_QUERIES
 
 
 class Health(BaseModel):

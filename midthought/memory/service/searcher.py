@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -58,19 +57,17 @@ class _VectorQuery:
 
 
 class Searcher:
-    """Belongs to one event loop. `observe(name, value)` gets `embedded_together`, `embed_seconds`, `search_seconds`."""
+    """Belongs to one event loop."""
 
     def __init__(
         self,
         store: MemoryStore,
         embedder: Embedder,
         limits: SearchLimits | None = None,
-        observe: Callable[[str, float], None] = lambda name, value: None,
     ) -> None:
         self.store = store
         self._embedder = embedder
         self._limits = limits or SearchLimits()
-        self._observe = observe
         self.num_in_progress = 0
         self._num_embedding = 0
         self._threads = ThreadPoolExecutor(self._limits.num_threads, thread_name_prefix="midthought-search")
@@ -86,23 +83,20 @@ class Searcher:
 
     async def search(
         self,
-        queries: Sequence[str],
+        query: str,
         k: int,
         mode: SearchMode,
         filters: Filters | None = None,
-        thoughts: Sequence[str] = (),
-    ) -> list[list[Hit]]:
-        """Returns the hits of `MemoryStore.search` for each query. Raises BusyError if too many queries are in progress."""
-        if self.num_in_progress and self.num_in_progress + len(queries) > self._limits.max_concurrent_queries:
+        thought: str = "",
+    ) -> list[Hit]:
+        """Returns the hits of `MemoryStore.search`. Raises BusyError if too many queries are in progress."""
+        if self.num_in_progress >= self._limits.max_concurrent_queries:
             raise BusyError(f"{self.num_in_progress} queries are in progress; try again in a second")
-        self.num_in_progress += len(queries)
+        self.num_in_progress += 1
         try:
-            one = functools.partial(self._search, k=k, mode=mode, filters=filters or Filters())
-            if len(queries) == 1:
-                return [await one(queries[0], *thoughts)]
-            return await _all_or_none(list(map(one, queries, thoughts or [""] * len(queries))))
+            return await self._search(query, thought, k=k, mode=mode, filters=filters or Filters())
         finally:
-            self.num_in_progress -= len(queries)
+            self.num_in_progress -= 1
 
     def warm(self) -> None:
         """Calls `MemoryStore.warm` before the event loop runs, in the thread that will embed. A second thread that has
@@ -121,7 +115,6 @@ class Searcher:
 
     async def _search(self, query: str, thought: str = "", **choice: Any) -> list[Hit]:
         if choice["mode"] != "full_text" and self.num_in_progress == 1:  # a second thread would only take longer
-            self._observe("embedded_together", 1)
             return await self._embedding_batcher.alone(functools.partial(self._ask, query, thought, **choice))
         vector = None
         if choice["mode"] != "full_text":
@@ -130,14 +123,10 @@ class Searcher:
                 vector = await self._embedding_batcher.submit(with_thought(query, thought))
             finally:
                 self._num_embedding -= 1
-        started = time.perf_counter()
         can_batch = self._limits.max_batch_size > 1 and choice["mode"] == "vector" and self.store.compares_all
         if vector is not None and can_batch:
-            hits = await self._search_batcher.submit(_VectorQuery(query, vector, choice["k"], choice["filters"]))
-        else:
-            hits = await self.run(functools.partial(self._ask, query, vector=vector, **choice))
-        self._observe("search_seconds", time.perf_counter() - started)
-        return hits
+            return await self._search_batcher.submit(_VectorQuery(query, vector, choice["k"], choice["filters"]))
+        return await self.run(functools.partial(self._ask, query, vector=vector, **choice))
 
     def _ask(
         self,
@@ -164,20 +153,7 @@ class Searcher:
         return [found[number] for number in range(len(batch))]
 
     def _embed(self, queries: list[str]) -> Sequence[np.ndarray]:
-        started = time.perf_counter()
         unique = list(dict.fromkeys(queries))
         row_of = {query: row for row, query in enumerate(unique)}
         found = embed_queries(unique, self._embedder)
-        self._observe("embedded_together", len(queries))
-        self._observe("embed_seconds", time.perf_counter() - started)
         return [found[row_of[query]] for query in queries]
-
-
-async def _all_or_none(coroutines: Sequence[Any]) -> list[Any]:
-    """Returns all results in order; if one fails, the others are cancelled."""
-    tasks = [asyncio.ensure_future(each) for each in coroutines]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()

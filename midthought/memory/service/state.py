@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from midthought.errors import MemoryStoreError
 from midthought.memory.embedding import Embedder
 from midthought.memory.service.browse import FacetCounts, QuestionSet, QuestionTable
-from midthought.memory.service.metrics import Metrics
 from midthought.memory.service.searcher import Searcher, SearchLimits
 from midthought.memory.store import MemoryStore
 from midthought.types import Task
@@ -21,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class ServiceState:
-    """A memory, its questions and its metrics. `store` must have been opened with this embedder."""
+    """A memory and its questions. `store` must have been opened with this embedder."""
 
     def __init__(
         self,
@@ -37,9 +36,7 @@ class ServiceState:
         if isinstance(questions, QuestionTable):
             self._stored, questions = questions, questions.changed() or ()
         self.questions = QuestionSet(questions, store)
-        self.metrics = Metrics()
-        self.searcher = Searcher(store, embedder, limits, self.metrics.observe)
-        self.metrics.watch(lambda: self.searcher.num_in_progress, lambda: self.facets.num_chunks)
+        self.searcher = Searcher(store, embedder, limits)
 
     def follow(self) -> bool:
         """Switches to a new version of the chunks, and of the memory's own questions. Returns True if there was one.
