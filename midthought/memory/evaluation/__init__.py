@@ -1,1 +1,1 @@
-"""How well a memory finds what it is asked for: questions, published sets, measures, and one run of all questions."""
+"""How well a memory finds what it is asked for: questions, measures, and one run of all questions."""

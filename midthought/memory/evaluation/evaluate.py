@@ -10,19 +10,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from midthought.errors import DataError, MemoryStoreError, SettingsError
-from midthought.memory.build import build_memory
-from midthought.memory.chunks import chunk_id_of
+from midthought.errors import DataError, SettingsError
 from midthought.memory.embedding import Progress, embed_queries
-from midthought.memory.evaluation.question_files import QuestionSet, RetrievalQuestion
+from midthought.memory.evaluation.question_files import RetrievalQuestion
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.search import Hit, SearchMode, spaced_words
-from midthought.memory.splitting import Chunking
 from midthought.memory.store import MemoryStore
-from midthought.memory.transcripts import TranscriptFolder
 from midthought.memory.turns import without_unusable_characters
 
-_HITS_PER_TRANSCRIPT = 10
 Result = TypeVar("Result")
 MAX_HITS = 100  # the most that a service returns
 _MAX_PROBE_LETTERS = 2_000  # a service takes 4,000
@@ -78,31 +73,14 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
     return {f"p{at}": 1000 * float(np.percentile(seconds, at)) for at in (50, 95)} if seconds else {}
 
 
-def require_searchable(
-    memory: MemoryStore | RemoteMemory, asked: QuestionSet, chunking: Chunking, progress: Progress | None = None
-) -> None:
-    """Builds the memory from the set's own texts if there is none; raises an error if it lacks what the questions name.
-
-    Raises MemoryStoreError if a memory lacks transcripts of the set, DataError if it lacks chunks.
-    """
-    if asked.transcripts and isinstance(memory, MemoryStore) and not memory.is_built:
-        folder = TranscriptFolder(asked.transcripts, ())
-        build_memory(folder, memory.uri, chunking, memory.embedder, progress, memory.table)
-        memory.refresh()
-        return
-    if asked.transcripts:
-        wanted = [chunk_id_of(each.stem, 0) for each in asked.transcripts]
-        remedy = "give the path of a new memory: it is built from the file"
-    else:
-        chunk_ids = (one for each in asked.questions if each.unit == "chunk" for one in each.relevant)
-        wanted = list(dict.fromkeys(chunk_ids))
-        remedy = "build it from the same transcripts with the same chunking, or give passages instead of chunk ids"
-    missing = sorted(set(wanted) - set(_get(memory, wanted)))
+def require_searchable(memory: MemoryStore | RemoteMemory, questions: Sequence[RetrievalQuestion]) -> None:
+    """Raises DataError if the memory lacks chunks that the questions name."""
+    wanted = {chunk_id for each in questions if each.unit == "chunk" for chunk_id in each.relevant}
+    missing = sorted(wanted - set(_get(memory, list(wanted))))
     if missing:
-        kind = MemoryStoreError if asked.transcripts else DataError
-        raise kind(
-            f"{asked.name}: the memory lacks {len(missing):,} of the {len(wanted):,} chunks that are named, such as "
-            f"{missing[0]!r}; {remedy}"
+        raise DataError(
+            f"the memory lacks {len(missing):,} of the {len(wanted):,} chunks that are named, such as {missing[0]!r}; build it "
+            "from the same transcripts with the same chunking, or give passages instead of chunk ids"
         )
 
 
@@ -120,8 +98,7 @@ def evaluate(
 ) -> Evaluation:
     """Asks every question alone and returns nDCG, recall and `all` at each of `ks`, MRR at the largest, and the latencies.
 
-    If transcripts are relevant, up to 10 k chunks are searched (at most 100), and a transcript's rank is that of its best
-    chunk among distinct transcripts. Raises SettingsError for invalid `ks` or no measurable question.
+    Raises SettingsError for invalid `ks` or no measurable question.
     """
     if not ks or min(ks) < 1 or max(ks) > MAX_HITS:
         raise SettingsError(f"k must be from 1 to {MAX_HITS}, not {', '.join(map(str, ks)) or 'empty'}")
@@ -134,9 +111,7 @@ def evaluate(
     figures: dict[str, list[dict[str, float]]] = {}
     unfindable: list[str] = []
     for number, question in enumerate(measured, 1):
-        is_larger = question.unit == "transcript"
-        k = min(MAX_HITS, max(ks) * (_HITS_PER_TRANSCRIPT if is_larger else 1))
-        gains = gains_of(searcher.search(question, k), question)
+        gains = gains_of(searcher.search(question, max(ks)), question)
         figures.setdefault(question.kind or "questions", []).append(
             _figures(gains, len(question.relevant), sorted(set(ks)))
         )
@@ -167,13 +142,9 @@ def _unfindable(memory: MemoryStore | RemoteMemory, question: RetrievalQuestion)
 def gains_of(hits: Sequence[Hit], question: RetrievalQuestion) -> list[int]:
     """Returns the ranking's gains (`measures`): for each hit, how many relevant items it covers first.
 
-    A passage is covered by a hit that displays all its words contiguously, ignoring case, accents and punctuation. Several
-    hits of one transcript count as one rank.
+    A passage is covered by a hit that displays all its words contiguously, ignoring case, accents and punctuation.
     """
     left, gains = set(question.relevant), list[int]()
-    if question.unit == "transcript":
-        stems = dict.fromkeys(hit.chunk_id.rpartition("_")[0] for hit in hits)
-        return [int(stem in left) for stem in stems]
     for hit in hits:
         found = {hit.chunk_id} & left if question.unit == "chunk" else _displayed(left, hit)
         gains.append(len(found))
@@ -266,8 +237,7 @@ def ndcg_at(gains: Sequence[int], num_relevant: int, k: int) -> float:
     """Returns DCG@k / DCG@k of a ranking with every relevant item first, where DCG@k = Σ rel(i) / log2(i + 1), i = 1 … k.
 
     rel(i) is 1 if hit i covers an item that no earlier hit covers, else 0. trec_eval's `ndcg_cut_k`; Järvelin and Kekäläinen,
-    "Cumulated gain-based evaluation of IR techniques" (2002), with the discount of Burges et al. (2005). LongMemEval's own
-    script does not discount the second hit, so its values are a little higher.
+    "Cumulated gain-based evaluation of IR techniques" (2002), with the discount of Burges et al. (2005).
     """
     reached = sum(_discount(rank) for rank, gain in enumerate(gains[:k], 1) if gain)
     return reached / sum(_discount(rank) for rank in range(1, min(num_relevant, k) + 1))

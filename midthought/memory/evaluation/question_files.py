@@ -1,4 +1,4 @@
-"""Questions with what is relevant to each, and the file of one's own questions. Does not depend on a memory.
+"""The file of questions with what is relevant to each. Does not depend on a memory.
 
 JSON lines, a JSON list, CSV, TSV or Parquet; a row has `question` and one of `chunk_ids` and `passages`. The files that
 `midthought memory questions` writes are read, too.
@@ -6,18 +6,19 @@ JSON lines, a JSON list, CSV, TSV or Parquet; a row has `question` and one of `c
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from midthought.data.abstention import has_no_answer
-from midthought.data.rows import Row
+from midthought.data.rows import Row, rows_of
 from midthought.errors import DataError
-from midthought.memory.transcripts import Transcript
 
-Unit = Literal["chunk", "passage", "transcript"]
-"""What a relevant item is: a chunk (its id), a passage (its words), or a whole transcript (its stem)."""
+Unit = Literal["chunk", "passage"]
+"""What a relevant item is: a chunk (its id), or a passage (its words)."""
 
 FORM = (
     'write {"question": "…", "chunk_ids": ["tide_7"]} or {"question": "…", "passages": ["words of the transcript"]} on each '
@@ -32,29 +33,23 @@ class RetrievalQuestion:
 
     text: str
     relevant: tuple[str, ...]
-    """Chunk ids, passages or stems, each once. Empty: the memory has no answer, and the question is not measured."""
+    """Chunk ids or passages, each once. Empty: the memory has no answer, and the question is not measured."""
     unit: Unit = "chunk"
     kind: str = ""
-    """For separate figures, such as `multi-session`."""
+    """For separate figures."""
     episodes: tuple[str, ...] = ()
     """Episodes that are searched; empty: all."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuestionSet:
-    """Questions, and the texts to search if the file has its own."""
-
-    name: str
-    questions: tuple[RetrievalQuestion, ...]
-    transcripts: tuple[Transcript, ...] = ()
-
-
-def own_questions(rows: Iterable[Row], name: str) -> QuestionSet:
-    """Returns the questions of one's own rows. Raises DataError, with the row, if one is not of this form."""
-    return QuestionSet(name, tuple(_own_question(row) for row in rows))
+def read_retrieval_questions(path: str | Path, max_questions: int | None = None) -> list[RetrievalQuestion]:
+    """Returns the first questions of a file. Raises DataError, with the row, if one is not of the form above."""
+    questions = [_question(row) for row in itertools.islice(rows_of(str(path)), max_questions)]
+    if not questions:
+        raise DataError(f"{path}: it has no questions; {FORM}")
+    return questions
 
 
-def _own_question(row: Row) -> RetrievalQuestion:
+def _question(row: Row) -> RetrievalQuestion:
     value = row.value
     if row.problem or not isinstance(value, Mapping):
         raise DataError(f"{row.where}: {row.problem or 'it is not an object'}; {FORM}")
