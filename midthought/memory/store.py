@@ -40,7 +40,6 @@ from midthought.memory.table import (
     BUILD_REMEDY,
     TableLocation,
     TableSnapshot,
-    Version,
     in_one_sentence,
     require_same_embedding,
 )
@@ -58,13 +57,11 @@ _VERSION_LIFETIME = timedelta(days=1)  # another process may still be reading an
 class MemoryStore:
     """A memory in a LanceDB table, opened by `MemoryStore.open`. Searching is safe from many threads."""
 
-    def __init__(
-        self, location: TableLocation, embedder: Embedder | None, cache: Path | None, version: int | None
-    ) -> None:
+    def __init__(self, location: TableLocation, embedder: Embedder | None, cache: Path | None) -> None:
         self._location = location
         self._embedder = embedder
         self._cache = cache
-        self._reader = TableReader(location, version)
+        self._reader = TableReader(location)
         self._lock = threading.RLock()
 
     @classmethod
@@ -76,7 +73,6 @@ class MemoryStore:
         *,
         embedding_cache: str | Path | None = None,
         storage_options: Mapping[str, str] | None = None,
-        version: int | None = None,
         keep_versions: timedelta = _VERSION_LIFETIME,
     ) -> MemoryStore:
         """Opens the memory at `uri`, built or not.
@@ -84,11 +80,12 @@ class MemoryStore:
         `uri` is a folder or a URI that LanceDB accepts, such as `s3://BUCKET/FOLDER` with its `storage_options`.
         Without an `embedder` MiniLM is loaded when first needed; full-text search needs none. With an `embedding_cache`
         (a folder, shared by any number of memories) vectors outlive the memory; without one they are cached beside the
-        memory until the table has them, so that an interrupted build can resume. With a `version` that version is
-        opened, for searching only. Raises MemoryStoreError if the memory was built with another embedding model.
+        memory until the table has them, so that an interrupted build can resume. A build removes versions of the table that are
+        older than `keep_versions`: another process may still be reading one. Raises MemoryStoreError if the memory was built
+        with another embedding model.
         """
         where = TableLocation(str(uri), table, storage_options or {}, keep_versions)
-        store = cls(where, embedder, Path(embedding_cache) if embedding_cache else None, version)
+        store = cls(where, embedder, Path(embedding_cache) if embedding_cache else None)
         if embedder is not None:
             store._check_embedding((embedder.name, embedder.dimension))
         return store
@@ -114,7 +111,7 @@ class MemoryStore:
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process opens the memory again at the same location."""
         cache = self._cache and self._cache.absolute()
-        return _reopened, (self._location, self._embedder, cache, self._reader.version, self.is_built)
+        return _reopened, (self._location, self._embedder, cache, self.is_built)
 
     # -- building ----------------------------------------------------------------------------------------------
 
@@ -150,7 +147,6 @@ class MemoryStore:
         Raises MemoryStoreError if the memory has no transcript of a name. Other processes that read an old version switch to
         the newest one at their next search.
         """
-        self._require_writable()
         self._open_table()
         with self._lock, self._location.only_writer():
             try:
@@ -197,7 +193,6 @@ class MemoryStore:
     ) -> BuildReport:
         """Makes the memory, or its transcripts with these stems, hold exactly the wanted chunks (`upsert.upsert`). The caller is
         the only writer."""
-        self._require_writable()
         self.refresh()
         opened = self._location.open(even_incomplete=True) if self.is_built else None
         require_same_embedding(self.uri, opened.embedding if opened else None, embedding)
@@ -206,34 +201,8 @@ class MemoryStore:
         finally:
             self.refresh()
 
-    def _require_writable(self) -> None:
-        if self._reader.version is not None:
-            raise MemoryStoreError(
-                f"{self.uri}: it is opened read-only at version {self._reader.version}; restore that version first"
-            )
-
     def _cache_folder(self) -> Path:
         return self._cache or default_folder(self.uri, self.table, self._location.is_local)
-
-    # -- versions ----------------------------------------------------------------------------------------------
-
-    @in_one_sentence
-    def versions(self) -> list[Version]:
-        """Returns the versions that can be opened (`open(…, version=)`) or restored, oldest first.
-
-        A build keeps versions younger than `keep_versions`, a day by default.
-        """
-        self._open_table()
-        return self._location.versions()
-
-    @in_one_sentence
-    def restore(self, version: int) -> None:
-        """Restores that version of the memory. Raises MemoryStoreError if it does not exist."""
-        with self._lock:
-            self._open_table()
-            with self._location.only_writer():
-                self._location.restore(version)
-            self.refresh()
 
     def refresh(self) -> None:
         """Makes later calls see what other processes wrote after the memory was opened."""
@@ -370,11 +339,9 @@ class MemoryStore:
         require_same_embedding(self.uri, self._open_table().embedding if self.is_built else None, given)
 
 
-def _reopened(
-    location: TableLocation, embedder: Embedder | None, cache: Path | None, version: int | None, was_built: bool
-) -> MemoryStore:
+def _reopened(location: TableLocation, embedder: Embedder | None, cache: Path | None, was_built: bool) -> MemoryStore:
     """Raises MemoryStoreError if this process does not see the memory of the other one: every call would fail silently."""
-    store = MemoryStore(location, embedder, cache, version)
+    store = MemoryStore(location, embedder, cache)
     if was_built and not store.is_built:
         raise MemoryStoreError(
             f"{location.uri}: there is no memory (table {location.name!r}) on {platform.node()}; "

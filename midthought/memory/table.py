@@ -1,4 +1,4 @@
-"""A memory's LanceDB table: opening, writing, updating, restoring. Does not depend on an embedding model."""
+"""A memory's LanceDB table: opening, writing, updating. Does not depend on an embedding model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -67,15 +67,6 @@ class TableSnapshot:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
-    """The memory after one build or restore."""
-
-    number: int
-    written: datetime
-    num_chunks: int
-
-
 class TableLocation:
     """A table of a LanceDB database: `uri` is a folder or a URI that LanceDB accepts (`s3://…`, with `storage_options`)."""
 
@@ -117,8 +108,8 @@ class TableLocation:
             return False
         return True
 
-    def open(self, version: int | None = None, *, even_incomplete: bool = False) -> TableSnapshot:
-        """Opens the newest or the given version. Raises MemoryStoreError if there is no such table, or it is not a memory.
+    def open(self, *, even_incomplete: bool = False) -> TableSnapshot:
+        """Opens the newest version. Raises MemoryStoreError if there is no such table, or it is not a memory.
 
         A newest version that a build is still indexing, or was when it was killed, is skipped if an older one is complete;
         not with `even_incomplete`, for the next build.
@@ -128,9 +119,7 @@ class TableLocation:
         noted = noted_version(Path(self.uri), self.name) if self.is_local else None
         table, where = self.newest(), f"{self.uri} (table {self.name!r})"
         require_noted(Path(self.uri), self.name, noted, table.version)
-        if version is not None:
-            self._check_out(table, version)
-        elif not even_incomplete:
+        if not even_incomplete:
             _skip_incomplete(table)
         require_columns(table.schema, where)
         embedding, precision = _embedding_of(table, where), precision_of(table.schema)
@@ -221,31 +210,6 @@ class TableLocation:
     def index(self) -> None:
         """Indexes every row, for example after an interrupted build."""
         index_table(self.newest(), self.keep_versions)
-
-    def versions(self) -> list[Version]:
-        """Returns the versions that can be opened or restored, oldest first, without intermediate states of builds."""
-        table, found = self.newest(), []
-        listed = table.list_versions()
-        for entry, following in zip(listed, [*listed[1:], None], strict=True):
-            if following is None or entry["metadata"] != following["metadata"]:  # a new index does not change the data
-                table.checkout(entry["version"])
-                if is_indexed(table):
-                    written = entry["timestamp"].astimezone(UTC)
-                    found.append(Version(entry["version"], written, int(entry["metadata"]["total_rows"])))
-        return found
-
-    def restore(self, version: int) -> None:
-        """Restores a version. That creates a new version, so it can be undone."""
-        table = self.newest()
-        self._check_out(table, version)
-        table.restore()
-
-    def _check_out(self, table: Any, version: int) -> None:
-        try:
-            table.checkout(version)
-        except (ValueError, RuntimeError):
-            known = ", ".join(str(each.number) for each in self.versions())
-            raise MemoryStoreError(f"{self.uri}: there is no version {version}; known versions: {known}") from None
 
     @contextlib.contextmanager
     def _rollback_on_failure(self) -> Iterator[None]:

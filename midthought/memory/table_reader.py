@@ -14,12 +14,10 @@ Result = TypeVar("Result")
 
 
 class TableReader:
-    """Keeps the version open that the table has at the first call, or a given one. Safe from many threads."""
+    """Keeps the version open that the table has at the first call. Safe from many threads."""
 
-    def __init__(self, location: TableLocation, version: int | None) -> None:
+    def __init__(self, location: TableLocation) -> None:
         self.location = location
-        self.version = version
-        """The version that is read; None: the newest one."""
         self._opened: TableSnapshot | None = None
         self._lock = threading.Lock()
 
@@ -35,7 +33,7 @@ class TableReader:
             return opened
         with self._lock:
             if self._opened is None:
-                self._opened = self.location.open(self.version)
+                self._opened = self.location.open()
             return self._opened
 
     def read(self, read: Callable[[TableSnapshot], Result]) -> Result:
@@ -44,7 +42,7 @@ class TableReader:
         try:
             return read(opened)
         except (ValueError, RuntimeError, OSError):
-            if self.version is not None or self.location.is_newest(opened):
+            if self.location.is_newest(opened):
                 raise
             self.refresh()
             return read(self.snapshot())
@@ -60,7 +58,7 @@ class TableReader:
         embedding than the given one (model, dimension); the previous version then stays open.
         """
         opened = self.snapshot()
-        if self.version is not None or self.location.is_newest(opened):
+        if self.location.is_newest(opened):
             return False
         newest = self.location.open()
         if not is_wholly_indexed(newest.table):  # a build is writing
