@@ -49,7 +49,7 @@ def load_model(
     from transformers import AutoConfig, AutoModelForCausalLM
 
     folder = Path(path).expanduser()
-    require_regular_files(folder, below=False)
+    require_regular_files(folder)
     if not is_checked:
         require_intact_model(folder)
     if (folder / ADAPTER_CONFIG).is_file():
@@ -182,7 +182,7 @@ def load_tokenizer(path: str | Path) -> Any:
         if (folder / ADAPTER_CONFIG).is_file():
             return load_tokenizer(base_name_of(folder))
         raise ModelPathError(f"{path} holds a model but no tokenizer; save one beside it with `save_pretrained`")
-    require_regular_files(folder, below=False)
+    require_regular_files(folder)
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder if folder.is_dir() else path), trust_remote_code=False)
     except Exception as error:  # a damaged tokenizer.json can cause any error

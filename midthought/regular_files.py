@@ -6,7 +6,6 @@ Does not depend on what the files hold.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -96,16 +95,12 @@ def lines_in(file: _Lines, path: str | os.PathLike[str], max_bytes: int = MAX_LI
         yield line
 
 
-def require_regular_files(folder: Path, *, below: bool = True) -> None:
-    """Raises `StorageError` for the first entry of a folder, and `below` it, that is a pipe, socket or device, or a link to one:
-    other libraries would wait for it."""
-    for place, _, names in os.walk(folder):
-        for path in (Path(place, name) for name in names):
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile, or a link to nothing
-                if kind := _KINDS.get(stat.S_IFMT(os.stat(path).st_mode)):
-                    raise _no_file(path, kind)
-        if not below:
-            return
+def require_regular_files(folder: Path) -> None:
+    """Raises `StorageError` for the first entry of a folder that is a pipe, socket or device, or a link to one: other libraries
+    would wait for it."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if kind := special_kind(path):
+            raise _no_file(path, kind)
 
 
 def special_kind(path: str | os.PathLike[str]) -> str | None:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from midthought.errors import MemoryStoreError, MidthoughtError
 from midthought.memory.indices import are_behind, index_table, is_indexed, is_wholly_indexed, vector_indices
-from midthought.memory.lance_files import noted_version, require_noted, require_readable_files
 from midthought.memory.rows import SENTENCES, TIME_COLUMNS, precision_of, require_columns, require_values
 from midthought.memory.sql_conditions import is_among, quoted
 from midthought.memory.write_lock import only_writer
@@ -116,9 +115,7 @@ class TableLocation:
         """
         if not self.exists():
             raise MemoryStoreError(f"{self.uri}: there is no memory (table {self.name!r}); {BUILD_REMEDY}")
-        noted = noted_version(Path(self.uri), self.name) if self.is_local else None
         table, where = self.newest(), f"{self.uri} (table {self.name!r})"
-        require_noted(Path(self.uri), self.name, noted, table.version)
         if not even_incomplete:
             _skip_incomplete(table)
         require_columns(table.schema, where)
@@ -234,8 +231,6 @@ class TableLocation:
             lancedb = optional("lancedb", "memory")
             self.check()
             with self.errors():
-                if self.is_local:
-                    require_readable_files(Path(self.uri))
                 try:
                     self._database = lancedb.connect(self.uri, storage_options=self.storage_options or None)
                 except (ValueError, RuntimeError) as error:  # an unknown scheme or option

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -50,48 +49,6 @@ def test_an_error_of_the_embedder_stays_what_it_is(tmp_path, embedder, chunks):
     embedder.embed = fail
     with pytest.raises(ValueError, match=r"^no such word$"):
         MemoryStore.open(tmp_path / "memory", embedder=embedder).build(chunks)
-
-
-@pytest.mark.parametrize(
-    "pattern", ["data/*.lance", "_versions/*.manifest", "_versions/*.json", "_indices/*/*_invert.lance"]
-)
-def test_a_pipe_in_a_memory_is_named_and_not_waited_for(pattern, store, embedder, chunks):
-    file = sorted((Path(store.uri) / "transcripts.lance").glob(pattern))[0]
-    file.unlink()
-    os.mkfifo(file)
-    for use in (
-        lambda memory: memory.search("mitten"),
-        lambda memory: memory.add(chunks[:1]),
-        lambda memory: memory.delete(["a"]),
-    ):
-        with pytest.raises(StorageError, match=rf"{file} is a named pipe, not a file; move it away"):
-            use(MemoryStore.open(store.uri, embedder=embedder))
-
-
-def test_a_note_of_versions_that_has_no_end_is_not_read_into_memory(store, embedder, chunks):
-    """LanceDB ends the process when it cannot allocate so many bytes."""
-    note = Path(store.uri) / "transcripts.lance/_versions/latest_version_hint.json"
-    os.truncate(note, 2**35)
-    with pytest.raises(StorageError, match=f"{note} has 34,359,738,368 bytes"):
-        MemoryStore.open(store.uri, embedder=embedder).add(chunks[:1])
-
-
-def test_an_older_version_is_not_served_because_the_newest_ones_file_is_gone(store, embedder, chunks):
-    newer = [dataclasses.replace(chunk, stem="b", chunk_id=f"b_{chunk.number}") for chunk in chunks]
-    store.add(newer)
-    num_chunks = len(store)
-    versions = sorted(
-        (Path(store.uri) / "transcripts.lance/_versions").glob("*.manifest")
-    )  # the newest one is the first
-    while len(MemoryStore.open(store.uri, embedder=embedder)) == num_chunks:
-        versions.pop(0).unlink()
-        with pytest.raises(
-            MemoryStoreError, match=r"is missing. Restore it from a copy, or, to go on with version"
-        ) as error:
-            len(MemoryStore.open(store.uri, embedder=embedder))
-        note = Path(str(error.value).rpartition("delete ")[2])
-        note.rename(note.with_suffix(".bak"))
-    assert len(MemoryStore.open(store.uri, embedder=embedder)) < num_chunks
 
 
 def test_an_error_of_lancedb_names_no_place_in_its_sources(store, embedder):
