@@ -97,15 +97,10 @@ def delete(
     names: Annotated[list[str], typer.Argument(help="Names of transcripts: their files without suffix (see inspect).")],
     path: MemoryPath = "memory",
 ) -> None:
-    """Delete transcripts with every trace: vectors, indices, old versions, caches, and questions made from them."""
+    """Delete transcripts. Questions made from them stay; older versions of the table are removed by later builds."""
     from midthought.memory.store import MemoryStore
 
-    report = MemoryStore.open(path).delete(names)
-    tell(f"{path}: {report.num_chunks} chunks and {report.num_questions} questions deleted, with all older versions")
-    for file in report.remaining:
-        tell(f"{file}: it still has words of them, or questions about them; delete it yourself", err=True)
-    for file, reason in report.unreadable:
-        tell(f"{file}: not searched for words of them: {reason}; delete it yourself if it may have some", err=True)
+    tell(f"{path}: {MemoryStore.open(path).delete(names)} chunks deleted")
 
 
 @app.command()

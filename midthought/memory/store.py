@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from midthought.errors import MemoryStoreError
+from midthought.errors import MemoryStoreError, near_names
 from midthought.memory.changes import (
     BuildReport,
     Changes,
@@ -30,7 +30,6 @@ from midthought.memory.changes import (
     words_by_stem,
 )
 from midthought.memory.chunks import Chunk
-from midthought.memory.deletion import DeletionReport, delete_transcripts
 from midthought.memory.embedding import Embedder, Progress, embed_queries, load_embedder
 from midthought.memory.indices import warm_vector_index
 from midthought.memory.rows import chunks_of, embedding_of, require_columns
@@ -140,19 +139,24 @@ class MemoryStore:
         return dataclasses.replace(report, num_kept=len(by_id(chunks)) - report.num_added)
 
     @in_one_sentence
-    def delete(self, names: Collection[str]) -> DeletionReport:
-        """Deletes the transcripts of these names (file names without suffix) with every trace in the memory's folder: also in old
-        versions, cached vectors and questions made from them (`deletion.delete_transcripts`).
+    def delete(self, names: Collection[str]) -> int:
+        """Deletes the transcripts of these names (file names without suffix); returns the number of deleted chunks.
 
-        Raises MemoryStoreError if the memory has no transcript of a name. Other processes that read an old version switch to
-        the newest one at their next search.
+        Older versions of the table keep the chunks until a build removes them (`keep_versions`). Questions about the
+        transcripts stay. Raises MemoryStoreError, and deletes nothing, if the memory has no transcript of a name.
         """
         self._open_table()
         with self._lock, self._location.only_writer():
-            try:
-                return delete_transcripts(self._location, names, self._cache_folder())
-            finally:
-                self.refresh()
+            table = self._location.newest()
+            chunks = transcripts_in(table, names)
+            if missing := sorted(set(names) - {chunk.stem for chunk in chunks}):
+                near = near_names(missing[0], sorted(stems_in(table)))
+                raise MemoryStoreError(
+                    f"{self.uri}: no transcript is named {missing[0]!r}, as its file without suffix. {near}"
+                )
+            self._location.change([chunk.chunk_id for chunk in chunks], iter(()), table.schema)
+            self.refresh()
+            return len(chunks)
 
     @in_one_sentence
     def _embed_and_replace(

@@ -7,7 +7,6 @@ import functools
 import logging
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -156,10 +155,6 @@ class TableLocation:
             table = database.create_table(self.name, pa.RecordBatchReader.from_batches(schema, batches), mode=mode)
             index_table(table, self.keep_versions)
 
-    def overwrite(self, rows: pa.Table) -> None:
-        """Replaces the table by these rows, without indices."""
-        self._connect().create_table(self.name, rows, mode="overwrite")
-
     def change(self, removed: Sequence[str], batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
         """Inserts rows, replaces those with the same ids, and deletes those with the ids `removed`, in one commit.
 
@@ -180,25 +175,6 @@ class TableLocation:
     def newest(self) -> Any:
         """Returns LanceDB's table, whether its indices are complete or not."""
         return self._connect().open_table(self.name)
-
-    def each_version(self) -> Iterator[Any]:
-        """Yields LanceDB's table at each version that still exists, oldest first."""
-        table = self.newest()
-        for entry in table.list_versions():
-            table.checkout(entry["version"])
-            yield table
-
-    def purge(self, lifetime: timedelta = timedelta(0)) -> None:
-        """Removes every version but the newest and those younger than `lifetime`, and files of killed processes. Who reads a
-        removed version must open the newest.
-
-        No other process may be writing.
-        """
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", UserWarning
-            )  # old readers would fail; `MemoryStore` opens the newest version
-            self.newest().optimize(cleanup_older_than=lifetime, delete_unverified=True)
 
     def only_writer(self) -> contextlib.AbstractContextManager[None]:
         """Lets no other process write in the block; waits for one that is writing. Object stores have no lock."""

@@ -37,7 +37,7 @@ class TableReader:
             return self._opened
 
     def read(self, read: Callable[[TableSnapshot], Result]) -> Result:
-        """Calls `read` with the open version; if that fails because `delete` removed the version, with the newest one."""
+        """Calls `read` with the open version; if that fails because the version was removed, with the newest one."""
         opened = self.snapshot()
         try:
             return read(opened)

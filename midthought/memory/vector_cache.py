@@ -12,7 +12,7 @@ import io
 import os
 import re
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,24 +97,6 @@ def default_folder(uri: str, table: str, is_local: bool) -> Path:
         return Path(uri) / "embeddings"
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return home / "midthought" / "embeddings" / hashlib.sha256(f"{uri} {table}".encode()).hexdigest()[:16]
-
-
-def forget(folder: Path, texts: Collection[str]) -> None:
-    """Removes the vectors of these texts from the caches of every model in the folder."""
-    digests = set(map(digest_of, texts))
-    for path in folder.glob("*/*.npy"):
-        try:
-            records = np.load(path, allow_pickle=False)
-        except (ValueError, OSError, EOFError):
-            continue
-        if records.dtype.names != ("digest", "vector"):
-            continue
-        kept = records[[digest.tobytes() not in digests for digest in records["digest"]]]
-        if len(kept) == 0:
-            path.unlink()
-        elif len(kept) < len(records):
-            with storage_errors(folder), atomic_path(path) as partial:
-                partial.write_bytes(_npy(kept))
 
 
 def _npy(records: np.ndarray) -> bytes:

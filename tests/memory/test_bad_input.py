@@ -152,7 +152,7 @@ def test_a_full_disk_leaves_the_memory_as_it_was_and_a_new_one_unbuilt(small_dis
     again = MemoryStore.open(small_disk / "memory", embedder=new_embedder())
     assert again.chunks() == chunks and not new.is_built
     assert [again.search("herring scales", 1, mode)[0].chunk_id for mode in MODES] == ["tide_3"] * 3
-    assert again.add(more_of(chunks, 20)).num_added == 20 and again.delete(["tide"]).num_chunks == 6
+    assert again.add(more_of(chunks, 20)).num_added == 20 and again.delete(["tide"]) == 6
 
 
 def test_a_memory_on_a_read_only_disk_is_searched_and_found_complete_but_not_changed(small_disk, chunks, new_embedder):
@@ -268,11 +268,3 @@ def test_a_pipe_or_a_file_without_end_in_place_of_questions_is_named(tmp_path):
     for name, words in (("pipe.jsonl", "a named pipe"), ("long.jsonl", "34,359,738,368 bytes")):
         with pytest.raises(TranscriptError, match=f"{name} cannot be read: .*{words}"):
             read_questions(tmp_path / name)
-
-
-def test_words_in_a_large_file_beside_a_memory_are_found_piece_by_piece(store, monkeypatch):
-    monkeypatch.setattr("midthought.memory.texts_in_files.BYTES_AT_ONCE", 7)
-    notes = Path(store.uri) / "notes.txt"
-    said = max((chunk.transcript for chunk in store.chunks()), key=len)
-    notes.write_text(f"some words before, {said} and after")
-    assert store.delete(["tide"]).remaining == (notes,)

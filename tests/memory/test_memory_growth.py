@@ -1,4 +1,4 @@
-"""Adding to and deleting from a memory: no trace is left, other processes go on searching, a killed process damages nothing."""
+"""Adding to and deleting from a memory: other processes go on searching, a killed process damages nothing."""
 
 import contextlib
 import json
@@ -21,11 +21,8 @@ lancedb = pytest.importorskip("lancedb", reason="the memory extra is not install
 from word_embedder import WordEmbedder  # noqa: E402
 
 from midthought.errors import MemoryStoreError  # noqa: E402
-from midthought.memory.chunks import Chunk, write_chunks  # noqa: E402
-from midthought.memory.llm_questions.records import question_rows, store_questions  # noqa: E402
-from midthought.memory.questions import write_questions  # noqa: E402
+from midthought.memory.chunks import Chunk  # noqa: E402
 from midthought.memory.store import MemoryStore  # noqa: E402
-from midthought.types import Task  # noqa: E402
 
 SECRET = "Xylotheque keepers whisper about quarzbruch lanterns every leap winter."
 
@@ -43,19 +40,6 @@ def secret_episode() -> list[Chunk]:
     return [replace(one, transcript=SECRET) if one.number == 3 else one for one in episode("zephyrine", 12)]
 
 
-def files_with(folder: Path, words: bytes) -> list[str]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(str(path.relative_to(folder)) for path in files if words in path.read_bytes())
-
-
-TRACES = [SECRET.encode(), b"zephyrine", b"Xylotheque", b"xylotheque", b"quarzbruch"]
-
-
-def traces(folder: Path) -> list[str]:
-    vector = WordEmbedder().embed([SECRET])[0].astype("<f4").tobytes()
-    return [name for words in [*TRACES, vector] for name in files_with(folder, words)]
-
-
 @pytest.fixture(params=[False, True], ids=["small", "large"])
 def memory(tmp_path, monkeypatch, request):
     """A memory of 60 chunks in five episodes, one of them added later; large memories have more indices."""
@@ -67,51 +51,17 @@ def memory(tmp_path, monkeypatch, request):
     return store
 
 
-def test_deleting_leaves_no_trace_in_any_file(memory, command):
-    folder = Path(memory.uri)
-    task = Task(task_id="zephyrine:asked:0", prompt="Who whispers?", answer="keepers", evidence=("zephyrine_3",), labels={
-        "kind": "asked", "episode": "zephyrine", "title": "Title zephyrine", "difficulty": "hard", "requires_synthesis": True,
-        "asked_by": "m", "verdict": {"accepted": True}})  # fmt: skip
-    other = replace(
-        task, task_id="a:asked:0", evidence=("a_1",), labels=task.labels | {"episode": "a", "title": "Title a"}
-    )
-    store_questions(question_rows([task, other], WordEmbedder()), memory.uri)
-    write_questions([task, other], folder / "questions.jsonl")
-    (folder / "questions.replies.sqlite").write_bytes(b"a cached reply: " + SECRET.encode())
-    write_chunks([*secret_episode(), *episode("a", 2)], folder / "chunks.jsonl")
-    (folder / "notes.txt").write_text(f"My notes: {SECRET}")
-    memory.add(secret_episode()[:5])  # an older version has more of it
-    reader = MemoryStore.open(memory.uri, embedder=WordEmbedder())
-    assert reader.search(SECRET, 1)[0].chunk_id == "zephyrine_3"
-    kept_before = [chunk for chunk in memory.chunks() if chunk.stem != "zephyrine"]
-    assert len(traces(folder)) > 10
-    code, said = command("memory", "delete", "zephyrine", "--path", folder)
-    assert code == 0 and "5 chunks and 2 questions deleted" in said.out
-    assert "notes.txt: it still has words of them" in said.err
-    (folder / "notes.txt").unlink()
-    assert traces(folder) == []
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "chunks.jsonl", "questions.jsonl", "questions.lance", "transcripts.lance",
-    ]  # fmt: skip
-    left = lancedb.connect(folder).open_table("questions").to_arrow()["episode_file"].to_pylist()
-    assert left == ["a", "a"] and len((folder / "questions.jsonl").read_text().splitlines()) == 1
-    for mode in ("full_text", "vector", "hybrid"):  # the reader's version was removed under it
-        assert all(hit.chunk_id.startswith(("a_", "b_", "zephyrin_")) for hit in reader.search(SECRET, 60, mode))
-    assert reader.chunks() == kept_before == MemoryStore.open(folder).chunks()
-    assert len(lancedb.connect(folder).open_table("transcripts").list_versions()) == 1
-
-
-def test_what_an_old_version_or_cache_still_has_is_deleted_later(tmp_path, memory):
-    cache = tmp_path / "cache"
-    again = MemoryStore.open(memory.uri, embedder=WordEmbedder(), embedding_cache=cache)
-    again.build(episode("a", 12))
-    again.build([*secret_episode(), *episode("a", 12)])
-    again.build(episode("a", 12))
-    assert traces(Path(memory.uri)) and files_with(cache, WordEmbedder().embed([SECRET])[0].tobytes())
-    assert again.delete(["zephyrine"]).num_chunks == 0
-    assert traces(Path(memory.uri)) == [] and again.chunks() == episode("a", 12)
-    assert files_with(cache, WordEmbedder().embed([SECRET])[0].tobytes()) == []
-    assert again.build(episode("a", 12)).num_embedded == 0
+def test_a_deleted_transcript_is_not_found_and_all_others_are(memory, command):
+    kept = [chunk for chunk in memory.chunks() if chunk.stem != "zephyrine"]
+    assert memory.search(SECRET, 1)[0].chunk_id == "zephyrine_3"
+    code, said = command("memory", "delete", "zephyrine", "--path", memory.uri)
+    assert code == 0 and "12 chunks deleted" in said.out
+    memory.refresh()
+    assert memory.chunks() == kept
+    for mode in ("full_text", "vector", "hybrid"):
+        assert all(hit.chunk_id.startswith(("a_", "b_", "zephyrin_")) for hit in memory.search(SECRET, 60, mode))
+    assert memory.add(secret_episode()).num_added == 12
+    assert memory.search(SECRET, 1)[0].chunk_id == "zephyrine_3"
 
 
 def test_a_name_that_is_not_there_changes_nothing(memory):
@@ -119,8 +69,8 @@ def test_a_name_that_is_not_there_changes_nothing(memory):
     with pytest.raises(MemoryStoreError, match=r"no transcript is named 'zephirine'.* Did you mean 'zephyrin"):
         memory.delete(["a", "zephirine"])
     assert lancedb.connect(memory.uri).open_table("transcripts").list_versions() == versions and len(memory) == 60
-    assert memory.delete(["a", "b"]).num_chunks == 24 and len(memory) == 36
-    assert memory.delete(["zephyrin", "zephyrin_e", "zephyrine"]).num_chunks == 36
+    assert memory.delete(["a", "b"]) == 24 and len(memory) == 36
+    assert memory.delete(["zephyrin", "zephyrin_e", "zephyrine"]) == 36
     assert memory.search("line", mode="full_text") == [] and memory.add(episode("a", 3)).num_added == 3
 
 
@@ -241,7 +191,7 @@ def test_a_process_killed_while_it_adds_or_deletes_leaves_the_memory_as_before_o
         if what == "delete":
             with contextlib.suppress(MemoryStoreError):  # if the killed process had finished
                 again.delete(["zephyrine"])
-            assert traces(Path(uri)) == [] and again.chunks() == after
+            assert again.chunks() == after
 
 
 def test_vectors_of_added_texts_are_those_of_the_embedder(memory):

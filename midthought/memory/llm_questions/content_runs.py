@@ -31,7 +31,7 @@ um under unless until up upon us use used uses using very via wanna want wants w
 we're we've well went were weren't what whatever when where whether which while who whole whom whose why will
 with within without won't work working works would wouldn't wow y'all yeah year years yep yes yet you you'd
 you'll you're you've your yours yourself"""
-FUNCTION_WORDS = frozenset(_WORDS.split())
+_FUNCTION_WORDS = frozenset(_WORDS.split())
 """Frequent words of English, which are no content. Of other languages, all words count."""
 
 
@@ -49,5 +49,5 @@ class ContentRuns:
 def _runs(text: str) -> list[tuple[str, ...]]:
     words = re.findall(r"\w+(?:['’.-]\w+)*", text.lower().replace("’", "'"))
     words = [word.removesuffix("'s") for word in words]
-    content = [word for word in words if word not in FUNCTION_WORDS]
+    content = [word for word in words if word not in _FUNCTION_WORDS]
     return list(zip(*(content[start:] for start in range(NUM_SHARED_WORDS)), strict=False))
