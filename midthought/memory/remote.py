@@ -1,27 +1,30 @@
-"""Client of a memory service (`midthought memory serve`) with the interface of `MemoryStore`. Needs no further package.
+"""Client of a memory service (`midthought memory serve`) with the interface of `MemoryStore`.
 
 The token is read from its environment variable at each request and never shown.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
-import http.client
 import json
 import random
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import urlsplit
 
+from midthought.background_loop import BackgroundLoop
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
 from midthought.memory.chunks import Chunk
 from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search
 from midthought.memory.service_replies import from_json, read_chunks, read_count, read_hits, read_names
-from midthought.memory.timed_connection import TimedConnection, TooLargeError
-from midthought.network import read_key
+from midthought.network import read_key, tls_context
+from midthought.references import optional
+
+if TYPE_CHECKING:
+    import httpx
 
 _MAX_RESULT_BYTES = 64 * 1024
 _MAX_SHOWN = 200
@@ -55,26 +58,34 @@ class RemoteMemory:
     def __init__(
         self, url: str, *, token_env: str | None = None, timeout_seconds: float = 8.0, retries: int = 3
     ) -> None:
-        parts = _checked(url)
+        _check(url)
         read_key(token_env, url)
         if timeout_seconds <= 0 or retries < 0:
             raise SettingsError(f"timeout_seconds={timeout_seconds} must be more than 0, retries={retries} 0 or more")
         self.url = url.rstrip("/")
-        self._is_tls = parts.scheme == "https"
-        self._host = parts.hostname or ""
-        self._port = parts.port or (443 if self._is_tls else 80)
-        self._prefix = parts.path.rstrip("/")
         self._token_env = token_env
         self._timeout_seconds = timeout_seconds
         self._retries = retries
-        self._idle: deque[tuple[TimedConnection, float]] = deque()
+        self._open()
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, which opens its own connections."""
-        return {**vars(self), "_idle": None}
+        return {**vars(self), "_loop": None, "_client": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _idle=deque())
+        vars(self).update(state)
+        self._open()
+
+    def _open(self) -> None:
+        httpx = optional("httpx", "memory")
+        self._loop = BackgroundLoop("midthought-memory")
+        self._client: httpx.AsyncClient = httpx.AsyncClient(
+            timeout=None,  # `_once` limits the whole request
+            limits=httpx.Limits(max_keepalive_connections=self.max_concurrency, keepalive_expiry=_IDLE_SECONDS),
+            trust_env=False,
+            verify=tls_context(),
+            headers={"Accept-Encoding": "identity"},
+        )
 
     def search(
         self,
@@ -141,7 +152,7 @@ class RemoteMemory:
         most = _max_reply_bytes(asked or {})
         for attempt in range(self._retries + 1):
             try:
-                reply = self._once(method, path, body, ends_at, most)
+                reply = self._loop.run(self._once(method, path, body, ends_at, most))
                 try:
                     return read(from_json(reply))
                 except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
@@ -155,42 +166,34 @@ class RemoteMemory:
                 time.sleep(wait)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _once(self, method: str, path: str, body: bytes | None, ends_at: float, most: int) -> bytes:
+    async def _once(self, method: str, path: str, body: bytes | None, ends_at: float, most: int) -> bytes:
+        import httpx
+
         headers = {"Content-Type": "application/json"} if body is not None else {}
         token = read_key(self._token_env, self.url)
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        request = (method, self._prefix + path, body, headers)
-        connection, was_used = self._connection()
+        reply = bytearray()
         try:
-            try:
-                status, retry_after, reply = connection.exchange(request, ends_at, most)
-            except (ConnectionError, http.client.BadStatusLine):
-                if not was_used:
-                    raise
-                connection.close()  # the service closed it while it was idle
-                connection = self._new_connection()
-                status, retry_after, reply = connection.exchange(request, ends_at, most)
-        except TooLargeError:
-            connection.close()
-            words = f"{self.url}: the memory sends more than {most:,} bytes; ask for fewer results, or, {_IF_FEW}"
-            raise NoReplyError(words, is_passing=False) from None
+            async with (
+                asyncio.timeout(ends_at - time.monotonic()),  # httpx's own limits are for one operation each
+                self._client.stream(method, self.url + path, content=body, headers=headers) as response,
+            ):
+                async for part in response.aiter_raw():
+                    reply += part
+                    if len(reply) > most:
+                        break
         except TimeoutError:
-            connection.close()
-            words = f"the memory did not answer within {self._timeout_seconds:g} seconds"
-            raise self._no_reply(words) from None
-        except (OSError, UnicodeError, http.client.HTTPException) as error:
-            connection.close()
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise self._no_reply(f"the memory cannot be reached ({_one_line(reason)})") from None
-        except BaseException:
-            connection.close()
-            raise
-        if connection.sock is not None:
-            self._idle.append((connection, time.monotonic()))
-        if status == 200:
-            return reply
-        raise self._refusal(status, reply, retry_after)
+            raise self._no_reply(f"the memory did not answer within {self._timeout_seconds:g} seconds") from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
+            reason = _one_line(str(error) or type(error).__name__)
+            raise self._no_reply(f"the memory cannot be reached ({reason})") from None
+        if len(reply) > most:
+            words = f"the memory sends more than {most:,} bytes; ask for fewer results, or, {_IF_FEW}"
+            raise NoReplyError(f"{self.url}: {words}", is_passing=False)
+        if response.status_code == 200:
+            return bytes(reply)
+        raise self._refusal(response.status_code, bytes(reply), response.headers.get("retry-after", ""))
 
     def _no_reply(self, words: str, wait_seconds: float = 0.0) -> NoReplyError:
         words = f"{self.url}: {words}; {_REMEDY}"
@@ -215,22 +218,8 @@ class RemoteMemory:
             return MemoryStoreError(f"{self.url} redirects (status {status}); write the address to which it redirects")
         return MemoryStoreError(f"{self.url}: {detail} (status {status}); is it a memory service?")
 
-    def _connection(self) -> tuple[TimedConnection, bool]:
-        while self._idle:
-            try:
-                connection, since = self._idle.pop()
-            except IndexError:  # another thread took it
-                break
-            if time.monotonic() - since < _IDLE_SECONDS:
-                return connection, True
-            connection.close()
-        return self._new_connection(), False
 
-    def _new_connection(self) -> TimedConnection:
-        return TimedConnection(self._host, self._port, is_tls=self._is_tls)
-
-
-def _checked(url: str) -> Any:
+def _check(url: str) -> None:
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -243,7 +232,6 @@ def _checked(url: str) -> Any:
             f"the service's address at {parts.hostname} has more than scheme, host, port and path; put its token "
             "into an environment variable"
         )
-    return parts
 
 
 def _plain(query: str) -> str:

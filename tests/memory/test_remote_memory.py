@@ -23,7 +23,6 @@ from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
 from midthought.memory.connect import open_memory
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.service.auth import AccessPolicy
-from midthought.memory.timed_connection import TimedConnection
 from midthought.memory.tool import MemoryRetrievalTool
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
@@ -79,15 +78,18 @@ def test_it_travels_without_its_connections_and_its_token(service, monkeypatch):
 
 
 def test_connections_are_used_again_and_opened_anew_where_the_service_closed_them(service, monkeypatch):
-    opened, connect = [], TimedConnection.connect
-    monkeypatch.setattr(TimedConnection, "connect", lambda self: (opened.append(self), connect(self))[1])
+    from midthought.memory.service.server import LimitedProtocol
+
+    made, connect = [], LimitedProtocol.connection_made
+    monkeypatch.setattr(LimitedProtocol, "connection_made", lambda self, to: (made.append(to), connect(self, to)))
     remote = RemoteMemory(service.url, retries=0)
     remote.search("yes")
     remote.search("yes")
-    (connection,) = opened
-    connection.sock.shutdown(socket.SHUT_RDWR)
+    (transport,) = made
+    transport.abort()
+    time.sleep(0.1)
     assert remote.search("mitten", 1)[0].chunk_id == "tide_2"
-    assert len(opened) == 2
+    assert len(made) == 2
 
 
 def test_the_token_is_asked_for_and_given(store, embedder, monkeypatch):

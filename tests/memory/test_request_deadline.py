@@ -22,17 +22,17 @@ GIVEN_UP = r"the memory did not answer within 1 seconds"
 class Silent:
     """Accepts connections, reads what comes first, and sends these pieces of nothing useful for ever."""
 
-    def __init__(self, pieces: bytes = b"", reads: bool = True) -> None:
+    def __init__(self, pieces: bytes = b"", reads: bool = True, address: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         self._pieces, self._reads = pieces, reads
-        self._open: list[socket.socket] = []
-        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.accepted: list[socket.socket] = []
+        self._listening = socket.create_server(address)
         self.port = self._listening.getsockname()[1]
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
         while True:
             connection, _ = self._listening.accept()
-            self._open.append(connection)
+            self.accepted.append(connection)
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:
@@ -45,19 +45,6 @@ class Silent:
                 time.sleep(0.05)
         except OSError:
             pass
-
-
-@pytest.fixture
-def attempts(monkeypatch):
-    """Names that were looked up: one for each attempt to connect."""
-    look_up, names = socket.getaddrinfo, []
-
-    def counted(host, *arguments, **options):
-        names.append(host)
-        return look_up(host, *arguments, **options)
-
-    monkeypatch.setattr(socket, "getaddrinfo", counted)
-    return names
 
 
 def assert_given_up(url: str, query: str = "yes") -> None:
@@ -76,9 +63,10 @@ def assert_given_up(url: str, query: str = "yes") -> None:
 
 
 @pytest.mark.parametrize("pieces", [b"", b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc"], ids=["silent", "byte by byte"])
-def test_a_tls_handshake_that_never_ends_is_given_up(pieces, attempts):
-    assert_given_up(f"https://127.0.0.1:{Silent(pieces).port}")
-    assert attempts == ["127.0.0.1"]
+def test_a_tls_handshake_that_never_ends_is_given_up(pieces):
+    silent = Silent(pieces)
+    assert_given_up(f"https://127.0.0.1:{silent.port}")
+    assert len(silent.accepted) == 1
 
 
 def test_a_name_whose_lookup_takes_long_is_given_up(monkeypatch):
@@ -133,17 +121,17 @@ def test_a_name_with_several_addresses_that_do_not_answer_is_given_up(full, monk
     """So many that a deadline for each of them would be noticed."""
     attempts = resolve_to(monkeypatch, *[("127.0.0.1", full)] * 40)
     assert_given_up(f"http://several.test:{full}")
-    assert attempts == ["several.test"]
+    assert len(attempts) == 1
 
 
 def test_an_address_that_does_not_answer_leaves_time_for_the_next(full, monkeypatch):
-    silent = Silent(b"HTTP/1.1 404 X\r\nContent-Length: 0\r\n\r\n")
-    resolve_to(monkeypatch, ("127.0.0.1", full), ("127.0.0.1", silent.port))
+    Silent(b"HTTP/1.1 404 X\r\nContent-Length: 0\r\n\r\n", address=("127.0.0.2", full))
+    resolve_to(monkeypatch, ("127.0.0.1", full), ("127.0.0.2", full))
     with pytest.raises(Exception, match="status 404"):
         RemoteMemory(f"http://several.test:{full}", timeout_seconds=8.0).search("yes")
 
 
-def test_a_request_that_is_not_read_is_given_up(attempts):
+def test_a_request_that_is_not_read_is_given_up():
     silent = Silent(reads=False)
     assert_given_up(f"http://127.0.0.1:{silent.port}", "x" * 30_000_000)
-    assert attempts == ["127.0.0.1"]
+    assert len(silent.accepted) == 1

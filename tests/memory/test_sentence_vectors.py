@@ -17,7 +17,6 @@ from midthought.memory.splitting import Chunking, sentences_of
 from midthought.memory.store import MemoryStore
 from midthought.memory.transcripts import Transcript
 from midthought.memory.turns import Turn
-from midthought.memory.vector_cache import VectorCache
 
 
 def episode(name: str, *sentences: str) -> Transcript:
@@ -175,17 +174,6 @@ def test_chunks_by_turns_have_none(tmp_path, new_embedder):
     store = MemoryStore.open(tmp_path, embedder=new_embedder())
     store.build(chunk_transcript(TIDE, 18))
     assert stored_sentences(store) == {}
-
-
-def test_deleting_an_episode_removes_its_sentences_from_the_cache(tmp_path, new_embedder):
-    embedder = new_embedder()
-    store = MemoryStore.open(tmp_path / "memory", embedder=embedder, embedding_cache=tmp_path / "cache")
-    store.build([*windows_of(TIDE), *windows_of(KILN)])
-    store.delete(["tide"])
-    cache = VectorCache(tmp_path / "cache", embedder.name, embedder.dimension)
-    texts = {text for chunk in windows_of(TIDE) for text in (chunk.embedded_text, *chunk.embedded_sentences)}
-    assert not any(text in cache for text in texts)
-    assert all(text in cache for chunk in windows_of(KILN) for text in chunk.embedded_sentences)
 
 
 @pytest.mark.parametrize("has_sentences", [True, False])
