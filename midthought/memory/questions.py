@@ -158,11 +158,10 @@ def one_speaker_chunks(chunks: Sequence[Chunk], max_words: int = 18) -> list[Chu
         ends = [start for start, _ in chunk.turns[1:]] + [len(said)]
         for (start, speaker), end in zip(chunk.turns, ends, strict=False):
             words = words_of(" ".join(said[start:end]))
+            time = next((time for place, time in reversed(chunk.times) if place <= start), chunk.time)
             for first, last in Chunking("turns", max_words).ranges([word.strip() for word in words]):
                 text, number = "".join(words[first:last]).strip(), len(pieces)
-                pieces.append(
-                    Chunk(f"{chunk.stem}:{number}", chunk.episode, chunk.stem, speaker, text, chunk.time, number)
-                )
+                pieces.append(Chunk(f"{chunk.stem}:{number}", chunk.episode, chunk.stem, speaker, text, time, number))
         if not chunk.turns:
             pieces.append(chunk)
     return [piece for piece in pieces if piece.transcript]

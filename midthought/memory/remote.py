@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 from urllib.parse import urlsplit
 
 from midthought.background_loop import BackgroundLoop
@@ -22,9 +22,6 @@ from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, ch
 from midthought.memory.service_replies import from_json, read_chunks, read_count, read_hits, read_names
 from midthought.network import read_key, tls_context
 from midthought.references import optional
-
-if TYPE_CHECKING:
-    import httpx
 
 _MAX_RESULT_BYTES = 64 * 1024
 _MAX_SHOWN = 200
@@ -79,7 +76,7 @@ class RemoteMemory:
     def _open(self) -> None:
         httpx = optional("httpx", "memory")
         self._loop = BackgroundLoop("midthought-memory")
-        self._client: httpx.AsyncClient = httpx.AsyncClient(
+        self._client = httpx.AsyncClient(
             timeout=None,  # `_once` limits the whole request
             limits=httpx.Limits(max_keepalive_connections=self.max_concurrency, keepalive_expiry=_IDLE_SECONDS),
             trust_env=False,

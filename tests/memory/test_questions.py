@@ -188,6 +188,9 @@ def test_quotes_of_windows_are_of_one_speaker_and_every_word_is_taken_once():
     assert all(words(piece.transcript) in said[piece.speaker] for piece in pieces if piece.speaker in said)
     turns = chunk_all(transcripts, 18)
     assert one_speaker_chunks(turns) == turns
+    window = Chunk("e_0", "E", "e", "A, B", "One. Two.", "00:00:01", 0, ((0, "A"), (1, "B")), "", ((1, "00:01:00"),))
+    said = [(piece.speaker, piece.transcript, piece.time) for piece in one_speaker_chunks([window])]
+    assert said == [("A", "One.", "00:00:01"), ("B", "Two.", "00:01:00")]
     made = with_windows(make_questions(pieces, plan_of(200), 0, memory=pieces), windows)
     shown = {window.chunk_id: window for window in windows}
     assert len(made) > 190
