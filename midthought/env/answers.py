@@ -278,9 +278,12 @@ def _holds(text: str, truth: str) -> bool:
     said = boxed or (solution is not None and marked.partition("\n")[0]) or _stated(text) or text
     if any(same_answer(each, truth) for each in ((said,) if boxed else (said, text))):
         return True
-    value, *_, unit = _quantity(_tidy(truth)) or (None, "")
-    is_sentence = _quantity(_tidy(said)) is None and _WORD.search(_WRAPPED.sub(r" \1", said)) is not None
-    return value is not None and unit in ("", "%") and is_sentence and _number(text) == str(value)
+    stated, meant = _quantity(_tidy(said)), _quantity(_tidy(truth))
+    if meant is None or meant[3] not in ("", "%"):
+        return False
+    if stated is not None:  # with a unit that the truth does not have
+        return not meant[3] and _are_equal((*stated[:3], ""), meant, False)
+    return _WORD.search(_WRAPPED.sub(r" \1", said)) is not None and _number(text) == str(meant[0])
 
 
 def same_answer(first: str, second: str) -> bool:
@@ -288,12 +291,13 @@ def same_answer(first: str, second: str) -> bool:
 
     Blocks up to 5 seconds for formulas. Raises MissingExtraError if these have to be compared and math-verify is not installed.
     """
+    has_note = any(map(_WRAPPED.search, (first, second)))
     first, second = _tidy(first), _tidy(second)
     if _bare_text(first) == _bare_text(second) != "":
         return True
     one, other = _quantity(first), _quantity(second)
     if one or other:
-        return one is not None and other is not None and _are_equal(one, other)
+        return one is not None and other is not None and _are_equal(one, other, has_note)
     lists = [each.groups() for each in map(_LIST.fullmatch, (first, second)) if each]
     if len(lists) == 2:
         (*brackets, items), (*others, other_items) = ((left, right, items.split(",")) for left, items, right in lists)
@@ -330,10 +334,12 @@ def _quantity(answer: str) -> _Quantity | None:
     return None if value is None else (value, name, currency, unit.strip())
 
 
-def _are_equal(one: _Quantity, other: _Quantity) -> bool:
-    """`50%` is equal to `50`, `0.5` and `1/2`. Names, currencies and units count if both state one."""
+def _are_equal(one: _Quantity, other: _Quantity, has_note: bool) -> bool:
+    """`50%` is equal to `50`, `0.5` and `1/2`. Names, currencies, degrees and units in `\\text{…}` count if both state one."""
     percent = (one[3] == "%") - (other[3] == "%")
-    are_alike = all(own == others or "" in (own, others) for own, others in zip(one[1:], other[1:], strict=True))
+    can_be_left_out = (True, True, has_note or (one[3] + other[3])[:1] in "%°")
+    beside = zip(one[1:], other[1:], can_be_left_out, strict=True)
+    are_alike = all(own == others or (may and "" in (own, others)) for own, others, may in beside)
     return are_alike and other[0] in (one[0], one[0] / Fraction(100) ** percent)
 
 

@@ -48,13 +48,6 @@ Don’t know | don't know
 """
 
 SAME_NUMBERS = r"""
-5 km | 5
-12 cm | 12
--1 cm | -1
-9.8 m/s^2 | 9.8
-300 K | 300
-7 apples | 7
-$5 | 5 dollars
 42 | 42.0
 007 | 7
 1,234 | 1234
@@ -301,6 +294,16 @@ F-16 | 16
 N/A | A
 """
 
+WITH_UNIT = r"""
+5 km | 5
+12 cm | 12
+-1 cm | -1
+9.8 m/s^2 | 9.8
+300 K | 300
+7 apples | 7
+5 dollars | $5
+"""
+
 
 def pairs(table: str) -> list[tuple[str, str]]:
     found = [tuple(side.strip() for side in line.split(" | ")) for line in table.strip().splitlines()]
@@ -333,12 +336,18 @@ def test_which_of_two_answers_is_the_truth_makes_no_difference(first, second):
     assert same_answer(first, second) is same_answer(second, first)
 
 
+def test_a_unit_counts_if_the_truth_states_it():
+    for with_unit, number in pairs(WITH_UNIT):
+        assert task_is_right(task(number), with_unit) and task_is_right(task(number), f"It is \\boxed{{{with_unit}}}.")
+        assert not task_is_right(task(with_unit), number)
+
+
 def test_a_sentence_is_right_if_its_last_number_is_the_truth():
     for text, truth, expected in [
         ("There are 12.", "12", True),
         ("The answer is 18 dollars.", "18", True),
         ("\\boxed{18 dollars}", "18", True),
-        ("The answer is 18.", "18 dollars", True),
+        ("The answer is 18.", "18 dollars", False),
         ("it is 25 %", "25%", True),
         ("Each of the 3 pays 18 dollars.", "18", True),
         ("It is half of one, 1/2 in all.", "0.5", True),

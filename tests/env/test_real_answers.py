@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from midthought.data.problems.problem_sets import load_problems
-from midthought.env.answers import is_right
+from midthought.env.answers import is_right, task_is_right
+from midthought.types import Task
 
 needs_math_verify = pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="needs math-verify")
 FILES = [
@@ -34,6 +35,14 @@ def test_every_problem_is_read_and_its_own_answer_is_right(real_data, dataset, f
     assert len(problems) == num_problems
     for problem in problems:
         assert is_right(dataset, f"Thus \\boxed{{{problem.answer}}}.", problem.answer), problem
+
+
+@needs_math_verify
+def test_without_a_data_set_the_published_answers_and_their_solutions_are_right(real_data):
+    rows = lines(real_data / "math/math500_test.jsonl")
+    tasks = [Task(task_id=row["unique_id"], prompt=row["problem"], answer=row["answer"]) for row in rows]
+    assert all(task_is_right(task, task.answer) for task in tasks)
+    assert all(task_is_right(task, row["solution"]) for task, row in zip(tasks, rows, strict=True))
 
 
 @pytest.mark.parametrize(("dataset", "file"), [("math", "math/math500_test.jsonl"), ("gsm8k", "gsm8k/test.jsonl")])
