@@ -74,7 +74,15 @@ class Pressing(Tracker):
             signal.raise_signal(signal.SIGINT)
 
 
-def test_a_stopped_run_says_what_is_saved_and_continues_from_it(monkeypatch, capfd, tmp_path):
+@pytest.fixture
+def interruptible():
+    """SIGINT interrupts, also if the tests run in the background, where shells let programs ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_stopped_run_says_what_is_saved_and_continues_from_it(monkeypatch, capfd, tmp_path, interruptible):
     def stop(run, presses, *words):
         PRESSES.update(presses)
         assert train(monkeypatch, "feedback", run, "checkpoint.trackers=[pressing]", *words) == 130
