@@ -6,7 +6,6 @@ MidthoughtError
 │   ├── TranscriptError       a transcript that cannot be read, or none at all (also a ValueError)
 │   ├── ModelPathError        a model that is missing or cannot be loaded      (also a FileNotFoundError)
 │   ├── CheckpointError       a run or checkpoint that is missing or incomplete (also a FileNotFoundError)
-│   ├── CassetteError         a call that was not recorded, or a damaged cassette (also a LookupError)
 │   ├── RunLockedError        a run folder in which another process works      (also a BlockingIOError)
 │   ├── StorageError          a disk that is full, read-only or gone          (also an OSError)
 │   ├── OutputPathError       a path whose existing content would be lost      (also a FileExistsError)
@@ -53,10 +52,6 @@ class ModelPathError(UserError, FileNotFoundError):
 
 class CheckpointError(UserError, FileNotFoundError):
     """A run folder or checkpoint that does not exist or is incomplete."""
-
-
-class CassetteError(UserError, LookupError):
-    """A call that the replayed cassette does not hold, or a cassette that cannot be read or written."""
 
 
 class RunLockedError(UserError, BlockingIOError):

@@ -33,9 +33,13 @@ def is_key_name(name: str) -> bool:
     return _KEY_NAME.search(name) is not None
 
 
-def keys_read() -> frozenset[str]:
-    """Returns every key that this process has sent or passed on, so that it can be left out of what is written."""
-    return frozenset(_keys_read)
+def without_keys(text: str) -> str:
+    """Returns the text in which every key of this process is replaced by `…`: values of environment variables that are named
+    like keys, and every key that this process has sent or passed on."""
+    named = {key for name, key in os.environ.items() if is_key_name(name) and len(key) >= MIN_KEY_CHARS}
+    for key in sorted(named | _keys_read, key=len, reverse=True):
+        text = text.replace(key, "…")
+    return text
 
 
 def is_loopback(host: str) -> bool:

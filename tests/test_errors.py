@@ -10,7 +10,6 @@ STANDARD = {
     "TranscriptError": ValueError,
     "ModelPathError": FileNotFoundError,
     "CheckpointError": FileNotFoundError,
-    "CassetteError": LookupError,
     "RunLockedError": BlockingIOError,
     "StorageError": OSError,
     "OutputPathError": FileExistsError,

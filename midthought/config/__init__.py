@@ -4,7 +4,6 @@ A section is a pydantic model; the docstring under a field is its documentation.
 sections.
 """
 
-from midthought.config.cassette import CassetteConfig, FaultRule
 from midthought.config.changes import Change, changes_between, require_allowed
 from midthought.config.overrides import parse_assignments, read_yaml
 from midthought.config.section import Auto, Harmless, Section, settled
@@ -23,12 +22,10 @@ from midthought.config.training import TrainingConfig
 
 __all__ = [
     "Auto",
-    "CassetteConfig",
     "Change",
     "CheckpointConfig",
     "ConfigStore",
     "EnvironmentConfig",
-    "FaultRule",
     "GuardsConfig",
     "Harmless",
     "InferenceConfig",

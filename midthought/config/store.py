@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 
 from midthought.argument_names import also_named
 from midthought.config.algorithms import algorithm_values
-from midthought.config.cassette import CassetteConfig
 from midthought.config.former_names import in_present_names
 from midthought.config.section import Section, unknown_key
 from midthought.config.sections import (
@@ -38,7 +37,6 @@ class RecipeConfig(Section):
     reward: RewardConfig = Field(default_factory=lambda: RewardConfig())
     training: TrainingConfig = Field(default_factory=lambda: TrainingConfig())
     guards: GuardsConfig = Field(default_factory=lambda: GuardsConfig())
-    cassette: CassetteConfig = Field(default_factory=lambda: CassetteConfig())
     checkpoint: CheckpointConfig = Field(default_factory=lambda: CheckpointConfig())
     ray: RayConfig = Field(default_factory=lambda: RayConfig())
 
@@ -53,15 +51,6 @@ class RecipeConfig(Section):
             raise ValueError(
                 "inference.temperature=0 in training means no exploration; set inference.temperature above 0 (usually 1.0)"
             )
-        used = "replay" if self.cassette.replay else "record" if self.cassette.record else "faults"
-        for setting, is_set in (
-            ("inference.partial_rollouts", self.inference.partial_rollouts),
-            ("ray.use_ray", self.ray.use_ray),
-        ):
-            if is_set and self.cassette.is_used:
-                raise ValueError(
-                    f"cassette.{used} with {setting}=true is not supported: set {setting}=false, or leave cassette.{used} out"
-                )
         estimator = self.training.adv_estimator
         if self.inference.partial_rollouts and "baselines" in self.training.needs:
             raise ValueError(
@@ -80,11 +69,6 @@ class RecipeConfig(Section):
         """`training.overlong_buffer_tokens` in tokens."""
         buffer = self.training.overlong_buffer_tokens
         return round(buffer * self.inference.max_tokens if buffer < 1 else buffer)
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether the run depends on no measurement: with `inference.deterministic`, and if calls are recorded or replayed."""
-        return self.inference.deterministic or bool(self.cassette.record or self.cassette.replay)
 
     def frozen(self) -> Self:
         """Returns a validated, frozen copy, with the values that follow from another section filled in.

@@ -16,8 +16,6 @@ from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.registry import ToolRegistry
 from midthought.types import Task
 
-REPLAYED = "the run replays recorded calls (cassette.replay)"
-
 
 class SkippedError(Exception):
     """A check that cannot run here. The message is the reason."""

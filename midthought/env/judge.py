@@ -16,10 +16,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from midthought.cassette.calls import recorded
-from midthought.cassette.entries import Codec
 from midthought.env.reasoning import last_answer
 from midthought.errors import SettingsError
 from midthought.http_json import ChatEndpoint, EndpointSettings, NoReplyError, Reply, as_data
@@ -42,14 +40,6 @@ _VERDICT = re.compile(r"verdict\s*:", re.IGNORECASE)
 _NUMBER = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{1,9})?")
 
 _log = logging.getLogger(__name__)
-
-
-_REPLY: Codec[Reply] = Codec(
-    encode=list,
-    decode=lambda row: Reply(*row),
-    error=functools.partial(NoReplyError, is_passing=True),
-    garbled=lambda reply, garble: Reply(garble(reply.text), reply.finish_reason),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +97,6 @@ class Judge:
     """File of stored replies, by the hash of the whole request; None: in memory."""
     read: Callable[[Trajectory], str | None] = last_answer
     """Returns the answer in the record. An episode without an answer gets 0 without a request."""
-    records_itself: ClassVar[bool] = True
-    """A cassette records the model's reply, not the value."""
 
     def __post_init__(self) -> None:
         if not self.model:
@@ -149,7 +137,7 @@ class Judge:
         """Returns the verdict: from the cache if the same request was sent before, else from the endpoint."""
         body = self._request(question, answer, references)
         try:
-            reply = await recorded("judge", self.model, json.loads(body), functools.partial(self._reply, body), _REPLY)
+            reply = await self._reply(body)
         except NoReplyError as error:
             return self._without_verdict("failed", str(error), None)
         value = None if reply.finish_reason == "length" else parse_verdict(reply.text, self.scale)

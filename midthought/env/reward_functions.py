@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from midthought.cassette.calls import recorded
-from midthought.cassette.entries import Codec
 from midthought.env.environment import plain_scalar
 from midthought.errors import MidthoughtError, RecordError, RewardError
 from midthought.types import Reward, Trajectory
@@ -29,19 +27,6 @@ _OF_TEXTS = frozenset(
 AnyRewardFunction = Callable[..., float | Reward | Awaitable[float | Reward | None] | None]
 """`f(trajectory)` or `f(trajectory, environment)`, plain or `async`. Returns a number or a `Reward`, for example with one
 number per turn or per call; None if it does not apply to the task."""
-
-
-def _value_to_json(value: Any) -> Any:
-    if isinstance(value, Reward):
-        return value.to_dict()
-    plain = plain_scalar(value)
-    return plain if plain is None or isinstance(plain, numbers.Real) else short(value)
-
-
-_VALUE: Codec[Any] = Codec(
-    encode=_value_to_json,
-    decode=lambda row: Reward.from_dict(row) if isinstance(row, dict) else row,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +80,7 @@ class WeightedReward:
                 value = self._called(name, trajectory, environment)
                 if inspect.isawaitable(value):
                     unawaited.append(value)
-                    running[name] = asyncio.ensure_future(self._recorded(name, value, trajectory))
+                    running[name] = asyncio.ensure_future(_awaited(value))
                 else:
                     values[name] = value
             for name, future in running.items():
@@ -108,17 +93,6 @@ class WeightedReward:
             for awaitable in unawaited:
                 _dispose(awaitable)
         return self._weighted(values, trajectory)
-
-    async def _recorded(self, name: str, value: Awaitable[Any], trajectory: Trajectory) -> Any:
-        """Awaits the value. A cassette records it as a judge's: asynchronous functions make requests."""
-
-        async def run() -> Any:
-            return await value
-
-        if getattr(self.parts[name][1], "records_itself", False):
-            return await run()
-        said = {"turns": [turn.model_output for turn in trajectory.turns]}
-        return await recorded("judge", name, said, run, _VALUE)
 
     def _called(self, name: str, trajectory: Trajectory, environment: Any) -> Any:
         _, function = self.parts[name]
@@ -314,6 +288,10 @@ def with_remedy(error: BaseException) -> str:
         "midthought.env.answer_matching.mathematical_match, or math-verify's parse(…, parsing_timeout=None) and verify(…, "
         "timeout_seconds=None); environment.step_timeout_seconds limits the time of each call"
     )
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
 
 
 def _dispose(value: Awaitable[Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
 import weakref
 from collections import OrderedDict
@@ -12,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from midthought.cassette.calls import recorded
-from midthought.cassette.entries import Codec
 from midthought.data.tasks import DATASET_LABEL
 from midthought.env.answers import CHECKS, task_is_right
 from midthought.errors import EpisodeError, SettingsError, near_names
@@ -26,10 +23,6 @@ from midthought.types import Task
 
 IsRight = Callable[[Task, str], bool]
 """Whether an answer is right. It runs in a thread, because it may block."""
-
-_OUTPUT: Codec[ToolOutput] = Codec(
-    encode=lambda output: {"text": output.text, "metadata": output.metadata}, decode=lambda row: ToolOutput(**row)
-)
 
 SPARE_SECONDS = 30.0
 """Time for the answer check (some seconds for mathematics) and masking, in addition to the servers' time."""
@@ -120,9 +113,7 @@ class FeedbackTool(Tool):
             )
         if not current_answer.strip():
             raise ValueError("current_answer is empty")
-        said = {"current_answer": current_answer, "reasoning": reasoning}
-        ask = functools.partial(self._once, self._task, current_answer, reasoning)
-        return await recorded("feedback", self._name, said, ask, _OUTPUT)
+        return await self._once(self._task, current_answer, reasoning)
 
     async def _once(self, task: Task, answer: str, reasoning: str) -> ToolOutput:
         key = self._key(task, answer, reasoning)

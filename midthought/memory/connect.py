@@ -17,19 +17,16 @@ def open_memory(
     token_env: str | None = None,
     *,
     measures: bool = True,
-    is_replayed: bool = False,
 ) -> MemoryStore | RemoteMemory:
     """Returns the memory at `path`: a folder, a URI that LanceDB accepts, or `http://HOST:PORT` of `midthought memory
     serve`.
 
-    A service is contacted at once and embeds with its own model; not if all its results are replayed (`is_replayed`).
+    A service is contacted at once and embeds with its own model.
     `measures` as in `load_embedder`. Raises MemoryStoreError if the service cannot be reached, refuses the token or serves
     another table.
     """
     if not is_service(str(path)):
         return MemoryStore.open(path, table, load_embedder(embedding_model, measures=measures))
-    if is_replayed:
-        return RemoteMemory(str(path))
     memory = RemoteMemory(str(path), token_env=token_env)
     try:
         served = memory.stats().get("table")

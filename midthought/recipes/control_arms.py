@@ -49,11 +49,6 @@ class ControlArm:
         except SettingsError as error:
             raise SettingsError(f"control arm {self.name!r}: {error}") from None
 
-    def with_own_cassette(self, config: AnyConfig) -> AnyConfig:
-        """Returns the settings with the arm's folder in the cassette, if calls are recorded or replayed."""
-        folders = {name: getattr(config.cassette, name) for name in ("record", "replay")}
-        return config.merged({"cassette": {name: f"{path}/{self.folder}" for name, path in folders.items() if path}})
-
 
 _AS_RFT = {"training": {"algorithm": "rft", "teacher": ""}}
 RFT_ARMS = (

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from midthought.cassette.cassette import require_new
 from midthought.config import RecipeConfig, SupervisedSection, require_allowed
 from midthought.errors import SettingsError
 from midthought.evaluation.arms import EvaluationArm
@@ -168,8 +167,7 @@ class RecipeRun(ABC):
             progress.require_same_beginning(self.stage, self.from_path)
             self.stage = progress.stage  # type: ignore[assignment]
             self.from_path = Path(progress.from_path) if progress.from_path else None
-        check_source(before_choice(self.config.inference), self.config.ray, self.config.cassette)
-        require_new(self.config.cassette, resume=self.resume)
+        check_source(before_choice(self.config.inference), self.config.ray)
         source = self._source
         self._choose(source)
         check_training(self.config.training)
@@ -191,8 +189,8 @@ class RecipeRun(ABC):
             self.console.note(f"Changed at {stage} {step}: {change}")
         if not self.resume:
             progress.begin(self.stage, self.from_path)
-        if self.config.is_repeatable:
-            torch.use_deterministic_algorithms(True, warn_only=not self.config.inference.deterministic)
+        if self.config.inference.deterministic:
+            torch.use_deterministic_algorithms(True)
 
     def _choose(self, source: str) -> None:
         """Replaces `auto` in the settings, reports the choices, and rejects a run that does not fit in memory."""
@@ -317,7 +315,7 @@ class RecipeRun(ABC):
     def _run_arms(self, when: str, arms: Sequence[EvaluationArm], metrics_of: MetricsOf) -> dict[str, float]:
         """Runs the episodes of every arm with `self.policy`. Returns the arms' metrics, with the prefix `when`."""
         num_iters = self.config.training.num_iters(self.tasks.num_tasks)
-        rollouts = self.tasks.rollouts(self.policy, num_iters if when == "after" else 0, stage=when)
+        rollouts = self.tasks.rollouts(self.policy, num_iters if when == "after" else 0)
         num_episodes = sum(len(arm.tasks) for arm in arms)
         found: dict[str, float] = {}
         with (
@@ -346,7 +344,7 @@ class RecipeRun(ABC):
 
     def _reinforce_arm(self, arm: ControlArm) -> dict[str, float]:
         """Trains a copy of the warmed-up policy in a run folder of its own."""
-        config, folder = arm.with_own_cassette(arm.settings(self.config)), self.path / arm.folder
+        config, folder = arm.settings(self.config), self.path / arm.folder
         self._load(str(self.path / "warmup"))
         with self._trainer(config, self._make_tasks(config), folder, resume=True) as trainer:
             trainer.fit(max_seconds=self.run.num_seconds("ppo") if arm.same_seconds else None)

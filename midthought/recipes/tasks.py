@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from midthought.cassette.cassette import Cassette
 from midthought.config import RecipeConfig, settled
 from midthought.doctor.setup import Setup
+from midthought.engines.create import policy_engine
 from midthought.plan.choices import Choice
 from midthought.rollout.episode import EpisodeEnvironment
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.tokenization import Renderer
 from midthought.trainer.checkup import setup_of
-from midthought.trainer.rollouts import PromptBuilder, longest_sequence, make_engine, make_source
+from midthought.trainer.rollouts import PromptBuilder, longest_sequence, make_source
 from midthought.trainer.tasks import TrainingTasks
 from midthought.trainer.trained_policy import TrainedPolicy
 from midthought.types import Task
@@ -74,23 +74,18 @@ class RecipeTasks(TrainingTasks):
         max_seq_len = settled(self.config.inference.max_seq_len, allowed)
         return setup_of(self.config, self, trained, max_seq_len=max_seq_len, choice=choice, path=path)
 
-    def rollouts(self, policy: Any, policy_version: int = 0, *, stage: str) -> Rollouts:
-        """Runs evaluation episodes with the policy's current weights, in this process. Close it after use.
-
-        `stage`: the folder of these episodes in a cassette.
-        """
+    def rollouts(self, policy: Any, policy_version: int = 0) -> Rollouts:
+        """Runs evaluation episodes with the policy's current weights, in this process. Close it after use."""
         inference = self.config.inference.model_copy(update={"backend": "local", "partial_rollouts": False})
         longest = self.longest_prompt(lambda task: len(self.renderer.prompt(self.prompts.messages(task))))
-        engine = make_engine(
+        engine = policy_engine(
             policy,
             None,
             self.renderer,
             inference,
-            self.config.cassette,
             model_path="",
             max_seq_len=longest_sequence(longest, inference, policy.config),
         )
         engine.policy_version = policy_version
         seed = self.config.training.seed
-        cassette = Cassette.from_config(self.config.cassette, within=stage)
-        return make_source(engine, self.renderer, self.prompts, self.episode, inference, seed=seed, cassette=cassette)
+        return make_source(engine, self.renderer, self.prompts, self.episode, inference, seed=seed)

@@ -14,11 +14,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from midthought.activity import ACTIVITY
-from midthought.cassette.calls import Part
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
 from midthought.errors import EngineError
-from midthought.rollout.recorded_calls import recorded_environment, recorded_sample
 from midthought.rollout.token_watch import TokenWatch
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
@@ -82,8 +80,6 @@ class RolloutParts:
     """Creates the environment of one episode; a stateless one may be the same every time."""
     inference: InferenceConfig = field(default_factory=InferenceConfig)
     """Limits of an episode, and its sampling options."""
-    cassette_part: Part | None = None
-    """The files that the calls of these episodes are recorded in or replayed from, and their faults."""
 
 
 async def run_episodes(
@@ -127,20 +123,12 @@ async def run_episodes(
 async def run_episode(parts: RolloutParts, trajectory: Trajectory, number: int) -> None:
     """Runs one episode from its prompt to its reward. `number` identifies it in the engine. At the end it is closed there.
 
-    An exception inside ends the episode as FAILED with the error's text and without a reward; cancellation is raised, and a
-    `CassetteError`.
+    An exception inside ends the episode as FAILED with the error's text and without a reward; cancellation is raised.
     """
-    if parts.cassette_part is None:
-        return await _run_episode(parts, trajectory, number)
-    with parts.cassette_part.episode(number, task_id=trajectory.task.task_id, seed=trajectory.seed):
-        await _run_episode(parts, trajectory, number)
-
-
-async def _run_episode(parts: RolloutParts, trajectory: Trajectory, number: int) -> None:
     tools: EpisodeTools | None = None
     environment: EpisodeEnvironment | None = None
     try:
-        environment = recorded_environment(parts.environment(trajectory.task))
+        environment = parts.environment(trajectory.task)
         tools = open_tools(parts, trajectory, environment)
         trajectory.stop_reason = await Episode(parts, trajectory, number, tools).run(environment)
         parts.engine.close(number)
@@ -360,9 +348,7 @@ class Episode:
         trajectory = self.trajectory
         started = time.perf_counter()
         try:
-            done = await recorded_sample(
-                self._parts.engine, self._number, trajectory.token_ids, sampling, stopper=self._watch
-            )
+            done = await self._parts.engine.sample(self._number, trajectory.token_ids, sampling, stopper=self._watch)
             ACTIVITY.num_tokens += len(done.token_ids)
             return done
         finally:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import copy
 import dataclasses
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from midthought.activity import ACTIVITY
 from midthought.background_loop import BackgroundLoop
-from midthought.cassette.cassette import Cassette
 from midthought.engines.engine import TrainedEngine
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.rollout.in_flight import InFlightEpisodes, seed_of
@@ -38,22 +34,12 @@ class Rollouts(ABC):
         *,
         seed: int,
         stream: InFlightEpisodes | None = None,
-        cassette: Cassette | None = None,
     ) -> None:
-        """`engine` counts the policy versions. `stream`: episodes that may outlive an iteration (partial rollouts). `cassette`:
-        records or replays the calls of the episodes."""
+        """`engine` counts the policy versions. `stream`: episodes that may outlive an iteration (partial rollouts)."""
         self.parts = parts
         self.stream = stream
         self._engine = engine
-        self._seed = self._first_seed = seed
-        self._cassette = cassette
-        self._num_evaluations: Counter[str] = Counter()
-
-    def without_cassette(self) -> Self:
-        """Returns the same source without recording, replaying and faults."""
-        found = copy.copy(self)
-        found._cassette = None
-        return found
+        self._seed = seed
 
     def reseed(self, seed: int) -> None:
         """Samples the episodes that are started from now on with another seed."""
@@ -77,8 +63,7 @@ class Rollouts(ABC):
         version = self.policy_version
         parts = _at_temperature(self.parts, 0.0) if greedy else self.parts
         purpose = f"train-{iteration}" + (f"-{attempt}" if attempt else "")
-        name = f"train-{iteration:06}" + (f"-{attempt}" if attempt else "") + ("-greedy" if greedy else "")
-        with self._recorded(parts, name) as parts, ACTIVITY.episodes(len(tasks), None) as finished:
+        with ACTIVITY.episodes(len(tasks), None) as finished:
             trajectories = self._run(parts, self._starts(purpose, tasks, group_size), finished)
         return RolloutData(trajectories=trajectories, seconds=time.perf_counter() - began, policy_version=version)
 
@@ -92,12 +77,7 @@ class Rollouts(ABC):
     ) -> list[Trajectory]:
         """Runs one episode per task, with another tool executor or temperature; temperature 0 is greedy."""
         parts = dataclasses.replace(_at_temperature(self.parts, temperature), executor=executor or self.parts.executor)
-        name = f"evaluation-{self.policy_version:06}"
-        self._num_evaluations[name] += 1
-        with (
-            self._recorded(parts, f"{name}-{self._num_evaluations[name]}") as parts,
-            ACTIVITY.episodes(len(tasks), on_finished) as finished,
-        ):
+        with ACTIVITY.episodes(len(tasks), on_finished) as finished:
             return self._run(parts, self._starts("evaluation", tasks, 1), finished)
 
     def sleep(self) -> None:
@@ -117,16 +97,6 @@ class Rollouts(ABC):
         self, parts: RolloutParts, starts: Sequence[EpisodeStart], on_finished: OnFinished = None
     ) -> list[Trajectory]:
         """Returns the trajectories in the order of `starts`. `on_finished` is called when an episode ends."""
-
-    @contextlib.contextmanager
-    def _recorded(self, parts: RolloutParts, name: str) -> Iterator[RolloutParts]:
-        """Opens the part of the cassette with this name. After a rollback, which samples with another seed, it has another."""
-        if self._cassette is None:
-            yield parts
-            return
-        name = name if self._seed == self._first_seed else f"{name}-seed{self._seed}"
-        with self._cassette.part(name) as part:
-            yield dataclasses.replace(parts, cassette_part=part)
 
     def _starts(self, purpose: str, tasks: Sequence[Task], group_size: int) -> list[EpisodeStart]:
         return [
@@ -150,9 +120,8 @@ class LocalRollouts(Rollouts):
         seed: int,
         stream: InFlightEpisodes | None = None,
         loop: BackgroundLoop | None = None,
-        cassette: Cassette | None = None,
     ) -> None:
-        super().__init__(parts, engine, seed=seed, stream=stream, cassette=cassette)
+        super().__init__(parts, engine, seed=seed, stream=stream)
         self._loop = loop
 
     def close(self) -> None:

@@ -13,14 +13,11 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from midthought.cassette.calls import current_calls
-from midthought.cassette.entries import Codec
-from midthought.cassette.faults import Fault
 from midthought.errors import SettingsError
 from midthought.tools.arguments import ArgumentsError
 from midthought.tools.circuit_breaker import CircuitBreaker, RefusedError
@@ -52,8 +49,6 @@ class _Progress:
     num_attempts: int = 0
     tools: EpisodeTools | None = None
     """The stateful tools of the calling episode."""
-    fault: Fault | None = None
-    """What the call must simulate."""
 
 
 _progress: ContextVar[_Progress] = ContextVar("midthought_call")
@@ -71,12 +66,6 @@ class _Answer:
     @property
     def is_ok(self) -> bool:
         return self.outcome is ToolOutcome.OK
-
-
-_ANSWER: Codec[_Answer] = Codec(
-    encode=lambda answer: {"outcome": answer.outcome, "text": answer.text, "metadata": answer.metadata},
-    decode=lambda row: _Answer(ToolOutcome(row["outcome"]), row["text"], row["metadata"]),
-)
 
 
 class _CallFailure(Exception):
@@ -254,7 +243,7 @@ class ToolExecutor:
         except _CallFailure as failure:
             answer = _Answer(failure.outcome, str(failure))
         else:
-            answer = await self._recorded(valid, caller)
+            answer = await self._run_or_share(valid, caller)
         call = ToolCall(
             tool_name=action.tool_name,
             parameters=action.parameters,
@@ -287,34 +276,25 @@ class ToolExecutor:
         assert tool is not None
         return tool
 
-    async def _recorded(self, action: ParsedAction, caller: _Caller) -> _Answer:
-        """Runs the call, or returns the answer that a cassette holds (docs/cassettes.md)."""
-        calls = current_calls()
-        if calls is None:
-            return await self._run_or_share(action, caller, None)
-        run = functools.partial(self._run_or_share, action, caller)
-        return await calls.call("tool", self._tool(action).definition.name, action.parameters, run, _ANSWER)
-
-    async def _run_or_share(self, action: ParsedAction, caller: _Caller, fault: Fault | None) -> _Answer:
-        """Runs the call, or waits for the run of an equal call. A call with a fault is not shared."""
+    async def _run_or_share(self, action: ParsedAction, caller: _Caller) -> _Answer:
+        """Runs the call, or waits for the run of an equal call."""
         tool = self._tool(action)
         is_arm = type(self).answer is not ToolExecutor.answer
-        is_shared = tool.pure and not is_arm and fault is None
-        key = key_of(tool.definition.name, action.parameters) if is_shared else None
+        key = key_of(tool.definition.name, action.parameters) if tool.pure and not is_arm else None
         if key is None:
-            return await self._run_call(action, caller, fault)
+            return await self._run_call(action, caller)
         compute = functools.partial(self._run_call, action, caller)
-        answer, is_from_other = await self._loop_state().result_cache.get(key, compute)
+        answer, is_shared = await self._loop_state().result_cache.get(key, compute)
         try:
             metadata = copy.deepcopy(dict(answer.metadata))
         except Exception:
             message = f"the metadata of {tool.definition.name!r} cannot be copied; let it hold JSON values only"
             return _Answer(ToolOutcome.RAISED, message)
-        return replace(answer, metadata={**metadata, "shared": True} if is_from_other else metadata)
+        return replace(answer, metadata={**metadata, "shared": True} if is_shared else metadata)
 
-    async def _run_call(self, action: ParsedAction, caller: _Caller, fault: Fault | None = None) -> _Answer:
+    async def _run_call(self, action: ParsedAction, caller: _Caller) -> _Answer:
         """Runs the call, retries included."""
-        progress = _Progress(tools=caller.tools, fault=fault)
+        progress = _Progress(tools=caller.tools)
         try:
             async with caller.tools.turn(self._tool(action)):
                 output = await self._run_within_limits(action, caller.task, progress)
@@ -380,14 +360,7 @@ class ToolExecutor:
 
     async def _answer_with_progress(self, action: ParsedAction, task: Task, progress: _Progress) -> ToolOutput:
         _progress.set(progress)
-        if progress.fault is None:
-            return await self.answer(action, task)
-        answer = functools.partial(self.answer, action, task)
-        return await progress.fault.apply(answer, _garbled, ConnectionError, hangs=True)
+        return await self.answer(action, task)
 
     def _count_uncancelled(self) -> None:
         self._num_uncancelled += 1
-
-
-def _garbled(output: ToolOutput, garble: Callable[[str], str]) -> ToolOutput:
-    return ToolOutput(garble(output.text), output.metadata)

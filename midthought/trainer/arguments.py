@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from midthought.cassette.cassette import require_new
 from midthought.config import ConfigStore, RecipeConfig
 from midthought.config.changes import require_true_or_false
 from midthought.errors import SettingsError
@@ -132,8 +131,6 @@ def settle(
         config = as_recorded(config, Path(run_path) / "config.yaml")
     config, preset = (config, "") if isinstance(run_path, RunStage) else choose_preset(config, model)
     choice = choose_settings(_checked(config, needs_environment=needs_environment), model)
-    if not isinstance(run_path, RunStage):
-        require_new(choice.config.cassette, resume=resume)
     if resume and run_path is None:
         raise SettingsError("resume=True needs the run folder to go on with: give run_path, too")
     return TrainerSettings(config=choice.config, choice=choice, preset=preset, model=model, run_path=run_path)
@@ -145,7 +142,7 @@ def _checked(config: RecipeConfig, *, needs_environment: bool) -> RecipeConfig:
             f"config must be a ConfigStore (create_default_config(**sections)), got a {type(config).__name__}"
         )
     config = config.merged({})
-    check_source(before_choice(config.inference), config.ray, config.cassette)
+    check_source(before_choice(config.inference), config.ray)
     check_training(config.training)
     return config
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from midthought.background_loop import BackgroundLoop
-from midthought.cassette.cassette import Cassette
 from midthought.config import RecipeConfig
-from midthought.doctor.setup import REPLAYED, Setup
+from midthought.doctor.setup import Setup
+from midthought.engines.create import policy_engine
 from midthought.learning.adapters import has_adapters
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.lr_schedule import TrainingSchedule
@@ -28,7 +28,7 @@ from midthought.rollout.rollout_batch import RolloutBatch, collect
 from midthought.trainer.checkup import UNTAUGHT, setup_of
 from midthought.trainer.episodes import restore_stream, sort_episodes, stream_state
 from midthought.trainer.learners import choose_learner
-from midthought.trainer.rollouts import longest_sequence, make_engine, make_source, make_worker_group
+from midthought.trainer.rollouts import longest_sequence, make_source, make_worker_group
 from midthought.trainer.tasks import TrainingTasks
 from midthought.trainer.teacher import load_teacher, make_self_teacher
 from midthought.trainer.trained_policy import TrainedPolicy, generation_values
@@ -52,12 +52,11 @@ class LearningParts:
         inference = self.config.inference
         longest = tasks.longest_prompt(lambda task: len(renderer.prompt(prompts.messages(task))))
         max_seq_len = longest_sequence(longest, inference, policy.model.config)
-        self.engine = make_engine(
+        self.engine = policy_engine(
             policy.model,
             self.learner.policy,
             renderer,
             inference.changed(backend="local") if config.ray.use_ray else inference,
-            config.cassette,
             model_path=policy.path,
             max_seq_len=max_seq_len,
         )
@@ -70,7 +69,6 @@ class LearningParts:
             seed=config.training.seed,
             worker_group=make_worker_group(policy.model, renderer, inference, config.ray, max_seq_len=max_seq_len),
             loop=BackgroundLoop("midthought-rollout") if inference.partial_rollouts else None,
-            cassette=Cassette.from_config(config.cassette),
         )
         self.source = make(episode=tasks.episode)
         self.held_out = make(episode=tasks.held_out_episode)
@@ -82,11 +80,11 @@ class LearningParts:
             self.config,
             self._tasks,
             self._policy,
-            source=self.source.without_cassette(),
+            source=self.source,
             max_seq_len=self.engine.max_seq_len,
             choice=choice,
             path=path,
-            why_not_sampled=UNTAUGHT if is_untaught else REPLAYED if self.config.cassette.replay else "",
+            why_not_sampled=UNTAUGHT if is_untaught else "",
         )
 
     def rollout(self, iteration: int) -> RolloutBatch:

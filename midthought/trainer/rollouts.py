@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from midthought.background_loop import BackgroundLoop
-from midthought.cassette.cassette import Cassette
 from midthought.cluster.ray.ray_cluster import check_ray
-from midthought.config import CassetteConfig, InferenceConfig, RayConfig
+from midthought.config import InferenceConfig, RayConfig
 from midthought.engines.create import check_backend, policy_engine
 from midthought.engines.engine import TrainedEngine
-from midthought.engines.recorded import RecordedEngine
 from midthought.env.environment import EpisodeError
 from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeEnvironment, RolloutParts
@@ -135,7 +133,6 @@ def make_source(
     seed: int,
     loop: BackgroundLoop | None = None,
     worker_group: RolloutWorkerGroup | None = None,
-    cassette: Cassette | None = None,
 ) -> Rollouts:
     """Creates a source, which runs episodes on a group of Ray workers if given, else in this process with `engine`.
 
@@ -156,33 +153,16 @@ def make_source(
 
         return RayRollouts(parts, engine, worker_group, seed=seed)
     stream = None if loop is None else InFlightEpisodes.from_config(parts, loop, inference, seed=seed)
-    return LocalRollouts(parts, engine, seed=seed, stream=stream, loop=loop, cassette=cassette)
+    return LocalRollouts(parts, engine, seed=seed, stream=stream, loop=loop)
 
 
 # -- where episodes run ----------------------------------------------------------------------------------------
 
 
-def check_source(inference: InferenceConfig, ray: RayConfig, cassette: CassetteConfig) -> None:
+def check_source(inference: InferenceConfig, ray: RayConfig) -> None:
     """Raises SettingsError if the settings request unsupported rollouts, MissingExtraError if a package is missing."""
-    if not cassette.replays_completions:
-        check_backend(inference)
+    check_backend(inference)
     check_ray(ray, inference)
-
-
-def make_engine(
-    policy: Any,
-    trained: Any,
-    renderer: Renderer,
-    inference: InferenceConfig,
-    cassette: CassetteConfig,
-    *,
-    model_path: str,
-    max_seq_len: int,
-) -> TrainedEngine:
-    """Creates the engine of a run (`policy_engine`); one that cannot sample if all completions are replayed."""
-    if cassette.replays_completions:
-        return RecordedEngine(renderer.eos_token_ids, max_seq_len)
-    return policy_engine(policy, trained, renderer, inference, model_path=model_path, max_seq_len=max_seq_len)
 
 
 def make_worker_group(

@@ -105,6 +105,6 @@ def is_mixed(settings: SupervisedSection, config: RecipeConfig, chosen: str | No
 
     `chosen`: the precision that an interrupted run measured to be faster. Repeatable runs depend on no measurement.
     """
-    if settings.mixed_precision is None and config.is_repeatable:
+    if settings.mixed_precision is None and config.inference.deterministic:
         return False
     return chosen == "bfloat16" if settings.mixed_precision is None and chosen else settings.mixed_precision

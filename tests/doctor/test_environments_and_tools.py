@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import re
 import time
@@ -12,8 +11,7 @@ import pytest
 from doctor_runs import COLOURS, Arguments, Boxes, examined, run
 
 from midthought import Tool, ToolDefinition, ToolParameter, Trainer, tool
-from midthought.doctor.examination import Report, examine
-from midthought.doctor.setup import REPLAYED
+from midthought.doctor.examination import Report
 from midthought.env.game import SimpleGameEnvironment
 from midthought.tools.definition import ToolEpisode
 
@@ -269,11 +267,3 @@ def test_without_samples_an_environment_is_played_with_fixed_texts(taught):
     arguments = {**run(taught), "dataset": None, "rewards": [], "env": Remembering}  # with a tool, which is not called
     found = examined(lambda: Trainer(**arguments), samples=False).findings
     assert [each.guard for each in found if each.guard in NAMES] == ["isolation"]
-
-
-def test_in_a_replay_no_environment_is_played(taught):
-    with Trainer(**{**run(taught), "dataset": None, "rewards": [], "env": Remembering}) as trainer:
-        replay = trainer.config.merged({"cassette": {"replay": "somewhere"}})
-        Remembering.said.clear()
-        report = examine(dataclasses.replace(trainer.setup, config=replay, why_not_sampled=REPLAYED))
-    assert not Remembering.said and {name: report.skipped[name] for name in NAMES} == dict.fromkeys(NAMES, REPLAYED)

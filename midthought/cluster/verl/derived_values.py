@@ -88,8 +88,6 @@ def require_supported(derived: DerivedValues) -> None:
         (not inference.keep_thoughts, "inference.keep_thoughts=false makes several segments; verl supports one, set it to true"),
         (inference.partial_rollouts,
          "inference.partial_rollouts works only with our own trainer; set it to false and see verl's trainer.v1.trainer_mode"),
-        (config.cassette.is_used,
-         "cassette.record, replay and faults work only with our own trainer; leave them out"),
         (training.adv_estimator == "gae" and not training.whiten_advantages,
          "training.whiten_advantages=false: verl always whitens gae's advantages; set it to true"),
         (training.critic_lam is not None or training.lam_alpha > 0,

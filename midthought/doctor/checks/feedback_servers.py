@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from midthought.doctor.registry import check
-from midthought.doctor.setup import REPLAYED, Setup, SkippedError
+from midthought.doctor.setup import Setup
 from midthought.feedback.check import Found, check_feedback
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.guards.finding import Finding
@@ -17,8 +17,6 @@ def feedback_servers(setup: Setup) -> Iterator[Finding]:
     settings = getattr(setup.config, "feedback", None)
     if not isinstance(settings, FeedbackSettings):
         return
-    if setup.config.cassette.replay:
-        raise SkippedError(REPLAYED)
     for found in check_feedback(settings):
         if found.found is Found.BAD:
             yield Finding(

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from midthought.background_loop import BackgroundLoop
 from midthought.doctor.registry import check
-from midthought.doctor.setup import REPLAYED, Setup, SkippedError
+from midthought.doctor.setup import Setup, SkippedError
 from midthought.engines.create import check_backend
 from midthought.engines.servers.connection import RetryPolicy, require_httpx
 from midthought.engines.servers.generation import probe_text
@@ -23,8 +23,6 @@ _SECONDS = 5.0
 @check("engine")
 def engine(setup: Setup) -> Iterator[Finding]:
     """The engine of the settings is supported in training, and its package is installed."""
-    if setup.config.cassette.replays_completions:
-        raise SkippedError(REPLAYED)
     inference = before_choice(setup.config.inference)
     check_backend(inference)
     if inference.backend not in SERVER_ENGINES or inference.in_process or inference.base_url:
@@ -45,8 +43,6 @@ def servers(setup: Setup) -> Iterator[Finding]:
 
     Log-probabilities must refer to the sampled distribution; without a tokenizer this part is left out.
     """
-    if setup.config.cassette.replays_completions:
-        raise SkippedError(REPLAYED)
     inference = before_choice(setup.config.inference)
     if inference.backend not in SERVER_ENGINES or inference.in_process or not inference.base_url:
         return

@@ -15,7 +15,7 @@ from itertools import zip_longest
 from midthought.doctor.checks.data import announces
 from midthought.doctor.checks.sampling import samples_of
 from midthought.doctor.registry import check
-from midthought.doctor.setup import REPLAYED, Setup, SkippedError
+from midthought.doctor.setup import Setup, SkippedError
 from midthought.doctor.shared_state import tool_states
 from midthought.env.environment_tasks import FAILED_RESET
 from midthought.env.episode import EnvironmentEpisode, EnvironmentTurn, call_blocking, takes_seed
@@ -85,8 +85,6 @@ def _environment_of(setup: Setup) -> _World | None:
     """Returns the environment of the run; None for a data set."""
     if not setup.has_replies or setup.draw is None:
         return None
-    if setup.config.cassette.replay:
-        raise SkippedError(REPLAYED)
     if "world" not in setup.memo:
         sampled = [] if setup.why_not_sampled else samples_of(setup).episodes
         setup.memo["world"] = _World(setup, setup.draw(NUM_STARTS), sampled)

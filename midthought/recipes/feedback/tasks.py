@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from midthought.env.answers import task_is_right
 from midthought.env.math_worker_pool import NUM_WORKERS
@@ -77,8 +76,6 @@ def _registry(config: FeedbackRecipeConfig, critic: str | None = None) -> ToolRe
 
 
 def _tool(config: FeedbackRecipeConfig, critic: str | None = None) -> FeedbackTool:
-    """Returns the tool with the critic of the settings, or another one. A replay needs no key."""
-    changes: dict[str, Any] = {"critic": critic} if critic is not None else {}
-    if config.cassette.replay:
-        changes["api_key_env"] = None
+    """Returns the tool with the critic of the settings, or another one."""
+    changes = {} if critic is None else {"critic": critic}
     return FeedbackTool.from_settings(config.feedback.model_copy(update=changes))

@@ -62,8 +62,6 @@ class PodcastData:
     plan: QuestionPlan
     replaces: bool
     """Whether building removes chunks of other transcripts from the memory."""
-    is_replayed: bool = False
-    """Whether results come from a cassette, so that a service is not contacted."""
 
     def build(self, run_path: Path, progress: Callable[[int, int], None] | None = None) -> BuildReport:
         """Embeds and stores new chunks, and writes the questions into the run folder.
@@ -76,7 +74,7 @@ class PodcastData:
         if is_own and (found := damage_in(own)):
             raise MemoryStoreError(f"{own} {found}; delete this folder, and the run, resumed, builds it again")
         report = (
-            _found(self.store, self.stored, is_replayed=self.is_replayed)
+            _found(self.store, self.stored)
             if isinstance(self.store, RemoteMemory)
             else self.store.build(self.stored, progress, replace=self.replaces)
         )
@@ -162,10 +160,9 @@ def balance_metrics(done: Sequence[Trajectory], is_right: IsRight) -> dict[str, 
     return {"balanced_accuracy": balanced_accuracy(list(map(is_right, done)), answerable)}
 
 
-def _found(memory: RemoteMemory, chunks: Sequence[Chunk], *, is_replayed: bool) -> BuildReport:
+def _found(memory: RemoteMemory, chunks: Sequence[Chunk]) -> BuildReport:
     started = time.perf_counter()
-    if not is_replayed:
-        memory.require(chunks)
+    memory.require(chunks)
     return BuildReport(0, len(chunks), 0, 0, time.perf_counter() - started)
 
 
@@ -214,7 +211,7 @@ def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_p
     if isinstance(store, MemoryStore) and not replaces:
         store.require_kept(stored)
     registry = _registry(config, store)
-    data = PodcastData(parts, stored, tasks, store, registry, plan, replaces, bool(config.cassette.replay))
+    data = PodcastData(parts, stored, tasks, store, registry, plan, replaces)
     if foreign := data.foreign_evidence:
         _log.warning(
             "%d questions, such as %s, were made from chunks with the same ids and other words: their evidence is not used. "
@@ -241,14 +238,13 @@ def tools_of_run(config: PodcastConfig, run_path: Path) -> ToolRegistry:
 
 def _open_memory(config: PodcastConfig, run_path: Path) -> MemoryStore | RemoteMemory:
     memory = config.memory
-    measures = not config.is_repeatable  # times differ between runs
+    measures = not config.inference.deterministic  # times differ between runs
     return open_memory(
         memory.path or run_path / "memory",
         memory.table,
         memory.embedding_model,
         memory.token_env,
         measures=measures,
-        is_replayed=bool(config.cassette.replay),
     )
 
 

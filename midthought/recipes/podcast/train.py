@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from midthought.background_loop import BackgroundLoop
-from midthought.cassette.calls import recorded
-from midthought.cassette.cassette import Cassette
 from midthought.env.rewards import correct
 from midthought.errors import SettingsError
 from midthought.evaluation.arms import EvaluationArm
@@ -128,23 +124,7 @@ class PodcastRun(RecipeRun):
         arms = self._arms_of_evaluation(when)
         found = self._run_arms(when, arms, lambda arm, done: arm_metrics(arm, done, correct))
         is_first = when == "before" or self.stage == "evaluate"
-        return found | (self._task_metrics(when) if is_first else {})
-
-    def _task_metrics(self, when: str) -> dict[str, Any]:
-        """Returns the metrics of the questions. Their searches are in no episode: they are one call in the cassette."""
-        cassette = Cassette.from_config(self.config.cassette, within=when)
-        if cassette is None:
-            return task_metrics(self.data)
-
-        async def search() -> dict[str, Any]:
-            return task_metrics(self.data)
-
-        with (
-            closing(BackgroundLoop("midthought-recipe")) as loop,
-            cassette.part("retrieval") as part,
-            part.episode(0, task_id="retrieval", seed=0),
-        ):
-            return loop.run(recorded("tool", "task_metrics", {}, search))
+        return found | (task_metrics(self.data) if is_first else {})
 
     # -- the end ------------------------------------------------------------------------------------------------
 

@@ -130,7 +130,6 @@ def test_verls_own_keys_win(theirs: dict[str, Any]) -> None:
         ({"training": {"optimizer": "adamw_8bit"}}, "optimizer_impl"),
         ({"training": {"offload_optimizer": True}}, "use verl.offload"),
         ({"inference": {"partial_rollouts": True}}, "trainer.v1.trainer_mode"),
-        ({"cassette": {"record": "calls"}}, "cassette.record, replay and faults work only with our own trainer"),
     ],
 )
 def test_what_verl_cannot_do_is_refused(sections: dict[str, Any], words: str) -> None:
