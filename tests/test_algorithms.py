@@ -18,7 +18,7 @@ from midthought.trainer.trainer import Trainer
 NAMES = [
     *("ppo", "grpo", "dr_grpo", "dapo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax", "opo"),
     *("gspo", "gspo_sequence", "cispo", "sapo", "gmpo", "clip_cov", "kl_cov", "dppo_tv", "dppo_kl", "vapo", "vc_ppo"),
-    *("rft", "rest_em", "dpo", "online_dpo", "distillation", "gkd", "sdpo", "sdpo_topk"),
+    *("rft", "rest_em", "distillation", "gkd", "sdpo", "sdpo_topk"),
 ]
 
 

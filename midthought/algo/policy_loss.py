@@ -71,40 +71,19 @@ SELECTORS: dict[str, Selector] = {}
 """Selectors of the losses that have one, by name."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PairInputs:
-    """The N policy tokens of an optimizer step, of all its micro-batches and ranks, with the current weights."""
-
-    logprobs: Tensor  # [N]
-    reference_logprobs: Tensor  # [N]
-    advantages: Tensor  # [N]
-    """1 in the better episode of a pair, -1 in the worse one."""
-    groups: Tensor  # [N] int
-    """The pair of every token."""
-
-
-PairCoefficients = Callable[..., tuple[Tensor, dict[str, float]]]
-"""Takes `PairInputs` and the options of its loss. Returns what replaces the advantages in the step, [N], and metrics."""
-PAIR_COEFFICIENTS: dict[str, PairCoefficients] = {}
-"""Of the losses of pairs, by name."""
-
-
 def policy_loss(
     name: str,
     *,
     corrects_sampling: bool = False,
     is_supervised: bool = False,
     selector: Selector | None = None,
-    pair_coefficients: PairCoefficients | None = None,
 ) -> Callable[[PolicyLoss], PolicyLoss]:
     """Registers the decorated function as `training.policy_loss=name`.
 
     `selector` chooses tokens once per optimizer step, before it is split into micro-batches; the loss reads
     `PolicyLossInputs.selected`. `corrects_sampling`: its ratios are to the sampled log-probabilities, so
     `training.rollout_correction` must be `none`. `is_supervised`: it has no ratios at all; the same holds, and it can train on
-    demonstrations. `pair_coefficients` makes it a loss of pairs, which needs a reference,
-    an estimator that selects pairs (`best_and_worst`) and `loss_agg=seq-mean-token-sum`: it is called once per optimizer step,
-    and its result replaces the advantages.
+    demonstrations.
 
         @policy_loss("reinforce")
         def reinforce(inputs: PolicyLossInputs) -> TokenLosses:
@@ -120,9 +99,6 @@ def policy_loss(
         TrainingConfig.policy_losses[name] = options
         if selector is not None:
             SELECTORS[name] = selector
-        if pair_coefficients is not None:
-            PAIR_COEFFICIENTS[name] = pair_coefficients
-        _mark(TrainingConfig.paired, name, pair_coefficients is not None)
         _mark(TrainingConfig.sampling_corrected, name, corrects_sampling or is_supervised)
         _mark(TrainingConfig.supervised, name, is_supervised)
         return function

@@ -1,6 +1,6 @@
 """Estimators that select the episodes to train on: an episode with advantage 0 leaves the batch before it is scored.
 
-With `policy_loss=nll` this is rejection-sampling fine-tuning, with `policy_loss=dpo` and pairs it is DPO.
+With `policy_loss=nll` this is rejection-sampling fine-tuning.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def keep_above(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
 def best_and_worst(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     """`A = 1` for the best and -1 for the worst episode of each group (the first of equal ones), 0 for the others.
 
-    The pairs of `policy_loss=dpo`. A group whose scores are equal has no pair.
+    A group whose scores are equal has no pair.
     """
     lowest, highest = _extremes(inputs)
     assert inputs.groups is not None

@@ -15,7 +15,7 @@ BUILT_IN_LOSSES = frozenset(AlgorithmSection.policy_losses)
 
 def check_agreement(config: Any) -> None:
     """Raises ValueError for the first settings that contradict each other, with the values and a remedy."""
-    for check in (_check_estimator, _check_teacher, _check_options, _check_pairs, _check_terms, _check_correction):
+    for check in (_check_estimator, _check_teacher, _check_options, _check_terms, _check_correction):
         check(config)
 
 
@@ -77,27 +77,6 @@ def _check_teacher(config: Any) -> None:
         raise ValueError(
             f"self_teacher='sibling' with group_size={config.group_size}: an episode has no siblings; set group_size to 2 or "
             "more, or self_teacher to 'feedback'"
-        )
-
-
-def _check_pairs(config: Any) -> None:
-    """Raises ValueError if the settings of a loss of pairs give it no pairs, or other averages."""
-    if config.policy_loss not in config.paired:
-        return
-    if config.adv_estimator not in config.selecting:
-        raise ValueError(
-            f"policy_loss={config.policy_loss!r} with adv_estimator={config.adv_estimator!r}: it learns from pairs; set "
-            "adv_estimator to 'best_and_worst', or take algorithm='dpo'"
-        )
-    if config.mask_truncated_episodes:
-        raise ValueError(
-            f"mask_truncated_episodes=true with policy_loss={config.policy_loss!r}: it would separate pairs; set it to "
-            "false"
-        )
-    if config.loss_agg != "seq-mean-token-sum":
-        raise ValueError(
-            f"policy_loss={config.policy_loss!r} with loss_agg={config.loss_agg!r}: its loss is a mean over pairs of sums over "
-            "tokens; set loss_agg to 'seq-mean-token-sum', or take algorithm='dpo'"
         )
 
 

@@ -46,12 +46,6 @@ _BY_EPISODE = {"loss_agg": "seq-mean-token-mean"}
 _BY_CONSTANT = {"adv_estimator": "dr_grpo", "loss_agg": "seq-mean-token-sum-norm"}
 _WITH_CRITIC = {"adv_estimator": "gae", "lam": 0.95}
 _SUPERVISED = {"policy_loss": "nll"}
-_PAIRS = {
-    "adv_estimator": "best_and_worst",
-    "policy_loss": "dpo",
-    "loss_agg": "seq-mean-token-sum",
-    "policy_loss_options": {"beta": 0.1},
-}
 _WHOLE_EPISODE = {"loss_agg": "seq-mean-token-sum"}
 
 ALGORITHMS: Mapping[str, Algorithm] = {
@@ -140,8 +134,6 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "2304.06767, algorithm 1 (RAFT; equal rewards are all kept)", {**_SUPERVISED, "adv_estimator": "keep_best"}
     ),
     "rest_em": Algorithm("2312.06585, algorithm 1", {**_SUPERVISED, "adv_estimator": "keep_above"}),
-    "dpo": Algorithm("2305.18290; beta of its experiments", _PAIRS),
-    "online_dpo": Algorithm("2402.04792; pairs by reward, beta of its experiments", _PAIRS),
     "distillation": Algorithm(
         "2306.13649, on-policy with the reverse KL, at the sampled tokens", {"adv_estimator": "zero"}
     ),
@@ -229,20 +221,17 @@ class AlgorithmSection(Section):
         "dppo_tv": {"max_divergence": 0.15, "max_ratio": 20.0},
         "dppo_kl": {"max_divergence": 0.05, "max_ratio": 20.0},
         "nll": {},
-        "dpo": {"beta": 0.1},
     }
     """Names of the policy losses, and the options of each with their defaults. `@policy_loss` adds to it."""
-    sampling_corrected: ClassVar[set[str]] = {"dppo_tv", "dppo_kl", "nll", "dpo"}
+    sampling_corrected: ClassVar[set[str]] = {"dppo_tv", "dppo_kl", "nll"}
     """Policy losses that exclude `rollout_correction`: they use the sampled log-probabilities, or need no importance weights."""
-    supervised: ClassVar[set[str]] = {"nll", "dpo"}
+    supervised: ClassVar[set[str]] = {"nll"}
     """Of these, the losses that use no log-probabilities of sampling, so they also train on demonstrations."""
-    paired: ClassVar[set[str]] = {"dpo"}
-    """Policy losses of pairs of episodes; they need a reference."""
 
     algorithm: str | None = None
     """Preset of the settings of a published algorithm: `ppo`, `grpo`, `dr_grpo`, `dapo`, `rloo`, `reinforce_plus_plus`,
     `reinforce_plus_plus_baseline`, `remax`, `opo`, `gspo`, `gspo_sequence`, `cispo`, `sapo`, `gmpo`, `clip_cov`, `kl_cov`,
-    `dppo_tv`, `dppo_kl`, `vapo`, `vc_ppo`, `rft`, `rest_em`, `dpo`, `online_dpo`, `distillation`, `gkd`, `sdpo`, `sdpo_topk`
+    `dppo_tv`, `dppo_kl`, `vapo`, `vc_ppo`, `rft`, `rest_em`, `distillation`, `gkd`, `sdpo`, `sdpo_topk`
     (values: docs/algorithms.md). It sets estimator, loss, averages, bounds, KL, entropy and the like; settings that are given
     with it, or later, win. Null: no preset."""
 

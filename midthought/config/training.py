@@ -78,7 +78,7 @@ class TrainingConfig(AlgorithmSection):
     adv_estimator: str = "gae"
     """Advantage estimator: `gae` (with a critic), `grpo`, `dr_grpo`, `rloo`, `opo`, `reinforce_plus_plus`,
     `reinforce_plus_plus_baseline`, `remax`, `grpo_turns`, `grpo_calls`, `keep_best` and `keep_above` (selected episodes
-    only, with `policy_loss=nll`), `best_and_worst` (pairs, with `policy_loss=dpo`), `zero` (the teacher's term alone), or one
+    only, with `policy_loss=nll`), `best_and_worst`, `zero` (the teacher's term alone), or one
     that you registered (`@advantage_estimator`)."""
     teacher: str = ""
     """On-policy distillation: a model folder, a checkpoint or a run folder (its last policy) with the same tokenizer, from which
@@ -137,7 +137,7 @@ class TrainingConfig(AlgorithmSection):
     """Number of first iterations that train only the critic. They do not count in the policy's learning-rate schedule."""
     policy_loss: str = "ppo"
     """`ppo`, `gspo`, `gspo_sequence`, `cispo`, `sapo`, `gmpo`, `clip_cov`, `kl_cov`, `dppo_tv`, `dppo_kl`,
-    `nll`, `dpo` (docs/algorithms.md), or one that you registered (`@policy_loss`)."""
+    `nll` (docs/algorithms.md), or one that you registered (`@policy_loss`)."""
     policy_loss_options: dict[str, float] = Field(default_factory=dict)
     """Options of the policy loss that differ from its defaults: `{tau_neg: 1.1}` for `sapo`."""
     positive_nll_coef: float = Field(0.0, ge=0)
@@ -339,4 +339,4 @@ class TrainingConfig(AlgorithmSection):
     @property
     def needs_reference(self) -> bool:
         """Whether the learner compares with a frozen reference."""
-        return bool(self.kl_coef or self.kl_loss_coef) or self.policy_loss in self.paired
+        return bool(self.kl_coef or self.kl_loss_coef)

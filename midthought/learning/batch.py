@@ -269,20 +269,15 @@ class TokenBatch:
             raise ValueError(f"num_parts must be above 0, got {num_parts}")
         return (self.select(rows) for rows in (split_by_tokens if packed else split_by_rows)(self.lengths, num_parts))
 
-    def mini_batches(
-        self, num_episodes: int, generator: torch.Generator | None = None, *, whole_groups: bool = False
-    ) -> Iterator[TokenBatch]:
+    def mini_batches(self, num_episodes: int, generator: torch.Generator | None = None) -> Iterator[TokenBatch]:
         """Yields batches of at most `num_episodes` whole episodes, in an order drawn from `generator` (None: the batch's order).
 
-        Their sizes differ by at most one episode, so no optimizer step depends on a few episodes only. With `whole_groups`, a
-        batch has as many groups as have `num_episodes` episodes on average, at least one.
+        Their sizes differ by at most one episode, so no optimizer step depends on a few episodes only.
         """
-        of_rows = self.groups if whole_groups else self.episodes
-        numbers = torch.unique(of_rows)
-        num_chosen = max(num_episodes * len(numbers) // self.num_episodes, 1)
+        numbers = torch.unique(self.episodes)
         order = numbers[torch.randperm(len(numbers), generator=generator)] if generator is not None else numbers
-        for chosen in order.tensor_split(-(-len(order) // num_chosen)):
-            yield self.select(torch.isin(of_rows, chosen).nonzero()[:, 0])
+        for chosen in order.tensor_split(-(-len(order) // num_episodes)):
+            yield self.select(torch.isin(self.episodes, chosen).nonzero()[:, 0])
 
 
 class _Row(NamedTuple):

@@ -222,12 +222,9 @@ class Learner:
         self._pass_values = None
         if batch.slots is not None and self.policy is not None and not critic_only:
             self._pass_values = PassValues(int(batch.slots.max()), self.device)
-        has_pairs = self.training.policy_loss in self.training.paired
         for _ in range(self.training.ppo_epochs):
             generator = torch.Generator().manual_seed(self.training.seed * 1_000_003 + self.num_steps)
-            for mini in batch.mini_batches(self.training.mini_batch_size, generator, whole_groups=has_pairs):
-                if has_pairs and steps:
-                    mini = mini.with_fields(old_logprobs=self._logprobs(self.policy, mini))
+            for mini in batch.mini_batches(self.training.mini_batch_size, generator):
                 for name, value in self._ppo_step(mini, critic_only=critic_only).items():
                     totals[name] += value
                 steps += 1
@@ -255,11 +252,11 @@ class Learner:
         )
         if weights is not None:
             batch = batch.with_fields(loss_weights=weights)
-        batch, metrics = prepare_step(batch, training)
+        batch = prepare_step(batch, training)
         if self._pass_values is not None and batch.slots is not None:
             self._pass_values.forget(batch.slots)
         losses = functools.partial(self._ppo_losses, denominator=denominator)
-        return {**metrics, **self._step(batch, losses, num_parts=training.accumulation_steps)}
+        return self._step(batch, losses, num_parts=training.accumulation_steps)
 
     def sft_step(self, batch: TokenBatch) -> dict[str, float]:
         """Takes one optimizer step of cross-entropy, averaged over all mask-True tokens of the batch (nats per token).

@@ -11,14 +11,7 @@ from torch import Tensor
 from midthought.algo.divergence import generalized_jsd, importance_weights, with_rest
 from midthought.algo.kl import kl_divergence
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, compute_value_loss
-from midthought.algo.policy_loss import (
-    PAIR_COEFFICIENTS,
-    SELECTORS,
-    PairInputs,
-    SelectorInputs,
-    off_policy_rows,
-    probability_ratios,
-)
+from midthought.algo.policy_loss import SELECTORS, SelectorInputs, off_policy_rows, probability_ratios
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.forward import TokenOutputs, spread
@@ -134,10 +127,10 @@ def _policy_losses(
     return losses, {name: values.detach()[mask] for name, values in named.items()}
 
 
-def prepare_step(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBatch, dict[str, float]]:
+def prepare_step(batch: TokenBatch, training: TrainingConfig) -> TokenBatch:
     """Fills in what the loss chooses or weighs once per optimizer step, before it is split into micro-batches: selected tokens,
-    pairs, good episodes. Also returns metrics."""
-    return weigh_pairs(weigh_positives(select_tokens(batch, training), training), training)
+    good episodes."""
+    return weigh_positives(select_tokens(batch, training), training)
 
 
 def select_tokens(batch: TokenBatch, training: TrainingConfig) -> TokenBatch:
@@ -164,35 +157,3 @@ def weigh_positives(batch: TokenBatch, training: TrainingConfig) -> TokenBatch:
     sums = batch.rewards.new_zeros(int(batch.episodes.max()) + 1).index_add(0, batch.token_episodes, batch.rewards)
     is_positive = batch.loss_mask & (sums >= training.keep_threshold)[batch.token_episodes]
     return batch.with_fields(positive_weights=is_positive / is_positive.sum().clamp(min=1))
-
-
-def weigh_pairs(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBatch, dict[str, float]]:
-    """Replaces the advantages in the batch of an optimizer step, if the loss learns from pairs of episodes. `old_logprobs` must
-    be of the current weights. Also returns the loss's metrics. Raises ValueError for a batch without reference or pairs.
-    """
-    if training.policy_loss not in training.paired:
-        return batch, {}
-    if batch.reference_logprobs is None:
-        raise ValueError(f"policy_loss={training.policy_loss!r} needs a reference policy: give the learner one")
-    assert batch.old_logprobs is not None and batch.advantages is not None
-    mask = batch.loss_mask
-    groups = batch.groups.repeat_interleave(batch.lengths)[mask]
-    _require_pairs(batch.advantages[mask], groups)
-    inputs = PairInputs(
-        logprobs=batch.old_logprobs[mask],
-        reference_logprobs=batch.reference_logprobs[mask],
-        advantages=batch.advantages[mask],
-        groups=groups,
-    )
-    options = {**training.policy_losses[training.policy_loss], **training.policy_loss_options}
-    coefficients, metrics = PAIR_COEFFICIENTS[training.policy_loss](inputs, **options)
-    return batch.with_fields(advantages=spread(coefficients, mask)), metrics
-
-
-def _require_pairs(advantages: Tensor, groups: Tensor) -> None:
-    for group in torch.unique(groups).tolist():
-        signs = set(advantages[groups == group].sign().tolist())
-        if signs != {1.0, -1.0}:
-            raise ValueError(
-                f"group {group} is no pair: its advantages have the signs {sorted(signs)}; take the estimator 'best_and_worst'"
-            )

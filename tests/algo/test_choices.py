@@ -52,7 +52,6 @@ def test_every_choice_of_the_settings_is_one_that_is_built_in():
         "dppo_tv",
         "dppo_kl",
         "nll",
-        "dpo",
     }
     assert set(TrainingConfig.policy_losses) == set(POLICY_LOSSES.names())
     for name in built_in:

@@ -24,7 +24,6 @@ WORKED: dict[str, tuple[float, list[float], dict[str, Any]]] = {
     "dppo_tv": (0.75 * 1.203973, [0.0, -0.75], {"options": {"max_divergence": 0.14}}),
     "dppo_kl": (0.75 * 1.203973, [0.0, -0.75], {"options": {"max_divergence": 0.047}}),
     "nll": (0.430783 + 1.203973, [-1.0, -1.0], {}),
-    "dpo": (0.430783 + 1.203973, [-1.0, -1.0], {}),
 }
 """The sum of the losses, and the gradient at the log-probabilities, of a row of two tokens with the advantage 1: from the
 probability 0.5 to 0.65 and from 0.4 to 0.3, so the ratios are 1.3 and 0.75; bounds 0.2 and 0.28. Values that occur:
@@ -55,7 +54,7 @@ def gspo_token_form(old: Tensor, new: Tensor, advantages: Tensor) -> Callable[[T
 
 
 HELD: dict[str, Callable[..., Callable[[Tensor], Tensor]] | None] = {
-    **dict.fromkeys(("ppo", "gspo_sequence", "sapo", "gmpo", "clip_cov", "kl_cov", "nll", "dpo")),
+    **dict.fromkeys(("ppo", "gspo_sequence", "sapo", "gmpo", "clip_cov", "kl_cov", "nll")),
     "gspo": gspo_token_form,
     "cispo": weighted_likelihood(lambda ratios: ratios.clamp(0.8, 1.28)),
     "dppo_tv": weighted_likelihood(lambda ratios: ratios * KEPT),

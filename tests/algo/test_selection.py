@@ -9,8 +9,6 @@ from torch import Tensor
 from midthought.algo.advantages import compute_advantage
 from midthought.algo.credit import advantage_estimator
 from midthought.algo.losses import compute_policy_loss
-from midthought.algo.policy_loss import PairInputs
-from midthought.algo.policy_losses.dpo import dpo_coefficients
 
 
 def selected(name: str, scores: list[float], groups: list[int], **options: float) -> list[float]:
@@ -68,41 +66,3 @@ def test_an_estimator_that_selects_cannot_need_a_critic():
 def test_a_pair_is_the_first_best_and_the_first_worst_episode_of_a_group():
     scores, groups = [0.2, 0.9, 0.9, 0.1, 0.5, 0.5, 0.1, 3.0], [4, 4, 4, 4, 1, 1, 4, 9]
     assert selected("best_and_worst", scores, groups) == [0, 1, 0, -1, 0, 0, 0, 0]
-
-
-class TestDPO:
-    """One pair: better `log π` -1, -2 (reference -1.5, -2), worse -1 (reference -3); β = 0.5.
-
-    m = 0.5 ((0.5 + 0) - 2) = -0.75, σ(0.75) = 0.679179, -log σ(-0.75) = 1.136871.
-    """
-
-    INPUTS = PairInputs(
-        logprobs=torch.tensor([-1.0, -2.0, -1.0], dtype=torch.float64),
-        reference_logprobs=torch.tensor([-1.5, -2.0, -3.0], dtype=torch.float64),
-        advantages=torch.tensor([1.0, 1.0, -1.0], dtype=torch.float64),
-        groups=torch.tensor([7, 7, 7]),
-    )
-
-    def test_the_numbers_of_one_pair(self):
-        coefficients, metrics = dpo_coefficients(self.INPUTS, beta=0.5)
-        assert coefficients.tolist() == pytest.approx([0.679179, 0.679179, -0.679179], abs=1e-6)
-        assert metrics == pytest.approx({"dpo_loss": 1.136871, "dpo_margin": -0.75, "dpo_accuracy": 0.0}, abs=1e-6)
-
-    def test_its_coefficients_are_the_gradient_of_the_mean_over_two_pairs(self):
-        """The surrogate is divided by the number of episodes, 4."""
-        generator = torch.Generator().manual_seed(0)
-        logprobs = -torch.rand(9, generator=generator, dtype=torch.float64)
-        reference = -torch.rand(9, generator=generator, dtype=torch.float64)
-        groups = torch.tensor([0, 1, 0, 1, 1, 0, 0, 1, 1])
-        signs = torch.tensor([1.0, -1, 1, 1, -1, -1, -1, 1, 1], dtype=torch.float64)
-
-        def inputs(values: Tensor) -> PairInputs:
-            return PairInputs(logprobs=values, reference_logprobs=reference, advantages=signs, groups=groups)
-
-        def loss(values: Tensor) -> float:
-            return dpo_coefficients(inputs(values), beta=0.3)[1]["dpo_loss"]
-
-        found = -dpo_coefficients(inputs(logprobs), beta=0.3)[0] / 4
-        steps = 1e-6 * torch.eye(9, dtype=torch.float64)
-        expected = [(loss(logprobs + step) - loss(logprobs - step)) / 2e-6 for step in steps]
-        assert found.tolist() == pytest.approx(expected, abs=1e-8)

@@ -20,19 +20,16 @@ from midthought.learning.lr_schedule import NO_END
 from midthought.learning.model import Critic, Models, frozen_copy, token_logprobs
 from midthought.types import Trajectory
 
-PAIRS = {"adv_estimator": "best_and_worst", "policy_loss": "dpo", "loss_agg": "seq-mean-token-sum"}
 LOSSES: dict[str, dict[str, Any]] = {
     **{name: {} for name in ("ppo", "cispo", "sapo", "gmpo", "gspo", "gspo_sequence", "dppo_tv", "dppo_kl", "nll")},
     "clip_cov": {"policy_loss_options": {"share": 0.3, "low": -9.0, "high": 9.0}},
     "kl_cov": {"policy_loss_options": {"share": 0.3}},
-    "dpo": PAIRS,
 }
 """Settings for every policy loss."""
 ESTIMATORS_WITH: dict[str, dict[str, Any]] = {
     **{name: {} for name in ("gae", "grpo", "dr_grpo", "rloo", "opo", "reinforce_plus_plus", "remax", "grpo_turns")},
     **{name: {} for name in ("reinforce_plus_plus_baseline", "grpo_calls")},
-    **{name: {"policy_loss": "nll", "keep_threshold": 0.5} for name in ("keep_best", "keep_above")},
-    "best_and_worst": PAIRS,
+    **{name: {"policy_loss": "nll", "keep_threshold": 0.5} for name in ("keep_best", "keep_above", "best_and_worst")},
     "zero": {"teacher": "a folder"},
 }
 """Settings for every advantage estimator."""
@@ -137,8 +134,8 @@ def test_packing_micro_batches_and_order_do_not_change_the_gradient(case, make_p
 
 
 ON_RANKS = (*(f"loss {name}" for name in LOSSES), "good episodes", *OVER_THE_VOCABULARY)
-SOME_ON_RANKS = ("loss ppo", "loss gspo", "loss clip_cov", "loss dpo", "good episodes", "whole teacher")
-"""Sums over tokens and over episodes, a choice of tokens in the whole batch, pairs, weights of episodes, blocks of logits."""
+SOME_ON_RANKS = ("loss ppo", "loss gspo", "loss clip_cov", "good episodes", "whole teacher")
+"""Sums over tokens and over episodes, a choice of tokens in the whole batch, weights of episodes, blocks of logits."""
 
 
 @pytest.mark.parametrize(

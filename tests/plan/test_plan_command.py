@@ -48,10 +48,8 @@ def test_the_podcast_recipe_has_a_critic_and_a_reference():
     assert settings["hidden_size"] == 128
 
 
-@pytest.mark.parametrize(
-    ("training", "expected"), [({}, False), ({"kl_loss_coef": 0.1}, True), ({"algorithm": "dpo"}, True)]
-)
-def test_a_kl_term_and_pairs_need_a_reference(training, expected):
+@pytest.mark.parametrize(("training", "expected"), [({}, False), ({"kl_loss_coef": 0.1}, True)])
+def test_a_kl_term_needs_a_reference(training, expected):
     config = create_default_config(training={**training, "micro_batch_tokens": 64})
     assert plan_arguments(config)["reference"] is expected
 

@@ -1,6 +1,7 @@
 """Training on recorded episodes: from a list, a file or a run folder, with checkpoints and validation as usual."""
 
 import copy
+import math
 
 import pytest
 from small_environments import PAID, QUESTIONS, assert_resumes_exactly, settings
@@ -9,8 +10,8 @@ from midthought import RayPPOTrainer, Reward, Task, Trajectory, load_trajectorie
 from midthought.errors import DataError, SettingsError
 from midthought.rollout.trajectory_json import trajectory_to_json
 
-DPO = {
-    "algorithm": "dpo",
+BEST = {
+    "algorithm": "rft",
     "group_size": 2,
     "batch_size": 6,
     "mini_batch_size": 6,
@@ -44,25 +45,22 @@ def test_a_run_folder_has_the_complete_records_and_a_file_of_them_is_the_same(re
     assert [*map(trajectory_to_json, again)] == [*map(trajectory_to_json, episodes)]
 
 
-def test_dpo_on_recorded_episodes_raises_the_margin_and_the_reward_of_new_ones(recorded, talker):
-    config = settings("best_and_worst", validate_every=1, **DPO)
+def test_supervised_steps_on_the_best_recorded_episodes(recorded, talker):
+    config = settings("keep_best", algorithm="rft", group_size=8, batch_size=24, mini_batch_size=24, num_epochs=5)
     with RayPPOTrainer(
         config, dataset=load_trajectories(recorded), reward_fn=said, validation=QUESTIONS, **talker
     ) as trainer:
-        assert trainer.num_iters() == 6
-        before = trainer.evaluate()["reward/mean"]
-        history = trainer.fit()
-        assert trainer.evaluate()["reward/mean"] >= before
-    assert [row["batch/num_episodes"] for row in history] == [6] * 6
-    assert history[-1]["dpo_margin"] > history[0]["dpo_margin"] == pytest.approx(0, abs=1e-5)
-    assert history[-1]["dpo_accuracy"] == 1
+        assert trainer.num_iters() == 5
+        assert math.isfinite(trainer.evaluate()["reward/mean"])
+        losses = [row["policy_loss"] for row in trainer.fit()]
+    assert losses[-1] < losses[0]
 
 
 def test_a_resumed_run_on_recorded_episodes_continues_exactly(recorded, talker, tmp_path):
     episodes = load_trajectories(recorded)
 
     def make_trainer(num_iters, **options):
-        config = settings("best_and_worst", **{**DPO, "batch_size": 4, "num_train_iters": num_iters})
+        config = settings("keep_best", **{**BEST, "batch_size": 4, "num_train_iters": num_iters})
         model = copy.deepcopy(talker["model"])
         return RayPPOTrainer(
             config,
@@ -77,8 +75,7 @@ def test_a_resumed_run_on_recorded_episodes_continues_exactly(recorded, talker, 
     assert_resumes_exactly(make_trainer, tmp_path, 4)
 
 
-def test_written_pairs_without_log_probabilities_are_trained_on(talker, renderer):
-    """A data set of preferences: each answer is a demonstration with a reward."""
+def test_demonstrations_with_rewards_are_trained_on_without_log_probabilities(talker, renderer):
     episodes = []
     for colour, reward in (("red", 1.0), ("green", 0.0)):
         trajectory = Trajectory(
@@ -87,17 +84,11 @@ def test_written_pairs_without_log_probabilities_are_trained_on(talker, renderer
         trajectory.add_demonstrated(renderer.control(f"</think>{colour}<|im_end|>"))
         trajectory.reward = Reward(parts={"preferred": reward})
         episodes.append(trajectory)
-    config = settings("best_and_worst", **{**DPO, "batch_size": 2, "num_epochs": 5})
+    config = settings("keep_best", **{**BEST, "batch_size": 2, "num_epochs": 5})
     with RayPPOTrainer(config, dataset=episodes, **talker) as trainer:
         history = trainer.fit()
-    assert history[-1]["dpo_margin"] > history[0]["dpo_margin"]
-
-
-def test_supervised_steps_on_the_best_recorded_episodes(recorded, talker):
-    config = settings("keep_best", algorithm="rft", group_size=8, batch_size=24, mini_batch_size=24, num_epochs=5)
-    with RayPPOTrainer(config, dataset=load_trajectories(recorded), reward_fn=said, **talker) as trainer:
-        losses = [row["policy_loss"] for row in trainer.fit()]
-    assert losses[-1] < losses[0]
+    assert [row["batch/num_episodes"] for row in history] == [1] * 5
+    assert history[-1]["policy_loss"] < history[0]["policy_loss"]
 
 
 def test_unusable_records_are_errors(recorded, talker, tmp_path):
@@ -107,11 +98,11 @@ def test_unusable_records_are_errors(recorded, talker, tmp_path):
     for trajectory in unjudged:
         trajectory.reward = None
     foreign[0].segments[0].token_ids[-1] = 10**6
-    dpo = settings("best_and_worst", **DPO)
+    best = settings("keep_best", **BEST)
     with pytest.raises(SettingsError, match="none of the 2 episodes has a reward"):
-        RayPPOTrainer(dpo, dataset=unjudged, **talker)
+        RayPPOTrainer(best, dataset=unjudged, **talker)
     with pytest.raises(SettingsError, match="has the token 1000000"):
-        RayPPOTrainer(dpo, dataset=foreign, **talker)
+        RayPPOTrainer(best, dataset=foreign, **talker)
     with pytest.raises(SettingsError, match="needs a greedy episode"):
         RayPPOTrainer(settings("remax"), dataset=episodes, **talker)
     with pytest.raises(DataError, match=r"checkpoint\.keep_episodes=true"):
