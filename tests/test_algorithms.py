@@ -16,9 +16,9 @@ from midthought.recipes import find_recipe
 from midthought.trainer.trainer import Trainer
 
 NAMES = [
-    *("ppo", "grpo", "dr_grpo", "dapo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax", "opo"),
+    *("ppo", "grpo", "dr_grpo", "dapo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"),
     *("gspo", "gspo_sequence", "cispo", "sapo", "gmpo", "clip_cov", "kl_cov", "dppo_tv", "dppo_kl", "vapo", "vc_ppo"),
-    *("rft", "rest_em", "distillation", "gkd", "sdpo", "sdpo_topk"),
+    *("rft", "distillation", "gkd", "sdpo", "sdpo_topk"),
 ]
 
 
@@ -192,7 +192,7 @@ def trainer_of(name: str) -> Trainer:
         training={"algorithm": name, "batch_size": 8, "mini_batch_size": 4, "num_train_iters": 1, "validate_every": 0}
         | {"mask_truncated_episodes": False},  # all of these short ones are truncated
     )
-    config.training.group_size = 4 if config.training.adv_estimator != "remax" else 1
+    config.training.group_size = 4
     rows = [{"prompt": "Write.", "answer": "a"}]
     return Trainer(config, dataset=rows, reward_fn=lambda trajectory: sum(trajectory.segments[0].token_ids) % 97)
 

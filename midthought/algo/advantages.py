@@ -1,4 +1,4 @@
-"""Advantage estimators: GAE with a critic, and estimators with a group, greedy or no baseline.
+"""Advantage estimators: GAE with a critic, and estimators with a group or no baseline.
 
 Pure functions on tensors. A mask [E, T] marks policy tokens; all other tokens (prompt, tool results, padding) have no effect.
 `values[e, t]` is the value of the state *before* token t. `advantage_estimator` (midthought.algo.credit) registers another
@@ -29,15 +29,11 @@ class AdvantageEstimator(enum.StrEnum):
     GRPO = "grpo"
     DR_GRPO = "dr_grpo"
     RLOO = "rloo"
-    OPO = "opo"
     REINFORCE_PLUS_PLUS = "reinforce_plus_plus"
     REINFORCE_PLUS_PLUS_BASELINE = "reinforce_plus_plus_baseline"
-    REMAX = "remax"
     GRPO_TURNS = "grpo_turns"
     GRPO_CALLS = "grpo_calls"
     KEEP_BEST = "keep_best"
-    KEEP_ABOVE = "keep_above"
-    BEST_AND_WORST = "best_and_worst"
     ZERO = "zero"
 
 
@@ -70,21 +66,18 @@ def compute_advantage(
     groups: Tensor | Sequence[Hashable] | None = None,
     turns: Tensor | None = None,
     calls: Tensor | None = None,
-    baselines: Tensor | None = None,
     gamma: float = 1.0,
     lam: float = 1.0,
     critic_lam: float | None = None,
     lam_alpha: float = 0.0,
     whiten: bool = True,
     norm_by_std: bool = True,
-    keep_threshold: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Returns (advantages, returns) of the estimator of this name, both [E, T] and 0 outside the mask.
 
-    `values`, `turns` and `calls` are [E, T], `groups` (numbers or strings) and `baselines` [E]; see `CreditInputs`. `gamma` is
+    `values`, `turns` and `calls` are [E, T], `groups` (numbers or strings) [E]; see `CreditInputs`. `gamma` is
     used by `gae`, `reinforce_plus_plus`, `grpo_turns` and `grpo_calls`; `lam`, `critic_lam` and `lam_alpha` by `gae`; `whiten`
-    by `gae`, `reinforce_plus_plus` and `reinforce_plus_plus_baseline`; `norm_by_std` by `grpo`, `grpo_turns` and `grpo_calls`;
-    `keep_threshold` by `keep_above`.
+    by `gae`, `reinforce_plus_plus` and `reinforce_plus_plus_baseline`; `norm_by_std` by `grpo`, `grpo_turns` and `grpo_calls`.
     Raises ValueError for an unknown name, a missing input, a wrong shape, or a reward that is not finite.
     """
     inputs = CreditInputs(
@@ -94,14 +87,12 @@ def compute_advantage(
         groups=None if groups is None else numbered(groups),
         turns=turns,
         calls=calls,
-        baselines=baselines,
         gamma=gamma,
         lam=lam,
         critic_lam=critic_lam,
         lam_alpha=lam_alpha,
         whiten=whiten,
         norm_by_std=norm_by_std,
-        keep_threshold=keep_threshold,
     )
     return estimate(estimator, inputs)
 
@@ -250,24 +241,6 @@ def rloo(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     return advantages, advantages
 
 
-@advantage_estimator("opo", needs={"groups"})
-def opo(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
-    """`A = s - b`, with the group's mean score weighted by length as baseline: `b = Σ l s / Σ l`, l policy tokens.
-
-    It minimizes the variance of the gradient if gradients of tokens are uncorrelated and of one size. Source: OPO, Hao et al.
-    2025 (arXiv 2505.23585), equation 7. In a group of one, `A = s`.
-    """
-    assert inputs.groups is not None
-    centred, _, counts = group_statistics(inputs.scores, inputs.groups, inputs.present)
-    lengths = inputs.mask.sum(dim=1).to(centred)
-    _, member = torch.unique(inputs.groups, return_inverse=True)
-    zeros = lengths.new_zeros(int(member.max()) + 1 if len(member) else 0)
-    totals, weighted = zeros.index_add(0, member, lengths), zeros.index_add(0, member, lengths * centred)
-    baselines = torch.where(counts > 1, (weighted / totals.clamp(min=1))[member], 0.0)  # above the mean
-    advantages = inputs.over_tokens(centred - baselines)
-    return advantages, advantages
-
-
 @advantage_estimator("reinforce_plus_plus_baseline", needs={"groups"})
 def reinforce_plus_plus_baseline(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     """`A = whiten(s - mean of the group)`: at every policy token, whitened over all policy tokens of the batch.
@@ -343,19 +316,9 @@ def reinforce_plus_plus(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     Source: REINFORCE++, Hu et al. 2025 (arXiv 2501.03262). Its KL penalty is `kl_coef`, which the rewards include. *Next* is the
     next policy token: tokens of tools neither discount nor end the return.
     """
-    returns = _discounted(inputs, inputs.gamma)
+    no_values = torch.zeros_like(inputs.rewards)
+    _, returns = _over_policy_tokens(inputs.rewards, no_values, inputs.mask, inputs.gamma, 1.0)
     return (whiten_advantages(returns, inputs.mask) if inputs.whiten else returns), returns
-
-
-@advantage_estimator("remax", needs={"baselines"})
-def remax(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
-    """`A_t = R_t - b`: undiscounted reward-to-go minus the reward b of the greedy episode of the same task. Returns: R.
-
-    Source: ReMax, Li et al. 2023 (arXiv 2310.10505), algorithm 1. With one reward at the end, R_t is that of the episode.
-    """
-    assert inputs.baselines is not None
-    returns = _discounted(inputs, 1.0)
-    return torch.where(inputs.mask, returns - inputs.baselines[:, None], 0.0), returns
 
 
 @advantage_estimator("zero")
@@ -363,9 +326,3 @@ def zero(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     """`A = 0`: rewards are logged, not learned from. For distillation, whose term is added (`training.teacher`)."""
     advantages = torch.zeros_like(inputs.rewards)
     return advantages, advantages
-
-
-def _discounted(inputs: CreditInputs, gamma: float) -> Tensor:
-    """Returns the reward-to-go at policy tokens [E, T], which is GAE with λ = 1 and values of 0."""
-    no_values = torch.zeros_like(inputs.rewards)
-    return _over_policy_tokens(inputs.rewards, no_values, inputs.mask, gamma, 1.0)[1]

@@ -18,7 +18,7 @@ from midthought.algo.registry import Registry
 from midthought.algo.tensors import require_tensors
 from midthought.config import TrainingConfig
 
-NEEDS = frozenset({"values", "groups", "turns", "calls", "baselines"})
+NEEDS = frozenset({"values", "groups", "turns", "calls"})
 """Inputs that an estimator may require besides rewards and mask."""
 
 
@@ -39,8 +39,6 @@ class CreditInputs:
     calls: Tensor | None = None  # [E, T] int
     """Index of the call step of every policy token: 0, 1, …; -1 elsewhere. A step ends with the last policy token before the
     result of a call (or of parallel calls); the tokens after the last call are one more step."""
-    baselines: Tensor | None = None  # [E]
-    """Reward of the greedy episode of the same task."""
     gamma: float = 1.0
     """Discount per policy token, or per step of estimators with steps (turns, call steps)."""
     lam: float = 1.0
@@ -50,8 +48,6 @@ class CreditInputs:
     """Above 0: each episode has the lambda `1 - 1 / (lam_alpha · policy tokens)` instead of `lam`."""
     whiten: bool = True
     norm_by_std: bool = True
-    keep_threshold: float = 1.0
-    """`keep_above` keeps episodes with at least this score."""
 
     @property
     def scores(self) -> Tensor:
@@ -80,7 +76,7 @@ def advantage_estimator(
     """Registers the decorated function as `training.adv_estimator=name`.
 
     `needs` lists the inputs that it requires: `values` (the run trains a critic), `groups` (groups of 2 or more; zero-variance
-    groups are dropped), `turns`, `calls`, `baselines` (a greedy episode per group). `selects`: episodes with advantage 0 leave
+    groups are dropped), `turns`, `calls`. `selects`: episodes with advantage 0 leave
     the batch before it is scored; it cannot need `values`. Raises ValueError for an unknown input or the name of a built-in
     estimator.
     """
@@ -103,7 +99,7 @@ def estimate(name: str, inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     """Checks the inputs and returns (advantages, returns) of the estimator of this name.
 
     Raises ValueError, with the row of the episode if possible, for an unknown estimator, a missing input, a wrong shape, or a
-    reward or baseline that is not finite.
+    reward that is not finite.
     """
     function = ESTIMATORS.find(name)
     for need in sorted(TrainingConfig.estimator_needs[name]):
@@ -114,8 +110,8 @@ def estimate(name: str, inputs: CreditInputs) -> tuple[Tensor, Tensor]:
 
 
 def check_inputs(inputs: CreditInputs) -> None:
-    """Raises ValueError for a wrong shape, or a reward or baseline that is not finite; TypeError for what is no tensor."""
-    require_tensors(values=inputs.values, turns=inputs.turns, calls=inputs.calls, baselines=inputs.baselines)
+    """Raises ValueError for a wrong shape, or a reward that is not finite; TypeError for what is no tensor."""
+    require_tensors(values=inputs.values, turns=inputs.turns, calls=inputs.calls)
     _check_shapes(inputs)
     _check_finite(inputs)
 
@@ -133,7 +129,6 @@ _REMEDIES = {
     "groups": "give the group number of every row",
     "turns": "give the turn number of every policy token",
     "calls": "give the number of the call step of every policy token",
-    "baselines": "give the reward of a greedy episode for every row",
 }
 
 
@@ -147,7 +142,6 @@ def _check_shapes(inputs: CreditInputs) -> None:
         "turns": shape,
         "calls": shape,
         "groups": shape[:1],
-        "baselines": shape[:1],
     }.items():
         tensor = getattr(inputs, name)
         if tensor is not None and tensor.shape != expected:
@@ -159,7 +153,3 @@ def _check_finite(inputs: CreditInputs) -> None:
     if len(broken):
         row, token = broken[0].tolist()
         raise ValueError(f"the reward of episode {row} at token {token} is {float(inputs.rewards[row, token])}")
-    if inputs.baselines is not None:
-        rows = (inputs.present & ~torch.isfinite(inputs.baselines)).nonzero()
-        if len(rows):
-            raise ValueError(f"the baseline of episode {int(rows[0])} is {float(inputs.baselines[rows[0]])}")

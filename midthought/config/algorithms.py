@@ -75,10 +75,6 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "2501.03262; KL of verl's example",
         {"adv_estimator": "reinforce_plus_plus_baseline", "kl_loss_coef": 0.001, "kl_loss_kind": "k2"},
     ),
-    "remax": Algorithm(
-        "2310.10505; KL of verl's example", {"adv_estimator": "remax", **_WHOLE_EPISODE, "kl_coef": 0.001}
-    ),
-    "opo": Algorithm("2505.23585, section 4.1; averages as verl", {"adv_estimator": "opo"}),
     "gspo": Algorithm(
         "2507.18071, section 5.1",
         {"policy_loss": "gspo", **_BY_EPISODE, "clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4},
@@ -133,7 +129,6 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "rft": Algorithm(
         "2304.06767, algorithm 1 (RAFT; equal rewards are all kept)", {**_SUPERVISED, "adv_estimator": "keep_best"}
     ),
-    "rest_em": Algorithm("2312.06585, algorithm 1", {**_SUPERVISED, "adv_estimator": "keep_above"}),
     "distillation": Algorithm(
         "2306.13649, on-policy with the reverse KL, at the sampled tokens", {"adv_estimator": "zero"}
     ),
@@ -194,20 +189,16 @@ class AlgorithmSection(Section):
         "grpo": frozenset({"groups"}),
         "dr_grpo": frozenset({"groups"}),
         "rloo": frozenset({"groups"}),
-        "opo": frozenset({"groups"}),
         "reinforce_plus_plus": frozenset(),
         "reinforce_plus_plus_baseline": frozenset({"groups"}),
-        "remax": frozenset({"baselines"}),
         "grpo_turns": frozenset({"groups", "turns"}),
         "grpo_calls": frozenset({"groups", "calls"}),
         "keep_best": frozenset({"groups"}),
-        "keep_above": frozenset(),
-        "best_and_worst": frozenset({"groups"}),
         "zero": frozenset(),
     }
     """Inputs of every estimator besides rewards: `values` (a critic), `groups` (group_size of 2 or more), `turns`,
-    `calls`, `baselines` (a greedy episode per group). `@advantage_estimator` adds to it."""
-    selecting: ClassVar[set[str]] = {"keep_best", "keep_above", "best_and_worst"}
+    `calls`. `@advantage_estimator` adds to it."""
+    selecting: ClassVar[set[str]] = {"keep_best"}
     """Estimators that select the episodes to train on before they are scored."""
     policy_losses: ClassVar[dict[str, dict[str, float]]] = {
         "ppo": {},
@@ -230,8 +221,8 @@ class AlgorithmSection(Section):
 
     algorithm: str | None = None
     """Preset of the settings of a published algorithm: `ppo`, `grpo`, `dr_grpo`, `dapo`, `rloo`, `reinforce_plus_plus`,
-    `reinforce_plus_plus_baseline`, `remax`, `opo`, `gspo`, `gspo_sequence`, `cispo`, `sapo`, `gmpo`, `clip_cov`, `kl_cov`,
-    `dppo_tv`, `dppo_kl`, `vapo`, `vc_ppo`, `rft`, `rest_em`, `distillation`, `gkd`, `sdpo`, `sdpo_topk`
+    `reinforce_plus_plus_baseline`, `gspo`, `gspo_sequence`, `cispo`, `sapo`, `gmpo`, `clip_cov`, `kl_cov`,
+    `dppo_tv`, `dppo_kl`, `vapo`, `vc_ppo`, `rft`, `distillation`, `gkd`, `sdpo`, `sdpo_topk`
     (values: docs/algorithms.md). It sets estimator, loss, averages, bounds, KL, entropy and the like; settings that are given
     with it, or later, win. Null: no preset."""
 

@@ -51,12 +51,6 @@ class RecipeConfig(Section):
             raise ValueError(
                 "inference.temperature=0 in training means no exploration; set inference.temperature above 0 (usually 1.0)"
             )
-        estimator = self.training.adv_estimator
-        if self.inference.partial_rollouts and "baselines" in self.training.needs:
-            raise ValueError(
-                f"inference.partial_rollouts=true with training.adv_estimator={estimator!r}: its baseline is a greedy episode "
-                "of the policy that sampled the group, but several policies sample a carried-over episode; change one of both"
-            )
         if self.training.overlong_buffer_tokens > self.inference.max_tokens:
             raise ValueError(
                 f"training.overlong_buffer_tokens={self.training.overlong_buffer_tokens} is above "

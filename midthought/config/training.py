@@ -76,10 +76,9 @@ class TrainingConfig(AlgorithmSection):
     """Episodes per task in an iteration. Null: 8 if the estimator compares within groups or a self-teacher reads siblings, else
     1."""
     adv_estimator: str = "gae"
-    """Advantage estimator: `gae` (with a critic), `grpo`, `dr_grpo`, `rloo`, `opo`, `reinforce_plus_plus`,
-    `reinforce_plus_plus_baseline`, `remax`, `grpo_turns`, `grpo_calls`, `keep_best` and `keep_above` (selected episodes
-    only, with `policy_loss=nll`), `best_and_worst`, `zero` (the teacher's term alone), or one
-    that you registered (`@advantage_estimator`)."""
+    """Advantage estimator: `gae` (with a critic), `grpo`, `dr_grpo`, `rloo`, `reinforce_plus_plus`,
+    `reinforce_plus_plus_baseline`, `grpo_turns`, `grpo_calls`, `keep_best` (selected episodes only, with
+    `policy_loss=nll`), `zero` (the teacher's term alone), or one that you registered (`@advantage_estimator`)."""
     teacher: str = ""
     """On-policy distillation: a model folder, a checkpoint or a run folder (its last policy) with the same tokenizer, from which
     the policy learns as `distillation_mode` says. Empty: no teacher."""
@@ -105,7 +104,7 @@ class TrainingConfig(AlgorithmSection):
     success_reward_threshold: float = Field(0.5, allow_inf_nan=False)
     """Episodes with at least this reward are successful for the self-teacher."""
     keep_threshold: float = Field(1.0, allow_inf_nan=False)
-    """Smallest reward of an episode that `keep_above` trains on, and to which `positive_nll_coef` applies."""
+    """Smallest reward of an episode to which `positive_nll_coef` applies."""
     gamma: float = Field(1.0, ge=0, le=1)
     """Discount per policy token (`gae`, `reinforce_plus_plus`), per turn (`grpo_turns`), or per call step (`grpo_calls`)."""
     lam: float = Field(1.0, ge=0, le=1)

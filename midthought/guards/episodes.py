@@ -275,7 +275,7 @@ def _part_that_follows(history: History, name: str) -> tuple[str, float]:
     sign = 0.0
     for key in last_names(rows):
         part = key.removeprefix("reward/")
-        if part == key or part in ("mean", "std", "greedy", *JUDGING_PARTS):
+        if part == key or part in ("mean", "std", *JUDGING_PARTS):
             continue
         found = _correlation([value(row, name) for row in rows], [value(row, key) for row in rows])
         if abs(found) > strongest:

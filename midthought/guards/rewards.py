@@ -184,7 +184,7 @@ def reward_hacking(history: History) -> Iterator[Finding]:
 
 def parts_of(rows: Sequence[Row]) -> list[str]:
     """Returns the metrics of the parts of the reward."""
-    whole = ("reward/mean", "reward/std", "reward/greedy")
+    whole = ("reward/mean", "reward/std")
     names = [name for name in last_names(rows) if name.startswith("reward/") and name not in whole]
     return [name for name in names if math.isfinite(value(rows[-1], name))]
 

@@ -22,7 +22,7 @@ from midthought.errors import RecordError, TrainingStoppedError
 from midthought.learning.micro_batching import group_by_length, pack_first_fit, split_by_rows, split_by_tokens
 from midthought.types import Segment, Trajectory
 
-OF_ROWS = ("lengths", "episodes", "groups", "baselines", "seeds", "is_truncated")
+OF_ROWS = ("lengths", "episodes", "groups", "seeds", "is_truncated")
 """Tensors with one value per row."""
 
 
@@ -54,8 +54,6 @@ class TokenBatch:
     seeds: Tensor | None = None  # [B] int64
     """A number of each row, from the seed of its episode and its place in it: random choices of tokens do not depend on the
     batch."""
-    baselines: Tensor | None = None  # [B] float32
-    """The reward of the greedy episode of the same task (ReMax)."""
     is_truncated: Tensor | None = None  # [B] bool
     """True for rows of episodes that the limit of tokens or turns ended."""
     is_stale: Tensor | None = None  # [N] bool
@@ -88,7 +86,6 @@ class TokenBatch:
         trajectories: Sequence[Trajectory],
         *,
         demonstrations: bool = False,
-        baselines: Sequence[float] | None = None,
         policy_version: int | None = None,
         slots: Mapping[tuple[int, int], int] | None = None,
     ) -> TokenBatch:
@@ -96,7 +93,7 @@ class TokenBatch:
 
         `demonstrations=True` (SFT) keeps every mask-True token although no log-probability was sampled. Otherwise tokens
         whose sampled log-probability is not finite are removed from the mask and counted in `num_unscored`. A missing reward
-        counts as 0. `baselines` has one number per trajectory. `policy_version` is the version of the policy before the
+        counts as 0. `policy_version` is the version of the policy before the
         update: tokens of earlier versions are stale. `slots`: the slot of the first token of each recorded
         (trajectory, segment). If a reward's own token was removed from the mask, the last policy
         token before it gets the reward, or else the first. Raises TrainingStoppedError if no sampled log-probability is
@@ -138,7 +135,6 @@ class TokenBatch:
             episodes=torch.tensor([row.episode for row in rows]),
             groups=torch.tensor([trajectories[row.episode].group for row in rows]),
             seeds=torch.tensor([_row_seed(trajectories[row.episode].seed, row.number) for row in rows]),
-            baselines=None if baselines is None else torch.tensor([baselines[row.episode] for row in rows]),
             is_truncated=torch.tensor([_is_truncated(trajectories[row.episode]) for row in rows]),
             is_stale=stale,
             temperatures=_temperatures(segments),

@@ -110,14 +110,12 @@ def _estimated(batch: TokenBatch, rewards: Tensor, training: TrainingConfig) -> 
         groups=batch.of_episodes(batch.groups),
         turns=batch.by_episode(batch.turns, missing=-1),
         calls=None if batch.calls is None else batch.by_episode(batch.calls, missing=-1),
-        baselines=None if batch.baselines is None else batch.of_episodes(batch.baselines),
         gamma=training.gamma,
         lam=training.lam,
         critic_lam=training.critic_lam,
         lam_alpha=training.lam_alpha,
         whiten=training.whiten_advantages,
         norm_by_std=training.norm_adv_by_std,
-        keep_threshold=training.keep_threshold,
     )
     return batch.with_fields(advantages=batch.by_token(advantages), returns=batch.by_token(returns))
 

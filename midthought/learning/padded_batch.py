@@ -41,7 +41,6 @@ class PPOBatch:
     groups: Tensor  # [B] int64
     calls: Tensor | None = None  # [B, T] int64
     seeds: Tensor | None = None  # [B] int64
-    baselines: Tensor | None = None  # [B] float32
     is_truncated: Tensor | None = None  # [B] bool
     is_stale: Tensor | None = None  # [B, T] bool
     temperatures: Tensor | None = None  # [B, T] float32

@@ -82,7 +82,6 @@ def _batch(rollouts: RolloutBatch, config: RecipeConfig, learned: LearnedTokens 
     demonstrations = rollouts.is_recorded and config.training.policy_loss in config.training.supervised
     batch = TokenBatch.from_trajectories(
         rollouts.usable,
-        baselines=rollouts.baselines,
         policy_version=version,
         demonstrations=demonstrations,
         slots=None if learned is None else learned.slots(rollouts.usable),

@@ -52,19 +52,16 @@ class Rollouts(ABC):
         """The version that samples now."""
         return self._engine.policy_version
 
-    def rollout(
-        self, tasks: Sequence[Task], *, iteration: int, group_size: int = 1, attempt: int = 0, greedy: bool = False
-    ) -> RolloutData:
+    def rollout(self, tasks: Sequence[Task], *, iteration: int, group_size: int = 1, attempt: int = 0) -> RolloutData:
         """Runs one training episode per task; each run of `group_size` consecutive episodes is one group.
 
-        `attempt` counts the batches of one iteration; each has its own seeds. `greedy` samples at temperature 0.
+        `attempt` counts the batches of one iteration; each has its own seeds.
         """
         began = time.perf_counter()
         version = self.policy_version
-        parts = _at_temperature(self.parts, 0.0) if greedy else self.parts
         purpose = f"train-{iteration}" + (f"-{attempt}" if attempt else "")
         with ACTIVITY.episodes(len(tasks), None) as finished:
-            trajectories = self._run(parts, self._starts(purpose, tasks, group_size), finished)
+            trajectories = self._run(self.parts, self._starts(purpose, tasks, group_size), finished)
         return RolloutData(trajectories=trajectories, seconds=time.perf_counter() - began, policy_version=version)
 
     def evaluate(

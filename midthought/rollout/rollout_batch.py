@@ -1,8 +1,7 @@
 """Collects one iteration's episodes and selects the ones to train on.
 
-Drops zero-variance groups, resamples (DAPO's dynamic sampling), adds greedy baselines (ReMax), and carries unfinished
-episodes over (partial rollouts). Does not depend on a particular engine or task: tasks come from a `TaskStream`,
-episodes from a `RolloutSource`.
+Drops zero-variance groups, resamples (DAPO's dynamic sampling), and carries unfinished episodes over (partial rollouts). Does
+not depend on a particular engine or task: tasks come from a `TaskStream`, episodes from a `RolloutSource`.
 """
 
 from __future__ import annotations
@@ -84,13 +83,10 @@ class RolloutSource(Protocol):
         """The stream for partial rollouts. None: the source was created without one."""
         ...
 
-    def rollout(
-        self, tasks: Sequence[Task], *, iteration: int, group_size: int, attempt: int = 0, greedy: bool = False
-    ) -> RolloutData:
+    def rollout(self, tasks: Sequence[Task], *, iteration: int, group_size: int, attempt: int = 0) -> RolloutData:
         """Runs one episode per task and scores it; each run of `group_size` consecutive episodes is one group.
 
-        `attempt` counts the batches of an iteration (dynamic sampling); each has its own seeds. `greedy` always takes the
-        most likely token (ReMax).
+        `attempt` counts the batches of an iteration (dynamic sampling); each has its own seeds.
         """
         ...
 
@@ -108,11 +104,9 @@ class RolloutBatch:
     """The episodes of one iteration, and which of them to train on."""
 
     data: RolloutData = field(default_factory=RolloutData)
-    """All episodes except the greedy ones."""
+    """All episodes."""
     usable: list[Trajectory] = field(default_factory=list)
     """The episodes to train on, group by group."""
-    baselines: list[float] | None = None
-    """The baseline of each usable episode (ReMax)."""
     is_recorded: bool = False
     """Whether the episodes are not from the last rollout, so another policy may have sampled or written them."""
     metrics: dict[str, float] = field(default_factory=dict)
@@ -134,8 +128,7 @@ def _collect_batches(source: RolloutSource, tasks: TaskStream, config: RecipeCon
 
     Leaves out episodes without a reward (they failed), zero-variance groups (`is_zero_variance`), and groups beyond
     `training.batch_size`. Source of dynamic sampling: DAPO, arXiv 2503.14476, eq. 11. Metrics, if they apply:
-    `batch/num_flat_groups` (zero-variance groups), `batch/num_rollouts`, `batch/num_surplus_groups`,
-    `batch/num_groups_without_baseline`, `reward/greedy`.
+    `batch/num_flat_groups` (zero-variance groups), `batch/num_rollouts`, `batch/num_surplus_groups`.
     """
     training, num_groups, group_size = config.training, config.training.num_groups, config.training.episodes_per_task
     batch = RolloutBatch()
@@ -159,28 +152,8 @@ def _collect_batches(source: RolloutSource, tasks: TaskStream, config: RecipeCon
     if training.max_dynamic_batches > 1:
         batch.metrics["batch/num_rollouts"] = num_rollouts
         batch.metrics["batch/num_surplus_groups"] = max(len(kept) - num_groups, 0)
-    kept = kept[:num_groups]
-    if "baselines" in training.needs and kept:
-        kept = _with_baselines(source, kept, config, iteration, batch)
-    batch.usable = [trajectory for group in kept for trajectory in group]
+    batch.usable = [trajectory for group in kept[:num_groups] for trajectory in group]
     return batch
-
-
-def _with_baselines(
-    source: RolloutSource, groups: list[list[Trajectory]], config: RecipeConfig, iteration: int, batch: RolloutBatch
-) -> list[list[Trajectory]]:
-    """Runs one greedy episode per group. Returns the groups whose greedy episode has a reward."""
-    tasks = [group[0].task for group in groups]
-    data = source.rollout(tasks, iteration=iteration, group_size=1, greedy=True)
-    shape_rewards(data.trajectories, config)
-    rewards = [trajectory.reward for trajectory in data.trajectories]
-    found = [(group, reward.total) for group, reward in zip(groups, rewards, strict=True) if reward is not None]
-    totals = [total for _, total in found]
-    batch.baselines = [total for group, total in found for _ in group]
-    batch.data.seconds += data.seconds
-    batch.metrics["batch/num_groups_without_baseline"] = len(groups) - len(found)
-    batch.metrics["reward/greedy"] = sum(totals) / len(totals) if totals else math.nan
-    return [group for group, _ in found]
 
 
 def is_zero_variance(group: Sequence[Trajectory], training: TrainingConfig) -> bool:

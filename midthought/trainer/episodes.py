@@ -34,8 +34,7 @@ def sort_episodes(data: RolloutData, training: TrainingConfig, rolled_out: Rollo
     """Selects the episodes to train on by their current rewards: from the last rollout, changed or not, or from other data.
 
     Episodes without a reward are left out, then zero-variance groups (`is_zero_variance`), then the surplus of dynamic sampling.
-    ReMax uses the baselines that were rolled out with the episodes. Raises SettingsError if there is no episode, or if
-    the estimator needs baselines and the episodes are not from `rolled_out`; RecordError for an episode without tokens.
+    Raises SettingsError if there is no episode, RecordError for an episode without tokens.
     """
     if not len(data):
         raise SettingsError("there is nothing to learn from: the data holds no episode")
@@ -53,15 +52,6 @@ def sort_episodes(data: RolloutData, training: TrainingConfig, rolled_out: Rollo
         batch.metrics["batch/num_flat_groups"] = num_judged - len(kept)
     if is_own:
         kept = kept[: training.num_groups]
-    if "baselines" in training.needs:
-        if rolled_out is None or not is_own:
-            raise SettingsError(
-                "training.adv_estimator='remax' compares with a greedy episode of the same task, which only rollout() "
-                "runs; learn from its episodes, or set training.adv_estimator to another"
-            )
-        baselines = {t.group: found for t, found in zip(rolled_out.usable, rolled_out.baselines or [], strict=True)}
-        kept = [group for group in kept if group[0].group in baselines]
-        batch.baselines = [baselines[group[0].group] for group in kept for _ in group]
     batch.usable = [trajectory for group in kept for trajectory in group]
     return batch
 

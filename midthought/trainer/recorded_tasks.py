@@ -30,13 +30,8 @@ class RecordedTasks(DatasetTasks):
         *,
         validation: Any = None,
     ) -> None:
-        """`reward` judges the validation only. Raises SettingsError if no episode has a reward, or if the estimator needs greedy
-        episodes; RecordError for an episode without tokens."""
-        if "baselines" in config.training.needs:
-            raise SettingsError(
-                f"training.adv_estimator={config.training.adv_estimator!r} needs a greedy episode of every task, which recorded "
-                "episodes do not have; set it to another, for example 'best_and_worst' or 'grpo'"
-            )
+        """`reward` judges the validation only. Raises SettingsError if no episode has a reward, RecordError for an
+        episode without tokens."""
         groups: dict[tuple[str, str], list[Trajectory]] = defaultdict(list)
         for episode in episodes:
             episode.require_tokens()

@@ -73,14 +73,6 @@ def test_the_lambda_of_long_episodes_is_nearer_to_1():
     close(advantages, [[0, 0, 1.0, 0, 0], [0.125, 0.25, 0, 0.5, 1.0], [0, 0, 1.0, 0, 0]])
 
 
-def test_opo_takes_the_mean_score_of_all_tokens_of_the_group():
-    """Scores 1 of one token and 0 of three: baseline ¼. The second group has one episode."""
-    mask = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 1], [1, 1, 0, 0]]).bool()
-    rewards = torch.tensor([[1.0, 0, 0, 0], [0, 0, 0, 0], [0, 2.0, 0, 0]])
-    advantages, _ = compute_advantage("opo", rewards, mask, groups=torch.tensor([7, 7, 3]))
-    close(advantages, [[0.75, 0, 0, 0], [-0.25, -0.25, 0, -0.25], [2.0, 2.0, 0, 0]])
-
-
 def test_whitening_gives_mean_zero_and_unbiased_deviation_one_over_policy_tokens():
     # the masked entries 1, 2, 3: mean 2, unbiased deviation 1
     advantages = torch.tensor([[1.0, 50.0, 2.0], [3.0, float("nan"), 8.0]])
@@ -208,13 +200,6 @@ def test_reinforce_plus_plus_with_baseline_whitens_what_is_left_after_the_mean_o
     assert torch.equal(plain, compute_advantage("dr_grpo", REWARDS, MASK, groups=GROUP)[0])
 
 
-def test_remax_subtracts_the_greedy_episodes_reward_from_the_reward_to_go():
-    baselines = torch.tensor([1.0, 0.25, 2.0])
-    advantages, returns = compute_advantage("remax", REWARDS, MASK, baselines=baselines, gamma=0.5)
-    close(returns, [[1.0, 0.0, 1.0], [0.5, 0.0, 0.0], [3.0, 3.0, 3.0]])
-    close(advantages, [[0.0, 0.0, 0.0], [0.25, -0.25, 0.0], [1.0, 1.0, 1.0]])
-
-
 def test_turn_level_grpo_compares_every_turns_reward_to_go_within_the_group():
     # turns' rewards: 1, 2 | 0, 0 | 5; to go: 3, 2 | 0, 0 | 5
     # turn 0: 3, 0, 5: mean 8/3, deviation √((1/9 + 64/9 + 49/9) / 2) = 2.516611; turn 1: 2, 0: mean 1, deviation √2
@@ -285,7 +270,7 @@ def test_a_policy_token_without_a_call_step_is_named():
 
 # -- groups and rows that say nothing ------------------------------------------------------------------------------
 
-IN_GROUPS = ["grpo", "dr_grpo", "rloo", "opo", "grpo_turns", "grpo_calls"]
+IN_GROUPS = ["grpo", "dr_grpo", "rloo", "grpo_turns", "grpo_calls"]
 
 
 def in_groups(name: str, rewards: torch.Tensor, mask: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
@@ -327,7 +312,6 @@ def test_a_batch_without_any_policy_token_has_no_advantage(name):
         groups=torch.tensor([0, 0]),
         turns=torch.full((2, 3), -1),
         calls=torch.full((2, 3), -1),
-        baselines=torch.full((2,), math.nan),
     )
     assert not advantages.any() and not returns.any()
 
@@ -340,7 +324,6 @@ def test_a_batch_without_any_policy_token_has_no_advantage(name):
     [
         ("gae", "values"),
         ("grpo", "groups"),
-        ("remax", "baselines"),
         ("rloo", "groups"),
         ("grpo_turns", "groups"),
         ("grpo_calls", "calls"),
@@ -364,8 +347,6 @@ def test_a_reward_that_is_no_number_names_the_episode_and_the_token(broken):
     rewards[1, 1] = broken
     with pytest.raises(ValueError, match=rf"the reward of episode 1 at token 1 is {broken}"):
         compute_advantage("grpo", rewards, MASK, groups=GROUP)
-    with pytest.raises(ValueError, match=rf"the baseline of episode 0 is {broken}"):
-        compute_advantage("remax", REWARDS, MASK, baselines=torch.tensor([broken, 0.0, 0.0]))
 
 
 @pytest.mark.parametrize(

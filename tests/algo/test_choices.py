@@ -67,7 +67,7 @@ def test_the_settings_know_what_each_estimator_needs_without_loading_it():
     """`TrainingConfig` says it for settings that are read without torch; the decorators say it again."""
     written = TrainingConfig.estimator_needs
     for name in AdvantageEstimator:
-        given = {"values": torch.zeros(2, 2), "groups": torch.zeros(2), "baselines": torch.zeros(2)}
+        given = {"values": torch.zeros(2, 2), "groups": torch.zeros(2)}
         given |= {steps: torch.zeros(2, 2, dtype=torch.int64) for steps in ("turns", "calls")}
         for need in written[name]:
             missing = {key: tensor for key, tensor in given.items() if key != need}

@@ -116,7 +116,6 @@ NO_TENSORS: dict[str, Callable[[], object]] = {
     "token_level_rewards": lambda: compute_grpo_advantage([[1.0, 0.0]], MASK, GROUPS),
     "response_mask": lambda: compute_gae_advantage_return(A, B, MASK.numpy()),
     "values": lambda: compute_advantage("gae", A, MASK, values=B.numpy()),
-    "baselines": lambda: compute_advantage("remax", A, MASK, baselines=[0.0, 0.0, 0.0]),
     "advantages": lambda: compute_policy_loss(A, B, C.tolist(), MASK),
     "sampled_logprobs": lambda: compute_policy_loss(A, B, C, MASK, kind="dppo_tv", sampled_logprobs=C.numpy()),
     "returns": lambda: compute_value_loss(new_values=A, old_values=B, returns=C.numpy(), mask=MASK),
@@ -134,7 +133,7 @@ def test_what_is_no_tensor_is_named(name: str) -> None:
         NO_TENSORS[name]()
 
 
-@pytest.mark.parametrize("name", ["grpo", "rloo", "opo", "reinforce_plus_plus_baseline", "reinforce_plus_plus", "zero"])
+@pytest.mark.parametrize("name", ["grpo", "rloo", "reinforce_plus_plus_baseline", "reinforce_plus_plus", "zero"])
 def test_rewards_may_be_whole_numbers(name: str) -> None:
     whole = torch.tensor([[0, 1, 0], [0, 0, 0], [0, 0, 3]])
     found, expected = (

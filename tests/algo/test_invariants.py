@@ -50,7 +50,6 @@ def credit(name: str, mask: Tensor, figures: dict[str, Tensor], rows: Tensor | N
         groups=torch.tensor([5, 5, 5, 2, 2, 9])[rows],
         turns=figures["turns"],
         calls=figures["calls"],
-        baselines=torch.linspace(-1, 1, ROWS, dtype=torch.float64)[rows],
         gamma=0.9,
         lam=0.8,
     )[0]

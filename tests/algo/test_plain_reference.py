@@ -46,7 +46,6 @@ class Token:
 @dataclass
 class Episode:
     group: int
-    baseline: float
     tokens: list[Token]
 
     @property
@@ -68,7 +67,7 @@ def random_batch(seed: int) -> list[Episode]:
                 call += draw.random() < 0.3 and bool(tokens)
                 tokens.append(Token(True, turn, call, *figures[:2], old, *near, figures[2], draw.gauss(0, 1)))
             tokens += [Token(False, -1, -1, *[draw.uniform(-1e6, 1e6)] * 7) for _ in range(draw.randint(0, 4))]
-        episodes.append(Episode(group, draw.gauss(0, 1), tokens))
+        episodes.append(Episode(group, tokens))
     draw.shuffle(episodes)
     return episodes
 
@@ -170,16 +169,6 @@ def plain_steps(episodes: list[Episode], step_of: Callable[[Token], int]) -> lis
     return rows
 
 
-def plain_optimal(episodes: list[Episode]) -> list[float]:
-    """The score minus the mean score of all tokens of the group; 0 for an episode without a token."""
-    found = []
-    for episode in episodes:
-        members = [other for other in episodes if other.group == episode.group and other.own]
-        of_tokens = [sum(token.reward for token in other.own) for other in members for _ in other.own]
-        found.append(sum(token.reward for token in episode.own) - (fmean(of_tokens) if len(members) > 1 else 0.0))
-    return found
-
-
 def plain_advantages(name: str, episodes: list[Episode]) -> list[list[float]]:
     if name == "gae":
         return plain_gae(episodes)
@@ -189,24 +178,15 @@ def plain_advantages(name: str, episodes: list[Episode]) -> list[list[float]]:
     if name in ("dr_grpo", "reinforce_plus_plus_baseline"):
         rows = over_tokens(episodes, plain_in_group(episodes, lambda own, all_, _: own - fmean(all_)))
         return rows if name == "dr_grpo" else whitened(rows)
-    if name == "opo":
-        return over_tokens(episodes, plain_optimal(episodes))
     if name == "rloo":
         return over_tokens(episodes, plain_in_group(episodes, lambda own, _, others: own - fmean(others)))
     if name == "reinforce_plus_plus":
         return whitened([plain_to_go(episode, GAMMA) for episode in episodes])
-    if name == "remax":
-        return [[rest - episode.baseline for rest in plain_to_go(episode, 1.0)] for episode in episodes]
     if name == "keep_best":
         best = plain_in_group(episodes, lambda own, all_, _: float(own == max(all_) and len(all_) > 1))
         return over_tokens(episodes, best)
-    if name == "best_and_worst":
-        pair = plain_in_group(episodes, lambda own, all_, _: float(own == max(all_)) - float(own == min(all_)))
-        return over_tokens(episodes, pair)
     if name == "zero":
         return over_tokens(episodes, [0.0] * len(episodes))
-    if name == "keep_above":
-        return over_tokens(episodes, [float(score >= 1.0) for score in plain_scores(episodes)])
     return plain_steps(episodes, lambda token: token.turn if name == "grpo_turns" else token.call)
 
 
@@ -223,7 +203,6 @@ def test_every_estimator_gives_what_plain_loops_give(name, seed):
         groups=torch.tensor([episode.group for episode in episodes]),
         turns=table(episodes, "turn", torch.int64),
         calls=table(episodes, "call", torch.int64),
-        baselines=torch.tensor([episode.baseline for episode in episodes], dtype=torch.float64),
         gamma=GAMMA,
         lam=LAM,
     )

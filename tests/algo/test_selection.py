@@ -11,10 +11,10 @@ from midthought.algo.credit import advantage_estimator
 from midthought.algo.losses import compute_policy_loss
 
 
-def selected(name: str, scores: list[float], groups: list[int], **options: float) -> list[float]:
+def selected(name: str, scores: list[float], groups: list[int]) -> list[float]:
     """The advantage of every episode, whose reward is at its second token."""
     rewards = torch.tensor([[0.0, score] for score in scores])
-    advantages, _ = compute_advantage(name, rewards, torch.ones_like(rewards), groups=torch.tensor(groups), **options)
+    advantages, _ = compute_advantage(name, rewards, torch.ones_like(rewards), groups=torch.tensor(groups))
     assert torch.equal(advantages[:, 0], advantages[:, 1])
     return advantages[:, 0].tolist()
 
@@ -22,12 +22,6 @@ def selected(name: str, scores: list[float], groups: list[int], **options: float
 def test_the_best_episodes_of_a_group_are_kept_and_of_an_equal_group_none():
     assert selected("keep_best", [0.2, 0.9, 0.9, 0.5, 0.5, -1.0], [0, 0, 0, 1, 1, 2]) == [0, 1, 1, 0, 0, 0]
     assert selected("keep_best", [-3.0, -2.0], [7, 7]) == [0, 1]
-
-
-def test_episodes_with_at_least_the_threshold_are_kept_in_any_group():
-    scores, groups = [0.2, 0.9, 1.0, 1.0, 1.5, -1.0], [0, 0, 0, 1, 1, 1]
-    assert selected("keep_above", scores, groups) == [0, 0, 1, 1, 1, 0]
-    assert selected("keep_above", scores, groups, keep_threshold=0.9) == [0, 1, 1, 1, 1, 0]
 
 
 def test_rewards_that_are_equal_but_for_the_order_of_their_sum_are_equal():
@@ -42,8 +36,6 @@ def test_scores_of_any_size_are_compared(scale):
     """At 96, the distance to the next float32 is 8e-6."""
     scores, groups = [scale * score for score in (0.2, 0.9, 0.9, 0.1)], [0] * 4
     assert selected("keep_best", scores, groups) == [0, 1, 1, 0]
-    assert selected("best_and_worst", scores, groups) == [0, 1, 0, -1]
-    assert selected("keep_above", scores, groups, keep_threshold=0.9 * scale) == [0, 1, 1, 0]
 
 
 def test_the_loss_of_a_supervised_step_is_the_cross_entropy_of_the_kept_tokens():
@@ -61,8 +53,3 @@ def test_the_loss_of_a_supervised_step_is_the_cross_entropy_of_the_kept_tokens()
 def test_an_estimator_that_selects_cannot_need_a_critic():
     with pytest.raises(ValueError, match="before the batch is scored"):
         advantage_estimator("choosy", needs={"values"}, selects=True)
-
-
-def test_a_pair_is_the_first_best_and_the_first_worst_episode_of_a_group():
-    scores, groups = [0.2, 0.9, 0.9, 0.1, 0.5, 0.5, 0.1, 3.0], [4, 4, 4, 4, 1, 1, 4, 9]
-    assert selected("best_and_worst", scores, groups) == [0, 1, 0, -1, 0, 0, 0, 0]

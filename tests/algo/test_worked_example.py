@@ -16,7 +16,6 @@ OPTIONS = {
         "whiten": False,
         "lam": 0.5,
     },
-    "remax": {"baselines": torch.tensor([0.25, 0.25, 0.5, 0.5])},
     "grpo_calls": {"calls": torch.tensor([[0, -1, 1], [0, 0, 0], [0, 1, -1], [0, 0, 1]])},
     "grpo_turns": {"turns": torch.tensor([[0, -1, 1], [0, 0, 1], [0, 0, -1], [0, 1, 1]])},
 }

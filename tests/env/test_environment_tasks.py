@@ -40,7 +40,7 @@ def test_tasks_of_every_attempt_of_the_iteration_still_have_episodes():
     batches = [stream.draw(7, 2, attempt) for attempt in range(3)]
     tasks = [task for batch in batches for task in batch]
     assert len({task.task_id for task in tasks}) == 6
-    for task in tasks:  # ReMax rolls the greedy episodes out after the last batch
+    for task in tasks:
         one, other = stream.episode(task).environment, stream.episode(task).environment
         assert one is not other
         assert task.prompt == f"Start {one.seed}." == f"Start {other.seed}."

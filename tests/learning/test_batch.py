@@ -253,14 +253,6 @@ def test_the_value_of_a_turn_is_that_before_its_first_policy_token():
         batch.turn_values()
 
 
-def test_every_row_of_an_episode_carries_its_baseline():
-    two = trajectory_of(("p", [1]), ("s", [5]), ("p", [1]), ("s", [7]))
-    batch = TokenBatch.from_trajectories([two, trajectory_of(("p", [4]), ("s", [8]))], baselines=[0.25, 0.5])
-    assert batch.baselines.tolist() == [0.25, 0.25, 0.5]
-    assert batch.of_episodes(batch.baselines).tolist() == [0.25, 0.5]
-    assert batch.select(torch.tensor([2, 0])).baselines.tolist() == [0.5, 0.25]
-
-
 def test_padding_and_flattening_give_the_same_batch(make_trajectory):
     batch = TokenBatch.from_trajectories([make_trajectory(seed) for seed in range(4)], policy_version=1)
     batch = batch.with_fields(values=batch.token_ids.float(), temperatures=batch.token_ids.float())

@@ -27,9 +27,9 @@ LOSSES: dict[str, dict[str, Any]] = {
 }
 """Settings for every policy loss."""
 ESTIMATORS_WITH: dict[str, dict[str, Any]] = {
-    **{name: {} for name in ("gae", "grpo", "dr_grpo", "rloo", "opo", "reinforce_plus_plus", "remax", "grpo_turns")},
+    **{name: {} for name in ("gae", "grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "grpo_turns")},
     **{name: {} for name in ("reinforce_plus_plus_baseline", "grpo_calls")},
-    **{name: {"policy_loss": "nll", "keep_threshold": 0.5} for name in ("keep_best", "keep_above", "best_and_worst")},
+    "keep_best": {"policy_loss": "nll"},
     "zero": {"teacher": "a folder"},
 }
 """Settings for every advantage estimator."""
@@ -95,9 +95,7 @@ def models_of(make_policy, settings: TrainingConfig) -> Models:
 
 def take_step(learner: Any, policy: Any, trajectories: list[Trajectory], settings: TrainingConfig) -> dict[str, float]:
     """One optimizer step. The policy before the update, and the one that sampled, are up to 0.3 nats away, keyed by the token."""
-    baselines = [0.1 * t.seed for t in trajectories] if settings.adv_estimator == "remax" else None
-    batch = TokenBatch.from_trajectories(trajectories, baselines=baselines)
-    batch, _ = select_episodes(batch, settings)
+    batch, _ = select_episodes(TokenBatch.from_trajectories(trajectories), settings)
     with torch.no_grad():
         now = token_logprobs(policy, batch)
     shift = 0.3 * torch.sin(batch.token_ids * 7.0 + batch.position_ids)

@@ -234,15 +234,6 @@ def test_turn_level_grpo_compares_turns_of_one_number_over_the_segments(make_pol
     torch.testing.assert_close(advantages, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_remax_takes_the_baseline_of_every_episode(make_policy, make_trajectory):
-    trajectories = [make_trajectory(seed, reward=1.0) for seed in range(2)]
-    batch = TokenBatch.from_trajectories(trajectories, baselines=[0.25, 2.0])
-    learner = build_learner(make_policy, critic=None, reference=False, adv_estimator="remax")
-    credited = prepared(learner, batch)
-    expected = torch.tensor([0.75, -1.0])[batch.token_episodes] * batch.loss_mask
-    torch.testing.assert_close(credited.advantages, expected)
-
-
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_scoring_weighs_recomputed_against_sampled_logprobs_where_asked_to(level, make_policy, batch):
     learner = build_learner(

@@ -13,7 +13,6 @@ from iterations import run_iterations
 from training_settings import training
 
 from midthought.config import RecipeConfig, create_default_config
-from midthought.errors import SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.rollout.rollout_batch import ShuffledTasks, collect, staleness
@@ -313,8 +312,3 @@ def test_with_partial_rollouts_the_frozen_settings_correct_the_ratio():
     assert config.frozen().training.rollout_correction == "truncated"
     config.training.rollout_correction = "masked"
     assert config.frozen().training.rollout_correction == "masked"
-
-
-def test_greedy_baselines_and_carried_episodes_are_refused_together():
-    with pytest.raises(SettingsError, match=r"partial_rollouts=true with training\.adv_estimator='remax'"):
-        create_default_config(inference={"partial_rollouts": True}, training={"adv_estimator": "remax"})

@@ -34,9 +34,9 @@ def config_of(**training) -> RecipeConfig:
 
 
 class FakeSource:
-    """Every episode is [prompt, 5, 6]; those named in `failing` broke. `pay(task, number in the batch, greedy)`."""
+    """Every episode is [prompt, 5, 6]; those named in `failing` broke. `pay(task, number in the batch)`."""
 
-    def __init__(self, failing=(), pay=lambda task, number, greedy: 1.0):
+    def __init__(self, failing=(), pay=lambda task, number: 1.0):
         self.failing = set(failing)
         self.pay = pay
         self.asked: list[tuple[int, list[str]]] = []
@@ -47,18 +47,17 @@ class FakeSource:
         self.asked.append((iteration, [task.task_id for task in tasks]))
         self.log.append("rollout")
         self.options.append({"group_size": group_size, **options})
-        greedy = options.get("greedy", False)
-        played = [self.play(task, number, greedy) for number, task in enumerate(tasks)]
+        played = [self.play(task, number) for number, task in enumerate(tasks)]
         return RolloutData(trajectories=played, seconds=0.5, policy_version=iteration)
 
-    def play(self, task, number=0, greedy=False):
+    def play(self, task, number=0):
         trajectory = Trajectory(task, [1])
         trajectory.add_sampled(Completion(token_ids=(5, 6), sampled_logprobs=(-1.0, -2.0), finish=Finish.END))
         if task.task_id in self.failing:
             trajectory.stop_reason = StopReason.FAILED
         else:
             trajectory.stop_reason = StopReason.ANSWERED
-            trajectory.reward = Reward(parts={"correct": self.pay(task, number, greedy)})
+            trajectory.reward = Reward(parts={"correct": self.pay(task, number)})
         return trajectory
 
     def sleep(self):
@@ -89,7 +88,7 @@ class FakeLearner:
         return {"updated": 1.0}
 
 
-def run(num_iters=5, start=0, seed=0, failing=(), pay=lambda task, number, greedy: 1.0, **changes):
+def run(num_iters=5, start=0, seed=0, failing=(), pay=lambda task, number: 1.0, **changes):
     source = FakeSource(failing, pay)
     learner = FakeLearner(source.log)
     told = []
@@ -183,7 +182,7 @@ def test_an_iteration_in_which_every_episode_broke_changes_no_weights_and_is_tol
 EVEN = {task.task_id for task in TASKS[::2]}
 
 
-def by_task(task, number, greedy):
+def by_task(task, number):
     """Tasks with an even number: the episodes of a group differ; the others: all alike."""
     return float(number % 2) if task.task_id in EVEN else 1.0
 
@@ -213,14 +212,14 @@ def test_groups_without_spread_are_kept_where_it_does_not():
 
 
 def test_a_group_of_which_one_episode_is_left_has_no_spread():
-    def pay(task, number, greedy):
+    def pay(task, number):
         return float(number)
 
     source = FakeSource(pay=pay)
     whole = source.play
 
-    def one_breaks(task, number, greedy):
-        trajectory = whole(task, number, greedy)
+    def one_breaks(task, number):
+        trajectory = whole(task, number)
         if number == 3:
             trajectory.reward = None
         return trajectory
@@ -242,7 +241,7 @@ def test_where_all_groups_are_flat_no_step_is_taken_and_the_metrics_say_so():
 @pytest.mark.parametrize(("by_turn", "flat"), [(False, True), (True, False)])
 def test_by_turn_a_group_is_flat_only_where_the_rewards_of_all_turns_agree(by_turn, flat):
     class Turns(FakeSource):
-        def play(self, task, number=0, greedy=False):
+        def play(self, task, number=0):
             trajectory = Trajectory(task, [1])
             for turn in range(2):
                 done = Completion(token_ids=(5,), sampled_logprobs=(-1.0,), finish=Finish.END)
@@ -264,7 +263,7 @@ def test_by_turn_a_group_is_flat_only_where_the_rewards_of_all_turns_agree(by_tu
 @pytest.mark.parametrize("kind", ["calls", "spans"])
 def test_by_call_a_group_is_flat_only_where_the_rewards_of_all_calls_and_spans_agree(kind, by_call, flat):
     class Calls(FakeSource):
-        def play(self, task, number=0, greedy=False):
+        def play(self, task, number=0):
             trajectory = Trajectory(task, [1])
             event = ToolEvent(call=ToolCall(tool_name="look"), outcome=ToolOutcome.OK)
             for _ in range(2):
@@ -304,7 +303,7 @@ def test_dynamic_sampling_draws_further_tasks_until_the_batch_is_full():
 
 
 def test_dynamic_sampling_goes_no_further_than_it_may_and_takes_what_there_is():
-    def pay(task, number, greedy):
+    def pay(task, number):
         return float(number == 0)
 
     source, learner, told = run(num_iters=1, max_dynamic_batches=3, **{**GROUPED, "pay": pay})
@@ -314,7 +313,7 @@ def test_dynamic_sampling_goes_no_further_than_it_may_and_takes_what_there_is():
 
 
 def test_a_full_batch_is_not_rolled_out_again():
-    def pay(task, number, greedy):
+    def pay(task, number):
         return float(number % 2)
 
     source, _, told = run(num_iters=2, max_dynamic_batches=9, **{**GROUPED, "pay": pay})
@@ -331,48 +330,6 @@ def test_further_batches_pass_over_all_tasks_in_an_order_of_their_own():
     stream = ShuffledTasks(TASKS, 0)
     first, again = stream.draw(0, 7), stream.draw(0, 7, attempt=1)
     assert first != again and sorted(map(id, first)) == sorted(map(id, again)) == sorted(map(id, TASKS))
-
-
-# -- greedy baselines ----------------------------------------------------------------------------------------------
-
-
-def test_every_group_gets_the_reward_of_its_greedy_episode_as_baseline():
-    def pay(task, number, greedy):
-        return int(task.task_id[1:]) / 10 if greedy else 1.0
-
-    source, learner, told = run(num_iters=1, batch_size=6, group_size=2, adv_estimator="remax", pay=pay)
-    assert source.options == [{"group_size": 2}, {"group_size": 1, "greedy": True}]
-    sampled, greedy = (names for _, names in source.asked)
-    assert greedy == sampled[::2]
-    expected = [int(name[1:]) / 10 for name in sampled]
-    assert learner.batches[0].baselines.tolist() == pytest.approx(expected)
-    metrics = told[0][1]
-    assert metrics["reward/greedy"] == pytest.approx(sum(expected) / 6)
-    assert metrics["reward/mean"] == 1.0 and metrics["time/rollout_seconds"] == 1.0
-    assert metrics["batch/num_groups_without_baseline"] == 0
-
-
-def test_a_group_whose_greedy_episode_broke_is_left_out_and_counted():
-    source = FakeSource()
-    whole = source.play
-
-    def first_greedy_one_breaks(task, number, greedy):
-        trajectory = whole(task, number, greedy)
-        if greedy and number == 0:
-            trajectory.reward = None
-        return trajectory
-
-    source.play = first_greedy_one_breaks
-    learner, told = FakeLearner(source.log), []
-    config = config_of(batch_size=4, group_size=2, adv_estimator="remax")
-    run_once(source, learner, config, lambda done, metrics, data: told.append(metrics))
-    assert learned(learner) == [[1, 1]] and len(learner.batches[0].baselines) == 2
-    assert told[0]["batch/num_groups_without_baseline"] == 1
-
-
-def test_where_every_episode_broke_no_greedy_one_is_asked_for():
-    source, _, told = run(num_iters=1, adv_estimator="remax", failing={task.task_id for task in TASKS})
-    assert source.log == ["rollout"] and told[0][1]["batch/num_episodes"] == 0
 
 
 # -- overlong shaping ----------------------------------------------------------------------------------------------
@@ -397,7 +354,7 @@ def test_without_it_rewards_stay_as_they_were_given():
 
 def test_scored_episodes_get_the_critics_value_of_every_turn():
     class Turns(FakeSource):
-        def play(self, task, number=0, greedy=False):
+        def play(self, task, number=0):
             trajectory = Trajectory(task, [1])
             for turn in range(2):
                 done = Completion(token_ids=(5, 6), sampled_logprobs=(-1.0, -1.0), finish=Finish.END)

@@ -24,9 +24,8 @@ def said(trajectory):
     return PAID.get(trajectory.actions[0].removeprefix("</think>"), 0.0)
 
 
-@pytest.mark.parametrize("estimator", ["keep_best", "keep_above"])
-def test_training_on_selected_episodes_raises_the_reward(estimator, talker):
-    config = settings(estimator, num_train_iters=8, **RFT)
+def test_training_on_selected_episodes_raises_the_reward(talker):
+    config = settings("keep_best", num_train_iters=8, **RFT)
     with RayPPOTrainer(config, dataset=QUESTIONS, reward_fn=said, **talker) as trainer:
         history = trainer.fit()
     assert history[-1]["reward/mean"] > history[0]["reward/mean"] + 0.2
@@ -35,13 +34,12 @@ def test_training_on_selected_episodes_raises_the_reward(estimator, talker):
 
 
 def test_without_an_episode_to_keep_no_step_is_taken(talker):
-    config = settings("keep_above", num_train_iters=2, keep_threshold=1.5, **RFT)
-    with RayPPOTrainer(config, dataset=QUESTIONS, reward_fn=said, **talker) as trainer:
+    config = settings("keep_best", num_train_iters=2, **RFT)
+    with RayPPOTrainer(config, dataset=QUESTIONS, reward_fn=lambda trajectory: 1.0, **talker) as trainer:
         before = weights(trainer)
         history = trainer.fit()
         assert torch.equal(weights(trainer), before)
     assert [row["batch/num_episodes"] for row in history] == [0, 0]
-    assert [row["batch/kept_fraction"] for row in history] == [0, 0]
 
 
 def test_a_resumed_run_continues_exactly(talker, tmp_path):

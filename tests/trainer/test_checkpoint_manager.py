@@ -221,7 +221,7 @@ def test_a_run_that_was_stopped_and_gone_on_with_is_the_run_that_was_not(
     ).read_bytes()
 
 
-@pytest.mark.parametrize("estimator", ["gae", "grpo", "remax"])
+@pytest.mark.parametrize("estimator", ["gae", "grpo", "reinforce_plus_plus"])
 def test_a_checkpoint_at_any_place_is_gone_on_from_in_a_fresh_trainer(estimator, _talker, tokenizer, tmp_path):
     def trainer():
         return RayPPOTrainer(four_iterations(estimator), Colours, model=copy.deepcopy(_talker), tokenizer=tokenizer)

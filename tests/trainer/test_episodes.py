@@ -50,26 +50,13 @@ def test_the_surplus_of_ones_own_rollout_is_left_out_but_not_of_what_is_brought(
     assert batch.metrics == {"batch/num_surplus_groups": 1}
 
 
-def test_baselines_follow_their_groups_whatever_became_of_the_rewards():
-    rolled_out_data = data((0, 0.0), (0, None), (1, 1.0), (1, 1.0), (2, 1.0))
-    first, second, third, fourth, fifth = rolled_out_data.trajectories
-    rolled_out = RolloutBatch(data=rolled_out_data, usable=[first, third, fourth], baselines=[0.25, 0.5, 0.5])
-    second.reward, third.reward = Reward(parts={"r": 7.0}), None
-    batch = sort_episodes(rolled_out_data, training("remax", batch_size=6), rolled_out)
-    assert batch.usable == [first, second, fourth]
-    assert batch.baselines == [0.25, 0.25, 0.5]
-    assert fifth not in batch.usable, "the greedy episode of its group broke"
-
-
 def test_some_of_the_rollouts_episodes_may_be_chosen():
     own = data((0, 0.0), (0, 1.0), (1, 0.0))
-    rolled_out = RolloutBatch(data=own, usable=own.trajectories, baselines=[0.1, 0.1, 0.2])
+    rolled_out = RolloutBatch(data=own, usable=own.trajectories)
     chosen = RolloutData(trajectories=own.trajectories[1:])
-    assert sort_episodes(chosen, training("remax"), rolled_out).baselines == [0.1, 0.2]
+    assert sort_episodes(chosen, training(), rolled_out).usable == own.trajectories[1:]
 
 
-def test_episodes_without_the_baseline_that_the_plan_asks_for_are_refused():
-    with pytest.raises(SettingsError, match="remax"):
-        sort_episodes(data((0, 1.0)), training("remax"), None)
+def test_data_without_an_episode_is_refused():
     with pytest.raises(SettingsError, match="no episode"):
         sort_episodes(RolloutData(), training(), None)

@@ -16,7 +16,7 @@ import torch
 from precision import logit_tolerance
 from small_environments import QUESTIONS, Colours, weights
 
-from midthought import RayPPOTrainer, RolloutData, SettingsError, TrainerCallback, create_default_config, tool
+from midthought import RayPPOTrainer, RolloutData, TrainerCallback, create_default_config, tool
 from midthought.learning.batch import TokenBatch
 from midthought.learning.model import token_outputs
 from midthought.learning.small_model import make_policy
@@ -356,11 +356,6 @@ def test_cleaning_up_ends_what_is_carried_over(untaught):
     trainer.cleanup()
     trainer.cleanup()
     assert (stream.num_open, stream.num_unfinished) == (0, 0)
-
-
-def test_greedy_baselines_are_refused():
-    with pytest.raises(SettingsError, match="partial_rollouts"):
-        settings(adv_estimator="remax")
 
 
 def test_seeds_of_python_are_left_alone(untaught):

@@ -300,7 +300,6 @@ HEALTHY = {
     "ppo, other seed": SLOW | {"seed": 1},
     "grpo": SLOW | GROUPS | {"batch_size": 8},
     "rloo": SLOW | {"adv_estimator": "rloo", "group_size": 4, "batch_size": 8},
-    "remax": SLOW | {"adv_estimator": "remax"},
     "reinforce++": SLOW | {"adv_estimator": "reinforce_plus_plus"},
     "by turn": SLOW | GROUPS | {"adv_estimator": "grpo_turns", "env": Colours},
     "environment": SLOW | {"env": Colours},

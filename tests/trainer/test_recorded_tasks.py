@@ -103,8 +103,6 @@ def test_unusable_records_are_errors(recorded, talker, tmp_path):
         RayPPOTrainer(best, dataset=unjudged, **talker)
     with pytest.raises(SettingsError, match="has the token 1000000"):
         RayPPOTrainer(best, dataset=foreign, **talker)
-    with pytest.raises(SettingsError, match="needs a greedy episode"):
-        RayPPOTrainer(settings("remax"), dataset=episodes, **talker)
     with pytest.raises(DataError, match=r"checkpoint\.keep_episodes=true"):
         load_trajectories(tmp_path)
     (tmp_path / "other.jsonl").write_text('{"prompt": "?"}\n')

@@ -128,7 +128,6 @@ HEALTHY = {
     "gae": {},
     "gae, twelve iterations": LONG,
     "grpo": GROUPS,
-    "remax": {"adv_estimator": "remax"},
     "by turn": GROUPS | {"adv_estimator": "grpo_turns"},
     "data set": {"dataset": QUESTIONS},
     "rloo on a data set": {"dataset": QUESTIONS, "adv_estimator": "rloo", "group_size": 4},
@@ -139,7 +138,7 @@ HEALTHY = {
     "bfloat16": {"model": lambda model: model.bfloat16()},
     "solved in the end": {"reward_fn": solved_in_the_end()} | GROUPS | {"num_epochs": 8},
 }
-HEALTHY_SLOW = ("gae", "remax", "by turn", "rloo on a data set", "temperature 0.7")
+HEALTHY_SLOW = ("gae", "by turn", "rloo on a data set", "temperature 0.7")
 """Short runs that resemble the others."""
 
 

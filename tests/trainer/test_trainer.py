@@ -59,7 +59,7 @@ def first_colour(trajectory):
 # -- what it trains on ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("estimator", ["gae", "grpo", "remax", "grpo_turns"])
+@pytest.mark.parametrize("estimator", ["gae", "grpo", "reinforce_plus_plus", "grpo_turns"])
 def test_it_trains_in_an_environment_with_every_kind_of_estimator(estimator, talker):
     with RayPPOTrainer(settings(estimator), Colours(), **talker) as trainer:
         before = weights(trainer)
@@ -74,7 +74,6 @@ def test_it_trains_in_an_environment_with_every_kind_of_estimator(estimator, tal
             assert figures["time/seconds"] > figures["time/rollout_seconds"] > 0
             assert figures["time/tokens_per_second"] > 0
         assert (history[0]["value_loss"] != 0) is (estimator == "gae")
-        assert ("reward/greedy" in history[0]) is (estimator == "remax")
         assert ("batch/num_flat_groups" in history[0]) is (estimator in ("grpo", "grpo_turns"))
 
 
@@ -109,7 +108,7 @@ def test_a_group_whose_reset_fails_is_counted_and_left_out_and_the_others_are_le
 
 
 @pytest.mark.parametrize("kind", ["list", "jsonl"])
-@pytest.mark.parametrize("estimator", ["gae", "grpo", "remax"])
+@pytest.mark.parametrize("estimator", ["gae", "grpo", "reinforce_plus_plus"])
 def test_it_trains_on_a_data_set(estimator, kind, talker, tmp_path):
     path = tmp_path / "questions.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS))
@@ -408,7 +407,7 @@ def test_a_prompt_that_is_longer_than_the_models_positions_fails_with_the_reason
 
 
 def test_asking_for_a_rollout_again_gives_the_same_episodes(talker):
-    with RayPPOTrainer(settings("remax"), Colours, **talker) as trainer:
+    with RayPPOTrainer(settings("reinforce_plus_plus"), Colours, **talker) as trainer:
         first, second = trainer.rollout(), trainer.rollout()
         assert [t.token_ids for t in first] == [t.token_ids for t in second]
 
@@ -440,7 +439,9 @@ def test_rewards_that_the_user_changed_are_the_ones_that_count(given, talker):
 def test_a_step_on_the_rollout_as_it_was_is_the_step_of_fit(_talker, tokenizer):
     histories = []
     for by_hand in (False, True):
-        trainer = RayPPOTrainer(settings("remax"), Colours, model=copy.deepcopy(_talker), tokenizer=tokenizer)
+        trainer = RayPPOTrainer(
+            settings("reinforce_plus_plus"), Colours, model=copy.deepcopy(_talker), tokenizer=tokenizer
+        )
         if by_hand:
             for _ in range(2):
                 trainer.train_step(trainer.rollout())
@@ -459,14 +460,6 @@ def test_it_learns_from_episodes_that_are_brought(talker):
         assert trainer.iteration == 2
         with pytest.raises(SettingsError, match="'red' is no Trajectory"):
             trainer.train_step(["red"])
-
-
-def test_remax_says_that_brought_episodes_have_no_baseline(talker):
-    with RayPPOTrainer(settings("remax"), Colours, **talker) as trainer:
-        brought = trainer.rollout()
-        trainer.rollout()
-        with pytest.raises(SettingsError, match=r"remax.*only rollout\(\)"):
-            trainer.train_step(brought)
 
 
 def test_a_reward_that_the_user_made_nan_is_an_error_and_no_step(talker):
@@ -488,7 +481,7 @@ def test_environments_of_older_iterations_are_let_go(talker):
             living.add(self)
             return super().reset(seed)
 
-    with RayPPOTrainer(settings("remax"), Counted, **talker) as trainer:
+    with RayPPOTrainer(settings("reinforce_plus_plus"), Counted, **talker) as trainer:
         trainer.fit(4)
         assert trainer.iteration == 8
         assert len(living) <= 8
@@ -516,7 +509,7 @@ def test_an_evaluation_leaves_the_course_of_training_alone(_talker, tokenizer):
 
 
 def test_an_evaluation_between_rollout_and_step_disturbs_neither(talker):
-    with RayPPOTrainer(settings("remax"), Colours, **talker) as trainer:
+    with RayPPOTrainer(settings("reinforce_plus_plus"), Colours, **talker) as trainer:
         trainer.rollout()
         trainer.evaluate()
         assert trainer.train_step()["batch/num_episodes"] == 4

@@ -13,10 +13,8 @@ ESTIMATORS = {
     "grpo": "grpo",
     "dr_grpo": "grpo",
     "rloo": "rloo",
-    "opo": "opo",
     "reinforce_plus_plus": "reinforce_plus_plus",
     "reinforce_plus_plus_baseline": "reinforce_plus_plus_baseline",
-    "remax": "remax",
 }
 LOSSES = {"ppo": "vanilla", "gspo": "gspo", "cispo": "cispo"}
 KL_KINDS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl", "abs": "abs"}

@@ -65,7 +65,6 @@ def test_every_row_of_the_table_names_a_key_of_its_configuration() -> None:
             ("dr_grpo", 8),
             ("rloo", 4),
             ("reinforce_plus_plus", None),
-            ("remax", None),
             ("reinforce_plus_plus_baseline", 4),
         )
     ]
