@@ -17,7 +17,7 @@ from midthought.trainer.trainer import Trainer
 
 NAMES = [
     *("ppo", "grpo", "dr_grpo", "dapo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"),
-    *("gspo", "gspo_sequence", "cispo", "sapo", "gmpo", "clip_cov", "kl_cov", "dppo_tv", "dppo_kl", "vapo", "vc_ppo"),
+    *("gspo", "gspo_sequence", "cispo", "sapo", "gmpo", "dppo_tv", "dppo_kl", "vapo", "vc_ppo"),
     *("rft", "distillation", "gkd", "sdpo", "sdpo_topk"),
 ]
 
@@ -149,7 +149,7 @@ def test_an_unknown_name_gets_the_nearest_ones():
         ("GRPO", "Did you mean 'grpo'"),
         ("Dr. GRPO", "Did you mean 'dr_grpo'?"),
         ("REINFORCE++", "Did you mean 'reinforce_plus_plus'?"),
-        ("Clip-Cov", "Did you mean 'clip_cov'?"),
+        ("DPPO-TV", "Did you mean 'dppo_tv'?"),
         ("dppo", "Did you mean 'dppo_tv' or 'dppo_kl'?"),
         ("expert iteration", "Did you mean 'rft'?"),
         ("on-policy distillation", "Did you mean 'distillation'?"),

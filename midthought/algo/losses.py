@@ -74,20 +74,19 @@ def compute_policy_loss(
     kind: str = "ppo",
     weights: Tensor | None = None,
     sampled_logprobs: Tensor | None = None,
-    selected: Tensor | None = None,
     options: Mapping[str, float] | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes the policy loss of this name. Returns (scalar loss, detached metrics), both averaged over policy tokens.
 
     All shapes are equal; losses with one ratio per row need [B, T]. `weights` multiply the token losses, not the metrics.
-    `selected`: the tokens that the loss's selector chose. `options`: the loss's own keyword arguments. verl's names are
+    `options`: the loss's own keyword arguments. verl's names are
     accepted, too (`old_log_prob`, `log_prob`, `response_mask`, `cliprange`, …). Raises ValueError for an unknown name or
     different shapes.
     """
     mask = as_mask(mask)
     require_one_shape(mask, old_logprobs=old_logprobs, logprobs=logprobs, advantages=advantages)
-    for name, tensor in {"sampled_logprobs": sampled_logprobs, "selected": selected}.items():
-        require_one_shape(mask, **({} if tensor is None else {name: tensor}))
+    if sampled_logprobs is not None:
+        require_one_shape(mask, sampled_logprobs=sampled_logprobs)
     function = POLICY_LOSSES.find(kind)
     _check_numbers(kind, function, clip_low, clip_high, dual_clip, options or {})
     inputs = PolicyLossInputs(
@@ -96,7 +95,6 @@ def compute_policy_loss(
         advantages=advantages,
         mask=mask,
         sampled_logprobs=sampled_logprobs,
-        selected=selected,
         clip_low=clip_low,
         clip_high=clip_high,
         dual_clip=dual_clip,

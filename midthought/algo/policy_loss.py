@@ -32,8 +32,6 @@ class PolicyLossInputs:
     """True for policy tokens."""
     sampled_logprobs: Tensor | None = None  # [B, T]
     """Log-probabilities with which the engine sampled the tokens; None: `old_logprobs`."""
-    selected: Tensor | None = None  # [B, T] bool
-    """Tokens that the loss's selector chose among all tokens of the optimizer step."""
     clip_low: float = 0.2
     clip_high: float = 0.2
     dual_clip: float | None = None
@@ -55,33 +53,12 @@ PolicyLoss = Callable[..., TokenLosses]
 POLICY_LOSSES: Registry[PolicyLoss] = Registry("policy loss")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SelectorInputs:
-    """The N policy tokens of an optimizer step, of all its micro-batches and ranks."""
-
-    old_logprobs: Tensor  # [N]
-    advantages: Tensor  # [N]
-    order: Tensor  # [N]
-    """A random number in [0, 1) per token that does not depend on the batch: a random choice takes the smallest ones."""
-
-
-Selector = Callable[..., Tensor]
-"""Takes `SelectorInputs` and the options of its loss; returns [N] bool."""
-SELECTORS: dict[str, Selector] = {}
-"""Selectors of the losses that have one, by name."""
-
-
 def policy_loss(
-    name: str,
-    *,
-    corrects_sampling: bool = False,
-    is_supervised: bool = False,
-    selector: Selector | None = None,
+    name: str, *, corrects_sampling: bool = False, is_supervised: bool = False
 ) -> Callable[[PolicyLoss], PolicyLoss]:
     """Registers the decorated function as `training.policy_loss=name`.
 
-    `selector` chooses tokens once per optimizer step, before it is split into micro-batches; the loss reads
-    `PolicyLossInputs.selected`. `corrects_sampling`: its ratios are to the sampled log-probabilities, so
+    `corrects_sampling`: its ratios are to the sampled log-probabilities, so
     `training.rollout_correction` must be `none`. `is_supervised`: it has no ratios at all; the same holds, and it can train on
     demonstrations.
 
@@ -97,8 +74,6 @@ def policy_loss(
         options = options_of(function)
         POLICY_LOSSES.add(name, function)
         TrainingConfig.policy_losses[name] = options
-        if selector is not None:
-            SELECTORS[name] = selector
         _mark(TrainingConfig.sampling_corrected, name, corrects_sampling or is_supervised)
         _mark(TrainingConfig.supervised, name, is_supervised)
         return function

@@ -93,19 +93,6 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "gmpo": Algorithm(
         "2507.20673", {"policy_loss": "gmpo", **_BY_EPISODE, "policy_loss_options": {"clip_log_ratio": 0.4}}
     ),
-    "clip_cov": Algorithm(
-        "2505.22617; ratios up to 2 as in the authors' scripts",
-        {
-            "policy_loss": "clip_cov",
-            "clip_ratio_low": 1.0,
-            "clip_ratio_high": 1.0,
-            "policy_loss_options": {"share": 2e-4, "low": 1.0, "high": 5.0},
-        },
-    ),
-    "kl_cov": Algorithm(
-        "2505.22617 (32B; for 7B the share is 2e-3)",
-        {"policy_loss": "kl_cov", "policy_loss_options": {"share": 2e-4, "kl_coef": 1.0}},
-    ),
     "dppo_tv": Algorithm(
         "2602.04879; estimator and averages of verl's recipe",
         {"policy_loss": "dppo_tv", **_BY_CONSTANT, "policy_loss_options": {"max_divergence": 0.15, "max_ratio": 20.0}},
@@ -207,8 +194,6 @@ class AlgorithmSection(Section):
         "cispo": {},
         "sapo": {"tau_pos": 1.0, "tau_neg": 1.05},
         "gmpo": {"clip_log_ratio": 0.4},
-        "clip_cov": {"share": 2e-4, "low": 1.0, "high": 5.0},
-        "kl_cov": {"share": 2e-4, "kl_coef": 1.0},
         "dppo_tv": {"max_divergence": 0.15, "max_ratio": 20.0},
         "dppo_kl": {"max_divergence": 0.05, "max_ratio": 20.0},
         "nll": {},
@@ -221,7 +206,7 @@ class AlgorithmSection(Section):
 
     algorithm: str | None = None
     """Preset of the settings of a published algorithm: `ppo`, `grpo`, `dr_grpo`, `dapo`, `rloo`, `reinforce_plus_plus`,
-    `reinforce_plus_plus_baseline`, `gspo`, `gspo_sequence`, `cispo`, `sapo`, `gmpo`, `clip_cov`, `kl_cov`,
+    `reinforce_plus_plus_baseline`, `gspo`, `gspo_sequence`, `cispo`, `sapo`, `gmpo`,
     `dppo_tv`, `dppo_kl`, `vapo`, `vc_ppo`, `rft`, `distillation`, `gkd`, `sdpo`, `sdpo_topk`
     (values: docs/algorithms.md). It sets estimator, loss, averages, bounds, KL, entropy and the like; settings that are given
     with it, or later, win. Null: no preset."""

@@ -135,7 +135,7 @@ class TrainingConfig(AlgorithmSection):
     critic_warmup_iters: int = Field(0, ge=0)
     """Number of first iterations that train only the critic. They do not count in the policy's learning-rate schedule."""
     policy_loss: str = "ppo"
-    """`ppo`, `gspo`, `gspo_sequence`, `cispo`, `sapo`, `gmpo`, `clip_cov`, `kl_cov`, `dppo_tv`, `dppo_kl`,
+    """`ppo`, `gspo`, `gspo_sequence`, `cispo`, `sapo`, `gmpo`, `dppo_tv`, `dppo_kl`,
     `nll` (docs/algorithms.md), or one that you registered (`@policy_loss`)."""
     policy_loss_options: dict[str, float] = Field(default_factory=dict)
     """Options of the policy loss that differ from its defaults: `{tau_neg: 1.1}` for `sapo`."""

@@ -22,7 +22,7 @@ from midthought.errors import RecordError, TrainingStoppedError
 from midthought.learning.micro_batching import group_by_length, pack_first_fit, split_by_rows, split_by_tokens
 from midthought.types import Segment, Trajectory
 
-OF_ROWS = ("lengths", "episodes", "groups", "seeds", "is_truncated")
+OF_ROWS = ("lengths", "episodes", "groups", "is_truncated")
 """Tensors with one value per row."""
 
 
@@ -51,9 +51,6 @@ class TokenBatch:
     """The episode's group (GRPO)."""
     calls: Tensor | None = None  # [N] int64
     """Number of the call step that a policy token belongs to: 0, 1, …; -1 elsewhere. See `CreditInputs.calls`."""
-    seeds: Tensor | None = None  # [B] int64
-    """A number of each row, from the seed of its episode and its place in it: random choices of tokens do not depend on the
-    batch."""
     is_truncated: Tensor | None = None  # [B] bool
     """True for rows of episodes that the limit of tokens or turns ended."""
     is_stale: Tensor | None = None  # [N] bool
@@ -76,7 +73,6 @@ class TokenBatch:
     advantages: Tensor | None = None  # [N]
     returns: Tensor | None = None  # [N]
     loss_weights: Tensor | None = None  # [N] in an optimizer step's average; None: all equal
-    selected: Tensor | None = None  # [N] bool: tokens that the policy loss treats differently (`clip_cov`, `kl_cov`)
     positive_weights: Tensor | None = None  # [N] weights of `-log π` in the loss on good episodes (VAPO)
     slots: Tensor | None = None  # [N] int64: places of recorded tokens (`LearnedTokens`), 0 for others
 
@@ -134,7 +130,6 @@ class TokenBatch:
             calls=torch.cat([_steps(trajectories[row.episode].call_ends, row) for row in rows]),
             episodes=torch.tensor([row.episode for row in rows]),
             groups=torch.tensor([trajectories[row.episode].group for row in rows]),
-            seeds=torch.tensor([_row_seed(trajectories[row.episode].seed, row.number) for row in rows]),
             is_truncated=torch.tensor([_is_truncated(trajectories[row.episode]) for row in rows]),
             is_stale=stale,
             temperatures=_temperatures(segments),
@@ -307,11 +302,6 @@ def _learned(segment: Segment, demonstration: bool) -> list[bool]:
 
 def _is_truncated(trajectory: Trajectory) -> bool:
     return trajectory.stop_reason is not None and trajectory.stop_reason.is_truncated
-
-
-def _row_seed(seed: int, number: int) -> int:
-    """Returns a number below 2^63 for a segment of an episode."""
-    return (seed * 1_000_003 + number) & (2**63 - 1)
 
 
 def _slots(row: _Row, first_slots: Mapping[tuple[int, int], int]) -> Tensor:

@@ -11,11 +11,10 @@ from torch import Tensor
 from midthought.algo.divergence import generalized_jsd, importance_weights, with_rest
 from midthought.algo.kl import kl_divergence
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, compute_value_loss
-from midthought.algo.policy_loss import SELECTORS, SelectorInputs, off_policy_rows, probability_ratios
+from midthought.algo.policy_loss import off_policy_rows, probability_ratios
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.forward import TokenOutputs, spread
-from midthought.random_streams import RandomStreams
 
 
 def ppo_losses(
@@ -112,7 +111,6 @@ def _policy_losses(
         advantages=micro.padded(micro.advantages),
         mask=mask,
         sampled_logprobs=micro.padded(micro.sampled_logprobs),
-        selected=None if micro.selected is None else micro.padded(micro.selected),
         clip_low=training.clip_low,
         clip_high=training.clip_high,
         dual_clip=training.dual_clip,
@@ -125,27 +123,6 @@ def _policy_losses(
     if micro.rollout_weights is not None:
         losses = losses * micro.rollout_weights[micro.loss_mask]
     return losses, {name: values.detach()[mask] for name, values in named.items()}
-
-
-def prepare_step(batch: TokenBatch, training: TrainingConfig) -> TokenBatch:
-    """Fills in what the loss chooses or weighs once per optimizer step, before it is split into micro-batches: selected tokens,
-    good episodes."""
-    return weigh_positives(select_tokens(batch, training), training)
-
-
-def select_tokens(batch: TokenBatch, training: TrainingConfig) -> TokenBatch:
-    """Fills in `selected` of the batch of an optimizer step, if the policy loss selects tokens. The choice depends on the seed,
-    the episodes and the tokens, not on the order of the batch."""
-    selector = SELECTORS.get(training.policy_loss)
-    if selector is None:
-        return batch
-    assert batch.old_logprobs is not None and batch.advantages is not None and batch.seeds is not None
-    mask = batch.loss_mask
-    seeds = batch.seeds.repeat_interleave(batch.lengths)[mask] ^ training.seed
-    order = torch.from_numpy(RandomStreams(seeds.tolist()).at(batch.position_ids[mask].numpy()))
-    inputs = SelectorInputs(old_logprobs=batch.old_logprobs[mask], advantages=batch.advantages[mask], order=order)
-    options = {**training.policy_losses[training.policy_loss], **training.policy_loss_options}
-    return batch.with_fields(selected=spread(selector(inputs, **options), mask))
 
 
 def weigh_positives(batch: TokenBatch, training: TrainingConfig) -> TokenBatch:

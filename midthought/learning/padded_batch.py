@@ -40,7 +40,6 @@ class PPOBatch:
     episodes: Tensor  # [B] int64
     groups: Tensor  # [B] int64
     calls: Tensor | None = None  # [B, T] int64
-    seeds: Tensor | None = None  # [B] int64
     is_truncated: Tensor | None = None  # [B] bool
     is_stale: Tensor | None = None  # [B, T] bool
     temperatures: Tensor | None = None  # [B, T] float32
@@ -56,7 +55,6 @@ class PPOBatch:
     advantages: Tensor | None = None  # [B, T]
     returns: Tensor | None = None  # [B, T]
     loss_weights: Tensor | None = None  # [B, T]
-    selected: Tensor | None = None  # [B, T] bool
     positive_weights: Tensor | None = None  # [B, T]
     slots: Tensor | None = None  # [B, T] int64
 

@@ -11,8 +11,6 @@ from midthought.algo.aggregation import loss_weights
 from midthought.algo.correction import rollout_weights
 from midthought.algo.kl import kl_divergence
 from midthought.algo.losses import compute_policy_loss, compute_value_loss, masked_average
-from midthought.algo.policy_loss import SelectorInputs
-from midthought.algo.policy_losses.covariance import highest_covariance
 
 verl = pytest.importorskip("verl.trainer.ppo.core_algos")
 pytestmark = pytest.mark.slow
@@ -150,23 +148,6 @@ def test_losses_with_their_own_bounds_agree(kind, theirs, settings, seed):
     if kind.startswith("dppo"):
         share = float(found["clip_fraction"]) * denominator / int(mask.sum())
         assert share == pytest.approx(metrics["actor/pg_clipfrac"], abs=1e-6)
-
-
-def test_kl_cov_agrees():
-    """verl takes the current log-probabilities for the covariance; so does the selection here."""
-    generator = torch.Generator().manual_seed(5)
-    old, advantages = torch.randn(2, ROWS, LENGTH, generator=generator)
-    new, mask = (
-        old + 0.4 * torch.randn(ROWS, LENGTH, generator=generator),
-        torch.rand(ROWS, LENGTH, generator=generator) < 0.6,
-    )
-    config = actor_config(policy_loss=SimpleNamespace(kl_cov_ratio=0.1, ppo_kl_coef=0.7), global_batch_info={})
-    expected, _ = verl.compute_policy_loss_kl_cov(old, new.clone(), advantages, mask.float(), config=config)
-    inputs = SelectorInputs(old_logprobs=new[mask], advantages=advantages[mask], order=torch.zeros(int(mask.sum())))
-    selected = torch.zeros_like(mask).masked_scatter(mask, highest_covariance(inputs, share=0.1, kl_coef=0.7))
-    options = {"share": 0.1, "kl_coef": 0.7}
-    ours, _ = compute_policy_loss(old, new, advantages, mask, kind="kl_cov", selected=selected, options=options)
-    torch.testing.assert_close(ours, expected)
 
 
 @pytest.mark.parametrize("average", AVERAGES)

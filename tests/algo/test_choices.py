@@ -47,8 +47,6 @@ def test_every_choice_of_the_settings_is_one_that_is_built_in():
         "cispo",
         "sapo",
         "gmpo",
-        "clip_cov",
-        "kl_cov",
         "dppo_tv",
         "dppo_kl",
         "nll",

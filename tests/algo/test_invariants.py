@@ -34,7 +34,6 @@ def drawn(seed: int) -> tuple[Tensor, dict[str, Tensor]]:
     mask[torch.arange(ROWS), torch.randint(LENGTH, (ROWS,), generator=generator)] = True
     names = ("rewards", "values", "old", "new", "advantages", "returns")
     figures = {name: torch.randn(ROWS, LENGTH, generator=generator, dtype=torch.float64) for name in names}
-    figures["selected"] = torch.rand(ROWS, LENGTH, generator=generator) < 0.4
     figures["calls"] = torch.sort(torch.randint(4, (ROWS, LENGTH), generator=generator), dim=1).values
     figures["turns"] = torch.sort(torch.randint(3, (ROWS, LENGTH), generator=generator), dim=1).values
     return mask, figures
@@ -117,7 +116,6 @@ def judge(
                 clip_high=0.28,
                 denominator=denominator,
                 kind=kind,
-                selected=figures["selected"][rows],
                 weights=its_weights,
             )
         loss.backward()

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, TokenLosses, compute_policy_loss, policy_loss
-from midthought.algo.policy_loss import SelectorInputs, off_policy_rows
-from midthought.algo.policy_losses.covariance import highest_covariance, some_of_high_covariance
+from midthought.algo.policy_loss import off_policy_rows
 from midthought.config import TrainingConfig, create_default_config
 from midthought.errors import SettingsError
 
@@ -102,59 +101,6 @@ def test_both_forms_of_gspo_have_one_gradient_if_a_row_has_one_advantage():
     for advantage in (1.0, -2.0):
         one, other = (gradient_of(kind, old, new, advantage) for kind in ("gspo", "gspo_sequence"))
         assert one == pytest.approx(other)
-
-
-class TestCovariance:
-    """Log-probabilities -1, -2, -3, -2 and advantages 2, 1, -1, -2: means -2 and 0, covariances 2, 0, 1, 0."""
-
-    inputs = SelectorInputs(
-        old_logprobs=torch.tensor([-1.0, -2.0, -3.0, -2.0]),
-        advantages=torch.tensor([2.0, 1.0, -1.0, -2.0]),
-        order=torch.tensor([0.9, 0.1, 0.2, 0.3]),
-    )
-
-    def test_kl_cov_selects_the_highest(self):
-        assert highest_covariance(self.inputs, share=0.25, kl_coef=1.0).tolist() == [True, False, False, False]
-        assert highest_covariance(self.inputs, share=0.5, kl_coef=1.0).tolist() == [True, False, True, False]
-        assert highest_covariance(self.inputs, share=1e-9, kl_coef=1.0).sum() == 1, "at least one"
-
-    def test_clip_cov_selects_at_random_within_its_bounds(self):
-        assert some_of_high_covariance(self.inputs, share=0.25, low=0.5, high=5.0).tolist() == [
-            False,
-            False,
-            True,
-            False,
-        ]
-        assert some_of_high_covariance(self.inputs, share=0.5, low=0.5, high=1.5).tolist() == [
-            False,
-            False,
-            True,
-            False,
-        ]
-        assert not some_of_high_covariance(self.inputs, share=0.5, low=3.0, high=5.0).any()
-
-    def test_the_selected_token_has_no_gradient_or_a_penalty(self):
-        """Ratios 1.5 and 0.5, A = 1: Clip-Cov -1.2 (clipped) and 0; KL-Cov -1.5 and -0.5 + 2 ln 2."""
-        old, new = torch.tensor([[0.4, 0.4]]).log(), torch.tensor([[0.6, 0.2]]).log()
-        mask, selected = torch.ones(1, 2, dtype=torch.bool), torch.tensor([[False, True]])
-        given = {"selected": selected, "denominator": 1}
-        for kind, options, loss, gradient in (
-            ("clip_cov", {}, -1.2, [0.0, 0.0]),
-            ("kl_cov", {"kl_coef": 2.0}, -2.0 + 2 * math.log(2), [-1.5, -0.5 - 2.0]),
-        ):
-            start = new.clone().requires_grad_()
-            found, metrics = compute_policy_loss(
-                old, start, torch.ones(1, 2), mask, kind=kind, options=options, **given
-            )
-            found.backward()
-            assert found.item() == pytest.approx(loss, abs=1e-6)
-            assert start.grad[0].tolist() == pytest.approx(gradient, abs=1e-6)
-            assert float(metrics["selected_fraction"]) == 1.0
-
-    def test_without_selected_tokens_it_is_an_error(self):
-        one = torch.zeros(1, 1)
-        with pytest.raises(ValueError, match="its selector chose among all of the optimizer step"):
-            compute_policy_loss(one, one, one, one == 0, kind="kl_cov")
 
 
 def test_rows_that_drifted_away_are_left_out_only_if_they_were_bad():

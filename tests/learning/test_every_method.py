@@ -22,8 +22,6 @@ from midthought.types import Trajectory
 
 LOSSES: dict[str, dict[str, Any]] = {
     **{name: {} for name in ("ppo", "cispo", "sapo", "gmpo", "gspo", "gspo_sequence", "dppo_tv", "dppo_kl", "nll")},
-    "clip_cov": {"policy_loss_options": {"share": 0.3, "low": -9.0, "high": 9.0}},
-    "kl_cov": {"policy_loss_options": {"share": 0.3}},
 }
 """Settings for every policy loss."""
 ESTIMATORS_WITH: dict[str, dict[str, Any]] = {
@@ -72,12 +70,9 @@ def test_every_loss_and_every_estimator_has_an_entry():
 
 @pytest.fixture
 def trajectories(make_trajectory) -> list[Trajectory]:
-    """Two tasks with four episodes each, whose lengths, rewards and seeds differ."""
+    """Two tasks with four episodes each, whose lengths and rewards differ."""
     rewards = [0.1, 0.5, 0.9, 0.3, 0.9, 0.2, 0.0, 0.7]
-    made = [make_trajectory(seed, reward=reward, group=seed // 4) for seed, reward in enumerate(rewards)]
-    for number, trajectory in enumerate(made):
-        trajectory.seed = number
-    return made
+    return [make_trajectory(seed, reward=reward, group=seed // 4) for seed, reward in enumerate(rewards)]
 
 
 def settings_of(case: dict[str, Any], **changes: Any) -> TrainingConfig:
@@ -132,8 +127,8 @@ def test_packing_micro_batches_and_order_do_not_change_the_gradient(case, make_p
 
 
 ON_RANKS = (*(f"loss {name}" for name in LOSSES), "good episodes", *OVER_THE_VOCABULARY)
-SOME_ON_RANKS = ("loss ppo", "loss gspo", "loss clip_cov", "good episodes", "whole teacher")
-"""Sums over tokens and over episodes, a choice of tokens in the whole batch, weights of episodes, blocks of logits."""
+SOME_ON_RANKS = ("loss ppo", "loss gspo", "good episodes", "whole teacher")
+"""Sums over tokens and over episodes, weights of episodes, blocks of logits."""
 
 
 @pytest.mark.parametrize(
