@@ -3,7 +3,7 @@
 For each seed, a warm-up on demonstrations of mixed habits is run once, then each algorithm trains that policy with the same
 settings besides its own preset (`training.algorithm`). `TEACHER` is the policy of the control arm: the same model after clean
 demonstrations. Finished runs are not repeated, so the command continues after a stop. `--table` only prints what was measured.
-`--recipe feedback ppo grpo sdpo sdpo_topk` compares on the feedback recipe, which gives SDPO its feedback.
+`--recipe feedback ppo grpo rft` compares on the feedback recipe.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ METHODS: dict[str, list[str]] = {
     "rft": [],
     "distillation": [f"training.teacher={TEACHER}"],
     "gkd": [f"training.teacher={TEACHER}"],
-    "sdpo": [],
-    "sdpo_topk": [],
 }
 """Names of `training.algorithm`, and what each needs besides."""
 CLEAN = {

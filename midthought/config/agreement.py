@@ -52,31 +52,15 @@ def _check_estimator(config: Any) -> None:
 
 def _check_teacher(config: Any) -> None:
     """Raises ValueError if the term of the teacher would not be used."""
-    given = f"teacher={config.teacher!r}" if config.teacher else f"self_teacher={config.self_teacher!r}"
-    if config.has_teacher and config.adv_estimator in config.selecting:
+    if config.teacher and config.adv_estimator in config.selecting:
         raise ValueError(
-            f"{given} with adv_estimator={config.adv_estimator!r}, which selects episodes; set adv_estimator to 'zero' (the "
-            "teacher alone) or 'grpo', or leave the teacher out"
-        )
-    if config.teacher and config.self_teacher != "none":
-        raise ValueError(
-            f"{given} with self_teacher={config.self_teacher!r}: there is one teacher; set teacher to '' or self_teacher to "
-            "'none'"
-        )
-    if config.distillation_mode == "full_logits" and config.self_teacher != "none":
-        raise ValueError(
-            f"distillation_mode='full_logits' with {given}: set distillation_mode to 'topk_logits'; a distillation_topk of the "
-            "size of the vocabulary covers all of it"
+            f"teacher={config.teacher!r} with adv_estimator={config.adv_estimator!r}, which selects episodes; set adv_estimator "
+            "to 'zero' (the teacher alone) or 'grpo', or leave the teacher out"
         )
     if config.distillation_mode == "sampled_token" and config.distillation_alpha not in (0.5, 1.0):
         raise ValueError(
             f"distillation_alpha={config.distillation_alpha} with distillation_mode='sampled_token', which is the reverse KL "
             "divergence (1); set distillation_mode to 'topk_logits' or 'full_logits'"
-        )
-    if config.self_teacher == "sibling" and config.episodes_per_task < 2:
-        raise ValueError(
-            f"self_teacher='sibling' with group_size={config.group_size}: an episode has no siblings; set group_size to 2 or "
-            "more, or self_teacher to 'feedback'"
         )
 
 

@@ -34,14 +34,13 @@ KEYS = (
     "whiten_advantages", "norm_adv_by_std", "max_dynamic_batches", "entropy_coef", "target_entropy", "kl_coef",
     "kl_kind", "target_kl", "kl_loss_coef", "kl_loss_kind", "kl_loss_unbiased", "off_policy_threshold",
     "rollout_correction", "rollout_correction_level", "rollout_correction_max", "rollout_correction_min",
-    "overlong_buffer_tokens", "overlong_penalty", "mask_truncated_episodes", "self_teacher",
-    "self_teacher_update_rate", "distillation_mode", "distillation_alpha", "distillation_topk",
+    "overlong_buffer_tokens", "overlong_penalty", "mask_truncated_episodes",
+    "distillation_mode", "distillation_alpha", "distillation_topk",
 )  # fmt: skip
 """Settings of every preset. One that a preset does not give has its default, so that nothing of the former preset is left."""
 ESTIMATOR = "grpo"
 """Estimator of presets that give none."""
 
-_SELF_TEACHER = {"adv_estimator": "zero", "self_teacher": "both", "self_teacher_update_rate": 0.05}
 _BY_EPISODE = {"loss_agg": "seq-mean-token-mean"}
 _BY_CONSTANT = {"adv_estimator": "dr_grpo", "loss_agg": "seq-mean-token-sum-norm"}
 _WITH_CRITIC = {"adv_estimator": "gae", "lam": 0.95}
@@ -123,24 +122,6 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "2306.13649, on-policy; Jensen-Shannon as TRL's beta of 0.5",
         {"adv_estimator": "zero", "distillation_mode": "full_logits", "distillation_alpha": 0.5},
     ),
-    "sdpo": Algorithm(
-        "2601.20802, at the sampled tokens; largest weight 2 of the authors' code",
-        {
-            **_SELF_TEACHER,
-            "policy_loss": "cispo",
-            "clip_ratio_low": 1.0,
-            "clip_ratio_high": 1.0,
-        },
-    ),
-    "sdpo_topk": Algorithm(
-        "2601.20802; divergence, number of tokens and largest weight of the authors' code",
-        {
-            **_SELF_TEACHER,
-            "distillation_mode": "topk_logits",
-            "distillation_alpha": 0.5,
-            "distillation_topk": 100,
-        },
-    ),
 }
 
 
@@ -207,7 +188,7 @@ class AlgorithmSection(Section):
     algorithm: str | None = None
     """Preset of the settings of a published algorithm: `ppo`, `grpo`, `dr_grpo`, `dapo`, `rloo`, `reinforce_plus_plus`,
     `reinforce_plus_plus_baseline`, `gspo`, `gspo_sequence`, `cispo`, `sapo`, `gmpo`,
-    `dppo_tv`, `dppo_kl`, `vapo`, `vc_ppo`, `rft`, `distillation`, `gkd`, `sdpo`, `sdpo_topk`
+    `dppo_tv`, `dppo_kl`, `vapo`, `vc_ppo`, `rft`, `distillation`, `gkd`
     (values: docs/algorithms.md). It sets estimator, loss, averages, bounds, KL, entropy and the like; settings that are given
     with it, or later, win. Null: no preset."""
 

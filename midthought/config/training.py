@@ -73,8 +73,7 @@ class TrainingConfig(AlgorithmSection):
     ppo_epochs: int = Field(1, ge=1)
     """Passes over the episodes of an iteration."""
     group_size: int | None = Field(None, ge=1)
-    """Episodes per task in an iteration. Null: 8 if the estimator compares within groups or a self-teacher reads siblings, else
-    1."""
+    """Episodes per task in an iteration. Null: 8 if the estimator compares within groups, else 1."""
     adv_estimator: str = "gae"
     """Advantage estimator: `gae` (with a critic), `grpo`, `dr_grpo`, `rloo`, `reinforce_plus_plus`,
     `reinforce_plus_plus_baseline`, `grpo_turns`, `grpo_calls`, `keep_best` (selected episodes only, with
@@ -83,26 +82,16 @@ class TrainingConfig(AlgorithmSection):
     """On-policy distillation: a model folder, a checkpoint or a run folder (its last policy) with the same tokenizer, from which
     the policy learns as `distillation_mode` says. Empty: no teacher."""
     teacher_coef: float = Field(1.0, gt=0, allow_inf_nan=False)
-    """With a teacher or a self-teacher: the weight of its term, in the advantages or in the loss."""
+    """With a teacher: the weight of its term, in the advantages or in the loss."""
     distillation_mode: Literal["sampled_token", "topk_logits", "full_logits"] = "sampled_token"
     """What is learned from the teacher. `sampled_token`: `log π_teacher - log π` at the sampled token, in the advantages.
     `topk_logits`: the loss has the divergence over the policy's `distillation_topk` most probable tokens and the rest.
-    `full_logits`: over the whole vocabulary; not with a self-teacher."""
+    `full_logits`: over the whole vocabulary."""
     distillation_alpha: float = Field(0.5, ge=0, le=1)
     """Divergence of `topk_logits` and `full_logits`: 0 forward KL, 1 reverse KL, between them the generalized Jensen-Shannon
     divergence (GKD's beta)."""
     distillation_topk: int = Field(100, ge=1)
     """Tokens of `topk_logits`. Costs 8 bytes per token of the batch and each of these, in main memory."""
-    self_teacher: Literal["none", "feedback", "sibling", "both"] = "none"
-    """SDPO: the policy is its own teacher. It scores each episode again after a prompt that also has the episode's feedback
-    (`Reward.feedback`), a successful episode of the same task (`sibling`), or `both`, as far as they exist."""
-    self_teacher_update_rate: float = Field(1.0, ge=0, le=1)
-    """Weights of the self-teacher: an exponential moving average of the policy's, updated at this rate after every batch (the
-    authors: 0.05), in a copy of the model. 0: the initial policy. 1: the policy's current weights, without a copy."""
-    self_teacher_tokens: int = Field(2048, ge=16)
-    """The self-teacher reads at most this many tokens of the feedback, and of the successful episode."""
-    success_reward_threshold: float = Field(0.5, allow_inf_nan=False)
-    """Episodes with at least this reward are successful for the self-teacher."""
     keep_threshold: float = Field(1.0, allow_inf_nan=False)
     """Smallest reward of an episode to which `positive_nll_coef` applies."""
     gamma: float = Field(1.0, ge=0, le=1)
@@ -233,14 +222,9 @@ class TrainingConfig(AlgorithmSection):
         return "values" in self.needs
 
     @property
-    def has_teacher(self) -> bool:
-        """Whether a teacher's term is added to the advantages."""
-        return bool(self.teacher) or self.self_teacher != "none"
-
-    @property
     def num_top_tokens(self) -> int:
         """`distillation_topk`, if the divergence from the teacher is over the most probable tokens; else 0."""
-        return self.distillation_topk if self.has_teacher and self.distillation_mode == "topk_logits" else 0
+        return self.distillation_topk if self.teacher and self.distillation_mode == "topk_logits" else 0
 
     @property
     def whole_divergences(self) -> dict[str, float]:
@@ -306,7 +290,7 @@ class TrainingConfig(AlgorithmSection):
     def episodes_per_task(self) -> int:
         """`group_size`, or the default of the estimator."""
         has_groups = "groups" in self.estimator_needs.get(self.adv_estimator, ())
-        return self.group_size or (8 if has_groups or self.self_teacher in ("sibling", "both") else 1)
+        return self.group_size or (8 if has_groups else 1)
 
     @property
     def num_groups(self) -> int:

@@ -116,7 +116,6 @@ def _as_reward(value: Any, trajectory: Trajectory) -> Reward:
             turns=_finite_steps(value.turns, len(trajectory.turns), "turn"),
             calls=_finite_steps(value.calls, trajectory.num_calls, "call"),
             spans=tuple((a, b, finite_number(each, f"reward_fn: span {a}:{b}'s reward")) for a, b, each in spans),
-            feedback=value.feedback,
         )
     if isinstance(value, Mapping):
         return Reward(parts=_finite_parts(value))

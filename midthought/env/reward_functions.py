@@ -103,7 +103,6 @@ class WeightedReward:
         parts: dict[str, float] = {}
         steps: dict[str, list[float]] = {"turns": [], "calls": []}
         spans: list[tuple[int, int, float]] = []
-        feedback: list[str] = []
         applied = {name: values[name] for name in self.parts if values[name] is not None}
         if self.parts and not applied:
             raise RewardError(
@@ -120,14 +119,7 @@ class WeightedReward:
             for kind, sums in steps.items():
                 sums[:] = map(math.fsum, itertools.zip_longest(sums, getattr(found, kind), fillvalue=0.0))
             spans += found.spans
-            feedback += [found.feedback] if found.feedback else []
-        return Reward(
-            parts=parts,
-            turns=tuple(steps["turns"]),
-            calls=tuple(steps["calls"]),
-            spans=tuple(spans),
-            feedback="\n".join(feedback),
-        )
+        return Reward(parts=parts, turns=tuple(steps["turns"]), calls=tuple(steps["calls"]), spans=tuple(spans))
 
 
 def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory) -> Reward:
@@ -159,7 +151,7 @@ def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory)
     except RecordError as error:
         raise RewardError(f"reward function {name!r}: {error}") from error
     spans = tuple((start, end, amount(number, f"span {start}:{end}")) for start, end, number in given)
-    return Reward(parts=parts, turns=turns, calls=calls, spans=spans, feedback=value.feedback)
+    return Reward(parts=parts, turns=turns, calls=calls, spans=spans)
 
 
 def checked_spans(spans: Sequence[Any], trajectory: Trajectory) -> list[tuple[int, int, Any]]:

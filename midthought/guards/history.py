@@ -119,8 +119,6 @@ def broke_down(history: History, rows: Sequence[Row]) -> tuple[bool, str]:
     )
     if coef and now and first and math.fsum(now) / len(now) > 1.5 * math.fsum(first) / len(first):
         cause = f"a bonus for entropy that outweighs the reward (training.entropy_coef={coef:g})"
-    if history.setting("training.self_teacher", "none") != "none":
-        cause = "the self-teacher's context misleads it, or it follows the policy (training.self_teacher_update_rate)"
     return fell(history, rows), f"the policy broke down, see the reward: {cause}"
 
 

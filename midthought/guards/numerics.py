@@ -33,9 +33,6 @@ LOW_TEMPERATURE, MIN_NATS = 0.5, 0.02
 MAX_STALE_SHARE = 0.5
 KL_FACTOR = 10.0
 """A KL penalty that is this many times the rewards (in the loss: the largest policy gradient, 1) is reported."""
-MAX_KL_SELF_TEACHER = 1.0
-"""Nats per token between a policy and itself with feedback or a solution in the prompt. A model that understands both has less
-than 0.1."""
 
 LOGPROB_CAUSES = (
     "the engine computes in another precision or with another runner than the learner (model.dtype, inference.backend)",
@@ -305,32 +302,4 @@ def stale_share(history: History) -> Iterator[Finding]:
             ),
         ),
         action="Lower inference.partial_over_sampling or inference.partial_max_carry_overs, or raise training.batch_size",
-    )
-
-
-@guard("self_teacher")
-def self_teacher(history: History) -> Iterator[Finding]:
-    """SDPO: the teacher, which is the policy with more in its prompt, writes something else altogether."""
-    if history.setting("training.self_teacher", "none") == "none":
-        return
-    rows = history.streak(lambda row: value(row, "kl_teacher") > MAX_KL_SELF_TEACHER)
-    if len(rows) < 2:
-        return
-    yield Finding(
-        observation=f"the self-teacher differs from the policy by {mean_of(rows, 'kl_teacher'):.3g} nats per token "
-        f"(kl_teacher) in the last {len(rows)} iterations; its prompt should change the answer, not how the model writes",
-        start_step=step_of(rows[0]),
-        causes=by_evidence(
-            (
-                rows[0] is history.iterations[0],
-                "the model does not understand the teacher's prompt (a solution or feedback after the question): it is "
-                "too small, or never saw such prompts",
-            ),
-            (
-                rows[0] is not history.iterations[0],
-                "the teacher follows the policy's mistakes (training.self_teacher_update_rate), or the steps are too large "
-                "(training.learning_rate)",
-            ),
-        ),
-        action="Train with another algorithm, or start from a model that follows instructions",
     )

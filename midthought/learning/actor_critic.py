@@ -78,10 +78,6 @@ class ActorCriticLearner:
         (scored, metrics), (valued, _) = self._both("score", batch)
         return scored.with_fields(values=valued.values), metrics
 
-    def teacher_logprobs(self, batch: TokenBatch) -> Tensor:
-        """See `Learner.teacher_logprobs`."""
-        return self._of_policy.teacher_logprobs(batch)
-
     def credit(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """See `Learner.credit`."""
         return credit_batch(batch, self.training, self.kl_controller, self.entropy_controller)

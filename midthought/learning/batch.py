@@ -66,7 +66,6 @@ class TokenBatch:
     reference_logprobs: Tensor | None = None  # [N]
     teacher_logprobs: Tensor | None = None  # [N] of the teacher, for distillation
     teacher_top_ids: Tensor | None = None  # [N, k] int32: the policy's most probable tokens before the update
-    """-1 at policy tokens without a teacher."""
     teacher_top_logprobs: Tensor | None = None  # [N, k] of the teacher
     rollout_weights: Tensor | None = None  # [N] factors of the policy loss
     values: Tensor | None = None  # [N] of the critic before the update

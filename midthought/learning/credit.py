@@ -44,11 +44,6 @@ def credit_batch(
         raise ValueError("kl_coef and kl_loss_coef need a reference policy: give the learner one, or set both to 0")
     if batch.teacher_logprobs is None and training.teacher:
         raise ValueError(f"teacher={training.teacher!r}: the learner has no teacher; give it one, or set teacher to ''")
-    if batch.teacher_logprobs is None and training.self_teacher != "none":
-        raise ValueError(
-            f"self_teacher={training.self_teacher!r}: the batch has no teacher_logprobs; give `improve` the rows of "
-            "`SelfTeacher.hindsight`, or set self_teacher to 'none'"
-        )
     metrics: dict[str, float] = {}
     if batch.reference_logprobs is not None:
         metrics["kl_coef"] = coef = kl_controller.coef

@@ -31,7 +31,7 @@ from midthought.learning.model import Critic
 from midthought.learning.optimizer import Optimizer
 from midthought.learning.packing import ModelInputs
 from midthought.learning.passes import ForwardPasses, fill
-from midthought.learning.scoring_model import FIELD, MovingAverage, ScoringModel
+from midthought.learning.scoring_model import ScoringModel
 from midthought.learning.vocabulary import VocabularyRequest
 
 Losses = Callable[[TokenBatch, int], dict[str, Tensor]]
@@ -41,7 +41,6 @@ Losses = Callable[[TokenBatch, int], dict[str, Tensor]]
 class Learner:
     """A policy, an optional critic, frozen reference and teacher, and the optimizer of policy and critic.
 
-    With a self-teacher (SDPO), `teacher` is a copy of the policy that becomes its moving average.
     An iteration of PPO: `batch, metrics = score(batch)`, `batch, more = credit(batch)`, `metrics = update(batch)`.
     Models stay in eval mode (no dropout), so that probabilities are the same in scoring and in updating. Parameters that
     do not require a gradient do not learn: in a LoRA policy (`peft`), only the adapters learn. If a LoRA policy is its
@@ -80,16 +79,12 @@ class Learner:
         self.entropy_controller = entropy_controller(training)
         modules = {name: module for name, module in (("policy", policy), ("critic", critic)) if module is not None}
         self.optimizer = Optimizer(modules, training, schedule)
-        self._average: MovingAverage | None = None
-        if teacher is not None and training.self_teacher != "none":
-            self._average = MovingAverage(policy, teacher, training.self_teacher_update_rate)
         offload = training.offload_reference and self.process_group.is_alone
         self._scoring = {
             name: ScoringModel(model, policy, offload=offload)
             for name, model in (("reference_logprobs", reference), ("teacher_logprobs", teacher))
             if model is not None
         }
-        self._self_teacher = self._scoring.pop("teacher_logprobs") if self._average is not None else None
         self._num_common_tokens: int | None = None
         self._pass_values: PassValues | None = None
         if teacher is not None:
@@ -172,29 +167,6 @@ class Learner:
                     filled["teacher_top_logprobs"] = scores[:, 1:]
         return filled
 
-    def teacher_logprobs(self, batch: TokenBatch) -> Tensor:
-        """Returns the log-probabilities of the self-teacher at policy tokens, 0 elsewhere: [N], on every rank. With
-        `teacher_top_ids` [N, 1 + k]: of the policy token and of these tokens.
-
-        The self-teacher is the initial policy, a moving average (`self_teacher_update_rate`), or the policy as it is.
-        """
-        if self._self_teacher is None:
-            return self._logprobs(self.policy, batch)
-        with self._self_teacher.on(self.device) as model:
-            return self._logprobs(model, batch)
-
-    @torch.no_grad()
-    def _logprobs(self, model: Any, batch: TokenBatch) -> Tensor:
-        """Returns a model's `ForwardPasses.logprobs` on every rank."""
-
-        def compute() -> Tensor:
-            with self._passes.context():
-                return self._passes.logprobs(model, batch)
-
-        found = self._passes.fitting(compute)
-        self.process_group.sum({"logprobs": found})
-        return found
-
     def credit(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """Fills in `advantages` and `returns` of a scored batch; first adds the KL penalty to the rewards.
 
@@ -229,8 +201,6 @@ class Learner:
                     totals[name] += value
                 steps += 1
         skipped = totals.pop("num_skipped_steps")
-        if self._average is not None and not critic_only and skipped < steps:
-            self._average.update()
         means = {name: total / steps for name, total in totals.items()}
         return {**means, "num_optimizer_steps": steps, "num_skipped_steps": skipped, **self._passes.limit.metrics()}
 
@@ -357,15 +327,13 @@ class Learner:
     # -- state -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the optimizer's tensors and the self-teacher's averages under the parameters' names, and the counters. Weights
-        are not included."""
-        moments = self.optimizer.state_dict() | (self._average.state_dict() if self._average is not None else {})
+        """Returns the optimizer's tensors under the parameters' names, and the counters. Weights are not included."""
         return {
             "num_steps": self.num_steps,
             "num_policy_steps": self.num_policy_steps,
             "kl_controller": self.kl_controller.state_dict(),
             "entropy_controller": self.entropy_controller.state_dict(),
-            "moments": moments,
+            "moments": self.optimizer.state_dict(),
         }
 
     def close(self) -> None:
@@ -376,10 +344,7 @@ class Learner:
 
         In states of earlier versions, the policy's schedule also counted the steps of the critic warm-up.
         """
-        averages = {name: each for name, each in state["moments"].items() if name.endswith(f"/{FIELD}")}
-        self.optimizer.load_state_dict({name: each for name, each in state["moments"].items() if name not in averages})
-        if self._average is not None:
-            self._average.restore(averages)
+        self.optimizer.load_state_dict(state["moments"])
         self.num_steps = state["num_steps"]
         self.num_policy_steps = state.get("num_policy_steps", self.num_steps)
         self.kl_controller.load_state_dict(state["kl_controller"])

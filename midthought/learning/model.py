@@ -97,7 +97,7 @@ class Models(NamedTuple):
 
     @classmethod
     def from_config(cls, policy: Any, config: RecipeConfig, teacher: Any | None = None) -> Models:
-        """Uses the policy as it is; adds a critic, a reference and a copy for the self-teacher if the settings need them.
+        """Uses the policy as it is; adds a critic and a reference if the settings need them.
 
         With `model.lora_rank`, adapters are added to the policy. They learn, and the policy without them is the reference.
         A PEFT model whose adapters do not change its outputs yet is also its own reference. Raises SettingsError if
@@ -113,8 +113,6 @@ class Models(NamedTuple):
         needs_reference, is_own_reference = training.needs_reference, bool(rank) or are_adapters_idle(policy)
         if rank:
             policy = add_adapters(policy, rank, config.model.lora_alpha, config.training.seed)
-        if training.self_teacher != "none" and training.self_teacher_update_rate < 1:
-            teacher = frozen_copy(policy)
         if not needs_reference:
             return cls(policy, critic, None, teacher)
         return cls(policy, critic, policy if is_own_reference else frozen_copy(policy), teacher)

@@ -14,7 +14,6 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import select_episodes
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.phase_meter import Phase, PhaseMeter
-from midthought.learning.self_distillation import Hindsight, SelfTeacher
 from midthought.rollout.rollout_batch import RolloutBatch, RolloutSource
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.types import Trajectory
@@ -33,7 +32,6 @@ def learn(
     iteration: int,
     before_update: BeforeUpdate | None = None,
     meter: PhaseMeter | None = None,
-    self_teacher: SelfTeacher | None = None,
     learned: LearnedTokens | None = None,
 ) -> dict[str, float]:
     """Trains on an iteration's episodes and sends the new weights to the source, which sleeps meanwhile. Returns the metrics.
@@ -49,13 +47,6 @@ def learn(
         metrics["batch/num_unscored_tokens"] = batch.num_unscored
         batch, selection = select_episodes(batch, config.training)
         metrics |= selection
-    hindsight = None
-    if batch is not None and self_teacher is not None:
-        hindsight, found = self_teacher.hindsight(batch, rollouts.usable, config.training)
-        metrics |= found
-        if config.training.adv_estimator == "zero":
-            batch, hindsight = hindsight.only(batch)
-            metrics["batch/num_episodes"] = batch.num_episodes
     if batch is not None and len(batch):
         source.sleep()
         critic_only = iteration < config.training.num_critic_warmup_iters
@@ -66,7 +57,6 @@ def learn(
             critic_only=critic_only,
             before_update=before_update,
             meter=meter,
-            hindsight=hindsight,
             learned=learned,
         )
         with meter.phase("weight_update"):
@@ -97,23 +87,19 @@ def improve(
     critic_only: bool = False,
     before_update: BeforeUpdate | None = None,
     meter: PhaseMeter | None = None,
-    hindsight: Hindsight | None = None,
     learned: LearnedTokens | None = None,
 ) -> dict[str, float]:
     """Scores the batch, computes advantages, and updates the models. Returns the metrics.
 
     If every episode was masked (`mask_truncated_episodes`), there is no update. `trajectories`, from which the batch was made,
-    get the critic's `values`: one per turn, NaN if no policy token of the turn is in the batch. `hindsight`: the rows that the
-    policy scores as its own teacher. `learned` gets the values of its tokens; the batch must have its `slots`.
+    get the critic's `values`: one per turn, NaN if no policy token of the turn is in the batch. `learned` gets the values of its
+    tokens; the batch must have its `slots`.
     """
     meter = meter or PhaseMeter()
     with meter.phase("scoring"):
         batch, health = learner.score(batch)
         if before_update is not None:
             before_update(health)
-        if hindsight is not None:
-            rows = hindsight.asking(batch)
-            batch = hindsight.taught(batch, learner.teacher_logprobs(rows) if len(rows) else rows.rewards)
         if batch.values is not None:
             values = batch.turn_values()
             for number, trajectory in enumerate(trajectories):

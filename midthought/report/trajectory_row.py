@@ -48,10 +48,7 @@ def episode_row(trajectory: Trajectory, *, step: int, arm: str, exact_match: boo
         "stop_reason": trajectory.stop_reason,
         "error": trajectory.error,
         "policy_version": trajectory.policy_version,
-        "reward": None
-        if reward is None
-        else {"total": reward.total, "parts": dict(reward.parts)}
-        | ({"feedback": reward.feedback} if reward.feedback else {}),
+        "reward": None if reward is None else {"total": reward.total, "parts": dict(reward.parts)},
         "num_calls": trajectory.num_calls,
         "time/tool_seconds": trajectory.tool_seconds,
         "time/engine_seconds": trajectory.engine_seconds,

@@ -162,7 +162,7 @@ def is_zero_variance(group: Sequence[Trajectory], training: TrainingConfig) -> b
     An estimator that gives credit to turns or calls also compares the rewards of each turn, call and span. With a teacher, every
     group is trained on.
     """
-    if "groups" not in training.needs or training.has_teacher:
+    if "groups" not in training.needs or training.teacher:
         return False
     by_step = bool(training.needs & {"turns", "calls"})
     rewards = [trajectory.reward for trajectory in group if trajectory.reward is not None]

@@ -15,7 +15,7 @@ from midthought.learning.model import Models
 from midthought.plan.choice_table import word
 
 ALONE_OF_CRITIC = {"compile": False, "optimizer": "adamw", "offload_optimizer": False}
-ALONE = {**ALONE_OF_CRITIC, "offload_reference": False, "self_teacher_update_rate": 1.0}
+ALONE = {**ALONE_OF_CRITIC, "offload_reference": False}
 """Settings of `training`, and their values on ranks: another value needs a learner in this process."""
 
 

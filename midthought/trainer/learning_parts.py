@@ -30,7 +30,7 @@ from midthought.trainer.episodes import restore_stream, sort_episodes, stream_st
 from midthought.trainer.learners import choose_learner
 from midthought.trainer.rollouts import longest_sequence, make_source, make_worker_group
 from midthought.trainer.tasks import TrainingTasks
-from midthought.trainer.teacher import load_teacher, make_self_teacher
+from midthought.trainer.teacher import load_teacher
 from midthought.trainer.trained_policy import TrainedPolicy, generation_values
 from midthought.types import RolloutData
 
@@ -47,7 +47,6 @@ class LearningParts:
         self._policy, self._tasks = policy, tasks
         teacher = load_teacher(config, policy.model, policy.tokenizer)
         self.learner = choose_learner(policy.model, config, config.ray, num_iters, teacher)
-        self._self_teacher = make_self_teacher(config, policy.model, renderer, prompts.messages)
         self.config = config.frozen()
         inference = self.config.inference
         longest = tasks.longest_prompt(lambda task: len(renderer.prompt(prompts.messages(task))))
@@ -118,7 +117,6 @@ class LearningParts:
             iteration,
             before_update if is_own and not batch.is_recorded else None,
             meter,
-            self._self_teacher,
             learned,
         )
         metrics |= self._tasks.training_metrics(data.trajectories)

@@ -1,19 +1,15 @@
-"""The teacher of on-policy distillation: a frozen model with the policy's tokenizer; or the policy itself (SDPO)."""
+"""The teacher of on-policy distillation: a frozen model with the policy's tokenizer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from midthought.config import RecipeConfig
 from midthought.errors import SettingsError
 from midthought.float32_head import use_float32_head
-from midthought.learning.self_distillation import SelfTeacher
 from midthought.pretrained import load_model, load_tokenizer, policy_folder
-from midthought.tokenization import Renderer
 from midthought.trainer.initial_policy import vocabulary_digest
-from midthought.types import Task
 
 
 def load_teacher(config: RecipeConfig, policy: Any, tokenizer: Any) -> Any | None:
@@ -23,15 +19,15 @@ def load_teacher(config: RecipeConfig, policy: Any, tokenizer: Any) -> Any | Non
     there is neither a teacher nor an estimator to learn from, or no teacher for `distillation_mode`.
     """
     source = config.training.teacher
-    if not config.training.has_teacher and config.training.adv_estimator == "zero":
+    if not source and config.training.adv_estimator == "zero":
         raise SettingsError(
             "training.adv_estimator='zero' without a teacher: all advantages are 0, so there is nothing to learn; set "
-            "training.teacher to a model folder or a run folder, training.self_teacher, or another training.adv_estimator"
+            "training.teacher to a model folder or a run folder, or another training.adv_estimator"
         )
-    if not config.training.has_teacher and config.training.distillation_mode != "sampled_token":
+    if not source and config.training.distillation_mode != "sampled_token":
         raise SettingsError(
             f"training.distillation_mode={config.training.distillation_mode!r} without a teacher: there is no distribution to "
-            "learn from; set training.teacher, training.self_teacher, or training.distillation_mode to 'sampled_token'"
+            "learn from; set training.teacher, or training.distillation_mode to 'sampled_token'"
         )
     if not source:
         return None
@@ -46,16 +42,3 @@ def load_teacher(config: RecipeConfig, policy: Any, tokenizer: Any) -> Any | Non
     if model.float32_head:
         use_float32_head(teacher)
     return teacher.requires_grad_(False).eval().to(next(iter(policy.parameters())).device)
-
-
-def make_self_teacher(
-    config: RecipeConfig,
-    policy: Any,
-    renderer: Renderer,
-    messages: Callable[[Task], Sequence[Mapping[str, str]]],
-) -> SelfTeacher | None:
-    """Returns what writes the self-teacher's prompts; None without `training.self_teacher`. `messages` start an episode."""
-    if config.training.self_teacher == "none":
-        return None
-    max_seq_len = getattr(policy.config, "max_position_embeddings", None)
-    return SelfTeacher(renderer=renderer, messages=messages, max_seq_len=max_seq_len)

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from midthought.errors import RecordError
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reward:
@@ -24,24 +22,13 @@ class Reward:
     turns: tuple[float, ...] = ()
     calls: tuple[float, ...] = ()
     spans: tuple[tuple[int, int, float], ...] = ()
-    feedback: str = ""
-    """Text about the episode for the teacher of SDPO (`training.self_teacher`): what is wrong, an error message. Not a reward;
-    the policy never reads it."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.feedback, str):
-            raise RecordError(
-                f"Reward(feedback={self.feedback!r:.80}): feedback is a text; give a str, or leave it out"
-            )
 
     @property
     def total(self) -> float:
         return math.fsum((*self.parts.values(), *self.turns, *self.calls, *(value for _, _, value in self.spans)))
 
     def to_dict(self) -> dict[str, Any]:
-        return {"parts": dict(self.parts), "turns": self.turns, "calls": self.calls, "spans": self.spans} | (
-            {"feedback": self.feedback} if self.feedback else {}
-        )
+        return {"parts": dict(self.parts), "turns": self.turns, "calls": self.calls, "spans": self.spans}
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Self:
@@ -52,7 +39,6 @@ class Reward:
             turns=turns,
             calls=calls,
             spans=tuple((start, end, _number(value)) for start, end, value in row.get("spans", ())),
-            feedback=row.get("feedback", ""),
         )
 
 

@@ -152,10 +152,6 @@ def test_an_unknown_need_is_refused():
         ({"kl_kind": "full"}, r"kl_kind='full'.*Known: abs, k1, k2, k3"),
         ({"kl_loss_kind": "full", "kl_loss_unbiased": True}, r"kl_loss_unbiased=true with kl_loss_kind='full'"),
         ({"distillation_mode": "topk"}, r"distillation_mode='topk'.*topk_logits"),
-        (
-            {"distillation_mode": "full_logits", "self_teacher": "feedback"},
-            r"'full_logits' with self_teacher='feedback': set distillation_mode to 'topk_logits'",
-        ),
         ({"teacher": "a folder", "distillation_alpha": 0.2}, r"distillation_alpha=0\.2 with .*'sampled_token'"),
         ({"distillation_alpha": 1.5}, r"distillation_alpha=1\.5.*less than or equal to 1"),
         ({"distillation_topk": 0}, r"distillation_topk=0.*greater than or equal to 1"),

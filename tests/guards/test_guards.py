@@ -382,12 +382,6 @@ def test_a_model_that_was_never_taught_is_random_without_a_finding(settings):
     assert "random_samples" not in [finding.guard for finding in found]
 
 
-def test_a_self_teacher_is_the_likely_cause_of_a_breakdown():
-    settings = {"training": {"self_teacher": "both"}}
-    (finding,) = findings_of(*[{"episode/repetition": 0.9, "reward/mean": 0.1}] * 3, settings=settings)
-    assert finding.guard == "repetitive_text" and "the self-teacher's context" in finding.causes[0]
-
-
 @pytest.mark.parametrize(
     ("training", "row", "guard", "cause"),
     [
@@ -407,17 +401,6 @@ def test_a_coefficient_that_is_too_large_is_the_cause(training, row, guard, caus
     assert guard not in [
         each.guard for each in findings_of(*[{"kl_reference": 0.1}] * 3, settings={"training": {"kl_coef": 0.05}})
     ]
-
-
-def test_a_self_teacher_that_does_not_understand_its_prompt_is_reported_in_the_second_iteration():
-    settings = {"training": {"self_teacher": "both"}}
-    strange = [{"kl_teacher": 2.0, "reward/mean": -0.2}, {"kl_teacher": 2.8}]
-    (finding,) = findings_of(*strange, settings=settings, healthy=0)
-    assert finding.guard == "self_teacher" and finding.start_step == 1 and "does not understand" in finding.causes[0]
-    assert findings_of(*[{"kl_teacher": 0.1}] * 10, settings=settings, healthy=0) == []
-    assert findings_of(*strange, settings={"training": {"teacher": "another"}}, healthy=0) == []
-    (finding,) = findings_of(*strange, settings=settings, healthy=8)
-    assert "follows the policy" in finding.causes[0]
 
 
 def validation(step, exact_match):

@@ -257,7 +257,7 @@ def hostile_run(path: Path, run_path: Path) -> Path:
         row.update(
             question=HOSTILE, answer=HOSTILE, error=HOSTILE, labels={HOSTILE: HOSTILE}, arm=HOSTILE, stop_reason=HOSTILE
         )
-        row["reward"] = {"total": 1.0, "parts": {HOSTILE: 1.0}, "feedback": HOSTILE}
+        row["reward"] = {"total": 1.0, "parts": {HOSTILE: 1.0}}
         row["spans"] = [
             {"kind": HOSTILE, "text": HOSTILE, "num_tokens": 3},
             {"kind": "policy", "text": "m" * 10**6, "num_tokens": 9},

@@ -95,11 +95,6 @@ class RemoteLearner:
         scored: tuple[TokenBatch, dict[str, float]] = self._call("score", batch)
         return scored
 
-    def teacher_logprobs(self, batch: TokenBatch) -> Tensor:
-        """See `Learner.teacher_logprobs`."""
-        found: Tensor = self._call("teacher_logprobs", batch)
-        return found
-
     def credit(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """See `Learner.credit`."""
         return credit_batch(batch, self.training, self.kl_controller, self.entropy_controller)

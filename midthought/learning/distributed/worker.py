@@ -81,9 +81,6 @@ class LearnerWorker:
     def score(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         return self.learner.score(batch)
 
-    def teacher_logprobs(self, batch: TokenBatch) -> Tensor:
-        return self.learner.teacher_logprobs(batch)
-
     def update(self, batch: TokenBatch, critic_only: bool) -> tuple[dict[str, float], tuple[int, int]]:
         """Returns the metrics and the numbers of optimizer steps taken: in total, and by the policy."""
         metrics = self.learner.update(batch, critic_only=critic_only)

@@ -15,11 +15,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from midthought.config import Section
-from midthought.errors import DataError
-from midthought.feedback.prompts import RETRY_ONLY
-from midthought.feedback.tool import FeedbackTool
 from midthought.recipes.feedback.rounds import Round
-from midthought.types import Reward, Task, Trajectory
+from midthought.types import Reward, Trajectory
 
 
 class FeedbackRewardConfig(Section):
@@ -159,8 +156,6 @@ class FeedbackEnvironment:
 
     rounds: Callable[[Trajectory], Sequence[Round]]
     weights: FeedbackRewardConfig
-    tool: FeedbackTool | None = None
-    """Gives the feedback on a wrong last answer that the self-teacher reads; None: no feedback."""
     follows_from_record: ClassVar[bool] = True
 
     async def reply(self, trajectory: Trajectory) -> str | None:
@@ -168,20 +163,6 @@ class FeedbackEnvironment:
         return None
 
     async def score(self, trajectory: Trajectory) -> Reward:
-        """Returns the reward of an episode that has ended, with feedback on a wrong last answer if there is a tool."""
+        """Returns the reward of an episode that has ended."""
         rounds = await asyncio.to_thread(self.rounds, trajectory)
-        feedback = await self._feedback(trajectory.task, rounds) if self.tool is not None else ""
-        return Reward(parts=parts_of(Outcome.of(rounds), self.weights), feedback=feedback)
-
-    async def _feedback(self, task: Task, rounds: Sequence[Round]) -> str:
-        """Returns what the tool says about a wrong last answer; if the critic fails, only that it is wrong."""
-        answer = rounds[-1].answer if rounds else ""
-        if rounds and rounds[-1].is_right:
-            return ""
-        if self.tool is None or not answer.strip():
-            return RETRY_ONLY
-        try:
-            asked = self.tool.for_task(task).execute(current_answer=answer)
-            return (await asyncio.wait_for(asked, self.tool.timeout_seconds)).text
-        except (OSError, DataError):
-            return RETRY_ONLY
+        return Reward(parts=parts_of(Outcome.of(rounds), self.weights))

@@ -43,9 +43,7 @@ class FeedbackTasks(RecipeTasks):
         super().__init__(config, problems, prompts)
 
     def make_environment(self) -> FeedbackEnvironment:
-        is_read = self.config.training.self_teacher in ("feedback", "both")
-        tool = _tool(self.config) if is_read else None
-        return FeedbackEnvironment(self._reader, self.config.reward, tool)
+        return FeedbackEnvironment(self._reader, self.config.reward)
 
     def rounds(self, done: Sequence[Trajectory]) -> list[list[Round]]:
         """Returns the rounds of every episode. Answers not yet judged in this process (Ray workers) are judged in parallel."""

@@ -35,7 +35,6 @@ function facts(row, { isShort = false } = {}) {
 }
 
 const errorBox = (row) => (row.error ? make("p", { className: "error" }, visible(row.error).slice(0, MAX_LETTERS)) : null);
-const feedbackBox = (row) => (row.reward?.feedback ? make("p", { className: "support" }, visible(String(row.reward.feedback)).slice(0, MAX_LETTERS)) : null);
 const noTokens = "The page has no values of its tokens: the run did not record them (checkpoint.record_episodes=16 does), or the page was full.";
 
 const tokensBox = (children) => make("div", { className: "tokens", tabIndex: 0, attributes: { role: "group", "aria-label": "Tokens. Left and right arrow keys move from token to token and show the values of each." } }, ...children);
@@ -46,7 +45,7 @@ function episodeView(row, goTo) {
     rows: [row],
     element: make("article", { className: "panel" },
       make("header", {}, make("h3", {}, visible(`${row.arm}${row.step ? `, iteration ${row.step}` : ""}`)), make("span", { className: kind }, words)),
-      facts(row), errorBox(row), feedbackBox(row), timeline(row), row.tokens ? null : make("p", { className: "support" }, noTokens),
+      facts(row), errorBox(row), timeline(row), row.tokens ? null : make("p", { className: "support" }, noTokens),
       tokensBox(spanBoxes(row)), calls(row, goTo)),
   };
 }
