@@ -33,7 +33,6 @@ METHODS: dict[str, list[str]] = {
     "gmpo": [],
     "rft": [],
     "distillation": [f"training.teacher={TEACHER}"],
-    "gkd": [f"training.teacher={TEACHER}"],
 }
 """Names of `training.algorithm`, and what each needs besides."""
 CLEAN = {

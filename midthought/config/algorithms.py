@@ -35,7 +35,6 @@ KEYS = (
     "kl_kind", "target_kl", "kl_loss_coef", "kl_loss_kind", "kl_loss_unbiased", "off_policy_threshold",
     "rollout_correction", "rollout_correction_level", "rollout_correction_max", "rollout_correction_min",
     "overlong_buffer_tokens", "overlong_penalty", "mask_truncated_episodes",
-    "distillation_mode", "distillation_alpha", "distillation_topk",
 )  # fmt: skip
 """Settings of every preset. One that a preset does not give has its default, so that nothing of the former preset is left."""
 ESTIMATOR = "grpo"
@@ -118,10 +117,6 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "distillation": Algorithm(
         "2306.13649, on-policy with the reverse KL, at the sampled tokens", {"adv_estimator": "zero"}
     ),
-    "gkd": Algorithm(
-        "2306.13649, on-policy; Jensen-Shannon as TRL's beta of 0.5",
-        {"adv_estimator": "zero", "distillation_mode": "full_logits", "distillation_alpha": 0.5},
-    ),
 }
 
 
@@ -188,7 +183,7 @@ class AlgorithmSection(Section):
     algorithm: str | None = None
     """Preset of the settings of a published algorithm: `ppo`, `grpo`, `dr_grpo`, `dapo`, `rloo`, `reinforce_plus_plus`,
     `reinforce_plus_plus_baseline`, `gspo`, `gspo_sequence`, `cispo`, `sapo`, `gmpo`,
-    `dppo_tv`, `dppo_kl`, `vapo`, `vc_ppo`, `rft`, `distillation`, `gkd`
+    `dppo_tv`, `dppo_kl`, `vapo`, `vc_ppo`, `rft`, `distillation`
     (values: docs/algorithms.md). It sets estimator, loss, averages, bounds, KL, entropy and the like; settings that are given
     with it, or later, win. Null: no preset."""
 

@@ -79,19 +79,10 @@ class TrainingConfig(AlgorithmSection):
     `reinforce_plus_plus_baseline`, `grpo_turns`, `grpo_calls`, `keep_best` (selected episodes only, with
     `policy_loss=nll`), `zero` (the teacher's term alone), or one that you registered (`@advantage_estimator`)."""
     teacher: str = ""
-    """On-policy distillation: a model folder, a checkpoint or a run folder (its last policy) with the same tokenizer, from which
-    the policy learns as `distillation_mode` says. Empty: no teacher."""
+    """On-policy distillation: a model folder, a checkpoint or a run folder (its last policy) with the same tokenizer.
+    `log π_teacher - log π` at each sampled token is added to its advantage. Empty: no teacher."""
     teacher_coef: float = Field(1.0, gt=0, allow_inf_nan=False)
-    """With a teacher: the weight of its term, in the advantages or in the loss."""
-    distillation_mode: Literal["sampled_token", "topk_logits", "full_logits"] = "sampled_token"
-    """What is learned from the teacher. `sampled_token`: `log π_teacher - log π` at the sampled token, in the advantages.
-    `topk_logits`: the loss has the divergence over the policy's `distillation_topk` most probable tokens and the rest.
-    `full_logits`: over the whole vocabulary."""
-    distillation_alpha: float = Field(0.5, ge=0, le=1)
-    """Divergence of `topk_logits` and `full_logits`: 0 forward KL, 1 reverse KL, between them the generalized Jensen-Shannon
-    divergence (GKD's beta)."""
-    distillation_topk: int = Field(100, ge=1)
-    """Tokens of `topk_logits`. Costs 8 bytes per token of the batch and each of these, in main memory."""
+    """With a teacher: the weight of its term."""
     keep_threshold: float = Field(1.0, allow_inf_nan=False)
     """Smallest reward of an episode to which `positive_nll_coef` applies."""
     gamma: float = Field(1.0, ge=0, le=1)
@@ -168,9 +159,8 @@ class TrainingConfig(AlgorithmSection):
     """Episodes over which `target_kl` changes `kl_coef` by at most 20 %."""
     kl_loss_coef: float = Field(0.0, ge=0)
     """Weight of the KL divergence as a term of the loss (as in GRPO)."""
-    kl_loss_kind: Literal["k1", "k2", "k3", "abs", "full"] = "k3"
-    """KL estimator in the loss. The gradient of k1 is zero on average; the gradient of k2 is that of the divergence. `full`: the
-    exact divergence over the vocabulary; the reference computes once more in every micro-batch."""
+    kl_loss_kind: Literal["k1", "k2", "k3", "abs"] = "k3"
+    """KL estimator in the loss. The gradient of k1 is zero on average; the gradient of k2 is that of the divergence."""
     kl_loss_unbiased: bool = False
     """Multiply the KL estimate in the loss by the probability ratio (DeepSeek-V3.2): its gradient is then that of the
     divergence also after the first step on a batch."""
@@ -220,21 +210,6 @@ class TrainingConfig(AlgorithmSection):
     def has_critic(self) -> bool:
         """Whether the estimator needs a critic."""
         return "values" in self.needs
-
-    @property
-    def num_top_tokens(self) -> int:
-        """`distillation_topk`, if the divergence from the teacher is over the most probable tokens; else 0."""
-        return self.distillation_topk if self.teacher and self.distillation_mode == "topk_logits" else 0
-
-    @property
-    def whole_divergences(self) -> dict[str, float]:
-        """Models whose divergence over the whole vocabulary is in the loss, by their field of a batch -> alpha."""
-        found = {}
-        if self.kl_loss_coef and self.kl_loss_kind == "full":
-            found["reference_logprobs"] = 1.0
-        if self.teacher and self.distillation_mode == "full_logits":
-            found["teacher_logprobs"] = self.distillation_alpha
-        return found
 
     @property
     def num_critic_warmup_iters(self) -> int:

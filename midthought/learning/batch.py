@@ -65,8 +65,6 @@ class TokenBatch:
     old_logprobs: Tensor | None = None  # [N] of the policy before the update, recomputed
     reference_logprobs: Tensor | None = None  # [N]
     teacher_logprobs: Tensor | None = None  # [N] of the teacher, for distillation
-    teacher_top_ids: Tensor | None = None  # [N, k] int32: the policy's most probable tokens before the update
-    teacher_top_logprobs: Tensor | None = None  # [N, k] of the teacher
     rollout_weights: Tensor | None = None  # [N] factors of the policy loss
     values: Tensor | None = None  # [N] of the critic before the update
     advantages: Tensor | None = None  # [N]
@@ -158,11 +156,6 @@ class TokenBatch:
     @property
     def num_episodes(self) -> int:
         return len(torch.unique(self.episodes))
-
-    def top_ids_to_score(self) -> Tensor | None:
-        """Returns `teacher_top_ids` at the policy tokens, 0 instead of -1, in row order: [n, k] int64. None: there are none."""
-        ids = self.teacher_top_ids
-        return None if ids is None else ids[self.loss_mask].long().clamp(min=0)
 
     @property
     def token_episodes(self) -> Tensor:

@@ -29,7 +29,7 @@ def credit_batch(
     """Fills in `advantages` and `returns` of a scored batch; first adds the KL penalty to the rewards.
 
     Estimators get one padded row per episode with all its segments, so the reward at its end reaches the earlier ones.
-    With a teacher and `distillation_mode="sampled_token"`, `teacher_coef (log π_teacher - log π)` is added to the advantages,
+    With a teacher, `teacher_coef (log π_teacher - log π)` is added to the advantages,
     after they were whitened.
     With `target_entropy`, the entropy is estimated by the mean of `-log π` over the policy tokens, which π sampled. With
     `mask_truncated_episodes`, the batch that is returned has no rows of truncated episodes, and perhaps none at all.
@@ -61,13 +61,11 @@ def credit_batch(
 
 
 def _taught(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBatch, float]:
-    """Adds the teacher's term to the advantages, unless it is a term of the loss. Also returns the reverse KL divergence in nats
+    """Adds the teacher's term to the advantages. Also returns the reverse KL divergence in nats
     per token, at the sampled tokens."""
     assert batch.teacher_logprobs is not None and batch.old_logprobs is not None and batch.advantages is not None
     mask = batch.loss_mask
     divergence = float(masked_average(kl_divergence(batch.old_logprobs, batch.teacher_logprobs), mask))
-    if training.distillation_mode != "sampled_token":
-        return batch, divergence
     added = teacher_advantages(batch.teacher_logprobs, batch.old_logprobs, mask)
     return batch.with_fields(advantages=batch.advantages + training.teacher_coef * added), divergence
 

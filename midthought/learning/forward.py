@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,13 +22,6 @@ from midthought.float32_head import Float32Linear
 from midthought.learning.distributed.dtensor import is_sharded
 from midthought.learning.logprobs import BYTES_PER_LOGIT, BlockedHead, LogitShape, are_alike
 from midthought.learning.packing import ModelInputs
-from midthought.learning.vocabulary import (
-    FrozenLogits,
-    VocabularyRequest,
-    blocked_divergence,
-    divergence,
-    scaled_logprobs,
-)
 
 _log = logging.getLogger(__name__)
 
@@ -40,13 +33,6 @@ class TokenOutputs:
     logprobs: Tensor  # [N]
     entropy: Tensor | None = None  # [N], nats
     values: Tensor | None = None  # [N]
-    token_logprobs: Tensor | None = None  # [N, k]
-    """Of the tokens `VocabularyRequest.token_ids`."""
-    top_ids: Tensor | None = None  # [N, num_top] int64
-    divergences: dict[str, Tensor] = field(default_factory=dict)  # name -> [N]
-
-
-NOTHING_MORE = VocabularyRequest()
 
 
 def policy_forward(
@@ -56,14 +42,13 @@ def policy_forward(
     entropy: bool = False,
     entropy_gradient: bool = True,
     logits_mib: float | None = None,
-    request: VocabularyRequest = NOTHING_MORE,
 ) -> tuple[TokenOutputs, Tensor]:
     """Returns the outputs and the last hidden states [N, H] at the wanted positions.
 
     The distribution is `softmax(logits / T)`, with T the temperature of each token in the layout.
     `entropy_gradient=False` saves the memory for the gradient of the entropy. `logits_mib` limits the logits that exist at
     once (MiB of float32), if the output layer is an `nn.Linear` and the architecture's changes to its logits are
-    supported. `request`: further outputs.
+    supported.
     """
     is_wanted = layout.is_wanted
     head = policy.get_output_embeddings()
@@ -76,7 +61,7 @@ def policy_forward(
         if num_at_once is None or len(layout.targets) <= num_at_once:
             return forward(states[-1][None])
         blocked = _blocked_head(policy, head, num_at_once)
-        outputs = _blocked_outputs(blocked, states[-1], layout, entropy, request)
+        outputs = _blocked_outputs(blocked, states[-1], layout, entropy)
         found.append((blocked.sample(states[-1][:1]), outputs))
         first = forward(states[-1][None, :1].detach())
         return _Linked.apply(first.detach(), states[-1]) if is_sharded(policy) else first
@@ -87,42 +72,17 @@ def policy_forward(
         outputs = policy(**layout.arguments, output_hidden_states=True)
         logits, states = outputs.logits[is_wanted][None], [outputs.hidden_states[-1][is_wanted]]
     if not found:
-        return _plain_outputs(logits[0], layout, entropy, entropy_gradient, request), states[0]
+        return _plain_outputs(logits[0], layout, entropy, entropy_gradient), states[0]
     sample, outputs = found[0]
     if not are_alike(sample, logits[0]):
         _log.warning("what %s does to its logits is not known: all of them are kept", type(policy).__name__)
-        return policy_forward(policy, layout, entropy=entropy, entropy_gradient=entropy_gradient, request=request)
+        return policy_forward(policy, layout, entropy=entropy, entropy_gradient=entropy_gradient)
     if is_sharded(policy):
-        outputs = _linked(outputs, logits)
+        # the entropy has the same node as the log-probabilities
+        outputs.logprobs = _Linked.apply(outputs.logprobs, logits)
     if outputs.entropy is not None and not entropy_gradient:
         outputs.entropy = outputs.entropy.detach()
     return outputs, states[0]
-
-
-@torch.no_grad()
-def frozen_logits(model: Any, layout: ModelInputs, logits_mib: float | None = None) -> FrozenLogits:
-    """Runs a model that does not learn. Its result keeps the hidden states at the wanted positions and a reference to the output
-    layer (of a sharded model, a copy); without `logits_mib`, or if `policy_forward` would keep all logits, it keeps these."""
-    head = model.get_output_embeddings()
-    num_at_once = _num_at_once(head, logits_mib)
-    found: list[tuple[Tensor, BlockedHead]] = []
-
-    def answer(forward: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
-        states = hidden[layout.is_wanted]
-        if num_at_once is None or len(states) <= num_at_once:
-            return forward(states[None])
-        found.append((states, _blocked_head(model, head, num_at_once).held(states.device.type, is_sharded(model))))
-        return forward(states[None, :1])
-
-    with _answering(head, layout.is_wanted.shape, answer):
-        logits = model(**layout.arguments).logits
-    if not found:
-        kept = logits[0] if logits.shape[:-1] != layout.is_wanted.shape else logits[layout.is_wanted]
-        return FrozenLogits(kept, None, layout.temperatures)
-    states, blocked = found[0]
-    if not are_alike(blocked.sample(states[:1]), logits[0]):
-        return frozen_logits(model, layout)
-    return FrozenLogits(states, blocked, layout.temperatures)
 
 
 def hidden_states(policy: Any, layout: ModelInputs) -> Tensor:
@@ -146,52 +106,21 @@ def _blocked_head(model: Any, head: Any, num_at_once: int) -> BlockedHead:
     return BlockedHead(head.weight, head.bias, LogitShape.of(model.config.get_text_config()), num_at_once, dtype)
 
 
-def _blocked_outputs(
-    head: BlockedHead, states: Tensor, layout: ModelInputs, entropy: bool, request: VocabularyRequest
-) -> TokenOutputs:
+def _blocked_outputs(head: BlockedHead, states: Tensor, layout: ModelInputs, entropy: bool) -> TokenOutputs:
     """Computes the outputs from hidden states [N, H], block by block."""
-    targets, temperatures = layout.targets, layout.temperatures
-    if request.token_ids is not None:
-        targets = torch.cat([targets[:, None], request.token_ids], dim=1)
-    logprobs, entropies = head.outputs(states, targets, temperatures, entropy=entropy)
-    outputs = TokenOutputs(logprobs, entropies if entropy else None)
-    if request.token_ids is not None:
-        outputs.logprobs, outputs.token_logprobs = logprobs[:, 0], logprobs[:, 1:]
-    if request.num_top:
-        size = request.size or len(head.weight)
-        outputs.top_ids = head.top_tokens(states, min(request.num_top, size), size)
-    for name, (other, alpha) in request.divergences.items():
-        outputs.divergences[name] = blocked_divergence(head, states, temperatures, other, alpha)
-    return outputs
+    logprobs, entropies = head.outputs(states, layout.targets, layout.temperatures, entropy=entropy)
+    return TokenOutputs(logprobs, entropies if entropy else None)
 
 
-def _plain_outputs(
-    logits: Tensor, layout: ModelInputs, entropy: bool, entropy_gradient: bool, request: VocabularyRequest
-) -> TokenOutputs:
+def _plain_outputs(logits: Tensor, layout: ModelInputs, entropy: bool, entropy_gradient: bool) -> TokenOutputs:
     """Computes the outputs from all logits [N, V] at once."""
-    distribution = scaled_logprobs(logits, layout.temperatures)
+    logits, temperatures = wide(logits), layout.temperatures
+    distribution = (logits if temperatures is None else logits / temperatures[:, None]).log_softmax(-1)
     judged = distribution if entropy_gradient else distribution.detach()
-    outputs = TokenOutputs(
+    return TokenOutputs(
         logprobs=distribution.gather(-1, layout.targets[:, None]).squeeze(-1),
         entropy=entropy_from_logprobs(judged) if entropy else None,
     )
-    if request.token_ids is not None:
-        outputs.token_logprobs = distribution.gather(-1, request.token_ids)
-    if request.num_top:
-        among = distribution[:, : request.size]
-        outputs.top_ids = among.topk(min(request.num_top, among.shape[-1])).indices
-    for name, (other, alpha) in request.divergences.items():
-        outputs.divergences[name] = divergence(logits, layout.temperatures, other, alpha)
-    return outputs
-
-
-def _linked(outputs: TokenOutputs, logits: Tensor) -> TokenOutputs:
-    """Links what has a gradient to the model's output (`_Linked`). The entropy has the same node as the log-probabilities."""
-    outputs.logprobs = _Linked.apply(outputs.logprobs, logits)
-    if outputs.token_logprobs is not None:
-        outputs.token_logprobs = _Linked.apply(outputs.token_logprobs, logits)
-    outputs.divergences = {name: _Linked.apply(each, logits) for name, each in outputs.divergences.items()}
-    return outputs
 
 
 class _Linked(torch.autograd.Function):

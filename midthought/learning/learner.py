@@ -32,7 +32,6 @@ from midthought.learning.optimizer import Optimizer
 from midthought.learning.packing import ModelInputs
 from midthought.learning.passes import ForwardPasses, fill
 from midthought.learning.scoring_model import ScoringModel
-from midthought.learning.vocabulary import VocabularyRequest
 
 Losses = Callable[[TokenBatch, int], dict[str, Tensor]]
 """(micro-batch, policy tokens of the whole step) -> metrics that add up over micro-batches; `loss` has a gradient."""
@@ -85,11 +84,7 @@ class Learner:
             for name, model in (("reference_logprobs", reference), ("teacher_logprobs", teacher))
             if model is not None
         }
-        self._num_common_tokens: int | None = None
         self._pass_values: PassValues | None = None
-        if teacher is not None:
-            sizes = [each.config.get_text_config().vocab_size for each in (policy, teacher)]
-            self._num_common_tokens = min(sizes)
 
     @property
     def training(self) -> TrainingConfig:
@@ -120,8 +115,7 @@ class Learner:
 
     @torch.no_grad()
     def score(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
-        """Fills in `old_logprobs`; and `reference_logprobs`, `teacher_logprobs`, `teacher_top_ids`, `teacher_top_logprobs`,
-        `values` and `rollout_weights` as needed.
+        """Fills in `old_logprobs`; and `reference_logprobs`, `teacher_logprobs`, `values` and `rollout_weights` as needed.
 
         Metrics: `logprob_difference_max` and `_mean`, |recomputed − sampled| over policy tokens. They check the whole path
         from engine to learner. Stale tokens are excluded, because their difference includes the policy's updates since then.
@@ -145,26 +139,16 @@ class Learner:
     def _scores(self, batch: TokenBatch) -> dict[str, Tensor]:
         """Computes this rank's scores of policy tokens, 0 elsewhere."""
         filled: dict[str, Tensor] = defaultdict(lambda: torch.zeros(batch.num_tokens))
-        passes, batch = self._passes, replace(batch, teacher_top_ids=None)
-        request = VocabularyRequest(num_top=self.training.num_top_tokens, size=self._num_common_tokens)
+        passes = self._passes
         with passes.context():
             for rows, is_own, micro in passes.over(batch):
-                outputs = passes.forward(self.policy, micro, self.critic, request=request)
+                outputs = passes.forward(self.policy, micro, self.critic)
                 fill(filled["old_logprobs"], batch, rows, outputs.logprobs, is_own)
-                if outputs.top_ids is not None:
-                    shape = (batch.num_tokens, outputs.top_ids.shape[1])
-                    filled.setdefault("teacher_top_ids", torch.zeros(shape, dtype=torch.int32))
-                    fill(filled["teacher_top_ids"], batch, rows, outputs.top_ids, is_own)
                 if outputs.values is not None:
                     fill(filled["values"], batch, rows, outputs.values, is_own)
             for name, scoring in self._scoring.items():
-                is_taught = name == "teacher_logprobs" and "teacher_top_ids" in filled
-                asked = batch.with_fields(teacher_top_ids=filled["teacher_top_ids"]) if is_taught else batch
                 with scoring.on(self.device) as model:
-                    scores = passes.logprobs(model, asked)
-                filled[name] = scores[:, 0] if is_taught else scores
-                if is_taught:
-                    filled["teacher_top_logprobs"] = scores[:, 1:]
+                    filled[name] = passes.logprobs(model, batch)
         return filled
 
     def credit(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
@@ -183,7 +167,7 @@ class Learner:
         gradient and takes no step, and its learning-rate schedule does not advance. A critic with its own trunk needs no pass
         of the policy; of a shared critic, only the head learns. Without a critic the steps are only counted.
 
-        Metrics: `policy_loss value_loss entropy kl_loss distillation_loss loss clip_fraction approx_kl ratio_mean
+        Metrics: `policy_loss value_loss entropy kl_loss loss clip_fraction approx_kl ratio_mean
         value_clip_fraction grad_norm critic_grad_norm learning_rate num_optimizer_steps num_skipped_steps
         num_halved_micro_batches`, each if it was computed.
         """
@@ -296,21 +280,10 @@ class Learner:
 
     def _ppo_losses(self, micro: TokenBatch, num_tokens: int, *, denominator: float) -> dict[str, Tensor]:
         learns_entropy = entropy_coef(micro, self.training) != 0
-        request = self._request(micro)
-        outputs = self._passes.forward(
-            self.policy, micro, self.critic, entropy=True, learns_entropy=learns_entropy, request=request
-        )
+        outputs = self._passes.forward(self.policy, micro, self.critic, entropy=True, learns_entropy=learns_entropy)
         if self._pass_values is not None and micro.slots is not None:
             self._pass_values.keep(micro.slots[micro.loss_mask], outputs)
         return ppo_losses(outputs, micro, self.training, num_tokens=num_tokens, denominator=denominator)
-
-    def _request(self, micro: TokenBatch) -> VocabularyRequest:
-        """Returns what the loss needs over the vocabulary. Runs the models whose whole distribution counts."""
-        compared = {}
-        for name, alpha in self.training.whole_divergences.items():
-            with self._scoring[name].on(self.device) as model:
-                compared[name] = self._passes.frozen_logits(model, micro), alpha
-        return VocabularyRequest(token_ids=micro.top_ids_to_score(), divergences=compared)
 
     def _value_losses(self, micro: TokenBatch, num_tokens: int) -> dict[str, Tensor]:
         """Computes only the critic's loss. If the policy's trunk is shared, only the head gets a gradient."""

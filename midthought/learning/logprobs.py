@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from midthought.algo.divergence import NEVER
 from midthought.learning.fused import Fused
 
+NEVER = -1e4
+"""Lower bound of log-probabilities. Its `p log p` is 0; with -inf it would be NaN."""
 BYTES_PER_LOGIT = 4
 """Blocks are in float32 for any weight type but float64, which stays."""
 
@@ -65,7 +66,6 @@ class BlockedHead:
         self, hidden: Tensor, targets: Tensor, temperatures: Tensor | None = None, *, entropy: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Computes each target's log-probability, and entropy in nats (zeros if not requested): [N, H], [N], [N] -> [N], [N].
-        With K targets per token, [N, K], there are as many log-probabilities.
 
         With `l` the logits of a token divided by its temperature T (None: 1), `p = softmax(l)`, target t:
 
@@ -79,52 +79,28 @@ class BlockedHead:
         al. 2024, arXiv 2410.10989, section 3.2), here for losses that are not linear in log π. The weight's gradient
         is accumulated in float32. Under autocast the product has autocast's type, as in `nn.Linear`.
         """
-        columns = targets.view(len(targets), -1)
         logprobs, entropies = _BlockedLogprobs.apply(
-            hidden, self.weight, self.bias, columns, temperatures, self, entropy
+            hidden, self.weight, self.bias, targets, temperatures, self, entropy
         )
-        return logprobs.view(targets.shape), entropies
+        return logprobs, entropies
 
     def product(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """[n, H] -> [n, V]: the layer's outputs, in the type of the arguments."""
         return torch.nn.functional.linear(hidden, weight, bias)
-
-    def logits(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """[n, H] -> [n, V], float32 or float64."""
-        return self.shape.forward(_wide(self.product(hidden, weight, bias)))
 
     def computing_type(self, device_type: str) -> torch.dtype:
         """Returns the type of the product in the present context."""
         is_autocast = torch.is_autocast_enabled(device_type)
         return self.dtype or (torch.get_autocast_dtype(device_type) if is_autocast else self.weight.dtype)
 
-    def held(self, device_type: str, copied: bool) -> BlockedHead:
-        """Returns this layer in the type of its product, without gradients; `copied` if its weights will be freed."""
-        dtype = self.computing_type(device_type)
-        weight = self.weight.detach().to(dtype, copy=copied)
-        bias = None if self.bias is None else self.bias.detach().to(dtype, copy=copied)
-        return replace(self, weight=weight, bias=bias, dtype=dtype)
-
-    @torch.no_grad()
-    def top_tokens(self, hidden: Tensor, num_top: int, size: int) -> Tensor:
-        """Returns the most probable of the first `size` token ids, [N, num_top], the most probable first."""
-        kind = hidden.device.type
-        dtype = self.computing_type(kind)
-        with torch.autocast(kind, enabled=False):
-            states, matrix, offset = cast(dtype, hidden, self.weight, self.bias)
-            found = torch.empty(len(hidden), num_top, dtype=torch.int64, device=hidden.device)
-            for block in self.blocks(len(hidden)):
-                found[block] = self.logits(states[block], matrix, offset)[:, :size].topk(num_top).indices
-            return found
-
     @torch.no_grad()
     def sample(self, hidden: Tensor) -> Tensor:
         """Returns logits [n, V] of these states [n, H], to compare with the model's own (`are_alike`)."""
-        return self.logits(hidden, self.weight, self.bias)
+        return self.shape.forward(_wide(self.product(hidden, self.weight, self.bias)))
 
-    def blocks(self, num_tokens: int, parts: int = 1) -> Iterator[slice]:
-        """Yields blocks of equal size; sizes differ by at most one token. `parts`: blocks are smaller by this factor."""
-        num_blocks = -(-num_tokens // max(self.num_tokens // parts, 1))
+    def blocks(self, num_tokens: int) -> Iterator[slice]:
+        """Yields blocks of equal size; sizes differ by at most one token."""
+        num_blocks = -(-num_tokens // self.num_tokens)
         for number in range(num_blocks):
             yield slice(number * num_tokens // num_blocks, (number + 1) * num_tokens // num_blocks)
 
@@ -152,7 +128,7 @@ class _BlockedLogprobs(torch.autograd.Function):
         with torch.autocast(kind, enabled=False):
             states, matrix, offset = cast(context.dtype, hidden, weight, bias)
             wide = hidden.new_empty(len(hidden), dtype=torch.promote_types(context.dtype, torch.float32))
-            logprobs, entropies, totals = wide.new_empty(targets.shape), torch.zeros_like(wide), wide
+            logprobs, entropies, totals = torch.empty_like(wide), torch.zeros_like(wide), wide
             for block in head.blocks(len(hidden)):
                 product = head.product(states[block], matrix, offset)
                 its_temperatures = None if temperatures is None else temperatures[block]
@@ -173,7 +149,6 @@ class _BlockedLogprobs(torch.autograd.Function):
         head: BlockedHead = context.head
         gradients = HeadGradients(context, hidden, weight, bias)
         learns_entropy = bool(of_entropies.any())
-        of_all = of_logprobs.sum(dim=-1, keepdim=True)
         for block in head.blocks(len(hidden)):
             product = gradients.product(head, block)
             gradient = _gradient_of_block(
@@ -182,7 +157,6 @@ class _BlockedLogprobs(torch.autograd.Function):
                 None if temperatures is None else temperatures[block],
                 totals[block],
                 of_logprobs[block],
-                of_all[block],
                 of_entropies[block] if learns_entropy else None,
                 entropies[block] if learns_entropy else None,
                 head.shape,
@@ -201,12 +175,12 @@ def _wide(product: Tensor) -> Tensor:
 def _outputs_of_block(
     product: Tensor, targets: Tensor, temperatures: Tensor | None, shape: LogitShape, entropy: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns `log Σ exp l` [n], log-probabilities [n, K] and entropies [n] of a block; changes a wide `product` [n, V]."""
+    """Returns `log Σ exp l` [n], log-probabilities [n] and entropies [n] of a block; changes a wide `product` [n, V]."""
     logits = shape.forward(_wide(product))
     if temperatures is not None:
         logits.div_(temperatures[:, None])
     totals = logits.logsumexp(dim=-1)
-    logprobs = logits.gather(-1, targets) - totals[:, None]
+    logprobs = logits.gather(-1, targets[:, None])[:, 0] - totals
     if not entropy:
         return totals, logprobs, torch.zeros_like(totals)
     normal = logits.sub_(totals[:, None]).clamp_(min=NEVER)
@@ -220,13 +194,11 @@ def _gradient_of_block(
     temperatures: Tensor | None,
     totals: Tensor,
     of_logprobs: Tensor,
-    of_all: Tensor,
     of_entropies: Tensor | None,
     entropies: Tensor | None,
     shape: LogitShape,
 ) -> Tensor:
-    """Returns the gradient at `product` [n, V] of a block, in its type; changes a wide `product`. `of_all`: sum over K of
-    `of_logprobs` [n, K]."""
+    """Returns the gradient at `product` [n, V] of a block, in its type; changes a wide `product`."""
     logits = shape.forward(_wide(product))
     capped = logits.clone() if shape.cap is not None else logits
     if temperatures is not None:
@@ -235,10 +207,10 @@ def _gradient_of_block(
     gradient = normal.exp()
     if of_entropies is not None and entropies is not None:
         factor = normal.clamp_(min=NEVER).add_(entropies[:, None]).mul_(of_entropies[:, None])
-        gradient.mul_(factor.add_(of_all)).neg_()
+        gradient.mul_(factor.add_(of_logprobs[:, None])).neg_()
     else:
-        gradient.mul_(-of_all)
-    gradient.scatter_add_(1, targets, of_logprobs.to(gradient.dtype))
+        gradient.mul_(-of_logprobs[:, None])
+    gradient.scatter_add_(1, targets[:, None], of_logprobs[:, None].to(gradient.dtype))
     if temperatures is not None:
         gradient.div_(temperatures[:, None])
     return shape.backward(gradient, capped).to(product.dtype)
@@ -256,10 +228,6 @@ class HeadGradients:
         self._to_hidden = torch.empty_like(self._states) if needs[0] else None
         self._to_weight = torch.zeros_like(weight, dtype=wide) if needs[1] else None
         self._to_bias = torch.zeros_like(bias, dtype=wide) if needs[2] and bias is not None else None
-
-    def logits(self, head: BlockedHead, block: slice) -> Tensor:
-        """Computes the logits of a block again: [n, V]."""
-        return head.logits(self._states[block], self._matrix, self._offset)
 
     def product(self, head: BlockedHead, block: slice) -> Tensor:
         """Computes the layer's outputs of a block again: [n, V]."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from midthought.algo.divergence import generalized_jsd, importance_weights, with_rest
 from midthought.algo.kl import kl_divergence
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, compute_value_loss
 from midthought.algo.policy_loss import off_policy_rows, probability_ratios
@@ -39,10 +38,6 @@ def ppo_losses(
     if micro.reference_logprobs is not None and training.kl_loss_coef:
         metrics["kl_loss"] = averaged(_reference_divergence(outputs, micro, training))
         loss = loss + training.kl_loss_coef * metrics["kl_loss"]
-    divergence = _teacher_divergence(outputs, micro, training)
-    if divergence is not None:
-        metrics["distillation_loss"] = averaged(divergence)
-        loss = loss + training.teacher_coef * metrics["distillation_loss"]
     if micro.positive_weights is not None:
         metrics["positive_nll"] = -(micro.positive_weights[mask] * outputs.logprobs).sum()
         loss = loss + training.positive_nll_coef * metrics["positive_nll"]
@@ -73,30 +68,11 @@ def value_losses(values: Tensor, micro: TokenBatch, training: TrainingConfig, *,
 
 
 def _reference_divergence(outputs: TokenOutputs, micro: TokenBatch, training: TrainingConfig) -> Tensor:
-    """Returns the KL divergence from the reference at every policy token, estimated or exact: [N]."""
-    if "reference_logprobs" in outputs.divergences:
-        return outputs.divergences["reference_logprobs"]
+    """Returns the estimated KL divergence from the reference at every policy token: [N]."""
     assert micro.reference_logprobs is not None and micro.old_logprobs is not None
     reference, old = micro.reference_logprobs[micro.loss_mask], micro.old_logprobs[micro.loss_mask]
     kl = kl_divergence(outputs.logprobs, reference, training.kl_loss_kind)
     return kl * probability_ratios(outputs.logprobs, old) if training.kl_loss_unbiased else kl
-
-
-def _teacher_divergence(outputs: TokenOutputs, micro: TokenBatch, training: TrainingConfig) -> Tensor | None:
-    """Returns the divergence from the teacher at every policy token, weighted as the policy loss by `rollout_weights`, and by
-    `importance_weights`: [N], 0 without a teacher. None if the teacher is in the advantages."""
-    mask = micro.loss_mask
-    divergence = outputs.divergences.get("teacher_logprobs")
-    if micro.teacher_top_ids is not None and micro.teacher_top_logprobs is not None:
-        assert outputs.token_logprobs is not None
-        ours, teachers = with_rest(outputs.token_logprobs), with_rest(micro.teacher_top_logprobs[mask])
-        is_taught = micro.teacher_top_ids[mask][:, 0] >= 0
-        divergence = generalized_jsd(ours, teachers, training.distillation_alpha).where(is_taught, 0.0)
-    if divergence is None:
-        return None
-    assert micro.old_logprobs is not None
-    divergence = divergence * importance_weights(outputs.logprobs, micro.old_logprobs[mask])
-    return divergence if micro.rollout_weights is None else divergence * micro.rollout_weights[mask]
 
 
 def _policy_losses(

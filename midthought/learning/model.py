@@ -17,10 +17,9 @@ from midthought.errors import SettingsError
 from midthought.learning.adapters import add_adapters, are_adapters_idle, has_adapters
 from midthought.learning.attention import attending_by_rows
 from midthought.learning.batch import TokenBatch
-from midthought.learning.forward import NOTHING_MORE, TokenOutputs, policy_forward, spread, wide
+from midthought.learning.forward import TokenOutputs, policy_forward, spread, wide
 from midthought.learning.packing import ModelInputs
 from midthought.learning.padded_batch import PPOBatch
-from midthought.learning.vocabulary import VocabularyRequest
 from midthought.peft_weights import base_of
 
 
@@ -170,18 +169,17 @@ def token_outputs(
     entropy_gradient: bool = True,
     packed: bool = False,
     logits_mib: float | None = None,
-    request: VocabularyRequest = NOTHING_MORE,
 ) -> TokenOutputs:
     """Runs one forward pass. Returns log-probabilities of the policy tokens under the distribution that each was sampled
     from (`TokenBatch.temperatures`); entropy and shared values if requested.
 
     `values` is filled if `critic` shares the policy's trunk. `packed`: concatenates the rows without padding, for a model
-    that `can_pack`. `entropy_gradient`, `logits_mib`, `request`: see `policy_forward`.
+    that `can_pack`. `entropy_gradient`, `logits_mib`: see `policy_forward`.
     """
     layout = ModelInputs.of(batch, packed=packed)
     with attending_by_rows(policy) if packed else nullcontext():
         outputs, hidden = policy_forward(
-            policy, layout, entropy=entropy, entropy_gradient=entropy_gradient, logits_mib=logits_mib, request=request
+            policy, layout, entropy=entropy, entropy_gradient=entropy_gradient, logits_mib=logits_mib
         )
     if critic is not None and critic.is_shared:
         outputs.values = critic.head(hidden)

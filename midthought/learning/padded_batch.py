@@ -48,8 +48,6 @@ class PPOBatch:
     old_logprobs: Tensor | None = None  # [B, T]
     reference_logprobs: Tensor | None = None  # [B, T]
     teacher_logprobs: Tensor | None = None  # [B, T]
-    teacher_top_ids: Tensor | None = None  # [B, T, k] int32
-    teacher_top_logprobs: Tensor | None = None  # [B, T, k]
     rollout_weights: Tensor | None = None  # [B, T]
     values: Tensor | None = None  # [B, T]
     advantages: Tensor | None = None  # [B, T]

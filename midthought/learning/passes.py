@@ -17,13 +17,11 @@ from midthought.config import TrainingConfig
 from midthought.learning.attention import attending_by_rows, can_pack
 from midthought.learning.batch import TokenBatch
 from midthought.learning.distributed.process_group import ProcessGroup
-from midthought.learning.forward import NOTHING_MORE, TokenOutputs, frozen_logits
+from midthought.learning.forward import TokenOutputs
 from midthought.learning.fused_modules import FusedModules
 from midthought.learning.layers import RecomputedLayers, compile_layers
 from midthought.learning.micro_batch_limit import MicroBatchLimit, Result
 from midthought.learning.model import Critic, token_outputs
-from midthought.learning.packing import ModelInputs
-from midthought.learning.vocabulary import FrozenLogits, VocabularyRequest
 from midthought.varlen_attention import no_cudnn_attention
 
 
@@ -90,7 +88,6 @@ class ForwardPasses:
         *,
         entropy: bool = False,
         learns_entropy: bool = False,
-        request: VocabularyRequest = NOTHING_MORE,
     ) -> TokenOutputs:
         """Runs one pass of a policy over a micro-batch; with a critic also of the critic, even if it has its own trunk."""
         outputs = token_outputs(
@@ -101,30 +98,16 @@ class ForwardPasses:
             entropy_gradient=learns_entropy,
             packed=self.is_packed,
             logits_mib=self.training.max_logits_mib,
-            request=request,
         )
         if critic is not None and outputs.values is None:
             outputs.values = critic.token_values(micro, packed=self.is_packed)
         return outputs
 
-    def frozen_logits(self, model: Any, micro: TokenBatch) -> FrozenLogits:
-        """Runs one pass of a model that does not learn, to compare the policy with its whole distribution."""
-        return frozen_logits(model, ModelInputs.of(micro, packed=self.is_packed), self.training.max_logits_mib)
-
     def logprobs(self, model: Any, batch: TokenBatch) -> Tensor:
-        """Returns the log-probabilities of this rank's rows at policy tokens, 0 elsewhere: [N] float32. Call it in `context`.
-
-        With `teacher_top_ids`: [N, 1 + k], of the policy token and of these tokens.
-        """
+        """Returns the log-probabilities of this rank's rows at policy tokens, 0 elsewhere: [N] float32. Call it in `context`."""
         filled = torch.zeros(batch.num_tokens)
-        if batch.teacher_top_ids is not None:
-            filled = filled[:, None].repeat(1, 1 + batch.teacher_top_ids.shape[1])
         for rows, is_own, micro in self.over(batch):
-            outputs = self.forward(model, micro, request=VocabularyRequest(token_ids=micro.top_ids_to_score()))
-            found = outputs.logprobs
-            if outputs.token_logprobs is not None:
-                found = torch.cat([found[:, None], outputs.token_logprobs], dim=1)
-            fill(filled, batch, rows, found, is_own)
+            fill(filled, batch, rows, self.forward(model, micro).logprobs, is_own)
         return filled
 
     def over(self, batch: TokenBatch) -> Iterator[tuple[Tensor, bool, TokenBatch]]:
@@ -152,7 +135,7 @@ class ForwardPasses:
 
 
 def fill(filled: Tensor, batch: TokenBatch, rows: Tensor, values: Tensor, is_own: bool) -> None:
-    """Writes values at the policy tokens of these rows of the batch into `filled` [N] or [N, k], if `is_own`."""
+    """Writes values at the policy tokens of these rows of the batch into `filled` [N], if `is_own`."""
     if is_own:
         tokens = batch.tokens_of(rows)
         filled[tokens[batch.loss_mask[tokens]]] = values.to(filled)

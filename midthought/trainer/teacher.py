@@ -16,18 +16,13 @@ def load_teacher(config: RecipeConfig, policy: Any, tokenizer: Any) -> Any | Non
     """Loads `training.teacher` on the policy's device; None without one.
 
     Raises ModelPathError if the path holds no model, SettingsError if the model has another tokenizer than the policy, or if
-    there is neither a teacher nor an estimator to learn from, or no teacher for `distillation_mode`.
+    there is neither a teacher nor an estimator to learn from.
     """
     source = config.training.teacher
     if not source and config.training.adv_estimator == "zero":
         raise SettingsError(
             "training.adv_estimator='zero' without a teacher: all advantages are 0, so there is nothing to learn; set "
             "training.teacher to a model folder or a run folder, or another training.adv_estimator"
-        )
-    if not source and config.training.distillation_mode != "sampled_token":
-        raise SettingsError(
-            f"training.distillation_mode={config.training.distillation_mode!r} without a teacher: there is no distribution to "
-            "learn from; set training.teacher, or training.distillation_mode to 'sampled_token'"
         )
     if not source:
         return None

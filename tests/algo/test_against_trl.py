@@ -11,7 +11,6 @@ import torch
 from token_rows import rows_of
 
 from midthought.algo.aggregation import loss_weights
-from midthought.algo.divergence import generalized_jsd
 from midthought.algo.kl import kl_divergence
 from midthought.algo.losses import compute_policy_loss, entropy_from_logprobs, masked_average
 
@@ -139,11 +138,3 @@ def test_the_entropy_agrees():
 
     logits = torch.randn(3, 4, 11)
     torch.testing.assert_close(entropy_from_logprobs(logits.log_softmax(-1)), entropy_from_logits(logits))
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
-def test_the_divergence_from_a_teacher_is_that_of_its_gkd_trainer(alpha):
-    gkd = pytest.importorskip("trl.experimental.gkd.gkd_trainer")
-    student, teacher = torch.randn(2, 3, 4, 11, generator=torch.Generator().manual_seed(0))
-    expected = gkd.GKDTrainer.generalized_jsd_loss(student, teacher, beta=alpha, reduction="none").sum(-1)
-    torch.testing.assert_close(generalized_jsd(student.log_softmax(-1), teacher.log_softmax(-1), alpha), expected)

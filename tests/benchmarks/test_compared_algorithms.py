@@ -12,7 +12,7 @@ def test_all_methods_of_a_recipe_start_from_one_warm_up_and_only_distillation_ha
     assert list(runs) == [tmp_path / "ppo-1", tmp_path / "rft-1"]
     for method, words in zip(("ppo", "rft"), runs.values(), strict=True):
         assert {str(warmup), f"training.algorithm={method}", "training.num_train_iters=2"} <= set(words)
-    with_teacher = Comparison("feedback", tmp_path, ["gkd"])
+    with_teacher = Comparison("feedback", tmp_path, ["distillation"])
     _, (teacher, words) = with_teacher.warmups(1)
     assert "sft.ask_easy=0" in words
     assert f"training.teacher={teacher}" in with_teacher.runs(1)[0][1]

@@ -33,9 +33,6 @@ ESTIMATORS_WITH: dict[str, dict[str, Any]] = {
 """Settings for every advantage estimator."""
 TERMS: dict[str, dict[str, Any]] = {
     "teacher": {"teacher": "a folder", "teacher_coef": 0.3},
-    "top tokens of a teacher": {"teacher": "a folder", "distillation_mode": "topk_logits", "distillation_topk": 5},
-    "whole teacher": {"teacher": "a folder", "distillation_mode": "full_logits", "distillation_alpha": 0.3},
-    "exact KL in the loss": {"kl_loss_coef": 0.2, "kl_loss_kind": "full"},
     "KL in the reward": {"kl_coef": 0.2},
     "KL in the loss": {"kl_loss_coef": 0.2, "kl_loss_unbiased": True},
     "entropy": {"entropy_coef": 0.1},
@@ -54,7 +51,6 @@ BLOCKS = {"logits_mib": 48 * 4 * 3 / 2**20}
 """Logits in blocks of 3 tokens: the vocabulary is 48."""
 SPLIT = {"accumulation_steps": 5, **BLOCKS}
 """Micro-batches of one or two episodes."""
-OVER_THE_VOCABULARY = ("top tokens of a teacher", "whole teacher", "exact KL in the loss")
 TOLERANCE = 1e-5
 """Of a gradient's norm: log-probabilities and advantages are stored in float32."""
 
@@ -126,8 +122,8 @@ def test_packing_micro_batches_and_order_do_not_change_the_gradient(case, make_p
     assert float((gradients_of(other) - expected).norm() / expected.norm()) < TOLERANCE
 
 
-ON_RANKS = (*(f"loss {name}" for name in LOSSES), "good episodes", *OVER_THE_VOCABULARY)
-SOME_ON_RANKS = ("loss ppo", "loss gspo", "good episodes", "whole teacher")
+ON_RANKS = (*(f"loss {name}" for name in LOSSES), "good episodes", "entropy")
+SOME_ON_RANKS = ("loss ppo", "loss gspo", "good episodes", "entropy")
 """Sums over tokens and over episodes, weights of episodes, blocks of logits."""
 
 
@@ -135,14 +131,14 @@ SOME_ON_RANKS = ("loss ppo", "loss gspo", "good episodes", "whole teacher")
     "names", [pytest.param(SOME_ON_RANKS, id="some"), pytest.param(ON_RANKS, id="all", marks=pytest.mark.slow)]
 )
 def test_two_ranks_take_the_steps_of_one_process(names, make_policy, trajectories, ranks):
-    """With several losses, the weights of good episodes and a divergence over the vocabulary, one after another. Other terms:
+    """With several losses, the weights of good episodes and the entropy in blocks of logits, one after another. Other terms:
     `test_distributed.py`."""
     start = settings_of({"kl_loss_coef": 0.2, "teacher": "a folder"}, micro_batch_tokens=40)
     models = models_of(make_policy, start)
     alone = learner_of(models, start)
     with closing(RemoteLearner(copy.deepcopy(models), start, NO_END, ranks)) as remote:
         for name in names:
-            given = {"teacher": "a folder", **CASES[name], **(BLOCKS if name in OVER_THE_VOCABULARY else {})}
+            given = {"teacher": "a folder", **CASES[name], **(BLOCKS if name == "entropy" else {})}
             settings = settings_of(given, micro_batch_tokens=40, learning_rate=1e-3)
             for learner in (alone, remote):
                 learner.set_training(settings, NO_END)

@@ -47,17 +47,6 @@ def test_with_an_estimator_of_rewards_no_group_is_dropped(run, talker):
     assert metrics["batch/num_flat_groups"] == 0 and metrics["grad_norm"] > 0
 
 
-@pytest.mark.parametrize(
-    "changes", [{"algorithm": "gkd"}, {"distillation_mode": "topk_logits", "distillation_topk": 8}], ids=["gkd", "top"]
-)
-def test_the_divergence_from_the_teacher_may_be_a_term_of_the_loss(run, talker, changes):
-    config = settings("zero", num_train_iters=3, teacher=str(run), **{**DISTILLED, **changes})
-    with RayPPOTrainer(config, dataset=QUESTIONS, reward_fn=said, **talker) as trainer:
-        history = trainer.fit()
-    assert 0 < history[-1]["distillation_loss"] < history[0]["distillation_loss"] < 1
-    assert history[0]["policy_loss"] == 0 and history[0]["kl_teacher"] > 0
-
-
 def test_unusable_teachers_are_errors(run, talker, tmp_path):
     other = make_tokenizer(["other words entirely"] * 20, 300)
     save_model(
@@ -72,8 +61,6 @@ def test_unusable_teachers_are_errors(run, talker, tmp_path):
         trainer(str(tmp_path / "other"))
     with pytest.raises(SettingsError, match="without a teacher"):
         trainer("")
-    with pytest.raises(SettingsError, match=r"'topk_logits' without a teacher.*set training\.teacher, or"):
-        trainer("", algorithm="grpo", adv_estimator="grpo", group_size=4, distillation_mode="topk_logits")
     with pytest.raises(Exception, match="holds no policy"):
         trainer(str(tmp_path))
     with pytest.raises(SettingsError, match="which selects episodes"):

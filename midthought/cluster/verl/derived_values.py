@@ -93,8 +93,6 @@ def require_supported(derived: DerivedValues) -> None:
         (bool(training.teacher), "training.teacher works only with our own trainer; set it to ''"),
         (training.kl_loss_unbiased or training.off_policy_threshold is not None,
          "training.kl_loss_unbiased and off_policy_threshold: verl does not have them; set them to false and null"),
-        (training.kl_loss_kind == "full",
-         "training.kl_loss_kind='full': verl raises NotImplementedError for it; set it to k1, k2, k3 or abs"),
         (training.rollout_correction != "none" and training.rollout_correction_level == "turn",
          "training.rollout_correction_level='turn': verl has token and sequence"),
         (training.lr_schedule == "linear", "training.lr_schedule='linear': verl has constant and cosine"),
