@@ -37,12 +37,10 @@ def test_every_module_can_be_imported_and_a_model_trains() -> None:
 
 MEMORY = """
 import sys
-from pathlib import Path
-from midthought.learning import phase_meter
-phase_meter.STATUS = Path("missing")
-on_linux = phase_meter.process_peak_bytes()
+from midthought.recipes.progress import process_peak_bytes
+on_linux = process_peak_bytes()
 sys.platform = "darwin"
-print(phase_meter.process_peak_bytes() < on_linux / 500)
+print(process_peak_bytes() < on_linux / 500)
 """
 
 

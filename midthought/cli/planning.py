@@ -51,19 +51,9 @@ def plan(
     sizes: Annotated[
         bool, typer.Option("--sizes", help="Print a table of model sizes; with --recipe, what train chooses.")
     ] = False,
-    against: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Compare the plan of this run folder with what the run took.")
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print bytes and seconds as JSON.")] = False,
 ) -> None:
     """Estimate a run's memory per GPU and time per step before starting it; no weights are loaded."""
-    if against is not None:
-        if words or recipe or config or sizes:
-            raise SettingsError(
-                f"--against {against} compares the plan that the run recorded; leave out the rest but --json"
-            )
-        _compare(against, as_json=as_json)
-        return
     from midthought.plan.command import choice_rows, make_plan, size_rows, split_words
     from midthought.plan.table import to_dict, to_lines
 
@@ -173,19 +163,6 @@ def tell_damage(*runs: Path) -> None:
 
 def _named(*runs: Path) -> str:
     return ", ".join(map(str, runs))
-
-
-def _compare(run: Path, *, as_json: bool) -> None:
-    from midthought.plan.comparison import Comparison, to_dict, to_lines
-    from midthought.report.run_folder import RunFolder
-    from midthought.report.run_record import read_plan
-
-    tell_damage(run)
-    with value_errors(run):
-        record = read_plan(run)
-        rows = [row for row in RunFolder(run).metrics.read() if row["stage"] == record["stage"]]
-        comparison = Comparison(record, rows)
-        tell(json.dumps(to_dict(comparison), indent=1) if as_json else "\n".join(to_lines(comparison, str(run))))
 
 
 def _recipe_settings(recipe: str, words: list[str], config: Path | None, engine: str) -> RecipeConfig:

@@ -20,12 +20,10 @@ from midthought.errors import SettingsError
 from midthought.evaluation.arms import EvaluationArm
 from midthought.evaluation.metrics import unfinished
 from midthought.learning.actor_critic import AnyLearner
-from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.run_checks import check_training, require_finite
 from midthought.plan.choices import choose_and_plan, words_of_stage
 from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import find_hardware, require_device
-from midthought.plan.phases import plan_record
 from midthought.pretrained import placed, warn_without_template
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, chosen_arms, effort
 from midthought.recipes.presets import is_given
@@ -43,7 +41,6 @@ from midthought.report.trajectory_row import trajectory_row
 from midthought.storage_errors import THEN_RESUME, storage_errors
 from midthought.tokenization import Renderer
 from midthought.trainer.checkup import examine_before_start
-from midthought.trainer.plan_record import PlanRecord
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.rollouts import check_source
 from midthought.trainer.run_writer import RunStage, record
@@ -250,24 +247,17 @@ class RecipeRun(ABC):
     def _warm_up(self) -> dict[str, Any]:
         num_steps = self._supervised.num_steps
         learner = supervised_learner(self.policy, self.config, self._supervised, num_steps)
-        meter, choice = PhaseMeter(self.policy), self._choice
-        planned = plan_record(choice.plan, choice.unknown, choice.hardware)
-        record = PlanRecord(self.run, "sft", planned, meter) if self.stage == "sft" else None
-        try:
-            with meter.phase("update"):
-                self._supervised_steps.take(
-                    learner,
-                    self._demonstrations(self.config),
-                    num_steps,
-                    title="Warm-up (SFT)",
-                    stage="warmup",
-                    log_as="sft",
-                )
-            with meter.phase("saving"):
-                self._export("warmup", learner)
-        finally:
-            if record is not None:  # else reinforcement learning records the plan, with all its phases
-                record.write()
+        with ACTIVITY.in_phase("update"):
+            self._supervised_steps.take(
+                learner,
+                self._demonstrations(self.config),
+                num_steps,
+                title="Warm-up (SFT)",
+                stage="warmup",
+                log_as="sft",
+            )
+        with ACTIVITY.in_phase("saving"):
+            self._export("warmup", learner)
         return {}
 
     @property
@@ -286,7 +276,6 @@ class RecipeRun(ABC):
             self.rl_title,
             self.console,
             self.stages.stop,
-            self._choice,
             num_shown=self._evaluation.num_shown,
         )
         with self._trainer(self.config, self.tasks, stage, resume=self.resume) as trainer:

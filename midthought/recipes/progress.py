@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import CheckpointError, SettingsError
-from midthought.learning.phase_meter import process_peak_bytes
 from midthought.precision import Precision
 from midthought.regular_files import read_json_object
 from midthought.report.run_folder import RunFolder
@@ -20,6 +21,12 @@ _FIELDS = ("stage", "from_path", "done", "metrics", "seconds", "peak_rss_mib", "
 _POSITION = ("num_metric_lines", "num_trajectory_lines", "num_recorded_files", "log_digests")
 _KEYS = {"metrics": "figures"}
 """Keys of the file that differ from the field's name: run folders have them."""
+
+
+def process_peak_bytes() -> int:
+    """Returns the peak of resident memory since the process started."""
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 class RunProgress:

@@ -50,7 +50,6 @@ class RunFolder:
         self.metrics_path = self.path / "metrics.jsonl"
         self.trajectories_path = self.path / "trajectories.jsonl"
         self.summary_path = self.path / "summary.json"
-        self.plan_path = self.path / "plan.json"
         self.tensorboard_path = self.path / "tensorboard"
         self.checkpoints_path = self.path / "checkpoints"
         self.report_path = self.path / "report.html"

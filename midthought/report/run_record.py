@@ -61,23 +61,6 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
     )
 
 
-def read_plan(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads the plan and the measurements of the run at `path`. Raises CheckpointError if there are none."""
-    folder = RunFolder(path)
-    try:
-        record = read_json_object(folder.plan_path)
-        if not {"stage", "planned", "measured"} <= record.keys():
-            raise ValueError("it holds no plan")
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"{folder.path} holds no {folder.plan_path.name}: it is not a run, or an earlier version wrote it, or nothing was "
-            "trained in it yet; give a run that this version trains, for example by resuming it with more iterations"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder.plan_path} cannot be read ({error}); resume the run, which writes it") from None
-    return record
-
-
 def is_right(row: Mapping[str, Any]) -> bool | None:
     """Whether the row's answer was right: by `exact_match`, else by a part of the reward; None if neither is known."""
     if row.get("exact_match") is not None:

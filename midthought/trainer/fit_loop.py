@@ -100,7 +100,6 @@ class FitLoop:
     def _run_iterations(self, bar: Progress, stop: StopRequest) -> None:
         bar.start_at(self._state.iteration)
         while self._state.iteration < self.num_iters:
-            is_first = not self._trainer.meter.measured
             try:
                 is_best = self._iterate(bar)
             except RollbackRequest as request:
@@ -108,7 +107,7 @@ class FitLoop:
                 self.start(self.num_iters)
                 bar.start_at(self._state.iteration)
                 continue
-            self._save(is_needed=is_best or stop.requested, is_first=is_first)
+            self._save(is_needed=is_best or stop.requested)
             stop.check()
 
     def _iterate(self, bar: Progress) -> bool:
@@ -131,15 +130,13 @@ class FitLoop:
         self._guards.after_validation(self._state.iteration, metrics)
         return self._state.is_best(metrics[self._tasks.best_by])
 
-    def _save(self, *, is_needed: bool, is_first: bool) -> None:
-        """Saves a checkpoint if it is needed or due; else, after the first iteration, only the measurements of the phases."""
+    def _save(self, *, is_needed: bool) -> None:
+        """Saves a checkpoint if it is needed or due."""
         if self._writer is None:
             return
         iteration = self._state.iteration
         if is_needed or iteration == self.num_iters or self._writer.checkpoints.is_due(iteration):
             self._trainer.save_checkpoint()
-        elif is_first:
-            self._writer.write_measurements()
 
     def _end_schedule(self, num_iters: int) -> None:
         """Ends the schedule with iteration `num_iters`, or with the one that is expected to be the last within `max_seconds`."""

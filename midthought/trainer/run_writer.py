@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,8 @@ from midthought.config import Change, CheckpointConfig, RecipeConfig, require_al
 from midthought.errors import SettingsError
 from midthought.learning.checkpoint import step_of
 from midthought.learning.learned_tokens import LearnedTokens
-from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.stopping import StopRequest
 from midthought.output_folder import recover
-from midthought.plan.choices import Choice
-from midthought.plan.phases import plan_record
 from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.recorded_episodes import recorded_row
@@ -28,7 +25,6 @@ from midthought.rollout.trajectory_json import EPISODES_FOLDER, save_trajectorie
 from midthought.storage_errors import THEN_RESUME, storage_errors
 from midthought.tokenization import Renderer
 from midthought.trainer.checkpoint_manager import CheckpointManager, what_is_saved
-from midthought.trainer.plan_record import PlanRecord
 from midthought.trainer.prompt_record import PromptRecord
 from midthought.types import Trajectory
 
@@ -50,8 +46,6 @@ class RunStage:
     """The stage on the console."""
     console: Console
     stop: StopRequest
-    choice: Choice
-    """The settings that were chosen for the run, with its plan."""
     num_shown: int = NUM_SHOWN
     """Trajectories of an iteration or a validation that are written to `trajectories.jsonl`, at most `NUM_SHOWN`."""
 
@@ -68,7 +62,6 @@ class RunWriter:
         self.is_owner = not isinstance(place, RunStage)
         self.run = place.folder if isinstance(place, RunStage) else tracked_run_folder(place, config.checkpoint)
         self._config = config
-        self._plan_record: PlanRecord | None = None
         self._learned: LearnedTokens | None = None
         self.is_finished = False
         self._is_resumed, self._allow_changes = resume, allow_changes
@@ -144,16 +137,6 @@ class RunWriter:
         for change in self._changes:
             _log.info("changed at iteration %d: %s", step, change)
 
-    def record_plan(self, choice: Choice, meter: PhaseMeter) -> None:
-        """Keeps the plan; `write_measurements` writes it with what `meter` has measured."""
-        planned = plan_record(choice.plan, choice.unknown, choice.hardware)
-        self._plan_record = PlanRecord(self.run, "ppo", planned, meter)
-
-    def write_measurements(self) -> None:
-        """Writes `plan.json`: the plan, and the memory and seconds of each phase so far."""
-        if self._plan_record is not None:
-            self._plan_record.write()
-
     def log(self, stage: str, iteration: int, metrics: Mapping[str, float]) -> None:
         """Appends a row to `metrics.jsonl`."""
         self.run.log(stage, iteration, metrics)
@@ -184,8 +167,6 @@ class RunWriter:
         if arm != "train" or learned is not None:
             where = (self.run, self._config.checkpoint)
             record(*where, trajectories, renderer, arm=arm, step=iteration, is_right=is_right, learned=learned)
-        if arm == "train" and self._plan_record is not None:
-            self._plan_record.add_episodes(trajectories)
         if arm == "train" and self._config.checkpoint.keep_episodes:
             save_trajectories(self.run.path / EPISODES_FOLDER / f"{iteration:06}.jsonl", trajectories)
         self.run.add_trajectories(
@@ -203,7 +184,6 @@ class RunWriter:
         last = {f"validation/{name}": value for name, value in (validations or [{}])[-1].items() if name != "stage"}
         seconds = math.fsum(metrics["time/seconds"] for metrics in metrics_history)
         summary = {"seed": self._config.training.seed, "seconds": seconds}
-        self.write_measurements()
         self.run.write_summary({**summary, **(metrics_history[-1] if metrics_history else {}), **last})
         self.run.close()
         self.is_finished = True
@@ -214,10 +194,7 @@ class RunWriter:
         write_report(self.run.path)
 
     def close(self) -> None:
-        """Writes the measurements, then closes and unlocks the folder, unless it belongs to a larger run."""
-        if self._plan_record is not None and self._plan_record.has_measurements:
-            with suppress(OSError):  # what stopped the run was reported
-                self._plan_record.write()
+        """Closes and unlocks the folder, unless it belongs to a larger run."""
         if self.is_owner:
             self.run.close()
             self.run.unlock()

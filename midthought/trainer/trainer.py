@@ -180,7 +180,7 @@ class Trainer:
         self.call_format = self._policy.prompts.call_format
         """How calls are written."""
         self.meter = PhaseMeter(self.model)
-        """Seconds and peak memory of the phases so far."""
+        """Seconds of each phase's last call."""
         self._choice, self._is_created = given.choice, given.is_model_created
         self._sft = SftStage(given, self._policy.tokenizer, demonstrations, self._console, self._writer)
         self._tasks.open(self.renderer)
@@ -193,7 +193,6 @@ class Trainer:
         if self._writer is not None:
             with disk_of(self._writer):
                 self._writer.record_settings()
-            self._writer.record_plan(given.choice if self._stage is None else self._stage.choice, self.meter)
 
     def _open_learning(self) -> None:
         self._parts = LearningParts(self.config, self._policy, self._tasks, self.num_iters())
@@ -389,8 +388,6 @@ class Trainer:
             target = write_trainer_checkpoint(
                 Path(path) if path is not None else None, self.learner, self.tokenizer, self._state, parts, self._writer
             )
-        if self._writer is not None:
-            self._writer.write_measurements()
         for callback in self.callbacks:
             callback.on_save(self, target)
         return target

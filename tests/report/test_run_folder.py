@@ -12,7 +12,6 @@ import pytest
 from midthought.errors import CheckpointError, OutputPathError
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder, flat_keys
-from midthought.report.run_record import read_plan
 
 
 def scalars(path: Path) -> dict[str, list[tuple[int, float]]]:
@@ -139,12 +138,6 @@ def test_settings_that_are_not_utf_8_are_shown_as_far_as_they_can_be_read(tmp_pa
     RunFolder(tmp_path).create().unlock()
     (tmp_path / "config.yaml").write_bytes(b"training:\n  seed: \xff7\n")
     assert "seed: \N{REPLACEMENT CHARACTER}7" in write_report(tmp_path).read_text("utf-8")
-
-
-def test_another_file_in_the_place_of_the_plan_is_named(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text('{"format": 1, "files": {}}')
-    with pytest.raises(CheckpointError, match=r"plan\.json cannot be read \(it holds no plan\)"):
-        read_plan(tmp_path)
 
 
 def test_a_report_of_the_user_is_not_replaced(tmp_path: Path) -> None:

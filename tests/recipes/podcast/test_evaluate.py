@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 from small_runs import SHORT_TRANSCRIPTS, small_embedding_model
-from typer.testing import CliRunner
 
-from midthought.cli import app
 from midthought.errors import ModelPathError, SettingsError
 from midthought.recipes import find_recipe
 from midthought.recipes.served_run import open_run
@@ -58,18 +56,6 @@ def trained(tmp_path_factory) -> Path:
     return run_of(tmp_path_factory.mktemp("runs") / "trained", "all")
 
 
-def test_a_run_of_a_recipe_records_its_plan_and_what_it_took(trained, tmp_path):
-    record = json.loads((trained / "plan.json").read_text("utf-8"))
-    phases = {"sampling", "scoring", "update", "weight_update", "saving"}
-    assert phases <= record["planned"]["bytes"].keys() and phases <= record["measured"]["phases"].keys()
-    assert record["planned"]["settings"]["critic"] == "separate"
-    rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text("utf-8").splitlines()]
-    (iteration,) = [row for row in rows if row["stage"] == "ppo"]
-    assert {"time/rollout_seconds", "time/scoring_seconds", "time/update_seconds"} <= iteration.keys()
-    result = CliRunner().invoke(app, ["plan", "--against", str(trained)])
-    assert result.exit_code == 0 and "weights to the engine" in result.output
-
-
 def test_a_served_answer_with_the_runs_tool_is_that_of_the_evaluation(trained):
     rows = [json.loads(line) for line in (trained / "trajectories.jsonl").read_text("utf-8").splitlines()]
     opened = open_run(trained)
@@ -83,12 +69,6 @@ def test_a_served_answer_with_the_runs_tool_is_that_of_the_evaluation(trained):
                 trajectory_row(answer.trajectory, opened.policy.renderer.decode, step=0, arm="")["spans"]
                 == row["spans"]
             )
-
-
-def test_a_warm_up_alone_records_its_plan_too(tmp_path):
-    record = json.loads((run_of(tmp_path / "run", "sft") / "plan.json").read_text("utf-8"))
-    assert (record["stage"], record["planned"]["settings"]["critic"]) == ("sft", "none")
-    assert record["measured"]["phases"].keys() == {"update", "saving"}
 
 
 def test_the_arm_of_clean_demonstrations_keeps_the_names_that_it_had_as_the_only_arm(trained):
