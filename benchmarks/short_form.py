@@ -156,7 +156,7 @@ def learn(job: Job, seed: int, *, has_tool: bool = True) -> dict[str, float]:
 def play(seed: int) -> dict[str, float]:
     """Learns the game from a player who often takes a wrong way, and returns its figures."""
     with Trainer(
-        env=SimpleGameEnvironment,
+        environment=SimpleGameEnvironment,
         demonstrations=[played(number, share_of_mistakes=0.5) for number in range(400)],
         max_turns=10,
         num_train_iters=40,

@@ -1,3 +1,12 @@
 """The setup package's module of this name: the public names of `midthought`, among them its engines and managers."""
 
-from midthought.argument_names import public_name as __getattr__  # noqa: F401
+import importlib
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    """Returns a public name of `midthought`. The other packages that were modules of the setup package use it, too."""
+    public = importlib.import_module("midthought")
+    if name in public.__all__:
+        return getattr(public, name)
+    raise AttributeError(f"no public name {name!r}; docs/from-the-originals.md lists the names of the setup package")

@@ -15,7 +15,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "midthought"
 
 LAYERS = [
-    ("types", "errors", "argument_names", "activity"),
+    ("types", "errors", "inference", "activity"),
     (
         "tokenization",
         "config",
@@ -36,7 +36,6 @@ LAYERS = [
         "http_json",
         "response_cache",
         "references",
-        "inference",
     ),
     ("tools", "algo", "data", "plan"),
     ("env", "memory", "report", "engines"),
@@ -51,8 +50,6 @@ LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package 
 BELOW_IN_THEIR_LAYER = {
     ("cli", "__main__"),
     ("errors", "types"),
-    ("errors", "argument_names"),
-    ("argument_names", "types"),
     ("network", "http_json"),
     ("http_json", "response_cache"),
     ("atomic_files", "manifest"),
@@ -211,7 +208,6 @@ def test_the_training_loop_knows_no_engine_no_tool_and_no_memory_by_name():
         "algo",
         "types",
         "activity",
-        "argument_names",
         "errors",
         "tokenization",
         "config",

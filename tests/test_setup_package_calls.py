@@ -1,4 +1,4 @@
-"""Calls as users of the setup package write them, one test per form; only the import differs. Issue 23, item 5."""
+"""Calls as users of the setup package write them, one test per form; only the import differs."""
 
 import copy
 import functools
@@ -37,12 +37,10 @@ from midthought import (
     Trajectory,
     Turn,
     algo,
-    compute_value_loss,
     create_default_config,
     create_inference_engine,
     merge_configs,
 )
-from midthought.config.other_names import settings_with_other_names
 from midthought.engines.create import BACKENDS, IN_PROCESS_BACKENDS
 from midthought.errors import RecordError
 
@@ -73,80 +71,40 @@ def test_an_advantage_by_name_takes_the_groups_as_index():
     assert advantages.tolist() == [[1.0], [-1.0]]
 
 
-def test_gae_takes_verls_names():
+def test_gae_takes_its_arguments_by_name():
     _, returns = algo.compute_gae_advantage_return(
         token_level_rewards=ONES, values=OLD, response_mask=ONES, gamma=1.0, lam=1.0
     )
     assert returns.tolist() == [[2.0, 1.0]]
 
 
-@pytest.mark.parametrize(("old", "new", "clip"), [
-    ("old_log_probs", "log_probs", "clip_ratio"),
-    ("old_log_prob", "log_prob", "cliprange"),
-    ("old_log_probs", "log_probs", "cliprange"),
-])  # fmt: skip
-def test_the_policy_loss_takes_both_packages_names(old, new, clip):
-    loss, _ = algo.compute_policy_loss(**{old: OLD, new: NEW, "advantages": ONES, "response_mask": ONES, clip: 0.3})
+def test_the_policy_loss_takes_one_clip_ratio_or_two():
+    given = {"old_log_probs": OLD, "log_probs": NEW, "advantages": ONES, "response_mask": ONES}
+    loss, _ = algo.compute_policy_loss(**given, clip_ratio=0.3)
     assert float(loss) == pytest.approx(-(1.3 + 0.5) / 2)
-
-
-def test_verls_bounds_go_before_its_clip_range():
-    given = {"old_log_prob": OLD, "log_prob": NEW, "advantages": ONES, "response_mask": ONES}
-    loss, _ = algo.compute_policy_loss(**given, cliprange=0.2, cliprange_low=None, cliprange_high=0.4)
+    loss, _ = algo.compute_policy_loss(**given, clip_ratio=0.3, clip_high=0.4)
     assert float(loss) == pytest.approx(-(1.4 + 0.5) / 2)
-    loss, _ = algo.compute_policy_loss(**given | {"advantages": -ONES}, clip_ratio_c=1.2)
-    assert float(loss) == pytest.approx((1.2 + 0.8) / 2)
 
 
-def test_a_policy_loss_with_another_aggregation_names_the_replacement():
-    with pytest.raises(TypeError, match="loss_weights"):
-        algo.compute_policy_loss(OLD, NEW, ONES, ONES, loss_agg_mode="seq-mean-token-sum")
-
-
-def test_bounds_by_position_are_refused_because_verl_means_another_one():
-    with pytest.raises(TypeError, match="5 arguments by position"):
+def test_the_clip_ratio_is_given_by_name():
+    with pytest.raises(TypeError, match="5 were given"):
         algo.compute_policy_loss(OLD, NEW, ONES, ONES, 0.3)
 
 
-def test_the_value_loss_takes_the_setup_packages_names():
+def test_the_value_loss_takes_its_arguments_by_name():
     loss, _ = algo.compute_value_loss(
         vpreds=ONES, returns=2 * ONES, old_values=OLD, response_mask=ONES, cliprange_value=0.5
     )
     assert float(loss) == pytest.approx(0.5 * 1.5**2)
 
 
-def test_values_of_the_value_loss_are_the_old_ones_as_in_verl():
-    loss, _ = compute_value_loss(vpreds=ONES, returns=2 * ONES, values=OLD, response_mask=ONES, cliprange_value=0.5)
-    swapped, _ = compute_value_loss(vpreds=OLD, returns=2 * ONES, values=ONES, response_mask=ONES, cliprange_value=0.5)
-    assert (float(loss), float(swapped)) == pytest.approx((0.5 * 1.5**2, 0.5 * 2.0**2))
-
-
-def test_the_former_form_of_the_value_loss_names_the_replacement():
-    with pytest.raises(TypeError, match="new_values"):
-        compute_value_loss(values=ONES, old_values=OLD, returns=ONES, mask=ONES)
-    with pytest.raises(TypeError, match="new_values"):
-        compute_value_loss(ONES, OLD, ONES, ONES)
-
-
-@pytest.mark.parametrize(("now", "reference"), [("log_probs", "ref_log_probs"), ("log_prob", "ref_log_prob")])
-def test_the_kl_penalty_takes_both_packages_names(now, reference):
-    rewards, mean = algo.apply_kl_penalty(
-        **{"token_level_rewards": ONES, now: OLD + 1, reference: OLD, "response_mask": ONES, "kl_coef": 0.1}
-    )
+def test_the_kl_penalty_takes_its_kind():
+    given = {"log_probs": OLD + 1, "ref_log_probs": OLD, "response_mask": ONES, "kl_coef": 0.1}
+    rewards, mean = algo.apply_kl_penalty(token_level_rewards=ONES, **given)
     assert rewards.flatten().tolist() == pytest.approx([0.9, 0.9]) and float(mean) == 1.0
-
-
-def test_the_kl_penalty_takes_rewards_by_position_and_verls_name_of_the_kind():
-    rewards, _ = algo.apply_kl_penalty(
-        ONES, log_probs=OLD + 1, ref_log_probs=OLD, response_mask=ONES, kl_coef=0.1, kl_penalty="mse"
-    )
+    rewards, _ = algo.apply_kl_penalty(ONES, **given, kl_penalty="mse")
     assert rewards.flatten().tolist() == pytest.approx([0.95, 0.95])
-
-
-def test_the_kl_divergence_takes_both_packages_names():
-    found = algo.kl_divergence(log_probs=OLD + 1, ref_log_probs=OLD, kl_penalty="kl")
-    assert found.tolist() == [[1.0, 1.0]]
-    assert algo.kl_divergence(logprob=OLD + 1, ref_logprob=OLD).tolist() == [[1.0, 1.0]]
+    assert algo.kl_divergence(log_probs=OLD + 1, ref_log_probs=OLD, kl_penalty="kl").tolist() == [[1.0, 1.0]]
 
 
 def test_an_adaptive_kl_controller():
@@ -160,11 +118,6 @@ def test_a_fixed_kl_controller_keeps_its_coefficient():
     assert controller.update(current_kl=12.0, n_steps=10) == 0.1
     with pytest.raises(ValueError, match="target_kl"):
         algo.KLController(init_kl_coef=0.1, adaptive=True)
-
-
-def test_two_names_of_one_argument_are_an_error():
-    with pytest.raises(TypeError, match="log_probs"):
-        algo.kl_divergence(logprobs=OLD, log_probs=OLD, reference_logprobs=OLD)
 
 
 # -- tools and parsers ---------------------------------------------------------------------------------------------
@@ -423,29 +376,6 @@ def test_sections_are_given_as_objects_and_settings_merged_into_each_other():
     assert (merged.training.learning_rate, merged.training.gamma) == (1e-5, 0.9)
     assert json.loads(json.dumps(merged.to_dict())) == merged.to_dict()
     assert ConfigStore(**merged.to_dict()) == merged
-
-
-@pytest.mark.parametrize(
-    ("section", "name", "setting"),
-    [
-        ("training", "lr", "training.learning_rate"),
-        ("inference", "max_new_tokens", "inference.max_tokens"),
-        ("inference", "dtype", "model.dtype"),
-        ("environment", "max_turns", "inference.max_turns"),
-        ("checkpoint", "save_freq", "checkpoint.save_interval"),
-    ],
-)
-def test_a_setting_under_the_name_of_another_package_names_ours(section, name, setting):
-    with pytest.raises(SettingsError, match=f"unknown key '{name}' in {section}. Did you mean {setting}"):
-        setattr(getattr(ConfigStore(), section), name, 1)
-    with pytest.raises(SettingsError, match=f"'{name}' in {section}.*{setting}"):
-        merge_configs(ConfigStore(), {section: {name: 1}})
-
-
-def test_every_setting_that_has_another_name_in_other_packages_is_there():
-    sections = ConfigStore().to_dict()
-    for section, name in (setting.split(".") for setting in settings_with_other_names()):
-        assert name in sections[section]
 
 
 OF_VLLM = {"dtype": "bfloat16", "tensor_parallel_size": 2, "max_model_len": 512}

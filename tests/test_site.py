@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from midthought import SettingsError, Trainer, create_default_config
 from midthought.config import ConfigStore
-from midthought.config.overrides import parse_assignments
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -56,33 +54,6 @@ def test_the_settings_in_the_table_of_other_packages_exist():
         for name in names(here):
             section, _, key = name.partition(".")
             assert key in ConfigStore.model_fields[section].annotation.model_fields, name
-
-
-def named_here(row: int) -> dict[str, set[str]]:
-    """The names of TRL (row 1) or verl (row 2) in the table, each with the settings that the table gives for it."""
-    found: dict[str, set[str]] = {}
-    for cells in rows():
-        for name in names(cells[row]):
-            found.setdefault(name, set()).update(names(cells[0]))
-    return found
-
-
-def test_a_setting_of_the_table_under_trls_name_is_refused_with_ours():
-    ours = {name for here, *_ in rows() for name in names(here)}
-    for theirs, here in named_here(1).items():
-        if theirs != "GRPOTrainer" and not any(name.endswith(f".{theirs}") for name in ours):
-            with pytest.raises(SettingsError) as refused:
-                Trainer(dataset=["What is 1 + 1?"], **{theirs: 1})
-            assert any(name.partition(".")[2] in str(refused.value) for name in here), refused.value
-
-
-def test_a_setting_of_the_table_in_verls_configuration_is_refused_with_ours():
-    for theirs, here in named_here(2).items():
-        (first, values) = next(iter(parse_assignments([f"{theirs}=1"]).items()))
-        for give in (lambda: create_default_config(**{first: values}), lambda: Trainer(dataset=[], **{first: values})):  # noqa: B023
-            with pytest.raises(SettingsError) as refused:
-                give()
-            assert any(f"{theirs} is {name}" in str(refused.value) for name in here), refused.value
 
 
 def test_trls_settings_exist():

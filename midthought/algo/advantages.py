@@ -17,7 +17,6 @@ from midthought.algo import selection as selection
 from midthought.algo.credit import CreditInputs, advantage_estimator, check_inputs, estimate, numbered
 from midthought.algo.groups import group_statistics
 from midthought.algo.tensors import as_mask, as_numbers
-from midthought.argument_names import also_named
 
 GRPO_EPSILON = 1e-6
 
@@ -37,33 +36,13 @@ class AdvantageEstimator(enum.StrEnum):
     ZERO = "zero"
 
 
-_NAMES = {
-    "index": "groups",
-    "uid": "groups",
-    "group_ids": "groups",
-    "norm_adv_by_std_in_grpo": "norm_by_std",
-    "rewards": "token_level_rewards",
-    "token_level_scores": "token_level_rewards",
-    "mask": "response_mask",
-    "eos_mask": "response_mask",
-}
-"""Names of the arguments in other packages."""
-_REMOVED = {
-    "epsilon eps": "the constants are fixed: 1e-6 in GRPO's division, 1e-8 in whitening",
-    "dones": "a row is one episode; its last policy token ends it",
-    "group_size num_generations": "give the group id of every row: groups=[0, 0, 1, 1]",
-    "config": "give its entries by name",
-}
-
-
-@also_named(_REMOVED, **_NAMES, adv_estimator="estimator")
 def compute_advantage(
     estimator: AdvantageEstimator | str,
     token_level_rewards: Tensor,
     response_mask: Tensor,
     *,
     values: Tensor | None = None,
-    groups: Tensor | Sequence[Hashable] | None = None,
+    index: Tensor | Sequence[Hashable] | None = None,
     turns: Tensor | None = None,
     calls: Tensor | None = None,
     gamma: float = 1.0,
@@ -75,16 +54,17 @@ def compute_advantage(
 ) -> tuple[Tensor, Tensor]:
     """Returns (advantages, returns) of the estimator of this name, both [E, T] and 0 outside the mask.
 
-    `values`, `turns` and `calls` are [E, T], `groups` (numbers or strings) [E]; see `CreditInputs`. `gamma` is
-    used by `gae`, `reinforce_plus_plus`, `grpo_turns` and `grpo_calls`; `lam`, `critic_lam` and `lam_alpha` by `gae`; `whiten`
-    by `gae`, `reinforce_plus_plus` and `reinforce_plus_plus_baseline`; `norm_by_std` by `grpo`, `grpo_turns` and `grpo_calls`.
+    `values`, `turns` and `calls` are [E, T], `index` (group ids: numbers or strings) [E]; see `CreditInputs`.
+    `gamma` is used by `gae`, `reinforce_plus_plus`, `grpo_turns` and `grpo_calls`; `lam`, `critic_lam` and `lam_alpha` by `gae`;
+    `whiten` by `gae`, `reinforce_plus_plus` and `reinforce_plus_plus_baseline`; `norm_by_std` by `grpo`, `grpo_turns` and
+    `grpo_calls`.
     Raises ValueError for an unknown name, a missing input, a wrong shape, or a reward that is not finite.
     """
     inputs = CreditInputs(
         rewards=as_numbers(token_level_rewards, "token_level_rewards"),
         mask=as_mask(response_mask, "response_mask"),
         values=values,
-        groups=None if groups is None else numbered(groups),
+        groups=None if index is None else numbered(index),
         turns=turns,
         calls=calls,
         gamma=gamma,
@@ -100,7 +80,6 @@ def compute_advantage(
 # -- with a critic -----------------------------------------------------------------------------------------------
 
 
-@also_named(_REMOVED, **{name: ours for name, ours in _NAMES.items() if ours not in ("groups", "norm_by_std")})
 def compute_gae_advantage_return(
     token_level_rewards: Tensor,
     values: Tensor,
@@ -183,15 +162,14 @@ def whiten_advantages(advantages: Tensor, mask: Tensor, epsilon: float = 1e-8) -
 # -- within a group ----------------------------------------------------------------------------------------------
 
 
-@also_named(_REMOVED, **_NAMES)
 def compute_grpo_advantage(
-    token_level_rewards: Tensor, response_mask: Tensor, groups: Tensor | Sequence[Hashable], *, norm_by_std: bool = True
+    token_level_rewards: Tensor, response_mask: Tensor, index: Tensor | Sequence[Hashable], *, norm_by_std: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Standardized score of the row at each of its policy tokens. Returns (advantages, returns), both [E, T] and equal.
 
     `A = (s - mean of the group) / (std of the group + 1e-6)`; s is the sum of the row's rewards at policy tokens, std the
     unbiased standard deviation. Source: DeepSeekMath (arXiv 2402.03300), section 4.1.2; without the division
-    (`norm_by_std=False`): Dr. GRPO (arXiv 2503.20783), section 3.2. `groups` [E] is the group id of every row (verl: `index`).
+    (`norm_by_std=False`): Dr. GRPO (arXiv 2503.20783), section 3.2. `index` [E] is the group id of every row.
     For a group of one, mean is 0 and std 1, as in verl: its advantage is its score. A zero-variance group has advantages of
     0. A row without a policy token is not a member of its group. Raises ValueError for a wrong shape, or a reward that is
     not finite.
@@ -199,7 +177,7 @@ def compute_grpo_advantage(
     inputs = CreditInputs(
         rewards=as_numbers(token_level_rewards, "token_level_rewards"),
         mask=as_mask(response_mask, "response_mask"),
-        groups=numbered(groups),
+        groups=numbered(index),
         norm_by_std=norm_by_std,
     )
     check_inputs(inputs)

@@ -126,7 +126,7 @@ def numbered(groups: Tensor | Sequence[Hashable]) -> Tensor:
 
 _REMEDIES = {
     "values": "score the batch with a critic, or use 'grpo'",
-    "groups": "give the group number of every row",
+    "groups": "give the group number of every row as index",
     "turns": "give the turn number of every policy token",
     "calls": "give the number of the call step of every policy token",
 }

@@ -15,19 +15,7 @@ from torch import Tensor
 from midthought.algo.losses import masked_average
 from midthought.algo.policy_loss import MAX_LOG_RATIO
 from midthought.algo.tensors import as_mask, require_one_shape, require_tensors
-from midthought.argument_names import also_named, members_elsewhere
 from midthought.errors import near_names
-
-_NAMES = {
-    "log_probs": "logprobs",
-    "log_prob": "logprobs",
-    "logprob": "logprobs",
-    "ref_log_probs": "reference_logprobs",
-    "ref_log_prob": "reference_logprobs",
-    "ref_logprob": "reference_logprobs",
-    "kl_penalty": "kind",
-}
-"""The setup package's and verl's names of arguments."""
 
 
 class KLKind(enum.StrEnum):
@@ -52,20 +40,18 @@ class KLKind(enum.StrEnum):
         return names[str(value)]
 
 
-@also_named({"response_mask mask eos_mask": "mask the result: (divergence * mask).sum() / mask.sum()"}, **_NAMES)
-def kl_divergence(logprobs: Tensor, reference_logprobs: Tensor, kind: KLKind | str = KLKind.K1) -> Tensor:
+def kl_divergence(log_probs: Tensor, ref_log_probs: Tensor, kl_penalty: KLKind | str = KLKind.K1) -> Tensor:
     """Returns the estimate of KL(π‖ref) at every token (`KLKind`); shapes are equal. For k3, x is clamped to ±20 before `exp`.
 
     Raises ValueError for an unknown kind or different shapes.
     """
-    kind = KLKind(kind)
-    require_tensors(logprobs=logprobs, reference_logprobs=reference_logprobs)
-    if logprobs.shape != reference_logprobs.shape:
+    kind = KLKind(kl_penalty)
+    require_tensors(log_probs=log_probs, ref_log_probs=ref_log_probs)
+    if log_probs.shape != ref_log_probs.shape:
         raise ValueError(
-            f"logprobs have the shape {list(logprobs.shape)}, reference_logprobs {list(reference_logprobs.shape)}; "
-            "give one shape"
+            f"log_probs have the shape {list(log_probs.shape)}, ref_log_probs {list(ref_log_probs.shape)}; give one shape"
         )
-    x = logprobs - reference_logprobs
+    x = log_probs - ref_log_probs
     if kind is KLKind.K1:
         return x
     if kind is KLKind.ABS:
@@ -76,70 +62,59 @@ def kl_divergence(logprobs: Tensor, reference_logprobs: Tensor, kind: KLKind | s
     return torch.exp(-x) - 1.0 + x
 
 
-@also_named(
-    {"kl_ctrl kl_controller controller": "give kl_coef=controller.coef, and call controller.update(kl, num_episodes)"},
-    **_NAMES,
-    response_mask="mask",
-    eos_mask="mask",
-    token_level_scores="token_level_rewards",
-    rewards="token_level_rewards",
-    old_log_probs="logprobs",
-    old_log_prob="logprobs",
-)
 def apply_kl_penalty(
     token_level_rewards: Tensor,
-    logprobs: Tensor,
-    reference_logprobs: Tensor,
-    mask: Tensor,
+    log_probs: Tensor,
+    ref_log_probs: Tensor,
+    response_mask: Tensor,
     kl_coef: float,
-    kind: KLKind | str = KLKind.K1,
+    kl_penalty: KLKind | str = KLKind.K1,
 ) -> tuple[Tensor, Tensor]:
     """Returns (rewards `r_t - β KL_t` at policy tokens [B, T], mean KL over policy tokens as a scalar).
 
     Source: Ziegler et al. 2019 (arXiv 1909.08593), equation 2, per token. Rewards outside the mask are not changed. Raises
     ValueError if shapes differ.
     """
-    mask = as_mask(mask)
-    require_one_shape(mask, token_level_rewards=token_level_rewards, logprobs=logprobs)
-    divergence = torch.where(mask, kl_divergence(logprobs, reference_logprobs, kind), 0.0)
+    mask = as_mask(response_mask, "response_mask")
+    require_one_shape(mask, token_level_rewards=token_level_rewards, log_probs=log_probs)
+    divergence = torch.where(mask, kl_divergence(log_probs, ref_log_probs, kl_penalty), 0.0)
     return token_level_rewards - kl_coef * divergence, masked_average(divergence, mask)
 
 
-@members_elsewhere(
-    {"kl_coef get_kl_coef init_kl_coef kl_ctrl": "use controller.coef", "step": "use update(current_kl, num_episodes)"}
-)
 class KLController:
     """Coefficient β of the KL penalty: fixed, or adapted to `target_kl` (nats per token).
 
     Adaptive: `β ← β (1 + clip(KL / target - 1, ±0.2) · n / horizon)` after n more episodes. Source: Ziegler et al. 2019
-    (arXiv 1909.08593), section 2.2. `adaptive=False` ignores `target_kl`. The setup package's `init_kl_coef` and `n_steps` are
-    accepted, too. Raises ValueError for arguments out of range.
+    (arXiv 1909.08593), section 2.2. `adaptive=False` ignores `target_kl`. Raises ValueError for arguments out of range.
     """
 
-    @also_named(init_kl_coef="coef", kl_coef="coef", target="target_kl", kl_horizon="horizon")
     def __init__(
-        self, coef: float, target_kl: float | None = None, horizon: int = 10_000, *, adaptive: bool | None = None
+        self,
+        init_kl_coef: float,
+        target_kl: float | None = None,
+        horizon: int = 10_000,
+        *,
+        adaptive: bool | None = None,
     ) -> None:
-        if not 0 <= coef < math.inf:
-            raise ValueError(f"coef must be a finite number of 0 or more, got {coef}")
+        if not 0 <= init_kl_coef < math.inf:
+            raise ValueError(f"init_kl_coef must be a finite number of 0 or more, got {init_kl_coef}")
         if target_kl is not None and target_kl <= 0:
             raise ValueError(f"target_kl must be above 0 or None (a fixed coefficient), got {target_kl}")
         if horizon <= 0:
             raise ValueError(f"horizon must be above 0, got {horizon}")
         if adaptive and target_kl is None:
             raise ValueError("adaptive=True needs a target_kl (nats per token)")
-        self.coef = coef
+        self.coef = init_kl_coef
         self.target_kl = None if adaptive is False else target_kl
         self.horizon = horizon
 
     @property
     def value(self) -> float:
-        """The coefficient, under verl's name."""
+        """`coef` under its name in the setup package."""
         return self.coef
 
-    @also_named(n_steps="num_episodes", kl="current_kl", batch_size="num_episodes")
-    def update(self, current_kl: float, num_episodes: int) -> float:
-        """Updates the coefficient from the mean KL of the last `num_episodes` episodes and returns it.
+    def update(self, current_kl: float, n_steps: int) -> float:
+        """Updates the coefficient from the mean KL of the last `n_steps` episodes and returns it.
 
         Raises ValueError if the mean KL is not finite, because the coefficient would be NaN from then on.
         """
@@ -147,7 +122,7 @@ class KLController:
             raise ValueError(f"the mean KL is {current_kl}; find the log-probability that is not finite")
         if self.target_kl is not None:
             error = min(max(current_kl / self.target_kl - 1.0, -0.2), 0.2)
-            self.coef *= 1.0 + error * num_episodes / self.horizon
+            self.coef *= 1.0 + error * n_steps / self.horizon
         return self.coef
 
     def state_dict(self) -> dict[str, Any]:

@@ -7,9 +7,7 @@ the values of the step, however it is split or padded. Values outside the mask a
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
-from typing import ParamSpec, TypeVar
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -21,12 +19,7 @@ from midthought.algo.policy_loss import PolicyLossInputs as PolicyLossInputs
 from midthought.algo.policy_loss import TokenLosses as TokenLosses
 from midthought.algo.policy_loss import policy_loss as policy_loss
 from midthought.algo.tensors import as_mask, require_one_shape
-from midthought.argument_names import also_named
 from midthought.errors import near_names
-
-_AGGREGATION = {"loss_agg_mode": "give weights and denominator of midthought.algo.aggregation.loss_weights"}
-P = ParamSpec("P")
-Result = TypeVar("Result")
 
 
 def masked_average(
@@ -45,30 +38,15 @@ def masked_average(
     return chosen.sum() / denominator
 
 
-@also_named(
-    _AGGREGATION,
-    old_log_probs="old_logprobs",
-    old_log_prob="old_logprobs",
-    log_probs="logprobs",
-    log_prob="logprobs",
-    response_mask="mask",
-    clip_ratio=("clip_low", "clip_high"),
-    cliprange=("clip_low", "clip_high"),
-    clip_ratio_low="clip_low",
-    cliprange_low="clip_low",
-    clip_ratio_high="clip_high",
-    cliprange_high="clip_high",
-    clip_ratio_c="dual_clip",
-    eos_mask="mask",
-)
 def compute_policy_loss(
-    old_logprobs: Tensor,
-    logprobs: Tensor,
+    old_log_probs: Tensor,
+    log_probs: Tensor,
     advantages: Tensor,
-    mask: Tensor,
+    response_mask: Tensor,
     *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
+    clip_ratio: float = 0.2,
+    clip_low: float | None = None,
+    clip_high: float | None = None,
     denominator: float | Tensor | None = None,
     dual_clip: float | None = None,
     kind: str = "ppo",
@@ -78,20 +56,21 @@ def compute_policy_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes the policy loss of this name. Returns (scalar loss, detached metrics), both averaged over policy tokens.
 
-    All shapes are equal; losses with one ratio per row need [B, T]. `weights` multiply the token losses, not the metrics.
-    `options`: the loss's own keyword arguments. verl's names are
-    accepted, too (`old_log_prob`, `log_prob`, `response_mask`, `cliprange`, …). Raises ValueError for an unknown name or
-    different shapes.
+    All shapes are equal; losses with one ratio per row need [B, T]. `clip_low` and `clip_high` are `clip_ratio` if they are
+    None. `weights` multiply the token losses, not the metrics. `options`: the loss's own keyword arguments. Raises ValueError
+    for an unknown name or different shapes.
     """
-    mask = as_mask(mask)
-    require_one_shape(mask, old_logprobs=old_logprobs, logprobs=logprobs, advantages=advantages)
+    mask = as_mask(response_mask, "response_mask")
+    clip_low = clip_ratio if clip_low is None else clip_low
+    clip_high = clip_ratio if clip_high is None else clip_high
+    require_one_shape(mask, old_log_probs=old_log_probs, log_probs=log_probs, advantages=advantages)
     if sampled_logprobs is not None:
         require_one_shape(mask, sampled_logprobs=sampled_logprobs)
     function = POLICY_LOSSES.find(kind)
     _check_numbers(kind, function, clip_low, clip_high, dual_clip, options or {})
     inputs = PolicyLossInputs(
-        old_logprobs=old_logprobs,
-        logprobs=logprobs,
+        old_logprobs=old_log_probs,
+        logprobs=log_probs,
         advantages=advantages,
         mask=mask,
         sampled_logprobs=sampled_logprobs,
@@ -128,53 +107,27 @@ def _check_numbers(
 # -- value and entropy -------------------------------------------------------------------------------------------
 
 
-def _keyword_only(function: Callable[P, Result]) -> Callable[P, Result]:
-    """Refuses the form of version 0.1, in which `values`, the first argument, were the new values."""
-
-    @functools.wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> Result:
-        if args or {"values", "old_values"} <= kwargs.keys():
-            raise TypeError(
-                f"{function.__name__} takes keyword arguments: new_values (verl: vpreds), old_values (verl: values), returns, "
-                "mask; values are the old ones, as in verl, so give the new ones as new_values"
-            )
-        return function(*args, **kwargs)
-
-    return checked
-
-
-@_keyword_only
-@also_named(
-    _AGGREGATION,
-    vpreds="new_values",
-    values="old_values",
-    response_mask="mask",
-    eos_mask="mask",
-    clip_ratio="cliprange_value",
-    clip_range="cliprange_value",
-    cliprange="cliprange_value",
-)
 def compute_value_loss(
     *,
-    new_values: Tensor,
+    vpreds: Tensor,
     old_values: Tensor,
     returns: Tensor,
-    mask: Tensor,
+    response_mask: Tensor,
     cliprange_value: float | None = 0.2,
     denominator: float | Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Clipped value loss: `½ mean(max((V - R)², (V_clip - R)²))` with `V_clip = V_old + clip(V - V_old, ±ε)`.
 
-    Source: PPO2 of OpenAI Baselines, as in verl's `compute_value_loss`. `cliprange_value=None` means no clipping. All shapes
-    are equal. verl's names are accepted, too: `vpreds` for `new_values`, `values` for `old_values`, `response_mask`. Metric:
-    `value_clip_fraction` (tokens whose clipped error is larger). Raises ValueError if shapes differ.
+    Source: PPO2 of OpenAI Baselines, as in verl's `compute_value_loss`. `vpreds` are the new values V. `cliprange_value=None`
+    means no clipping. All shapes are equal. Metric: `value_clip_fraction` (tokens whose clipped error is larger). Raises
+    ValueError if shapes differ.
     """
-    mask = as_mask(mask)
-    require_one_shape(mask, new_values=new_values, old_values=old_values, returns=returns)
-    error = torch.where(mask, new_values - returns, 0.0) ** 2
+    mask = as_mask(response_mask, "response_mask")
+    require_one_shape(mask, vpreds=vpreds, old_values=old_values, returns=returns)
+    error = torch.where(mask, vpreds - returns, 0.0) ** 2
     if cliprange_value is None:
         return 0.5 * masked_average(error, mask, denominator), {"value_clip_fraction": torch.zeros(())}
-    step = torch.where(mask, new_values - old_values, 0.0).clamp(-cliprange_value, cliprange_value)
+    step = torch.where(mask, vpreds - old_values, 0.0).clamp(-cliprange_value, cliprange_value)
     clipped_error = torch.where(mask, old_values + step - returns, 0.0) ** 2
     loss = 0.5 * masked_average(torch.maximum(error, clipped_error), mask, denominator)
     with torch.no_grad():

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeV
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from midthought.config.former_names import FormerName, in_present_names, warn_of_former
-from midthought.config.other_names import counterparts, settings_named
 from midthought.errors import SettingsError, near_names
 
 AUTO_BRANCH = "literal['auto']"
@@ -35,13 +34,6 @@ def settled(value: Value | Auto, otherwise: Value | None = None) -> Value:
             "a setting is still 'auto': no run has chosen its value (midthought.plan.choices); set a value"
         )
     return otherwise
-
-
-_ELSEWHERE = {
-    "update": "assign the settings one by one, or use merge_configs(config, {…})",
-    "get items keys values": "read the attribute, or use to_dict() of the whole configuration",
-    "save to_file": "write config.to_yaml() to a file",
-}
 
 
 class _DataclassFields:
@@ -91,8 +83,6 @@ class Section(BaseModel):
             if (former := type(self).former_names.get(name)) is not None:
                 warn_of_former(name, former)
                 return former.read(self)
-            if remedy := next((remedy for names, remedy in _ELSEWHERE.items() if name in names.split()), None):
-                raise AttributeError(f"{type(self).__name__} has no {name}; {remedy}")
             return super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -148,15 +138,9 @@ def unknown_key(section: type[Section], name: str, value: Any = None) -> str:
     where = named[1].lower() if named else "settings"
     kinds = {key: field.annotation for key, field in section.model_fields.items()}
     owners = [key for key, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Section)]
-    if isinstance(value, Mapping) and value and owners:
-        known = {owner: kinds[owner].model_fields for owner in owners}  # type: ignore[union-attr]
-        if ours := counterparts(name, value, known):
-            return f"unknown key {name!r} in {where}: {ours}"
     for owner in owners:
         if name in kinds[owner].model_fields:  # type: ignore[union-attr]
             return f"unknown key {name!r} in {where}. Did you mean {owner}.{name}?"
-    if settings := settings_named(name):
-        return f"unknown key {name!r} in {where}. Did you mean {' or '.join(settings)}?"
     return f"unknown key {name!r} in {where}. {near_names(name, section.model_fields)}"
 
 

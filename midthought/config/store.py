@@ -9,7 +9,6 @@ from typing import Any, Self, TypeVar, overload
 import yaml
 from pydantic import Field, model_validator
 
-from midthought.argument_names import also_named
 from midthought.config.algorithms import algorithm_values
 from midthought.config.former_names import in_present_names
 from midthought.config.section import Section, unknown_key
@@ -180,15 +179,6 @@ def merge_configs(
 ) -> dict[str, Any]: ...
 
 
-@also_named(
-    {
-        "model inference reward environment training ray checkpoint": "give nested mappings: merge_configs(config, {…: {…}})",
-        "override overrides updates": "give it by position: merge_configs(config, {…})",
-    },
-    base_config="base",
-    config="base",
-    override_config="changes",
-)
 def merge_configs(base: Any, changes: Any, *, known: type[Section] | None = None) -> Any:
     """Deep merge: values of `changes` (nested mappings) replace values of `base`, key by key. Returns an independent copy.
 

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from midthought.argument_names import also_named
 from midthought.config import InferenceConfig, settled
 from midthought.engines.byte_tokenizer import byte_tokenizer
 from midthought.engines.engine import TrainedEngine
@@ -101,7 +100,6 @@ class ScriptedInferenceEngine(BaseInferenceEngine):
         super().shutdown()
 
 
-@also_named(model_name="model_path", model="model_path")
 def create_inference_engine(
     model_path: Any = "",
     backend: str = "local",

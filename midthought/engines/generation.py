@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from midthought.argument_names import also_named, members_elsewhere
 from midthought.background_loop import BackgroundLoop
 from midthought.engines.engine import Engine, Sampling
 from midthought.errors import EngineError, SettingsError
@@ -31,13 +30,6 @@ Prompt = str | Sequence[Mapping[str, str]]
 and `content`, which the chat template renders."""
 SAMPLING_OPTIONS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
 """Names of the sampling options of the public engines."""
-_OTHER_OPTIONS = {
-    "n num_return_sequences num_samples best_of": "repeat the prompt: engine.generate([prompt] * n)",
-    "sampling_params generation_config": "give the options by name: max_tokens=, temperature=, top_p=, …",
-    "do_sample": "temperature=0 is greedy",
-    "stop stop_sequences stop_token_ids": "cut the text after it; calls of tools stop generation in MultiTurnInferenceEngine",
-    "logprobs return_logprobs return_log_probs output_scores": "log_probs are always part of the result",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +50,12 @@ class GenerationOutput:
         return len(self.sequences)
 
 
-@members_elsewhere(
-    {
-        "core renderer max_tokens temperature seed": "call super().__init__(core, renderer): docs/extend.md, An engine",
-        "generate_batch batch_generate": "use generate(prompts), or BatchInferenceManager(engine).generate_batch(prompts)",
-        "chat generate_chat": "use generate([messages]), with messages of role and content",
-        "tokenizer": "use engine.renderer.tokenizer",
-        "close stop cleanup": "use shutdown()",
-        "load_weights sync_weights": "use update_weights()",
-    }
-)
 class BaseInferenceEngine(ABC):
     """Base class of public engines. A subclass creates an asynchronous `Engine` and passes it to `super().__init__`.
 
     Use `generate`; the rollout loop uses `core` and `renderer`. Usable as a context manager.
     """
 
-    @also_named(_OTHER_OPTIONS, max_new_tokens="max_tokens")
     def __init__(
         self,
         core: Engine,
@@ -108,7 +89,6 @@ class BaseInferenceEngine(ABC):
         self._is_shut_down = False
         self.sampling()
 
-    @also_named(_OTHER_OPTIONS, max_new_tokens="max_tokens", prompt="prompts")
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],

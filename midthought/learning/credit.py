@@ -100,7 +100,7 @@ def _estimated(batch: TokenBatch, rewards: Tensor, training: TrainingConfig) -> 
         batch.by_episode(rewards),
         batch.by_episode(batch.loss_mask),
         values=None if batch.values is None else batch.by_episode(batch.values),
-        groups=batch.of_episodes(batch.groups),
+        index=batch.of_episodes(batch.groups),
         turns=batch.by_episode(batch.turns, missing=-1),
         calls=None if batch.calls is None else batch.by_episode(batch.calls, missing=-1),
         gamma=training.gamma,

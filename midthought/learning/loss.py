@@ -57,10 +57,10 @@ def value_losses(values: Tensor, micro: TokenBatch, training: TrainingConfig, *,
     mask = micro.loss_mask
     assert micro.values is not None and micro.returns is not None
     value_loss, metrics = compute_value_loss(
-        new_values=values,
+        vpreds=values,
         old_values=micro.values[mask],
         returns=micro.returns[mask],
-        mask=torch.ones_like(values, dtype=torch.bool),
+        response_mask=torch.ones_like(values, dtype=torch.bool),
         cliprange_value=training.cliprange_value,
         denominator=num_tokens,
     )

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from midthought.argument_names import also_named
 from midthought.config import RecipeConfig
 from midthought.errors import SettingsError
 from midthought.learning.adapters import add_adapters, are_adapters_idle, has_adapters
@@ -26,7 +25,6 @@ from midthought.peft_weights import base_of
 class PolicyHead(nn.Module):
     """Maps hidden states to logits with the policy's own output layer, which is shared, not copied."""
 
-    @also_named({"hidden_size vocab_size": "give the policy, a causal LM of transformers, whose output layer it uses"})
     def __init__(self, policy: Any) -> None:
         super().__init__()
         if not hasattr(policy, "get_output_embeddings"):

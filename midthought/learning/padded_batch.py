@@ -9,20 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from midthought.argument_names import constructor_named
 from midthought.learning.batch import OF_ROWS, TokenBatch, boundaries
 from midthought.types import Trajectory
 
 _PADDING = {"turns": -1, "calls": -1, "temperatures": 1.0}
 
 
-@constructor_named(
-    {
-        "input_ids attention_mask response_mask position_ids responses prompts log_probs old_log_probs": (
-            "batches are made of trajectories, with the masks of the record: Trainer.train_step(trajectories)"
-        )
-    }
-)
 @dataclass(frozen=True, kw_only=True)
 class PPOBatch:
     """B rows (segments of E episodes), padded on the right to T tokens, with the fields of `TokenBatch`.

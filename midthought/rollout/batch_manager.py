@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from midthought.argument_names import also_named, members_elsewhere
 from midthought.engines.generation import (
     SAMPLING_OPTIONS,
     BaseInferenceEngine,
@@ -16,11 +15,6 @@ from midthought.engines.generation import (
 from midthought.errors import EngineError, SettingsError, near_names
 
 
-@members_elsewhere(
-    {
-        "generate batch_generate process process_batch add_request add submit run": "use generate_batch(prompts, max_tokens=…)"
-    }
-)
 class BatchInferenceManager:
     """Generates for any number of prompts with at most `batch_size` of them in the engine at once.
 
@@ -33,7 +27,6 @@ class BatchInferenceManager:
         self.engine = engine
         self.batch_size = batch_size
 
-    @also_named(max_new_tokens="max_tokens")
     def generate_batch(
         self,
         prompts: Prompt | Sequence[Prompt],

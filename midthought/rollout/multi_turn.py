@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from midthought.argument_names import also_named, members_elsewhere
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Sampling
 from midthought.engines.generation import SAMPLING_OPTIONS, BaseInferenceEngine
@@ -34,17 +33,6 @@ from midthought.tools.registry import ToolRegistry
 from midthought.types import SpanKind, StopReason, Task, Trajectory
 
 
-@members_elsewhere(
-    {
-        "conversation_history history messages get_history get_conversation_history conversation": (
-            "use format_conversation(), or trajectory.turns"
-        ),
-        "reset reset_conversation": "use start_conversation(prompt)",
-        "run rollout": "use run_episode(environment, initial_prompt)",
-        "generate": "use engine.generate(prompts)",
-        "tool_registry action_parser": "use tool_manager",
-    }
-)
 class MultiTurnInferenceEngine:
     """Runs conversations turn by turn (`start_conversation`, `step`), or whole episodes (`run_episode`), with one policy.
 
@@ -67,14 +55,6 @@ class MultiTurnInferenceEngine:
         SettingsError: tools are enabled without a manager, or `max_turns` is below 1.
     """
 
-    @also_named(
-        {
-            "config": "give its entries by name: max_turns=, system_prompt=; sampling options go to step and run_episode",
-            "tool_registry action_parser tools parser": "give tool_manager=MultiTurnManager(registry, parser)",
-        },
-        inference_engine="engine",
-        manager="tool_manager",
-    )
     def __init__(
         self,
         engine: BaseInferenceEngine,
@@ -128,11 +108,6 @@ class MultiTurnInferenceEngine:
 
     # -- manual conversation -----------------------------------------------------------------------------------
 
-    @also_named(
-        {"system_prompt": "give it to MultiTurnInferenceEngine(engine, system_prompt=…)"},
-        initial_prompt="prompt",
-        user_message="prompt",
-    )
     def start_conversation(self, prompt: str) -> None:
         """Starts a new conversation with this user message."""
         _check_text(prompt)
@@ -228,7 +203,6 @@ class MultiTurnInferenceEngine:
 
     # -- episodes ----------------------------------------------------------------------------------------------
 
-    @also_named(env="environment", prompt="initial_prompt")
     def run_episode(
         self,
         environment: BaseEnvironment | None,

@@ -3,4 +3,4 @@
 The public names of `midthought` can be imported from here, too, as in the setup package.
 """
 
-from midthought.argument_names import public_name as __getattr__  # noqa: F401
+from midthought.inference import __getattr__  # noqa: F401

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from midthought.argument_names import also_named, constructor_named, members_elsewhere
 from midthought.errors import SettingsError
 from midthought.tools.json_types import allowed_types
 from midthought.tools.template_schema import OF_DATA, OF_NAMES, template_schema
@@ -29,7 +28,6 @@ _FORMS: dict[str, tuple[type, ...]] = {
 _OF_PYTHON = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
 
 
-@constructor_named({"items properties minimum maximum pattern": "give the parameter's JSON Schema: schema={…}"})
 @dataclass(frozen=True, slots=True)
 class ToolParameter:
     """One parameter of a tool. `type` is a JSON Schema type: string, integer, number, boolean, array or object; or the Python
@@ -67,15 +65,6 @@ class ToolParameter:
         return schema
 
 
-@members_elsewhere(
-    {"to_dict to_json to_json_schema to_openai to_openai_schema to_schema get_schema": "use json_schema()"}
-)
-@constructor_named(
-    {
-        "returns return_type returns_description": "describe the result in description",
-        "required": "give each ToolParameter required=True or False, or parameters= the JSON Schema of the arguments",
-    }
-)
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
     """A tool's name, its purpose, and its parameters, in order. `parameters` may also be the JSON Schema of the arguments object,
@@ -194,14 +183,6 @@ class ToolEpisode:
     """The episode's `BaseEnvironment`, or None."""
 
 
-@members_elsewhere(
-    {
-        "name description parameters": "its definition has it: tool.definition.name, .description, .parameters",
-        "get_definition get_schema to_dict to_openai": "use tool.definition, and tool.definition.json_schema() for its schema",
-        "validate validate_parameters validate_params": "ToolRegistry.arguments(name, parameters) checks arguments",
-        "run call invoke": "use tool.execute(…), or ToolRegistry.execute_tool(name, …), which checks the arguments",
-    }
-)
 class Tool(ABC):
     """A tool that the model can call. Extend it: set `definition`, write `execute`.
 
@@ -232,7 +213,6 @@ class Tool(ABC):
     """Whether `execute` is also passed `thought`: what the policy wrote before the call, since its prompt or the latest result.
     The model cannot pass it, and it is not in the record of the call. Empty if a call does not come from an episode."""
 
-    @also_named({"name description parameters": "give one definition: ToolDefinition(name, description, parameters)"})
     def __init__(self, definition: ToolDefinition | None = None) -> None:
         """Sets the definition; None: it is a class attribute. A subclass with its own `__init__` need not call this."""
         if definition is not None:

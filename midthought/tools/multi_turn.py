@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from midthought.argument_names import also_named, members_elsewhere
 from midthought.errors import SettingsError
 from midthought.tools.definition import ToolEpisode
 from midthought.tools.episode_tools import EpisodeTools
@@ -22,18 +21,6 @@ _THREAD = "midthought-turn"
 _NOT_A_TOOL = (ToolOutcome.MALFORMED, ToolOutcome.UNKNOWN_TOOL)
 
 
-@members_elsewhere(
-    {
-        "history conversation_history get_history get_conversation_history get_turns": "use turns, a list of Turn",
-        "current_turn turn_count num_turns turn_number": "use len(manager.turns)",
-        "summary get_summary episode_summary": "use get_episode_summary()",
-        "done is_done": "use not should_continue()",
-        "registry tools": "use tool_registry",
-        "env": "use environment",
-        "get_tool_prompt get_tools_prompt get_tools_description system_prompt": "use get_system_prompt()",
-        "run run_episode": "use MultiTurnInferenceEngine(engine, tool_manager=manager, enable_tools=True).run_episode(…)",
-    }
-)
 class MultiTurnManager:
     """Records the turns of a conversation and runs the calls in them. The caller samples the text.
 
@@ -55,7 +42,6 @@ class MultiTurnManager:
         SettingsError: if an argument has another type, or `max_turns` is below 1.
     """
 
-    @also_named(registry="tool_registry", tools="tool_registry", parser="action_parser", env="environment")
     def __init__(
         self,
         tool_registry: ToolRegistry | ToolExecutor,
@@ -98,7 +84,6 @@ class MultiTurnManager:
         """Every call of the conversation, in order, with its outcome."""
         self._num_new_events = 0
 
-    @also_named(observation="environment_obs", obs="environment_obs", response="model_output", text="model_output")
     def step(self, model_output: str, environment_obs: str | None = None) -> Turn:
         """Records the next turn: finds its calls and runs them concurrently, each under the tool executor's deadline.
 

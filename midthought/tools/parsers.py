@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from midthought.argument_names import also_named, members_elsewhere
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.function_calling import FunctionCallingFormat
 from midthought.tools.call_formats.hermes import HermesFormat
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from midthought.tools.registry import ToolRegistry
 
 
-@members_elsewhere({"registry tools": "use tool_registry", "parse_action parse_actions extract": "use parse(text)"})
 class ActionParser:
     """Finds the calls in a model's output. Extend it: write `parse` or `parse_all`; the other one is derived from it.
 
@@ -43,7 +41,6 @@ class ActionParser:
             raise TypeError(f"{cls.__name__} defines neither parse nor parse_all; define one of them")
         return super().__new__(cls)
 
-    @also_named(registry="tool_registry", tools="tool_registry")
     def __init__(self, tool_registry: ToolRegistry | None = None) -> None:
         """Stores the tools. A subclass with its own `__init__` need not call this."""
         self.tool_registry = tool_registry
@@ -141,7 +138,6 @@ class _FormatParser(ActionParser):
 
     _format_class: ClassVar[type[StreamingCallFormat]]
 
-    @also_named(registry="tool_registry", tools="tool_registry")
     def __init__(self, tool_registry: ToolRegistry | None = None) -> None:
         super().__init__(tool_registry)
         self._call_format = self._format_class()

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import pydantic
 import pydantic_core
 
-from midthought.argument_names import also_named, members_elsewhere
 from midthought.errors import SettingsError, near_names
 from midthought.tools.arguments import TYPES, ArgumentsChecker, ArgumentsError
 from midthought.tools.concurrency import DaemonThreads
@@ -33,21 +32,6 @@ _THREADS = DaemonThreads("midthought-tool")
 """Not an attribute of the registry, so that registries can be copied."""
 
 
-@members_elsewhere(
-    {
-        "list_tools tool_names get_tool_names list": "use names()",
-        "tools get_tools get_all_tools items values": "use names(), and get(name): [registry.get(name) for name in registry]",
-        "get_definitions get_tool_definitions list_definitions": "use definitions()",
-        "get_schemas to_openai get_openai_tools get_tool_schemas": "use [each.json_schema() for each in registry.definitions()]",
-        "get_tools_description get_tool_descriptions get_tools_prompt get_prompt describe_tools format_tools to_prompt": (
-            "use MultiTurnManager.get_system_prompt(), or parser.instructions(registry.definitions())"
-        ),
-        "has_tool has exists": "write name in registry",
-        "add add_tool register_tool": "use register(tool)",
-        "execute run call call_tool run_tool": "use execute_tool(name, **parameters)",
-        "unregister remove remove_tool clear": "create another ToolRegistry with the tools to keep",
-    }
-)
 class ToolRegistry:
     """Tools by name, in order of registration. Supports `name in registry` and `len`; iterating yields names.
 
@@ -69,7 +53,6 @@ class ToolRegistry:
         for tool in tools:
             self.register(tool)
 
-    @also_named()
     def register(self, tool: ToolT) -> ToolT:
         """Adds a tool and returns it. Raises `SettingsError` if it is not a tool, its name is taken or cannot be written in
         a call, a type is unknown, or a schema or limit is invalid."""
@@ -143,7 +126,6 @@ class ToolRegistry:
                 arguments[parameter.name] = int(value)
         return arguments
 
-    @also_named()
     def execute_tool(self, name: str, /, **parameters: Any) -> tuple[bool, str]:
         """Runs a tool without a deadline and returns `(success, text for the model)`. Never raises.
 

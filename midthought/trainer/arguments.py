@@ -26,39 +26,6 @@ from midthought.trainer.rollouts import PromptBuilder, as_call_format, check_sou
 from midthought.trainer.run_writer import RunStage, RunWriter
 from midthought.trainer.short_form import merge_settings
 
-ELSEWHERE = {
-    "policy policy_model actor": "use trainer.model",
-    "value_model critic ref_model optimizer actor_critic policy_value_model": "they are parts of trainer.learner",
-    "inference_engine engine multi_turn_engine": "use trainer.source, or create_inference_engine(PATH) after save_model(PATH)",
-    "env environment reward_fn dataset tool_manager tools": "keep the objects that you gave to the trainer",
-    "global_step current_step step": "use trainer.iteration",
-    "epoch current_epoch": "use trainer.metrics_history[-1]['epoch']",
-    "train learn run train_epoch": "use fit()",
-    "validate": "use evaluate()",
-    "close shutdown": "use cleanup(), or with Trainer(…) as trainer",
-    "save": "use save_checkpoint(path) to resume, save_model(path) for a model",
-    "save_pretrained": "use save_model(path), or save_for_hub",
-    "load": "use load_checkpoint(path)",
-    "kl_controller": "use training.kl_coef and training.target_kl; a row of metrics_history has the coefficient",
-    "compute_advantages compute_rewards compute_values prepare_batch": "train_step(trajectories) does it",
-}
-"""Members of other trainers, and what to use here."""
-OF_TRL = {
-    "args": "give the values of its GRPOConfig by name (docs/coming_from.md)",
-    "reward_weights": "give pairs: rewards=[(function, 0.5)]",
-    "environment_factory rollout_func": "give env=, a subclass of BaseEnvironment with reset and step (docs/extend.md)",
-    "resume_from_checkpoint": "give run_path= and resume=True, or call load_checkpoint(path)",
-    "top_k min_p repetition_penalty generation_kwargs": "training samples from the whole distribution, whose probabilities the "
-    "loss compares",
-}
-"""Arguments of TRL's trainer and of its configuration, and what to use here."""
-NOT_OF_FIT = {
-    "callbacks resume": "give it to the trainer",
-    "resume_from_checkpoint": "give the trainer run_path= and resume=True, or call load_checkpoint(path)",
-    "num_steps num_iterations max_steps total_steps num_train_iters": "use the setting num_train_iters",
-}
-"""Arguments of other trainers' `fit`, and what to use here."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerSettings:

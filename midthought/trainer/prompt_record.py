@@ -125,7 +125,7 @@ def learned_from(tasks: TrainingTasks, env: Any = None, reward_fn: Any = None, r
     return {
         "dataset": f"{len(rows)} rows, {digest.hexdigest()[:16]} (SHA-256 of ids, prompts and answers)",
         "rewards": {name: float(weight) for name, (weight, _) in parts.items()},
-        "env": "" if env is None else str(getattr(made, "__name__", type(made).__name__)),
+        "environment": "" if env is None else str(getattr(made, "__name__", type(made).__name__)),
     }
 
 

@@ -79,7 +79,7 @@ def make_tasks(
     called, DataError for a data set that cannot be read or is empty.
     """
     if (env is None) == (dataset is None):
-        raise SettingsError("give the trainer an environment (env=) or tasks (dataset=): one of the two")
+        raise SettingsError("give the trainer an environment (environment=) or tasks (dataset=): one of the two")
     if reward_fn is not None and rewards:
         raise SettingsError("reward_fn and rewards say the same thing twice; put the function into rewards")
     if isinstance(dataset, TrainingTasks):

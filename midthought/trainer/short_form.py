@@ -10,7 +10,6 @@ from types import FunctionType
 from typing import Any
 
 from midthought.config import ConfigStore, RecipeConfig
-from midthought.config.other_names import counterparts, settings_named
 from midthought.config.section import Section
 from midthought.data.problems.problem_sets import PROBLEM_SETS, SEED, load_problems
 from midthought.env.answer_matching import exact_match, fuzzy_match, numeric_match, option_match
@@ -45,8 +44,6 @@ def merge_settings(
         raise SettingsError(
             f"config must be a ConfigStore (create_default_config(**sections)), got a {type(config).__name__}"
         )
-    if isinstance(algorithm, Mapping):  # verl's section of this name
-        settings, algorithm = {**settings, "algorithm": algorithm}, None
     changes = by_section(config, settings, [*inspect.signature(arguments).parameters])
     if algorithm is not None:
         _set(changes, "training", "algorithm", algorithm)
@@ -74,26 +71,21 @@ def by_section(
                 _set(found, name, key, inner)
             continue
         owners = [section for section, names in sections.items() if name in names]
-        if isinstance(value, Mapping) and (ours := counterparts(name, value, sections)):
-            raise SettingsError(f"unknown argument or setting {name!r}: {ours}")
         if len(owners) > 1:
             forms = " or ".join(f"{section}={{{name!r}: …}}" for section in owners)
             raise SettingsError(f"{name}={value!r:.80}: several sections have this setting; write {forms}")
-        if not owners and (others := settings_named(name)):
-            meant = " or ".join(f"{setting.partition('.')[2]!r} ({setting})" for setting in others)
-            raise SettingsError(f"unknown argument or setting {name!r}. Did you mean {meant}?")
         if not owners:
             known = {*sections, *(each for names in sections.values() for each in names), *arguments}
             raise SettingsError(
-                f"unknown argument or setting {name!r}. {near_names(name, known - {'self', 'settings'})}"
+                f"unknown argument or setting {name!r}. {near_names(name, known - {'self', 'settings'})} "
+                "For names of TRL and verl see docs/coming_from.md"
             )
         _set(found, owners[0], name, value)
     return found
 
 
 def require_environment(settings: Mapping[str, Any], dataset: Any) -> None:
-    """Raises SettingsError for `max_steps` beside a data set: it limits the steps of an environment, and other packages call the
-    number of iterations so."""
+    """Raises SettingsError for `max_steps` beside a data set: it limits the steps of an environment."""
     if dataset is not None and "max_steps" in settings:
         raise SettingsError(
             f"max_steps={settings['max_steps']!r:.40}: it is the limit of steps in an environment (environment.max_steps), and "

@@ -205,8 +205,8 @@ class EnvironmentTasks(TrainingTasks):
         seed = config.training.seed
         if validation is not None and not isinstance(validation, BaseEnvironment) and not callable(validation):
             raise SettingsError(
-                f"validation={validation!r:.80}: beside an environment (env) it is another BaseEnvironment, or a function that "
-                "returns one; None: other starts of env, training.num_validation_questions of them"
+                f"validation={validation!r:.80}: beside an environment it is another BaseEnvironment, or a function that "
+                "returns one; None: other starts of environment, training.num_validation_questions of them"
             )
         environment = _configured(environment, config)
         other = environment if validation is None else _configured(validation, config)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from midthought.argument_names import also_named, members_elsewhere
 from midthought.config import RecipeConfig
 from midthought.doctor.examination import Report, examine
 from midthought.doctor.setup import Setup
@@ -27,7 +26,7 @@ from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer import publication
-from midthought.trainer.arguments import ELSEWHERE, NOT_OF_FIT, OF_TRL, check_length, make_prompts, settle
+from midthought.trainer.arguments import check_length, make_prompts, settle
 from midthought.trainer.callbacks import TrainerCallback, checked_callbacks
 from midthought.trainer.checkup import examine_before_start
 from midthought.trainer.episodes import as_rollout, tell_failures
@@ -49,7 +48,6 @@ from midthought.types import RolloutData, Trajectory
 _log = logging.getLogger(__name__)
 
 
-@members_elsewhere(ELSEWHERE)
 class Trainer:
     """Trains a model in an environment, or on tasks.
 
@@ -69,8 +67,8 @@ class Trainer:
 
     Args:
         config: the settings. The trainer keeps a copy and validates it again. None: the defaults.
-        env: a `BaseEnvironment`, or a function without parameters that creates one; every episode has its own. A class that
-            takes a `config` receives `config.environment`. The setup package's name, `environment`, is accepted, too.
+        environment: a `BaseEnvironment`, or a function without parameters that creates one; every episode has its own. A class
+            that takes a `config` receives `config.environment`.
         reward_fn: scores an episode instead of the environment (or of exact match on a data set): `f(trajectory)` or
             `f(trajectory, environment)`, plain or `async`, returning a number. On a data set the environment is None.
         dataset: tasks instead of an environment: a list, a JSONL, CSV or Parquet file, a `datasets.Dataset`, or the name of a
@@ -86,10 +84,10 @@ class Trainer:
         system_prompt: text before every task.
         describe_tools: whether tool descriptions and call instructions follow the system prompt.
         rewards: several rewards instead of `reward_fn`: names (`correct`, `num_calls`, …), functions, pairs of either with a
-            weight, or a mapping of names to weights. `reward_funcs` is the same argument.
+            weight, or a mapping of names to weights.
         algorithm: a preset, `training.algorithm`.
         demonstrations: what `sft` learns from, if it is given none.
-        validation: what `evaluate` uses: tasks (as `dataset`), or an environment (as `env`; None: other starts of `env`).
+        validation: what `evaluate` uses: tasks (as `dataset`), or an environment (None: other starts of `environment`).
         callbacks: called after every step, evaluation and checkpoint; one `TrainerCallback`, or several.
         run_path: a run folder for metrics, trajectories, checkpoints and the report. None: `checkpoint.output_dir`, and if
             that is empty, files are written only on request.
@@ -103,24 +101,16 @@ class Trainer:
             replace values of `config`.
 
     Raises:
-        SettingsError: an unknown name; neither or both of `env` and `dataset`; settings that contradict each other.
+        SettingsError: an unknown name; neither or both of `environment` and `dataset`; settings that contradict each other.
         RewardError: a reward function that cannot be called, or an unknown name of one.
         CheckpointError: `run_path` holds a run already and `resume` is not set.
         OutputPathError: `run_path` holds files that this library did not write.
     """
 
-    @also_named(
-        OF_TRL,
-        environment="env",
-        reward_funcs="rewards",
-        train_dataset="dataset",
-        eval_dataset="validation",
-        processing_class="tokenizer",
-    )
     def __init__(
         self,
         config: RecipeConfig | None = None,
-        env: BaseEnvironment | Callable[[], BaseEnvironment] | None = None,
+        environment: BaseEnvironment | Callable[[], BaseEnvironment] | None = None,
         reward_fn: Callable[..., Any] | None = None,
         dataset: Any = None,
         *,
@@ -156,7 +146,7 @@ class Trainer:
         prompts = make_prompts(tools, call_format, system_prompt=system_prompt, describe_tools=describe_tools)
         dataset, validation = named_tasks(dataset, validation)
         rewards = named_rewards(rewards)
-        self._tasks = make_tasks(self.config, env, dataset, validation, reward_fn, rewards)
+        self._tasks = make_tasks(self.config, environment, dataset, validation, reward_fn, rewards)
         self._writer = given.open_run(resume=resume, allow_changes=allow_changes)
         self._console = given.console(self._writer, progress=progress)
         self.callbacks = checked_callbacks(callbacks)
@@ -174,7 +164,7 @@ class Trainer:
             is_format_auto=call_format == AUTO_CALL_FORMAT,
         )
         if self._writer is not None:
-            learned = learned_from(self._tasks, env, reward_fn, rewards)
+            learned = learned_from(self._tasks, environment, reward_fn, rewards)
             self._writer.compare(PromptRecord.of(self._policy.prompts, learned))
         self.model, self.tokenizer, self.renderer = self._policy.model, self._policy.tokenizer, self._policy.renderer
         self.call_format = self._policy.prompts.call_format
@@ -269,7 +259,6 @@ class Trainer:
             self._open_learning()
         return self._sft.result
 
-    @also_named(NOT_OF_FIT, epochs="num_epochs", steps_per_epoch="num_iters_per_epoch")
     def fit(
         self,
         num_epochs: int | None = None,
@@ -300,7 +289,6 @@ class Trainer:
             policy_path = loop.run(self._console, self._stage)
         return TrainingResult(self.metrics_history, policy_path)  # a rollback replaces the list
 
-    @also_named({"num_episodes num_trajectories batch_size n": "the number of episodes is the setting batch_size"})
     def rollout(self) -> RolloutData:
         """Returns the episodes of the next iteration, with their rewards. The same weights give the same episodes again."""
         self._require_open()

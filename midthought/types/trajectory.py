@@ -12,7 +12,6 @@ from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral
 from typing import Any, Generic, Self, TypeVar, overload
 
-from midthought.argument_names import also_named, constructor_named, members_elsewhere
 from midthought.errors import RecordError
 from midthought.types.reasons import SpanKind, StopReason
 from midthought.types.reward import Reward
@@ -50,13 +49,6 @@ class TurnList(Generic[Item]):
         record.lists_by_hand[self._name] = values
 
 
-@members_elsewhere(
-    {
-        "add_step add append add_transition": "append to its lists: trajectory.states.append(…), .actions, .rewards, .dones",
-        "total_reward reward_sum get_total_reward": "use sum(trajectory.rewards), or get_return()",
-        "to_dict": "use save_trajectories(path, [trajectory])",
-    }
-)
 class Trajectory:
     """Record of one episode's tokens, filled only by `add_sampled`, `add_results` and `add_reply`.
 
@@ -77,7 +69,6 @@ class Trajectory:
     lists_by_hand: dict[str, list[Any]] | None = None
     """The lists of a record without tokens, by name; None for a record of tokens."""
 
-    @also_named({"states actions rewards dones log_probs values": "create a Trajectory() and assign its lists"})
     def __init__(
         self, task: Task | None = None, prompt_ids: Sequence[int] = (), *, seed: int = 0, group: int = 0
     ) -> None:
@@ -347,13 +338,6 @@ class Trajectory:
             segment.check(f"task {self.task.task_id!r}, segment {number}")
 
 
-@members_elsewhere(
-    {
-        "add_trajectory add append": "use data.trajectories.append(trajectory)",
-        "rewards get_mean_reward mean_reward total_rewards": "compute it from the trajectories: [t.get_return() for t in data]",
-    }
-)
-@constructor_named({"metadata": "keep it beside the data"}, episodes="trajectories")
 @dataclass(slots=True)
 class RolloutData:
     """Trajectories of one iteration and their duration."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from midthought.argument_names import constructor_named
 from midthought.errors import near_names
 from midthought.types.reasons import ToolOutcome
 
@@ -21,7 +20,6 @@ def text_after_thought(text: str, *, in_thought: bool, tags: tuple[str, str] = T
     return None if tags[0] in after or (in_thought and not closed) else after.strip()
 
 
-@constructor_named(name="tool_name", arguments="parameters", args="parameters", text="raw_text")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParsedAction:
     """A call found in a text. `success` is False if it cannot be run; by default it is True with a name and without an error."""
@@ -41,12 +39,6 @@ class ParsedAction:
             object.__setattr__(self, "success", self.tool_name is not None and self.error is None)
 
 
-@constructor_named(
-    {"error": "a failed call has success=False, and its error message as result"},
-    name="tool_name",
-    arguments="parameters",
-    args="parameters",
-)
 @dataclass(kw_only=True, slots=True)
 class ToolCall:
     """An executed call with its result. Empty and falsy if there was no call."""
@@ -73,7 +65,6 @@ class ToolEvent:
     """Further data from the tool, for example the ids of the chunks that it found. JSON values only."""
 
 
-@constructor_named(turn="turn_number", response="model_output", environment_obs="observation", action="parsed_action")
 @dataclass(kw_only=True, slots=True)
 class Turn:
     """One answer of the policy, from one reply (or the prompt) to the next, including its thoughts and calls.

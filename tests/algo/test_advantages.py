@@ -156,7 +156,7 @@ def test_the_estimator_is_chosen_by_name():
     direct, _ = compute_gae_advantage_return(rewards, values, mask, 0.9, 0.8, whiten=False)
     assert torch.equal(by_name, direct)
     groups = torch.tensor([0, 0, 1, 1])
-    by_name, _ = compute_advantage(AdvantageEstimator.GRPO, rewards, mask, groups=groups)
+    by_name, _ = compute_advantage(AdvantageEstimator.GRPO, rewards, mask, index=groups)
     assert torch.equal(by_name, compute_grpo_advantage(rewards, mask, groups)[0])
 
 
@@ -169,13 +169,13 @@ GROUP = torch.tensor([4, 4, 4])
 
 
 def test_dr_grpo_subtracts_the_mean_of_the_group():
-    advantages, _ = compute_advantage("dr_grpo", REWARDS, MASK, groups=GROUP)
+    advantages, _ = compute_advantage("dr_grpo", REWARDS, MASK, index=GROUP)
     close(advantages, [[-0.5, 0.0, -0.5], [-1.0, -1.0, 0.0], [1.5, 1.5, 1.5]])
 
 
 def test_rloo_subtracts_the_mean_of_the_others():
     # 1 - (0.5 + 3) / 2 = -0.75; 0.5 - (1 + 3) / 2 = -1.5; 3 - (1 + 0.5) / 2 = 2.25
-    advantages, _ = compute_advantage("rloo", REWARDS, MASK, groups=GROUP)
+    advantages, _ = compute_advantage("rloo", REWARDS, MASK, index=GROUP)
     close(advantages, [[-0.75, 0.0, -0.75], [-1.5, -1.5, 0.0], [2.25, 2.25, 2.25]])
 
 
@@ -192,12 +192,12 @@ def test_reinforce_plus_plus_whitens_the_discounted_return_and_skips_tool_tokens
 
 def test_reinforce_plus_plus_with_baseline_whitens_what_is_left_after_the_mean_of_the_group():
     # -0.5 twice, -1 twice, 1.5 three times: mean 1.5 / 7, squared distances 0.5 + 2 + 6.75 - 1.5² / 7 = 8.928571
-    advantages, _ = compute_advantage("reinforce_plus_plus_baseline", REWARDS, MASK, groups=GROUP)
+    advantages, _ = compute_advantage("reinforce_plus_plus_baseline", REWARDS, MASK, index=GROUP)
     mean, deviation = 1.5 / 7, (8.928571 / 6) ** 0.5
     low, lower, high = ((centred - mean) / deviation for centred in (-0.5, -1.0, 1.5))
     close(advantages, [[low, 0.0, low], [lower, lower, 0.0], [high, high, high]])
-    plain, _ = compute_advantage("reinforce_plus_plus_baseline", REWARDS, MASK, groups=GROUP, whiten=False)
-    assert torch.equal(plain, compute_advantage("dr_grpo", REWARDS, MASK, groups=GROUP)[0])
+    plain, _ = compute_advantage("reinforce_plus_plus_baseline", REWARDS, MASK, index=GROUP, whiten=False)
+    assert torch.equal(plain, compute_advantage("dr_grpo", REWARDS, MASK, index=GROUP)[0])
 
 
 def test_turn_level_grpo_compares_every_turns_reward_to_go_within_the_group():
@@ -206,7 +206,7 @@ def test_turn_level_grpo_compares_every_turns_reward_to_go_within_the_group():
     rewards = torch.tensor([[1.0, 7.0, 0.0, 2.0], [0.0, 0.0, 0.0, 0.0], [5.0, 0.0, 0.0, 0.0]])
     mask = torch.tensor([[True, False, True, True], [True, True, True, False], [True, False, False, False]])
     turns = torch.tensor([[0, -1, 1, 1], [0, 0, 1, -1], [0, -1, -1, -1]])
-    advantages, returns = compute_advantage("grpo_turns", rewards, mask, groups=torch.zeros(3), turns=turns)
+    advantages, returns = compute_advantage("grpo_turns", rewards, mask, index=torch.zeros(3), turns=turns)
     first = [(to_go - 8 / 3) / 2.516611 for to_go in (3.0, 0.0, 5.0)]
     second = [(to_go - 1) / 2**0.5 for to_go in (2.0, 0.0)]
     close(
@@ -218,14 +218,14 @@ def test_turn_level_grpo_compares_every_turns_reward_to_go_within_the_group():
 def test_a_turn_that_no_other_episode_of_the_group_reached_has_nothing_to_be_compared_with():
     rewards, mask = torch.tensor([[1.0, 4.0], [0.0, 0.0]]), torch.tensor([[True, True], [True, False]])
     turns = torch.tensor([[0, 1], [0, -1]])
-    advantages, _ = compute_advantage("grpo_turns", rewards, mask, groups=torch.zeros(2), turns=turns)
+    advantages, _ = compute_advantage("grpo_turns", rewards, mask, index=torch.zeros(2), turns=turns)
     close(advantages, [[0.5**0.5, 0.0], [-(0.5**0.5), 0.0]])
 
 
 def test_turn_level_grpo_with_one_turn_each_is_grpo():
     rewards, _, mask = random_batch(3)
     groups, turns = torch.tensor([0, 0, 1, 1]), torch.zeros(mask.shape, dtype=torch.int64)
-    by_turn, _ = compute_advantage("grpo_turns", rewards, mask, groups=groups, turns=turns)
+    by_turn, _ = compute_advantage("grpo_turns", rewards, mask, index=groups, turns=turns)
     torch.testing.assert_close(by_turn, compute_grpo_advantage(rewards, mask, groups)[0])
 
 
@@ -238,7 +238,7 @@ def test_call_level_grpo_compares_the_first_calls_the_second_calls_and_what_foll
     rewards = torch.tensor([[1.0, 9.0, 0.0, 1.0], [0.0, 1.0, 9.0, 0.0], [0.0, 9.0, 0.0, 2.0]])
     mask = torch.tensor([[True, False, True, True], [True, True, False, True], [True, False, True, True]])
     calls = torch.tensor([[0, -1, 1, 2], [0, 1, -1, 2], [0, -1, 1, 1]])
-    advantages, returns = compute_advantage("grpo_calls", rewards, mask, groups=torch.zeros(3), calls=calls)
+    advantages, returns = compute_advantage("grpo_calls", rewards, mask, index=torch.zeros(3), calls=calls)
     third, half = 3**-0.5, 0.5**0.5
     close(advantages, [[third, 0, -third, half], [-2 * third, -third, 0, -half], [third, 0, 2 * third, 2 * third]])
     close(returns, [[2.0, 0, 1.0, 1.0], [1.0, 1.0, 0, 0.0], [2.0, 0, 2.0, 2.0]])
@@ -248,7 +248,7 @@ def test_call_level_grpo_compares_the_first_calls_the_second_calls_and_what_foll
 def test_gamma_discounts_the_rewards_of_later_call_steps(gamma, first):
     rewards = torch.tensor([[2.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
     mask, calls = torch.tensor([[True, False, True], [True, True, True]]), torch.tensor([[0, -1, 1], [0, 0, 1]])
-    options = {"groups": torch.zeros(2), "calls": calls, "gamma": gamma, "norm_by_std": False}
+    options = {"index": torch.zeros(2), "calls": calls, "gamma": gamma, "norm_by_std": False}
     advantages, returns = compute_advantage("grpo_calls", rewards, mask, **options)
     close(returns, [[first[0], 0, 1.0], [0.0, 0.0, 0.0]])
     half = first[0] / 2
@@ -258,14 +258,14 @@ def test_gamma_discounts_the_rewards_of_later_call_steps(gamma, first):
 def test_call_level_grpo_without_calls_is_grpo():
     rewards, _, mask = random_batch(3)
     groups, calls = torch.tensor([0, 0, 1, 1]), torch.zeros(mask.shape, dtype=torch.int64)
-    by_call, _ = compute_advantage("grpo_calls", rewards, mask, groups=groups, calls=calls)
+    by_call, _ = compute_advantage("grpo_calls", rewards, mask, index=groups, calls=calls)
     torch.testing.assert_close(by_call, compute_grpo_advantage(rewards, mask, groups)[0])
 
 
 def test_a_policy_token_without_a_call_step_is_named():
     calls = torch.tensor([[0, -1, 1], [0, -1, -1], [0, 0, 0]])
     with pytest.raises(ValueError, match="policy token 1 of episode 1 has the call step -1"):
-        compute_advantage("grpo_calls", REWARDS, MASK, groups=GROUP, calls=calls)
+        compute_advantage("grpo_calls", REWARDS, MASK, index=GROUP, calls=calls)
 
 
 # -- groups and rows that say nothing ------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ IN_GROUPS = ["grpo", "dr_grpo", "rloo", "grpo_turns", "grpo_calls"]
 
 def in_groups(name: str, rewards: torch.Tensor, mask: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
     steps = torch.zeros(mask.shape, dtype=torch.int64)
-    return compute_advantage(name, rewards, mask, groups=groups, turns=steps, calls=steps)[0]
+    return compute_advantage(name, rewards, mask, index=groups, turns=steps, calls=steps)[0]
 
 
 @pytest.mark.parametrize("name", IN_GROUPS)
@@ -309,7 +309,7 @@ def test_a_batch_without_any_policy_token_has_no_advantage(name):
         torch.full((2, 3), math.nan),
         torch.zeros(2, 3),
         values=torch.full((2, 3), math.nan),
-        groups=torch.tensor([0, 0]),
+        index=torch.tensor([0, 0]),
         turns=torch.full((2, 3), -1),
         calls=torch.full((2, 3), -1),
     )
@@ -332,7 +332,7 @@ def test_a_batch_without_any_policy_token_has_no_advantage(name):
 def test_an_estimator_without_what_it_needs_says_what_is_missing(name, missing):
     rewards, _, mask = random_batch(1)
     with pytest.raises(ValueError, match=f"'{name}' needs {missing}"):
-        compute_advantage(name, rewards, mask, groups=GROUP if missing == "calls" else None)
+        compute_advantage(name, rewards, mask, index=GROUP if missing == "calls" else None)
 
 
 def test_an_unknown_estimator_is_told_with_the_near_names():
@@ -346,7 +346,7 @@ def test_a_reward_that_is_no_number_names_the_episode_and_the_token(broken):
     rewards = REWARDS.clone()
     rewards[1, 1] = broken
     with pytest.raises(ValueError, match=rf"the reward of episode 1 at token 1 is {broken}"):
-        compute_advantage("grpo", rewards, MASK, groups=GROUP)
+        compute_advantage("grpo", rewards, MASK, index=GROUP)
 
 
 @pytest.mark.parametrize(
@@ -355,13 +355,13 @@ def test_a_reward_that_is_no_number_names_the_episode_and_the_token(broken):
         ({"token_level_rewards": torch.zeros(3, 4)}, r"rewards have the shape \[3, 4\], the mask requires \[3, 3\]"),
         ({"values": torch.zeros(3)}, r"values have the shape \[3\], the mask requires \[3, 3\]"),
         ({"calls": torch.zeros(3, 2)}, r"calls have the shape \[3, 2\], the mask requires \[3, 3\]"),
-        ({"groups": torch.zeros(2)}, r"groups have the shape \[2\], the mask requires \[3\]"),
+        ({"index": torch.zeros(2)}, r"groups have the shape \[2\], the mask requires \[3\]"),
         ({"response_mask": torch.zeros(3)}, r"the mask must have the shape \[episodes, tokens\], got \[3\]"),
         ({"response_mask": torch.zeros(3, 0)}, r"the mask must have the shape .*, got \[3, 0\]"),
     ],
 )
 def test_a_wrong_shape_is_named_with_the_right_one(wrong, message):
-    given = {"token_level_rewards": REWARDS, "response_mask": MASK, "values": REWARDS, "groups": GROUP, **wrong}
+    given = {"token_level_rewards": REWARDS, "response_mask": MASK, "values": REWARDS, "index": GROUP, **wrong}
     with pytest.raises(ValueError, match=message):
         compute_advantage("gae", **given)
 
@@ -369,4 +369,4 @@ def test_a_wrong_shape_is_named_with_the_right_one(wrong, message):
 def test_a_policy_token_without_a_turn_is_named():
     turns = torch.tensor([[0, -1, 1], [0, -1, -1], [0, 0, 0]])
     with pytest.raises(ValueError, match="policy token 1 of episode 1 has the turn -1"):
-        compute_advantage("grpo_turns", REWARDS, MASK, groups=GROUP, turns=turns)
+        compute_advantage("grpo_turns", REWARDS, MASK, index=GROUP, turns=turns)

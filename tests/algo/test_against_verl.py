@@ -61,7 +61,7 @@ def test_gae_agrees(seed):
 def test_estimators_within_groups_agree(name, function, options, seed):
     rewards, _, mask = random_batch(seed)
     theirs, _ = getattr(verl, function)(rewards.clone(), mask.float(), index=GROUPS.numpy(), **options)
-    torch.testing.assert_close(compute_advantage(name, rewards, mask, groups=GROUPS)[0], theirs)
+    torch.testing.assert_close(compute_advantage(name, rewards, mask, index=GROUPS)[0], theirs)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -164,7 +164,9 @@ def test_the_value_loss_agrees():
     old, returns = torch.randn(2, 4, 9)
     new, mask = old + 0.4 * torch.randn(4, 9), torch.rand(4, 9) < 0.6
     theirs, their_fraction = verl.compute_value_loss(new, returns, old, mask.float(), 0.2)
-    ours, metrics = compute_value_loss(new_values=new, old_values=old, returns=returns, mask=mask, cliprange_value=0.2)
+    ours, metrics = compute_value_loss(
+        vpreds=new, old_values=old, returns=returns, response_mask=mask, cliprange_value=0.2
+    )
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(metrics["value_clip_fraction"], their_fraction)
 

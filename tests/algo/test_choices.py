@@ -65,13 +65,14 @@ def test_the_settings_know_what_each_estimator_needs_without_loading_it():
     """`TrainingConfig` says it for settings that are read without torch; the decorators say it again."""
     written = TrainingConfig.estimator_needs
     for name in AdvantageEstimator:
-        given = {"values": torch.zeros(2, 2), "groups": torch.zeros(2)}
+        given = {"values": torch.zeros(2, 2), "index": torch.zeros(2)}
         given |= {steps: torch.zeros(2, 2, dtype=torch.int64) for steps in ("turns", "calls")}
-        for need in written[name]:
-            missing = {key: tensor for key, tensor in given.items() if key != need}
+        names = {need: {"groups": "index"}.get(need, need) for need in written[name]}
+        for need in names:
+            missing = {key: tensor for key, tensor in given.items() if key != names[need]}
             with pytest.raises(ValueError, match=f"needs {need}"):
                 compute_advantage(name, torch.zeros(2, 2), torch.ones(2, 2), **missing)
-        compute_advantage(name, torch.zeros(2, 2), torch.ones(2, 2), **{need: given[need] for need in written[name]})
+        compute_advantage(name, torch.zeros(2, 2), torch.ones(2, 2), **{key: given[key] for key in names.values()})
 
 
 def test_a_users_estimator_is_chosen_by_its_name():
@@ -81,7 +82,7 @@ def test_a_users_estimator_is_chosen_by_its_name():
         return advantages, advantages
 
     rewards, mask = torch.tensor([[1.0, 9.0], [2.0, 0.0], [5.0, 0.0]]), torch.tensor([[True, False]] * 3)
-    advantages, _ = compute_advantage("above_median", rewards, mask, groups=torch.zeros(3))
+    advantages, _ = compute_advantage("above_median", rewards, mask, index=torch.zeros(3))
     assert advantages.tolist() == [[-1.0, 0.0], [0.0, 0.0], [3.0, 0.0]]
     assert TrainingConfig(adv_estimator="above_median", group_size=2).adv_estimator == "above_median"
     with pytest.raises(SettingsError, match=r"group_size=1 with adv_estimator='above_median'.*2 or more"):
@@ -116,7 +117,7 @@ def test_a_notebooks_cell_may_register_its_function_again():
 def test_a_name_that_ships_cannot_be_taken(decorator, name):
     with pytest.raises(ValueError, match=rf"{name!r} is built in; choose another name"):
         decorator(name)(lambda inputs: (inputs, {}))
-    assert compute_advantage("grpo", torch.zeros(2, 1), torch.ones(2, 1), groups=torch.zeros(2))[0].shape == (2, 1)
+    assert compute_advantage("grpo", torch.zeros(2, 1), torch.ones(2, 1), index=torch.zeros(2))[0].shape == (2, 1)
 
 
 @pytest.mark.parametrize("decorator", [advantage_estimator, policy_loss])

@@ -20,7 +20,7 @@ def advantages(name: str, rewards: torch.Tensor) -> torch.Tensor:
     mask = torch.ones(rewards.shape, dtype=torch.bool)
     mask[0, 0] = False
     steps = STEPS.expand(rewards.shape)
-    return compute_advantage(name, rewards, mask, groups=[0] * len(rewards), turns=steps, calls=steps)[0]
+    return compute_advantage(name, rewards, mask, index=[0] * len(rewards), turns=steps, calls=steps)[0]
 
 
 @pytest.mark.parametrize("number", [3, 7, 8, 13])
@@ -51,5 +51,5 @@ def test_equal_returns_are_whitened_to_zero(name: str, value: float) -> None:
 @pytest.mark.parametrize(("name", "expected"), [("grpo", 2**-0.5), ("dr_grpo", 0.5), ("rloo", 1.0)])
 def test_a_difference_that_is_small_beside_the_rewards_remains(name: str, expected: float) -> None:
     rewards = torch.tensor([[0.0, 100_001.0], [0.0, 100_000.0]])
-    found = compute_advantage(name, rewards, torch.ones(2, 2), groups=[0, 0])[0]
+    found = compute_advantage(name, rewards, torch.ones(2, 2), index=[0, 0])[0]
     assert found[:, 0].tolist() == pytest.approx([expected, -expected], rel=1e-5)

@@ -48,8 +48,8 @@ def test_the_clipped_surrogate(figures, average, dual_clip):
 @pytest.mark.parametrize("clip", [None, 0.2])
 def test_the_value_loss(figures, clip):
     def loss(values: Tensor) -> Tensor:
-        given = {"old_values": figures["old"], "returns": figures["advantages"], "mask": figures["mask"]}
-        return compute_value_loss(new_values=values, **given, cliprange_value=clip)[0]
+        given = {"old_values": figures["old"], "returns": figures["advantages"], "response_mask": figures["mask"]}
+        return compute_value_loss(vpreds=values, **given, cliprange_value=clip)[0]
 
     assert checked(loss, figures["new"])
 

@@ -30,10 +30,10 @@ GROUPS = torch.tensor([4, 7, 4])
 MASKED: dict[str, Callable[[Tensor], Tensor]] = {
     "gae": lambda mask: compute_gae_advantage_return(A, B, mask)[0],
     "grpo": lambda mask: compute_grpo_advantage(A, mask, GROUPS)[0],
-    "by name": lambda mask: compute_advantage("rloo", A, mask, groups=GROUPS)[0],
+    "by name": lambda mask: compute_advantage("rloo", A, mask, index=GROUPS)[0],
     "policy loss": lambda mask: compute_policy_loss(A, B, C, mask)[0],
     "gspo": lambda mask: compute_policy_loss(A, B, C, mask, kind="gspo")[0],
-    "value loss": lambda mask: compute_value_loss(new_values=A, old_values=B, returns=C, mask=mask)[0],
+    "value loss": lambda mask: compute_value_loss(vpreds=A, old_values=B, returns=C, response_mask=mask)[0],
     "kl penalty": lambda mask: apply_kl_penalty(A, B, C, mask, 0.1)[0],
     "average": lambda mask: masked_average(A, mask),
     "weights": lambda mask: loss_weights(mask, rows_of(mask), "seq-mean-token-mean")[0],
@@ -54,8 +54,8 @@ def test_a_mask_of_any_type_is_the_same_mask(name: str, dtype: torch.dtype) -> N
         lambda wrong: compute_gae_advantage_return(A, wrong, MASK),
         lambda wrong: compute_grpo_advantage(wrong, MASK, GROUPS),
         lambda wrong: compute_policy_loss(A, B, wrong, MASK),
-        lambda wrong: compute_value_loss(new_values=wrong, old_values=B, returns=C, mask=MASK),
-        lambda wrong: compute_value_loss(new_values=A, old_values=B, returns=wrong, mask=MASK),
+        lambda wrong: compute_value_loss(vpreds=wrong, old_values=B, returns=C, response_mask=MASK),
+        lambda wrong: compute_value_loss(vpreds=A, old_values=B, returns=wrong, response_mask=MASK),
         lambda wrong: apply_kl_penalty(wrong, B, C, MASK, 0.1),
         lambda wrong: apply_kl_penalty(A, B, wrong, MASK, 0.1),
         lambda wrong: kl_divergence(A, wrong),
@@ -80,7 +80,7 @@ def test_episodes_without_tokens_are_refused() -> None:
 def test_groups_may_be_named(groups: object) -> None:
     expected = compute_grpo_advantage(A, MASK, GROUPS)[0]
     assert torch.equal(compute_grpo_advantage(A, MASK, groups)[0], expected)  # type: ignore[arg-type]
-    assert torch.equal(compute_advantage("grpo", A, MASK, groups=groups)[0], expected)  # type: ignore[arg-type]
+    assert torch.equal(compute_advantage("grpo", A, MASK, index=groups)[0], expected)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -118,8 +118,8 @@ NO_TENSORS: dict[str, Callable[[], object]] = {
     "values": lambda: compute_advantage("gae", A, MASK, values=B.numpy()),
     "advantages": lambda: compute_policy_loss(A, B, C.tolist(), MASK),
     "sampled_logprobs": lambda: compute_policy_loss(A, B, C, MASK, kind="dppo_tv", sampled_logprobs=C.numpy()),
-    "returns": lambda: compute_value_loss(new_values=A, old_values=B, returns=C.numpy(), mask=MASK),
-    "reference_logprobs": lambda: kl_divergence(A, B.numpy()),
+    "returns": lambda: compute_value_loss(vpreds=A, old_values=B, returns=C.numpy(), response_mask=MASK),
+    "ref_log_probs": lambda: kl_divergence(A, B.numpy()),
     "mask": lambda: rollout_weights(A, B, MASK.tolist(), "truncated"),
     "episodes": lambda: loss_weights(MASK, rows_of(MASK).numpy(), "seq-mean-token-mean"),
 }
@@ -136,9 +136,7 @@ def test_what_is_no_tensor_is_named(name: str) -> None:
 @pytest.mark.parametrize("name", ["grpo", "rloo", "reinforce_plus_plus_baseline", "reinforce_plus_plus", "zero"])
 def test_rewards_may_be_whole_numbers(name: str) -> None:
     whole = torch.tensor([[0, 1, 0], [0, 0, 0], [0, 0, 3]])
-    found, expected = (
-        compute_advantage(name, r, torch.ones(3, 3), groups=[0, 0, 0])[0] for r in (whole, whole.float())
-    )
+    found, expected = (compute_advantage(name, r, torch.ones(3, 3), index=[0, 0, 0])[0] for r in (whole, whole.float()))
     assert found.dtype == torch.float32
     assert torch.equal(found, expected)
 

@@ -46,7 +46,7 @@ def credit(name: str, mask: Tensor, figures: dict[str, Tensor], rows: Tensor | N
         figures["rewards"],
         mask,
         values=figures["values"],
-        groups=torch.tensor([5, 5, 5, 2, 2, 9])[rows],
+        index=torch.tensor([5, 5, 5, 2, 2, 9])[rows],
         turns=figures["turns"],
         calls=figures["calls"],
         gamma=0.9,
@@ -99,10 +99,10 @@ def judge(
         its_weights = None if weights is None else weights[rows]
         if kind == "value":
             loss, _ = compute_value_loss(
-                new_values=start[rows],
+                vpreds=start[rows],
                 old_values=old,
                 returns=returns,
-                mask=mask[rows],
+                response_mask=mask[rows],
                 cliprange_value=0.3,
                 denominator=denominator,
             )

@@ -76,7 +76,7 @@ def test_what_is_outside_the_mask_reaches_neither_loss_nor_gradient_even_where_i
     broken = torch.tensor([[0.0, nan]])
     policy, metrics = compute_policy_loss(broken, logprobs, torch.tensor([[1.0, nan]]), mask)
     returns = torch.tensor([[1.0, nan]])
-    value, value_metrics = compute_value_loss(new_values=values, old_values=broken, returns=returns, mask=mask)
+    value, value_metrics = compute_value_loss(vpreds=values, old_values=broken, returns=returns, response_mask=mask)
     (policy + value).backward()
     for figure in (policy, value, *metrics.values(), *value_metrics.values(), logprobs.grad, values.grad):
         assert torch.isfinite(figure).all()
@@ -174,7 +174,7 @@ def test_losses_and_metrics_of_micro_batches_add_up_to_those_of_the_step(seed, c
         (lambda r: compute_policy_loss(old[r], new[r], advantages[r], mask[r], denominator=count), slice(None)),
         (
             lambda r: compute_value_loss(
-                new_values=new[r], old_values=old[r], returns=returns[r], mask=mask[r], denominator=count
+                vpreds=new[r], old_values=old[r], returns=returns[r], response_mask=mask[r], denominator=count
             ),
             slice(None),
         ),
@@ -203,7 +203,10 @@ def test_the_default_denominator_counts_policy_tokens_and_never_padding():
 def test_the_value_loss_is_half_the_larger_of_plain_and_clipped_squared_error(value, loss, clipped):
     everywhere = torch.tensor([True])
     figure, metrics = compute_value_loss(
-        new_values=torch.tensor([value]), old_values=torch.tensor([0.0]), returns=torch.tensor([1.0]), mask=everywhere
+        vpreds=torch.tensor([value]),
+        old_values=torch.tensor([0.0]),
+        returns=torch.tensor([1.0]),
+        response_mask=everywhere,
     )
     assert float(figure) == pytest.approx(loss)
     assert float(metrics["value_clip_fraction"]) == clipped
@@ -212,7 +215,7 @@ def test_the_value_loss_is_half_the_larger_of_plain_and_clipped_squared_error(va
 def test_the_value_loss_without_a_range_is_half_the_squared_error():
     value, old, target = torch.tensor([[0.5], [0.0], [1.0]])
     figure, _ = compute_value_loss(
-        new_values=value, old_values=old, returns=target, mask=torch.tensor([True]), cliprange_value=None
+        vpreds=value, old_values=old, returns=target, response_mask=torch.tensor([True]), cliprange_value=None
     )
     assert float(figure) == pytest.approx(0.125)
 

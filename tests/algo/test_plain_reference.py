@@ -200,7 +200,7 @@ def test_every_estimator_gives_what_plain_loops_give(name, seed):
         table(episodes, "reward"),
         mask,
         values=table(episodes, "value"),
-        groups=torch.tensor([episode.group for episode in episodes]),
+        index=torch.tensor([episode.group for episode in episodes]),
         turns=table(episodes, "turn", torch.int64),
         calls=table(episodes, "call", torch.int64),
         gamma=GAMMA,
@@ -324,7 +324,7 @@ def test_the_value_loss_gives_what_plain_loops_give(seed):
     episodes = random_batch(seed)
     new, old, targets = (table(episodes, name) for name in ("value", "advantage", "target"))
     loss, _ = compute_value_loss(
-        new_values=new, old_values=old, returns=targets, mask=policy_mask(episodes), cliprange_value=0.4
+        vpreds=new, old_values=old, returns=targets, response_mask=policy_mask(episodes), cliprange_value=0.4
     )
     expected = []
     for token in (token for episode in episodes for token in episode.own):

@@ -14,7 +14,7 @@ from midthought.algo.losses import compute_policy_loss
 def selected(name: str, scores: list[float], groups: list[int]) -> list[float]:
     """The advantage of every episode, whose reward is at its second token."""
     rewards = torch.tensor([[0.0, score] for score in scores])
-    advantages, _ = compute_advantage(name, rewards, torch.ones_like(rewards), groups=torch.tensor(groups))
+    advantages, _ = compute_advantage(name, rewards, torch.ones_like(rewards), index=torch.tensor(groups))
     assert torch.equal(advantages[:, 0], advantages[:, 1])
     return advantages[:, 0].tolist()
 
@@ -27,7 +27,7 @@ def test_the_best_episodes_of_a_group_are_kept_and_of_an_equal_group_none():
 def test_rewards_that_are_equal_but_for_the_order_of_their_sum_are_equal():
     rewards = torch.tensor([[0.1, 0.1, 0.7], [0.7, 0.1, 0.1], [0.0, 0.0, 0.0]])
     assert float(rewards[0].sum()) != float(rewards[1].sum())
-    advantages, _ = compute_advantage("keep_best", rewards, torch.ones(3, 3), groups=torch.tensor([0, 0, 0]))
+    advantages, _ = compute_advantage("keep_best", rewards, torch.ones(3, 3), index=torch.tensor([0, 0, 0]))
     assert advantages[:, 0].tolist() == [1, 1, 0]
 
 

@@ -30,7 +30,7 @@ def rows() -> dict[str, list[list[float]]]:
 @pytest.mark.parametrize("name", rows())
 def test_the_advantages_on_the_page_are_those_of_the_estimator(name):
     groups = torch.tensor([0, 0, 1, 1])
-    advantages, _ = compute_advantage(name, REWARDS, MASK, groups=groups, **OPTIONS.get(name, {}))
+    advantages, _ = compute_advantage(name, REWARDS, MASK, index=groups, **OPTIONS.get(name, {}))
     found = [line[mask].tolist() for line, mask in zip(advantages, MASK, strict=True)]
     assert found == [pytest.approx(line, abs=5e-4) for line in rows()[name]]
 

@@ -93,7 +93,7 @@ MISTAKES = {
 
 
 def in_world(taught: Arguments, environment: Any, **changes: Any) -> Report:
-    limits = {"dataset": None, "rewards": [], "tools": [], "env": environment, "max_tokens": 100} | changes
+    limits = {"dataset": None, "rewards": [], "tools": [], "environment": environment, "max_tokens": 100} | changes
     return examined(lambda: Trainer(**{**run(taught), **limits}))
 
 
@@ -154,7 +154,7 @@ def test_the_doctor_is_silent_on(environment, taught):
 
 def played(environment: Any, taught: Arguments) -> Report:
     """What the doctor finds if it samples nothing."""
-    arguments = {**run(taught), "dataset": None, "rewards": [], "tools": [], "env": environment}
+    arguments = {**run(taught), "dataset": None, "rewards": [], "tools": [], "environment": environment}
     return examined(lambda: Trainer(**arguments), samples=False)
 
 
@@ -264,6 +264,11 @@ def test_a_slow_tool_is_named_with_the_time_per_iteration(caller, monkeypatch):
 
 
 def test_without_samples_an_environment_is_played_with_fixed_texts(taught):
-    arguments = {**run(taught), "dataset": None, "rewards": [], "env": Remembering}  # with a tool, which is not called
+    arguments = {
+        **run(taught),
+        "dataset": None,
+        "rewards": [],
+        "environment": Remembering,
+    }  # with a tool, which is not called
     found = examined(lambda: Trainer(**arguments), samples=False).findings
     assert [each.guard for each in found if each.guard in NAMES] == ["isolation"]

@@ -157,7 +157,7 @@ class Broken(Boxes):
 
 
 def in_boxes(arguments: Arguments, environment: Any = Boxes) -> Arguments:
-    return {**arguments, "dataset": None, "rewards": [], "env": environment}
+    return {**arguments, "dataset": None, "rewards": [], "environment": environment}
 
 
 @mistake("an environment that raises", "episodes", "the door is locked")

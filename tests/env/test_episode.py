@@ -495,7 +495,7 @@ def test_a_class_that_is_no_environment_is_refused_before_a_model_is_loaded():
         with pytest.raises(SettingsError, match=r"write class Alike\(BaseEnvironment\) with reset and step"):
             EnvironmentTasks(environment)  # type: ignore[arg-type]
         with pytest.raises(SettingsError, match=r"write class Alike\(BaseEnvironment\)"):
-            Trainer(model="/no/such/model", env=environment)  # type: ignore[arg-type]
+            Trainer(model="/no/such/model", environment=environment)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="a subclass of BaseEnvironment with reset and step"):
         Trainer(model="/no/such/model", environment_factory=Alike)
 

@@ -14,7 +14,7 @@ from midthought.guards.command import judge
 
 INFERENCE = {"temperature": 1.0, "tool_timeout_seconds": 10.0, "max_tool_calls_per_cot": 5, "max_turns": 5}
 SHORT = {"timeout": "tool_timeout_seconds", "max_calls": "max_tool_calls_per_cot"}
-GIVEN = ("reward_fn", "tools", "env", "dataset", "validation", "call_format")
+GIVEN = ("reward_fn", "tools", "environment", "dataset", "validation", "call_format")
 
 
 def train_planted(
@@ -29,7 +29,7 @@ def train_planted(
     given = {name: options.pop(name) for name in GIVEN if name in options}
     if "tools" in given:
         given.setdefault("call_format", "in_thought")
-    if "env" not in given:
+    if "environment" not in given:
         given.setdefault("dataset", QUESTIONS)
     inference = {name: options.pop(name, usual) for name, usual in INFERENCE.items()}
     is_evaluated_first = options.pop("is_evaluated_first", False)

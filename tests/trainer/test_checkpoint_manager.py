@@ -16,7 +16,7 @@ from midthought.learning.small_model import make_policy
 from midthought.trainer.tasks import DatasetTasks
 
 GROUNDS = {
-    "environment": {"env": Colours},
+    "environment": {"environment": Colours},
     "data set": {"dataset": QUESTIONS, "validation": QUESTIONS},
 }
 

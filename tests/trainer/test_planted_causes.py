@@ -100,7 +100,7 @@ PLANTED = {
         "reward_misjudges",
         "the sign of the reward",
     ),
-    "max_turns=1": ({"env": Colours, "max_turns": 1}, "turn_limit", "inference.max_turns=1 is too small"),
+    "max_turns=1": ({"environment": Colours, "max_turns": 1}, "turn_limit", "inference.max_turns=1 is too small"),
     "max_turns=1, a call ends a turn": (
         CALLS_IN_TURNS | {"max_turns": 1},
         "turn_limit",
@@ -113,7 +113,7 @@ PLANTED = {
     ),
     "temperature 0.02": ({"temperature": 0.02}, "no_exploration", COLD),
     "temperature 0.02, groups": ({"temperature": 0.02} | GROUPS, "no_exploration", COLD),
-    "temperature 0.02, an environment": ({"temperature": 0.02, "env": Colours}, "no_exploration", COLD),
+    "temperature 0.02, an environment": ({"temperature": 0.02, "environment": Colours}, "no_exploration", COLD),
     "a random reward": ({"reward_fn": draws(float), "batch_size": 16}, "reward_misjudges", RANDOM),
     "a random reward, groups": ({"reward_fn": draws(float)} | GROUPS, "reward_misjudges", RANDOM),
     "a coin as a judge": ({"reward_fn": draws(lambda x: x < 0.5)} | GROUPS, "reward_misjudges", RANDOM),

@@ -152,7 +152,7 @@ HACKED = {"validation": True, "learning_rate": 3e-3, "batch_size": 8}
 PLANTED = {
     "reward is constant": ({"reward_fn": lambda trajectory: 1.0} | GROUPS, "no_reward_variance", "does not tell"),
     "temperature 0.001": (
-        {"temperature": 1e-3, "env": Colours} | GROUPS,
+        {"temperature": 1e-3, "environment": Colours} | GROUPS,
         "no_reward_variance",
         "inference.temperature",
     ),
@@ -169,7 +169,7 @@ PLANTED = {
     ),
     "temperature 5": ({"temperature": 5.0}, "random_samples", "inference.temperature=5"),
     "temperature 5, environment": (
-        {"temperature": 5.0, "env": Colours} | GROUPS,
+        {"temperature": 5.0, "environment": Colours} | GROUPS,
         "random_samples",
         "inference.temperature=5",
     ),
@@ -177,7 +177,7 @@ PLANTED = {
     "learning rate 0.5": ({"learning_rate": 0.5}, "repetitive_text length_drift entropy_collapse truncated", BROKEN),
     "rewards of 1e30": ({"reward_fn": lambda t: 1e30 * len(t.token_ids)}, "not_finite", "rewards of this size"),
     "reward raises": ({"reward_fn": lambda trajectory: 1 / 0}, "episodes_fail", "ZeroDivisionError"),
-    "environment raises": ({"env": Raising}, "episodes_fail", "the world broke"),
+    "environment raises": ({"environment": Raising}, "episodes_fail", "the world broke"),
     "two tokens": ({"max_tokens": 2, "reward_fn": words}, "truncated", "max_tokens=2 is too small"),
     "random forward pass": ({"change": make_random}, "logprob_difference", "forward pass is random"),
     "one row pays 1000": ({"reward_fn": one_bad_row()}, "spike", "rewards of another size"),
@@ -187,11 +187,11 @@ PLANTED = {
         "reward function is slow",
     ),
     "environment never ends": (
-        {"env": Endless, "max_tokens": 200},
+        {"environment": Endless, "max_tokens": 200},
         "turn_limit",
         "does not end its episodes",
     ),
-    "environment never ends, few tokens": ({"env": Endless}, "truncated", "does not end its episodes"),
+    "environment never ends, few tokens": ({"environment": Endless}, "truncated", "does not end its episodes"),
     "results that do not fit": (
         CALLS | {"tools": [named_twice(long)]},
         "truncated",
@@ -301,8 +301,8 @@ HEALTHY = {
     "grpo": SLOW | GROUPS | {"batch_size": 8},
     "rloo": SLOW | {"adv_estimator": "rloo", "group_size": 4, "batch_size": 8},
     "reinforce++": SLOW | {"adv_estimator": "reinforce_plus_plus"},
-    "by turn": SLOW | GROUPS | {"adv_estimator": "grpo_turns", "env": Colours},
-    "environment": SLOW | {"env": Colours},
+    "by turn": SLOW | GROUPS | {"adv_estimator": "grpo_turns", "environment": Colours},
+    "environment": SLOW | {"environment": Colours},
     "dr_grpo": SLOW | {"adv_estimator": "dr_grpo", "group_size": 4, "batch_size": 8},
     "gspo": SLOW | GROUPS | {"policy_loss": "gspo", "batch_size": 8, "seed": 2},
 }
@@ -314,7 +314,11 @@ def test_a_healthy_run_of_100_iterations_has_no_finding(name, talker, callers, t
     if "model" in options:
         talker["model"] = copy.deepcopy(callers[options.pop("model")])
     arguments = {"tools": options.pop("tools"), "call_format": "in_thought"} if "tools" in options else {}
-    arguments |= {"env": options.pop("env")} if "env" in options else {"dataset": QUESTIONS, "validation": QUESTIONS}
+    arguments |= (
+        {"environment": options.pop("environment")}
+        if "environment" in options
+        else {"dataset": QUESTIONS, "validation": QUESTIONS}
+    )
     options |= {"num_train_iters": 100, "validate_every": 10}
     config = settings(options.pop("adv_estimator", "gae"), **options)
     with RayPPOTrainer(config, **arguments, **talker, run_path=tmp_path / "run") as trainer:

@@ -145,23 +145,23 @@ def test_an_allowed_change_is_recorded_and_is_then_the_runs_own(talker, tmp_path
 @pytest.mark.parametrize(
     ("before", "now"),
     [
-        ({"env": Colours}, {"env": Raising}),
-        ({"env": Colours()}, {"env": functools.partial(AsyncColours)}),
-        (START, {"env": Colours}),
+        ({"environment": Colours}, {"environment": Raising}),
+        ({"environment": Colours()}, {"environment": functools.partial(AsyncColours)}),
+        (START, {"environment": Colours}),
     ],
 )
 def test_an_environment_is_compared_by_its_class(before, now, talker, tmp_path):
     started(talker, tmp_path, **before)
-    with pytest.raises(SettingsError, match=r"env: .* before, '(Raising|AsyncColours|Colours)' now"):
+    with pytest.raises(SettingsError, match=r"environment: .* before, '(Raising|AsyncColours|Colours)' now"):
         started(talker, tmp_path, resume=True, **now)
-    same = {"env": functools.partial(Colours)} if "env" in before else before
+    same = {"environment": functools.partial(Colours)} if "environment" in before else before
     assert len(started(talker, tmp_path, resume=True, **same)) == 1
 
 
 def test_parsers_of_the_user_are_compared(talker, tmp_path):
-    started(talker, tmp_path, env=Colours, call_format=Silent(), tools=[ping])
+    started(talker, tmp_path, environment=Colours, call_format=Silent(), tools=[ping])
     with pytest.raises(SettingsError, match=r"call_instructions: 'Silent: .*' before, 'Loud: .*' now"):
-        started(talker, tmp_path, resume=True, env=Colours, call_format=Loud(), tools=[ping])
+        started(talker, tmp_path, resume=True, environment=Colours, call_format=Loud(), tools=[ping])
 
 
 def test_supervised_steps_that_were_interrupted_are_not_continued_with_another_task(runs, tmp_path, monkeypatch):
@@ -173,7 +173,7 @@ def test_supervised_steps_that_were_interrupted_are_not_continued_with_another_t
 
 
 def test_a_start_that_left_nothing_to_resume_does_not_count(talker, tmp_path):
-    started(talker, tmp_path, env=Colours)
+    started(talker, tmp_path, environment=Colours)
     other = {"dataset": ROWS, "rewards": ["correct"], "learning_rate": 0.5}
     started(talker, tmp_path, **other)
     started(talker, tmp_path, resume=True, **other)
@@ -184,7 +184,7 @@ def test_resume_is_true_or_false(resume, talker, tmp_path):
     message = r"resume=.*: give True or False; run_path=FOLDER with resume=True"
     for options in ({}, {"run_path": tmp_path / "run"}):
         with pytest.raises(SettingsError, match=message):
-            Trainer(settings(), **talker, env=Colours, resume=resume, **options)
+            Trainer(settings(), **talker, environment=Colours, resume=resume, **options)
     with pytest.raises(SettingsError, match=message):
         recipe.run(tmp_path / "run", Console(plain=True, out=StringIO()), words=[], resume=resume)
     assert not (tmp_path / "run").exists()

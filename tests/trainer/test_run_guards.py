@@ -23,7 +23,7 @@ LONG = {"num_epochs": 6}
 
 def fit(
     talker,
-    env=Colours,
+    environment=Colours,
     temperature=1.0,
     seconds=60.0,
     run_path=None,
@@ -42,7 +42,7 @@ def fit(
     if partial:
         config.inference.partial_rollouts, config.inference.max_segment_length = True, 2
     if "dataset" not in arguments:
-        arguments["env"] = env
+        arguments["environment"] = environment
     with RayPPOTrainer(config, **arguments, **talker, run_path=run_path, resume=resume) as trainer:
         trainer.fit()
         return trainer.metrics_history
@@ -74,8 +74,8 @@ CANNOT_LEARN = {
     "learning rate 0.5": ({"learning_rate": 0.5} | LONG, "collapsed.*Lower training.learning_rate"),
     "reward function raises": ({"reward_fn": raises}, "all 4 episodes.*ZeroDivisionError: my reward"),
     "reward is NaN": ({"reward_fn": lambda trajectory: math.nan}, "all 4 episodes.*finite number"),
-    "environment raises": ({"env": Raising}, "all 4 episodes.*the world broke"),
-    "environment hangs": ({"env": Hanging, "seconds": 0.05}, "all 4 episodes.*step_timeout_seconds"),
+    "environment raises": ({"environment": Raising}, "all 4 episodes.*the world broke"),
+    "environment hangs": ({"environment": Hanging, "seconds": 0.05}, "all 4 episodes.*step_timeout_seconds"),
     "prompt is too long": ({"model": shorten}, "all 4 episodes.*a sequence may have 8"),
     "equal rewards in groups": (
         {"reward_fn": lambda trajectory: 1.0} | GROUPS | LONG,
@@ -133,7 +133,7 @@ HEALTHY = {
     "rloo on a data set": {"dataset": QUESTIONS, "adv_estimator": "rloo", "group_size": 4},
     "temperature 0.7": {"temperature": 0.7},
     "partial rollouts": {"partial": True} | LONG,
-    "failing episodes": {"env": sometimes_failing()} | LONG,
+    "failing episodes": {"environment": sometimes_failing()} | LONG,
     "critic warm-up": {"critic_warmup_iters": 1},
     "bfloat16": {"model": lambda model: model.bfloat16()},
     "solved in the end": {"reward_fn": solved_in_the_end()} | GROUPS | {"num_epochs": 8},

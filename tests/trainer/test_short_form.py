@@ -60,10 +60,10 @@ def test_a_models_folder_is_a_name(tmp_path, talker):
     talker["model"].save_pretrained(tmp_path)
     talker["tokenizer"].save_pretrained(tmp_path)
     options = {"batch_size": 2, "mini_batch_size": 2, "max_tokens": 8, "progress": False}
-    with Trainer(model=tmp_path, env=Colours, device="cpu", lora_rank=0, **options) as trainer:
+    with Trainer(model=tmp_path, environment=Colours, device="cpu", lora_rank=0, **options) as trainer:
         assert trainer.config.model.local_path == str(tmp_path)
         assert trainer.model.config.vocab_size == talker["model"].config.vocab_size
-    with Trainer(env=Colours, **talker, **options) as trainer:
+    with Trainer(environment=Colours, **talker, **options) as trainer:
         assert trainer.model is talker["model"]
 
 
@@ -81,22 +81,24 @@ def test_settings_by_name_replace_those_of_a_config_and_of_the_preset():
         ({"learning_rat": 1}, "'learning_rat'.*Did you mean.*'learning_rate'"),
         ({"algorithm": "grpo", "training": {"algorithm": "ppo"}}, "training.algorithm is given as 'ppo' and as 'grpo'"),
         ({"batch_size": 4, "training": {"batch_size": 8}}, "training.batch_size is given as 4 and as 8; give it once"),
-        ({"lr": 1}, r"'lr'. Did you mean 'learning_rate' \(training.learning_rate\)"),
-        ({"num_generations": 8}, r"Did you mean 'group_size'"),
+        ({"lr": 1}, r"unknown argument or setting 'lr'.*docs/coming_from\.md"),
         ({"datset": []}, "'datset'.*Did you mean 'dataset'"),
         ({"training": 3}, "training=3: it is a section"),
         ({"training": {"batch_sise": 3}}, "batch_sise.*Did you mean 'batch_size'"),
         ({"weight_transport": "disk"}, r"several sections.*inference=\{'weight_transport': …\} or ray="),
         ({"batch_size": "many"}, "batch_size"),
         ({"algorithm": "gpro"}, "Did you mean.*'grpo'"),
-        ({"env": None, "dataset": "gsm9k"}, "neither a file nor a data set.*Did you mean 'gsm8k'"),
-        ({"env": None, "dataset": QUESTIONS, "max_steps": 100}, "max_steps=100: .*iterations is num_train_iters"),
+        ({"environment": None, "dataset": "gsm9k"}, "neither a file nor a data set.*Did you mean 'gsm8k'"),
+        (
+            {"environment": None, "dataset": QUESTIONS, "max_steps": 100},
+            "max_steps=100: .*iterations is num_train_iters",
+        ),
         ({"config": {"training": {}}}, "must be a ConfigStore"),
     ],
 )
 def test_what_is_unknown_or_wrong_is_named_with_what_is_near(arguments, message):
     with pytest.raises(SettingsError, match=message):
-        Trainer(**{"env": Colours, **arguments})
+        Trainer(**{"environment": Colours, **arguments})
 
 
 def test_settings_are_sorted_by_section():
@@ -251,20 +253,6 @@ def test_without_math_verify_a_data_set_that_needs_it_is_refused_at_the_start(mo
     of_another_reward = DatasetTasks(formulas, combine_rewards(named_rewards("num_calls")), create_default_config())
     assert of_another_reward.is_right(answered("x + 1", "x + 1")) is None
     assert of_another_reward.is_right(answered("so 5", "5")) is True
-
-
-def test_a_trainer_takes_trls_arguments_or_names_what_to_use_instead():
-    rows = [{"question": f"What is {n} times 3?", "answer": 3 * n} for n in range(4)]
-    with Trainer(train_dataset=rows, eval_dataset=rows, reward_funcs=["correct"], **SMALL) as trainer:
-        assert trainer.config.training.batch_size == 4 and "exact_match" in trainer.evaluate(num_episodes=1)
-    for theirs, remedy in {
-        "args": "GRPOConfig",
-        "reward_weights": r"rewards=\[\(function, 0\.5\)\]",
-        "resume_from_checkpoint": "resume=True",
-        "top_k": "whole distribution",
-    }.items():
-        with pytest.raises(TypeError, match=f"no {theirs}; .*{remedy}"):
-            Trainer(dataset=rows, **{theirs: 1})
 
 
 def test_an_evaluation_after_the_training_is_in_the_report(tmp_path):

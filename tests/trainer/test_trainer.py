@@ -95,7 +95,7 @@ def test_a_group_whose_reset_fails_is_counted_and_left_out_and_the_others_are_le
 
     config = settings("grpo", batch_size=16, mini_batch_size=16, num_train_iters_per_epoch=4)
     config.inference.partial_rollouts = partial
-    with RayPPOTrainer(config, env=OftenAway, **talker) as trainer:
+    with RayPPOTrainer(config, environment=OftenAway, **talker) as trainer:
         history = trainer.fit()
     assert len(history) == 4
     assert any(0 < figures["batch/num_episodes"] < 16 for figures in history) or partial
@@ -276,7 +276,7 @@ def test_a_reward_function_replaces_exact_match_and_tasks_need_no_answer(reward_
         assert figures["reward/mean"] == figures["reward/reward_fn"] == 3
 
 
-@pytest.mark.parametrize("ground", [{"env": Colours}, {"dataset": QUESTIONS}])
+@pytest.mark.parametrize("ground", [{"environment": Colours}, {"dataset": QUESTIONS}])
 def test_every_part_of_several_reward_functions_is_recorded(ground, talker):
     def turns(trajectory):
         return len(trajectory)
@@ -284,21 +284,21 @@ def test_every_part_of_several_reward_functions_is_recorded(ground, talker):
     functions = [turns, weighted(num_calls, -0.1), ("half", 0.5, lambda trajectory: 1.0)]
     with RayPPOTrainer(settings(), reward_funcs=functions, **ground, **talker) as trainer:
         figures = trainer.train_step(trainer.rollout())
-    num_turns = 2 if "env" in ground else 1
+    num_turns = 2 if "environment" in ground else 1
     assert figures["reward/turns"] == num_turns
     assert figures["reward/num_calls"] == 0
     assert figures["reward/half"] == 0.5
     assert figures["reward/mean"] == num_turns + 0.5
 
 
-@pytest.mark.parametrize("ground", [{"env": Colours}, {"dataset": QUESTIONS}])
+@pytest.mark.parametrize("ground", [{"environment": Colours}, {"dataset": QUESTIONS}])
 def test_a_reward_function_may_give_a_number_to_each_turn(ground, talker):
     def each_turn(trajectory):
         return Reward(parts={"end": 1.0}, turns=(2.0,) * len(trajectory.turns))
 
     with RayPPOTrainer(settings(), reward_funcs=[weighted(each_turn, 0.5)], **ground, **talker) as trainer:
         figures = trainer.train_step(trainer.rollout())
-    num_turns = 2 if "env" in ground else 1
+    num_turns = 2 if "environment" in ground else 1
     assert figures["reward/turns"] == num_turns
     assert figures["reward/each_turn/end"] == 0.5
     assert figures["reward/mean"] == num_turns + 0.5
@@ -326,14 +326,14 @@ def test_a_reward_function_may_give_a_number_to_each_call(callers, tokenizer):
         assert not torch.equal(weights(trainer), before)
 
 
-@pytest.mark.parametrize("ground", [{"env": Colours}, {"dataset": QUESTIONS}])
+@pytest.mark.parametrize("ground", [{"environment": Colours}, {"dataset": QUESTIONS}])
 @pytest.mark.parametrize("reward_fn", [lambda: 1.0, lambda a, b, c: 1.0, lambda trajectory, *, scale: 1.0, 3])
 def test_a_reward_function_that_cannot_be_called_fails_at_once(ground, reward_fn):
     with pytest.raises((RewardError, SettingsError), match=r"trajectory, environment|callable"):
         RayPPOTrainer(settings(), reward_fn=reward_fn, **ground)
 
 
-@pytest.mark.parametrize("ground", [{"env": Colours}, {"dataset": QUESTIONS}])
+@pytest.mark.parametrize("ground", [{"environment": Colours}, {"dataset": QUESTIONS}])
 def test_an_episode_whose_reward_is_not_a_number_is_a_failed_one(ground, talker):
     judged = itertools.count()
     with RayPPOTrainer(
@@ -575,7 +575,7 @@ def test_epochs_are_whole(num_epochs, talker):
         trainer.fit(num_epochs)
 
 
-@pytest.mark.parametrize("ground", [{"env": AsyncColours, "reward_fn": asynchronous}, {"dataset": QUESTIONS}])
+@pytest.mark.parametrize("ground", [{"environment": AsyncColours, "reward_fn": asynchronous}, {"dataset": QUESTIONS}])
 def test_it_works_inside_a_running_event_loop(ground, talker):
     async def notebook():
         with RayPPOTrainer(settings(validate_every=1), validation=ground.get("dataset"), **ground, **talker) as trainer:
@@ -643,22 +643,22 @@ def test_cleaning_up_twice_is_fine_and_use_afterwards_says_so(talker, tmp_path):
     ("options", "words"),
     [
         ({}, "one of the two"),
-        ({"env": Colours, "dataset": QUESTIONS}, "one of the two"),
-        ({"env": Colours, "reward_fn": len, "reward_funcs": [len]}, "twice"),
-        ({"env": 3}, "BaseEnvironment"),
-        ({"env": Colours, "validation": QUESTIONS}, "BaseEnvironment"),
+        ({"environment": Colours, "dataset": QUESTIONS}, "one of the two"),
+        ({"environment": Colours, "reward_fn": len, "rewards": [len]}, "twice"),
+        ({"environment": 3}, "BaseEnvironment"),
+        ({"environment": Colours, "validation": QUESTIONS}, "BaseEnvironment"),
         ({"dataset": []}, "it is empty"),
         ({"dataset": ["Say a colour."]}, "no answer"),
         ({"dataset": QUESTIONS, "validation": ["Say a colour."]}, "validation: task .* has no answer"),
-        ({"env": Colours, "call_format": "hermse"}, "'hermes'"),
-        ({"env": Colours, "call_format": HermesParser}, "not a class"),
-        ({"env": Colours, "call_format": 3}, "call_format=3"),
-        ({"env": Colours, "model": torch.nn.Linear(1, 1)}, "needs its tokenizer"),
-        ({"env": Colours, "resume": True}, "run_path"),
-        ({"env": Colours, "tools": CalculateTool()}, r"give a list of them: tools=\[calculate\]"),
-        ({"env": Colours, "callbacks": [print]}, "is no TrainerCallback; extend it"),
-        ({"env": Colours, "callbacks": [TrainerCallback]}, "an object, not a class"),
-        ({"env": Colours, "callbacks": 3}, "is no TrainerCallback"),
+        ({"environment": Colours, "call_format": "hermse"}, "'hermes'"),
+        ({"environment": Colours, "call_format": HermesParser}, "not a class"),
+        ({"environment": Colours, "call_format": 3}, "call_format=3"),
+        ({"environment": Colours, "model": torch.nn.Linear(1, 1)}, "needs its tokenizer"),
+        ({"environment": Colours, "resume": True}, "run_path"),
+        ({"environment": Colours, "tools": CalculateTool()}, r"give a list of them: tools=\[calculate\]"),
+        ({"environment": Colours, "callbacks": [print]}, "is no TrainerCallback; extend it"),
+        ({"environment": Colours, "callbacks": [TrainerCallback]}, "an object, not a class"),
+        ({"environment": Colours, "callbacks": 3}, "is no TrainerCallback"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused_with_a_reason(options, words):

@@ -273,7 +273,7 @@ def test_a_demonstration_that_cannot_be_read_is_named(given, message, make):
 
 def test_a_function_needs_a_data_set(make):
     with pytest.raises(SettingsError, match="give a list of conversations"):
-        make(dataset=None, env=Colours, rewards=()).sft(shown)
+        make(dataset=None, environment=Colours, rewards=()).sft(shown)
 
 
 def test_it_comes_before_fit_and_knows_its_settings(make):

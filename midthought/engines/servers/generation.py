@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from midthought.argument_names import also_named
 from midthought.engines.generation import BaseInferenceEngine
 from midthought.engines.servers.connection import RetryPolicy, require_httpx
 from midthought.engines.servers.dialect import ServerOptions
@@ -49,12 +48,6 @@ class ServerInferenceEngine(BaseInferenceEngine):
 
     engine_class: ClassVar[type[ServerEngine]]
 
-    @also_named(
-        {"config": "use create_inference_engine(model_path, backend=…, config={…}), or give its entries by name"},
-        model_name="model_path",
-        model="model_path",
-        max_model_len="max_seq_len",
-    )
     def __init__(
         self,
         model_path: str | Path,

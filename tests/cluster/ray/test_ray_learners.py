@@ -38,7 +38,7 @@ def on_ranks(cluster: Any, tokenizer: Any, tmp_path_factory: pytest.TempPathFact
     checkpoint = tmp_path_factory.mktemp("ranks") / "one"
     others = actor_processes()
     model = ray_worlds.policy(tokenizer).double()
-    with RayPPOTrainer(config(2), env=Echo, model=model, tokenizer=tokenizer) as trainer:
+    with RayPPOTrainer(config(2), environment=Echo, model=model, tokenizer=tokenizer) as trainer:
         figures = [trainer.train_step(trainer.rollout())]
         trainer.save_checkpoint(checkpoint)
         figures.append(trainer.train_step(trainer.rollout()))
@@ -103,7 +103,7 @@ def test_a_critic_on_a_rank_of_its_own_learns_what_it_learns_in_this_process(
 def test_critic_ranks_without_a_critic_of_its_own_are_refused(sections, message, policy, tokenizer):
     asked = settings(ray={"use_ray": False, "num_critics": 1}, **({"model": {"critic": "separate"}} | sections))
     with pytest.raises(SettingsError, match=message):
-        RayPPOTrainer(asked, env=Echo, model=policy, tokenizer=tokenizer)
+        RayPPOTrainer(asked, environment=Echo, model=policy, tokenizer=tokenizer)
 
 
 def test_ranks_go_on_from_a_checkpoint_and_one_that_dies_ends_the_run_with_the_way_to_go_on(on_ranks, tokenizer):
@@ -122,7 +122,7 @@ def test_ranks_go_on_from_a_checkpoint_and_one_that_dies_ends_the_run_with_the_w
         trainer.learner.state_dict()
 
     model = ray_worlds.policy(tokenizer).double()
-    with RayPPOTrainer(config(1), env=Echo, model=model, tokenizer=tokenizer) as alone:
+    with RayPPOTrainer(config(1), environment=Echo, model=model, tokenizer=tokenizer) as alone:
         alone.load_checkpoint(on_ranks.checkpoint)
         figures = alone.train_step(alone.rollout())
         assert (alone.iteration, alone.learner.num_steps) == (2, 2)
@@ -133,7 +133,7 @@ def test_ranks_go_on_from_a_checkpoint_and_one_that_dies_ends_the_run_with_the_w
 def test_ranks_that_have_no_room_are_an_error_that_names_their_setting(cluster, policy, tokenizer):
     wide = config(2)
     wide.ray.cpus_per_learner, wide.ray.start_timeout_seconds = 3.0, 1.0
-    with RayPPOTrainer(wide, env=Echo, model=policy, tokenizer=tokenizer) as trainer:
+    with RayPPOTrainer(wide, environment=Echo, model=policy, tokenizer=tokenizer) as trainer:
         data = trainer.rollout()
         with pytest.raises(SettingsError, match=r"ray\.num_learners=2 with 3 CPUs .*ray\.cpus_per_learner"):
             trainer.train_step(data)
@@ -147,4 +147,4 @@ def test_what_ranks_do_not_do_is_refused(name, value, policy, tokenizer):
     asked = config(2)
     setattr(asked.training, name, value)
     with pytest.raises(SettingsError, match=rf"ray\.num_learners=2 with training\.{name}"):
-        RayPPOTrainer(asked, env=Echo, model=policy, tokenizer=tokenizer)
+        RayPPOTrainer(asked, environment=Echo, model=policy, tokenizer=tokenizer)
