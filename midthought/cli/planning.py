@@ -78,26 +78,14 @@ def plan(
 
 def report(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
-    seeds: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[RUN]…", help="Runs that differ only in training.seed: the curves get means and bands."
-        ),
-    ] = None,
     max_mib: Annotated[float, typer.Option(min=0.0, help="Size of the episodes in the page, at most.")] = 20.0,
 ) -> None:
     """Write RUN/report.html again from the run's files."""
     from midthought.report.html import write_report
 
-    curves = None
-    tell_damage(run, *(seeds or ()))
-    if seeds:
-        from midthought.evaluation.comparison.overlays import seed_curves
-
-        with value_errors(_named(run, *seeds)):
-            curves = seed_curves([run, *seeds])
+    tell_damage(run)
     with value_errors(run):
-        tell(write_report(run, max_mib=max_mib, seed_curves=curves))
+        tell(write_report(run, max_mib=max_mib))
 
 
 def compare(
@@ -109,26 +97,21 @@ def compare(
         typer.Option(help="Whose answers: after.sampled, after, validation, …; default: the first of these."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print an object.")] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a self-contained page.")] = None,
 ) -> None:
-    """Compare runs: settings, curves, the same held-out questions, and a verdict by a paired test.
+    """Compare runs: the settings that differ, and one table of paired tests on the same held-out questions.
 
     Runs that differ only in training.seed are seeds of one configuration.
     """
-    from midthought.evaluation.comparison.comparison import compare
-    from midthought.evaluation.comparison.output import print_comparison, to_dict, write_page
+    from midthought.report.comparison import compare, print_comparison
     from midthought.report.console import Console
 
     tell_damage(*runs)
-    with value_errors(_named(*runs)):
+    with value_errors(", ".join(map(str, runs))):
         comparison = compare(runs, arm=arm)
-        page = None if html is None else write_page(comparison, html)
         if as_json:
-            tell(json.dumps(to_dict(comparison), indent=1, ensure_ascii=False))
-            return
-        print_comparison(comparison, Console())
-    if page is not None:
-        tell(page)
+            tell(json.dumps(comparison.to_dict(), indent=1, ensure_ascii=False))
+        else:
+            print_comparison(comparison, Console())
 
 
 def guard(
@@ -159,10 +142,6 @@ def tell_damage(*runs: Path) -> None:
             found = damage_of_results(run)
         if found:
             tell(f"midthought: {found}. The following is read from the files as they are now", err=True)
-
-
-def _named(*runs: Path) -> str:
-    return ", ".join(map(str, runs))
 
 
 def _recipe_settings(recipe: str, words: list[str], config: Path | None, engine: str) -> RecipeConfig:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
 from typing import Any
@@ -19,14 +19,11 @@ from midthought.report.templates import macro
 
 Points = list[tuple[int, float]]
 """(step, value) in the order of writing."""
-Band = list[tuple[int, float, float]]
-"""(step, low, high) in the order of steps."""
 
 WIDTH, HEIGHT = 420, 192
 LEFT, RIGHT, TOP, BOTTOM = 50, 402, 10, 168
 MAX_POINTS = 500
 MAX_SERIES = 8
-MAX_OVERLAID = 8
 MIN_POINTS_TO_SMOOTH = 25
 MAX_WITHOUT_TOPICS = 4
 """Charts of a stage that are not divided into topics, at most."""
@@ -41,21 +38,11 @@ STAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart: its title, its lines by label, and the bands of some lines."""
+    """A chart: its title, and its lines by label."""
 
     title: str
     lines: Mapping[str, Points]
-    bands: Mapping[str, Band] = field(default_factory=dict)
     topic: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SeedCurves:
-    """Curves of several runs that differ only in the seed: by stage and metric, the mean over the runs, and its interval."""
-
-    seeds: Sequence[Any]
-    metrics: Mapping[str, Mapping[str, Points]]
-    bands: Mapping[str, Mapping[str, Band]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,34 +62,15 @@ class Axis:
 def curves(
     metrics: Mapping[str, Mapping[str, Points]],
     marks: Mapping[str, Mapping[int, str]] = MappingProxyType({}),
-    bands: Mapping[str, Mapping[str, Band]] = MappingProxyType({}),
 ) -> tuple[str, list[dict[str, Any]]]:
     """Returns all charts as HTML, by stage, and their points for the page's script, in the order of `data-chart`.
 
-    `marks`: by stage, labels of steps; each is a vertical line in the stage's charts. `bands`: by stage and metric.
+    `marks`: by stage, labels of steps; each is a vertical line in the stage's charts.
     """
-    return _stages({stage: plan_charts(series, bands.get(stage, {})) for stage, series in metrics.items()}, marks)
-
-
-def overlaid_curves(stages: Mapping[str, Mapping[str, Chart]]) -> tuple[str, list[dict[str, Any]]]:
-    """Returns charts with one line per run, by stage and metric, as `curves` does. A chart has at most `MAX_OVERLAID` lines."""
-    planned = {}
-    for stage, charts in stages.items():
-        topics: dict[str, str] = {}
-        for topic, _, patterns in subjects():
-            topics |= {key: topic for key in charts if key not in topics and belongs(key, patterns)}
-        main = [replace(charts[key], topic=topic) for key, topic in topics.items()]
-        rest = [charts[key] for key in sorted(charts.keys() - topics.keys())]
-        planned[stage] = (main, rest) if main else (rest, [])
-    return _stages(planned, {})
-
-
-def _stages(
-    planned: Mapping[str, tuple[list[Chart], list[Chart]]], marks: Mapping[str, Mapping[int, str]]
-) -> tuple[str, list[dict[str, Any]]]:
     html: list[str] = []
     data: list[dict[str, Any]] = []
-    for stage, groups in planned.items():
+    for stage, series in metrics.items():
+        groups = plan_charts(series)
         last_step = max(
             (line[-1][0] for group in groups for chart in group for line in chart.lines.values()), default=0
         )
@@ -121,9 +89,7 @@ def _by_topic(charts: list[Chart]) -> list[tuple[str, list[Chart]]]:
     return [(topic, list(group)) for topic, group in groupby(charts, lambda each: each.topic)]
 
 
-def plan_charts(
-    series: Mapping[str, Points], bands: Mapping[str, Band] = MappingProxyType({})
-) -> tuple[list[Chart], list[Chart]]:
+def plan_charts(series: Mapping[str, Points]) -> tuple[list[Chart], list[Chart]]:
     """Returns the charts of one stage with a subject, in the order of `subjects`, and the charts of all other keys."""
     left = {key: points for key, points in series.items() if points}
     main = []
@@ -131,9 +97,8 @@ def plan_charts(
         keys = [key for key in left if belongs(key, patterns)][:MAX_SERIES]
         if keys:
             lines = _labelled({key: left.pop(key) for key in keys})
-            shown = {label: bands[key] for label, key in zip(lines, keys, strict=True) if key in bands}
-            main.append(Chart(title, lines, shown, topic))
-    rest = [Chart(key, {key: points}, _only(bands, key)) for key, points in sorted(left.items())]
+            main.append(Chart(title, lines, topic))
+    rest = [Chart(key, {key: points}) for key, points in sorted(left.items())]
     return (main, rest) if main else (rest, [])
 
 
@@ -173,10 +138,6 @@ def nice_ticks(low: float, high: float, num_ticks: int, *, whole: bool = False) 
     return tuple(float(f"{index * step:.12g}") for index in range(first, last + 1))
 
 
-def _only(bands: Mapping[str, Band], key: str) -> dict[str, Band]:
-    return {key: bands[key]} if key in bands else {}
-
-
 def _labelled(series: dict[str, Points]) -> dict[str, Points]:
     """Returns lines by the shortest distinct labels: the last part of the key, else the whole key."""
     short = [key.rsplit("/", 1)[-1].replace("_", " ") for key in series]
@@ -190,9 +151,7 @@ def _chart(chart: Chart, labels: Mapping[int, str], data: list[dict[str, Any]]) 
     shown = {label: smoothed(v) if len(v) >= MIN_POINTS_TO_SMOOTH else v for label, v in raw.items()}
     steps = [step for points in points_of.values() for step, _ in points]
     x = _step_axis(min(steps), max(steps))
-    bands = {label: _shown_band(band) for label, band in chart.bands.items() if band}
-    edges = {(label, end): [point[end] for point in band] for label, band in bands.items() for end in (1, 2)}
-    y = _value_axis(chart, raw, {**shown, **edges})
+    y = _value_axis(chart, raw, shown)
     lines = []
     for label, points in points_of.items():
         places = [x.place(step) for step, _ in points]
@@ -202,7 +161,6 @@ def _chart(chart: Chart, labels: Mapping[int, str], data: list[dict[str, Any]]) 
                 "label": label,
                 "raw": "" if shown[label] is raw[label] else _polyline(places, raw[label], y),
                 "points": _polyline(places, shown[label], y),
-                "band": _outline(bands.get(label, []), x, y),
                 "dots": [(f"{px:.1f}", f"{y.place(value):.1f}") for px, value in dots],
             }
         )
@@ -240,7 +198,7 @@ def _step_axis(low: int, high: int) -> Axis:
     return Axis(low, high, LEFT, RIGHT, nice_ticks(low, high, 6, whole=True))
 
 
-def _value_axis(chart: Chart, raw: Mapping[str, list[float]], shown: Mapping[Any, list[float]]) -> Axis:
+def _value_axis(chart: Chart, raw: Mapping[str, list[float]], shown: Mapping[str, list[float]]) -> Axis:
     """0 to 1 for shares; otherwise the range of the smoothed lines and the middle 96 % of the raw points, with a margin."""
     values = [value for line in shown.values() for value in line]
     for line in raw.values():
@@ -266,22 +224,6 @@ def _value_labels(y: Axis) -> list[str]:
 
 def _polyline(places: Sequence[float], values: Sequence[float], y: Axis) -> str:
     return " ".join(f"{px:.1f},{y.place(value):.1f}" for px, value in zip(places, values, strict=True))
-
-
-def _shown_band(band: Band) -> Band:
-    """Thins and smooths a band as its line is."""
-    ends = [thinned([(point[0], point[end]) for point in band]) for end in (1, 2)]
-    low, high = ([value for _, value in points] for points in ends)
-    if len(low) >= MIN_POINTS_TO_SMOOTH:
-        low, high = smoothed(low), smoothed(high)
-    return [(step, *pair) for (step, _), *pair in zip(ends[0], low, high, strict=True)]  # type: ignore[misc]
-
-
-def _outline(band: Band, x: Axis, y: Axis) -> str:
-    """Returns the points of a polygon around a band: along its upper edge, and back along the lower one."""
-    there = [f"{x.place(step):.1f},{y.place(high):.1f}" for step, _, high in band]
-    back = [f"{x.place(step):.1f},{y.place(low):.1f}" for step, low, _ in reversed(band)]
-    return " ".join([*there, *back])
 
 
 def _rounded(value: float) -> float:

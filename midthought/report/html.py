@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from midthought.report.curves import SeedCurves, curves
+from midthought.report.curves import curves
 from midthought.report.findings import STAGES, findings_list, marks, shown_findings
 from midthought.report.page_selection import RULE
 from midthought.report.quantities import token_quantities
@@ -46,15 +46,14 @@ def write_report(
     *,
     max_trajectories: int = MAX_TRAJECTORIES,
     max_mib: float = MAX_MIB,
-    seed_curves: SeedCurves | None = None,
 ) -> Path:
     """Writes `report.html` into the run folder from its present contents, and returns its path.
 
-    At most `max_trajectories` episodes are included, with `max_mib` MiB at most. `seed_curves` replace the run's own.
+    At most `max_trajectories` episodes are included, with `max_mib` MiB at most.
     Raises `CheckpointError` if there is no run at `run_path`, `OutputPathError` if there is a report and the folder
     is not a run that this library wrote.
     """
-    page = report_page(run_path, max_trajectories=max_trajectories, max_mib=max_mib, seed_curves=seed_curves)
+    page = report_page(run_path, max_trajectories=max_trajectories, max_mib=max_mib)
     folder = RunFolder(run_path)
     path = folder.report_path
     if path.exists():
@@ -68,7 +67,6 @@ def report_page(
     *,
     max_trajectories: int = MAX_TRAJECTORIES,
     max_mib: float = MAX_MIB,
-    seed_curves: SeedCurves | None = None,
 ) -> str:
     """Returns the whole page as HTML. Arguments as of `write_report`.
 
@@ -83,8 +81,7 @@ def report_page(
     packed = pack_episodes(found, **limits)
     sentence, support = verdict(run.summary)
     findings = shown_findings(run.findings)
-    metrics, bands = (seed_curves.metrics, seed_curves.bands) if seed_curves is not None else (run.metrics, {})
-    charts, chart_points = curves(metrics, dict.fromkeys(STAGES, marks(findings)), bands)
+    charts, chart_points = curves(run.metrics, dict.fromkeys(STAGES, marks(findings)))
     return render_page(
         "report.html",
         SCRIPTS,
@@ -107,7 +104,6 @@ def report_page(
         more_metrics=more_metrics(run.summary),
         findings=findings_list(findings),
         curves=charts,
-        seeds=[] if seed_curves is None else seed_curves.seeds,
         config=run.config,
         starts=run.starts,
     )
