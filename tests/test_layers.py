@@ -15,7 +15,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "midthought"
 
 LAYERS = [
-    ("types", "errors", "inference", "activity"),
+    ("types", "errors", "inference"),
     (
         "tokenization",
         "config",
@@ -207,7 +207,6 @@ def test_the_training_loop_knows_no_engine_no_tool_and_no_memory_by_name():
         "rollout",
         "algo",
         "types",
-        "activity",
         "errors",
         "tokenization",
         "config",

@@ -10,8 +10,6 @@ from typing import Literal
 import torch
 from torch import nn
 
-from midthought.activity import ACTIVITY
-
 Phase = Literal["sampling", "scoring", "update", "weight_update", "validation", "saving"]
 
 
@@ -29,8 +27,7 @@ class PhaseMeter:
         """Measures what runs inside, also if it raises."""
         began = time.perf_counter()
         try:
-            with ACTIVITY.in_phase(name):
-                yield
+            yield
         finally:
             if self._device is not None and self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)

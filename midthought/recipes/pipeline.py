@@ -36,7 +36,6 @@ from midthought.recipes.supervised_steps import SupervisedSteps
 from midthought.recipes.tasks import RecipeTasks
 from midthought.report.console import Console
 from midthought.report.html import write_report
-from midthought.report.live_status import LiveStatus
 from midthought.report.run_folder import RunFolder, tracked_run_folder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.storage_errors import THEN_RESUME, storage_errors
@@ -132,7 +131,6 @@ class RecipeRun(ABC):
         plan = self._plan_stages()
         num_left = sum(num_shown for name, _, num_shown in plan if name not in self.stages.progress.done)
         self.console.num_stages = self.num_data_stages + num_left
-        self.console.live = LiveStatus(self.run)
         with self.stages.stop:
             self._find_policy()
             for name, work, _ in plan:

@@ -11,10 +11,9 @@ import sys
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from midthought.report.live_status import LiveStatus
 from midthought.report.progress import Progress
 from midthought.report.results import duration
 
@@ -54,8 +53,6 @@ class Console:
         self.quiet = quiet
         self.num_stages = num_stages
         """Number of stages, for `[2/6]`; None leaves the total out."""
-        self.live: LiveStatus | None = None
-        """Writes the state of a stage into a run folder."""
         self._out = out
         self._err = err
         self._clock = clock
@@ -77,7 +74,7 @@ class Console:
         number = f"{self._stage}/{self.num_stages}" if self.num_stages else f"{self._stage}"
         label = f"[{number}] {printable(title)}"
         progress = Progress(label, total=total, unit=unit, clock=self._clock)
-        with self.live.stage(progress) if self.live is not None else nullcontext(), self._shown(progress):
+        with self._shown(progress):
             yield progress
 
     @contextmanager

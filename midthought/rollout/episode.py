@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from midthought.activity import ACTIVITY
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
 from midthought.errors import EngineError
@@ -348,9 +347,7 @@ class Episode:
         trajectory = self.trajectory
         started = time.perf_counter()
         try:
-            done = await self._parts.engine.sample(self._number, trajectory.token_ids, sampling, stopper=self._watch)
-            ACTIVITY.num_tokens += len(done.token_ids)
-            return done
+            return await self._parts.engine.sample(self._number, trajectory.token_ids, sampling, stopper=self._watch)
         finally:
             trajectory.engine_seconds += time.perf_counter() - started
 
@@ -360,10 +357,9 @@ class Episode:
         calls = [self._with_thought(call) for call in calls]
         started = time.perf_counter()
         try:
-            with ACTIVITY.tools(len(calls)):
-                events = await self._parts.executor.run(
-                    calls, self.trajectory.task, calls_left=calls_left, tools=self._tools
-                )
+            events = await self._parts.executor.run(
+                calls, self.trajectory.task, calls_left=calls_left, tools=self._tools
+            )
         finally:
             self.trajectory.tool_seconds += time.perf_counter() - started
         return [bounded(event, self._parts.renderer, self._parts.inference.max_result_tokens) for event in events]

@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from midthought.activity import ACTIVITY
 from midthought.background_loop import BackgroundLoop
 from midthought.engines.engine import TrainedEngine
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
@@ -60,8 +59,7 @@ class Rollouts(ABC):
         began = time.perf_counter()
         version = self.policy_version
         purpose = f"train-{iteration}" + (f"-{attempt}" if attempt else "")
-        with ACTIVITY.episodes(len(tasks), None) as finished:
-            trajectories = self._run(self.parts, self._starts(purpose, tasks, group_size), finished)
+        trajectories = self._run(self.parts, self._starts(purpose, tasks, group_size))
         return RolloutData(trajectories=trajectories, seconds=time.perf_counter() - began, policy_version=version)
 
     def evaluate(
@@ -74,8 +72,7 @@ class Rollouts(ABC):
     ) -> list[Trajectory]:
         """Runs one episode per task, with another tool executor or temperature; temperature 0 is greedy."""
         parts = dataclasses.replace(_at_temperature(self.parts, temperature), executor=executor or self.parts.executor)
-        with ACTIVITY.episodes(len(tasks), on_finished) as finished:
-            return self._run(parts, self._starts("evaluation", tasks, 1), finished)
+        return self._run(parts, self._starts("evaluation", tasks, 1), on_finished)
 
     def sleep(self) -> None:
         """Releases the engine's memory for the learner; the next episode or update takes it again."""

@@ -14,7 +14,6 @@ from midthought.learning.run_checks import check_training
 from midthought.plan.choices import Choice, as_recorded
 from midthought.plan.engine_choice import before_choice
 from midthought.report.console import Console
-from midthought.report.live_status import LiveStatus
 from midthought.report.run_folder import require_intact_run
 from midthought.storage_errors import storage_errors
 from midthought.tools.call_formats import ToolCallFormat
@@ -59,12 +58,11 @@ class TrainerSettings:
         with storage_errors(place):
             return RunWriter(self.run_path, self.config, resume=resume, allow_changes=allow_changes)
 
-    def console(self, writer: RunWriter | None, *, progress: bool) -> Console:
+    def console(self, *, progress: bool) -> Console:
         """Returns the console of the larger run, or a new one, which first shows what was chosen."""
         if self.stage is not None:
             return self.stage.console
         console = Console(quiet=not progress)
-        console.live = None if writer is None else LiveStatus(writer.run)
         for note in filter(None, (self.preset, self.choice.algorithm)):
             console.note(note)
         return console

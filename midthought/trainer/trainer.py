@@ -148,7 +148,7 @@ class Trainer:
         rewards = named_rewards(rewards)
         self._tasks = make_tasks(self.config, environment, dataset, validation, reward_fn, rewards)
         self._writer = given.open_run(resume=resume, allow_changes=allow_changes)
-        self._console = given.console(self._writer, progress=progress)
+        self._console = given.console(progress=progress)
         self.callbacks = checked_callbacks(callbacks)
         self._state = TrainerState()
         self._num_iters_per_epoch: int | None = None

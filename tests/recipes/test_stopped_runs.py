@@ -114,7 +114,5 @@ def test_a_healthy_run_reports_nothing(recipe, monkeypatch, caplog, tmp_path):
     assert train(monkeypatch, recipe, tmp_path / "run") == 0
     assert [record for record in caplog.records if record.name == "midthought.guards"] == []
     assert (tmp_path / "run" / "policy").is_dir()
-    watched = RunWatcher(tmp_path / "run").look()
-    num_stages = {"feedback": 4, "podcast": 5}[recipe]
-    assert watched.state is RunState.FINISHED
-    assert watched.live["stage"]["label"] == f"[{num_stages}/{num_stages}] Evaluation after"
+    watcher = RunWatcher(tmp_path / "run")
+    assert list(watcher.look()) and watcher.state is RunState.FINISHED

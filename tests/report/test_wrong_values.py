@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-from http.client import HTTPConnection
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from typer.testing import CliRunner
 
 from midthought.cli import app
 from midthought.errors import CheckpointError
-from midthought.report.watch import RunWatcher
-from midthought.report.watch_page import WatchServer
 
 ROW = {"stage": "ppo", "step": 1, "reward/mean": 0.5, "reward/std": 0.5}
-LIVE = {"state": "running", "stage": {"label": "PPO", "counts": "1/2", "done": 1, "total": 2}}
 
 
 @pytest.fixture
@@ -25,7 +20,6 @@ def run(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "metrics.jsonl").write_text(json.dumps(ROW) + "\n")
     (folder / "config.yaml").write_text("training: {seed: 1}\n")
-    (folder / "live.json").write_text(json.dumps(LIVE))
     return folder
 
 
@@ -41,12 +35,6 @@ DAMAGED = {
     "a row whose step is a text": (["report"], "metrics.jsonl", json.dumps({**ROW, "step": "x"}) + "\n"),
     "a row whose stage is a list": (["watch", "--once"], "metrics.jsonl", json.dumps({**ROW, "stage": []}) + "\n"),
     "a metric that is a text": (["guard"], "metrics.jsonl", json.dumps({**ROW, "reward/mean": "x"}) + "\n"),
-    "a stage that is a text": (["watch", "--once"], "live.json", json.dumps({**LIVE, "stage": "x"})),
-    "a total that is a list": (
-        ["watch", "--once"],
-        "live.json",
-        json.dumps({**LIVE, "stage": {**LIVE["stage"], "total": ["a"]}}),
-    ),
 }
 
 
@@ -58,20 +46,3 @@ def test_a_value_of_another_type_is_named_with_its_run(name, run):
     error = invoked(command, run, *options)
     assert isinstance(error, CheckpointError), error
     assert str(run) in str(error) and "\n" not in str(error)
-
-
-def test_the_page_of_a_run_says_what_is_wrong(run):
-    (run / "live.json").write_text(json.dumps({**LIVE, "stage": "x"}))
-    server = WatchServer(RunWatcher(run), 0)
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        connection = HTTPConnection(*server.server_address[:2])
-        connection.request("GET", "/")
-        response = connection.getresponse()
-        assert response.status == 404 and str(run) in response.read().decode()
-        connection.close()
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
