@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from midthought.activity import ACTIVITY
 from midthought.config import RecipeConfig, SupervisedSection, require_allowed
 from midthought.errors import SettingsError
 from midthought.evaluation.arms import EvaluationArm
@@ -246,17 +245,15 @@ class RecipeRun(ABC):
     def _warm_up(self) -> dict[str, Any]:
         num_steps = self._supervised.num_steps
         learner = supervised_learner(self.policy, self.config, self._supervised, num_steps)
-        with ACTIVITY.in_phase("update"):
-            self._supervised_steps.take(
-                learner,
-                self._demonstrations(self.config),
-                num_steps,
-                title="Warm-up (SFT)",
-                stage="warmup",
-                log_as="sft",
-            )
-        with ACTIVITY.in_phase("saving"):
-            self._export("warmup", learner)
+        self._supervised_steps.take(
+            learner,
+            self._demonstrations(self.config),
+            num_steps,
+            title="Warm-up (SFT)",
+            stage="warmup",
+            log_as="sft",
+        )
+        self._export("warmup", learner)
         return {}
 
     @property
