@@ -82,11 +82,6 @@ def _check_terms(config: Any) -> None:
         raise ValueError(
             f"target_kl={config.target_kl} cannot adapt kl_coef=0; set kl_coef above 0, or target_kl to null"
         )
-    if config.target_entropy is not None and config.entropy_coef > config.max_entropy_coef:
-        raise ValueError(
-            f"entropy_coef={config.entropy_coef} is above max_entropy_coef={config.max_entropy_coef}; set it to a first value "
-            "between 0 and max_entropy_coef"
-        )
 
 
 def _check_correction(config: Any) -> None:

@@ -142,13 +142,7 @@ class TrainingConfig(AlgorithmSection):
     value_loss_coef: float = Field(0.5, ge=0)
     """Weight of the value loss if policy and critic share a trunk; a separate critic has its own optimizer."""
     entropy_coef: float = Field(0.0, ge=0)
-    """Weight of the entropy bonus; with `target_entropy` its first value."""
-    target_entropy: float | None = Field(None, gt=0)
-    """Adapt the weight of the entropy bonus to this entropy, in nats per policy token (Skywork-OR1: 0.2). Null: no change."""
-    entropy_coef_step: float = Field(1e-4, gt=0)
-    """Change of the weight per iteration: up while the entropy is below `target_entropy`, else down."""
-    max_entropy_coef: float = Field(0.01, gt=0)
-    """Largest weight with `target_entropy`."""
+    """Weight of the entropy bonus."""
     kl_coef: float = Field(0.0, ge=0)
     """Coefficient of the KL penalty in the reward of every policy token. Reference model: the policy before PPO."""
     kl_kind: Literal["k1", "k2", "k3", "abs"] = "k1"

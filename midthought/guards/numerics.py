@@ -273,10 +273,10 @@ def entropy_collapse(history: History) -> Iterator[Finding]:
                 is_flat and gain > -0.5 * std,
                 "one answer gets nearly the best reward: the reward does not tell episodes apart any more",
             ),
-            (not coef, "no bonus for entropy (training.entropy_coef=0, training.target_entropy)"),
+            (not coef, "no bonus for entropy (training.entropy_coef=0)"),
             (None, "clipping that stops unlikely tokens from becoming likely (training.clip_ratio_high)"),
         ),
-        action="Lower training.learning_rate, set training.target_entropy or training.clip_ratio_high=0.28, and continue from a "
+        action="Lower training.learning_rate, set training.entropy_coef or training.clip_ratio_high=0.28, and continue from a "
         "checkpoint before the fall",
     )
 

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from midthought.algo.entropy import EntropyController
 from midthought.algo.kl import KLController
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
@@ -57,10 +56,6 @@ class ActorCriticLearner:
         return self._of_policy.kl_controller
 
     @property
-    def entropy_controller(self) -> EntropyController:
-        return self._of_policy.entropy_controller
-
-    @property
     def device(self) -> torch.device:
         return self._of_policy.device
 
@@ -80,7 +75,7 @@ class ActorCriticLearner:
 
     def credit(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """See `Learner.credit`."""
-        return credit_batch(batch, self.training, self.kl_controller, self.entropy_controller)
+        return credit_batch(batch, self.training, self.kl_controller)
 
     def update(self, batch: TokenBatch, *, critic_only: bool = False) -> dict[str, float]:
         """See `Learner.update`. If one learner skips a step because its gradient is not finite, the other still takes it."""

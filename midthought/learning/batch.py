@@ -58,8 +58,6 @@ class TokenBatch:
     temperatures: Tensor | None = None  # [N] float32
     """Temperature of the distribution that each policy token was sampled from, 1 elsewhere; None: 1 everywhere. All
     log-probabilities, entropies and KL divergences of the batch refer to that distribution."""
-    entropy_weight: float | None = None
-    """Weight of the entropy bonus in this iteration; None: as set."""
     num_unscored: int = 0
     """Number of policy tokens removed from the mask because their sampled log-probability was not finite."""
     old_logprobs: Tensor | None = None  # [N] of the policy before the update, recomputed

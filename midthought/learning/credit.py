@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from midthought.algo.advantages import compute_advantage
 from midthought.algo.correction import rollout_weights
 from midthought.algo.distillation import teacher_advantages
-from midthought.algo.entropy import EntropyController
 from midthought.algo.kl import KLController, apply_kl_penalty, kl_divergence
 from midthought.algo.losses import masked_average
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 
 
-def entropy_controller(training: TrainingConfig) -> EntropyController:
-    """Returns the controller of the entropy bonus that the settings describe."""
-    step, largest = training.entropy_coef_step, training.max_entropy_coef
-    return EntropyController(training.entropy_coef, training.target_entropy, step=step, max_coef=largest)
-
-
 def credit_batch(
-    batch: TokenBatch, training: TrainingConfig, kl_controller: KLController, entropy_controller: EntropyController
+    batch: TokenBatch, training: TrainingConfig, kl_controller: KLController
 ) -> tuple[TokenBatch, dict[str, float]]:
     """Fills in `advantages` and `returns` of a scored batch; first adds the KL penalty to the rewards.
 
     Estimators get one padded row per episode with all its segments, so the reward at its end reaches the earlier ones.
     With a teacher, `teacher_coef (log π_teacher - log π)` is added to the advantages,
     after they were whitened.
-    With `target_entropy`, the entropy is estimated by the mean of `-log π` over the policy tokens, which π sampled. With
-    `mask_truncated_episodes`, the batch that is returned has no rows of truncated episodes, and perhaps none at all.
+    With `mask_truncated_episodes`, the batch that is returned has no rows of truncated episodes, and perhaps none at all.
 
     Metrics: `kl_reference`, `kl_teacher` (k1, nats per token), `kl_coef`, `explained_variance` (1 − Var(R − V) / Var(R); 0
-    if the returns do not vary), `value_mean`, `return_mean`, `entropy_coef` (with a target), `num_masked_episodes`.
+    if the returns do not vary), `value_mean`, `return_mean`, `num_masked_episodes`.
     """
     if batch.old_logprobs is None:
         raise ValueError("the batch has not been scored: call `score` before `credit`")
@@ -56,8 +46,10 @@ def credit_batch(
         metrics |= _critic_metrics(batch.values[mask], credited.returns[mask])
     if batch.teacher_logprobs is not None:
         credited, metrics["kl_teacher"] = _taught(credited, training)
-    credited, more = _for_update(credited, training, entropy_controller)
-    return credited, {**metrics, **more}
+    if training.mask_truncated_episodes and credited.is_truncated is not None:
+        metrics["num_masked_episodes"] = len(credited.episodes[credited.is_truncated].unique())
+        credited = credited.select((~credited.is_truncated).nonzero()[:, 0])
+    return credited, metrics
 
 
 def _taught(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBatch, float]:
@@ -111,21 +103,6 @@ def _estimated(batch: TokenBatch, rewards: Tensor, training: TrainingConfig) -> 
         norm_by_std=training.norm_adv_by_std,
     )
     return batch.with_fields(advantages=batch.by_token(advantages), returns=batch.by_token(returns))
-
-
-def _for_update(
-    batch: TokenBatch, training: TrainingConfig, controller: EntropyController
-) -> tuple[TokenBatch, dict[str, float]]:
-    """Sets the weight of the entropy bonus and drops truncated episodes, if the settings say so. Also returns metrics."""
-    metrics: dict[str, float] = {}
-    if training.target_entropy is not None:
-        assert batch.old_logprobs is not None
-        metrics["entropy_coef"] = controller.update(-float(masked_average(batch.old_logprobs, batch.loss_mask)))
-        batch = replace(batch, entropy_weight=metrics["entropy_coef"])
-    if training.mask_truncated_episodes and batch.is_truncated is not None:
-        metrics["num_masked_episodes"] = len(batch.episodes[batch.is_truncated].unique())
-        batch = batch.select((~batch.is_truncated).nonzero()[:, 0])
-    return batch, metrics
 
 
 def correct_batch(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBatch, dict[str, float]]:

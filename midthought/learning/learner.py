@@ -21,11 +21,11 @@ from midthought.algo.kl import KLController
 from midthought.config import TrainingConfig
 from midthought.errors import SettingsError
 from midthought.learning.batch import TokenBatch
-from midthought.learning.credit import correct_batch, credit_batch, entropy_controller
+from midthought.learning.credit import correct_batch, credit_batch
 from midthought.learning.distributed.process_group import ProcessGroup, SingleProcess
 from midthought.learning.forward import hidden_states
 from midthought.learning.learned_tokens import PassValues
-from midthought.learning.loss import entropy_coef, ppo_losses, value_losses, weigh_positives
+from midthought.learning.loss import ppo_losses, value_losses, weigh_positives
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule
 from midthought.learning.model import Critic
 from midthought.learning.optimizer import Optimizer
@@ -75,7 +75,6 @@ class Learner:
         self.num_policy_steps = 0
         """Optimizer steps in which the policy learned: its learning-rate schedule counts these."""
         self.kl_controller = KLController(training.kl_coef, training.target_kl, training.kl_horizon)
-        self.entropy_controller = entropy_controller(training)
         modules = {name: module for name, module in (("policy", policy), ("critic", critic)) if module is not None}
         self.optimizer = Optimizer(modules, training, schedule)
         offload = training.offload_reference and self.process_group.is_alone
@@ -92,7 +91,7 @@ class Learner:
         return self.optimizer.training
 
     def set_training(self, training: TrainingConfig, schedule: TrainingSchedule) -> None:
-        """Changes the settings for the next steps. The controllers of KL and entropy do not change, and settings of how models
+        """Changes the settings for the next steps. The controller of KL does not change, and settings of how models
         compute (`compile`, `gradient_checkpointing`, …) stay as they were when the learner was created."""
         self.optimizer.training, self.optimizer.schedule = training, schedule
         self._passes.training = training
@@ -156,7 +155,7 @@ class Learner:
 
         Returns the metrics of `credit_batch`.
         """
-        return credit_batch(batch, self.training, self.kl_controller, self.entropy_controller)
+        return credit_batch(batch, self.training, self.kl_controller)
 
     # -- updates -----------------------------------------------------------------------------------------------
 
@@ -279,7 +278,7 @@ class Learner:
         return {"loss": -self._passes.forward(self.policy, micro).logprobs.sum() / num_tokens}
 
     def _ppo_losses(self, micro: TokenBatch, num_tokens: int, *, denominator: float) -> dict[str, Tensor]:
-        learns_entropy = entropy_coef(micro, self.training) != 0
+        learns_entropy = self.training.entropy_coef != 0
         outputs = self._passes.forward(self.policy, micro, self.critic, entropy=True, learns_entropy=learns_entropy)
         if self._pass_values is not None and micro.slots is not None:
             self._pass_values.keep(micro.slots[micro.loss_mask], outputs)
@@ -305,7 +304,6 @@ class Learner:
             "num_steps": self.num_steps,
             "num_policy_steps": self.num_policy_steps,
             "kl_controller": self.kl_controller.state_dict(),
-            "entropy_controller": self.entropy_controller.state_dict(),
             "moments": self.optimizer.state_dict(),
         }
 
@@ -321,5 +319,3 @@ class Learner:
         self.num_steps = state["num_steps"]
         self.num_policy_steps = state.get("num_policy_steps", self.num_steps)
         self.kl_controller.load_state_dict(state["kl_controller"])
-        if "entropy_controller" in state:
-            self.entropy_controller.load_state_dict(state["entropy_controller"])

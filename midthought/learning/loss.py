@@ -34,7 +34,7 @@ def ppo_losses(
     losses, metrics = _policy_losses(outputs, micro, training)
     metrics = {name: values.sum() / num_tokens for name, values in metrics.items()}
     metrics |= {"policy_loss": averaged(losses), "entropy": outputs.entropy.sum() / num_tokens}
-    loss = metrics["policy_loss"] - entropy_coef(micro, training) * averaged(outputs.entropy)
+    loss = metrics["policy_loss"] - training.entropy_coef * averaged(outputs.entropy)
     if micro.reference_logprobs is not None and training.kl_loss_coef:
         metrics["kl_loss"] = averaged(_reference_divergence(outputs, micro, training))
         loss = loss + training.kl_loss_coef * metrics["kl_loss"]
@@ -45,11 +45,6 @@ def ppo_losses(
         return {**metrics, "loss": loss}
     of_critic = value_losses(outputs.values, micro, training, num_tokens=num_tokens)
     return {**metrics, **of_critic, "loss": loss + of_critic["loss"]}
-
-
-def entropy_coef(batch: TokenBatch, training: TrainingConfig) -> float:
-    """Returns the weight of the entropy bonus: the batch's, or the one in the settings."""
-    return training.entropy_coef if batch.entropy_weight is None else batch.entropy_weight
 
 
 def value_losses(values: Tensor, micro: TokenBatch, training: TrainingConfig, *, num_tokens: int) -> dict[str, Tensor]:

@@ -35,7 +35,6 @@ class PPOBatch:
     is_truncated: Tensor | None = None  # [B] bool
     is_stale: Tensor | None = None  # [B, T] bool
     temperatures: Tensor | None = None  # [B, T] float32
-    entropy_weight: float | None = None
     num_unscored: int = 0
     old_logprobs: Tensor | None = None  # [B, T]
     reference_logprobs: Tensor | None = None  # [B, T]

@@ -58,8 +58,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "packed, accumulated": {"accumulation_steps": 2, "packing": True},
     "one row at a time": {"micro_batch_tokens": 1},
     "critic only": {"critic_only": True},
-    "target entropy, weight decay": {
-        "target_entropy": 99.0,
+    "entropy, weight decay": {
         "entropy_coef": 0.005,
         "adam_beta1": 0.8,
         "adam_epsilon": 1e-4,
@@ -158,7 +157,6 @@ def test_two_ranks_have_the_parameters_of_one_after_updates(way, num_iters, rank
         assert {name.partition(".")[0] for name in learned} >= ({"critic"} if options else {"policy"})
         ours, theirs = alone.state_dict(), ranked.state_dict()
         assert theirs["kl_controller"] == pytest.approx(ours["kl_controller"])
-        assert theirs["entropy_controller"] == ours["entropy_controller"]
         assert difference(ours["moments"], theirs["moments"]) < 1e-9
 
 

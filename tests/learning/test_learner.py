@@ -104,35 +104,6 @@ def test_a_target_kl_moves_the_coefficient_of_the_next_iteration(make_policy, ba
     assert learner.kl_controller.coef == pytest.approx(0.1 * (1 + 0.2 * 8 / 80))
 
 
-def test_a_target_entropy_moves_the_weight_of_the_bonus_and_its_state_is_restored(make_policy, batch):
-    changes = {"target_entropy": 99.0, "entropy_coef": 0.001, "entropy_coef_step": 0.002, "max_entropy_coef": 0.004}
-    learner = build_learner(
-        make_policy, reference=False, critic=None, adv_estimator="grpo", learning_rate=1e-30, **changes
-    )
-    used = []
-    for _ in range(4):
-        credited, figures = learner.credit(learner.score(batch)[0])
-        used.append(figures["entropy_coef"])
-        metrics = learner.update(credited)
-        expected = metrics["policy_loss"] - used[-1] * metrics["entropy"]
-        assert metrics["loss"] == pytest.approx(expected, abs=1e-6)
-    assert used == pytest.approx([0.001, 0.003, 0.004, 0.004])
-    other = build_learner(make_policy, reference=False, critic=None, adv_estimator="grpo", **changes)
-    other.load_state_dict(learner.state_dict())
-    assert other.credit(other.score(batch)[0])[1]["entropy_coef"] == used[-1]
-
-
-def test_the_entropy_that_is_compared_with_the_target_is_the_mean_surprise_of_the_sampled_tokens(make_policy, batch):
-    learner = build_learner(make_policy, reference=False, critic=None, adv_estimator="grpo", entropy_coef=0.005)
-    scored, _ = learner.score(batch)
-    entropy = -float(scored.old_logprobs[batch.loss_mask].mean())
-    for target, expected in ((entropy + 1e-3, 0.005), (entropy - 1e-3, 0.0)):
-        learner = build_learner(
-            make_policy, reference=False, critic=None, adv_estimator="grpo", entropy_coef=0.005, target_entropy=target
-        )
-        assert learner.credit(scored)[1]["entropy_coef"] == expected
-
-
 def test_masked_episodes_have_no_loss_but_count_in_their_group(make_policy, make_trajectory):
     trajectories = [make_trajectory(seed, group=seed // 4, reward=float(seed)) for seed in range(8)]
     reasons = {1: StopReason.LENGTH, 6: StopReason.MAX_TURNS, 5: StopReason.MAX_STEPS, 2: StopReason.ANSWERED}

@@ -19,7 +19,7 @@ SETTINGS = training(
     kl_loss_coef=0.1,
     packing=False,
     ppo_epochs=1,
-    target_entropy=99.0,
+    entropy_coef=0.005,
     weight_decay=0.1,
 )
 WAYS = {

@@ -15,7 +15,7 @@ from torch import Tensor
 from midthought.algo.kl import KLController
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
-from midthought.learning.credit import credit_batch, entropy_controller
+from midthought.learning.credit import credit_batch
 from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
 from midthought.learning.model import Critic, Models
 
@@ -57,7 +57,6 @@ class RemoteLearner:
         self.num_policy_steps = 0
         """Optimizer steps in which the policy learned."""
         self.kl_controller = KLController(training.kl_coef, training.target_kl, training.kl_horizon)
-        self.entropy_controller = entropy_controller(training)
         self._critic = models.critic
         self._is_critic_old = False
         self._models: Models | None = models
@@ -97,7 +96,7 @@ class RemoteLearner:
 
     def credit(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """See `Learner.credit`."""
-        return credit_batch(batch, self.training, self.kl_controller, self.entropy_controller)
+        return credit_batch(batch, self.training, self.kl_controller)
 
     def update(self, batch: TokenBatch, *, critic_only: bool = False) -> dict[str, float]:
         """See `Learner.update`. Afterwards the policy in this process has the new weights."""
@@ -141,7 +140,6 @@ class RemoteLearner:
             "num_steps": self.num_steps,
             "num_policy_steps": self.num_policy_steps,
             "kl_controller": self.kl_controller.state_dict(),
-            "entropy_controller": self.entropy_controller.state_dict(),
             "moments": moments,
         }
 
@@ -156,8 +154,6 @@ class RemoteLearner:
         self.num_policy_steps = state.get("num_policy_steps", self.num_steps)
         self._call("restore_steps", self.num_steps, self.num_policy_steps)
         self.kl_controller.load_state_dict(state["kl_controller"])
-        if "entropy_controller" in state:
-            self.entropy_controller.load_state_dict(state["entropy_controller"])
 
     def close(self) -> None:
         """Stops the ranks. A second call does nothing."""
