@@ -47,15 +47,13 @@ def compute_advantage(
     calls: Tensor | None = None,
     gamma: float = 1.0,
     lam: float = 1.0,
-    critic_lam: float | None = None,
-    lam_alpha: float = 0.0,
     whiten: bool = True,
     norm_by_std: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Returns (advantages, returns) of the estimator of this name, both [E, T] and 0 outside the mask.
 
     `values`, `turns` and `calls` are [E, T], `index` (group ids: numbers or strings) [E]; see `CreditInputs`.
-    `gamma` is used by `gae`, `reinforce_plus_plus`, `grpo_turns` and `grpo_calls`; `lam`, `critic_lam` and `lam_alpha` by `gae`;
+    `gamma` is used by `gae`, `reinforce_plus_plus`, `grpo_turns` and `grpo_calls`; `lam` by `gae`;
     `whiten` by `gae`, `reinforce_plus_plus` and `reinforce_plus_plus_baseline`; `norm_by_std` by `grpo`, `grpo_turns` and
     `grpo_calls`.
     Raises ValueError for an unknown name, a missing input, a wrong shape, or a reward that is not finite.
@@ -69,8 +67,6 @@ def compute_advantage(
         calls=calls,
         gamma=gamma,
         lam=lam,
-        critic_lam=critic_lam,
-        lam_alpha=lam_alpha,
         whiten=whiten,
         norm_by_std=norm_by_std,
     )
@@ -111,26 +107,15 @@ def compute_gae_advantage_return(
 
 @advantage_estimator("gae", needs={"values"})
 def _gae(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
-    """Two extensions: `critic_lam` gives the returns a lambda of their own (decoupled GAE: VC-PPO, Yuan et al. 2025, arXiv
-    2503.01491, section 3.3), and with `lam_alpha` α the advantages of an episode of l policy tokens have
-    `λ = 1 - 1 / (α l)`, limited to [0, 1] (VAPO, Yue et al. 2025, arXiv 2504.05118, equation 6).
-    """
     assert inputs.values is not None
-    lam: float | Tensor = inputs.lam
-    if inputs.lam_alpha:
-        num_tokens = inputs.mask.sum(dim=1).clamp(min=1).to(inputs.values)
-        lam = (1.0 - 1.0 / (inputs.lam_alpha * num_tokens)).clamp(0.0, 1.0)
-    tensors = inputs.rewards, inputs.values, inputs.mask, inputs.gamma
-    advantages, returns = _over_policy_tokens(*tensors, lam)
-    if inputs.critic_lam is not None:
-        _, returns = _over_policy_tokens(*tensors, inputs.critic_lam)
+    advantages, returns = _over_policy_tokens(inputs.rewards, inputs.values, inputs.mask, inputs.gamma, inputs.lam)
     return (whiten_advantages(advantages, inputs.mask) if inputs.whiten else advantages), returns
 
 
 def _over_policy_tokens(
-    rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float | Tensor
+    rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float
 ) -> tuple[Tensor, Tensor]:
-    """GAE's advantages and returns, [E, T], as `compute_gae_advantage_return` defines them; `lam`: for all episodes, or [E]."""
+    """GAE's advantages and returns, [E, T], as `compute_gae_advantage_return` defines them."""
     rewards = torch.where(mask, rewards, 0.0)
     values = torch.where(mask, values, 0.0)
     next_value = torch.zeros_like(values[:, 0])

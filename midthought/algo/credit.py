@@ -42,10 +42,6 @@ class CreditInputs:
     gamma: float = 1.0
     """Discount per policy token, or per step of estimators with steps (turns, call steps)."""
     lam: float = 1.0
-    critic_lam: float | None = None
-    """GAE's lambda of the returns, the critic's targets; None: as for the advantages."""
-    lam_alpha: float = 0.0
-    """Above 0: each episode has the lambda `1 - 1 / (lam_alpha · policy tokens)` instead of `lam`."""
     whiten: bool = True
     norm_by_std: bool = True
 

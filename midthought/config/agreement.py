@@ -36,12 +36,6 @@ def _check_estimator(config: Any) -> None:
             f"kl_coef={config.kl_coef} with adv_estimator={estimator!r}: it selects episodes by their rewards alone; set "
             "kl_coef to 0 (kl_loss_coef adds a KL term to the loss)"
         )
-    for name in ("critic_lam", "lam_alpha"):
-        if getattr(config, name) and not config.has_critic:
-            raise ValueError(
-                f"{name}={getattr(config, name)} with adv_estimator={estimator!r}, which has no critic; set adv_estimator to "
-                f"'gae', or leave {name} out"
-            )
     if config.batch_size % config.episodes_per_task:
         size = config.episodes_per_task
         raise ValueError(

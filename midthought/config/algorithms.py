@@ -30,7 +30,7 @@ class Algorithm:
 
 KEYS = (
     "adv_estimator", "policy_loss", "policy_loss_options", "loss_agg", "loss_norm_tokens", "clip_ratio",
-    "clip_ratio_low", "clip_ratio_high", "dual_clip", "gamma", "lam", "critic_lam", "lam_alpha", "positive_nll_coef",
+    "clip_ratio_low", "clip_ratio_high", "dual_clip", "gamma", "lam",
     "whiten_advantages", "norm_adv_by_std", "max_dynamic_batches", "entropy_coef", "kl_coef",
     "kl_kind", "target_kl", "kl_loss_coef", "kl_loss_kind", "kl_loss_unbiased", "off_policy_threshold",
     "rollout_correction", "rollout_correction_level", "rollout_correction_max", "rollout_correction_min",
@@ -99,18 +99,6 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "2602.04879; estimator and averages of verl's recipe",
         {"policy_loss": "dppo_kl", **_BY_CONSTANT, "policy_loss_options": {"max_divergence": 0.05, "max_ratio": 20.0}},
     ),
-    "vapo": Algorithm(
-        "2504.05118, section 5.1",
-        {
-            **_WITH_CRITIC,
-            "critic_lam": 1.0,
-            "lam_alpha": 0.05,
-            "clip_ratio_low": 0.2,
-            "clip_ratio_high": 0.28,
-            "positive_nll_coef": 0.1,
-        },
-    ),
-    "vc_ppo": Algorithm("2503.01491, section 5", {**_WITH_CRITIC, "critic_lam": 1.0}),
     "rft": Algorithm(
         "2304.06767, algorithm 1 (RAFT; equal rewards are all kept)", {**_SUPERVISED, "adv_estimator": "keep_best"}
     ),
@@ -183,7 +171,7 @@ class AlgorithmSection(Section):
     algorithm: str | None = None
     """Preset of the settings of a published algorithm: `ppo`, `grpo`, `dr_grpo`, `dapo`, `rloo`, `reinforce_plus_plus`,
     `reinforce_plus_plus_baseline`, `gspo`, `gspo_sequence`, `cispo`, `sapo`, `gmpo`,
-    `dppo_tv`, `dppo_kl`, `vapo`, `vc_ppo`, `rft`, `distillation`
+    `dppo_tv`, `dppo_kl`, `rft`, `distillation`
     (values: docs/algorithms.md). It sets estimator, loss, averages, bounds, KL, entropy and the like; settings that are given
     with it, or later, win. Null: no preset."""
 

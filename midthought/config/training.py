@@ -83,17 +83,10 @@ class TrainingConfig(AlgorithmSection):
     `log π_teacher - log π` at each sampled token is added to its advantage. Empty: no teacher."""
     teacher_coef: float = Field(1.0, gt=0, allow_inf_nan=False)
     """With a teacher: the weight of its term."""
-    keep_threshold: float = Field(1.0, allow_inf_nan=False)
-    """Smallest reward of an episode to which `positive_nll_coef` applies."""
     gamma: float = Field(1.0, ge=0, le=1)
     """Discount per policy token (`gae`, `reinforce_plus_plus`), per turn (`grpo_turns`), or per call step (`grpo_calls`)."""
     lam: float = Field(1.0, ge=0, le=1)
     """GAE's lambda, per policy token."""
-    critic_lam: float | None = Field(None, ge=0, le=1)
-    """GAE's lambda for the critic's targets (VC-PPO and VAPO: 1). Null: `lam`."""
-    lam_alpha: float = Field(0.0, ge=0)
-    """VAPO's length-adaptive lambda for the advantages: 1 - 1 / (`lam_alpha` × policy tokens of the episode), at least 0 (the
-    paper: 0.05). 0: `lam`."""
     whiten_advantages: bool = True
     """Scale the advantages to mean 0 and standard deviation 1 over the batch (`gae` and both `reinforce_plus_plus`)."""
     norm_adv_by_std: bool = True
@@ -119,9 +112,6 @@ class TrainingConfig(AlgorithmSection):
     `nll` (docs/algorithms.md), or one that you registered (`@policy_loss`)."""
     policy_loss_options: dict[str, float] = Field(default_factory=dict)
     """Options of the policy loss that differ from its defaults: `{tau_neg: 1.1}` for `sapo`."""
-    positive_nll_coef: float = Field(0.0, ge=0)
-    """VAPO's loss on correct answers: weight of the mean `-log π` over the policy tokens of those episodes of an optimizer step
-    that have a reward of `keep_threshold` or more. It is added to the policy loss (the paper: 0.1)."""
     loss_agg: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"] = (
         "token-mean"
     )

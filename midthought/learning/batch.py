@@ -68,7 +68,6 @@ class TokenBatch:
     advantages: Tensor | None = None  # [N]
     returns: Tensor | None = None  # [N]
     loss_weights: Tensor | None = None  # [N] in an optimizer step's average; None: all equal
-    positive_weights: Tensor | None = None  # [N] weights of `-log π` in the loss on good episodes (VAPO)
     slots: Tensor | None = None  # [N] int64: places of recorded tokens (`LearnedTokens`), 0 for others
 
     @classmethod

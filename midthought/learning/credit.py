@@ -97,8 +97,6 @@ def _estimated(batch: TokenBatch, rewards: Tensor, training: TrainingConfig) -> 
         calls=None if batch.calls is None else batch.by_episode(batch.calls, missing=-1),
         gamma=training.gamma,
         lam=training.lam,
-        critic_lam=training.critic_lam,
-        lam_alpha=training.lam_alpha,
         whiten=training.whiten_advantages,
         norm_by_std=training.norm_adv_by_std,
     )

@@ -25,7 +25,7 @@ from midthought.learning.credit import correct_batch, credit_batch
 from midthought.learning.distributed.process_group import ProcessGroup, SingleProcess
 from midthought.learning.forward import hidden_states
 from midthought.learning.learned_tokens import PassValues
-from midthought.learning.loss import ppo_losses, value_losses, weigh_positives
+from midthought.learning.loss import ppo_losses, value_losses
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule
 from midthought.learning.model import Critic
 from midthought.learning.optimizer import Optimizer
@@ -205,7 +205,6 @@ class Learner:
         )
         if weights is not None:
             batch = batch.with_fields(loss_weights=weights)
-        batch = weigh_positives(batch, training)
         if self._pass_values is not None and batch.slots is not None:
             self._pass_values.forget(batch.slots)
         losses = functools.partial(self._ppo_losses, denominator=denominator)

@@ -38,9 +38,6 @@ def ppo_losses(
     if micro.reference_logprobs is not None and training.kl_loss_coef:
         metrics["kl_loss"] = averaged(_reference_divergence(outputs, micro, training))
         loss = loss + training.kl_loss_coef * metrics["kl_loss"]
-    if micro.positive_weights is not None:
-        metrics["positive_nll"] = -(micro.positive_weights[mask] * outputs.logprobs).sum()
-        loss = loss + training.positive_nll_coef * metrics["positive_nll"]
     if outputs.values is None:
         return {**metrics, "loss": loss}
     of_critic = value_losses(outputs.values, micro, training, num_tokens=num_tokens)
@@ -94,14 +91,3 @@ def _policy_losses(
     if micro.rollout_weights is not None:
         losses = losses * micro.rollout_weights[micro.loss_mask]
     return losses, {name: values.detach()[mask] for name, values in named.items()}
-
-
-def weigh_positives(batch: TokenBatch, training: TrainingConfig) -> TokenBatch:
-    """Fills in `positive_weights` of the batch of an optimizer step, if there is a `positive_nll_coef`: 1 / N at the N policy
-    tokens of the episodes whose rewards add up to `keep_threshold` or more, 0 elsewhere. The sum of `-weight log π` is then
-    VAPO's positive-example LM loss (arXiv 2504.05118); 0 without such episodes."""
-    if not training.positive_nll_coef:
-        return batch
-    sums = batch.rewards.new_zeros(int(batch.episodes.max()) + 1).index_add(0, batch.token_episodes, batch.rewards)
-    is_positive = batch.loss_mask & (sums >= training.keep_threshold)[batch.token_episodes]
-    return batch.with_fields(positive_weights=is_positive / is_positive.sum().clamp(min=1))

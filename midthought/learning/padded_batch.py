@@ -44,7 +44,6 @@ class PPOBatch:
     advantages: Tensor | None = None  # [B, T]
     returns: Tensor | None = None  # [B, T]
     loss_weights: Tensor | None = None  # [B, T]
-    positive_weights: Tensor | None = None  # [B, T]
     slots: Tensor | None = None  # [B, T] int64
 
     @classmethod

@@ -54,25 +54,6 @@ def test_gae_without_discount_gives_every_token_the_rest_of_the_rewards_as_its_r
     close(returns, [[1.25, 1.0, 1.0]])
 
 
-def test_the_critic_may_have_a_lambda_of_its_own():
-    """As above, with λ = 1 for the returns: the discounted rest of the rewards, 1, ½, ¼."""
-    rewards, values = torch.tensor([[0.0, 0.0, 1.0]]), torch.tensor([[0.5, 0.4, 0.2]])
-    given = {"values": values, "gamma": 0.5, "lam": 0.5, "whiten": False}
-    advantages, returns = compute_advantage("gae", rewards, torch.ones(1, 3), critic_lam=1.0, **given)
-    close(advantages, [[-0.325, -0.1, 0.8]])
-    close(returns, [[0.25, 0.5, 1.0]])
-
-
-def test_the_lambda_of_long_episodes_is_nearer_to_1():
-    """α = ½: 2 policy tokens have λ = 1 - 1 / 1 = 0, 4 have ½; 1 would have -1 and has 0. With γ = 1 and values of 0, the
-    reward at the end reaches a token k policy tokens earlier as λ^k."""
-    mask = torch.tensor([[1, 0, 1, 0, 0], [1, 1, 0, 1, 1], [0, 0, 1, 0, 0]]).bool()
-    rewards = torch.tensor([[0, 0, 1, 0, 0], [0, 0, 0, 0, 1], [0, 0, 1, 0, 0]]).float()
-    given = {"values": torch.zeros(3, 5), "lam": 0.9, "lam_alpha": 0.5, "whiten": False}
-    advantages, _ = compute_advantage("gae", rewards, mask, **given)
-    close(advantages, [[0, 0, 1.0, 0, 0], [0.125, 0.25, 0, 0.5, 1.0], [0, 0, 1.0, 0, 0]])
-
-
 def test_whitening_gives_mean_zero_and_unbiased_deviation_one_over_policy_tokens():
     # the masked entries 1, 2, 3: mean 2, unbiased deviation 1
     advantages = torch.tensor([[1.0, 50.0, 2.0], [3.0, float("nan"), 8.0]])

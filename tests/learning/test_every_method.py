@@ -36,8 +36,6 @@ TERMS: dict[str, dict[str, Any]] = {
     "KL in the reward": {"kl_coef": 0.2},
     "KL in the loss": {"kl_loss_coef": 0.2, "kl_loss_unbiased": True},
     "entropy": {"entropy_coef": 0.1},
-    "good episodes": {"positive_nll_coef": 0.1, "keep_threshold": 0.5},
-    "two lambdas": {"adv_estimator": "gae", "lam": 0.9, "critic_lam": 1.0, "lam_alpha": 0.5},
     "correction": {"rollout_correction": "truncated", "rollout_correction_level": "turn"},
     "off-policy rows": {"off_policy_threshold": 0.01},
 }
@@ -122,16 +120,16 @@ def test_packing_micro_batches_and_order_do_not_change_the_gradient(case, make_p
     assert float((gradients_of(other) - expected).norm() / expected.norm()) < TOLERANCE
 
 
-ON_RANKS = (*(f"loss {name}" for name in LOSSES), "good episodes", "entropy")
-SOME_ON_RANKS = ("loss ppo", "loss gspo", "good episodes", "entropy")
-"""Sums over tokens and over episodes, weights of episodes, blocks of logits."""
+ON_RANKS = (*(f"loss {name}" for name in LOSSES), "entropy")
+SOME_ON_RANKS = ("loss ppo", "loss gspo", "entropy")
+"""Sums over tokens and over episodes, blocks of logits."""
 
 
 @pytest.mark.parametrize(
     "names", [pytest.param(SOME_ON_RANKS, id="some"), pytest.param(ON_RANKS, id="all", marks=pytest.mark.slow)]
 )
 def test_two_ranks_take_the_steps_of_one_process(names, make_policy, trajectories, ranks):
-    """With several losses, the weights of good episodes and the entropy in blocks of logits, one after another. Other terms:
+    """With several losses, and the entropy in blocks of logits, one after another. Other terms:
     `test_distributed.py`."""
     start = settings_of({"kl_loss_coef": 0.2, "teacher": "a folder"}, micro_batch_tokens=40)
     models = models_of(make_policy, start)

@@ -88,8 +88,6 @@ def require_supported(derived: DerivedValues) -> None:
          "inference.partial_rollouts works only with our own trainer; set it to false and see verl's trainer.v1.trainer_mode"),
         (training.adv_estimator == "gae" and not training.whiten_advantages,
          "training.whiten_advantages=false: verl always whitens gae's advantages; set it to true"),
-        (training.critic_lam is not None or training.lam_alpha > 0,
-         "training.critic_lam and lam_alpha: verl has one lambda; set critic_lam to null and lam_alpha to 0"),
         (bool(training.teacher), "training.teacher works only with our own trainer; set it to ''"),
         (training.kl_loss_unbiased or training.off_policy_threshold is not None,
          "training.kl_loss_unbiased and off_policy_threshold: verl does not have them; set them to false and null"),
