@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -460,29 +459,3 @@ def test_sections_of_two_stores_are_not_shared():
     first, second = ConfigStore(), ConfigStore()
     first.model.num_layers = 9
     assert second.model == ModelConfig()
-
-
-def test_a_section_of_verl_names_our_settings_and_none_for_what_only_verl_has():
-    theirs = {
-        "actor_rollout_ref": {
-            "actor": {"optim": {"lr": 1e-6}},
-            "rollout": {"n": 8, "val_kwargs": {"n": 1, "temperature": 0}, "trace": {"backend": "x"}},
-        },
-        "algorithm": {"kl_ctrl": {"horizon": 10_000}},
-        "critic": {"model": {"path": "x"}, "optim": {"lr": 1e-5}},
-        "custom_reward_function": {"path": "reward.py"},
-        "reward_model": {"model": {"path": "x"}, "max_length": 512},
-        "data": {"custom_cls": {"path": "x.py"}},
-    }
-    ours = {
-        "actor_rollout_ref.actor.optim.lr": "training.learning_rate",
-        "actor_rollout_ref.rollout.n": "training.group_size",
-        "algorithm.kl_ctrl.horizon": "training.kl_horizon",
-        "critic.optim.lr": "training.critic_learning_rate",
-    }
-    told = {}
-    for name, values in theirs.items():
-        with pytest.raises(SettingsError, match=f"unknown key '{name}'") as error:
-            ConfigStore().merged({name: values})
-        told |= dict(re.findall(r"([\w.]+) is ([\w.]*\w)", str(error.value)))
-    assert told == ours

@@ -79,19 +79,3 @@ TRAINING = {
         lambda section: section.kl_coef > 0,
     )
 }
-
-
-def _wandb_trackers(value: Any, present: Values) -> Values:
-    if not value:
-        return {}
-    names = present.get("trackers", ["tensorboard"])
-    return {"trackers": names if "wandb" in names else [*names, "wandb"], "tracker_project": value}
-
-
-CHECKPOINT = {
-    "wandb_project": FormerName(
-        "trackers=[tensorboard, wandb] with tracker_project",
-        _wandb_trackers,
-        lambda section: section.tracker_project if "wandb" in section.trackers else "",
-    )
-}

@@ -56,7 +56,7 @@ class Section(BaseModel):
         protected_namespaces=(),
     )
     former_names: ClassVar[Mapping[str, FormerName]] = {}
-    """Settings of the setup package and of earlier versions that have another name here. Reading and writing them warns."""
+    """Settings of the setup package that have another name here. Reading and writing them warns."""
     test_sizes: ClassVar[Mapping[str, int]] = {}
     """Settings that are numbers of test questions, with the largest value of `auto`."""
     _is_frozen: bool = PrivateAttr(False)

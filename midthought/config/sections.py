@@ -252,8 +252,6 @@ class GuardsConfig(Section):
 class CheckpointConfig(Section):
     """Checkpoints and logs of a run."""
 
-    former_names: ClassVar = former_names.CHECKPOINT
-
     output_dir: Harmless[PathText] = ""
     """Run folder of a `Trainer` that has no `run_path`; a recipe has the folder of its command. Empty: no run folder."""
     save_interval: Harmless[int] = Field(10, ge=1)

@@ -24,7 +24,7 @@ from midthought.tools.call_formats.registry import call_format_names, find_call_
 from midthought.tools.definition import Tool
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.prompt_record import NATIVE, PromptRecord, run_folder_of
+from midthought.trainer.prompt_record import FILE, NATIVE, PromptRecord, run_folder_of
 from midthought.trainer.rollouts import as_call_format
 
 
@@ -134,8 +134,8 @@ def _registry(run: Path | None, record: PromptRecord | None, given: Overrides) -
     if record is None:
         if run is not None and not recipe:
             raise SettingsError(
-                f"{run} was written by an earlier version, which did not record the tools: add --recipe {recipe_names()[0]} (or "
-                "another recipe), or --tools MODULE:NAME for each tool, or --no-tools"
+                f"{run} has no {FILE}, the record of its tools: restore it, or add --recipe {recipe_names()[0]} (or another "
+                "recipe), or --tools MODULE:NAME for each tool, or --no-tools"
             )
         if not recipe:
             return ToolRegistry()

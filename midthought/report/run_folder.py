@@ -287,8 +287,8 @@ class RunFolder:
         return found
 
     def require_logged(self, position: Mapping[str, Any]) -> None:
-        """Raises CheckpointError unless both logs begin with the lines that they had at this `log_position`, if it has their
-        digests."""
+        """Raises CheckpointError unless both logs begin with the lines that they had at this `log_position`; one
+        before the first line has no digests."""
         digests = position.get("log_digests")
         if digests:
             self.metrics.require(position["num_metric_lines"], digests["metrics"])
@@ -348,7 +348,7 @@ def _identity_of(path: Path) -> tuple[int, int] | None:
 def require_intact_run(path: Path) -> None:
     """Raises `CheckpointError`, with the file and the remedy, if a file of the run at `path` is not as it was written.
 
-    Checkpoints, models and logs are not looked at. A run of an earlier version, without a manifest, is not looked at."""
+    Checkpoints, models and logs are not looked at, nor a run without a manifest."""
     if kind_of(path) != "run":
         return
     manifest: dict[str, Any] | None = None

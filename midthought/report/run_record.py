@@ -93,7 +93,7 @@ def _read_metrics(folder: RunFolder) -> dict[str, dict[str, list[tuple[int, floa
 
 def damage_of_results(path: Path) -> str:
     """Returns, in one sentence with the file and the remedy, which file of a run's settings, logs or results is not as it was
-    written; empty if all are, or if an earlier version wrote the run.
+    written; empty if all are, or without a manifest.
 
     The logs are compared once the run has a summary. They may have more lines by then.
     """

@@ -90,7 +90,7 @@ class PromptRecord:
 
     @classmethod
     def read(cls, run: Path) -> Self | None:
-        """Returns the record of a run; None if an earlier version wrote the run. Raises `CheckpointError`."""
+        """Returns the record of a run; None if it has none. Raises `CheckpointError`."""
         file = run / FILE
         if not file.is_file():
             return None

@@ -496,8 +496,6 @@ def test_a_class_that_is_no_environment_is_refused_before_a_model_is_loaded():
             EnvironmentTasks(environment)  # type: ignore[arg-type]
         with pytest.raises(SettingsError, match=r"write class Alike\(BaseEnvironment\)"):
             Trainer(model="/no/such/model", environment=environment)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="a subclass of BaseEnvironment with reset and step"):
-        Trainer(model="/no/such/model", environment_factory=Alike)
 
 
 def test_what_is_no_environment_is_refused():

@@ -31,7 +31,7 @@ def test_the_worked_example_on_the_page_is_what_the_estimators_give():
     mask, calls = batch.by_episode(batch.loss_mask), batch.by_episode(batch.calls, missing=-1)
 
     def returns(name: str, gamma: float = 1.0) -> list[float]:
-        options = {"groups": torch.zeros(1), "calls": calls, "gamma": gamma}
+        options = {"index": torch.zeros(1), "calls": calls, "gamma": gamma}
         return compute_advantage(name, batch.by_episode(batch.rewards), mask, **options)[1][mask].tolist()
 
     section = PAGE.read_text("utf-8").partition("### Rewards per span of tokens")[2].partition("\n### ")[0]

@@ -156,7 +156,7 @@ def test_a_resumed_run_keeps_its_engine(tmp_path):
     assert again.inference == chosen.inference and chosen.inference.in_process
 
 
-def test_a_run_of_an_earlier_version_keeps_the_local_engine(tmp_path):
+def test_a_run_that_recorded_the_local_engine_keeps_it(tmp_path):
     (tmp_path / "config.yaml").write_text("inference: {backend: local}\n", "utf-8")
     again = choose(as_recorded(auto(), tmp_path / "config.yaml"), on_gpu=True, has_vllm=True)
     assert (again.inference.backend, again.inference.in_process) == ("local", False)

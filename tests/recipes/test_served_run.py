@@ -140,7 +140,7 @@ def test_changed_files_are_refused(run, tmp_path):
         open_run(copy)
 
 
-def test_a_run_of_an_earlier_version_needs_its_tools_and_a_model_folder_has_none(run, tmp_path):
+def test_a_run_without_its_record_needs_its_tools_and_a_model_folder_has_none(run, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     for name in (FILE, MANIFEST):

@@ -142,7 +142,7 @@ def test_a_run_that_goes_on_is_not_called_damaged(run):
         position = {**folder.log_position, "num_metric_lines": folder.metrics.num_lines}
         folder.log("ppo", 41, {"reward/mean": 0.5})
         assert damage_of_results(run) == ""
-        del position["log_digests"]  # a position of an earlier version
+        del position["log_digests"]
         folder.forget_after({**position, "num_metric_lines": 5})
         assert damage_of_results(run) == ""
         folder.write_summary({"seed": 2})

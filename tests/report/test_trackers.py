@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from midthought.config import create_default_config
 from midthought.errors import MissingExtraError, SettingsError
 from midthought.report.run_folder import RunFolder
 from midthought.report.trackers import TRACKERS, Tracker
@@ -117,11 +116,3 @@ def test_your_own_tracker_is_named_by_its_module(tmp_path, caplog):
         assert not caplog.records
         folder.log("ppo", 2, RECORD)
     assert f"the tracker {name} failed" in caplog.text
-
-
-def test_the_former_setting_of_wandb_is_understood():
-    with pytest.warns(UserWarning, match="wandb_project has another name"):
-        checkpoint = create_default_config(checkpoint={"wandb_project": "tides"}).checkpoint
-    assert (checkpoint.trackers, checkpoint.tracker_project) == (["tensorboard", "wandb"], "tides")
-    with pytest.warns(UserWarning):
-        assert create_default_config(checkpoint={"wandb_project": ""}).checkpoint.trackers == ["tensorboard"]

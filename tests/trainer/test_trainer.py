@@ -282,7 +282,7 @@ def test_every_part_of_several_reward_functions_is_recorded(ground, talker):
         return len(trajectory)
 
     functions = [turns, weighted(num_calls, -0.1), ("half", 0.5, lambda trajectory: 1.0)]
-    with RayPPOTrainer(settings(), reward_funcs=functions, **ground, **talker) as trainer:
+    with RayPPOTrainer(settings(), rewards=functions, **ground, **talker) as trainer:
         figures = trainer.train_step(trainer.rollout())
     num_turns = 2 if "environment" in ground else 1
     assert figures["reward/turns"] == num_turns
@@ -296,7 +296,7 @@ def test_a_reward_function_may_give_a_number_to_each_turn(ground, talker):
     def each_turn(trajectory):
         return Reward(parts={"end": 1.0}, turns=(2.0,) * len(trajectory.turns))
 
-    with RayPPOTrainer(settings(), reward_funcs=[weighted(each_turn, 0.5)], **ground, **talker) as trainer:
+    with RayPPOTrainer(settings(), rewards=[weighted(each_turn, 0.5)], **ground, **talker) as trainer:
         figures = trainer.train_step(trainer.rollout())
     num_turns = 2 if "environment" in ground else 1
     assert figures["reward/turns"] == num_turns
@@ -313,7 +313,7 @@ def test_a_reward_function_may_give_a_number_to_each_call(callers, tokenizer):
     options = {"dataset": QUESTIONS, "tools": [twice], "call_format": "in_thought", "tokenizer": tokenizer}
     config = settings("grpo_calls", kl_coef=0.0)
     model = copy.deepcopy(callers["in_thought"])
-    with RayPPOTrainer(config, reward_funcs=[weighted(each_call, 0.5)], model=model, **options) as trainer:
+    with RayPPOTrainer(config, rewards=[weighted(each_call, 0.5)], model=model, **options) as trainer:
         batch = trainer.rollout()
         before = weights(trainer)
         figures = trainer.train_step(batch)

@@ -8,15 +8,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from midthought.config import Auto, Harmless, RecipeConfig, Section, SupervisedSection
-from midthought.config.former_names import FormerName
 from midthought.recipes.recipe_evaluation import RecipeEvaluation
 
 Kind = Literal["speaker", "episode", "continuation"]
-_CONTROL_ARM = FormerName(
-    "control_arms=[clean]",
-    lambda value, present: {"control_arms": ["clean"]} if value else {},
-    lambda section: "clean" in section.control_arms,
-)
 DEFAULT_KINDS: tuple[Kind, ...] = ("speaker", "episode")
 
 
@@ -118,8 +112,6 @@ class WarmupSection(SupervisedSection):
 
 class EvaluationSection(RecipeEvaluation):
     """Evaluation before and after RL."""
-
-    former_names: ClassVar = {"control_arm": _CONTROL_ARM}
 
     sampled: bool = True
     """Also evaluate with sampling at temperature 1."""

@@ -29,7 +29,7 @@ def config(num_learners: int, **sections: Any) -> Any:
 @pytest.fixture(scope="module")
 def near(tokenizer: Any) -> Any:
     """Figures, validation and weights of two iterations in this process."""
-    return run(ray_worlds.policy(tokenizer).double(), tokenizer, config=config(1), env=Echo)
+    return run(ray_worlds.policy(tokenizer).double(), tokenizer, config=config(1), environment=Echo)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_a_critic_on_a_rank_of_its_own_learns_what_it_learns_in_this_process(
 ):
     apart = config(num_learners)
     apart.ray.num_critics = 1
-    far = run(policy.double(), tokenizer, config=apart, env=Echo)
+    far = run(policy.double(), tokenizer, config=apart, environment=Echo)
     for name in ("loss", "grad_norm", "critic_grad_norm", "value_loss", "reward/mean"):
         assert [f[name] for f in far[0]] == pytest.approx([f[name] for f in near[0]], rel=1e-5, abs=1e-6)
     assert max(float((far[2][name] - tensor).abs().max()) for name, tensor in near[2].items()) < 1e-6

@@ -34,7 +34,7 @@ SHORT = [
     "warmup.num_steps=2",
     "warmup.batch_tokens=512",
     "checkpoint.save_interval=1",
-    "evaluation.control_arm=true",  # the former name of control_arms=[clean]
+    "evaluation.control_arms=[clean]",
 ]
 
 
