@@ -147,7 +147,7 @@ def chosen_update(work: Work, batch: TokenBatch, memory_gib: float, *, is_packed
 def _memory_gib(machine: Machine) -> float:
     """Memory of the GPU that other processes leave; on a CPU, of an H100."""
     if not machine.is_cuda:
-        return GPUS["h100"].memory_gib
+        return GPUS["h100"]
     return (machine.free_bytes + (machine.allocated_bytes or 0)) / GIB
 
 

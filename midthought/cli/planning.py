@@ -51,9 +51,9 @@ def plan(
     sizes: Annotated[
         bool, typer.Option("--sizes", help="Print a table of model sizes; with --recipe, what train chooses.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print bytes and seconds as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print bytes as JSON.")] = False,
 ) -> None:
-    """Estimate a run's memory per GPU and time per step before starting it; no weights are loaded."""
+    """Estimate a run's memory per GPU before starting it; no weights are loaded."""
     from midthought.plan.command import choice_rows, make_plan, size_rows, split_words
     from midthought.plan.table import to_dict, to_lines
 

@@ -57,7 +57,7 @@ def _rows(config: Any, chosen: set[str], *, on_gpu: bool, is_given: bool) -> Ite
         is_open = name in chosen or value == "auto"
         why = _why(key, value, config, on_gpu=on_gpu and is_given) if is_open else "set by the user or the recipe"
         if is_open and name in sizes:
-            why = f"what an evaluation arm plays in ten minutes, as planned: at least 100, at most {sizes[name]}"
+            why = f"about ten minutes of an evaluation arm, by parameters × tokens: at least 100, at most {sizes[name]}"
         yield f"{name}={word(value)}", why
 
 

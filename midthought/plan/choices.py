@@ -24,13 +24,12 @@ from midthought.plan.engine_choice import (
     requested_backend,
     vllm_problem,
 )
-from midthought.plan.hardware import GIB, Hardware, gpu_of_device
+from midthought.plan.hardware import GIB, Hardware
 from midthought.plan.memory import Memory
 from midthought.plan.run_settings import plan_arguments
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import Shape, find_shape, read_config
 from midthought.plan.sizes import fitted, is_enough, most_bytes
-from midthought.plan.timing import num_episodes
 from midthought.references import require_installed
 
 LORA_RANK = 32
@@ -41,8 +40,9 @@ default of verl and TRL. Adapters learn best at about ten times the rate of full
 Regret"."""
 MADE_RATES = (TINY["training"]["learning_rate"], 3e-3)
 """Of the small model that a run creates."""
-ARM_SECONDS = 600
-"""Planned time of an evaluation arm of a given model, which limits the number of test questions."""
+ARM_WORK = {"cpu": 1.2e13, "gpu": 2e16}
+"""Parameters × tokens that an evaluation arm of a given model computes at most, which limits the number of test questions: about
+ten minutes of a laptop's CPU in float32, and of a GPU such as an H100."""
 MIN_QUESTIONS = 100
 """With fewer test questions a share is less exact than 10 percentage points (half of the 95 % interval of 50 %)."""
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
@@ -286,9 +286,8 @@ def plan_of_loaded(
 
 
 def _machine(hardware: Hardware) -> dict[str, Any]:
-    """Returns the plan's arguments for a device: its memory, and its data sheet if it is known."""
-    known = gpu_of_device(hardware.name)
-    return {"device": hardware.kind, "gpu_memory_gib": hardware.memory_gib, **({"gpu": known} if known else {})}
+    """Returns the plan's arguments for a device."""
+    return {"device": hardware.kind, "gpu_memory_gib": hardware.memory_gib}
 
 
 def _of_whole_gpu(config: RecipeConfig, settled: AnyConfig, hardware: Hardware) -> AnyConfig:
@@ -311,7 +310,8 @@ def chosen_plan(
     """Runs `choose`, changes what is `auto` until the run fits, and plans it. Raises `SettingsError`, `ModelPathError`."""
     settled = choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm)
     changes, plan = _fitted(config, plan_of(settled, source, words), {*words}, is_given)
-    num_questions = max(MIN_QUESTIONS, num_episodes(plan, ARM_SECONDS))
+    per_question = plan.shape.computing_parameters * plan.settings.tokens_of_episode
+    num_questions = max(MIN_QUESTIONS, int(ARM_WORK[plan.settings.device] / per_question))
     for name, section in config if is_given else ():
         open_keys = [key for key in section.test_sizes if getattr(section, key) == "auto"]
         changes[name] = changes.get(name, {}) | {key: min(section.test_sizes[key], num_questions) for key in open_keys}

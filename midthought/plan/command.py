@@ -13,7 +13,6 @@ from midthought.plan.memory import Memory
 from midthought.plan.model_configs import MODEL_CONFIGS
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import find_shape
-from midthought.plan.timing import Timing
 
 SIZES = (
     "meta-llama/Llama-3.2-1B",
@@ -31,7 +30,7 @@ MEMORIES_GIB = (24, 48, 80)
 HIDDEN = ("learning_rate", "attn_implementation", "logits_mib", "backend", "rollout_correction", "num_test")
 """Chosen settings that `--sizes` leaves out."""
 CHOICE_HEAD = ("model", "GiB of the GPU", "usable", "needed", "chosen", "`train`")
-HEAD = ("model", "GPUs", "GiB learning", "GiB sampling", "s sampling", "s learning", "s total", "settings")
+HEAD = ("model", "GPUs", "GiB learning", "GiB sampling", "settings")
 
 
 def make_plan(words: Sequence[str], config: RecipeConfig | None = None) -> Memory:
@@ -94,17 +93,12 @@ def _choice_cells(choice: Choice) -> tuple[str, ...]:
 def _size_row(settings: PlanSettings) -> str:
     steps, memory = advise(Memory(find_shape(settings), settings))
     changed = {key: value for step in steps for key, value in step.changes.items()}
-    timing = Timing(memory)
-    sampling = timing.prompts.expected + timing.decoding.expected
     phases = memory.totals
     cells = (
         settings.model,
         f"{memory.settings.gpus}",
         f"{phases['learning'] / GIB:.0f}",
         f"{phases.get('sampling', phases['learning']) / GIB:.0f}",
-        f"{sampling:.0f}",
-        f"{timing.expected - sampling:.0f}",
-        f"{timing.expected:.0f}",
         " ".join(f"`{key}={value}`".lower() for key, value in changed.items() if key not in ("gpus", "shard"))
         or "as given",
     )

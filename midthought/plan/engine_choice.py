@@ -61,6 +61,4 @@ def is_planned_in_process(config: RecipeConfig) -> bool:
 def share_for_engine(plan: Memory) -> float:
     """Returns the share of the GPU's memory that is free while a sleeping engine is awake, rounded down to hundredths."""
     stays = plan.totals["sampling"] - plan.engine_weights - plan.kv_cache
-    return min(
-        LARGEST_SHARE, max(SMALLEST_SHARE, int(100 * (plan.limit - stays) / plan.settings.machine.memory_bytes) / 100)
-    )
+    return min(LARGEST_SHARE, max(SMALLEST_SHARE, int(100 * (plan.limit - stays) / plan.settings.memory_bytes) / 100))

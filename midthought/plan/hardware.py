@@ -1,9 +1,8 @@
-"""GPUs by name (memory, bandwidth, speed, link; source: NVIDIA's data sheets), and the device of this machine."""
+"""Memory of GPUs by name, and the device of this machine."""
 
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,60 +13,21 @@ from midthought.errors import SettingsError
 GIB = 2**30
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gpu:
-    """Data of a GPU for plans. Rates are without sparsity."""
-
-    memory_gib: float
-    """Memory that PyTorch reports, approximately; less than the nominal size."""
-    bandwidth_gbs: float
-    """Memory bandwidth in GB/s."""
-    tflops: float
-    """bfloat16, dense, in 10^12 operations per second."""
-    link_gbs: float
-    """Bandwidth to the other GPUs of the node, GB/s per direction: half of NVLink's bidirectional bandwidth."""
-
-    @property
-    def memory_bytes(self) -> int:
-        return round(self.memory_gib * GIB)
-
-
 GPUS = {
-    "a100-40": Gpu(memory_gib=39.4, bandwidth_gbs=1555, tflops=312, link_gbs=300),
-    "a100": Gpu(memory_gib=79.2, bandwidth_gbs=2039, tflops=312, link_gbs=300),
-    "h100": Gpu(memory_gib=79.2, bandwidth_gbs=3350, tflops=989, link_gbs=450),
-    "h100-pcie": Gpu(memory_gib=79.2, bandwidth_gbs=2000, tflops=756, link_gbs=64),
-    "h200": Gpu(memory_gib=139.8, bandwidth_gbs=4800, tflops=989, link_gbs=450),
-    "b200": Gpu(memory_gib=178.0, bandwidth_gbs=8000, tflops=2250, link_gbs=900),
-    "l40s": Gpu(memory_gib=44.4, bandwidth_gbs=864, tflops=362, link_gbs=32),
-    "l4": Gpu(memory_gib=22.0, bandwidth_gbs=300, tflops=121, link_gbs=32),
-    "rtx4090": Gpu(memory_gib=23.5, bandwidth_gbs=1008, tflops=165, link_gbs=32),
+    "a100-40": 39.4,
+    "a100": 79.2,
+    "h100": 79.2,
+    "h100-pcie": 79.2,
+    "h200": 139.8,
+    "b200": 178.0,
+    "l40s": 44.4,
+    "l4": 22.0,
+    "rtx4090": 23.5,
 }
-"""By the names that `gpu=` accepts; SXM unless the name says otherwise."""
-
-DEVICE_WORDS = {
-    "a100-40": {"a100", "40gb"},
-    "a100": {"a100", "80gb"},
-    "h100-pcie": {"h100", "pcie"},
-    "h100": {"h100", "hbm3"},
-    "h200": {"h200"},
-    "b200": {"b200"},
-    "l40s": {"l40s"},
-    "l4": {"l4"},
-    "rtx4090": {"rtx", "4090"},
-}
-"""Words of the name that CUDA reports for each of `GPUS`."""
+"""GiB that PyTorch reports, approximately, by the names that `gpu=` accepts; less than the nominal size."""
 MOSTLY_FREE = 0.85
 """Share of a GPU's memory that is free if no other process computes on it."""
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
-
-
-def gpu_of_device(name: str) -> str | None:
-    """Returns the name in `GPUS` of a device that CUDA reports as `name`. None: its data sheet is not known here."""
-    words = set(re.split(r"[^a-z0-9]+", name.lower()))
-    if "laptop" in words:
-        return None
-    return next((gpu for gpu, own in DEVICE_WORDS.items() if own <= words), None)
 
 
 @dataclass(frozen=True, slots=True)

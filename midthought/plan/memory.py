@@ -231,7 +231,7 @@ class Memory:
         share = settings.gpu_memory_utilization
         if settings.engine == "local":
             share = min(share, 0.5)
-        return round(share * settings.machine.memory_bytes) - self.engine_weights
+        return round(share * settings.memory_bytes) - self.engine_weights
 
     @property
     def num_sequences(self) -> int:
@@ -271,7 +271,7 @@ class Memory:
         if copies <= MAX_COPIED_BYTES:
             return copies
         held = 0 if settings.is_split else self.held.total
-        free = settings.machine.memory_bytes - held - self.engine_weights
+        free = settings.memory_bytes - held - self.engine_weights
         return copies if copies <= MERGED_SHARE * free else 0
 
     @property
@@ -339,7 +339,7 @@ class Memory:
     @property
     def limit(self) -> int:
         """Memory of a GPU that a plan may use."""
-        return round((1.0 - self.settings.headroom) * self.settings.machine.memory_bytes)
+        return round((1.0 - self.settings.headroom) * self.settings.memory_bytes)
 
     @property
     def fits(self) -> bool:

@@ -12,7 +12,6 @@ MLP = 3
 FROM_TRAINING = (
     "batch_size",
     "mini_batch_size",
-    "ppo_epochs",
     "packing",
     "compile",
     "master_weights",
@@ -38,7 +37,6 @@ def plan_arguments(config: RecipeConfig) -> dict[str, Any]:
         "critic": model.critic_kind if "values" in needs else "none",
         "lora_rank": model.adapter_rank,
         "reference": training.needs_reference,
-        "group_size": training.episodes_per_task,
         "response_tokens": inference.max_tokens,
         "max_num_seqs": settled(inference.max_num_seqs),
         "merge_adapters": inference.merge_adapters,

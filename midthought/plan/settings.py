@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from midthought.config import Section
 from midthought.errors import near_names
-from midthought.plan.hardware import GPUS, Gpu
+from midthought.plan.hardware import GIB, GPUS
 
 
 class PlanSettings(Section):
@@ -40,17 +40,11 @@ class PlanSettings(Section):
     gpus: int = Field(1, ge=1)
     """Number of GPUs of the run."""
     gpus_per_node: int = Field(8, ge=1)
-    """GPUs of a node, connected by the fast link."""
+    """GPUs of a node, the largest number for one engine."""
     gpu: str = "h100"
-    """Name of the GPU; sets memory, bandwidth and speed."""
+    """Name of the GPU; sets its memory."""
     gpu_memory_gib: float | None = Field(None, gt=0)
     """Memory of a GPU in GiB, if it differs."""
-    gpu_bandwidth_gbs: float | None = Field(None, gt=0)
-    """Memory bandwidth of a GPU in GB/s, if it differs."""
-    gpu_tflops: float | None = Field(None, gt=0)
-    """Dense bfloat16 speed of a GPU in 10^12 operations per second, if it differs."""
-    node_link_gbs: float = Field(50.0, gt=0)
-    """Bandwidth between nodes per GPU, in GB/s: 50 is one 400 Gb/s port per GPU."""
     headroom: float = Field(0.1, ge=0, lt=1)
     """Share of a GPU's memory that is not planned: CUDA context (about 1 GiB), NCCL buffers, fragmentation."""
 
@@ -112,31 +106,18 @@ class PlanSettings(Section):
     """Tokens of a prompt."""
     response_tokens: int = Field(2048, ge=1)
     """Maximum tokens of a response, tool results included."""
-    mean_response_tokens: int | None = Field(None, ge=1)
-    """Mean tokens of a response, for time estimates; `response_tokens` by default."""
     batch_size: int = Field(256, ge=1)
     """Episodes per iteration."""
     mini_batch_size: int = Field(64, ge=1)
     """Episodes per optimizer step."""
     micro_batch_tokens: int = Field(16384, ge=1)
     """Tokens per micro-batch on one GPU; a longer sequence is a micro-batch of its own."""
-    group_size: int = Field(8, ge=1)
-    """Episodes per prompt; an engine computes the prompt of a group once."""
-    ppo_epochs: int = Field(1, ge=1)
-    """Passes over the episodes of an iteration."""
-
-    mfu: float = Field(0.4, gt=0, le=1)
-    """Share of the GPU's peak speed that learning and prefill reach (model FLOPs utilization). An assumption; measure yours."""
-    bandwidth_share: float = Field(0.7, gt=0, le=1)
-    """Share of the memory bandwidth that decoding reaches. An assumption, too."""
 
     @field_validator("gpu")
     @classmethod
     def _is_known(cls, name: str) -> str:
         if name.lower() not in GPUS:
-            raise ValueError(
-                f"{near_names(name.lower(), GPUS)} For another one, set gpu_memory_gib, gpu_bandwidth_gbs, gpu_tflops."
-            )
+            raise ValueError(f"{near_names(name.lower(), GPUS)} For another one, set gpu_memory_gib.")
         return name.lower()
 
     @model_validator(mode="after")
@@ -196,22 +177,15 @@ class PlanSettings(Section):
         return self.prompt_tokens + self.response_tokens
 
     @property
-    def mean_tokens(self) -> int:
-        """Mean tokens of an episode."""
-        return self.prompt_tokens + min(self.mean_response_tokens or self.response_tokens, self.response_tokens)
-
-    @property
     def tokens_of_pass(self) -> int:
         """Tokens of the largest micro-batch."""
         return max(self.micro_batch_tokens, self.tokens_of_episode)
 
     @property
-    def machine(self) -> Gpu:
-        """Data of the GPU, with the values that the settings replace."""
-        known = GPUS[self.gpu]
-        return Gpu(
-            memory_gib=self.gpu_memory_gib or known.memory_gib,
-            bandwidth_gbs=self.gpu_bandwidth_gbs or known.bandwidth_gbs,
-            tflops=self.gpu_tflops or known.tflops,
-            link_gbs=known.link_gbs,
-        )
+    def memory_gib(self) -> float:
+        """Memory of a GPU in GiB."""
+        return self.gpu_memory_gib or GPUS[self.gpu]
+
+    @property
+    def memory_bytes(self) -> int:
+        return round(self.memory_gib * GIB)

@@ -176,21 +176,8 @@ class Shape:
     @property
     def computing_parameters(self) -> int:
         """Parameters that every token is multiplied by: layers, with the experts of one token, and output layer."""
-        return self._with_experts(self.experts_per_token)
-
-    def parameters_read(self, num_tokens: float) -> float:
-        """Returns the parameters that a pass over `num_tokens` tokens reads: experts that no token chooses are not read.
-
-        The expected number of chosen experts is `E (1 - (1 - k / E)^n)`, if all are equally likely.
-        """
-        if not self.num_experts:
-            return self.computing_parameters
-        unchosen = (1.0 - self.experts_per_token / self.num_experts) ** num_tokens
-        return self._with_experts(self.num_experts * (1.0 - unchosen))
-
-    def _with_experts(self, num_experts: float) -> Any:
         each = 3 * self.hidden_size * self.expert_size
-        left_out = self.num_expert_layers * (self.num_experts - num_experts) * each
+        left_out = self.num_expert_layers * (self.num_experts - self.experts_per_token) * each
         return self.all_layers_parameters + self.embedding_parameters - left_out
 
     def adapter_parameters(self, rank: int) -> int:

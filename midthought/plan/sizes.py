@@ -26,7 +26,7 @@ def fitted(plan: Memory, names: Collection[str]) -> Memory:
     if settings.is_for_verl:
         return plan
     on_gpu = settings.device == "gpu"
-    logits = logits_sizes(settings.machine.memory_bytes) if on_gpu and "training.logits_mib" in names else ()
+    logits = logits_sizes(settings.memory_bytes) if on_gpu and "training.logits_mib" in names else ()
     measures = [measure for measure in (ON_ONE_GPU if on_gpu else ON_ONE_CPU) if measure.setting in names]
     plan = _mildest(_changed(plan, {"logits_mib": logits[0]} if logits else {}, names), measures, names)
     if not is_enough(plan):
@@ -89,6 +89,6 @@ def fastest_update(plan: Memory, *, may_keep_layers: bool = True, sizes: Sequenc
     for is_recomputed, size in product(ways, sizes):
         changes = {"gradient_checkpointing": is_recomputed, "micro_batch_tokens": size}
         tried = Memory(plan.shape, settings.model_copy(update=changes))
-        if tried.totals["learning"] <= tried.limit - spare * settings.machine.memory_bytes:
+        if tried.totals["learning"] <= tried.limit - spare * settings.memory_bytes:
             return tried
     return plan

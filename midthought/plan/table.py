@@ -9,7 +9,6 @@ from midthought.plan.advice import Step, advise
 from midthought.plan.hardware import GIB
 from midthought.plan.memory import MIB, Memory
 from midthought.plan.saving_memory import device_bytes, main_memory_bytes
-from midthought.plan.timing import Timing
 
 NAME_WIDTH = 46
 
@@ -23,7 +22,7 @@ def to_lines(memory: Memory) -> Iterator[str]:
         yield f"\n{unit} per GPU while {phase}{moment}"
         yield from (_row(name, size / size_of_unit) for name, size in parts.items() if size)
         yield _row("total", memory.totals[phase] / size_of_unit)
-    steps, better = advise(memory)
+    steps, _ = advise(memory)
     yield f"\n{_verdict(memory)}"
     of_gpu = f"{device_bytes(memory) / size_of_unit:.1f} {unit} of GPU memory beside what is held"
     yield f"Saving takes {main_memory_bytes(memory) / size_of_unit:.1f} {unit} of CPU memory and {of_gpu}."
@@ -32,18 +31,11 @@ def to_lines(memory: Memory) -> Iterator[str]:
         yield f"The optimizer takes {size} of CPU memory (copies of the weights, gradients, Adam moments)."
     if not memory.fits:
         yield from _advice(steps)
-    title = "seconds per iteration" + (", with these changes" if steps else "")
-    yield f"\n{title:<{NAME_WIDTH}}{'floor':>9}{'expected':>10}   bound by"
-    timing = Timing(better)
-    for part in timing.parts:
-        yield f"{_row(part.name, part.floor)}{part.expected:>10.1f}   {part.bound}"
-    yield f"{_row('total', timing.floor)}{timing.expected:>10.1f}"
 
 
 def to_dict(memory: Memory) -> dict[str, Any]:
-    """Returns the same as values, in bytes and seconds; seconds are of the plan after the advice."""
-    steps, better = advise(memory)
-    timing = Timing(better)
+    """Returns the same as values, in bytes."""
+    steps, _ = advise(memory)
     return {
         "settings": memory.settings.model_dump(),
         "parameters": memory.shape.parameters,
@@ -60,10 +52,6 @@ def to_dict(memory: Memory) -> dict[str, Any]:
             {"settings": step.settings, "costs": step.costs, "changes": step.changes, "total_bytes": step.num_bytes}
             for step in steps
         ],
-        "seconds": {
-            part.name: {"floor": part.floor, "expected": part.expected, "bound": part.bound} for part in timing.parts
-        },
-        "seconds_together": {"floor": timing.floor, "expected": timing.expected},
     }
 
 
@@ -77,7 +65,7 @@ def _head(memory: Memory) -> Iterator[str]:
         else "all learn and sample"
     )
     yield (
-        f"{settings.gpus} × {settings.gpu} ({settings.machine.memory_gib:g} GiB), {where}; weights in {settings.num_shards} "
+        f"{settings.gpus} × {settings.gpu} ({settings.memory_gib:g} GiB), {where}; weights in {settings.num_shards} "
         f"shard{'s' * (settings.num_shards > 1)}; {settings.num_engines} engine{'s' * (settings.num_engines > 1)} "
         f"({settings.engine}) of {settings.tensor_parallel} GPU{'s' * (settings.tensor_parallel > 1)}"
     )

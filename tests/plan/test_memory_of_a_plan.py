@@ -13,7 +13,6 @@ from midthought.plan.saving_memory import SHARD_BYTES, main_memory_bytes
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import find_shape
 from midthought.plan.table import to_lines
-from midthought.plan.timing import Timing
 
 QWEN = 8_190_735_360
 
@@ -54,8 +53,6 @@ def test_an_optimizer_in_main_memory_leaves_weights_and_gradients_on_the_gpu():
     assert plan(offload_optimizer=True, device="cpu").held.total == 18 * QWEN
     whole = plan(offload_optimizer=True, dtype="float32")
     assert (whole.held.total, whole.in_main_memory) == (4 * QWEN, 16 * QWEN)
-    part = Timing(memory).stepping
-    assert part.bound == "main memory" and part.expected > 10 * Timing(plan()).stepping.expected
     assert f"The optimizer takes {16 * QWEN / GIB:.1f} GiB of CPU memory" in "\n".join(to_lines(memory))
 
 

@@ -219,8 +219,6 @@ def test_a_token_computes_with_its_experts_and_a_batch_reads_those_that_a_token_
     one_layer = 3 * 2048 * 768
     assert shape.computing_parameters == shape.parameters - 151_936 * 2048 - 2048 - 48 * 120 * one_layer
     assert 3.0e9 < shape.computing_parameters < 3.4e9
-    assert shape.parameters_read(1) == pytest.approx(shape.computing_parameters)
-    assert shape.parameters_read(1000) == pytest.approx(shape.parameters - 151_936 * 2048 - 2048, rel=1e-6)
 
 
 def test_layers_with_a_window_keep_no_more_than_the_window():

@@ -1,13 +1,12 @@
-"""The number of test questions follows from the time that a given model needs for one; a small model answers all."""
+"""The number of test questions follows from the size of a given model; a small model answers all."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from midthought.plan.choices import ARM_SECONDS, MIN_QUESTIONS, as_recorded, choose, choose_and_plan
+from midthought.plan.choices import ARM_WORK, MIN_QUESTIONS, as_recorded, choose, choose_and_plan
 from midthought.plan.hardware import Hardware
-from midthought.plan.timing import num_episodes
 from midthought.recipes import find_recipe
 from midthought.recipes.feedback.problems import prepare_problems
 from midthought.recipes.feedback.settings import ProblemsSection
@@ -50,9 +49,10 @@ def test_a_slower_model_plays_fewer_questions_but_enough_for_an_interval(recipe,
     for num_layers in (1, 8, 14, 20, 26, 60):
         choice = chosen(recipe, model(tmp_path / f"{num_layers}", 384, num_layers))
         numbers.append(getattr(getattr(choice.config, section), key))
-        assert numbers[-1] == min(most, max(MIN_QUESTIONS, num_episodes(choice.plan, ARM_SECONDS)))
+        work = choice.plan.shape.computing_parameters * choice.plan.settings.tokens_of_episode
+        assert numbers[-1] == min(most, max(MIN_QUESTIONS, int(ARM_WORK["cpu"] / work)))
         (row,) = [row for row in choice.table() if row.startswith(f"{section}.{key}={numbers[-1]} ")]
-        assert f"ten minutes, as planned: at least 100, at most {most}" in row
+        assert f"by parameters × tokens: at least 100, at most {most}" in row
     assert (numbers[0], numbers[-1]) == (most, MIN_QUESTIONS)
     assert numbers == sorted(numbers, reverse=True) and len(set(numbers)) > 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from small_environments import Colours, settings
 
 from midthought import RayPPOTrainer, SettingsError
 from midthought.learning.adapters import has_adapters
+from midthought.plan.choices import Choice
 from midthought.plan.hardware import GIB, Hardware
 from midthought.pretrained import save_model
 from midthought.trainer.initial_policy import choose_settings
@@ -77,6 +79,19 @@ def test_the_weights_of_a_model_object_are_in_the_memory_that_it_may_use(talker:
     on_gpu(2.0)
     choice = choose_settings(settings("gae"), model)
     assert choice.hardware.memory_gib == pytest.approx(2 + num_bytes / GIB, rel=1e-9)
+
+
+def test_adapters_of_a_model_object_are_planned_if_they_are_on_all_linear_layers(talker: dict[str, Any]) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    def choice(**lora: Any) -> Choice:
+        model = copy.deepcopy(talker["model"])
+        return choose_settings(settings("gae"), get_peft_model(model, LoraConfig(r=4, task_type="CAUSAL_LM", **lora)))
+
+    plan = choice(target_modules="all-linear", use_dora=True).plan
+    assert plan is not None and (plan.settings.lora_rank, plan.settings.use_dora) == (4, True)
+    other = choice(target_modules=["q_proj"])
+    assert other.plan is None and "only LoRA and DoRA on all linear layers are planned" in other.unknown
 
 
 def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_loaded(
