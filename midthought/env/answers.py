@@ -241,7 +241,7 @@ _REWRITTEN = (
     (_GROUPED, ""),
     (_WRAPPED, r" \1"),
     (re.compile(r"\\(?:left|right)(?![a-zA-Z])|\*\*(?!\w)|(?<!\w)\*\*"), ""),
-    (re.compile(r"(?:(?<!\\)\\[,!:; ]|~|\s)++"), " "),
+    (re.compile(r"(?:(?<!\\)\\[,!:; ]|(?<=\w)~(?=\w)|\s)++"), " "),
     (re.compile(r" ?\^ ?(?:\\circ|\{ ?\\circ ?\})"), "°"),
     (re.compile(r" ?\bper ?cent\b|\\%"), "%"),
     (re.compile(r"\\([&$#_])|^ ?([-+]) "), r"\1\2"),

@@ -18,7 +18,7 @@ OF_DATA = ("enum", "const", "default", "examples")
 """Keywords with values that are no schemas."""
 _MAX_REFERENCES = 10
 """Levels of nested references."""
-_UNUSED = ("$defs", "definitions", "$schema", "title")
+_UNUSED = ("$defs", "definitions", "$schema", "title", "discriminator")
 
 
 class Definitions:
@@ -80,7 +80,7 @@ def _with_one_type(shown: dict[str, Any]) -> dict[str, Any]:
         del shown["type"]
         shown["anyOf"] = [{"type": name} for name in names]
     has_null = None in shown.get("enum", ())
-    for key in ("anyOf", "oneOf"):
+    for key in ("anyOf", "oneOf", "allOf"):
         given = shown.get(key) or []
         others = [each for each in given if each != {"type": "null"}]
         has_null |= len(others) < len(given)

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from midthought.config import Change
 from midthought.env.reward_functions import bare_name, without_partial
-from midthought.env.rewards import combine_rewards
+from midthought.env.rewards import combine_rewards, weighted
 from midthought.errors import CheckpointError, SettingsError
 from midthought.output_folder import kind_of
 from midthought.regular_files import read_json_object, read_regular_text
@@ -120,7 +120,8 @@ def learned_from(tasks: TrainingTasks, env: Any = None, reward_fn: Any = None, r
     rows, digest = tasks.stream.tasks if isinstance(tasks.stream, ShuffledTasks) else (), hashlib.sha256()
     for task in rows:
         digest.update(json.dumps([task.task_id, task.prompt, task.answer, *map(dict, task.before)]).encode())
-    parts = combine_rewards(rewards).parts if rewards else {bare_name(reward_fn): (1.0, None)} if reward_fn else {}
+    functions = [weighted(reward_fn, 1.0, name=bare_name(reward_fn))] if reward_fn else rewards
+    parts = combine_rewards(functions).parts if functions else {}
     made = without_partial(env)
     return {
         "dataset": f"{len(rows)} rows, {digest.hexdigest()[:16]} (SHA-256 of ids, prompts and answers)",

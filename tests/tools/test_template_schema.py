@@ -34,6 +34,8 @@ def shown(schema: Any, **definitions: Any) -> Any:
         ({"enum": ["a", None]}, {"type": "string", "enum": ["a"], "nullable": True}),
         ({"enum": ["a", 1]}, {"enum": ["a", 1]}),
         ({"const": 3}, {"type": "integer", "enum": [3]}),
+        ({"allOf": [{"$ref": "#/$defs/leaf"}], "description": "One."}, {"type": "integer", "description": "One."}),
+        ({"oneOf": [{}, {}], "discriminator": {"mapping": {"a": "#/$defs/leaf"}}}, {"oneOf": [{}, {}]}),
         ({"type": "null"}, {"type": "null"}),
         ({"anyOf": [True, {"type": "null"}]}, {"anyOf": [True], "nullable": True}),
         ({"default": {"title": "a", "$ref": "b"}}, {"default": {"title": "a", "$ref": "b"}}),

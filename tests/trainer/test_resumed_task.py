@@ -14,6 +14,7 @@ from small_environments import QUESTIONS, AsyncColours, Colours, Raising, settin
 from small_runs import FEEDBACK
 
 from midthought import Trainer, tool
+from midthought.env.rewards import combine_rewards, weighted
 from midthought.errors import SettingsError
 from midthought.recipes.feedback import recipe
 from midthought.report.console import Console
@@ -81,6 +82,10 @@ CHANGED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "another reward": ({"rewards": ["correct", (long, 0.5)]}, "rewards: .*short.* before, .*long.* now"),
     "a reward function": ({"rewards": (), "reward_fn": long}, r"rewards: .* before, \{'long': 1.0\} now"),
+    "weights of a combined reward function": (
+        {"rewards": (), "reward_fn": combine_rewards([weighted(short, 0.25)])},
+        r"rewards: .* before, \{'short': 0.25\} now",
+    ),
     "the reward section": ({"rewards": ()}, r"rewards: .* before, \{\} now"),
     "another system prompt": ({"system_prompt": "Be long."}, "system_prompt: 'Be brief.' before, 'Be long.' now"),
     "another call format": ({"call_format": "react"}, "call_format: 'hermes' before, 'react' now"),
