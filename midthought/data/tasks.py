@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 from midthought.data.final_answers import is_number, last_boxed, split_at_mark
 from midthought.data.options import letter_of, options_of
@@ -51,12 +51,6 @@ class LoadedTasks(list[Task]):
         super().__init__(tasks)
         self.skipped = tuple(skipped)
         """One sentence for each skipped row (`strict=False`)."""
-
-
-class _Keys(NamedTuple):
-    prompt: str
-    answer: str | None
-    task_id: str | None
 
 
 class RowError(DataError):
@@ -180,7 +174,6 @@ class _TaskReader:
     needs_answer: bool
     unread: dict[str, None] = field(default_factory=dict)
     """Columns that were not used."""
-    _keys: _Keys | None = None
 
     def __post_init__(self) -> None:
         known = {name for name in (*PROMPT_KEYS, *ANSWER_KEYS, *ID_KEYS, *_OTHERS) if "." not in name}
@@ -207,15 +200,13 @@ class _TaskReader:
         named = {name: _at(given, column) for column, name in self.columns.items()}
         replaced = {key for key in given if str(key).casefold() in {name.casefold() for name in named}}
         value = named | {key: given[key] for key in given if key not in {*self.columns, *replaced}}
-        if self._keys is None:
-            self._keys = self._find_keys(value)
-        keys = self._keys
-        said = _plain(_at(value, keys.answer)) if keys.answer else None
+        prompt_key, answer_key, id_key = keys = self._find_keys(value)
+        said = _plain(_at(value, answer_key)) if answer_key else None
         answer, aliases = ("", ()) if said is None and not self.needs_answer else _answer(said)
         labels = value.get("labels")
         source = value.get("data_source")
-        before, question = _conversation(_at(value, keys.prompt))
-        names = ("system", *BESIDE.get(keys.prompt.casefold(), ()))
+        before, question = _conversation(_at(value, prompt_key))
+        names = ("system", *BESIDE.get(prompt_key.casefold(), ()))
         beside = {name: text for name in names if (text := text_of(value, name)) is not None}
         prompt = "\n\n".join(filter(str.strip, (beside.get("context", ""), question, beside.get("input", ""))))
         chosen = {DATASET_LABEL: "math"} if _is_boxed_expression(said) else {}
@@ -229,7 +220,7 @@ class _TaskReader:
         left_out = [*(key for key in value if str(key).casefold() not in tops), *(replaced - self.columns.keys())]
         self.unread |= dict.fromkeys(map(str, left_out))
         return Task(
-            task_id=_place(row) if keys.task_id is None else _text(_at(value, keys.task_id), keys.task_id),
+            task_id=_place(row) if id_key is None else _text(_at(value, id_key), id_key),
             prompt=prompt,
             answer=answer,
             aliases=(*aliases, *_texts(value, "aliases")),
@@ -245,7 +236,8 @@ class _TaskReader:
             before=tuple(with_system(beside.get("system", ""), before or _before(value, question))),
         )
 
-    def _find_keys(self, value: Mapping[str, Any]) -> _Keys:
+    def _find_keys(self, value: Mapping[str, Any]) -> tuple[str, str | None, str | None]:
+        """Returns the columns of the prompt, the answer and the id: of later rows, the same."""
         prompt = self.prompt_key or _first_of(PROMPT_KEYS, value)
         answer = self.answer_key or _first_of(ANSWER_KEYS, value)
         if prompt is None:
@@ -258,7 +250,8 @@ class _TaskReader:
                 f"no column is known for the ground truth; set answer_key to one of: {_columns(value)}; "
                 "or needs_answer=False if the reward needs none; a trainer takes the tasks of load_tasks(…, answer_key='…')"
             )
-        return _Keys(prompt, answer, self.id_key or _first_of(ID_KEYS, value))
+        self.prompt_key, self.answer_key, self.id_key = prompt, answer, self.id_key or _first_of(ID_KEYS, value)
+        return prompt, answer, self.id_key
 
 
 def with_system(text: str, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

@@ -73,9 +73,8 @@ def _trains_weights_alone(plan: PlanSettings) -> bool:
     return trains_weights and plan.num_shards == 1 and not plan.is_for_verl
 
 
-def _blocks(memory: Memory) -> Changes | None:
-    plan = memory.settings
-    return {"logits_mib": 64} if not plan.logits_mib or plan.logits_mib > 64 else None
+def _blocks(mib: int) -> Callable[[Memory], Changes | None]:
+    return lambda memory: None if 0 < memory.settings.logits_mib <= mib else {"logits_mib": mib}
 
 
 def _smaller_passes(memory: Memory) -> Changes | None:
@@ -158,10 +157,6 @@ def _local_engine(memory: Memory) -> Changes | None:
     return changes if memory.settings.in_process else None
 
 
-def _small_blocks(memory: Memory) -> Changes | None:
-    return {"logits_mib": 16} if memory.settings.logits_mib > 16 else None
-
-
 _OFFLOAD_REFERENCE = Measure(
     "training.offload_reference=true", "one copy of the reference per iteration", _offload_reference
 )
@@ -180,7 +175,7 @@ MEASURES = (
         "33 % more compute in the update",
         _swap("gradient_checkpointing", False, True),
     ),
-    Measure("training.logits_mib=64", "almost none", _blocks),
+    Measure("training.logits_mib=64", "almost none", _blocks(64)),
     Measure("training.micro_batch_tokens={micro_batch_tokens}", "more, smaller micro-batches", _smaller_passes),
     _OFFLOAD_ACTIVATIONS,
     _OFFLOAD_REFERENCE,
@@ -209,7 +204,7 @@ MEASURES = (
 )
 """Least harm first."""
 _OF_SMALL_MODELS = (
-    Measure("training.logits_mib=16", "smaller matrix products", _small_blocks),
+    Measure("training.logits_mib=16", "smaller matrix products", _blocks(16)),
     Measure("model.dtype=float32", "slower passes", _swap("dtype", "bfloat16", "float32")),
     Measure("model.lora_rank=0", "all weights are trained", _swap("lora_rank", 32, 0)),
     Measure("training.gradient_checkpointing=false", "none", _swap("gradient_checkpointing", True, False)),

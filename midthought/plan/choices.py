@@ -199,25 +199,10 @@ def as_recorded(config: AnyConfig, file: Path) -> AnyConfig:
 
 
 def _open(config: RecipeConfig) -> Iterator[tuple[str, str]]:
-    """Yields section and key of every `auto` that is chosen here, which excludes `model.device`."""
+    """Yields section and key of every `auto` that is chosen here, not by the device or the engine."""
     for name, section in config:
-        for key in (
-            "dtype",
-            "backend",
-            "critic",
-            "lora_rank",
-            "gradient_checkpointing",
-            "learning_rate",
-            "rollout_correction",
-            "attn_implementation",
-            "chat_template_date",
-            "gpu_memory_utilization",
-            "micro_batch_tokens",
-            "max_num_seqs",
-            "logits_mib",
-            *getattr(section, "test_sizes", ()),
-        ):
-            if getattr(section, key, None) == "auto":
+        for key, value in section:
+            if isinstance(value, str) and value == "auto" and key not in ("device", "max_seq_len", "weight_transport"):
                 yield name, key
 
 

@@ -10,8 +10,8 @@ from midthought.plan.advice import ON_ONE_CPU, ON_ONE_GPU, Changes, Measure, exc
 from midthought.plan.engine_choice import share_for_engine
 from midthought.plan.memory import Memory
 
-MICRO_BATCH_TOKENS = (16384, 8192, 4096)
-"""Values of `training.micro_batch_tokens` on a GPU with enough memory, fastest first. On a CPU, 4096 is the first."""
+MICRO_BATCH_TOKENS = {"gpu": (16384, 8192, 4096), "cpu": (4096, 2048, 1024)}
+"""Values of `training.micro_batch_tokens` with enough memory, fastest first."""
 SPARE = 0.1
 """Share of a GPU's memory that must be left beside `headroom`. Without fused kernels, which a run does not use if they fail, the
 same passes take up to a fifth more."""
@@ -29,12 +29,7 @@ def fitted(plan: Memory, names: Collection[str]) -> Memory:
     logits = logits_sizes(settings.memory_bytes) if on_gpu and "training.logits_mib" in names else ()
     measures = [measure for measure in (ON_ONE_GPU if on_gpu else ON_ONE_CPU) if measure.setting in names]
     plan = _mildest(_changed(plan, {"logits_mib": logits[0]} if logits else {}, names), measures, names)
-    if not is_enough(plan):
-        return plan
-    sizes: Sequence[int] = MICRO_BATCH_TOKENS if on_gpu else (4096, 2048, 1024)
-    if "training.micro_batch_tokens" not in names:
-        sizes = (plan.settings.micro_batch_tokens,)
-    return fastest_update(plan, may_keep_layers="training.gradient_checkpointing" in names, sizes=sizes)
+    return _fastest_update(plan, names) if is_enough(plan) else plan
 
 
 def _mildest(plan: Memory, measures: Sequence[Measure], names: Collection[str]) -> Memory:
@@ -73,22 +68,23 @@ def most_bytes(plan: Memory) -> int:
     return max(plan.totals.values())
 
 
-def fastest_update(plan: Memory, *, may_keep_layers: bool = True, sizes: Sequence[int] = MICRO_BATCH_TOKENS) -> Memory:
+def _fastest_update(plan: Memory, names: Collection[str]) -> Memory:
     """Returns the plan of the fastest update that fits, on a GPU with memory to spare; `plan` if there is none.
 
     Recomputed layers cost a third more compute, and smaller micro-batches less than this, so layers are recomputed only if no
     size fits without. The engine's memory does not change: its KV cache is not there while the learner works.
-
-    Args:
-        may_keep_layers: layers that `plan` recomputes may be kept instead.
-        sizes: allowed values of `micro_batch_tokens`, fastest first.
     """
     settings = plan.settings
-    recomputed, spare = settings.gradient_checkpointing, SPARE if settings.device == "gpu" else 0.0
-    ways = (False, True) if may_keep_layers and recomputed else (recomputed,)
+    on_gpu, recomputed = settings.device == "gpu", settings.gradient_checkpointing
+    sizes = (
+        MICRO_BATCH_TOKENS[settings.device]
+        if "training.micro_batch_tokens" in names
+        else (settings.micro_batch_tokens,)
+    )
+    ways = (False, True) if recomputed and "training.gradient_checkpointing" in names else (recomputed,)
     for is_recomputed, size in product(ways, sizes):
         changes = {"gradient_checkpointing": is_recomputed, "micro_batch_tokens": size}
         tried = Memory(plan.shape, settings.model_copy(update=changes))
-        if tried.totals["learning"] <= tried.limit - spare * settings.memory_bytes:
+        if tried.totals["learning"] <= tried.limit - on_gpu * SPARE * settings.memory_bytes:
             return tried
     return plan

@@ -134,7 +134,7 @@ def _explain(error: ValidationError) -> str:
     if error.validator in ("additionalProperties", "unevaluatedProperties"):
         return _explain_unknown(error, where)
     if expected := _expected(error):
-        return f"{where} should be {expected}, got {shown(error.instance)}"
+        return _should_be(expected, error)
     if explain := _RULES.get(error.validator):
         return f"{where} {explain(error.validator_value, error.instance)}"
     return f"{where} does not fit {error.validator}: {shown(error.validator_value)}"
@@ -150,16 +150,17 @@ def _expected(error: ValidationError) -> str | None:
     """Returns the expected value in a few words, if the rule is about a type or fixed values."""
     if error.validator == "type":
         types = [error.validator_value] if isinstance(error.validator_value, str) else error.validator_value
-        return _either([*(TYPES.get(name, name) for name in types), *_null(error)])
+        return _either(TYPES.get(name, name) for name in types)
     if error.validator == "enum":
-        return _either([f"one of {_listed(map(shown, error.validator_value))}", *_null(error)])
+        return f"one of {_listed(map(shown, error.validator_value))}"
     if error.validator == "const":
         return shown(error.validator_value)
     return None
 
 
-def _null(error: ValidationError) -> list[str]:
-    return ["null"] if error.schema.get("nullable") is True else []
+def _should_be(expected: str, error: ValidationError) -> str:
+    or_null = " or null" if error.schema.get("nullable") is True else ""
+    return f"{_where(error)} should be {expected}{or_null}, got {shown(error.instance)}"
 
 
 def _explain_unknown(error: ValidationError, where: str) -> str:
@@ -177,8 +178,7 @@ def _explain_alternatives(error: ValidationError) -> str:
     nearest = min(alternatives.values(), key=_distance)
     if _is_other_kind(nearest):
         wanted = [_expected(inner) for errors in alternatives.values() for inner in errors if not inner.relative_path]
-        expected = _either(filter(None, [*wanted, *_null(error)]))
-        return f"{_where(error)} should be {expected}, got {shown(error.instance)}"
+        return _should_be(_either(filter(None, wanted)), error)
     if all(inner.validator == "required" and not inner.absolute_path for inner in error.context):
         missing = (name for inner in error.context for name in inner.validator_value if name not in inner.instance)
         return f"missing argument {_either(map(shown, missing))}"

@@ -82,14 +82,13 @@ class ToolDefinition:
     def __post_init__(self) -> None:
         given: Any = self.parameters
         if isinstance(given, Mapping):
-            _require_forms(self.name, given if isinstance(given.get("properties"), Mapping) else [*given.values()])
-        if isinstance(given, Mapping) and isinstance(given.get("properties"), Mapping):
-            required = given.get("required", ())
-            properties = template_schema(given)["properties"]
+            is_schema = isinstance(given.get("properties"), Mapping)
+            _require_forms(self.name, given if is_schema else [*given.values()])
+            if is_schema and self.schema is None:
+                object.__setattr__(self, "schema", given)
+            properties = template_schema(given)["properties"] if is_schema else given
+            required = given.get("required", ()) if is_schema else given
             found = [_from_schema(name, each, name in required) for name, each in properties.items()]
-            object.__setattr__(self, "schema", given if self.schema is None else self.schema)
-        elif isinstance(given, Mapping):
-            found = [_from_schema(name, each, True) for name, each in given.items()]
         else:
             found = [ToolParameter(**each) if _is_parameter(each) else each for each in given]
         for each in found:
@@ -144,10 +143,8 @@ def _from_schema(name: str, schema: Any, is_required: bool) -> Any:
     """Returns the parameter of a property of a JSON Schema; anything that is not a schema unchanged."""
     if not isinstance(schema, Mapping):
         return schema
-    rest = {key: value for key, value in schema.items() if key not in ("description", "default", "required")}
-    needs = schema["required"] if isinstance(schema.get("required"), bool) else is_required
-    if "required" in schema and not isinstance(schema["required"], bool):
-        rest["required"] = schema["required"]
+    rest = {key: value for key, value in schema.items() if key not in ("description", "default")}
+    needs = rest.pop("required") if isinstance(schema.get("required"), bool) else is_required
     kind: Any = rest.get("type")
     if is_other := not isinstance(kind, str | type) or kind == "null":
         names = [each for each in allowed_types(rest) if each != "null"]

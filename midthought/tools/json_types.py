@@ -16,30 +16,20 @@ NAMES: Mapping[type, str] = {
 }
 
 
-def allowed_types(schema: Any, root: Mapping[str, Any] | None = None, _depth: int = 10) -> tuple[str, ...]:
-    """Returns the types of the values that fit a schema, in its order: of `type`, of alternatives, or of `enum` and `const`.
-    Empty if it does not say so. `root`: the schema to which its references belong (`#/$defs/Color`)."""
-    if not isinstance(schema, Mapping) or not _depth:
+def allowed_types(schema: Any) -> tuple[str, ...]:
+    """Returns the types of the values that fit a schema without references, in its order: of `type`, of alternatives, or of
+    `enum` and `const`. Empty if it does not say so."""
+    if not isinstance(schema, Mapping):
         return ()
-    if isinstance(reference := schema.get("$ref"), str) and root is not None:
-        return allowed_types(_referenced(reference, root), root, _depth - 1)
     given = schema.get("type", ())
     found = [given] if isinstance(given, str) else [word for word in given if isinstance(word, str)]
     for key in ("anyOf", "oneOf"):
         alternatives = schema.get(key)
         for each in alternatives if isinstance(alternatives, list | tuple) and not given else ():
-            found += allowed_types(each, root, _depth - 1)
+            found += allowed_types(each)
     choices = schema.get("enum", [schema["const"]] if "const" in schema else ())
     found += [] if found else [NAMES.get(type(choice), "") for choice in choices]
     return tuple(dict.fromkeys(filter(None, [*found, "null" if schema.get("nullable") is True else ""])))
-
-
-def _referenced(reference: str, root: Mapping[str, Any]) -> Any:
-    """Returns the part of the schema that `#/a/b` names; None if there is none."""
-    found: Any = root
-    for key in reference.removeprefix("#/").split("/"):
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
 
 
 def fits_type(value: Any, types: tuple[str, ...]) -> bool:

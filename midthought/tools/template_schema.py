@@ -16,36 +16,28 @@ OF_NAMES = ("properties", "patternProperties", "$defs", "definitions", "dependen
 """Keywords with schemas by name."""
 OF_DATA = ("enum", "const", "default", "examples")
 """Keywords with values that are no schemas."""
-_MAX_REFERENCES = 10
-"""Levels of nested references."""
 _UNUSED = ("$defs", "definitions", "$schema", "title", "discriminator")
 
 
 class Definitions:
-    """The definitions of a schema that replace references. All together they have at most as many characters as a schema may
-    have: definitions that refer to each other would multiply."""
+    """The definitions of a schema that replace references. All together they have at most about as many characters as a schema
+    may have: definitions that refer to each other would multiply."""
 
     def __init__(self, whole: Mapping[str, Any]) -> None:
-        self._whole = whole
-        self._found: dict[str, tuple[Any, int]] = {}
-        self._num_left = MAX_SCHEMA_CHARS
+        self._whole, self._num_left = whole, MAX_SCHEMA_CHARS
         self.is_cut = False
         """Whether a reference was replaced by an empty schema."""
 
     def of(self, reference: str, inside: tuple[str, ...]) -> Mapping[str, Any]:
-        """Returns the definition for a reference like `#/$defs/name`; an empty schema if it does not exist, is too long, or
-        contains itself (`inside`: the references around it)."""
-        if reference not in self._found:
-            found: Any = self._whole
-            for step in reference.removeprefix("#/").split("/"):
-                found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
-            self._found[reference] = found, len(json.dumps(found))
-        found, size = self._found[reference]
-        is_long = size > self._num_left or len(inside) >= _MAX_REFERENCES
-        if not isinstance(found, Mapping) or reference in inside or is_long:
+        """Returns the definition for a reference like `#/$defs/name`; an empty schema if it does not exist, if the limit is
+        reached, or if it contains itself (`inside`: the references around it)."""
+        found: Any = self._whole
+        for step in reference.removeprefix("#/").split("/"):
+            found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+        if not isinstance(found, Mapping) or reference in inside or self._num_left <= 0:
             self.is_cut = True
             return {}
-        self._num_left -= size
+        self._num_left -= len(json.dumps(found))
         return found
 
 

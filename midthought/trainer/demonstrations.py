@@ -213,7 +213,8 @@ def _without_unused_nulls(message: Message, registry: ToolRegistry) -> Message:
     all calls."""
     if not message.get("tool_calls"):
         return message
-    types = {each.name: each.parameters_schema().get("properties", {}) for each in registry.definitions()}
+    shown = (each.json_schema()["function"] for each in registry.definitions())
+    types = {each["name"]: each["parameters"].get("properties", {}) for each in shown}
 
     def is_used(name: str, key: str, value: Any) -> bool:
         return value is not None or "null" in allowed_types(types.get(name, {}).get(key))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -222,17 +222,13 @@ def record(
 
 
 @contextmanager
-def told_stop(writer: RunWriter | None, console: Console) -> Iterator[None]:
-    """If a signal stops the block, says what the run folder holds, unless the owner of a larger run does."""
+def disk_of(writer: RunWriter | None, console: Console) -> Iterator[None]:
+    """Raises errors of the run folder's disk in the block as `StorageError`, with how to continue. If a signal stops the block,
+    says what the run folder holds, unless the owner of a larger run does. Without a run folder it does nothing."""
     try:
-        yield
+        with nullcontext() if writer is None else storage_errors(writer.run.path, THEN_RESUME):
+            yield
     except KeyboardInterrupt:
         if writer is not None and writer.is_owner:
             console.error(f"Stopped. {what_is_saved(writer.run.path)}. Continue with the same program and resume=True")
         raise
-
-
-def disk_of(writer: RunWriter | None) -> AbstractContextManager[None]:
-    """Raises errors of the run folder's disk in the block as `StorageError`, with how to continue. Without a run folder it does
-    nothing."""
-    return nullcontext() if writer is None else storage_errors(writer.run.path, THEN_RESUME)

@@ -37,7 +37,7 @@ from midthought.trainer.recorded_tasks import make_tasks
 from midthought.trainer.result import SupervisedResult, TrainingResult
 from midthought.trainer.rollouts import AUTO_CALL_FORMAT
 from midthought.trainer.run_guards import RunGuards
-from midthought.trainer.run_writer import RunStage, disk_of, told_stop
+from midthought.trainer.run_writer import RunStage, disk_of
 from midthought.trainer.sft import SftStage
 from midthought.trainer.short_form import named_rewards, named_tasks, require_environment
 from midthought.trainer.tasks import TrainingTasks
@@ -181,7 +181,7 @@ class Trainer:
         if self._writer is not None and self._writer.newest is not None:
             self.load_checkpoint(self._writer.newest)
         if self._writer is not None:
-            with disk_of(self._writer):
+            with disk_of(self._writer, self._console):
                 self._writer.record_settings()
 
     def _open_learning(self) -> None:
@@ -253,7 +253,7 @@ class Trainer:
         self._parts.close()
         self._policy, self._rollouts = replace(self._policy, path=""), None
         try:
-            with disk_of(self._writer), told_stop(self._writer, self._console):
+            with disk_of(self._writer, self._console):
                 self._sft.run(self.model, section, demonstrate)
         finally:
             self._open_learning()
@@ -284,7 +284,7 @@ class Trainer:
             examine_before_start(self.setup)
         self._num_iters_per_epoch = num_iters_per_epoch
         loop = FitLoop(self, self._parts, self._state, self._guards, self._tasks, self._writer, max_seconds=max_seconds)
-        with disk_of(self._writer), told_stop(self._writer, self._console):
+        with disk_of(self._writer, self._console):
             loop.start(self.num_iters(num_epochs))
             policy_path = loop.run(self._console, self._stage)
         return TrainingResult(self.metrics_history, policy_path)  # a rollback replaces the list

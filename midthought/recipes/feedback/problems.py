@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-from midthought.config import settled
 from midthought.data.problems.problem_sets import load_problems
 from midthought.errors import SettingsError
 from midthought.recipes.feedback.arithmetic import make_problems
@@ -16,8 +15,11 @@ Parts = dict[str, list[Task]]
 
 def prepare_problems(settings: ProblemsSection, seed: int) -> Parts:
     """Returns disjoint tasks by part; they depend only on the settings and the seed. Raises `DataError`, `SettingsError`."""
-    num_test = settled(settings.num_test, settings.test_sizes["num_test"])
-    sizes = {"test": num_test, "validation": settings.num_validation, "train": settings.num_train}
+    sizes = {
+        "test": settings.test_size("num_test"),
+        "validation": settings.num_validation,
+        "train": settings.num_train,
+    }
     if settings.dataset == "arithmetic" and settings.test_dataset is None:
         return _made(settings, sizes, seed)
     if settings.dataset == "arithmetic":

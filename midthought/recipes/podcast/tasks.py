@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from midthought.config import settled
 from midthought.data.abstention import is_answerable
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.rewards import correct
@@ -280,15 +279,12 @@ def _plan(config: PodcastConfig, num_questions: int, no_memory_share: float) -> 
 def _tasks(
     config: PodcastConfig, chunks: list[Chunk], parts: dict[str, list[Chunk]], plan: QuestionPlan
 ) -> dict[str, list[Task]]:
-    questions, seed, most = config.questions, config.training.seed, config.questions.test_sizes
+    questions, seed = config.questions, config.training.seed
     plans = {
         "train": ("train", plan),
         "validation": ("validation", _plan(config, config.training.num_validation_questions, 0.3)),
-        "test": ("test", _plan(config, settled(questions.num_test, most["num_test"]), 0.0)),
-        "test_no_memory": (
-            "test",
-            _plan(config, settled(questions.num_test_no_memory, most["num_test_no_memory"]), 1.0),
-        ),
+        "test": ("test", _plan(config, questions.test_size("num_test"), 0.0)),
+        "test_no_memory": ("test", _plan(config, questions.test_size("num_test_no_memory"), 1.0)),
     }
     tasks = {name: make_questions(parts[part], own, seed, memory=chunks) for name, (part, own) in plans.items()}
     if questions.path:

@@ -127,8 +127,8 @@ class TurnScanner:
 
 
 def _types(tool: ToolDefinition) -> dict[str, tuple[str, ...]]:
-    arguments = tool.parameters_schema()
-    return {name: allowed_types(schema, arguments) for name, schema in arguments.get("properties", {}).items()}
+    arguments = tool.json_schema()["function"]["parameters"]
+    return {name: allowed_types(schema) for name, schema in arguments.get("properties", {}).items()}
 
 
 def _plain(text: str) -> str:
