@@ -256,13 +256,9 @@ def plan_of_loaded(
     unknown, plan = _unknown(config, hardware), None
     if not unknown:
         try:
-            shape = Shape.from_config(model)
-
-            def planned(tried: RecipeConfig) -> Memory:
-                found = {**plan_arguments(tried), **more}
-                return Memory(shape, PlanSettings(**{key: found[key] for key in found if key not in sizes}))
-
-            changes, plan = _fitted(config, planned(settled), {*words})
+            arguments = {**plan_arguments(settled), **more}
+            settings = PlanSettings(**{key: value for key, value in arguments.items() if key not in sizes})
+            changes, plan = _fitted(config, Memory(Shape.from_config(model), settings), {*words})
             settled = settled.merged(changes).merged(_planned_values(config, plan, ""))
             settled = _of_whole_gpu(config, settled, hardware)
         except SettingsError as error:

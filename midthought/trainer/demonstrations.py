@@ -227,8 +227,6 @@ def _without_unused_nulls(message: Message, registry: ToolRegistry) -> Message:
 
 
 _SHARE_GPT = {"human": "user", "gpt": "assistant"}
-
-
 _FORMS = (("messages",), ("prompt", "completion"), ("conversations",), ("instruction", "output"))
 
 
@@ -245,7 +243,7 @@ def _columns(row: Mapping[str, Any]) -> Any:
     if len(form) == 1:
         return row[form[0]]
     if form:
-        asked, answered = row[form[0]], row[form[1]]
+        asked, answered = (said.tolist() if hasattr(said, "tolist") else said for said in (row[form[0]], row[form[1]]))
         if isinstance(asked, str):
             asked = "\n\n".join(filter(str.strip, [asked, *(text_of(row, name) or "" for name in form[2:])]))
         return [*_as_messages("user", asked), *_as_messages("assistant", answered)]

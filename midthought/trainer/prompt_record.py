@@ -19,7 +19,7 @@ from midthought.env.reward_functions import bare_name, without_partial
 from midthought.env.rewards import combine_rewards, weighted
 from midthought.errors import CheckpointError, SettingsError
 from midthought.output_folder import kind_of
-from midthought.regular_files import read_json_object, read_regular_text
+from midthought.regular_files import read_json_object
 from midthought.report.run_folder import RunFolder
 from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.tools.call_formats import ToolCallFormat
@@ -81,16 +81,13 @@ class PromptRecord:
         return dict(json.loads(json.dumps(values)))
 
     def write(self, run: RunFolder) -> None:
-        """Writes the file, which the manifest of the run folder lists, unless it is there already."""
+        """Writes the file, which the manifest of the run folder lists."""
         fields = {name: getattr(self, name) for name in self.__slots__}
-        text = json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
-        file = run.path / FILE
-        if not file.is_file() or read_regular_text(file, "replace") != text:
-            run.write_file(FILE, text)
+        run.write_file(FILE, json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
 
     @classmethod
     def read(cls, run: Path) -> Self | None:
-        """Returns the record of a run; None if it has none. Raises `CheckpointError`."""
+        """Returns the record of a run; None if the file was deleted. Raises `CheckpointError`."""
         file = run / FILE
         if not file.is_file():
             return None
