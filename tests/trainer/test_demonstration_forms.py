@@ -7,7 +7,6 @@ import logging
 from typing import Any
 
 import numpy
-import pandas
 import pytest
 from published_templates import PUBLISHED
 from pydantic import BaseModel
@@ -81,9 +80,9 @@ FLAT = [QUESTION, said(None, tool_calls=[{"name": "look", "arguments": {"query":
 FORMS: dict[str, Any] = {
     "messages as JSON": [{"messages": json.dumps(PLAIN)}],
     "prompt and completion": [{"prompt": PLAIN[:1], "completion": PLAIN[1:]}],
-    "prompt and completion of a table": pandas.DataFrame(
-        {"prompt": [numpy.array(PLAIN[:1], object)], "completion": [numpy.array(PLAIN[1:], object)]}
-    ),
+    "prompt and completion as arrays": [
+        {"prompt": numpy.array(PLAIN[:1], object), "completion": numpy.array(PLAIN[1:], object)}
+    ],
     "prompt as a text": [{"prompt": "Why?", "completion": PLAIN[1:]}],
     "column conversations": [{"conversations": PLAIN, "source": "x"}],
     "objects": [[ChatMessage(**message) for message in PLAIN]],
