@@ -49,9 +49,9 @@ def _rows(config: Any, chosen: set[str], *, on_gpu: bool, is_given: bool) -> Ite
         section, _, key = name.partition(".")
         if key == "critic" and not config.training.has_critic:
             continue
-        if key in ("in_process", "gpu_memory_utilization") and not in_process:
-            continue
-        if key == "gpu_memory_utilization" and not on_gpu:
+        if (key == "in_process" and not in_process) or (
+            key == "gpu_memory_utilization" and not (in_process and on_gpu)
+        ):
             continue
         value = getattr(getattr(config, section), key)
         is_open = name in chosen or value == "auto"

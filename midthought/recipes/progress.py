@@ -19,8 +19,6 @@ from midthought.report.run_folder import RunFolder
 FILE_NAME = "progress.json"
 _FIELDS = ("stage", "from_path", "done", "metrics", "seconds", "peak_rss_mib", "precision")
 _POSITION = ("num_metric_lines", "num_trajectory_lines", "num_recorded_files", "log_digests")
-_KEYS = {"metrics": "figures"}
-"""Keys of the file that differ from the field's name: run folders have them."""
 
 
 def process_peak_bytes() -> int:
@@ -57,13 +55,12 @@ class RunProgress:
         """Reads what an earlier process wrote. Raises `CheckpointError` if there is nothing to continue from."""
         try:
             state = read_json_object(self._path)
-            keys = [*(_KEYS.get(name, name) for name in _FIELDS), *_POSITION]
-            if state.keys() != set(keys):
-                raise ValueError(f"it does not hold {', '.join(keys)}")
+            if state.keys() != {*_FIELDS, *_POSITION}:
+                raise ValueError(f"it does not hold {', '.join((*_FIELDS, *_POSITION))}")
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self._path} cannot be read ({error}); there is no run to go on with") from None
         for name in _FIELDS:
-            setattr(self, name, state.get(_KEYS.get(name, name)))
+            setattr(self, name, state.get(name))
         self.log_position = {name: state.get(name) for name in _POSITION}
 
     def require_same_beginning(self, stage: str, from_path: Path | None) -> None:
@@ -82,7 +79,7 @@ class RunProgress:
 
     def save(self) -> None:
         self.peak_rss_mib = max(self.peak_rss_mib, process_peak_bytes() / 2**20)
-        state = {_KEYS.get(name, name): getattr(self, name) for name in _FIELDS}
+        state = {name: getattr(self, name) for name in _FIELDS}
         self._run.write_file(FILE_NAME, json.dumps(state | self.log_position, indent=1) + "\n")
 
     @contextmanager

@@ -109,16 +109,15 @@ class McpTools(Sequence[Tool]):
                 "those to use: mcp_tools(…, allowed_tools=[…])"
             )
         self._tools: list[Tool] = []
-        unusable: list[McpServerError] = []
+        unusable = None
         for each in listed:
             try:
                 self._tools.append(McpTool(connection, each, prefix))
             except McpServerError as error:
-                unusable.append(error)
+                unusable = error
+                _log.warning("%s; the tool is left out", error)
         if unusable and not self._tools:
-            raise unusable[0]
-        for reason in unusable:
-            _log.warning("%s; the tool is left out", reason)
+            raise unusable
 
     def __enter__(self) -> Self:
         return self

@@ -51,8 +51,9 @@ def template_schema(schema: Any, definitions: Definitions | None = None, inside:
     if not isinstance(schema, Mapping):
         return schema
     definitions = definitions or Definitions(schema)
-    is_used = {key: key not in _UNUSED and (key != "default" or value is not None) for key, value in schema.items()}
-    shown = {key: value for key, value in schema.items() if is_used[key]}
+    shown = {
+        key: value for key, value in schema.items() if key not in _UNUSED and (value is not None or key != "default")
+    }
     if isinstance(reference := shown.pop("$ref", None), str):
         target = template_schema(definitions.of(reference, inside), definitions, (*inside, reference))
         return {**target, **template_schema(shown, definitions, inside)}
@@ -80,7 +81,7 @@ def _with_one_type(shown: dict[str, Any]) -> dict[str, Any]:
             others = [each for each in others if each != {"type": "integer"}]
         if others:
             shown[key] = others
-        if len(others) == 1 and isinstance(others[0], Mapping):
+        if len(others) == 1 and isinstance(others[0], Mapping) and "properties" not in shown:
             shown = {**shown.pop(key)[0], **shown}
     if has_null:
         shown |= {"nullable": True}

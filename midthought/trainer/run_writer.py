@@ -67,7 +67,9 @@ class RunWriter:
         self._is_resumed, self._allow_changes = resume, allow_changes
         self._num_shown = min(NUM_SHOWN, place.num_shown) if isinstance(place, RunStage) else NUM_SHOWN
         if self.is_owner:
-            self._open(resume=resume)
+            self.run.begin(resume=resume)
+            self._require_allowed(self.run.settings_changes(config) if resume else [])
+            self.run.create(resume=resume)
         self.checkpoints = CheckpointManager(
             self.run, place.name if isinstance(place, RunStage) else "ppo", config.checkpoint
         )
@@ -94,11 +96,6 @@ class RunWriter:
         """Notes that the supervised steps are done and their policy is written."""
         self.run.expect_folder(self.sft_policy_path.name)
         self.run.note_log_position()
-
-    def _open(self, *, resume: bool) -> None:
-        self.run.begin(resume=resume)
-        self._require_allowed(self.run.settings_changes(self._config) if resume else [])
-        self.run.create(resume=resume)
 
     def _require_allowed(self, changes: list[Change]) -> None:
         self._changes = changes

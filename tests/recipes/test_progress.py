@@ -67,7 +67,7 @@ def test_where_there_is_nothing_to_go_on_from_the_file_is_named(run, text):
 
 def test_the_file_is_json_that_a_person_can_read(run):
     RunProgress(run).finish("warmup", {"a": 1})
-    assert json.loads((run.path / FILE_NAME).read_text("utf-8"))["figures"] == {"a": 1}
+    assert json.loads((run.path / FILE_NAME).read_text("utf-8"))["metrics"] == {"a": 1}
 
 
 def test_the_most_memory_that_any_process_of_the_run_held_is_kept(run):

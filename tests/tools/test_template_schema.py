@@ -35,6 +35,10 @@ def shown(schema: Any, **definitions: Any) -> Any:
         ({"enum": ["a", 1]}, {"enum": ["a", 1]}),
         ({"const": 3}, {"type": "integer", "enum": [3]}),
         ({"allOf": [{"$ref": "#/$defs/leaf"}], "description": "One."}, {"type": "integer", "description": "One."}),
+        (
+            {"allOf": [{"properties": {"b": {}}}], "properties": {}},
+            {"allOf": [{"properties": {"b": {}}}], "properties": {}},
+        ),
         ({"oneOf": [{}, {}], "discriminator": {"mapping": {"a": "#/$defs/leaf"}}}, {"oneOf": [{}, {}]}),
         ({"type": "null"}, {"type": "null"}),
         ({"anyOf": [True, {"type": "null"}]}, {"anyOf": [True], "nullable": True}),

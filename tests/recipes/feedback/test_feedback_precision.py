@@ -54,7 +54,7 @@ def test_it_is_measured_once_printed_recorded_and_kept_by_a_resumed_run(
         warm_up(tmp_path / "run", out=out)
     assert "Supervised steps are computed in bfloat16 (measured: bfloat16 is 2.00 times as fast" in out.getvalue()
     state = warm_up(tmp_path / "run", resume=True)
-    assert state["precision"] == "bfloat16" and state["figures"]["warmup.bfloat16_speedup"] == 2.0
+    assert state["precision"] == "bfloat16" and state["metrics"]["warmup.bfloat16_speedup"] == 2.0
     assert len(measured) == 1
     warm_up(tmp_path / "fixed", "sft.mixed_precision=true")
     assert metrics(tmp_path / "run") == metrics(tmp_path / "fixed")
