@@ -108,7 +108,7 @@ def inspect(
     transcripts: Transcripts,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: for each file, how it was understood.")] = False,
 ) -> None:
-    """Show how each file would be understood: format, confidence, speakers, header, first lines, what is skipped and why.
+    """Show how each file would be understood: format, style, failed checks, speakers, first turns, what is skipped and why.
 
     The exit code is 2 if no file can be read.
     """

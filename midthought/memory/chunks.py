@@ -16,7 +16,7 @@ from typing import Protocol
 
 from midthought.atomic_files import atomic_path
 from midthought.errors import TranscriptError
-from midthought.memory.formats.scripts import word_count
+from midthought.memory.scripts import word_count
 from midthought.memory.splitting import (
     MAX_WINDOW_WORDS,
     Chunking,

@@ -1,13 +1,13 @@
-"""How each file of a folder was understood: format, confidence, speakers, header, first turns, skipped text. Prints nothing."""
+"""How each file of a folder was understood: format, style, failed checks, speakers, first turns, skipped text. Prints nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from midthought.memory.formats.scripts import is_diarization_label, word_count
-from midthought.memory.notation_files import EXAMPLE, FILE_NAME
+from midthought.memory.scripts import is_diarization_label, word_count
 from midthought.memory.transcripts import Transcript, TranscriptFolder
+from midthought.memory.transcripts.notation import EXAMPLE, FILE_NAME
 from midthought.memory.turns import clock_seconds
 
 _NUM_FIRST_TURNS = 3
@@ -20,7 +20,7 @@ def inspected(transcript: Transcript) -> dict[str, Any]:
     return {
         "format": transcript.format,
         "encoding": transcript.encoding,
-        "confidence": transcript.confidence,
+        "style": transcript.style,
         "doubtful": transcript.is_doubtful,
         "doubts": list(transcript.doubts),
         "episode": transcript.episode,
@@ -51,8 +51,8 @@ def inspection_json(folder: TranscriptFolder) -> dict[str, Any]:
 
 
 def inspection_lines(folder: TranscriptFolder) -> Iterator[str]:
-    """Yields the same as lines to print, the least sure files first."""
-    for transcript in sorted(folder.transcripts, key=lambda each: each.confidence):
+    """Yields the same as lines to print, files that fail a check first."""
+    for transcript in sorted(folder.transcripts, key=lambda each: not each.is_doubtful):
         yield from _lines(folder.name_of(transcript.path), inspected(transcript))
     for path, reason in folder.failures:
         yield f"{folder.name_of(path)}: not read: {reason}"
@@ -66,7 +66,8 @@ def inspection_lines(folder: TranscriptFolder) -> Iterator[str]:
 
 def _lines(name: str, seen: Mapping[str, Any]) -> Iterator[str]:
     doubtful = ", DOUBTFUL" if seen["doubtful"] else ""
-    yield f"{name}: {seen['format']} ({seen['encoding']}), confidence {seen['confidence']:.2f}{doubtful}"
+    style = f", style {seen['style']!r}" if seen["style"] else ""
+    yield f"{name}: {seen['format']} ({seen['encoding']}){style}{doubtful}"
     yield f"  episode: {seen['episode']} (named {seen['name']!r})"
     for doubt in seen["doubts"]:
         yield f"  doubt: {doubt}"

@@ -17,8 +17,8 @@ import regex
 from midthought.errors import SettingsError, near_names
 from midthought.memory import sentence_vectors
 from midthought.memory.duplicates import WordRun, is_repeated, word_runs
-from midthought.memory.formats.scripts import UNSPACED_LETTER
 from midthought.memory.rows import SENTENCES, places_of_json, require_values, sentences_of_rows
+from midthought.memory.scripts import UNSPACED_LETTER
 from midthought.memory.sql_conditions import has_any, is_among, quoted
 from midthought.memory.turns import clock_time
 

@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args
 import regex
 
 from midthought.errors import SettingsError, near_names
-from midthought.memory.formats.scripts import UNSPACED_LETTER
 from midthought.memory.minilm import packaged_path
+from midthought.memory.scripts import UNSPACED_LETTER
 
 ChunkingKind = Literal["turns", "tokens", "sentences", "windows"]
 

@@ -38,7 +38,7 @@ def _counts(group: Sequence[Transcript], num_chunks: Counter[str]) -> tuple[int,
 
 
 def notices(folder: TranscriptFolder) -> list[str]:
-    """Returns a line for each file that could not be read, or was understood poorly, with the reason; one for skipped
+    """Returns a line for each file that could not be read, or fails a check, with the reason; one for skipped
     files; one for each group of duplicates, and each file of settings that is not used. At most 20 of each."""
     lines = _first([f"not read: {reason}" for _, reason in folder.failures], "cannot be read")
     lines += _first(doubt_lines(folder), "are doubtful")
@@ -56,10 +56,9 @@ def notices(folder: TranscriptFolder) -> list[str]:
 
 
 def doubt_lines(folder: TranscriptFolder) -> list[str]:
-    """Returns a line for each file that was understood poorly, with the doubts and where to look."""
+    """Returns a line for each file that fails a check, with the checks and where to look."""
     return [
-        f"doubtful: {folder.name_of(each.path)}: confidence {each.confidence:.2f}: {'; '.join(each.doubts)}"
-        f" (look at it with 'midthought memory inspect')"
+        f"doubtful: {folder.name_of(each.path)}: {'; '.join(each.doubts)} (look at it with 'midthought memory inspect')"
         for each in folder.doubtful
     ]
 
@@ -97,7 +96,6 @@ def summary_json(folder: TranscriptFolder, chunks: Sequence[Chunk]) -> dict[str,
                 "num_words": each.num_words,
                 "num_repeats_dropped": each.num_repeats,
                 "num_chunks": num_chunks[each.stem],
-                "confidence": each.confidence,
                 "doubts": list(each.doubts),
             }
             for each in folder.transcripts

@@ -72,7 +72,7 @@ def _finding(row: Mapping[str, Any]) -> ShownFinding:
 def _transcript(row: Mapping[str, Any]) -> ShownFinding:
     return ShownFinding(
         title=f"doubtful transcript: {row.get('path')}",
-        when=f"before training, confidence {row.get('confidence')}",
+        when="before training",
         observation="; ".join(str(doubt) for doubt in row.get("doubts") or ()),
         action="look at it with 'midthought memory inspect'",
     )

@@ -73,7 +73,7 @@ class PodcastRun(RecipeRun):
         ):
             report = self.data.build(self.path, bar.follow)
         RunFolder(self.path).findings.append(
-            {"transcript": {"path": str(each.path), "confidence": each.confidence, "doubts": list(each.doubts)}}
+            {"transcript": {"path": str(each.path), "doubts": list(each.doubts)}}
             for each in self.transcripts
             if each.is_doubtful
         )

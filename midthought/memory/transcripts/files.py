@@ -1,0 +1,291 @@
+"""Reads a transcript file, or a folder of them, into episodes with turns."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from midthought.errors import TranscriptError
+from midthought.memory.asr_repetitions import without_repetitions
+from midthought.memory.duplicates import duplicate_groups
+from midthought.memory.folder_settings import misnamed
+from midthought.memory.scripts import word_count
+from midthought.memory.speaker_names import FILE_NAME as NAMES_FILE
+from midthought.memory.speaker_names import SpeakerNames, with_names
+from midthought.memory.transcripts.checks import failed_checks
+from midthought.memory.transcripts.formats import remedy, suffixes, understood
+from midthought.memory.transcripts.notation import FILE_NAME as NOTATION_FILE
+from midthought.memory.transcripts.notation import Notations
+from midthought.memory.transcripts.reading import Skipped
+from midthought.memory.turns import TIME_MARK, UNKNOWN_SPEAKER, Turn, turns_of, without_unusable_characters
+
+MAX_BYTES = 256 * 2**20
+"""Maximum size of a file. Ten hours of speech with a timestamp per word are 20 MB."""
+
+_IGNORED_STEMS = {
+    "readme", "license", "licence", "copying", "notice", "contributing", "makefile", "authors", "changelog",
+}  # fmt: skip
+_SUMMARY_NAMES = {
+    f"{step}_summary.json" for step in ("scraping", "conversion", "embeddings", "generation", "ingestion")
+}
+_ACRONYMS = {"afk", "ai", "api", "css", "html", "js", "qa", "rfc", "sql", "tv", "ui", "ux"}
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """One episode."""
+
+    episode: str
+    """The title: from the source, else derived from the file name."""
+    stem: str
+    """The file name without suffix; unique within a folder read together. Chunk ids start with it."""
+    turns: tuple[Turn, ...]
+    path: Path
+    format: str = ""
+    """A name in `formats.FORMATS` or a registered one, detected from the content."""
+    encoding: str = "utf-8"
+    num_repeats: int = 0
+    """Number of hallucinated repetitions of a speech recogniser that were dropped."""
+    header: tuple[tuple[str, str], ...] = ()
+    """Fields (key, value) before the first turn; the key is empty for other text there."""
+    skipped: tuple[Skipped, ...] = ()
+    """Text that is neither speech nor a header field, with the reason."""
+    style: str = ""
+    """The text style, as `transcripts.md` names it."""
+    doubts: tuple[str, ...] = ()
+    """A sentence for each of the five checks that the file fails."""
+
+    @property
+    def speakers(self) -> tuple[str, ...]:
+        """Named speakers, in the order of their first words. Empty if the source names none."""
+        return tuple(dict.fromkeys(turn.speaker for turn in self.turns if turn.speaker != UNKNOWN_SPEAKER))
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the file fails a check, so that somebody should look at it."""
+        return bool(self.doubts)
+
+    @property
+    def has_times(self) -> bool:
+        """Whether the source has any timestamp."""
+        return any(turn.time or turn.marks for turn in self.turns)
+
+    @property
+    def num_words(self) -> int:
+        """Number of words of all turns; two letters of a script without blanks between words count as one."""
+        return sum(word_count(turn.text) for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptFolder:
+    """Contents of a folder: the transcripts, by relative path, and the files that could not be read."""
+
+    transcripts: tuple[Transcript, ...]
+    failures: tuple[tuple[Path, str], ...]
+    left_out: tuple[Path, ...] = ()
+    """Files skipped because of their names: another suffix, a licence, a summary."""
+    path: Path = Path()
+    copies: tuple[tuple[Path, ...], ...] = ()
+    """Groups of files with the same words, such as an episode's SRT and JSON; the one with most information on speakers
+    and times is first. With `each_once`, only that one is among the transcripts."""
+    unused_settings: tuple[str, ...] = ()
+    """Sentences on `speakers.yaml` and `notation.yaml`: what they say of no file, and files that are called otherwise."""
+
+    def name_of(self, path: Path) -> str:
+        """Returns the path relative to the folder."""
+        return str(path.relative_to(self.path) if path.is_relative_to(self.path) and path != self.path else path)
+
+    @property
+    def doubtful(self) -> tuple[Transcript, ...]:
+        """Transcripts that fail a check."""
+        return tuple(each for each in self.transcripts if each.is_doubtful)
+
+    def require_all(self) -> tuple[Transcript, ...]:
+        """Returns the transcripts; raises TranscriptError if any file could not be read."""
+        if self.failures:
+            raise TranscriptError(_failure_message(self.failures))
+        return self.transcripts
+
+
+def read_transcript(
+    path: str | Path, names: SpeakerNames | None = None, notations: Notations | None = None
+) -> Transcript:
+    """Reads one file, in the format that its content shows. Raises TranscriptError with the file, the reason and the remedy.
+
+    `names` has the names of labels, and `notations` how turns start. None: the `speakers.yaml` and the `notation.yaml` in its
+    folder are used.
+    """
+    path = Path(path)
+    if not path.is_file():
+        what = (
+            "a link to nothing, or no regular file" if path.is_symlink() or path.exists() else "there is no such file"
+        )
+        raise TranscriptError(f"{path}: {what}; give the path of a transcript or of a folder of them")
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise TranscriptError(f"{path}: larger than {MAX_BYTES >> 20} MiB; split it by episode")
+        content = path.read_bytes()
+    except OSError as error:
+        raise TranscriptError(
+            f"{path}: cannot be read ({error.strerror}); check the file and its permissions"
+        ) from None
+    form, encoding, reading = understood(path, content, (notations or Notations(path.parent)).of(path))
+    names = names or SpeakerNames(path.parent)
+    names_of_labels = names.of(path)
+    names.note(path, {each.speaker for each in reading.segments if each.speaker is not None})
+    segments, num_repeats = without_repetitions(with_names(reading.segments, names_of_labels))
+    num_words, num_kept = (sum(len(each.text.split()) for each in said) for said in (reading.segments, segments))
+    turns = turns_of(segments)
+    if not turns:
+        raise TranscriptError(f"{path}: no speaker turn found; {remedy(form)}")
+    return Transcript(
+        " ".join(_without_marks(reading.title or "").split()) or title_of(path.stem),
+        path.stem,
+        tuple(turns),
+        path,
+        form,
+        encoding,
+        num_repeats,
+        tuple((_without_marks(key), _without_marks(value)) for key, value in reading.header),
+        tuple(each._replace(text=_without_marks(each.text)) for each in reading.skipped),
+        reading.style,
+        failed_checks(reading, turns, num_words - num_kept),
+    )
+
+
+def _without_marks(text: str) -> str:
+    """Returns text that is no speech with plain times: `turns_of` reads their marks in speech only."""
+    return text.replace(TIME_MARK, "")
+
+
+def read_transcripts(folder: str | Path, *, each_once: bool = False, require_any: bool = True) -> TranscriptFolder:
+    """Reads all transcripts below `folder` (or a single file); with `each_once`, one of each group with the same words.
+
+    Licences, READMEs, summaries and unknown suffixes are `left_out`; hidden files are ignored. Raises TranscriptError
+    if the path does not exist or nothing below it can be read (without `require_any` only if it has no file to read); single
+    files that cannot be read are `failures`.
+    """
+    folder = Path(folder)
+    if folder.is_file():
+        return _single_file(folder, require_any)
+    if not folder.is_dir():
+        raise TranscriptError(f"{folder}: there is no such file or folder; give the path of your transcripts")
+    transcripts: list[Transcript] = []
+    failures: list[tuple[Path, str]] = []
+    left_out: list[Path] = []
+    unused: list[str] = []
+    names, notations = SpeakerNames(folder), Notations(folder)
+    for path in _files(folder):
+        if path.name in (NAMES_FILE, NOTATION_FILE):
+            continue
+        if misnamed_here := [*_misnamed([path])]:
+            unused += misnamed_here
+            continue
+        if _is_no_transcript(path):
+            left_out.append(path)
+            continue
+        try:
+            transcripts.append(read_transcript(path, names, notations))
+        except TranscriptError as error:
+            failures.append((path, str(error)))
+    if not transcripts and failures and require_any:
+        raise TranscriptError(_failure_message(failures))
+    if not transcripts and not failures:
+        raise TranscriptError(
+            f"{folder}: no transcript in this folder; add files with the suffixes {' '.join(suffixes())}"
+        )
+    copies = _copies(transcripts)
+    if each_once:
+        again = {path for group in copies for path in group[1:]}
+        transcripts = [transcript for transcript in transcripts if transcript.path not in again]
+    unique = _with_unique_stems(transcripts, folder)
+    unused += [*notations.unused(), *names.unused()]
+    return TranscriptFolder(tuple(unique), tuple(failures), tuple(left_out), folder, copies, tuple(unused))
+
+
+def _single_file(path: Path, require_any: bool) -> TranscriptFolder:
+    unused = tuple(_misnamed(sorted(path.parent.glob("*.[yY]*"))))
+    try:
+        return TranscriptFolder((read_transcript(path),), (), path=path, unused_settings=unused)
+    except TranscriptError as error:
+        if require_any:
+            raise
+        return TranscriptFolder((), ((path, str(error)),), path=path, unused_settings=unused)
+
+
+def _misnamed(paths: Iterable[Path]) -> Iterator[str]:
+    for path in paths:
+        yield from (found for name in (NAMES_FILE, NOTATION_FILE) if (found := misnamed(path, name)))
+
+
+def title_of(stem: str) -> str:
+    """`practical-ai-110` gives `Practical AI 110`."""
+    words = [word for word in re.split(r"[-_.\s]+", without_unusable_characters(stem)) if word]
+    title = " ".join(word.upper() if word.lower() in _ACRONYMS else word[0].upper() + word[1:] for word in words)
+    return title or stem
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yields the files below a folder in the order of their paths, without hidden ones and the tables of a memory."""
+    tables = set[Path]()
+    for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).parts):
+        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue
+        if path.is_dir():
+            if path.suffix == ".lance" and (path / "_versions").is_dir():
+                tables.add(path)
+        elif not tables or tables.isdisjoint(path.parents):
+            yield path
+
+
+def _is_no_transcript(path: Path) -> bool:
+    """Whether a file is known by its name to be none: another suffix, a licence, a summary, the report on questions."""
+    has_known_suffix = not path.suffix or path.suffix.lower() in suffixes()
+    is_summary = path.name in _SUMMARY_NAMES or _is_report(path)
+    return path.stem.lower() in _IGNORED_STEMS or is_summary or not has_known_suffix
+
+
+def _is_report(path: Path) -> bool:
+    """Whether the file has the name of a report on questions, and its folder has a file of these questions."""
+    stem = path.name.removesuffix(".report.json")
+    return stem != path.name and any(path.with_name(stem + end).exists() for end in (".jsonl", ".refused.jsonl"))
+
+
+def _copies(transcripts: list[Transcript]) -> tuple[tuple[Path, ...], ...]:
+    def quality_order(each: Transcript) -> tuple[bool, bool, int]:
+        return not each.speakers, not each.has_times, -len(each.turns)
+
+    groups = duplicate_groups([" ".join(turn.text for turn in each.turns) for each in transcripts])
+    ordered = (sorted((transcripts[number] for number in group), key=quality_order) for group in groups)
+    return tuple(tuple(each.path for each in group) for group in ordered)
+
+
+def _with_unique_stems(transcripts: list[Transcript], folder: Path) -> list[Transcript]:
+    """Prefixes equal file names with their folders' names; adds the suffix if that is not enough, then a number."""
+
+    def make_unique(name_of: str) -> None:
+        counts = Counter(transcript.stem for transcript in transcripts)
+        for number, transcript in enumerate(transcripts):
+            if counts[transcript.stem] > 1:
+                relative = transcript.path.relative_to(folder)
+                stem = relative if name_of == "path" else relative.with_suffix("")
+                transcripts[number] = replace(transcript, stem="-".join(stem.parts))
+
+    make_unique("folders")
+    make_unique("path")
+    taken: set[str] = set()
+    for number, transcript in enumerate(transcripts):
+        numbered = (f"{transcript.stem}-{copy}" for copy in itertools.count(2))
+        stem = next(stem for stem in itertools.chain([transcript.stem], numbered) if stem not in taken)
+        transcripts[number] = transcript if stem == transcript.stem else replace(transcript, stem=stem)
+        taken.add(stem)
+    return transcripts
+
+
+def _failure_message(failures: tuple[tuple[Path, str], ...] | list[tuple[Path, str]]) -> str:
+    more = f" (and {len(failures) - 1} more files that cannot be read; 'midthought memory inspect' shows each)"
+    return failures[0][1] + (more if len(failures) > 1 else "")

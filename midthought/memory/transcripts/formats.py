@@ -1,0 +1,122 @@
+"""The formats of transcripts: which one a file has, detected from its content, and what reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+from midthought.errors import MissingExtraError, TranscriptError
+from midthought.memory.transcripts.captions import CUE_TIME, read_ass, read_srt, read_vtt
+from midthought.memory.transcripts.decoding import decode
+from midthought.memory.transcripts.documents import html_text, is_html, pdf_text, word_text
+from midthought.memory.transcripts.json import is_json, read_json
+from midthought.memory.transcripts.notation import FILE_NAME as NOTATION_FILE
+from midthought.memory.transcripts.notation import DeclaredNotation, NotationError
+from midthought.memory.transcripts.reading import FORMATS, Reading
+from midthought.memory.transcripts.tables import read_csv, read_parquet
+from midthought.memory.transcripts.text import Text, is_markdown, markdown_text, plain_text, read_lines
+from midthought.memory.turns import without_unusable_characters
+
+_LINES = f"write each turn as {{}}, or declare in {NOTATION_FILE} how turns start"
+_CUES = "give it cues with '{0}' and words"
+_COLUMNS = "name its columns speaker, text, start"
+_BUILT_IN = {
+    "Markdown": ((".md", ".markdown"), _LINES.format("'**Speaker:** text'")),
+    "text": ((".txt", ".text"), _LINES.format("'Name (00:00:29):' or 'Name: text'")),
+    "HTML": ((".html", ".htm"), _LINES.format("'<cite>Name:</cite> <time>0:29</time> <p>text</p>'")),
+    "Word": ((".docx",), _LINES.format("'Name: text'")),
+    "PDF": ((".pdf",), _LINES.format("'Name: text'")),
+    "JSON": (
+        (".json", ".jsonl"),
+        "give it {'speakers', 'episode', 'content': [{'speaker', 'transcript', 'time'}]} or {'segments': [...]}",
+    ),
+    "SRT": ((".srt",), _CUES.format("00:00:01,000 --> 00:00:02,000")),
+    "VTT": ((".vtt",), _CUES.format("00:00:01.000 --> 00:00:02.000")),
+    "ASS": ((".ass", ".ssa"), "give it lines 'Dialogue: 0,0:00:01.00,0:00:02.00,Default,Name,0,0,0,,text'"),
+    "CSV": ((".csv", ".tsv"), _COLUMNS),
+    "Parquet": ((".parquet",), _COLUMNS),
+}
+"""The library's formats: the suffixes of their files, and how to write one."""
+_BINARY = {b"PK\x03\x04": "Word", b"%PDF-": "PDF", b"PAR1": "Parquet"}
+"""Formats by their first bytes."""
+_LINES_OF_BYTES: dict[str, Callable[[bytes], Text]] = {"Word": word_text, "PDF": pdf_text}
+_LINES_OF: dict[str, Callable[[str], Text]] = {"Markdown": markdown_text, "text": plain_text, "HTML": html_text}
+_READERS: dict[str, Callable[[str], Reading]] = {
+    "JSON": read_json, "SRT": read_srt, "VTT": read_vtt, "ASS": read_ass, "CSV": read_csv,
+}  # fmt: skip
+_NUM_FIRST_LINES = 8
+
+
+def suffixes() -> list[str]:
+    """Returns the suffixes that are read in a folder (besides files without one)."""
+    built_in = (suffix for suffixes, _ in _BUILT_IN.values() for suffix in suffixes)
+    return [*built_in, *(suffix for form in FORMATS.values() for suffix in form.suffixes)]
+
+
+def remedy(form: str) -> str:
+    """Returns how to write a file of a format."""
+    return FORMATS[form].remedy if form in FORMATS else _BUILT_IN[form][1]
+
+
+def understood(path: Path, content: bytes, notation: DeclaredNotation | None) -> tuple[str, str, Reading]:
+    """Returns the format, the encoding and what was read. Raises TranscriptError with the file, the reason and the remedy."""
+    form = next((name for sign, name in _BINARY.items() if content.startswith(sign)), "")
+    text, encoding = "", "binary"
+    try:
+        if not form:
+            text, encoding = _text(content)
+            form = _form_of(text, path.suffix.lower())
+        return form, encoding, _read(form, path, content, text, notation)
+    except NotationError as error:
+        raise TranscriptError(f"{path}: {error}; correct {NOTATION_FILE}") from None
+    except MissingExtraError as error:
+        raise TranscriptError(f"{path}: {error}") from None
+    except ValueError as error:
+        raise TranscriptError(f"{path}: {error}" + (f"; {remedy(form)}" if form else "")) from None
+    except Exception as error:
+        error.add_note(f"{path}: error in the reader of the format {form!r}; of a bad file it raises ValueError")
+        raise
+
+
+def _text(content: bytes) -> tuple[str, str]:
+    written, encoding = decode(content)
+    text = without_unusable_characters(written.replace("\r\n", "\n").replace("\r", "\n"))
+    if not text.strip():
+        raise ValueError("it is empty; give a file with words, or remove it")
+    return text, encoding
+
+
+def _form_of(text: str, suffix: str) -> str:
+    """Returns the format that the text shows; the registered ones are asked first, the last one before the others."""
+    if shown := next((form.name for form in reversed(FORMATS.values()) if form.shown_by(text, suffix)), None):
+        return shown
+    head = "\n".join(islice((line for line in text.split("\n") if line.strip()), _NUM_FIRST_LINES))
+    if text.startswith("WEBVTT"):
+        return "VTT"
+    if head.lstrip().startswith("[Script Info]"):
+        return "ASS"
+    if is_json(text, suffix):
+        return "JSON"
+    if CUE_TIME.search(text if suffix in (".srt", ".vtt") else head):
+        return "SRT"
+    if is_html(text, suffix):
+        return "HTML"
+    return "CSV" if suffix in (".csv", ".tsv") else "Markdown" if is_markdown(text, suffix) else "text"
+
+
+def _read(form: str, path: Path, content: bytes, text: str, notation: DeclaredNotation | None) -> Reading:
+    if form in FORMATS:
+        return FORMATS[form].read(text)
+    if form in _LINES_OF:
+        lines = _LINES_OF[form](text)
+    elif form in _LINES_OF_BYTES:
+        lines = _LINES_OF_BYTES[form](content)
+    elif notation:
+        raise ValueError(
+            f"the format {form} has no lines to which the notation applies that {NOTATION_FILE} declares for it; "
+            "declare it for the other files only"
+        )
+    else:
+        return read_parquet(path) if form == "Parquet" else _READERS[form](text)
+    return notation.read(lines) if notation else read_lines(lines)
