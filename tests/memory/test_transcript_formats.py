@@ -1,13 +1,10 @@
-"""Formats of the user: one decorated function. The library's own are found in their folder."""
-
-import sys
+"""Formats of the user: one decorated function."""
 
 import pytest
 
 from midthought.errors import SettingsError, TranscriptError
-from midthought.memory import formats
-from midthought.memory.formats import FORMATS, Reading, transcript_format
-from midthought.memory.transcripts import read_transcript, read_transcripts
+from midthought.memory.transcripts import Reading, read_transcript, read_transcripts, transcript_format
+from midthought.memory.transcripts.reading import FORMATS
 from midthought.memory.turns import Segment
 
 LYRICS = "[ti:The Tide Clock]\n[00:12.00]Ann: The clock ran fast.\n[00:15.00]Bob: I wind it.\n"
@@ -107,18 +104,3 @@ def test_a_built_in_name_and_a_malformed_suffix_are_refused(name, suffixes, mess
     with pytest.raises(SettingsError, match=message):
         transcript_format(name, suffixes=suffixes, remedy="…")(read_lyrics)
     assert "lyrics" not in FORMATS
-
-
-def test_a_new_file_in_the_folder_of_formats_is_found(tmp_path, monkeypatch):
-    write(
-        tmp_path,
-        "lyrics.py",
-        "from midthought.memory.formats.reading import Reading\n"
-        "from midthought.memory.formats.registry import transcript_format\n"
-        "@transcript_format('lyrics', suffixes=('.song',), remedy='…')\n"
-        "def read_lyrics(text): return Reading('found', [])\n",
-    )
-    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
-    formats.import_formats()
-    sys.modules.pop("midthought.memory.formats.lyrics")
-    assert FORMATS["lyrics"].read("").title == "found"

@@ -4,6 +4,7 @@ named; `>>` without a name is another speaker."""
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -57,7 +58,7 @@ def read_ass(text: str) -> Reading:
 
 
 def _events(text: str, form: str, **options: bool) -> Any:
-    with damage_refused(form.upper()):
+    with damage_refused(form.upper()), warnings.catch_warnings(action="ignore"):
         return optional("pysubs2", "memory").SSAFile.from_string(text, format_=form, **options)
 
 

@@ -44,7 +44,7 @@ def _no_speaker(turns: Sequence[Turn]) -> Iterator[str]:
 
 def _one_label(turns: Sequence[Turn]) -> Iterator[str]:
     if len(named := _named(turns)) == 1:
-        yield f"all {len(turns)} turns are of one speaker, {named.pop()!r}; if others speak, {_DECLARE}"
+        yield f"{named.pop()!r} is the only speaker in {len(turns):,} turns; if others speak, {_DECLARE}"
 
 
 def _times(turns: Sequence[Turn]) -> Iterator[str]:
@@ -77,8 +77,9 @@ def _lost(reading: Reading, turns: Sequence[Turn], num_dropped: int) -> Iterator
     lost = wanted - found
     num = max(lost.total(), num_dropped)
     if num > _MAX_LOST_SHARE * max(wanted.total(), sum(word_count(turn.text) for turn in turns) + num_dropped):
-        shown = f", such as {' '.join(list(lost)[:5])!r}" if lost else ", as repetitions of a speech recognizer"
-        yield f"{num:,} words of the file are in no turn{shown}; {_LOOK}"
+        shown = f", such as {' '.join(list(lost)[:5])!r}" if lost else ""
+        repeated = f" ({num_dropped:,} are repetitions of a speech recognizer)" if num_dropped else ""
+        yield f"{num:,} words of the file are in no turn{shown}{repeated}; {_LOOK}"
 
 
 def _words(text: str) -> list[str]:

@@ -21,6 +21,8 @@ _ENCODINGS = (
 """Encodings that are considered; of two that fit as well, the first is taken."""
 _UTF8_SIGN = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 
+_SAMPLE_BYTES = 2**20
+
 
 def decode(content: bytes) -> tuple[str, str]:
     """Returns the text without a byte order mark, and its encoding. Raises ValueError with the reason and the remedy."""
@@ -43,7 +45,8 @@ def decode(content: bytes) -> tuple[str, str]:
 
 def _other(content: bytes, position: int) -> tuple[str, str]:
     refusal = ValueError(f"it is not UTF-8 text (byte {position}), nor in a known encoding; save the file as UTF-8")
-    if content.decode("utf-8", "replace").count("\ufffd") <= len(_UTF8_SIGN.findall(content)):
+    sample = content[max(0, position - _SAMPLE_BYTES) : position + _SAMPLE_BYTES]
+    if sample.decode("utf-8", "replace").count("\ufffd") <= len(_UTF8_SIGN.findall(sample)):
         raise refusal  # damaged UTF-8, which other encodings would garble
     matches = optional("charset_normalizer", "memory").from_bytes(content, cp_isolation=list(_ENCODINGS))
     found = [each for each in matches if each.encoding in _ENCODINGS]

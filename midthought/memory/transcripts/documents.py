@@ -143,8 +143,8 @@ def pdf_text(content: bytes) -> Text:
 
 
 def _running_heads(pages: Sequence[list[str]]) -> dict[tuple[int, int], str]:
-    """Returns the first and last lines of pages that, but for numbers, at least three and half of the pages have, by number of the
-    page and place. A label, which ends with a colon, is none."""
+    """Returns, by page and place, the first and last lines that at least three and half of the pages have, but for numbers. A
+    label, which ends with a colon, is none."""
 
     def masked(line: str) -> str:
         return re.sub(r"\d+", "0", line)

@@ -110,7 +110,7 @@ def _is_field(value: object) -> bool:
 
 
 def _lists(document: object) -> Iterator[tuple[tuple[str, ...], list[Entry]]]:
-    """Yields every list of objects by its path. Those at one path in several objects are one list; of alternatives the first counts."""
+    """Yields every list of objects by its path. Those at one path in several objects are one; of alternatives one counts."""
     found: dict[tuple[str, ...], list[Entry]] = {}
     waiting: deque[tuple[tuple[str, ...], object]] = deque([((), document)])
     while waiting:

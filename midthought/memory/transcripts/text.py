@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import NamedTuple
 
 from midthought.memory.markup import mark_times, plain_words, unescape, without_comments
@@ -99,13 +99,16 @@ def reading_of(text: Text, heads: Mapping[int, Head]) -> Reading:
     first = 0 if text.are_cues else min(heads, default=0)
     top, lines = text.lines[:first], text.lines[first:]
     said: list[Segment] = []
+    words: list[list[str]] = []
     for place, line in enumerate(lines, first):
         if head := heads.get(place):
-            said.append(Segment(head.name, head.text, line.time or head.time, begins_turn=_begins(head, text)))
+            said.append(Segment(head.name, "", line.time or head.time, begins_turn=_begins(head, text)))
+            words.append([head.text])
         elif said and not line.starts and not line.is_heading:
-            said[-1] = replace(said[-1], text=f"{said[-1].text} {line.text}")
+            words[-1].append(line.text)
         elif not line.is_heading:
-            said.append(Segment(None, line.text, line.time))
+            said.append(Segment(None, "", line.time))
+            words.append([line.text])
 
     def plain(written: str) -> str:
         return text.words(written.replace(BOLD, ""))
@@ -120,7 +123,7 @@ def reading_of(text: Text, heads: Mapping[int, Head]) -> Reading:
     titles += [value for key, value in fields if key.lower() in _TITLE_KEYS or (not key and len(fields) == 1)]
     return Reading(
         text.title or next(iter(titles), None),
-        [replace(each, text=plain(each.text)) for each in said],
+        [replace(each, text=plain(" ".join(parts))) for each, parts in zip(said, words, strict=True)],
         (*text.header, *fields),
         (*text.skipped, *(Skipped(heading, "heading") for heading in headings)),
         "\n".join(plain(line.text) for line in text.lines),
@@ -183,15 +186,15 @@ def _is_name(name: str) -> bool:
 def _paragraph_heads(lines: Sequence[Line], heads: Mapping[int, Head]) -> dict[int, Head]:
     """Returns the heads of `Name: text`, without fields above the first empty line, whose keys are nowhere else. If most turns
     start paragraphs, a head within one counts only if its name starts another."""
-    block = [0, *takewhile(lambda place: not lines[place].starts, range(1, len(lines)))] if lines else []
+    block = range(next((place for place, line in enumerate(lines) if place and line.starts), len(lines)))
     names = Counter(head.name for head in heads.values())
     keys = [heads[place].name or "" for place in block if place in heads]
     are_fields = len(keys) == len(block) < len(heads) and all(names[key] == 1 for key in keys)
     if are_fields and (len(block) > 1 or keys[0].lower() in _TITLE_KEYS):
         heads = {place: head for place, head in heads.items() if place not in block}
-    starting = [head.name for place, head in heads.items() if lines[place].starts]
-    if 2 * len(starting) >= len(heads):
-        heads = {place: head for place, head in heads.items() if lines[place].starts or head.name in starting}
+    starting = Counter(head.name for place, head in heads.items() if lines[place].starts)
+    if 2 * starting.total() > len(heads):
+        heads = {place: head for place, head in heads.items() if head.name in starting}
     return dict(heads)
 
 
@@ -212,7 +215,7 @@ def _is_prose(lines: Sequence[Line]) -> bool:
     words if not all have times."""
     sizes = [word_count(line.text) for line in lines]
     found = [_PROSE.match(line.text.replace(BOLD, "")) for line in lines]
-    starts = Counter(re.sub(r"\d+", "0", " ".join(line.text.split()[:2])) for line in lines if line.starts)
+    starts = Counter(re.sub(r"\d+", "0", " ".join(line.text.split()[:2])) for line in lines)
     are_timed = all(match and match["time"] for match in found)
     are_alike = len(lines) > 4 and 2 * sum(num for _, num in starts.most_common(4) if num > 1) >= starts.total()
     num_prose = sum(size for size, match in zip(sizes, found, strict=True) if match)
