@@ -10,7 +10,7 @@ import re
 
 from midthought.memory.turns import CLOCK, TIME_MARK, clock_time
 
-_INLINE_TIME = re.compile(rf"\\?\[{{1,2}}\s*({CLOCK})\s*\\?\](?:\([^()\s]*\))?\]?")
+_INLINE_TIME = re.compile(rf"\\?\[{{1,2}}\s*({CLOCK})(?:\s?(?:-->|[-–—])\s?{CLOCK})?\s*\\?\](?:\([^()\s]*\))?\]?")
 _TIME_RANGE = re.compile(rf"{TIME_MARK}[\d:]+\s+(?:to|[-–—])\s+({TIME_MARK})")
 _NOTE_WITH_TIME = re.compile(rf"(\\?\[[^\[\]\d]{{1,60}}?)\s{CLOCK}\s?(\\?\])")
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")

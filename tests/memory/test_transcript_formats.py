@@ -40,7 +40,7 @@ def test_a_registered_format_reads_the_files_with_its_suffix(tmp_path):
         ("Bob", "I wind it."),
     ]
     assert read_transcripts(tmp_path).left_out == ()
-    assert read_transcript(write(tmp_path, "a.md", LYRICS)).format == "text"
+    assert read_transcript(write(tmp_path, "a.md", LYRICS)).format == "Markdown"
 
 
 def test_a_format_that_recognizes_its_content_is_asked_before_the_librarys_formats(tmp_path):

@@ -67,9 +67,10 @@ def _read(cues: Sequence[_Cue], text: str) -> Reading:
     spoken = [cue for cue in plain if cue.lines]
     rolled = _unrolled(spoken)
     lines = [
-        Line(line, starts=number == 0 or line.startswith((">>", BOLD)), time=cue.time if number == 0 else None)
+        Line(line, starts=is_start, time=cue.time if is_start else None)
         for cue in rolled or spoken
         for number, line in enumerate(cue.lines)
+        for is_start in [number == 0 or line.startswith((">>", BOLD))]
     ]
     if not lines:
         raise ValueError("no speaker turn found: it has no cue with words")

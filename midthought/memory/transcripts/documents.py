@@ -39,8 +39,9 @@ _FORMS = {
 
 
 def is_html(text: str, suffix: str) -> bool:
-    """Whether a text starts as HTML does, or has its suffix."""
-    return suffix in (".html", ".htm") or bool(re.match(r"\s*<(?:!doctype html|html|cite)\b", text, re.IGNORECASE))
+    """Whether a text starts as HTML does; with its suffix, whether it has a tag."""
+    start = r"\s*<(?:!doctype html|html|cite)\b" if suffix not in (".html", ".htm") else r"[^<]*<[/!a-zA-Z]"
+    return bool(re.match(start, text, re.IGNORECASE))
 
 
 def html_text(markup: str) -> Text:

@@ -42,8 +42,9 @@ class _List(NamedTuple):
 
 
 def is_json(text: str, suffix: str) -> bool:
-    """Whether a text starts as a JSON object or a list of objects does, or has the suffix of JSON."""
-    return suffix in (".json", ".jsonl") or bool(re.match(r"\s*(?:\{\s*[\"}]|\[\s*\{)", text))
+    """Whether a text starts as a JSON object or a list of objects does; with the suffix of JSON, as any object or list does."""
+    start = r"\s*[\[{]" if suffix in (".json", ".jsonl") else r"\s*(?:\{\s*[\"}]|\[\s*\{)"
+    return bool(re.match(start, text))
 
 
 def read_json(text: str) -> Reading:

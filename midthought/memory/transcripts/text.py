@@ -75,9 +75,10 @@ STYLES = {
 BOLD_STYLE, _ARROWS, _WEAKEST = "**Name:** text", ">> NAME: text", "Name: text"
 _MAX_NAME_WORDS = 6
 _MAX_PARTICLE_LETTERS = 3
+_MAX_HEADER_WORDS = 100
 _MIN_PROSE_WORDS = 50
 _MIN_PROSE_SHARE = 0.8
-_PROSE = re.compile(rf"(?P<time>{_BRACKETS.replace('time', 'at')}\s)?\s?[\"'“‘«„(]?[^\W\d_]")
+_PROSE = re.compile(rf"(?P<time>{_BRACKETS.replace('time', 'at')}\s{{0,9}})?[\"'“‘«„(]?[^\W\d_]")
 _FIELD = re.compile(r"([^\W\d_][^:\n]{0,40}):\s+(.+)")
 _TITLE_KEYS = ("title", "episode")
 
@@ -189,8 +190,8 @@ def _paragraph_heads(lines: Sequence[Line], heads: Mapping[int, Head]) -> dict[i
     block = range(next((place for place, line in enumerate(lines) if place and line.starts), len(lines)))
     names = Counter(head.name for head in heads.values())
     keys = [heads[place].name or "" for place in block if place in heads]
-    are_fields = len(keys) == len(block) < len(heads) and all(names[key] == 1 for key in keys)
-    if are_fields and (len(block) > 1 or keys[0].lower() in _TITLE_KEYS):
+    is_title = len(block) == 1 and (keys or [""])[0].lower() in _TITLE_KEYS
+    if is_title or (1 < len(keys) == len(block) < len(heads) and all(names[key] == 1 for key in keys)):
         heads = {place: head for place, head in heads.items() if place not in block}
     starting = Counter(head.name for place, head in heads.items() if lines[place].starts)
     if 2 * starting.total() > len(heads):
@@ -199,12 +200,13 @@ def _paragraph_heads(lines: Sequence[Line], heads: Mapping[int, Head]) -> dict[i
 
 
 def _is_usual(lines: Sequence[Line], style: str, heads: Mapping[int, Head]) -> bool:
-    """Whether a style can be that of the file: it starts in the first half of the words, and at least half of the lines that
-    start with its sign have it."""
+    """Whether a style can be that of the file: it starts in the first half of the words or after at most 100, and at least
+    half of the lines that start with its sign have it."""
     if not heads or (style == _WEAKEST and len(heads) == 1 and 0 not in heads):
         return False
     first = min(heads)
-    if 2 * sum(word_count(line.text) for line in lines[:first]) > sum(word_count(line.text) for line in lines):
+    num_above, num_all = (sum(word_count(line.text) for line in part) for part in (lines[:first], lines))
+    if num_above > max(_MAX_HEADER_WORDS, num_all / 2):
         return False
     sign = lines[first].text[0]
     return sign.isalnum() or 2 * len(heads) >= sum(line.text[0] == sign for line in lines)
