@@ -1,4 +1,4 @@
-"""Word, PDF and HTML: their lines, which are read as those of text are."""
+"""The lines of Word, PDF and HTML."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def _start(keys: Entry) -> float | str | None:
 
 
 def _scale(entries: Sequence[Entry]) -> float:
-    """Returns 1000 if the times are milliseconds, as those of AssemblyAI, else 1."""
+    """Returns 1000 if the times are milliseconds, as AssemblyAI's are, else 1."""
     rates = []
     for keys in map(folded, entries):
         start, end, num_words = _time(keys), _time(keys, _END), len(_text(keys).split())

@@ -43,7 +43,7 @@ class Text(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The start of a turn: the name (None: the speaker before goes on), the words after it in the line, the time."""
+    """The start of a turn: the name (None: the previous speaker), the words after it in the line, the time."""
 
     name: str | None
     text: str
@@ -268,7 +268,7 @@ def markdown_text(text: str) -> Text:
 
 
 def _with_bold_start(line: str) -> str:
-    """Returns the line with signs of ours for those of bold words at its start, after a time perhaps."""
+    """Returns the line with BOLD on both sides of bold words at its start, or after a time there."""
     start, rest = _ESCAPED_TIME.sub(r"[\2]", line[:_START_LETTERS]), line[_START_LETTERS:]
     return _BOLD_START.sub(rf"\1{BOLD}\3{BOLD}", start, count=1) + rest if _BOLD_START.match(start) else line
 
