@@ -221,7 +221,7 @@ def run_logits(game: Game, credit: str, learning_rate: float, seed: int, max_epi
     optimizer = torch.optim.Adam([logits], lr=learning_rate, betas=(0.9, 0.95))
     good, groups = torch.tensor([*GOOD.values()]), torch.arange(BATCH_SIZE) // GROUP_SIZE
     calls = torch.arange(game.num_calls).expand(BATCH_SIZE, -1)
-    options = {"groups": groups, "calls": calls, "gamma": CREDITS[credit].get("gamma", 1.0)}
+    options = {"index": groups, "calls": calls, "gamma": CREDITS[credit].get("gamma", 1.0)}
     tasks = [[LETTERS.index(letter) for letter in prompt.split()] for prompt in prompts(game, seed)]
     shares: list[float] = []
     while len(shares) * BATCH_SIZE < max_episodes and not has_reached(shares):
