@@ -101,19 +101,6 @@ def probability_ratios(logprobs: Tensor, base: Tensor) -> Tensor:
     return (logprobs - base).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
-@torch.no_grad()
-def off_policy_rows(inputs: PolicyLossInputs, threshold: float) -> Tensor:
-    """Returns [B, 1] bool: rows with a negative mean advantage, whose tokens have become less probable since they were sampled by
-    more than `threshold` nats on average: `mean(log π_sampled - log π) > threshold`.
-
-    Source: off-policy sequence masking of DeepSeek-V3.2 (arXiv 2512.02556), section 3.1.
-    """
-    base = inputs.old_logprobs if inputs.sampled_logprobs is None else inputs.sampled_logprobs
-    return (row_means(inputs.advantages, inputs.mask) < 0) & (
-        row_means(base - inputs.logprobs, inputs.mask) > threshold
-    )
-
-
 def row_means(values: Tensor, mask: Tensor) -> Tensor:
     """Returns the mean of each row's policy tokens: [B, T] -> [B, 1]. Raises ValueError for other shapes."""
     if mask.dim() != 2:

@@ -148,9 +148,6 @@ class TrainingConfig(AlgorithmSection):
     kl_loss_unbiased: bool = False
     """Multiply the KL estimate in the loss by the probability ratio (DeepSeek-V3.2): its gradient is then that of the
     divergence also after the first step on a batch."""
-    off_policy_threshold: float | None = Field(None, gt=0)
-    """Leave out rows with a negative mean advantage whose tokens have become less probable since they were sampled, by more than
-    this many nats per token on average (DeepSeek-V3.2's off-policy sequence masking). Null: none."""
     rollout_correction: Literal["auto", "none", "truncated", "masked"] = "auto"
     """Weight the policy loss by the ratio of recomputed to sampled probability, for engines whose numerics differ from the
     learner's: `truncated` limits the weight to the maximum, `masked` drops tokens whose weight is outside the limits.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from midthought.algo.kl import kl_divergence
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, compute_value_loss
-from midthought.algo.policy_loss import off_policy_rows, probability_ratios
+from midthought.algo.policy_loss import probability_ratios
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.forward import TokenOutputs, spread
@@ -84,9 +84,6 @@ def _policy_losses(
         dual_clip=training.dual_clip,
     )
     padded, named = POLICY_LOSSES.find(training.policy_loss)(inputs, **training.policy_loss_options)
-    if training.off_policy_threshold is not None:
-        is_left_out = off_policy_rows(inputs, training.off_policy_threshold).expand(mask.shape)
-        padded, named = padded.masked_fill(is_left_out, 0.0), {**named, "off_policy_fraction": is_left_out.float()}
     losses = padded[mask]
     if micro.rollout_weights is not None:
         losses = losses * micro.rollout_weights[micro.loss_mask]

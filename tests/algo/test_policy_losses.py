@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, TokenLosses, compute_policy_loss, policy_loss
-from midthought.algo.policy_loss import off_policy_rows
 from midthought.config import TrainingConfig, create_default_config
 from midthought.errors import SettingsError
 
@@ -101,18 +100,6 @@ def test_both_forms_of_gspo_have_one_gradient_if_a_row_has_one_advantage():
     for advantage in (1.0, -2.0):
         one, other = (gradient_of(kind, old, new, advantage) for kind in ("gspo", "gspo_sequence"))
         assert one == pytest.approx(other)
-
-
-def test_rows_that_drifted_away_are_left_out_only_if_they_were_bad():
-    """Row 1: 0.8 -> 0.2 and 0.5 -> 0.5, (ln 4 + 0) / 2 = 0.693 nats; row 2 the same with a good advantage; row 3 has not moved.
-    The masked token would change the mean."""
-    old = torch.tensor([[0.8, 0.5, 0.9], [0.8, 0.5, 0.9], [0.3, 0.3, 0.9]]).log()
-    new = torch.tensor([[0.2, 0.5, 0.9], [0.2, 0.5, 0.9], [0.3, 0.3, 0.9]]).log()
-    mask = torch.tensor([[True, True, False]] * 3)
-    advantages = torch.tensor([[-1.0], [1.0], [-1.0]]).expand(3, 3)
-    inputs = PolicyLossInputs(old_logprobs=old, logprobs=new, advantages=advantages, mask=mask)
-    assert off_policy_rows(inputs, 0.69).flatten().tolist() == [True, False, False]
-    assert not off_policy_rows(inputs, 0.70).any()
 
 
 # -- settings --------------------------------------------------------------------------------------------------------

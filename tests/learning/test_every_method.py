@@ -37,7 +37,6 @@ TERMS: dict[str, dict[str, Any]] = {
     "KL in the loss": {"kl_loss_coef": 0.2, "kl_loss_unbiased": True},
     "entropy": {"entropy_coef": 0.1},
     "correction": {"rollout_correction": "truncated", "rollout_correction_level": "turn"},
-    "off-policy rows": {"off_policy_threshold": 0.01},
 }
 """Terms and weights that are added to a loss."""
 CASES = {

@@ -327,27 +327,6 @@ def test_the_unbiased_kl_term_is_the_estimate_times_the_ratio(make_policy, batch
     assert found[True][1] != pytest.approx(found[False][1], rel=1e-3)
 
 
-def test_rows_that_drifted_are_left_out_of_the_policy_loss_and_counted(make_policy, batch):
-    """Sampled log-probabilities of another policy: with a threshold of nothing, every bad row that became less probable is left
-    out; with a huge one, none."""
-    shares = {}
-    for threshold in (1e-9, 1e9):
-        learner = build_learner(make_policy, critic=None, adv_estimator="grpo", off_policy_threshold=threshold)
-        credited = prepared(learner, batch)
-        drift = (credited.sampled_logprobs - credited.old_logprobs) * credited.loss_mask
-        metrics = learner.update(credited)
-        shares[threshold] = metrics["off_policy_fraction"]
-    expected = 0
-    for row in range(len(batch)):
-        tokens = batch.tokens_of(torch.tensor([row]))
-        own = tokens[batch.loss_mask[tokens]]
-        is_bad = credited.advantages[own].mean() < 0 and drift[own].mean() > 0
-        expected += len(own) if is_bad else 0
-    assert 0 < expected < batch.num_policy_tokens
-    assert shares[1e-9] == pytest.approx(expected / batch.num_policy_tokens, rel=1e-5)
-    assert shares[1e9] == 0.0
-
-
 def test_the_average_weighs_policy_loss_entropy_and_divergence_alike(make_policy, batch):
     """By the sum over an episode's tokens, each term is larger by the mean number of tokens than by the mean."""
     found = {}
