@@ -1,9 +1,9 @@
-"""Advice for a plan that does not fit: applies measures, least harmful first, until it fits. Computes no sizes itself."""
+"""Measures that save memory, least harmful first, and the settings with which a plan fits. Computes no sizes itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from midthought.errors import SettingsError
@@ -24,8 +24,6 @@ class Measure:
 
     settings: str
     """The change as settings of a run, with arguments of the plan and of `_engine_words` in braces."""
-    costs: str
-    """Its cost, as text."""
     changes: Callable[[Memory], Changes | None]
     """Returns the changed arguments of the plan; None if the measure is already in use or does not apply."""
 
@@ -33,17 +31,6 @@ class Measure:
     def setting(self) -> str:
         """The changed setting, `section.key`."""
         return self.settings.partition("=")[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A measure that was applied, and the maximum memory of a GPU with it and all earlier ones."""
-
-    settings: str
-    costs: str
-    changes: Changes
-    num_bytes: int
-    fits: bool
 
 
 def _swap(key: str, before: Any, after: Any) -> Callable[[Memory], Changes | None]:
@@ -157,57 +144,41 @@ def _local_engine(memory: Memory) -> Changes | None:
     return changes if memory.settings.in_process else None
 
 
-_OFFLOAD_REFERENCE = Measure(
-    "training.offload_reference=true", "one copy of the reference per iteration", _offload_reference
-)
-_OFFLOAD_ACTIVATIONS = Measure(
-    "training.gradient_checkpointing=offload", "layer inputs are copied to CPU memory and back", _offload_activations
-)
-_OFFLOAD_OPTIMIZER = Measure(
-    "training.offload_optimizer=true", "optimizer steps on the CPU: seconds for a billion weights", _offload_optimizer
-)
+_OFFLOAD_REFERENCE = Measure("training.offload_reference=true", _offload_reference)
+_OFFLOAD_ACTIVATIONS = Measure("training.gradient_checkpointing=offload", _offload_activations)
+_OFFLOAD_OPTIMIZER = Measure("training.offload_optimizer=true", _offload_optimizer)
 _MORE_GPUS = Measure(
-    "verl.num_nodes, verl.gpus_per_node, or ray.num_learners and ray.num_actors: {gpus} GPUs", "money", _more_gpus
+    "verl.num_nodes, verl.gpus_per_node, or ray.num_learners and ray.num_actors: {gpus} GPUs", _more_gpus
 )
 MEASURES = (
-    Measure(
-        "training.gradient_checkpointing=true",
-        "33 % more compute in the update",
-        _swap("gradient_checkpointing", False, True),
-    ),
-    Measure("training.logits_mib=64", "almost none", _blocks(64)),
-    Measure("training.micro_batch_tokens={micro_batch_tokens}", "more, smaller micro-batches", _smaller_passes),
+    Measure("training.gradient_checkpointing=true", _swap("gradient_checkpointing", False, True)),
+    Measure("training.logits_mib=64", _blocks(64)),
+    Measure("training.micro_batch_tokens={micro_batch_tokens}", _smaller_passes),
     _OFFLOAD_ACTIVATIONS,
     _OFFLOAD_REFERENCE,
-    Measure("inference.merge_adapters=false", "slower sampling: adapters are computed separately", _adapters_apart),
-    Measure("inference.max_num_seqs={max_num_seqs}", "fewer concurrent sequences", _fewer_sequences),
-    Measure("{share}", "fewer concurrent sequences", _less_cache),
-    Measure(
-        "--engine verl verl.offload=true (its engine sleeps while it learns)",
-        "seconds per iteration to copy weights and moments",
-        _sleep,
-    ),
-    Measure("{share}", "none: the memory is free", _whole_cache),
-    Measure("inference.backend=local", "slower sampling, from the learner's own weights", _local_engine),
-    Measure("{together}", "fewer engines, communication in every layer", _tensor_parallel),
-    Measure(
-        "model.critic=shared", "the value loss also trains the policy's layers", _swap("critic", "separate", "shared")
-    ),
-    Measure("model.dtype=bfloat16", "less exact log-probabilities", _swap("dtype", "float32", "bfloat16")),
-    Measure("training.optimizer=adamw_8bit", "slightly less exact steps", _moments_of_8_bits),
+    Measure("inference.merge_adapters=false", _adapters_apart),
+    Measure("inference.max_num_seqs={max_num_seqs}", _fewer_sequences),
+    Measure("{share}", _less_cache),
+    Measure("--engine verl verl.offload=true (its engine sleeps while it learns)", _sleep),
+    Measure("{share}", _whole_cache),
+    Measure("inference.backend=local", _local_engine),
+    Measure("{together}", _tensor_parallel),
+    Measure("model.critic=shared", _swap("critic", "separate", "shared")),
+    Measure("model.dtype=bfloat16", _swap("dtype", "float32", "bfloat16")),
+    Measure("training.optimizer=adamw_8bit", _moments_of_8_bits),
     _OFFLOAD_OPTIMIZER,
-    Measure("model.lora_rank=32", "adapters are trained, not the weights", _swap("lora_rank", 0, 32)),
-    Measure("training.adv_estimator=grpo", "groups of 8 replace the critic", _swap("critic", "separate", "none")),
-    Measure("inference.max_tokens={response_tokens}", "long responses are truncated", _shorter),
-    Measure("inference.max_num_seqs={max_num_seqs}", "slow sampling", _few_sequences),
+    Measure("model.lora_rank=32", _swap("lora_rank", 0, 32)),
+    Measure("training.adv_estimator=grpo", _swap("critic", "separate", "none")),
+    Measure("inference.max_tokens={response_tokens}", _shorter),
+    Measure("inference.max_num_seqs={max_num_seqs}", _few_sequences),
     _MORE_GPUS,
 )
-"""Least harm first."""
+"""Least harm first; their costs are in docs/scaling.md, "If a run does not fit"."""
 _OF_SMALL_MODELS = (
-    Measure("training.logits_mib=16", "smaller matrix products", _blocks(16)),
-    Measure("model.dtype=float32", "slower passes", _swap("dtype", "bfloat16", "float32")),
-    Measure("model.lora_rank=0", "all weights are trained", _swap("lora_rank", 32, 0)),
-    Measure("training.gradient_checkpointing=false", "none", _swap("gradient_checkpointing", True, False)),
+    Measure("training.logits_mib=16", _blocks(16)),
+    Measure("model.dtype=float32", _swap("dtype", "bfloat16", "float32")),
+    Measure("model.lora_rank=0", _swap("lora_rank", 32, 0)),
+    Measure("training.gradient_checkpointing=false", _swap("gradient_checkpointing", True, False)),
 )
 """What they save is little, or is saved only if a model is small or has one layer."""
 ON_ONE_GPU = (*(measure for measure in MEASURES if measure is not _MORE_GPUS), *_OF_SMALL_MODELS)
@@ -216,32 +187,37 @@ ON_ONE_CPU = tuple(measure for measure in ON_ONE_GPU if measure not in _TO_CPU_M
 """On a CPU everything is in its memory in any case."""
 
 
-def advise(memory: Memory, measures: Sequence[Measure] = MEASURES) -> tuple[list[Step], Memory]:
-    """Applies measures until the plan fits or none is left; omits those that save nothing. Returns the steps and the plan."""
-    steps: list[Step] = []
+def remedy(memory: Memory, measures: Sequence[Measure] = MEASURES) -> tuple[dict[str, str], Memory]:
+    """Returns the first setting with which the plan fits; if none suffices alone, the mildest ones that do together.
+
+    The keys are what `Measure.setting` returns. The second value is the plan with these settings. If it does not fit, nothing
+    does.
+    """
+    for measure in measures:
+        words, tried = applied(memory, [measure])
+        if tried.fits:
+            return words, tried
+    kept = list(measures)
+    for measure in reversed(measures):
+        others = [each for each in kept if each is not measure]
+        if applied(memory, others)[1].fits:
+            kept = others
+    return applied(memory, kept)
+
+
+def applied(memory: Memory, measures: Sequence[Measure] = MEASURES) -> tuple[dict[str, str], Memory]:
+    """Applies measures in their order until the plan fits; omits those that save nothing. Returns as `remedy` does."""
+    words: dict[str, str] = {}
     for measure in measures:
         while not memory.fits and (changes := measure.changes(memory)) is not None:
             tried = _tried(memory, {**memory.settings.model_dump(), **changes})
             if tried is None or not _helps(tried, memory):
                 break
             memory = tried
-            words = measure.settings.format(**memory.settings.model_dump(), **_engine_words(memory.settings))
-            steps.append(Step(words, measure.costs, changes, max(memory.totals.values()), memory.fits))
-    return steps, memory
-
-
-def needed(memory: Memory, steps: Sequence[Step]) -> list[Step]:
-    """Returns the steps without which the plan does not fit. Steps that later ones made unnecessary are dropped, worst first."""
-    kept = list(steps)
-    for step in reversed(steps):
-        others = [other for other in kept if other is not step]
-        changes = {key: value for other in others for key, value in other.changes.items()}
-        tried = _tried(memory, {**memory.settings.model_dump(), **changes})
-        if tried is not None and tried.fits:
-            kept = others
-    changes = {key: value for step in kept for key, value in step.changes.items()}
-    num_bytes = max(Memory(memory.shape, PlanSettings(**{**memory.settings.model_dump(), **changes})).totals.values())
-    return [replace(step, num_bytes=num_bytes) for step in kept]
+            words[measure.setting] = measure.settings.format(
+                **memory.settings.model_dump(), **_engine_words(memory.settings)
+            )
+    return words, memory
 
 
 def _engine_words(plan: PlanSettings) -> dict[str, str]:

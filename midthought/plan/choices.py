@@ -14,7 +14,7 @@ from midthought.config.algorithms import algorithm_summary
 from midthought.config.changes import unset_values
 from midthought.config.store import TINY
 from midthought.errors import ModelPathError, SettingsError
-from midthought.plan.advice import ON_ONE_CPU, ON_ONE_GPU, Step, advise, needed
+from midthought.plan.advice import ON_ONE_CPU, ON_ONE_GPU, remedy
 from midthought.plan.choice_table import table, word
 from midthought.plan.engine_choice import (
     choose_backend,
@@ -86,7 +86,7 @@ class Choice:
         return algorithm_summary(self.config.training)
 
     def require_possible(self) -> None:
-        """Raises `SettingsError`, with settings that make it fit, if the run needs more memory than available.
+        """Raises `SettingsError`, with the first setting that makes it fit, if the run needs more memory than available.
 
         Raises `MissingExtraError` if adapters are trained without peft, or 8-bit moments are requested without bitsandbytes.
         """
@@ -97,16 +97,16 @@ class Choice:
         plan = self.plan
         if plan is None or self.fits:
             return
-        steps = self.remedy()
-        if steps:
-            words = " ".join(step.settings for step in steps)
-            remedy = f"it fits with {words} ({steps[-1].num_bytes / GIB:.1f} GiB)"
-        else:
-            remedy = "no setting makes it fit; take a smaller model, or hardware with more memory"
+        settings = " ".join(self.remedy())
+        way = (
+            f"it fits with {settings}"
+            if settings
+            else "no setting makes it fit; take a smaller model, or hardware with more memory"
+        )
         name = plan.settings.model or "the model"
         raise SettingsError(
             f"{name} does not fit: training needs {most_bytes(plan) / GIB:.1f} GiB, and of {self.hardware} "
-            f"{plan.limit / GIB:.1f} GiB can be used; {remedy}{'; ' * bool(self.hardware.occupied)}{self.hardware.occupied}"
+            f"{plan.limit / GIB:.1f} GiB can be used; {way}{'; ' * bool(self.hardware.occupied)}{self.hardware.occupied}"
         )
 
     @property
@@ -114,13 +114,12 @@ class Choice:
         """Whether the run fits, as far as known."""
         return self.plan is None or is_enough(self.plan)
 
-    def remedy(self) -> list[Step]:
-        """Settings with which the run fits, without those that are `auto`, which follow; empty if there are none."""
+    def remedy(self) -> list[str]:
+        """Settings with which the run fits (`advice.remedy`), without those that are `auto`, which follow; empty if none do."""
         assert self.plan is not None
-        steps, better = advise(self.plan, ON_ONE_GPU if self.hardware.kind == "gpu" else ON_ONE_CPU)
+        words, better = remedy(self.plan, ON_ONE_GPU if self.hardware.kind == "gpu" else ON_ONE_CPU)
         names = {choice.partition("=")[0] for choice in self.chosen}
-        found = needed(self.plan, steps) if better.fits else []
-        return [step for step in found if step.settings.partition("=")[0] not in names]
+        return [each for setting, each in words.items() if setting not in names] if better.fits else []
 
 
 def choose(

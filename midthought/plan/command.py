@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from midthought.config import RecipeConfig, parse_assignments
 from midthought.errors import SettingsError
-from midthought.plan.advice import advise
+from midthought.plan.advice import applied
 from midthought.plan.choices import Choice, choose_and_plan, chosen_plan
 from midthought.plan.hardware import GIB, Hardware
 from midthought.plan.memory import Memory
@@ -53,7 +53,7 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def size_rows(words: Sequence[str]) -> Iterator[str]:
-    """Yields a Markdown table with a row for each of `SIZES` and the measures of `advise` that it needs."""
+    """Yields a Markdown table with a row for each of `SIZES` and the settings that differ after `advice.applied`."""
     yield f"| {' | '.join(HEAD)} |"
     yield f"|{' --- |' * len(HEAD)}"
     for name in SIZES:
@@ -83,7 +83,7 @@ def _choice_cells(choice: Choice) -> tuple[str, ...]:
     keys = [word.partition(".")[2] for word in choice.chosen if not any(key in word for key in HIDDEN)]
     outcome = "starts"
     if not choice.fits:
-        settings = " ".join(f"`{step.settings}`" for step in choice.remedy())
+        settings = " ".join(f"`{words}`" for words in choice.remedy())
         outcome = f"refuses; it fits with {settings}" if settings else "refuses; no setting makes it fit"
     most = max(choice.plan.totals.values())
     chosen = " ".join(f"`{key}`" for key in keys) or "nothing"
@@ -91,8 +91,9 @@ def _choice_cells(choice: Choice) -> tuple[str, ...]:
 
 
 def _size_row(settings: PlanSettings) -> str:
-    steps, memory = advise(Memory(find_shape(settings), settings))
-    changed = {key: value for step in steps for key, value in step.changes.items()}
+    _, memory = applied(Memory(find_shape(settings), settings))
+    before = settings.model_dump()
+    changed = {key: value for key, value in memory.settings.model_dump().items() if value != before[key]}
     phases = memory.totals
     cells = (
         settings.model,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from midthought.plan.advice import Step, advise
+from midthought.plan.advice import remedy
 from midthought.plan.hardware import GIB
 from midthought.plan.memory import MIB, Memory
 from midthought.plan.saving_memory import device_bytes, main_memory_bytes
@@ -22,20 +22,17 @@ def to_lines(memory: Memory) -> Iterator[str]:
         yield f"\n{unit} per GPU while {phase}{moment}"
         yield from (_row(name, size / size_of_unit) for name, size in parts.items() if size)
         yield _row("total", memory.totals[phase] / size_of_unit)
-    steps, _ = advise(memory)
     yield f"\n{_verdict(memory)}"
     of_gpu = f"{device_bytes(memory) / size_of_unit:.1f} {unit} of GPU memory beside what is held"
     yield f"Saving takes {main_memory_bytes(memory) / size_of_unit:.1f} {unit} of CPU memory and {of_gpu}."
     if memory.in_main_memory:
         size = f"{memory.in_main_memory / size_of_unit:.1f} {unit}"
         yield f"The optimizer takes {size} of CPU memory (copies of the weights, gradients, Adam moments)."
-    if not memory.fits:
-        yield from _advice(steps)
 
 
 def to_dict(memory: Memory) -> dict[str, Any]:
     """Returns the same as values, in bytes."""
-    steps, _ = advise(memory)
+    words, better = remedy(memory)
     return {
         "settings": memory.settings.model_dump(),
         "parameters": memory.shape.parameters,
@@ -48,10 +45,7 @@ def to_dict(memory: Memory) -> dict[str, Any]:
         "worst_moment": memory.worst_moment,
         "sequences_per_engine": memory.num_sequences,
         "fits": memory.fits,
-        "advice": [
-            {"settings": step.settings, "costs": step.costs, "changes": step.changes, "total_bytes": step.num_bytes}
-            for step in steps
-        ],
+        "fits_with": [*words.values()] if better.fits else [],
     }
 
 
@@ -81,18 +75,12 @@ def _verdict(memory: Memory) -> str:
     words = f"{most:.1f} GiB of {limit:.1f} ({share}); an engine samples {memory.num_sequences} sequences at once"
     if not memory.has_enough_sequences:
         words += ", too few"
-    return f"Fits: {words}." if memory.fits else f"Does not fit: {words}."
-
-
-def _advice(steps: Sequence[Step]) -> Iterator[str]:
-    if not steps:
-        yield "No known change makes it fit."
-        return
-    yield "Changes, least harmful first, each in addition to the ones before:"
-    for step in steps:
-        yield f"  {step.settings}: {step.num_bytes / GIB:.1f} GiB{', fits' if step.fits else ''}. Cost: {step.costs}."
-    if not steps[-1].fits:
-        yield "This does not suffice: use a smaller model, or GPUs with more memory."
+    if memory.fits:
+        return f"Fits: {words}."
+    settings, better = remedy(memory)
+    if not better.fits:
+        return f"Does not fit: {words}. No setting makes it fit; take a smaller model, or GPUs with more memory."
+    return f"Does not fit: {words}. It fits with {' '.join(settings.values())}."
 
 
 def _row(name: str, value: float) -> str:

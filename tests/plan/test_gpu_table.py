@@ -60,7 +60,7 @@ def cell(model: str, memory_gib: int) -> str:
     parts += [f"logits {values['training.logits_mib']} MiB", f"needed {needed}"]
     parts += [values[name] for name, usual in USUAL.items() if values[name] != usual]
     if refusal:
-        remedy = re.search(r"it fits with (.*) \(", refusal)
+        remedy = re.search(r"it fits with (.*)$", refusal)
         parts.append(f"**refused**: fits with `{remedy[1]}`" if remedy else "**refused**: smaller model or larger GPU")
     return ", ".join(parts)
 

@@ -6,7 +6,7 @@ import pytest
 
 from midthought.errors import SettingsError
 from midthought.peft_folders import MAX_SHARD_BYTES
-from midthought.plan.advice import advise
+from midthought.plan.advice import MEASURES, applied, remedy
 from midthought.plan.hardware import GIB
 from midthought.plan.memory import Memory
 from midthought.plan.saving_memory import SHARD_BYTES, main_memory_bytes
@@ -127,35 +127,39 @@ def test_an_engine_that_sleeps_is_not_added_to_what_learning_takes():
     assert plan(gpus=8, engine_sleeps=True, offload=True).totals["sampling"] == engine
 
 
-def test_what_does_not_fit_is_told_what_to_change_until_it_does():
+def test_the_first_setting_with_which_a_plan_fits_is_named():
     memory = plan(gpus=8)
-    steps, better = advise(memory)
-    assert not memory.fits
-    assert better.fits
-    assert [step.settings for step in steps] == ["training.gradient_checkpointing=true"]
+    words, better = remedy(memory)
+    assert better.fits and not memory.fits
+    assert list(words.values()) == ["training.gradient_checkpointing=true"]
+    assert "It fits with training.gradient_checkpointing=true." in "\n".join(to_lines(memory))
+
+
+def test_if_no_setting_suffices_alone_those_are_named_that_do_together_and_none_more():
+    memory = plan(gpus=1, engine="local", gpu="l40s")
+    words, better = remedy(memory)
+    measures = [measure for measure in MEASURES if measure.setting in words]
+    assert better.fits and len(words) > 1
+    assert applied(memory, measures) == (words, better)
+    for left_out in measures:
+        assert not applied(memory, [measure for measure in measures if measure is not left_out])[1].fits
 
 
 def test_the_weights_are_given_up_only_where_nothing_milder_helps():
     for gpu, needs_adapters in (("l40s", False), ("l4", True)):
-        steps, better = advise(plan(gpus=1, engine="local", gpu=gpu))
-        settings = [step.settings for step in steps]
+        words, better = applied(plan(gpus=1, engine="local", gpu=gpu))
+        settings = list(words.values())
         assert better.fits
         assert ("model.lora_rank=32" in settings) is needs_adapters
-        order = [name for name in settings if name.startswith(("training.", "model."))]
-        expected = [
-            "training.gradient_checkpointing=true",
-            "training.optimizer=adamw_8bit",
-            "training.offload_optimizer=true",
-        ]
+        order = [name for name in words if name.startswith(("training.", "model."))]
+        expected = ["training.gradient_checkpointing", "training.optimizer", "training.offload_optimizer"]
         assert [name for name in order if name in expected] == expected
-        assert not needs_adapters or order.index("model.lora_rank=32") > order.index(expected[-1])
-        sizes = [step.num_bytes for step in steps]
-        assert sizes == sorted(sizes, reverse=True)
+        assert not needs_adapters or order.index("model.lora_rank") > order.index(expected[-1])
 
 
 def test_every_advice_is_said_in_settings_of_the_engine_that_is_planned():
     def said(**words) -> str:
-        return "; ".join(step.settings for step in advise(plan(model="Qwen/Qwen3-0.6B", gpu="l4", **words))[0])
+        return "; ".join(applied(plan(model="Qwen/Qwen3-0.6B", gpu="l4", **words))[0].values())
 
     assert "inference.max_num_seqs=" in said(engine="local")
     assert 'inference.server_flags=[--gpu-memory-utilization, "0.3"]' in said(gpu_memory_utilization=0.7)
@@ -165,7 +169,7 @@ def test_every_advice_is_said_in_settings_of_the_engine_that_is_planned():
 
 def test_a_plan_that_fits_is_left_alone():
     memory = plan(gpus=8, gradient_checkpointing=True)
-    assert advise(memory) == ([], memory)
+    assert applied(memory) == ({}, memory)
 
 
 @pytest.mark.parametrize(
