@@ -310,11 +310,8 @@ class Learner:
         """Does nothing: a learner in this process holds no resources but its models."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores `state_dict`, after the weights were restored. Raises CheckpointError if it belongs to other models.
-
-        In states of earlier versions, the policy's schedule also counted the steps of the critic warm-up.
-        """
+        """Restores `state_dict`, after the weights were restored. Raises CheckpointError if it belongs to other models."""
         self.optimizer.load_state_dict(state["moments"])
         self.num_steps = state["num_steps"]
-        self.num_policy_steps = state.get("num_policy_steps", self.num_steps)
+        self.num_policy_steps = state["num_policy_steps"]
         self.kl_controller.load_state_dict(state["kl_controller"])

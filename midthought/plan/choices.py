@@ -45,6 +45,11 @@ ARM_WORK = {"cpu": 1.2e13, "gpu": 2e16}
 ten minutes of a laptop's CPU in float32, and of a GPU such as an H100."""
 MIN_QUESTIONS = 100
 """With fewer test questions a share is less exact than 10 percentage points (half of the 95 % interval of 50 %)."""
+_CHOSEN_HERE = (
+    *("dtype", "backend", "critic", "lora_rank", "gradient_checkpointing", "learning_rate", "rollout_correction"),
+    *("attn_implementation", "chat_template_date", "gpu_memory_utilization", "micro_batch_tokens", "max_num_seqs"),
+    "logits_mib",
+)
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
 
 
@@ -198,10 +203,10 @@ def as_recorded(config: AnyConfig, file: Path) -> AnyConfig:
 
 
 def _open(config: RecipeConfig) -> Iterator[tuple[str, str]]:
-    """Yields section and key of every `auto` that is chosen here, not by the device or the engine."""
+    """Yields section and key of every `auto` that is chosen here, which excludes `model.device`."""
     for name, section in config:
-        for key, value in section:
-            if isinstance(value, str) and value == "auto" and key not in ("device", "max_seq_len", "weight_transport"):
+        for key in (*_CHOSEN_HERE, *section.test_sizes):
+            if getattr(section, key, None) == "auto":
                 yield name, key
 
 

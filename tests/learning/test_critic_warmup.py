@@ -73,16 +73,6 @@ def test_a_learner_resumed_within_the_warmup_goes_on_exactly(learner, batch, mak
     assert (resumed.num_steps, resumed.num_policy_steps) == (4, 2)
 
 
-def test_a_state_of_an_earlier_version_goes_on_with_the_schedule_that_it_had(make_policy, batch):
-    learner = Learner(make_policy(), None, None, SETTINGS, SCHEDULE)
-    learner.sft_step(batch)
-    state = learner.state_dict()
-    del state["num_policy_steps"]
-    other = Learner(make_policy(), None, None, SETTINGS, SCHEDULE)
-    other.load_state_dict(state)
-    assert other.num_policy_steps == 1
-
-
 def test_the_policys_schedule_ends_with_the_run_and_has_no_step_in_the_warmup():
     given = TrainingConfig(learning_rate=1e-5, batch_size=8, mini_batch_size=4, ppo_epochs=3, critic_warmup_iters=2)
     schedule = TrainingSchedule.from_config(given, num_iters=10)
