@@ -41,7 +41,7 @@ def here(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "talk.md").write_bytes(b"**Ann:** caf\xe9 \xff")
+    (tmp_path / "bad" / "talk.md").write_bytes("**Ann:** café".encode() + b" \xff")
     (tmp_path / "no_model").mkdir()
     return tmp_path
 

@@ -28,7 +28,7 @@ _BUILT_IN = {
     "Word": ((".docx",), _LINES.format("'Name: text'")),
     "PDF": ((".pdf",), _LINES.format("'Name: text'")),
     "JSON": (
-        (".json", ".jsonl"),
+        (".json",),
         "give it {'speakers', 'episode', 'content': [{'speaker', 'transcript', 'time'}]} or {'segments': [...]}",
     ),
     "SRT": ((".srt",), _CUES.format("00:00:01,000 --> 00:00:02,000")),

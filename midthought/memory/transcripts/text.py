@@ -229,7 +229,7 @@ def _is_prose(lines: Sequence[Line]) -> bool:
 _HEADING = re.compile(r"#{1,6}\s+\S")
 _RULE = re.compile(r"[\s\\]*(?:(?:\*[\s\\]*){3,}|(?:-\s*){3,}|(?:_\s*){3,}|=+\s*|(?:```|~~~).*)$")
 _PREFIX = re.compile(r"(?:>\s?(?!>))*\s*(?:[-*+]\s+)?")
-_BOLD_START = re.compile(rf"((?:\\?[(\[]{CLOCK}\\?[)\]]\s?[-–—]?\s?)?)(\*\*|__)(?!\s)([^*_\n]{{1,100}}?)\s?\2")
+_BOLD_START = re.compile(rf"((?:\\?[(\[]{CLOCK}\\?[)\]]\s?[-–—]?\s?)?)(\*\*|__)(?!\s)((?:(?!\2)[^\n]){{1,100}}?)\s?\2")
 _BOLD_NAME = re.compile(r"^\*\*[^*\n]{1,100}(?::\*\*|\*\*:)", re.MULTILINE)
 _ESCAPED_TIME = re.compile(rf"\\([(\[])({CLOCK})\\([)\]])")
 _START_LETTERS = 200
