@@ -27,15 +27,9 @@ _CLOSED_BY_OTHERS = re.compile(
     r"p|li|d[dt]|t[rdh]|thead|tbody|option|[bh]r|img|input|link|meta|wbr|col|source", re.IGNORECASE
 )
 _INLINE = re.compile(r"a|abbr|b|cite|code|em|font|i|kbd|label|mark|q|s|small|span|strong|sub|sup|time|u")
-_FORMS = {
-    **dict.fromkeys(("b", "strong"), "bold"),
-    **dict.fromkeys(("h1", "h2", "h3", "h4", "h5", "h6"), "heading"),
-    **dict.fromkeys(
-        ("head", "script", "style", "template", "noscript", "nav", "footer", "aside", "button"), "no speech"
-    ),
-    "cite": "name",
-    "time": "time",
-}
+_FORMS = dict.fromkeys(("h1", "h2", "h3", "h4", "h5", "h6"), "heading")
+_FORMS |= dict.fromkeys(("head", "script", "style", "template", "nav", "footer", "aside", "button"), "no speech")
+_FORMS |= {"b": "bold", "strong": "bold", "cite": "name", "time": "time"}
 
 
 def is_html(text: str, suffix: str) -> bool:

@@ -76,6 +76,7 @@ BOLD_STYLE, _ARROWS, _WEAKEST = "**Name:** text", ">> NAME: text", "Name: text"
 _MAX_NAME_WORDS = 6
 _MAX_PARTICLE_LETTERS = 3
 _MAX_HEADER_WORDS = 100
+_MAX_TITLE_LETTERS = 100
 _MIN_PROSE_WORDS = 50
 _MIN_PROSE_SHARE = 0.8
 _PROSE = re.compile(rf"(?P<time>{_BRACKETS.replace('time', 'at')}\s{{0,9}})?[\"'“‘«„(]?[^\W\d_]")
@@ -103,7 +104,8 @@ def reading_of(text: Text, heads: Mapping[int, Head]) -> Reading:
     words: list[list[str]] = []
     for place, line in enumerate(lines, first):
         if head := heads.get(place):
-            said.append(Segment(head.name, "", line.time or head.time, begins_turn=_begins(head, text)))
+            begins = head.name is not None and (not text.are_cues or head.name == UNKNOWN_SPEAKER)
+            said.append(Segment(head.name, "", line.time or head.time, begins))
             words.append([head.text])
         elif said and not line.starts and not line.is_heading:
             words[-1].append(line.text)
@@ -121,7 +123,11 @@ def reading_of(text: Text, heads: Mapping[int, Head]) -> Reading:
         if line.is_heading and place not in heads
     ]
     titles = [value for (_, value), line in zip(fields, top, strict=True) if line.is_heading] or headings[: not heads]
-    titles += [value for key, value in fields if key.lower() in _TITLE_KEYS or (not key and len(fields) == 1)]
+    titles += [
+        value
+        for key, value in fields
+        if key.lower() in _TITLE_KEYS or (not key and len(fields) == 1 and len(value) <= _MAX_TITLE_LETTERS)
+    ]
     return Reading(
         text.title or next(iter(titles), None),
         [replace(each, text=plain(" ".join(parts))) for each, parts in zip(said, words, strict=True)],
@@ -129,10 +135,6 @@ def reading_of(text: Text, heads: Mapping[int, Head]) -> Reading:
         (*text.skipped, *(Skipped(heading, "heading") for heading in headings)),
         "\n".join(plain(line.text) for line in text.lines),
     )
-
-
-def _begins(head: Head, text: Text) -> bool:
-    return head.name is not None and (not text.are_cues or head.name == UNKNOWN_SPEAKER)
 
 
 def _field(text: str, is_heading: bool) -> tuple[str, str]:
