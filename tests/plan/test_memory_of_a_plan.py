@@ -141,8 +141,8 @@ def test_if_no_setting_suffices_alone_those_are_named_that_do_together_and_none_
     measures = [measure for measure in MEASURES if measure.setting in words]
     assert better.fits and len(words) > 1
     assert applied(memory, measures) == (words, better)
-    for left_out in measures:
-        assert not applied(memory, [measure for measure in measures if measure is not left_out])[1].fits
+    for left_out in words:
+        assert not applied(memory, [measure for measure in measures if measure.setting != left_out])[1].fits
 
 
 def test_the_weights_are_given_up_only_where_nothing_milder_helps():
