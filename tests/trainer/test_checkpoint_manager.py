@@ -92,7 +92,7 @@ def test_episodes_of_tasks_with_an_answer_say_whether_it_was_right(talker, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("said", "right"), [("</think>red", True), ("</think>Red!", True), ("red", False), ("</think>blue", False)]
+    ("said", "right"), [("</think>red", True), ("</think>Red.", True), ("red", False), ("</think>blue", False)]
 )
 def test_an_answer_inside_the_thought_that_the_prompt_opened_is_none(said, right):
     task = Task(task_id="t", prompt="Say a colour.", answer="red")
