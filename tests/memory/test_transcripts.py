@@ -219,14 +219,14 @@ def test_whisper_words_give_the_speakers_that_segments_lack(read):
 
 
 def test_milliseconds_are_told_by_the_time_of_a_word(read):
-    for factor in (1, 1000):
+    for factor, keys in ((1, {"end"}), (1000, {"end"}), (1, set()), (1000, set())):
         entries = [
-            {"speaker": "AB"[n % 2], "text": "So it goes.", "start": n * 4 * factor, "end": (n * 4 + 3) * factor}
+            {"speaker": "AB"[n % 2], "text": "So it goes.", "start": n * 4 * factor}
+            | dict.fromkeys(keys, (n * 4 + 3) * factor)
             for n in range(4)
         ]
-        assert [turn.time for turn in read("a.json", json.dumps(entries)).turns] == [
-            "00:00:00", "00:00:04", "00:00:08", "00:00:12",
-        ]  # fmt: skip
+        times = [turn.time for turn in read("a.json", json.dumps(entries)).turns]
+        assert times == ["00:00:00", "00:00:04", "00:00:08", "00:00:12"], (factor, keys)
 
 
 def test_one_json_object_on_each_line(read):

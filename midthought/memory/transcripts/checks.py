@@ -17,7 +17,6 @@ _MAX_LOST_SHARE = 0.01
 _MAX_OTHER_WORDS = 100
 """Words of titles, header fields and headings that count as understood."""
 _WORD = re.compile(r"[^\W\d_]{2,}")
-_LOOK = "compare the file with 'midthought memory inspect'"
 _DECLARE = "declare in notation.yaml how turns start"
 
 
@@ -79,7 +78,7 @@ def _lost(reading: Reading, turns: Sequence[Turn], num_dropped: int) -> Iterator
     if num > _MAX_LOST_SHARE * max(wanted.total(), sum(word_count(turn.text) for turn in turns) + num_dropped):
         shown = f", such as {' '.join(list(lost)[:5])!r}" if lost else ""
         repeated = f" ({num_dropped:,} are repetitions of a speech recognizer)" if num_dropped else ""
-        yield f"{num:,} words of the file are in no turn{shown}{repeated}; {_LOOK}"
+        yield f"{num:,} words of the file are in no turn{shown}{repeated}; compare them with 'midthought memory inspect'"
 
 
 def _words(text: str) -> list[str]:

@@ -50,8 +50,7 @@ def is_json(text: str, suffix: str) -> bool:
 def read_json(text: str) -> Reading:
     """Reads a document, or one object per line. Raises ValueError if it has no list of entries with text."""
     document = _parsed(text)
-    lists = [_list(path, entries) for path, entries in _lists(document)]
-    found = [each for each in lists if each.num_words]
+    found = [each for path, entries in _lists(document) if (each := _list(path, entries)).num_words]
     if not found:
         raise ValueError("no speaker turn found: it has no list of objects with a text, such as {speaker, text, start}")
     best = max(found, key=_List.rank)
@@ -175,10 +174,12 @@ def _start(keys: Entry) -> float | str | None:
 
 
 def _scale(entries: Sequence[Entry]) -> float:
-    """Returns 1000 if the times are milliseconds, as AssemblyAI's are, else 1."""
+    """Returns 1000 if the times are milliseconds, as AssemblyAI's are, else 1. An entry without an end lasts to the next one."""
+    keys = [folded(entry) for entry in entries]
+    starts = [_time(each) for each in keys]
     rates = []
-    for keys in map(folded, entries):
-        start, end, num_words = _time(keys), _time(keys, _END), len(_text(keys).split())
+    for each, start, following in zip(keys, starts, [*starts[1:], None], strict=True):
+        end, num_words = _time(each, _END) or following, len(_text(each).split())
         if isinstance(start, (int, float)) and isinstance(end, (int, float)) and num_words:
             rates.append((end - start) / num_words)
     return 1000.0 if rates and median(rates) > _MAX_SECONDS_PER_WORD else 1.0
