@@ -1,0 +1,87 @@
+"""Ceilings of lines for each package, for the tests and for the documentation. Raising one needs a reason beside it."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+MODULES = "modules beside the packages"
+LINES = {
+    "algo": 1410,
+    "cli": 1490,
+    "cluster": 3610,
+    "config": 1680,
+    "data": 1400,
+    "doctor": 1920,
+    "engines": 10810,
+    "env": 3990,
+    "evaluation": 200,
+    "feedback": 2710,
+    "guards": 1820,
+    "learning": 4430,
+    "memory": 9620,
+    "plan": 2700,
+    "recipes": 4220,
+    "report": 4210,
+    "rollout": 3620,
+    "serve": 740,
+    "tokenization": 810,
+    "tools": 7410,
+    "trainer": 4100,
+    "types": 780,
+    MODULES: 2490,
+}
+"""All lines of Python in each package of `midthought/`."""
+TOTALS = {"midthought": 76_100, "code of midthought": 52_710, "tests": 74_520}
+"""All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
+DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 479_300, 32
+"""Of docs/*.md, without the generated page of the settings."""
+
+
+def lines(folder: str) -> Iterator[tuple[Path, str]]:
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        yield path.relative_to(ROOT / folder), path.read_text("utf-8")
+
+
+def num_code(text: str) -> int:
+    """Lines that hold a token of code and are no docstring."""
+    tree = ast.parse(text)
+    docstrings: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            docstrings.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    empty = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    code = {
+        number
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type not in empty
+        for number in range(token.start[0], token.end[0] + 1)
+    }
+    return len(code - docstrings)
+
+
+def test_no_package_is_larger_than_its_ceiling() -> None:
+    sizes: Counter[str] = Counter()
+    for path, text in lines("midthought"):
+        sizes[path.parts[0] if len(path.parts) > 1 else MODULES] += len(text.splitlines())
+    assert sizes.keys() == LINES.keys()
+    assert {name: size for name, size in sizes.items() if size > LINES[name]} == {}
+
+
+def test_neither_the_code_nor_the_tests_nor_the_documentation_grow() -> None:
+    sizes = {folder: sum(len(text.splitlines()) for _, text in lines(folder)) for folder in ("midthought", "tests")}
+    sizes["code of midthought"] = sum(num_code(text) for _, text in lines("midthought"))
+    assert {name: size for name, size in sizes.items() if size > TOTALS[name]} == {}
+    pages = [path for path in (ROOT / "docs").glob("*.md") if path.name != "settings.md"]
+    assert sum(path.stat().st_size for path in pages) <= DOCUMENTATION_BYTES
+    assert len(pages) <= DOCUMENTATION_PAGES
+
+
+def test_lines_of_code_are_those_without_blanks_comments_and_docstrings() -> None:
+    text = '"""A module."""\n\nX = 1  # one\n# two\n\n\ndef f():\n    """Returns it."""\n    return """a\nb"""\n'
+    assert num_code(text) == 4
