@@ -26,7 +26,7 @@ LINES = {
     "learning": 4430,
     "memory": 9620,
     "plan": 2700,
-    "recipes": 4220,
+    "recipes": 4230,
     "report": 4210,
     "rollout": 3620,
     "serve": 740,

@@ -36,6 +36,7 @@ from midthought.plan.memory import Memory
 from midthought.plan.settings import PlanSettings
 from midthought.plan.sizes import fastest_update
 
+CHOSEN = ("training.gradient_checkpointing", "training.micro_batch_tokens")
 LORA_RANK = 16
 TOLERANCE_MEAN, TOLERANCE_NORM = 0.02, 0.05
 """Between packed and padded in bfloat16: mean |Δ log-probability| in nats (at least twice the mean error of the model's own
@@ -140,7 +141,7 @@ def chosen_update(work: Work, batch: TokenBatch, memory_gib: float, *, is_packed
         mini_batch_size=len(batch),
         micro_batch_tokens=4096,
     )
-    plan = fastest_update(Memory(SHAPES[work.name], settings)).settings
+    plan = fastest_update(Memory(SHAPES[work.name], settings), CHOSEN).settings
     return {key: getattr(plan, key) for key in ("gradient_checkpointing", "micro_batch_tokens")}
 
 

@@ -77,10 +77,6 @@ class Section(BaseModel):
         except ValidationError as error:
             raise SettingsError(_explain(type(self), error)) from None
 
-    def test_size(self, key: str) -> int:
-        """Returns one of `test_sizes`: the largest if it is still `auto`."""
-        return int(settled(getattr(self, key), self.test_sizes[key]))
-
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:

@@ -29,7 +29,7 @@ def fitted(plan: Memory, names: Collection[str]) -> Memory:
     logits = logits_sizes(settings.memory_bytes) if on_gpu and "training.logits_mib" in names else ()
     measures = [measure for measure in (ON_ONE_GPU if on_gpu else ON_ONE_CPU) if measure.setting in names]
     plan = _mildest(_changed(plan, {"logits_mib": logits[0]} if logits else {}, names), measures, names)
-    return _fastest_update(plan, names) if is_enough(plan) else plan
+    return fastest_update(plan, names) if is_enough(plan) else plan
 
 
 def _mildest(plan: Memory, measures: Sequence[Measure], names: Collection[str]) -> Memory:
@@ -68,7 +68,7 @@ def most_bytes(plan: Memory) -> int:
     return max(plan.totals.values())
 
 
-def _fastest_update(plan: Memory, names: Collection[str]) -> Memory:
+def fastest_update(plan: Memory, names: Collection[str]) -> Memory:
     """Returns the plan of the fastest update that fits, on a GPU with memory to spare; `plan` if there is none.
 
     Recomputed layers cost a third more compute, and smaller micro-batches less than this, so layers are recomputed only if no

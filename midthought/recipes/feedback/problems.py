@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from midthought.config import settled
 from midthought.data.problems.problem_sets import load_problems
 from midthought.errors import SettingsError
 from midthought.recipes.feedback.arithmetic import make_problems
@@ -16,7 +17,7 @@ Parts = dict[str, list[Task]]
 def prepare_problems(settings: ProblemsSection, seed: int) -> Parts:
     """Returns disjoint tasks by part; they depend only on the settings and the seed. Raises `DataError`, `SettingsError`."""
     sizes = {
-        "test": settings.test_size("num_test"),
+        "test": settled(settings.num_test, settings.test_sizes["num_test"]),
         "validation": settings.num_validation,
         "train": settings.num_train,
     }

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from midthought.config import settled
 from midthought.data.abstention import is_answerable
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.rewards import correct
@@ -280,11 +281,14 @@ def _tasks(
     config: PodcastConfig, chunks: list[Chunk], parts: dict[str, list[Chunk]], plan: QuestionPlan
 ) -> dict[str, list[Task]]:
     questions, seed = config.questions, config.training.seed
+    most = questions.test_sizes
+    num_test = settled(questions.num_test, most["num_test"])
+    num_test_no_memory = settled(questions.num_test_no_memory, most["num_test_no_memory"])
     plans = {
         "train": ("train", plan),
         "validation": ("validation", _plan(config, config.training.num_validation_questions, 0.3)),
-        "test": ("test", _plan(config, questions.test_size("num_test"), 0.0)),
-        "test_no_memory": ("test", _plan(config, questions.test_size("num_test_no_memory"), 1.0)),
+        "test": ("test", _plan(config, num_test, 0.0)),
+        "test_no_memory": ("test", _plan(config, num_test_no_memory, 1.0)),
     }
     tasks = {name: make_questions(parts[part], own, seed, memory=chunks) for name, (part, own) in plans.items()}
     if questions.path:
