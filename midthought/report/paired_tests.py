@@ -83,15 +83,7 @@ def paired_permutation(baseline: Sequence[float], other: Sequence[float]) -> Pai
         (values,), np.mean, permutation_type="samples", rng=np.random.default_rng(0), **options
     )
     resampled = stats.bootstrap((values,), np.mean, method="percentile", rng=np.random.default_rng(0), **options)
-    low, high = resampled.confidence_interval
-    return PairedTest(
-        name="paired permutation",
-        num_pairs=len(values),
-        difference=float(values.mean()),
-        low=float(low),
-        high=float(high),
-        p_value=float(found.pvalue),
-    )
+    return _of_means("paired permutation", values, resampled.confidence_interval, found.pvalue)
 
 
 def paired_t(baseline: Sequence[float], other: Sequence[float]) -> PairedTest | None:
@@ -100,12 +92,11 @@ def paired_t(baseline: Sequence[float], other: Sequence[float]) -> PairedTest | 
     if len(values) < 2 or np.ptp(values) <= 1e-12 * np.abs(values).max():
         return None
     found = stats.ttest_1samp(values, 0.0)
-    low, high = found.confidence_interval(0.95)
+    return _of_means("paired t", values, found.confidence_interval(0.95), found.pvalue)
+
+
+def _of_means(name: str, values: np.ndarray, interval: Sequence[float], p_value: float) -> PairedTest:
+    low, high, difference = float(interval[0]), float(interval[1]), float(values.mean())
     return PairedTest(
-        name="paired t",
-        num_pairs=len(values),
-        difference=float(values.mean()),
-        low=float(low),
-        high=float(high),
-        p_value=float(found.pvalue),
+        name=name, num_pairs=len(values), difference=difference, low=low, high=high, p_value=float(p_value)
     )

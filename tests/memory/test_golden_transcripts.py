@@ -1,4 +1,4 @@
-"""Every form of `docs/transcripts.md` in a small file: names, order, words and times are those of the file."""
+"""Every form of `docs/transcripts.md` in a small file: with the file's names, order, words and times."""
 
 import json
 from pathlib import Path

@@ -180,8 +180,8 @@ def test_supervised_steps_that_were_interrupted_are_not_continued_with_another_t
 def test_a_start_that_left_nothing_to_resume_does_not_count(talker, tmp_path):
     started(talker, tmp_path, environment=Colours)
     other = {"dataset": ROWS, "rewards": ["correct"], "learning_rate": 0.5}
-    started(talker, tmp_path, **other)
-    started(talker, tmp_path, resume=True, **other)
+    before = started(talker, tmp_path, **other)
+    assert started(talker, tmp_path, resume=True, **other) == before, "nothing was changed"
 
 
 @pytest.mark.parametrize("resume", ["runs/a", "latest", "False", "", 1, 0, None, Path("runs/a")])
