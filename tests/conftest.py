@@ -38,7 +38,7 @@ TOGETHER = (
     (RAY_TESTS,),  # one cluster
     FORKED,  # one server of command_process.py: its imports take 7 s of CPU time
     ("tests/trainer/",),  # models that were taught
-    ("tests/doctor/",),
+    ("tests/checks/",),
     ("tests/benchmarks/test_retrieval_",),  # the real transcripts
 )
 """Groups of files, or beginnings of their paths, whose tests run in one process."""

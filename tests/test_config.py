@@ -103,9 +103,11 @@ def settings_read_in(path: Path) -> Iterator[tuple[str, str]]:
     for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
         own = {name: found for name, found in aliases_in(kind).items() if name.startswith("self.")}
         of_class |= {function: own for function in functions if function in kind.body}
-    for node in ast.walk(tree):  # guards read settings of any run by name: history.setting("section.key")
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setting":
-            section, _, key = ast.literal_eval(node.args[0]).partition(".")
+    for node in ast.walk(tree):  # checks read settings of any run by name: history.setting("section.key")
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setting"):
+            continue
+        if isinstance(node.args[0], ast.Constant):
+            section, _, key = str(node.args[0].value).partition(".")
             yield section, key
     for scope in [tree, *functions]:
         aliases = {} if isinstance(scope, ast.Module) else of_class.get(scope, {}) | aliases_in(scope)

@@ -22,8 +22,8 @@ FILES = [
     "algo/test_b.py",
     "cluster/ray/test_c.py",
     "cluster/ray/test_d.py",
-    "doctor/test_g.py",
-    "doctor/test_h.py",
+    "checks/test_g.py",
+    "checks/test_h.py",
     "recipes/test_e.py",
     "tools/test_f.py",
 ]
@@ -44,9 +44,9 @@ def test_files_and_groups_of_them_stay_in_one_process_and_whole_jobs_start_first
     ran = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
     processes: defaultdict[str, set[str]] = defaultdict(set)
     for process, folder, file in ran:
-        processes[folder if folder in ("ray", "doctor") else file].add(process)
+        processes[folder if folder in ("ray", "checks") else file].add(process)
     assert len(ran) == 6 * len(FILES)
-    assert set(processes) == {"ray", "doctor", "test_a", "test_b", "test_e", "test_f"}
+    assert set(processes) == {"ray", "checks", "test_a", "test_b", "test_e", "test_f"}
     assert {name: len(them) for name, them in processes.items()} == dict.fromkeys(processes, 1)
     assert processes["ray"] != processes["test_e"]
     first = {process: file for process, _, file in reversed(ran)}

@@ -118,18 +118,22 @@ def guard(
     run: Annotated[Path, typer.Argument(help="Run folder, of a finished run or of one that is running.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
 ) -> None:
-    """Say what goes wrong in a run, why, and what to try; exit code 1 if there is a finding."""
-    from midthought.guards.command import judge
-    from midthought.guards.finding import to_lines
+    """Say what the checks have found during a run, and what to try; exit code 1 if there is a finding (docs/checks.md)."""
+    from midthought.report.findings import shown_findings
+    from midthought.report.run_record import read_run
 
     tell_damage(run)
     with value_errors(run):
-        findings = judge(run)
+        rows = [row for row in read_run(run).findings if "check" in row]
+        lines = [
+            [f"{each.title}  ({each.when})", f"  {each.observation}", f"  try: {each.action}"]
+            for each in shown_findings(rows)
+        ]
     if as_json:
-        tell(json.dumps([finding.to_dict() for finding in findings], indent=1, ensure_ascii=False))
+        tell(json.dumps(rows, indent=1, ensure_ascii=False))
     else:
-        tell("\n".join(to_lines(findings)) or "No guard has a finding.")
-    if findings:
+        tell("\n".join(line for each in lines for line in each) or "No check has a finding.")
+    if rows:
         raise typer.Exit(1)
 
 

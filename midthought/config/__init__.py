@@ -9,8 +9,8 @@ from midthought.config.overrides import parse_assignments, read_yaml
 from midthought.config.section import Auto, Harmless, Section, settled
 from midthought.config.sections import (
     CheckpointConfig,
+    ChecksConfig,
     EnvironmentConfig,
-    GuardsConfig,
     InferenceConfig,
     ModelConfig,
     RayConfig,
@@ -24,9 +24,9 @@ __all__ = [
     "Auto",
     "Change",
     "CheckpointConfig",
+    "ChecksConfig",
     "ConfigStore",
     "EnvironmentConfig",
-    "GuardsConfig",
     "Harmless",
     "InferenceConfig",
     "ModelConfig",

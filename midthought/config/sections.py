@@ -239,14 +239,12 @@ class RayConfig(Section):
     """An actor without a heartbeat for this long is stopped; another one runs its episodes again."""
 
 
-class GuardsConfig(Section):
-    """What the trainer does when a guard finds that something goes wrong (docs/guards.md)."""
+class ChecksConfig(Section):
+    """What a run does with the findings of its checks (docs/checks.md)."""
 
-    policies: Harmless[dict[str, Literal["off", "warn", "stop", "rollback"]]] = Field(default_factory=dict)
-    """Policy by name of the guard, in place of its default: `{entropy_collapse: stop}`. `rollback`: continue from the last
-    checkpoint before the problem started, with a new sampling seed and half the learning rate; `off`: not checked."""
-    max_rollbacks: Harmless[int] = Field(2, ge=1)
-    """Largest number of rollbacks of a run; the next one stops it."""
+    policies: Harmless[dict[str, Literal["off", "warn", "stop"]]] = Field(default_factory=dict)
+    """Policy by name of the check, in place of its own: `{entropy: stop, tasks: off}`. `warn`: log its findings; `stop`: end the
+    run; `off`: do not check."""
 
 
 class CheckpointConfig(Section):

@@ -14,8 +14,8 @@ from midthought.config.former_names import in_present_names
 from midthought.config.section import Section, unknown_key
 from midthought.config.sections import (
     CheckpointConfig,
+    ChecksConfig,
     EnvironmentConfig,
-    GuardsConfig,
     InferenceConfig,
     ModelConfig,
     RayConfig,
@@ -35,7 +35,7 @@ class RecipeConfig(Section):
     inference: InferenceConfig = Field(default_factory=lambda: InferenceConfig())
     reward: RewardConfig = Field(default_factory=lambda: RewardConfig())
     training: TrainingConfig = Field(default_factory=lambda: TrainingConfig())
-    guards: GuardsConfig = Field(default_factory=lambda: GuardsConfig())
+    checks: ChecksConfig = Field(default_factory=lambda: ChecksConfig())
     checkpoint: CheckpointConfig = Field(default_factory=lambda: CheckpointConfig())
     ray: RayConfig = Field(default_factory=lambda: RayConfig())
 

@@ -1,4 +1,4 @@
-"""Checks of learning rates, supervised steps and weights. What the trainer checks during a run: `midthought.guards`."""
+"""Checks of learning rates, supervised steps and weights. What the trainer checks during a run: `midthought.checks`."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from midthought.checks.examination import Report, examine, refusal
+from midthought.checks.setup import Setup
 from midthought.config import RecipeConfig
-from midthought.doctor.examination import Report, examine
-from midthought.doctor.setup import Setup
 from midthought.errors import MidthoughtError, SettingsError
 from midthought.plan.choices import Choice, choose_and_plan
 from midthought.plan.hardware import find_hardware, require_device
@@ -31,7 +31,7 @@ from midthought.tokenization import Renderer
 
 T = TypeVar("T")
 LOCAL_ENGINE = {"backend": "local", "in_process": False, "base_url": []}
-"""The doctor samples with the local engine, so that no server is started or changed."""
+"""The checks sample with the local engine, so that no server is started or changed."""
 
 
 def examine_recipe(
@@ -49,7 +49,7 @@ def examine_recipe(
     chosen, begin_with = recipe.begin(run_path, words=words, config=config, from_path=from_path)
     run_class = load(recipe.run_class) if isinstance(recipe.run_class, str) else recipe.run_class
     if not (isinstance(run_class, type) and issubclass(run_class, RecipeRun)):
-        raise SettingsError(f"the recipe {recipe.name!r} has no RecipeRun, which the doctor needs to set a run up")
+        raise SettingsError(f"the recipe {recipe.name!r} has no RecipeRun, which the checks need to set a run up")
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="midthought-doctor-") as folder:
         run = run_class(chosen, Path(folder) / "run", Console(quiet=True), "all", begin_with)
@@ -78,7 +78,7 @@ class _Examination:
             self._setup = dataclasses.replace(self._setup, tasks=tasks)
         if not (is_possible and has_data):
             why = "the model is not loaded, because the run cannot be set up: see the findings"
-            return self._examined(dataclasses.replace(self._setup, why_no_policy=why, why_no_tasks=why))
+            return self._examined(dataclasses.replace(self._setup, why_no_policy=why))
         trainer = self._step("policy", self._trainer)
         if trainer is None:
             why = "the model cannot be loaded here: see the finding of policy"
@@ -101,7 +101,7 @@ class _Examination:
         try:
             done = do()
         except MidthoughtError as error:
-            self._report.refuse(error, name)
+            self._report.findings.append(refusal(error, name))
             return None
         self._report.passed.append(name)
         return done

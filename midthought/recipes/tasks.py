@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from midthought.checks.setup import Setup
 from midthought.config import RecipeConfig, settled
-from midthought.doctor.setup import Setup
 from midthought.engines.create import policy_engine
 from midthought.plan.choices import Choice
 from midthought.rollout.episode import EpisodeEnvironment
@@ -65,7 +65,7 @@ class RecipeTasks(TrainingTasks):
         return max(num_tokens(task) for tasks in self.parts.values() for task in tasks)
 
     def setup(self, policy: Any, choice: Choice, path: Path) -> Setup:
-        """Returns what the doctor's fast checks examine before a run in the folder `path`."""
+        """Returns what the checks at the start of a run look at, for a run in the folder `path`."""
         renderer = self.renderer
         trained = TrainedPolicy(
             model=policy, tokenizer=renderer.tokenizer, renderer=renderer, prompts=self.prompts, path=""

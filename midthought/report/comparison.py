@@ -29,7 +29,7 @@ SEED = "training.seed"
 PREFERRED_ARMS = ("after.sampled", "after", "validation")
 LAST_SHARE = 0.1
 """The training reward is the mean over this share of the iterations that all compared runs have done, the last ones."""
-_SECTIONS_OF_NO_INTEREST = ("checkpoint.", "guards.")
+_SECTIONS_OF_NO_INTEREST = ("checkpoint.", "checks.")
 """Settings of these sections change what is stored and reported, so runs that differ in them are seeds of one configuration."""
 
 Question = tuple[str, str]

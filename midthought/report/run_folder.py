@@ -55,7 +55,7 @@ class RunFolder:
         self.report_path = self.path / "report.html"
         self.metrics = JsonLines(self.metrics_path, {"stage": str, "step": int})
         self.trajectories = JsonLines(self.trajectories_path)
-        self.findings = JsonLines(self.path / "guards.jsonl")
+        self.findings = JsonLines(self.path / "findings.jsonl")
         self.recording = Recording(self.path / RECORDING_FOLDER)
         self._lock: RunLock | None = None
         self._identity: tuple[int, int] | None = None

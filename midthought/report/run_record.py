@@ -33,7 +33,7 @@ class RunRecord:
     metrics: Mapping[str, Mapping[str, list[tuple[int, float]]]] = field(default_factory=dict)
     """stage → key → (step, value) in the order of writing; null values are left out."""
     findings: Sequence[Mapping[str, Any]] = ()
-    """What the guards reported, and the rollbacks, in the order of writing."""
+    """What the checks found during the run, in the order of writing."""
     arm_reports: Sequence[str] = ()
     """Names of the control arms that have a report of their own."""
 

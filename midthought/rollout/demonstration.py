@@ -19,7 +19,12 @@ _log = logging.getLogger(__name__)
 
 
 def demonstration(
-    task: Task, messages: Sequence[Message], renderer: Renderer, call_format: ToolCallFormat
+    task: Task,
+    messages: Sequence[Message],
+    renderer: Renderer,
+    call_format: ToolCallFormat,
+    *,
+    is_given: bool = True,
 ) -> Trajectory:
     """Returns a record in which the answers are trained on, calls and thoughts (`reasoning_content`) included, except those with
     `weight: 0`.
@@ -27,17 +32,18 @@ def demonstration(
     `messages` are OpenAI's: they begin before the first answer, and end with an answer. In the model's own call format
     (`NativeCallFormat`), ids of calls are replaced by those that an episode would have; in any other, calls and results are
     written as text (`demonstrated_text`). Raises `DataError` if a message is malformed or the roles have another order,
-    `SettingsError` if the chat template does not write an answer as a continuation of its prompt.
+    `SettingsError` if the chat template does not write an answer as a continuation of its prompt. `is_given` False: a check
+    wrote the messages, so nothing is logged, and errors do not name the task.
     """
     try:
         messages = in_one_form(messages)
         first = first_answer(messages)
         _require_no_end(messages, renderer)
         if isinstance(call_format, NativeCallFormat):
-            return _in_own_format(task, messages, first, renderer, call_format)
+            return _in_own_format(task, messages, first, renderer, call_format, is_given)
         return demonstrated_text(task, messages, first, renderer, call_format)
     except DataError as error:
-        raise DataError(f"task {task.task_id!r}: {error}") from None
+        raise DataError(f"task {task.task_id!r}: {error}" if is_given else str(error)) from None
 
 
 def _require_no_end(messages: Sequence[Message], renderer: Renderer) -> None:
@@ -57,14 +63,21 @@ def _require_no_end(messages: Sequence[Message], renderer: Renderer) -> None:
 
 
 def _in_own_format(
-    task: Task, messages: Sequence[Message], first: int, renderer: Renderer, call_format: NativeCallFormat
+    task: Task,
+    messages: Sequence[Message],
+    first: int,
+    renderer: Renderer,
+    call_format: NativeCallFormat,
+    is_given: bool,
 ) -> Trajectory:
     said = with_our_ids(messages, call_format.syntax.make_id)
     answers = [number for number, message in enumerate(said) if message["role"] == "assistant"]
     trajectory = Trajectory(task, renderer.prompt(said[:first]))
     for answer, after in zip(answers, [*answers[1:], None], strict=True):
         token_ids = _written(said[answer], said[:answer], renderer, call_format)
-        _require_written(said[answer], token_ids, trajectory.token_ids, renderer, call_format)
+        omitted = _omitted(said[answer], token_ids, trajectory.token_ids, renderer, call_format)
+        for what in omitted if is_given else ():
+            _warn_once(what)
         (trajectory.add_reply if said[answer].get("weight") == 0 else trajectory.add_demonstrated)(token_ids)
         if after is not None:
             between = said[answer + 1 : after]
@@ -100,11 +113,11 @@ def _without_end(token_ids: Sequence[int], renderer: Renderer) -> str:
     return renderer.decode(token_ids[: len(token_ids) - has_end])
 
 
-def _require_written(
+def _omitted(
     answer: Message, token_ids: Sequence[int], before: Sequence[int], renderer: Renderer, call_format: NativeCallFormat
-) -> None:
-    """Raises `DataError` if an episode with these tokens would run other calls. Logs a warning if the template leaves out the
-    text or the thought."""
+) -> list[str]:
+    """Returns a sentence for the text and for the thought, if the template leaves it out. Raises `DataError` if an episode with
+    these tokens would run other calls."""
     text, wanted = _without_end(token_ids, renderer), calls_of(answer)
     in_thought = renderer.opens_thought(before, call_format.think_tags[0])
     found = [(call.tool_name, dict(call.parameters)) for call in call_format.parse_all(text, in_thought=in_thought)]
@@ -114,12 +127,15 @@ def _require_written(
             f"{wanted!r:.200}; write one answer for each call if the format has no parallel calls, leave out texts that look "
             "like calls, or choose another call_format"
         )
-    for noun, key in (("text", "content"), ("thought", "reasoning_content")):
-        said = str(answer.get(key) or "").strip()
-        if said and said not in text:
-            _warn_once(
-                f"the chat template leaves out the {noun} {said!r:.80} of an answer{' with calls' if wanted else ''}"
-            )
+    parts = {
+        noun: str(answer.get(key) or "").strip()
+        for noun, key in (("text", "content"), ("thought", "reasoning_content"))
+    }
+    return [
+        f"the chat template leaves out the {noun} {said!r:.80} of an answer{' with calls' if wanted else ''}"
+        for noun, said in parts.items()
+        if said and said not in text
+    ]
 
 
 @functools.lru_cache(maxsize=256)

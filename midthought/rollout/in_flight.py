@@ -85,10 +85,6 @@ class InFlightEpisodes:
         self._rollout: contextlib.ExitStack | None = None
         """Open while tokens are sampled: the tool executor caches the results of pure calls."""
 
-    def reseed(self, seed: int) -> None:
-        """Samples the episodes that are started from now on with another seed."""
-        self._seed = seed
-
     @classmethod
     def from_config(cls, parts: RolloutParts, loop: BackgroundLoop, inference: InferenceConfig, *, seed: int) -> Self:
         """Creates it from the `inference` section of the settings."""

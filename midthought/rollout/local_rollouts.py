@@ -40,12 +40,6 @@ class Rollouts(ABC):
         self._engine = engine
         self._seed = seed
 
-    def reseed(self, seed: int) -> None:
-        """Samples the episodes that are started from now on with another seed."""
-        self._seed = seed
-        if self.stream is not None:
-            self.stream.reseed(seed)
-
     @property
     def policy_version(self) -> int:
         """The version that samples now."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 
 from midthought.env.reasoning import thought_of
-from midthought.rollout.reward_metrics import reward_metrics
 from midthought.types import StopReason, ToolOutcome, Trajectory
 
 NGRAM = 4
@@ -19,8 +17,7 @@ MAX_COMPARED = 1024
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Means over the episodes: reward and its parts, calls, lengths, stop reasons. The shares include failed episodes.
 
-    `episode/count`: number of episodes. `episode/top_reward`: share of episodes with the highest reward
-    among these. `episode/repetition`: share of repeated sequences of `NGRAM` policy tokens.
+    `episode/count`: number of episodes. `episode/repetition`: share of repeated sequences of `NGRAM` policy tokens.
     `episode/sampled_nats`: mean negative log-probability of a policy token, which estimates the entropy without a learner.
     `episode/empty_thoughts`: share of thoughts without a word, if there is a thought. `episode/repeated_calls`: share of calls
     that equal an earlier one of their episode. `episode/no_calls_left`: share of episodes with a call beyond the limit.
@@ -40,9 +37,6 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         metrics["reward/per_call"] = sum(sum(reward.calls) for reward in judged) / len(judged)
     if any(reward.spans for reward in judged):
         metrics["reward/per_span"] = sum(value for reward in judged for _, _, value in reward.spans) / len(judged)
-    if totals:
-        near = max(totals) - 1e-6 * max(1.0, abs(max(totals)))
-        metrics["episode/top_reward"] = sum(total >= near for total in totals) / len(totals)
     count = len(trajectories)
     metrics["episode/calls"] = sum(trajectory.num_calls for trajectory in trajectories) / count
     metrics["episode/policy_tokens"] = sum(trajectory.num_sampled for trajectory in trajectories) / count
@@ -54,7 +48,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         metrics[f"episode/{reason.value}"] = sum(t.stop_reason is reason for t in trajectories) / count
     metrics["time/episode/tool_seconds"] = sum(trajectory.tool_seconds for trajectory in trajectories) / count
     metrics["time/episode/engine_seconds"] = sum(trajectory.engine_seconds for trajectory in trajectories) / count
-    return metrics | reward_metrics(trajectories) | _text_metrics(trajectories) | _tool_metrics(trajectories)
+    return metrics | _text_metrics(trajectories) | _tool_metrics(trajectories)
 
 
 def _text_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -93,25 +87,12 @@ _REACHED = (
 _INVALID = (ToolOutcome.MALFORMED, ToolOutcome.UNKNOWN_TOOL)
 
 
-_NO_RESULT = re.compile(
-    r"\b(errors?|failed|failure|exception|not found|no results?|none|null|empty|invalid|timeout|timed out|unavailable|denied)\b",
-    re.IGNORECASE,
-)
-
-
-def _is_no_result(text: str) -> bool:
-    """Whether the result of a call that did not fail looks like an error or like nothing."""
-    return not text.strip() or _NO_RESULT.search(text) is not None
-
-
 def _tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Metrics of each registered tool that was called.
 
     `calls` per episode; the shares of calls that failed (`failures`), of these for wrong arguments (`bad_arguments`), with an
     exception (`raised`), at the time limit (`timed_out`), and refused by the open circuit breaker (`unavailable`); the share
-    that received the result of an equal call (`shared`); the share of `episodes` that called it; seconds per call. If calls
-    with several arguments succeeded, `other_results`: the share of arguments with another result, 0 if all are equal; and
-    `without_result`, the share of arguments whose result is empty or has words of an error or of a search without a hit.
+    that received the result of an equal call (`shared`); the share of `episodes` that called it; seconds per call.
     `episode/invalid_calls`: calls that cannot be parsed or name no registered tool, per episode; a call beyond the limit names
     none if others of the iteration reached a tool, and it did not.
     """
@@ -130,11 +111,6 @@ def _tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
             ToolOutcome.UNAVAILABLE,
         ):
             metrics[f"tool/{name}/{outcome.value}"] = sum(e.outcome is outcome for _, e in called) / len(called)
-        results = {repr(e.call.parameters): e.call.result for _, e in called if e.outcome is ToolOutcome.OK}
-        if len(results) > 1:
-            metrics[f"tool/{name}/other_results"] = (len(set(results.values())) - 1) / (len(results) - 1)
-            num_without = sum(_is_no_result(str(result)) for result in results.values())
-            metrics[f"tool/{name}/without_result"] = num_without / len(results)
         metrics[f"tool/{name}/shared"] = sum("shared" in event.metadata for _, event in called) / len(called)
         metrics[f"tool/{name}/episodes"] = len({number for number, _ in called}) / len(trajectories)
         metrics[f"time/tool/{name}_seconds"] = sum(event.seconds for _, event in called) / len(called)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from midthought.doctor.examination import Report, examine
+from midthought.checks.examination import Report, examine, refusal
 from midthought.errors import MidthoughtError, SettingsError
 from midthought.trainer.sft import SftStage
 from midthought.trainer.trainer import Trainer
@@ -49,7 +49,7 @@ def _run(path: Path, arguments: Sequence[str]) -> Report:
         return examined.report
     except MidthoughtError as error:
         report = Report()
-        report.refuse(error, "setup")
+        report.findings.append(refusal(error))
         return report
     except SystemExit as end:
         remedy = "" if isinstance(end.code, str) else "; give its arguments after --"

@@ -66,10 +66,6 @@ class CheckpointManager:
                 remove(partial)
         return self._newest_of(step_paths(self._folder, with_damaged=True))
 
-    def before(self, step: int) -> Path | None:
-        """Returns the newest checkpoint of an earlier step that can be used; None if there is none."""
-        return self._newest_of([path for path in step_paths(self._folder) if step_of(path) < step])
-
     def _newest_of(self, paths: list[Path]) -> Path | None:
         failures: list[tuple[Path, CheckpointError]] = []
         for path in reversed(paths):

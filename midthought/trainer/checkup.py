@@ -6,12 +6,13 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from midthought.checks.examination import examine
+from midthought.checks.setup import MAX_TASKS, Setup
 from midthought.config import RecipeConfig
-from midthought.doctor.examination import Report, examine
-from midthought.doctor.setup import MAX_TASKS, PolicyParts, Setup
 from midthought.plan.choices import Choice
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.rollout.rollout_batch import ShuffledTasks
+from midthought.rollout.written import PolicyParts
 from midthought.trainer.recorded_tasks import RecordedTasks
 from midthought.trainer.tasks import EnvironmentTasks, TrainingTasks
 from midthought.trainer.trained_policy import TrainedPolicy
@@ -66,8 +67,8 @@ def setup_of(
 
 def examine_before_start(setup: Setup) -> None:
     """Runs the fast checks. Logs warnings; raises `SettingsError` for a finding with which the run cannot work."""
-    report: Report = examine(setup, fast_only=True)
+    report = examine(setup, fast_only=True)
     for finding in report.findings:
         if finding.policy != "stop":
-            _log.warning("%s: %s", finding.guard, finding)
+            _log.warning("%s: %s", finding.check, finding)
     report.require_possible()

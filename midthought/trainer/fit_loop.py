@@ -1,4 +1,4 @@
-"""The iterations of `Trainer.fit`: rollout, training step, validation, guards, rollbacks and checkpoints, in this order."""
+"""The iterations of `Trainer.fit`: rollout, training step, validation, checks and checkpoints, in this order."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any, Protocol
 
 from midthought.config import RecipeConfig
 from midthought.errors import TrainingStoppedError
-from midthought.learning.checkpoint import step_of
 from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.stopping import StopRequest
 from midthought.report.console import Console
 from midthought.report.progress import Progress
 from midthought.trainer.learning_parts import LearningParts
-from midthought.trainer.run_guards import RollbackRequest, RunGuards, next_rollback, with_rollbacks
+from midthought.trainer.run_checks import RunChecks
 from midthought.trainer.run_writer import RunStage, RunWriter
 from midthought.trainer.tasks import TrainingTasks
 from midthought.trainer.trainer_state import TrainerState
@@ -38,8 +37,6 @@ class Steps(Protocol):
 
     def save_checkpoint(self) -> Path: ...
 
-    def load_checkpoint(self, path: Path) -> None: ...
-
 
 class FitLoop:
     """One call of `Trainer.fit`. Call `start`, then `run`."""
@@ -49,31 +46,29 @@ class FitLoop:
         trainer: Steps,
         parts: LearningParts,
         state: TrainerState,
-        guards: RunGuards,
+        checks: RunChecks,
         tasks: TrainingTasks,
         writer: RunWriter | None,
         *,
         max_seconds: float | None,
     ) -> None:
         """`max_seconds`: as in `Trainer.fit`."""
-        self._trainer, self._parts, self._state, self._guards = trainer, parts, state, guards
+        self._trainer, self._parts, self._state, self._checks = trainer, parts, state, checks
         self._tasks, self._writer, self._max_seconds = tasks, writer, max_seconds
         self.num_iters = 0
         """The number of the last iteration. With `max_seconds` it changes after each iteration."""
 
     def start(self, num_iters: int) -> None:
-        """Applies the settings, with the changes of rollbacks, and starts the guards and the schedule of the learning rate."""
+        """Applies the settings, and starts the checks and the schedule of the learning rate."""
         config = self._trainer.config
-        self._guards.restart(config, self._logged(), self._writer.run.path if self._writer is not None else None)
-        self._parts.config = with_rollbacks(config, self._state.rollbacks).frozen()
-        if "rollback" in config.guards.policies.values() and self._writer is not None and self._state.iteration == 0:
-            self._trainer.save_checkpoint()
+        self._checks.restart(config, self._logged(), self._writer.run.path if self._writer is not None else None)
+        self._parts.config = config.frozen()
         self._end_schedule(num_iters)
 
     def run(self, console: Console, stage: RunStage | None) -> Path | None:
         """Runs the iterations that are left. Then saves the policy and writes the report, unless the owner of a larger run does.
 
-        Returns the folder of the policy. A requested stop takes effect after an iteration and its checkpoint. If a guard stops
+        Returns the folder of the policy. A requested stop takes effect after an iteration and its checkpoint. If a check stops
         the run, the report is written, too.
         """
         if self._state.iteration >= self.num_iters:
@@ -87,7 +82,6 @@ class FitLoop:
         with stop, console.stage(title, total=self.num_iters, unit="iterations") as bar:
             try:
                 self._run_iterations(bar, stop)
-                self._guards.after_run()
             except TrainingStoppedError:
                 if self._writer is not None:
                     self._writer.report()
@@ -100,13 +94,7 @@ class FitLoop:
     def _run_iterations(self, bar: Progress, stop: StopRequest) -> None:
         bar.start_at(self._state.iteration)
         while self._state.iteration < self.num_iters:
-            try:
-                is_best = self._iterate(bar)
-            except RollbackRequest as request:
-                self._roll_back(request)
-                self.start(self.num_iters)
-                bar.start_at(self._state.iteration)
-                continue
+            is_best = self._iterate(bar)
             self._save(is_needed=is_best or stop.requested)
             stop.check()
 
@@ -114,7 +102,7 @@ class FitLoop:
         """Runs an iteration, and its validation if it is due. Returns True if the validation is the best so far."""
         data = self._trainer.rollout()
         metrics = self._trainer.train_step(data)
-        self._guards.after_iteration(self._state.iteration, metrics, data.trajectories)
+        self._checks.after_iteration(self._state.iteration, metrics, data.trajectories)
         bar.advance(1, reward=metrics["reward/mean"], calls=metrics["episode/calls"])
         if self._max_seconds is not None:
             self._end_schedule(self.num_iters)
@@ -127,7 +115,7 @@ class FitLoop:
         if not every or self._state.iteration % every or not self._tasks.has_held_out:
             return False
         metrics = self._trainer.evaluate()
-        self._guards.after_validation(self._state.iteration, metrics)
+        self._checks.after_validation(self._state.iteration, metrics)
         return self._state.is_best(metrics[self._tasks.best_by])
 
     def _save(self, *, is_needed: bool) -> None:
@@ -142,22 +130,6 @@ class FitLoop:
         """Ends the schedule with iteration `num_iters`, or with the one that is expected to be the last within `max_seconds`."""
         self.num_iters = self._state.last_iteration(num_iters, self._max_seconds)
         self._parts.end_schedule(self.num_iters)
-
-    def _roll_back(self, request: RollbackRequest) -> None:
-        """Goes back to the last checkpoint before the problem started, with another seed and other settings, and saves it so.
-
-        Raises the request, which then stops the run, if there is no such checkpoint, or after `guards.max_rollbacks`.
-        """
-        config, before = self._trainer.config, self._state.rollbacks
-        checkpoint = self._writer.checkpoints.before(request.finding.start_step) if self._writer is not None else None
-        if checkpoint is None or len(before) >= config.guards.max_rollbacks:
-            raise request
-        rollback = next_rollback(request.finding, config, before, step_of(checkpoint))
-        self._trainer.load_checkpoint(checkpoint)
-        self._state.rollbacks = [*before, rollback]
-        self._parts.source.reseed(rollback.seed)
-        self._trainer.save_checkpoint()
-        self._guards.record_rollback(rollback)
 
     def _logged(self) -> Iterable[Mapping[str, Any]]:
         """Returns what the run has logged so far, as rows of `metrics.jsonl`."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from midthought.background_loop import BackgroundLoop
+from midthought.checks.setup import Setup
 from midthought.config import RecipeConfig
-from midthought.doctor.setup import Setup
 from midthought.engines.create import policy_engine
 from midthought.learning.adapters import has_adapters
 from midthought.learning.learned_tokens import LearnedTokens
@@ -73,8 +73,8 @@ class LearningParts:
         self.held_out = make(episode=tasks.held_out_episode)
 
     def setup(self, choice: Choice, path: Path | None, *, is_untaught: bool) -> Setup:
-        """Returns what the doctor's checks examine. `path`: the run folder. `is_untaught`: the model has random weights, so no
-        episodes are sampled."""
+        """Returns what the checks before a run look at. `path`: the run folder. `is_untaught`: the model has random weights, so
+        no episodes are sampled."""
         return setup_of(
             self.config,
             self._tasks,
@@ -135,9 +135,8 @@ class LearningParts:
         """Returns what a checkpoint holds of the engine and the stream of episodes. `rolled_out`: not trained on yet."""
         return {"policy_version": self.engine.policy_version, **stream_state(self.source, rolled_out)}
 
-    def restore(self, state: Mapping[str, Any], *, iteration: int, seed: int) -> None:
-        """Sends the learner's restored weights to the engine, and restores the episodes of a checkpoint. `seed`: of sampling."""
-        self.source.reseed(seed)
+    def restore(self, state: Mapping[str, Any], *, iteration: int) -> None:
+        """Sends the learner's restored weights to the engine, and restores the episodes of a checkpoint."""
         self.source.update_weights()
         self.engine.policy_version = int(state.get("policy_version", iteration))
         restore_stream(self.source, self._tasks.stream, state)

@@ -6,9 +6,7 @@ import contextlib
 import functools
 import heapq
 import inspect
-import re
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,7 +17,6 @@ from midthought.env.environment import BaseEnvironment
 from midthought.env.environment_tasks import FAILED_RESET, EnvironmentTaskSampler
 from midthought.env.episode import EnvironmentEpisode, episode_statistics
 from midthought.env.question import QuestionEnvironment, answer_reward
-from midthought.env.reasoning import last_answer
 from midthought.env.reward_functions import AsyncReward, WeightedReward
 from midthought.env.rewards import correct
 from midthought.errors import MissingExtraError, SettingsError
@@ -95,24 +92,16 @@ class TrainingTasks(ABC):
 
     def training_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
         """Returns `statistics`, and how the reward agrees with `is_right`: `episode/right`, the share of right answers, and the
-        mean reward of right and of wrong ones (`episode/reward_if_right`, `episode/reward_if_wrong`), if there are any. To
-        explain few right ones: `episode/right_by_chance`, the share of right answers if these answers were dealt to the tasks
-        at random, and `episode/nearly_right`, of wrong ones that hold the gold answer or are a part of it."""
+        mean reward of right and of wrong ones (`episode/reward_if_right`, `episode/reward_if_wrong`), if there are any."""
         judged = [
             (each, right) for each in done if each.reward is not None and (right := self.is_right(each)) is not None
         ]
         earned: dict[bool, list[float]] = {True: [], False: []}
-        golds = Counter(each.task.answer.strip().casefold() for each, _ in judged)
-        num_by_chance, num_near = 0.0, 0
         for each, right in judged:
             earned[right].append(each.reward.total if each.reward else 0.0)
-            said, gold = ((text or "").strip().casefold() for text in (last_answer(each), each.task.answer))
-            num_by_chance += golds[said] / len(judged) if said else 0.0
-            num_near += not right and (_holds(said, gold) or _holds(gold, said))
         metrics = self.statistics(done)
-        if num := len(judged):
-            shares = {"right": len(earned[True]), "right_by_chance": num_by_chance, "nearly_right": num_near}
-            metrics = metrics | {f"episode/{name}": count / num for name, count in shares.items()}
+        if judged:
+            metrics = metrics | {"episode/right": len(earned[True]) / len(judged)}
         names = {True: "episode/reward_if_right", False: "episode/reward_if_wrong"}
         return metrics | {names[right]: sum(rewards) / len(rewards) for right, rewards in earned.items() if rewards}
 
@@ -121,16 +110,6 @@ class TrainingTasks(ABC):
         metrics = rollout_metrics(done) | self.statistics(done)
         judged = [right for right in map(self.is_right, done) if right is not None]
         return metrics | ({"exact_match": sum(judged) / len(judged)} if judged else {})
-
-
-_SENTENCE_MARKS = re.compile(r"[;:!?\"'`()\[\]{}$\\_]|[.,](?!\d)")
-"""Punctuation around words and numbers. Signs such as `-` and `<` are part of an answer."""
-
-
-def _holds(text: str, part: str) -> bool:
-    """Whether a text has these words in a row, without `_SENTENCE_MARKS`."""
-    words, held = (" ".join(_SENTENCE_MARKS.sub(" ", each).split()) for each in (text, part))
-    return bool(held) and f" {held} " in f" {words} "
 
 
 class DatasetTasks(TrainingTasks):

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+from midthought.checks.examination import Report, examine
+from midthought.checks.setup import Setup
 from midthought.config import RecipeConfig
-from midthought.doctor.examination import Report, examine
-from midthought.doctor.setup import Setup
 from midthought.env.environment import BaseEnvironment
 from midthought.errors import SettingsError, TrainerClosedError, TrainingStoppedError
 from midthought.learning.phase_meter import PhaseMeter
@@ -36,7 +36,7 @@ from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.recorded_tasks import make_tasks
 from midthought.trainer.result import SupervisedResult, TrainingResult
 from midthought.trainer.rollouts import AUTO_CALL_FORMAT
-from midthought.trainer.run_guards import RunGuards
+from midthought.trainer.run_checks import RunChecks
 from midthought.trainer.run_writer import RunStage, disk_of
 from midthought.trainer.sft import SftStage
 from midthought.trainer.short_form import named_rewards, named_tasks, require_environment
@@ -176,7 +176,7 @@ class Trainer:
         self._tasks.open(self.renderer)
         self._open_learning()
         self._rollouts: RolloutBatch | None = None
-        self._guards = RunGuards(self.config)
+        self._checks = RunChecks(self.config, self.renderer, self._policy.prompts)
         self._is_closed = False
         if self._writer is not None and self._writer.newest is not None:
             self.load_checkpoint(self._writer.newest)
@@ -211,13 +211,13 @@ class Trainer:
 
     def check(self) -> Report:
         """Examines the run without training: template, tokenizer, calls, reward, lengths, some sampled episodes, memory, disk
-        (docs/doctor.md). Prints nothing: see `Report.findings`, `skipped`, `to_lines`. `fit` runs the fast checks by itself."""
+        (docs/checks.md). Prints nothing: see `Report.findings`, `skipped`, `to_lines`. `fit` runs the fast checks by itself."""
         self._require_open()
         return examine(self.setup)
 
     @property
     def setup(self) -> Setup:
-        """What the doctor's checks examine."""
+        """What the checks before a run look at."""
         path = self._writer.run.path if self._writer is not None else None
         is_untaught = self._is_created and not self._sft.is_done and not self.iteration
         return self._parts.setup(self._choice, path, is_untaught=is_untaught)
@@ -283,11 +283,11 @@ class Trainer:
         if self._stage is None and not self.iteration:
             examine_before_start(self.setup)
         self._num_iters_per_epoch = num_iters_per_epoch
-        loop = FitLoop(self, self._parts, self._state, self._guards, self._tasks, self._writer, max_seconds=max_seconds)
+        loop = FitLoop(self, self._parts, self._state, self._checks, self._tasks, self._writer, max_seconds=max_seconds)
         with disk_of(self._writer, self._console):
             loop.start(self.num_iters(num_epochs))
             policy_path = loop.run(self._console, self._stage)
-        return TrainingResult(self.metrics_history, policy_path)  # a rollback replaces the list
+        return TrainingResult(self.metrics_history, policy_path)
 
     def rollout(self) -> RolloutData:
         """Returns the episodes of the next iteration, with their rewards. The same weights give the same episodes again."""
@@ -314,11 +314,11 @@ class Trainer:
         episodes = as_rollout(data)
         writer = self._writer
         learned = writer.learned_tokens(episodes.trajectories, self.iteration + 1) if writer is not None else None
-        before_update = functools.partial(self._guards.before_logged_update, writer, self.iteration + 1)
+        before_update = functools.partial(self._checks.before_logged_update, writer, self.iteration + 1)
         try:
             metrics = self._parts.learn(episodes, self._rollouts, self.iteration, before_update, self.meter, learned)
         except TrainingStoppedError:
-            self._guards.save_episodes(self.iteration + 1, episodes.trajectories)
+            self._checks.save_episodes(self.iteration + 1, episodes.trajectories)
             raise
         self._state.complete(metrics, self.num_iters(1))
         self._rollouts = None
@@ -391,8 +391,7 @@ class Trainer:
         with value_errors(f"checkpoint {path}"):
             self._state.restore(state, self.num_iters(1))
         self._rollouts = None
-        seed = self._state.sampling_seed(self.config.training.seed)
-        self._parts.restore(state, iteration=self.iteration, seed=seed)
+        self._parts.restore(state, iteration=self.iteration)
 
     def save_model(self, path: str | Path) -> None:
         """Writes the policy and its tokenizer to a folder that any Hugging Face tool can load.

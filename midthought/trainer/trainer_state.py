@@ -1,4 +1,4 @@
-"""The state of a trainer that is neither weights nor optimizer: iteration, metrics, best validation, rollbacks.
+"""The state of a trainer that is neither weights nor optimizer: iteration, metrics, best validation.
 
 Also writes and reads a trainer's checkpoint.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.report.json_lines import json_value
 from midthought.trainer.initial_policy import vocabulary_digest
-from midthought.trainer.run_guards import Rollback
 from midthought.trainer.run_writer import RunWriter
 
 
@@ -30,7 +29,6 @@ class TrainerState:
     """The metrics of every iteration (`history_row`)."""
     best: tuple[float, int] = (-math.inf, 0)
     """The best validation's metric (`TrainingTasks.best_by`), and its iteration."""
-    rollbacks: list[Rollback] = field(default_factory=list)
 
     def complete(self, metrics: Mapping[str, float], iters_per_epoch: int) -> None:
         """Counts an iteration, and adds its metrics to the history."""
@@ -53,17 +51,12 @@ class TrainerState:
         left = max(0.0, max_seconds - math.fsum(seconds))
         return self.iteration + round(left * len(seconds) / math.fsum(seconds))
 
-    def sampling_seed(self, seed: int) -> int:
-        """Returns the seed of sampling: of the last rollback; without one, the given `training.seed`."""
-        return self.rollbacks[-1].seed if self.rollbacks else seed
-
     def to_dict(self) -> dict[str, Any]:
         """Returns the state for a checkpoint."""
         return {
             "iteration": self.iteration,
             "metrics_history": self.metrics_history,
             "best": self.best,
-            "rollbacks": [asdict(rollback) for rollback in self.rollbacks],
         }
 
     def restore(self, state: Mapping[str, Any], iters_per_epoch: int) -> None:
@@ -72,7 +65,6 @@ class TrainerState:
         self.metrics_history = [history_row(int(row["iteration"]), _with_nan(row), iters_per_epoch) for row in rows]
         best, iteration = state["best"]
         self.best = (-math.inf if best is None else best, iteration)
-        self.rollbacks = [Rollback(**row) for row in state.get("rollbacks", [])]
 
 
 def history_row(iteration: int, metrics: Mapping[str, float], iters_per_epoch: int) -> dict[str, float]:

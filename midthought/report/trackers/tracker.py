@@ -57,7 +57,6 @@ class LoginProblem:
     """Why a tracker cannot work on this machine."""
 
     observation: str
-    causes: tuple[str, ...]
     action: str
 
 

@@ -53,7 +53,6 @@ class WandbTracker(Tracker):
             return None
         return LoginProblem(
             observation="there is no login of Weights & Biases on this machine",
-            causes=("no `wandb login` for this user, and no WANDB_API_KEY in the environment",),
             action="run `wandb login`, set WANDB_API_KEY, keep the data here with WANDB_MODE=offline, or leave wandb out of "
             "checkpoint.trackers",
         )

@@ -1,11 +1,11 @@
-"""The model of `doctor_runs.py`, shared by all tests of the doctor."""
+"""The model of `check_runs.py`, shared by all tests of the checks."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from doctor_runs import teach, teach_calls
+from check_runs import teach, teach_calls
 from one_thread import one_thread  # noqa: F401
 
 

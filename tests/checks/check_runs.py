@@ -1,4 +1,4 @@
-"""A small model that answers every question with `red` or `blue`, and what the doctor's tests train it on."""
+"""A small model that answers every question with `red` or `blue`, and what the tests of the checks train it on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from midthought import BaseEnvironment, Trainer, Trajectory, tool
-from midthought.doctor.examination import Report, examine
+from midthought.checks.examination import Report, examine, refusal
 from midthought.env.reasoning import last_answer
 from midthought.errors import MidthoughtError
 from midthought.learning.small_model import make_tokenizer
@@ -94,5 +94,5 @@ def examined(make: Callable[[], Trainer], *, samples: bool = True) -> Report:
                 return trainer.check()
             return examine(dataclasses.replace(trainer.setup, why_not_sampled="another check finds it"))
     except MidthoughtError as error:
-        report.refuse(error, "setup")
+        report.findings.append(refusal(error))
     return report

@@ -1,40 +1,24 @@
-"""What the checks examine: the settings, the tasks and the policy of a run that has not started."""
+"""What the checks before a run look at: its settings, its tasks and its policy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from midthought.config import RecipeConfig
 from midthought.plan.choices import Choice
-from midthought.rollout.episode import EpisodeEnvironment
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.tokenization import Renderer
-from midthought.tools.call_formats import ToolCallFormat
-from midthought.tools.registry import ToolRegistry
+from midthought.rollout.written import PolicyParts
 from midthought.types import Task
+
+MAX_TASKS = 256
+"""Number of tasks that are examined."""
 
 
 class SkippedError(Exception):
     """A check that cannot run here. The message is the reason."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PolicyParts:
-    """The policy, and how its prompts and calls are written."""
-
-    model: Any
-    renderer: Renderer
-    call_format: ToolCallFormat
-    registry: ToolRegistry
-    messages: Callable[[Task], Sequence[Mapping[str, str]]]
-    """Returns the messages before the policy's first token."""
-    episode: Callable[[Task], EpisodeEnvironment]
-    """Returns the environment of a training episode, which computes the reward."""
-    max_seq_len: int
-    """Maximum tokens of a sequence, including the prompt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,13 +37,12 @@ class Setup:
     held_out: Sequence[Task] = ()
     """The tasks of the validation, at most `MAX_TASKS`; empty for an environment."""
     draw: Callable[[int], Sequence[Task]] | None = None
-    """Returns so many training tasks to sample, also of an environment."""
+    """Returns so many training tasks to sample, also of an environment. None: the episodes were recorded before."""
     has_replies: bool = False
     """Whether the environment or a user may reply to an answer."""
     policy: PolicyParts | None = None
     source: Rollouts | None = None
     """Runs training episodes with the policy."""
-    why_no_tasks: str = "the prompts and answers of an environment are known only when it runs"
     why_no_policy: str = "there is no policy"
     why_not_sampled: str = ""
     """Why no episodes are sampled; empty: they are."""
@@ -68,26 +51,14 @@ class Setup:
 
     @property
     def parts(self) -> PolicyParts:
-        """The policy's parts. Raises `SkippedError` if there are none."""
+        """The policy's parts."""
         if self.policy is None:
             raise SkippedError(self.why_no_policy)
         return self.policy
 
     @property
     def known_tasks(self) -> Sequence[Task]:
-        """`tasks`. Raises `SkippedError` if there are none."""
+        """`tasks`, if there are any."""
         if not self.tasks:
-            raise SkippedError(self.why_no_tasks)
+            raise SkippedError("there are no tasks whose prompts and answers are known before the run")
         return self.tasks
-
-    @property
-    def tasks_with_answers(self) -> list[Task]:
-        """The tasks that have a gold answer. Raises `SkippedError` if there are none."""
-        found = [task for task in self.known_tasks if task.answer]
-        if not found:
-            raise SkippedError("the tasks have no gold answer")
-        return found
-
-
-MAX_TASKS = 256
-"""Number of tasks that are examined."""

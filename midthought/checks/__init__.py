@@ -1,0 +1,6 @@
+"""Checks of a run: before it starts (`Trainer.check()`, `midthought doctor`) and after each iteration.
+
+A check is one function, registered with `@check` (`registry.py`). It yields findings: a number and one remedy.
+"""
+
+from midthought.checks import inputs, iterations, machine, movement, reward, sampled  # noqa: F401  (they register the checks)

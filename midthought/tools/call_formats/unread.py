@@ -1,0 +1,120 @@
+"""Finds calls of known tools that a policy writes and that are not run: in a place or a notation that its call format ignores.
+
+The other call formats are tried on the sampled text. Does not depend on a list of phrases.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from midthought.tokenization import Renderer
+from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats.detection import detect_call_format
+from midthought.tools.call_formats.in_thought import InThoughtFormat
+from midthought.tools.call_formats.registry import call_format_names, find_call_format
+from midthought.tools.call_formats.streaming import StreamingCallFormat
+from midthought.tools.call_formats.tagged import TaggedCallFormat
+from midthought.tools.registry import ToolRegistry
+from midthought.types import ParsedAction, Trajectory
+
+MAX_EPISODES = 64
+"""Episodes that are read."""
+_FENCE = re.compile(r"^ {0,3}```[^\n`]*\n(.*?)\n\s*```", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnreadCalls:
+    """How many of some episodes have a call of a known tool that was not run, and the most frequent kind of it."""
+
+    num_episodes: int
+    count: int
+    tool: str = ""
+    text: str = ""
+    """One of these calls."""
+    remedy: str = ""
+    """Names the call format that reads such calls."""
+
+
+class UnreadCallReader:
+    """Reads the texts of episodes with all call formats, registered ones and the model's own, besides the one that is used."""
+
+    def __init__(self, renderer: Renderer, call_format: ToolCallFormat, registry: ToolRegistry) -> None:
+        self._used, self._registry = call_format, registry
+        self._others: dict[str, ToolCallFormat] = {}
+        for name in call_format_names():
+            with contextlib.suppress(Exception):  # of a registered format of the user, which this run does not use
+                if name != call_format.name:
+                    self._others[name] = find_call_format(name)
+        for other in self._others.values():
+            if isinstance(other, StreamingCallFormat):
+                other.think_tags = call_format.think_tags
+        own = detect_call_format(renderer, registry.definitions()).call_format if len(registry) else None
+        if own is not None and own.name not in (call_format.name, *self._others):
+            self._others["auto"] = own
+
+    def read(self, episodes: Sequence[Trajectory]) -> UnreadCalls:
+        """Returns how many of the episodes, at most `MAX_EPISODES`, have such a call."""
+        episodes = episodes[:MAX_EPISODES]
+        found = [first for episode in episodes if (first := next(self._in_episode(episode), None))]
+        if not found:
+            return UnreadCalls(num_episodes=len(episodes), count=0)
+        (remedy, tool), _ = Counter((remedy, call.tool_name or "") for call, remedy in found).most_common(1)[0]
+        text = next(call.raw_text for call, each in found if (each, call.tool_name) == (remedy, tool))
+        return UnreadCalls(num_episodes=len(episodes), count=len(found), tool=tool, text=text, remedy=remedy)
+
+    def _in_episode(self, episode: Trajectory) -> Iterator[tuple[ParsedAction, str]]:
+        """Returns every call that is not run, and the remedy."""
+        for turn in episode.turns:
+            if any(name in turn.model_output for name in self._registry):
+                read = _calls(self._used, turn.model_output, in_thought=turn.begins_in_thought)
+                for call, remedy in self._in_turn(turn.model_output, in_thought=turn.begins_in_thought):
+                    if call.success and call.tool_name in self._registry and not _is_one_of(call, read):
+                        yield call, remedy
+
+    def _in_turn(self, text: str, *, in_thought: bool) -> Iterator[tuple[ParsedAction, str]]:
+        """Returns every call that some format reads somewhere, and how to have it read."""
+        for name, other in self._others.items():
+            for call in _calls(other, text, in_thought=in_thought):
+                yield call, f"set call_format={name!r}, which reads this call"
+        formats, used_in_thought = (self._used, *self._others.values()), self._used.name == InThoughtFormat.name
+        for part, is_thought in _parts(text, self._used.think_tags, in_thought):
+            for each in formats if is_thought else ():
+                name, where = (each.name, "after") if used_in_thought else (InThoughtFormat.name, "in")
+                for call in _calls(each, part, in_thought=False):
+                    yield (
+                        call,
+                        f"set call_format={name!r} and show its calls {where} the thought in demonstrations (sft)",
+                    )
+            for call in () if is_thought else _calls(InThoughtFormat(), part, in_thought=True):
+                yield call, "set call_format=InThoughtFormat('between'), which reads calls after a thought, too"
+            for each in (each for each in formats if isinstance(each, TaggedCallFormat)):
+                tags = " and ".join(each.tags)
+                for body in _FENCE.findall(part):
+                    for call in each.call_object.read_block(body, body):
+                        yield call, f"set call_format={each.name!r} and show its tags {tags} in demonstrations (sft)"
+
+
+def _calls(call_format: ToolCallFormat, text: str, *, in_thought: bool) -> list[ParsedAction]:
+    try:
+        return call_format.parse_all(text, in_thought=in_thought)
+    except Exception:  # as above
+        return []
+
+
+def _is_one_of(call: ParsedAction, read: Iterable[ParsedAction]) -> bool:
+    """Whether a call is equal to, or a part of, one that the used format reads."""
+    same = (call.tool_name, call.parameters)
+    return any(same == (each.tool_name, each.parameters) or call.raw_text in each.raw_text for each in read)
+
+
+def _parts(text: str, tags: tuple[str, str], in_thought: bool) -> Iterator[tuple[str, bool]]:
+    """Returns the parts of a text between think tags, and whether each is a thought."""
+    for part in re.split(f"({'|'.join(map(re.escape, tags))})", text):
+        if part in tags:
+            in_thought = part == tags[0]
+        elif part.strip():
+            yield part, in_thought
