@@ -19,7 +19,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
-MAY_DIFFER = re.compile(r"[ ./](time/|seconds|peak_rss_mib$)|_seconds$")
+MAY_DIFFER = re.compile(
+    r"[ ./](time/|seconds|peak_rss_mib$)|_seconds$"
+    # only removed guards read these:
+    r"|episode/(same_prompt|same_text|reward_by_length|right_by_chance|nearly_right|top_reward)"
+    r"|tool/.*/(other_results|without_result)$"
+)
 """Names of metrics and keys of summaries that depend on the machine. A name here that is not a time needs a reason beside it."""
 MAX_SHOWN = 8
 EPISODE = ("arm", "step", "task_id", "stop_reason", "reward", "segments")

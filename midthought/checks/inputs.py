@@ -7,8 +7,8 @@ import inspect
 from collections import defaultdict
 from collections.abc import Iterator
 
+from midthought.checks.before import Setup, SkippedError
 from midthought.checks.registry import Finding, check
-from midthought.checks.setup import Setup, SkippedError
 from midthought.env.reasoning import normalised
 from midthought.errors import DataError, SettingsError
 from midthought.rollout.written import example_calls, no_reward, play, written
@@ -20,7 +20,6 @@ MIN_TASKS = 4
 MAX_SHARE = 0.1
 """Share of the held-out prompts that may also be training prompts, and of the answers that may be too long."""
 NUM_TEXTS = 32
-RESULT = "Ada Lovelace"
 OWN_TEMPLATE = "give the tokenizer the model's own chat template"
 OWN_END = "set tokenizer.eos_token to the token with which the model ends its answers"
 _TASK = Task(task_id="check", prompt="Who?", answer="")
@@ -66,9 +65,7 @@ def lengths(setup: Setup) -> Iterator[Finding]:
     parts, limit = setup.parts, setup.config.inference.max_tokens
     prompts = [len(parts.renderer.prompt(parts.messages(task))) for task in setup.known_tasks]
     if long := [length for length in prompts if length >= parts.max_seq_len]:
-        observation = (
-            f"{len(long)} of {len(prompts)} prompts have up to {max(long)} tokens, of {parts.max_seq_len} at most"
-        )
+        observation = f"{len(long)} of {len(prompts)} prompts have up to {max(long)} of {parts.max_seq_len} tokens"
         remedy = "raise inference.max_seq_len, or shorten the prompts and the descriptions of the tools"
         yield Finding(observation, remedy, policy="stop" if len(long) == len(prompts) else "warn")
     answers = [len(parts.renderer.foreign(task.answer)) + 1 for task in setup.tasks if task.answer]
@@ -145,12 +142,12 @@ def calls(setup: Setup) -> Iterator[Finding]:
         except ValueError:  # a function of C has no signature
             pass
         try:
-            script = written(parts, task, "Ada", call=call, result=RESULT)
+            script = written(parts, task, "Ada", call=call, result="Ada Lovelace")
         except (DataError, SettingsError) as error:
             said = str(error).partition(", and they are")[0]
             yield Finding(f"a call of {name!r} is not read back as it is written: {said:.200}", other, name)
             continue
-        episode = play(parts, setup.config.inference, script, no_reward, RESULT)
+        episode = play(parts, setup.config.inference, script, no_reward, "Ada Lovelace")
         ran = [((each.call.tool_name, dict(each.call.parameters)), each.outcome) for each in episode.tool_events]
         if ran != [(call, ToolOutcome.OK)]:
             said = episode.error or str([event.call.result for event in episode.tool_events])

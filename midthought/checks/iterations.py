@@ -6,8 +6,9 @@ import math
 import re
 from collections.abc import Iterator
 
-from midthought.checks.monitor import History, Row, mean_of, step_of, value
-from midthought.checks.registry import Finding, Policy, check, of_unread_calls
+from midthought.checks.during import History, Row, mean_of, step_of, value
+from midthought.checks.machine import MIN_CHANGE, MIN_STEP, hindrance
+from midthought.checks.registry import Finding, Policy, check
 
 NUM_ITERS, NUM_FEW = 5, 3
 """Iterations in a row after which a property of the episodes is reported; for failures of all episodes, and for tools."""
@@ -17,8 +18,8 @@ NUM_BEFORE, MIN_BEFORE = 20, 5
 """Earlier iterations with which a value is compared."""
 SPIKE_FACTOR, SPIKE_FLOORS = 10.0, {"value_loss": 5.0, "approx_kl": 0.05, "kl_reference": 1.0}
 """A spike is this many times the largest of the earlier values, and larger than its floor."""
-MAX_APPROX_KL = 0.3
-"""KL divergence of an update, in nats per token, that is reported by itself. The usual target of PPO is 0.01."""
+MAX_APPROX_KL, MAX_CHANGE = 0.3, 0.1
+"""KL divergence of an update (nats per token; PPO's usual target is 0.01), and relative change of the weights per step."""
 MAX_NOISE = 1e-6
 """Rewards that differ less, relative to their size or to 1, are equal."""
 LIMITS = {"length": "inference.max_tokens", "max_turns": "inference.max_turns", "max_steps": "environment.max_steps"}
@@ -70,11 +71,11 @@ def logprob_difference(history: History) -> Iterator[Finding]:
     stop = history.setting("training.logprob_difference_stop", 0.5)
     if mean > warn:  # NaN: no token of the current policy
         rows = history.streak(lambda row: value(row, "logprob_difference_mean") > warn)
-        limit = f"stop is {stop:g}" if stop is not None and mean > stop else f"warn is {warn:g}"
-        observation = f"sampled and recomputed log-probabilities differ by {mean:.3g} nats on average; "
+        is_large = stop is not None and mean > stop
+        limit = f"training.logprob_difference_{'stop' if is_large else 'warn'} is {stop if is_large else warn:g}"
+        observation = f"sampled and recomputed log-probabilities differ by {mean:.3g} nats on average; {limit}"
         remedy = "set inference.backend=local, or let the server return the log-probabilities of what it samples"
-        policy: Policy = "stop" if limit.startswith("stop") else "warn"
-        yield _since(rows[0], f"{observation}training.logprob_difference_{limit}", remedy, policy=policy)
+        yield _since(rows[0], observation, remedy, policy="stop" if is_large else "warn")
 
 
 @check("not_finite", "iteration")
@@ -84,10 +85,26 @@ def not_finite(history: History) -> Iterator[Finding]:
     if rows:
         num_steps, num_skipped = value(row, "num_optimizer_steps"), value(row, "num_skipped_steps")
         mean, std, loss = (value(row, name) for name in ("reward/mean", "reward/std", "loss"))
-        observation = f"{num_skipped:.0f} of {num_steps:.0f} gradients of iteration {history.step} were not finite: "
+        observation = f"{num_skipped:.0f} of {num_steps:.0f} gradients of iteration {history.step} were not finite"
+        observation += f": loss {loss:g}, mean reward {mean:g}"
         remedy = SLOWER if max(abs(mean), std) < 1e6 else "scale the reward to about 1"
-        policy: Policy = "stop" if num_skipped >= num_steps else "warn"
-        yield _since(rows[0], f"{observation}loss {loss:g}, mean reward {mean:g}", remedy, policy=policy)
+        yield _since(rows[0], observation, remedy, policy="stop" if num_skipped >= num_steps else "warn")
+
+
+@check("policy_unchanged", "iteration")
+def policy_unchanged(history: History) -> Iterator[Finding]:
+    """Updates change the policy if the rewards differ, and not by a tenth of its size, which only adapters survive."""
+    last, rows = history.iterations[-1], [row for row in history.iterations if value(row, "reward/std") > 0]
+    if not history.setting("model.lora_rank", 0) and value(last, "weight_change") > MAX_CHANGE:
+        observation = f"a step changes the weights by {value(last, 'weight_change'):.2g} of their size"
+        yield _since(last, observation, "lower training.learning_rate, and start again", "large steps")
+    rows = [row for row in rows if "weight_change" in row]
+    is_still = [value(row, "weight_change") < MIN_CHANGE or value(row, "step_size") < MIN_STEP for row in rows]
+    if len(rows) >= NUM_ITERS and all(is_still):
+        name = hindrance(history, value(rows[-1], "learning_rate"))
+        shown = f": {name}={history.setting(name)}" if name else ""
+        remedy = f"leave {name} at its default" if name else "train weights that the answer depends on (requires_grad)"
+        yield _since(rows[0], f"none of the {len(rows)} updates so far has changed the policy{shown}", remedy)
 
 
 @check("spike", "iteration")
@@ -202,8 +219,6 @@ def tool_unused(history: History) -> Iterator[Finding]:
 @check("unread_calls", "iteration")
 def unread_calls(history: History) -> Iterator[Finding]:
     """Calls of known tools that the policy writes are run."""
-    last = history.unread[-NUM_FEW:]
-    start = step_of(history.iterations[-len(last)]) if last else 0
-    found = [finding for each in last if each is not None for finding in of_unread_calls(each, start)]
-    if len(found) == NUM_FEW:
-        yield found[-1]
+    last = [each for each in history.unread[-NUM_FEW:] if each is not None and each.is_frequent]
+    if len(last) == NUM_FEW:
+        yield _since(history.iterations[-NUM_FEW], str(last[-1]), last[-1].remedy)

@@ -1,15 +1,19 @@
-"""Checks of what a run needs outside of this process: memory, disk, a tracker's login, servers."""
+"""Checks of what a run needs: memory, disk, a tracker's login, servers, and settings with which the policy can change."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import shutil
 import warnings
 from collections.abc import Iterator
+from statistics import fmean
 
 from midthought.background_loop import BackgroundLoop
+from midthought.checks.before import Setup, SkippedError
+from midthought.checks.during import History
 from midthought.checks.registry import Finding, check
-from midthought.checks.setup import Setup, SkippedError
 from midthought.engines.create import check_backend
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.generation import probe_text
@@ -17,12 +21,17 @@ from midthought.engines.servers.training import SERVER_ENGINES
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
 from midthought.feedback.check import Found, check_feedback
 from midthought.feedback.critics.settings import FeedbackSettings
+from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
 from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import GIB
 from midthought.pretrained import is_on_this_machine
 from midthought.report.trackers import find_tracker
 
-_RETRIES = RetryPolicy(connect_timeout_seconds=5.0, next_token_timeout_seconds=5.0)
+MIN_TRAINED_SHARE, MAX_KL_COEF = 1e-3, 1.0
+"""Share of the weights that learn, without adapters (a single layer of a large model has more); coefficient of a KL penalty."""
+MIN_CHANGE, MIN_STEP, USUAL_WEIGHT = 5e-8, 1e-3, 0.02
+"""Change of the weights per step, relative to their size (the smallest learning rates in use, 1e-7, reach 4e-7), and to the peak
+learning rate (AdamW's is 0.1 to 1); size of a trained matrix' weights."""
 
 
 @check("machine", "fit")
@@ -76,12 +85,42 @@ def servers(setup: Setup) -> Iterator[Finding]:
         probe=None if renderer is None else probe_text(renderer),
         max_seq_len=2,
         api_key_env=inference.api_key_env,
-        retry_policy=_RETRIES,
+        retry_policy=RetryPolicy(connect_timeout_seconds=5.0, next_token_timeout_seconds=5.0),
         training_temperature=inference.temperature,
     )
-    loop = BackgroundLoop("midthought-checks")
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            loop.run(engine.check())
-    finally:
-        loop.close()
+    with contextlib.closing(BackgroundLoop("midthought-checks")) as loop, warnings.catch_warnings(action="ignore"):
+        loop.run(engine.check())
+
+
+@check("movement", "fit")
+def movement(setup: Setup) -> Iterator[Finding]:
+    """Learning rate, schedule, clipping and KL penalty let the policy change, and its weights learn."""
+    training, policy = setup.config.training, setup.parts.model
+    weights = [(p.numel(), p.requires_grad) for p in policy.parameters()] if hasattr(policy, "parameters") else []
+    trained, total = sum(number for number, learns in weights if learns), sum(number for number, _ in weights)
+    schedule = TrainingSchedule.from_config(training, training.num_iters(len(setup.all_tasks) or None))
+    steps = range(0, schedule.total_steps or 1, max(1, (schedule.total_steps or 1) // 100))
+    factor = fmean(learning_rate_factor(step, training, schedule.total_steps) for step in steps)
+    history = History(setup.config.to_dict())
+    if name := hindrance(history, factor * training.peak_learning_rate, max(trained, 1)):
+        observation = f"{name}={history.setting(name)} keeps the policy as it is in all {schedule.total_steps} steps"
+        yield Finding(observation, f"leave {name} at its default")
+    if trained < MIN_TRAINED_SHARE * total and not hasattr(policy, "peft_config"):
+        remedy = "call model.requires_grad_(True), or train adapters (model.lora_rank)"
+        yield Finding(f"{trained:,} of the {total:,} weights of the policy learn", remedy, "frozen")
+    for name in ("kl_coef", "kl_loss_coef"):
+        if (coefficient := getattr(training, name)) > MAX_KL_COEF:
+            yield Finding(f"training.{name}={coefficient:g} (usual: 0.001 to 0.1)", f"lower training.{name}", name)
+
+
+def hindrance(history: History, rate: float, num_weights: float = 1e6) -> str:
+    """Returns the setting that keeps the policy as it is; empty if none does. `rate`: the mean one, after its schedule."""
+    peak = history.setting("training.learning_rate", rate)
+    limit, epsilon = history.setting("training.max_grad_norm", 1.0), history.setting("training.adam_epsilon", 1e-8)
+    gradient = min(limit, 1.0) / math.sqrt(num_weights)
+    if peak / USUAL_WEIGHT < MIN_CHANGE:
+        return "training.learning_rate"
+    if rate < 0.05 * peak:
+        return "training.warmup_steps"
+    is_lost = gradient / (gradient + epsilon) < MIN_STEP
+    return ("training.max_grad_norm" if epsilon <= 1e-6 else "training.adam_epsilon") if is_lost else ""

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from midthought.errors import SettingsError, near_names
-from midthought.tools.call_formats.unread import UnreadCalls
 
 Policy = Literal["off", "warn", "stop"]
 """What a run does with a finding: nothing, log it, or end."""
@@ -32,7 +31,6 @@ class Finding:
     start_step: int = 0
     """First iteration of which the observation is true; 0: before the run."""
     check: str = ""
-    """Name of the check."""
     step: int = 0
     """Iteration after which it was reported; 0: before the run."""
 
@@ -94,17 +92,3 @@ def require_known(policies: Mapping[str, Policy]) -> None:
     if unknown := policies.keys() - names:
         name = min(unknown)
         raise SettingsError(f"checks.policies: there is no check {name!r}. {near_names(name, names)}")
-
-
-MIN_UNREAD_SHARE = 0.1
-"""Share of the episodes with a call that is not run, from which on it is reported."""
-
-
-def of_unread_calls(found: UnreadCalls, start_step: int = 0) -> list[Finding]:
-    """Returns a finding if enough of the episodes have a call that is not run."""
-    if not found.count or found.count < MIN_UNREAD_SHARE * found.num_episodes:
-        return []
-    call = f"a call of {found.tool!r} that is not run: {found.text[:80]!r}"
-    return [
-        Finding(f"{found.count} of {found.num_episodes} episodes write {call}", found.remedy, start_step=start_step)
-    ]

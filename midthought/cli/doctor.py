@@ -14,7 +14,7 @@ from midthought.cli.training import RECIPE_NAMES
 from midthought.errors import SettingsError
 
 if TYPE_CHECKING:
-    from midthought.checks.examination import Report
+    from midthought.checks.before import Report
 
 
 def doctor(

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from midthought.checks.examination import Report, examine, refusal
-from midthought.checks.setup import Setup
+from midthought.checks.before import Report, Setup, examine, refusal
 from midthought.config import RecipeConfig
 from midthought.errors import MidthoughtError, SettingsError
 from midthought.plan.choices import Choice, choose_and_plan

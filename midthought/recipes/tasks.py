@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from midthought.checks.setup import Setup
+from midthought.checks.before import Setup
 from midthought.config import RecipeConfig, settled
 from midthought.engines.create import policy_engine
 from midthought.plan.choices import Choice

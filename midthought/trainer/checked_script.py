@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from midthought.checks.examination import Report, examine, refusal
+from midthought.checks.before import Report, examine, refusal
 from midthought.errors import MidthoughtError, SettingsError
 from midthought.trainer.sft import SftStage
 from midthought.trainer.trainer import Trainer

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from midthought.checks.examination import examine
-from midthought.checks.setup import MAX_TASKS, Setup
+from midthought.checks.before import MAX_TASKS, Setup, examine
 from midthought.config import RecipeConfig
 from midthought.plan.choices import Choice
 from midthought.rollout.local_rollouts import Rollouts

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.background_loop import BackgroundLoop
-from midthought.checks.setup import Setup
+from midthought.checks.before import Setup
 from midthought.config import RecipeConfig
 from midthought.engines.create import policy_engine
 from midthought.learning.adapters import has_adapters

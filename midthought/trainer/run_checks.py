@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from midthought.checks.monitor import ITERATION, VALIDATION, Monitor
+from midthought.checks.during import ITERATION, VALIDATION, Monitor
 from midthought.checks.registry import Finding
 from midthought.config import RecipeConfig
 from midthought.errors import TrainingStoppedError

@@ -13,8 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from midthought.checks.examination import Report, examine
-from midthought.checks.setup import Setup
+from midthought.checks.before import Report, Setup, examine
 from midthought.config import RecipeConfig
 from midthought.env.environment import BaseEnvironment
 from midthought.errors import SettingsError, TrainerClosedError, TrainingStoppedError

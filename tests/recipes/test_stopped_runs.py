@@ -112,7 +112,7 @@ def test_a_stopped_run_says_what_is_saved_and_continues_from_it(monkeypatch, cap
 @pytest.mark.parametrize("recipe", ["feedback", pytest.param("podcast", marks=pytest.mark.slow)])
 def test_a_healthy_run_reports_nothing(recipe, monkeypatch, caplog, tmp_path):
     assert train(monkeypatch, recipe, tmp_path / "run") == 0
-    assert [record for record in caplog.records if record.name == "midthought.guards"] == []
+    assert [record for record in caplog.records if record.name == "midthought.checks"] == []
     assert (tmp_path / "run" / "policy").is_dir()
     watcher = RunWatcher(tmp_path / "run")
     assert list(watcher.look()) and watcher.state is RunState.FINISHED

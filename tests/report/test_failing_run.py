@@ -25,7 +25,7 @@ LAST = 8
 
 def fill_failing_run(path: Path) -> Path:
     """From iteration 5 on the policy guesses instead of calling its tool."""
-    finding = {"guard": "calls_vanish", "policy": "warn", "observation": "no calls", "start_step": 5, "step": 7}
+    finding = {"check": "calls_vanish", "policy": "warn", "observation": "no calls", "start_step": 5, "step": 7}
     with RunFolder(path).create() as run:
         run.write_config(CONFIG)
         run.findings.append([finding])
@@ -249,7 +249,7 @@ def test_where_is_the_policy_sure_of_everything(reader: Reader) -> None:
     assert number(reader.point_at_token(".policy .t")["entropy"]) == pytest.approx(0.01)
 
 
-def test_what_did_a_guard_report_and_which_episodes_show_it(reader: Reader) -> None:
+def test_what_did_a_check_report_and_which_episodes_show_it(reader: Reader) -> None:
     reader.go_to("Findings")
     assert "no calls" in reader.page.locator("#findings").inner_text()
     reader.click(reader.page.get_by_role("button", name="Episodes of iteration 5"))

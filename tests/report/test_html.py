@@ -74,42 +74,29 @@ def test_the_page_shows_the_run(run_path: Path) -> None:
 
 FINDINGS = [
     {
-        "guard": "tool_fails",
+        "check": "tool_fails",
         "policy": "warn",
         "observation": "60 % of the calls of 'memory' fail",
         "start_step": 12,
         "step": 14,
-        "last_step": 20,
-        "causes": ["the tool raises for these arguments", "the policy writes wrong arguments"],
         "action": "read the errors in trajectories.jsonl",
         "subject": "memory",
     },
-    {"guard": "spike", "policy": "rollback", "observation": "KL 9", "start_step": 30, "step": 30, "subject": ""},
+    {"check": "spike", "policy": "stop", "observation": "KL 9", "start_step": 30, "step": 30, "subject": ""},
 ]
-ROLLBACK = {
-    "guard": "spike",
-    "start_step": 30,
-    "to_step": 25,
-    "seed": 7919,
-    "settings": {"training.learning_rate": 5e-7},
-}
 
 
-def test_the_page_shows_what_the_guards_reported(run_path: Path) -> None:
-    assert "No guard reported anything" in write_report(run_path).read_text()
-    RunFolder(run_path).findings.append([*FINDINGS, {"rollback": ROLLBACK}, FINDINGS[0]])
+def test_the_page_shows_what_the_checks_found(run_path: Path) -> None:
+    assert "No check found anything" in write_report(run_path).read_text()
+    RunFolder(run_path).findings.append([*FINDINGS, FINDINGS[0]])
     html = write_report(run_path).read_text()
     section = html[html.index('id="findings"') : html.index('id="curves"')]
     texts = [
         "1. tool_fails: memory",
         "since iteration 12, reported after iteration 14, policy warn",
         "60 % of the calls of &#39;memory&#39; fail.",
-        "the tool raises for these arguments",
-        "the policy writes wrong arguments",
         "read the errors in trajectories.jsonl.",
         "2. spike",
-        "3. rollback because of spike",
-        "iteration 25, with sampling seed 7919, training.learning_rate=5e-07",
     ]
     places = [section.index(text) for text in texts]
     assert places == sorted(places)
@@ -117,7 +104,7 @@ def test_the_page_shows_what_the_guards_reported(run_path: Path) -> None:
 
 
 def test_curves_of_iterations_mark_where_a_finding_starts(run_path: Path) -> None:
-    RunFolder(run_path).findings.append([*FINDINGS, {**FINDINGS[1], "guard": "truncated"}])
+    RunFolder(run_path).findings.append([*FINDINGS, {**FINDINGS[1], "check": "truncated"}])
     html = write_report(run_path).read_text()
     figures = html.split("<figure")[1:]
     reward, warm_up = (next(each for each in figures if f"<b>{title}</b>" in each) for title in ("Reward", "Loss"))

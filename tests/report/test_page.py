@@ -28,7 +28,7 @@ TOKENS_OF = """async (number) => { const row = await episode(number); return Arr
 
 @pytest.fixture(scope="module")
 def report(recorded_run: Path) -> Path:
-    finding = {"guard": "tool_fails", "policy": "warn", "observation": "?", "start_step": 2, "step": 3}
+    finding = {"check": "tool_fails", "policy": "warn", "observation": "?", "start_step": 2, "step": 3}
     RunFolder(recorded_run).findings.append([finding])
     return write_report(recorded_run)
 
@@ -268,9 +268,8 @@ def hostile_run(path: Path, run_path: Path) -> Path:
         run.write_config(HOSTILE)
         run.write_summary({HOSTILE: HOSTILE, "after.exact_match": 0.5})
         run.metrics.append([{"stage": HOSTILE, "step": 1, HOSTILE: 1.0}])
-        texts = dict.fromkeys(("guard", "subject", "policy", "observation", "action"), HOSTILE)
-        run.findings.append([{**texts, "causes": [HOSTILE], "start_step": 1, "step": 1}])
-        run.findings.append([{"rollback": {"guard": HOSTILE, "seed": HOSTILE, "settings": {HOSTILE: HOSTILE}}}])
+        texts = dict.fromkeys(("check", "subject", "policy", "observation", "action"), HOSTILE)
+        run.findings.append([{**texts, "start_step": 1, "step": 1}])
     return path
 
 

@@ -28,13 +28,9 @@ def invoked(*words: object) -> BaseException | None:
 
 
 DAMAGED = {
-    "guards that are a number": (["guard"], "config.yaml", "guards: 7"),
-    "policies that are a list": (["guard"], "config.yaml", "guards: {policies: [a]}"),
-    "a section that is a text": (["guard"], "config.yaml", "training: x"),
     "a row without a step": (["guard"], "metrics.jsonl", '{"stage": "ppo"}\n'),
     "a row whose step is a text": (["report"], "metrics.jsonl", json.dumps({**ROW, "step": "x"}) + "\n"),
     "a row whose stage is a list": (["watch", "--once"], "metrics.jsonl", json.dumps({**ROW, "stage": []}) + "\n"),
-    "a metric that is a text": (["guard"], "metrics.jsonl", json.dumps({**ROW, "reward/mean": "x"}) + "\n"),
 }
 
 

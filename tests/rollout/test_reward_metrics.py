@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from midthought.rollout.reward_metrics import reward_metrics
+
 from midthought.types import Completion, Finish, Reward, Task, Trajectory, Turn
 
 

@@ -21,8 +21,8 @@ from midthought.tools.call_formats.tagged import TaggedCallFormat
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Trajectory
 
-MAX_EPISODES = 64
-"""Episodes that are read."""
+MAX_EPISODES, MIN_SHARE = 64, 0.1
+"""Episodes that are read; share of them with a call that is not run, from which on they are `is_frequent`."""
 _FENCE = re.compile(r"^ {0,3}```[^\n`]*\n(.*?)\n\s*```", re.DOTALL | re.MULTILINE)
 
 
@@ -37,6 +37,15 @@ class UnreadCalls:
     """One of these calls."""
     remedy: str = ""
     """Names the call format that reads such calls."""
+
+    @property
+    def is_frequent(self) -> bool:
+        """Whether at least `MIN_SHARE` of the episodes have such a call."""
+        return self.count >= max(1, MIN_SHARE * self.num_episodes)
+
+    def __str__(self) -> str:
+        call = f"a call of {self.tool!r} that is not run: {self.text[:80]!r}"
+        return f"{self.count} of {self.num_episodes} sampled episodes write {call}"
 
 
 class UnreadCallReader:

@@ -71,8 +71,7 @@ class Monitor:
         self.history = History(settings)
         self._policies: Mapping[str, Policy] = self.history.setting("checks.policies", {})
         require_known(self._policies)
-        self._last_steps: dict[tuple[str, str], int] = {}
-        """Last iteration of which a check reported a subject."""
+        self._last_steps: dict[tuple[str, str], int] = {}  # by check and subject
 
     def add(self, row: Mapping[str, Any], error: str | None = None, unread: UnreadCalls | None = None) -> list[Finding]:
         """Adds a row of `metrics.jsonl`. Returns the findings that are new, or with which the run must not go on.
@@ -80,14 +79,13 @@ class Monitor:
         `error`: the most frequent error of the iteration's failed episodes. `unread`: its calls that were not run. A row of
         another stage (supervised steps) is ignored.
         """
-        history = self.history
         numbers = {name: math.nan if found is None else found for name, found in row.items() if name != "stage"}
         if row["stage"] == ITERATION:
-            history.iterations.append(numbers)
-            history.unread.append(unread)
-            history.error = error
+            self.history.iterations.append(numbers)
+            self.history.unread.append(unread)
+            self.history.error = error
         elif row["stage"] == VALIDATION:
-            history.validations.append(numbers)
+            self.history.validations.append(numbers)
         else:
             return []
         return self._look(("scoring", "iteration"))

@@ -1,14 +1,70 @@
-"""Runs the checks before a run, and reports findings, passed checks and skipped ones."""
+"""What the checks before a run look at (`Setup`), and what they report (`Report`)."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from midthought.checks.registry import CHECKS, Check, Finding, require_known
-from midthought.checks.setup import Setup, SkippedError
+from midthought.config import RecipeConfig
 from midthought.errors import MidthoughtError, SettingsError
+from midthought.plan.choices import Choice
+from midthought.rollout.local_rollouts import Rollouts
+from midthought.rollout.written import PolicyParts
+from midthought.types import Task
+
+MAX_TASKS = 256
+"""Number of tasks that are examined."""
+
+
+class SkippedError(Exception):
+    """A check that cannot run here. The message is the reason."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setup:
+    """A run before its start. Properties raise `SkippedError` if a part is missing, so a check need not test for it."""
+
+    config: RecipeConfig
+    choice: Choice | None = None
+    """What replaced `auto`, with the plan of the run."""
+    path: Path | None = None
+    """The run folder. None: the run writes none."""
+    tasks: Sequence[Task] = ()
+    """Tasks of a data set, at most `MAX_TASKS`; empty for an environment."""
+    all_tasks: Sequence[Task] = ()
+    """All tasks of the data set."""
+    held_out: Sequence[Task] = ()
+    """The tasks of the validation, at most `MAX_TASKS`; empty for an environment."""
+    draw: Callable[[int], Sequence[Task]] | None = None
+    """Returns so many training tasks to sample, also of an environment. None: the episodes were recorded before."""
+    has_replies: bool = False
+    """Whether the environment or a user may reply to an answer."""
+    policy: PolicyParts | None = None
+    source: Rollouts | None = None
+    """Runs training episodes with the policy."""
+    why_no_policy: str = "there is no policy"
+    why_not_sampled: str = ""
+    """Why no episodes are sampled; empty: they are."""
+    memo: dict[str, Any] = field(default_factory=dict)
+    """What a check has computed and another one needs."""
+
+    @property
+    def parts(self) -> PolicyParts:
+        """The policy's parts."""
+        if self.policy is None:
+            raise SkippedError(self.why_no_policy)
+        return self.policy
+
+    @property
+    def known_tasks(self) -> Sequence[Task]:
+        """`tasks`, if there are any."""
+        if not self.tasks:
+            raise SkippedError("there are no tasks whose prompts and answers are known before the run")
+        return self.tasks
 
 
 @dataclass(kw_only=True)
@@ -30,23 +86,23 @@ class Report:
 
     def add(self, check: Check, setup: Setup) -> None:
         """Adds the result of a check. What it raises is a finding (`MidthoughtError`) or the reason why it is skipped."""
+        found: list[Finding] = []
         try:
-            found = list(check.look(setup))
+            for finding in check.look(setup):
+                found.append(finding)  # those before an error count
         except (SkippedError, NotImplementedError) as reason:
             self.skipped[check.name] = str(reason)
         except MidthoughtError as error:
-            found = [refusal(error)]
+            found.append(refusal(error))
         except Exception as error:  # a check must not end a run: what it calls may be the user's code
             self.skipped[check.name] = f"the check raised {type(error).__name__}: {error}"
-        if check.name not in self.skipped:
-            self.findings += [check.named(finding, setup.config.checks.policies) for finding in found]
-            self.passed += [] if found else [check.name]
+        self.findings += [check.named(finding, setup.config.checks.policies) for finding in found]
+        self.passed += [] if found or check.name in self.skipped else [check.name]
 
     def require_possible(self) -> None:
         """Raises `SettingsError` for a finding with which the run cannot work."""
-        stopping = [finding for finding in self.findings if finding.policy == "stop"]
-        if stopping:
-            raise SettingsError("; ".join(f"{finding.check}: {finding}" for finding in stopping))
+        if stopping := [f"{finding.check}: {finding}" for finding in self.findings if finding.policy == "stop"]:
+            raise SettingsError("; ".join(stopping))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the report as JSON values."""
@@ -58,18 +114,14 @@ class Report:
         """Returns the report as text for a terminal."""
         lines = [line for finding in self.findings for line in finding.to_lines()]
         for reason in dict.fromkeys(self.skipped.values()):
-            names = ", ".join(name for name, each in self.skipped.items() if each == reason)
-            lines.append(f"skipped: {names}: {reason}")
+            lines += [f"skipped: {', '.join(name for name, why in self.skipped.items() if why == reason)}: {reason}"]
         count = len(self.findings)
         found = f"{count} finding{'s' * (count != 1)}" if count else "No finding"
         return [*lines, f"{found}; passed: {', '.join(self.passed) or 'none'} ({self.seconds:.1f} s)"]
 
 
 def examine(setup: Setup, *, fast_only: bool = False) -> Report:
-    """Runs the checks on a setup. `fast_only`: those that also run at the start of `fit`.
-
-    Raises `SettingsError` for a wrong name in `checks.policies`.
-    """
+    """Runs the checks, or only those of the start of `fit`. Raises `SettingsError` for a wrong `checks.policies`."""
     report, began, policies = Report(), time.perf_counter(), setup.config.checks.policies
     require_known(policies)
     for each in list(CHECKS):

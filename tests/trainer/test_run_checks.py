@@ -11,11 +11,10 @@ import pytest
 import torch
 from small_environments import QUESTIONS, Colours, Hanging, Raising, settings
 
-from midthought import RayPPOTrainer, SettingsError, TrainerCallback, TrainingStoppedError
-from midthought.guards.command import judge
+from midthought import RayPPOTrainer, SettingsError, TrainingStoppedError
 from midthought.rollout.trajectory_json import load_trajectories
 
-LOGGER = "midthought.guards"
+LOGGER = "midthought.checks"
 GROUPS = {"adv_estimator": "grpo", "group_size": 4}
 LONG = {"num_epochs": 6}
 """Twelve iterations."""
@@ -38,7 +37,7 @@ def fit(
     config = settings(options.pop("adv_estimator", "gae"), **options)
     config.inference.temperature = temperature
     config.environment.step_timeout_seconds = seconds
-    config.guards.policies = dict(policies)
+    config.checks.policies = dict(policies)
     if partial:
         config.inference.partial_rollouts, config.inference.max_segment_length = True, 2
     if "dataset" not in arguments:
@@ -71,7 +70,7 @@ def shorten(model):
 CANNOT_LEARN = {
     "learning rate 1e30": ({"learning_rate": 1e30}, r"learning_rate=1e\+30.*at most 1"),
     "critic's learning rate 50": ({"critic_learning_rate": 50.0}, "critic_learning_rate=50.*at most 1"),
-    "learning rate 0.5": ({"learning_rate": 0.5} | LONG, "collapsed.*Lower training.learning_rate"),
+    "learning rate 0.5": ({"learning_rate": 0.5} | LONG, "all rewards of 10 iterations are.*lower training.learning_rate"),
     "reward function raises": ({"reward_fn": raises}, "all 4 episodes.*ZeroDivisionError: my reward"),
     "reward is NaN": ({"reward_fn": lambda trajectory: math.nan}, "all 4 episodes.*finite number"),
     "environment raises": ({"environment": Raising}, "all 4 episodes.*the world broke"),
@@ -79,18 +78,18 @@ CANNOT_LEARN = {
     "prompt is too long": ({"model": shorten}, "all 4 episodes.*a sequence may have 8"),
     "equal rewards in groups": (
         {"reward_fn": lambda trajectory: 1.0} | GROUPS | LONG,
-        "none of the 10 iterations.*all rewards were 1 ",
+        "none of the 10 iterations.*mean reward is 1",
     ),
     "equal rewards with a critic": (
         {"reward_fn": lambda trajectory: 0.1} | LONG,
-        r"none of the 10 iterations.*all rewards were 0\.1 ",
+        r"none of the 10 iterations.*mean reward is 0\.1",
     ),
     "temperature 0": ({"temperature": 0.0} | GROUPS, "temperature=0 in training means no exploration"),
     "a weight is NaN": ({"model": set_a_nan}, r"starts from: 1 of \d+ tensors.*'model.layers.1.mlp.up_proj.weight'"),
     "weights overflow": ({"model": blow_up}, r"none of the \d+ sampled tokens has a finite log-probability"),
     "rewards overflow": (
         {"reward_fn": lambda trajectory: 1e30 * len(trajectory.token_ids)},
-        r"no gradient of iteration 1 was finite: loss inf.*rewards of this size \(mean .*e\+31\)",
+        r"gradients of iteration 1 were not finite: loss inf, mean reward .*e\+31.*scale the reward",
     ),
     "forward pass is random": ({"model": make_random}, r"differ by .* nats.*logprob_difference_stop is 0\.5"),
 }
@@ -152,19 +151,6 @@ def test_a_healthy_run_reports_nothing(name, talker, caplog):
     assert not [record for record in caplog.records if record.name == LOGGER]
 
 
-def test_a_short_run_without_anything_to_learn_from_only_warns(talker, caplog):
-    history = fit(talker, reward_fn=lambda trajectory: 1.0, **GROUPS)
-    assert len(history) == 2
-    assert [r.levelname for r in caplog.records if r.name == LOGGER] == ["WARNING"]
-    assert "none of the 2 iterations so far had anything to learn from: all rewards were 1 " in caplog.text
-
-
-def test_a_short_run_whose_policy_has_collapsed_warns(talker, caplog):
-    fit(talker, learning_rate=0.5, num_epochs=3)
-    assert {r.levelname for r in caplog.records if r.name == LOGGER} == {"WARNING"}
-    assert "policy_collapsed: all episodes of the last 5 iterations have the same reward, 0; " in caplog.text
-
-
 def test_the_checks_go_on_where_a_resumed_run_had_stopped(talker, tmp_path):
     options = {"reward_fn": lambda trajectory: 1.0, "run_path": tmp_path / "run"} | GROUPS
     assert len(fit(talker, num_epochs=3, **options)) == 6
@@ -187,22 +173,19 @@ def test_failing_iterations_end_a_run_that_had_rewards_after_three_in_a_row(talk
     assert next(judged) == 20
 
 
-def test_a_large_difference_is_warned_of_once_with_the_causes_in_order(talker, caplog):
+def test_a_large_difference_is_warned_of_once(talker, caplog):
     make_random(talker["model"])
     fit(talker, logprob_difference_stop=None, **LONG)
     messages = [record.getMessage() for record in caplog.records if record.name == LOGGER]
-    (warning,) = [
-        message for message in messages if "log-probabilities differ" in message
-    ]  # random logits may also collapse
-    causes = ("is random", "another precision", "a server returns", "does not apply the adapters", "did not load")
-    assert sorted(causes, key=warning.index) == list(causes)
+    (warning,) = [each for each in messages if "log-probabilities differ" in each]  # random logits may also collapse
+    assert "inference.backend" in warning
 
 
 def test_no_weight_has_changed_when_a_difference_stops_the_run(talker):
     make_random(talker["model"])
     with RayPPOTrainer(settings(), Colours, **talker) as trainer:
         before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
-        with pytest.raises(TrainingStoppedError, match="No step was taken"):
+        with pytest.raises(TrainingStoppedError, match="logprob_difference_stop"):
             trainer.fit()
         assert all(map(torch.equal, before, trainer.model.parameters()))
         assert trainer.learner.num_steps == trainer.iteration == 0
@@ -226,138 +209,47 @@ def test_a_checkpoint_with_a_weight_that_is_not_finite_is_refused_and_the_last_g
 # -- what a stopped run leaves behind --------------------------------------------------------------------------------
 
 
-def test_the_episodes_of_a_gradient_that_is_not_finite_are_saved_and_the_command_finds_the_cause(talker, tmp_path):
+def reported(path):
+    return [json.loads(line) for line in (path / "findings.jsonl").read_text().splitlines()]
+
+
+def test_the_episodes_of_a_gradient_that_is_not_finite_are_saved_and_the_page_shows_the_finding(talker, tmp_path):
     with pytest.raises(TrainingStoppedError, match="not_finite"):
         fit(talker, reward_fn=lambda trajectory: 1e30 * len(trajectory.token_ids), run_path=tmp_path)
-    saved = load_trajectories(tmp_path / "guards" / "not_finite_000001.jsonl")
-    assert [trajectory.reward.total for trajectory in saved] == [
-        1e30 * len(trajectory.token_ids) for trajectory in saved
-    ]
-    (finding,) = judge(tmp_path)
-    assert (finding.guard, finding.start_step, finding.policy) == ("not_finite", 1, "stop")
-    assert "rewards of this size" in finding.causes[0]
-    (reported,) = map(json.loads, (tmp_path / "guards.jsonl").read_text().splitlines())
-    judged = finding.to_dict() | {"observation": reported["observation"]}  # the file has null for inf
-    assert reported == json.loads(json.dumps(judged))
-    page = (tmp_path / "report.html").read_text()  # a run that a guard stopped has a report, too
-    assert "1. not_finite" in page and "Likely cause" in page and "rewards of this size" in page
+    saved = load_trajectories(tmp_path / "not_finite" / "000001.jsonl")
+    assert [each.reward.total for each in saved] == [1e30 * len(each.token_ids) for each in saved]
+    (finding,) = reported(tmp_path)
+    assert (finding["check"], finding["start_step"], finding["policy"]) == ("not_finite", 1, "stop")
+    assert "mean reward" in finding["observation"] and "scale the reward" in finding["action"]
+    page = (tmp_path / "report.html").read_text()  # a run that a check stopped has a report, too
+    assert "1. not_finite" in page and "scale the reward" in page
 
 
 def test_the_metrics_that_stop_a_run_before_the_update_are_logged(talker, tmp_path):
     make_random(talker["model"])
-    with pytest.raises(TrainingStoppedError, match="No step was taken"):
+    with pytest.raises(TrainingStoppedError, match="logprob_difference_stop"):
         fit(talker, run_path=tmp_path)
-    (finding,) = judge(tmp_path)
-    assert (finding.guard, finding.step, finding.policy) == ("logprob_difference", 1, "stop")
+    (finding,) = reported(tmp_path)
+    assert (finding["check"], finding["step"], finding["policy"]) == ("logprob_difference", 1, "stop")
+    assert "logprob_difference_mean" in (tmp_path / "metrics.jsonl").read_text()
 
 
-def test_the_policy_of_a_guard_can_be_changed(talker, caplog):
+def test_the_policy_of_a_check_can_be_changed(talker, caplog):
     options = {"reward_fn": lambda trajectory: 1.0} | GROUPS | LONG
-    assert len(fit(talker, policies={"no_reward_variance": "warn", "reward_misjudges": "off"}, **options)) == 12
+    assert len(fit(talker, policies={"equal_rewards": "warn"}, **options)) == 12
     assert [r.levelname for r in caplog.records if r.name == LOGGER] == ["WARNING"]
     caplog.clear()
-    assert len(fit(talker, policies={"no_reward_variance": "off", "reward_misjudges": "off"}, **options)) == 12
+    assert len(fit(talker, policies={"equal_rewards": "off"}, **options)) == 12
     assert not [record for record in caplog.records if record.name == LOGGER]
 
 
 @pytest.mark.parametrize(
     ("policies", "message"),
     [
-        ({"reward_hackin": "stop"}, "no guard 'reward_hackin'. Did you mean 'reward_hacking'"),
+        ({"reward_hackin": "stop"}, "no check 'reward_hackin'. Did you mean 'reward_hacking'"),
         ({"spike": "halt"}, "halt"),
     ],
 )
 def test_wrong_policies_are_named_before_anything_is_computed(talker, policies, message):
     with pytest.raises(SettingsError, match=message):
         fit(talker, policies=policies)
-
-
-# -- rollback --------------------------------------------------------------------------------------------------------
-
-
-def gamed_from(iteration, talker, path, *, callbacks=(), resume=False):
-    """A trainer with the policy `rollback` for spikes. From this iteration on, the first four rewards are 1000 times larger."""
-    config = settings(num_train_iters=10)
-    config.checkpoint.save_interval = 2
-    config.guards.policies = {
-        "spike": "rollback",
-        "reward_misjudges": "off",
-    }  # nearly all of its episodes earn the most
-    tries = itertools.count()
-
-    def reward(trajectory):
-        is_large = trainer.iteration >= iteration - 1 and (next(tries) < 4)
-        return (1000.0 if is_large else 1.0) * float(len(trajectory.token_ids) % 3)
-
-    trainer = RayPPOTrainer(config, Colours, reward, run_path=path, resume=resume, callbacks=callbacks, **talker)
-    return trainer
-
-
-def test_a_rollback_continues_from_the_checkpoint_before_with_another_seed_and_half_the_learning_rate(talker, tmp_path):
-    with gamed_from(8, talker, tmp_path / "run") as trainer:
-        history = trainer.fit()
-    assert [row["iteration"] for row in history] == list(range(1, 11))
-    assert max(row["reward/mean"] for row in history) <= 2
-    assert history[5]["learning_rate"] == pytest.approx(1e-3)
-    assert history[6]["learning_rate"] == history[9]["learning_rate"] == pytest.approx(5e-4)
-    lines = [json.loads(line) for line in (tmp_path / "run/guards.jsonl").read_text().splitlines()]
-    assert lines[0]["guard"] == "spike"
-    (rollback,) = [line["rollback"] for line in lines if "rollback" in line]
-    assert (rollback["start_step"], rollback["to_step"]) == (8, 6)
-    assert rollback["settings"]["training.learning_rate"] == pytest.approx(5e-4)
-    assert judge(tmp_path / "run") == []
-    page = (tmp_path / "run/report.html").read_text()
-    assert "1. spike" in page and "checkpoint of iteration 6, with sampling seed" in page
-    with gamed_from(99, talker, tmp_path / "run", resume=True) as resumed:
-        resumed.fit(num_iters_per_epoch=11)
-    assert resumed.metrics_history[-1]["learning_rate"] == pytest.approx(5e-4)
-
-
-def test_a_rollback_samples_with_another_seed(talker, tmp_path):
-    seeds = {}
-
-    class Watch(TrainerCallback):
-        def on_step(self, trainer, metrics):
-            rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-            seeds.setdefault(rows[-1]["step"], []).append(rows[-1]["entropy"])
-
-    with gamed_from(8, talker, tmp_path / "run", callbacks=[Watch()]) as trainer:
-        trainer.fit()
-        assert trainer.learner.num_steps == 10
-    assert [len(seeds[step]) for step in (6, 7, 8)] == [1, 2, 2]
-    assert seeds[7][0] != seeds[7][1]
-
-
-def test_without_a_checkpoint_before_the_problem_the_run_stops(talker, tmp_path):
-    config = settings(num_train_iters=8)
-    config.guards.policies = {"spike": "rollback"}
-    judged = itertools.count()
-
-    def reward(trajectory):
-        return (1000.0 if next(judged) >= 24 else 1.0) * float(len(trajectory.token_ids) % 3)
-
-    with (
-        RayPPOTrainer(config, Colours, reward, **talker) as trainer,
-        pytest.raises(TrainingStoppedError, match="spike"),
-    ):
-        trainer.fit()
-    assert trainer.iteration == 7
-
-
-def test_a_problem_that_comes_back_stops_the_run_after_two_rollbacks(talker, tmp_path):
-    config = settings(num_train_iters=8)
-    config.checkpoint.save_interval, config.guards.policies = 2, {"spike": "rollback"}
-
-    def reward(trajectory):
-        return (1000.0 if trainer.iteration == 6 else 1.0) * float(len(trajectory.token_ids) % 3)
-
-    with (
-        RayPPOTrainer(config, Colours, reward, run_path=tmp_path, **talker) as trainer,
-        pytest.raises(TrainingStoppedError, match="spike"),
-    ):
-        trainer.fit()
-    lines = [json.loads(line) for line in (tmp_path / "guards.jsonl").read_text().splitlines()]
-    assert [line["rollback"]["settings"]["training.learning_rate"] for line in lines if "rollback" in line] == [
-        pytest.approx(5e-4),
-        pytest.approx(2.5e-4),
-    ]
