@@ -13,16 +13,15 @@ ROOT = Path(__file__).parent.parent
 MODULES = "modules beside the packages"
 LINES = {
     "algo": 1410,
+    "checks": 1100,
     "cli": 1490,
     "cluster": 3610,
     "config": 1680,
     "data": 1400,
-    "doctor": 1920,
     "engines": 10810,
     "env": 3990,
     "evaluation": 200,
     "feedback": 2710,
-    "guards": 1820,
     "learning": 4430,
     "memory": 9620,
     "plan": 2700,

@@ -23,9 +23,8 @@ from midthought.rollout.written import THOUGHT, PolicyParts, example_calls, play
 from midthought.tools.call_formats.unread import UnreadCallReader
 from midthought.types import StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
-NUM_PROMPTS, GROUP_SIZE, ROUND = 16, 4, 4
-MAX_SECONDS = 20.0
-"""After this many seconds no further round of `ROUND` prompts starts."""
+NUM_PROMPTS, GROUP_SIZE, ROUND, MAX_SECONDS = 16, 4, 4, 20.0
+"""Sampled prompts, episodes of each, prompts of a round, and seconds after which no further round starts."""
 MIN_CALLS, NUM_STARTS = 4, 4
 """Sampled calls of a tool, and starts of an environment, that are judged."""
 WRITTEN = ["1", "yes", "a"]

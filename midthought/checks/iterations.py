@@ -165,8 +165,7 @@ def _is_flat(row: Row) -> bool:
 
 
 def _is_equal(row: Row, other: Row) -> bool:
-    means = value(row, "reward/mean"), value(other, "reward/mean")
-    return math.isclose(*means, rel_tol=MAX_NOISE, abs_tol=MAX_NOISE)
+    return math.isclose(value(row, "reward/mean"), value(other, "reward/mean"), rel_tol=MAX_NOISE, abs_tol=MAX_NOISE)
 
 
 @check("reward_hacking", "iteration")

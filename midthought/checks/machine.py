@@ -63,8 +63,7 @@ def machine(setup: Setup) -> Iterator[Finding]:
 
 @check("servers", "check")
 def servers(setup: Setup) -> Iterator[Finding]:
-    """The servers of the policy and of the feedback critic answer, with the right model; those of the policy return the
-    log-probabilities of what they sample. Without a tokenizer that is left out."""
+    """The servers of the policy and of the feedback critic answer, with the right model and usable log-probabilities."""
     settings = getattr(setup.config, "feedback", None)
     for found in check_feedback(settings) if isinstance(settings, FeedbackSettings) else ():
         if found.found is Found.BAD:

@@ -89,6 +89,5 @@ def check(name: str, when: When) -> Callable[..., Any]:
 def require_known(policies: Mapping[str, Policy]) -> None:
     """Raises `SettingsError` for a policy of a check that is not registered."""
     names = {each.name for each in CHECKS}
-    if unknown := policies.keys() - names:
-        name = min(unknown)
+    for name in policies.keys() - names:
         raise SettingsError(f"checks.policies: there is no check {name!r}. {near_names(name, names)}")

@@ -56,14 +56,14 @@ def teach() -> dict[str, Any]:
     return {"model": model, "tokenizer": tokenizer}
 
 
-def teach_calls(taught: dict[str, Any]) -> dict[str, Any]:
-    """Returns the same for a model that calls `lookup` before it answers."""
+def teach_calls(taught: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """Returns the same for a model that calls `lookup` before it answers, with these arguments of the trainer."""
     call = {"type": "function", "id": "1", "function": {"name": "lookup", "arguments": {"word": "box"}}}
     calls = {"role": "assistant", "reasoning_content": "I know.", "content": "", "tool_calls": [call]}
     result = {"role": "tool", "tool_call_id": "1", "content": "nothing about box"}
     said = {"role": "assistant", "content": "red"}
     demonstrations = [[{"role": "user", "content": question}, calls, result, said] for question in QUESTIONS]
-    with Trainer(**run({**taught, "model": copy.deepcopy(taught["model"])})) as trainer:
+    with Trainer(**run({**taught, "model": copy.deepcopy(taught["model"])}, **changes)) as trainer:
         trainer.sft(demonstrations, num_steps=60, batch_tokens=1024, learning_rate=1e-2)
         return {**taught, "model": trainer.model}
 

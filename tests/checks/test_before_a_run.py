@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import json
 import random
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,14 +74,6 @@ def some_answers_missing(taught: Arguments, folder: Path) -> Arguments:
 def long_answers(taught: Arguments, folder: Path) -> Arguments:
     rows = [{**row, "answer": f"{row['answer']}, because I looked into box {n}" * 3} for n, row in enumerate(ROWS)]
     return run(taught, dataset=rows)
-
-
-def long_tool(taught: Arguments, folder: Path) -> Arguments:
-    @tool(description="Recalls what was said. " * 2000)
-    def recall(about: str) -> str:
-        return about
-
-    return run(taught, tools=[recall])
 
 
 def reads_results(trajectory: Trajectory) -> float:
@@ -195,20 +186,6 @@ class AngledScanner:
         self.text = ""
 
 
-def large_model(taught: Arguments, folder: Path) -> Arguments:
-    sizes = {"hidden_size": 16384, "num_hidden_layers": 120, "num_attention_heads": 128, "num_key_value_heads": 16}
-    config = {"model_type": "qwen3", "vocab_size": 150_000, "intermediate_size": 50_000, "head_dim": 128} | sizes
-    (folder / "config.json").write_text(json.dumps({"architectures": ["Qwen3ForCausalLM"], **config}))
-    return {**run({}), "model": folder}
-
-
-def no_server(taught: Arguments, folder: Path) -> Arguments:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-    return run(taught, backend="vllm", base_url=[url], served_model_name="tiny")
-
-
 class Broken(Boxes):
     def step(self, action: str) -> Any:
         raise RuntimeError("the door is locked")
@@ -217,7 +194,7 @@ class Broken(Boxes):
 class Endless(Boxes):
     """Forgets to say that it is over."""
 
-    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+    def step(self, action: str) -> Any:
         return "And the next one?", float(action == "red"), False, {}
 
 
@@ -233,7 +210,7 @@ class Remembering(Boxes):
 
     said: list[str] = []  # noqa: RUF012  (the mistake)
 
-    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+    def step(self, action: str) -> Any:
         self.said.append(action)
         _, reward, done, info = super().step(action)
         return f"{len(self.said)} words", reward, done, info
@@ -244,7 +221,7 @@ class Solved(Boxes):
 
     is_solved: dict[str, bool] = {}  # noqa: RUF012  (the mistake)
 
-    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+    def step(self, action: str) -> Any:
         observation, reward, done, info = super().step(action)
         observation = "Solved." if self.is_solved else "Not yet."
         self.is_solved["now"] = True
@@ -258,26 +235,20 @@ class Rolling(Boxes):
         self.rng = random.Random(seed)
         return super().reset(seed)
 
-    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+    def step(self, action: str) -> Any:
         _, reward, done, info = super().step(action)
         return f"You rolled {self.rng.randrange(100)}.", reward, done, info
-
-
-class Cached(Boxes):
-    """Keeps results of the class, which change no episode."""
-
-    found: dict[str, str] = {}  # noqa: RUF012
-
-    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-        self.found.setdefault(action, action.upper())
-        return super().step(action)
 
 
 def saying(function: Callable[[str], Any]) -> Tool:
     """Returns a function of one word as the tool that the model calls."""
 
     def lookup(word: str) -> str:
-        """Looks a word up."""
+        """Looks a word up.
+
+        Args:
+            word: the word
+        """
         return function(word)
 
     return tool(lookup)
@@ -321,7 +292,6 @@ MISTAKES: dict[str, tuple[Make, str, str]] = {
     "a prompt with several gold answers": (settings(dataset=ONE_PROMPT), "tasks", "1 of 1 prompts have several"),
     "validation on training data": (settings(validation=ROWS[:3]), "tasks", "3 of 3 held-out prompts"),
     "prompts that are longer than a sequence": (settings(max_seq_len=16), "lengths", "12 of 12 prompts"),
-    "a tool with a description as long as a book": (long_tool, "lengths", "12 of 12 prompts"),
     "gold answers that are longer than an episode": (long_answers, "lengths", "max_tokens=24"),
     "a template that drops history": (
         lambda taught, folder: in_boxes(
@@ -369,9 +339,7 @@ MISTAKES: dict[str, tuple[Make, str, str]] = {
         "machine",
         "checkpoints of this run",
     ),
-    "a model that is too large": (large_model, "setup", "does not fit"),
     "wandb without a login": (settings(trackers=["wandb"]), "machine", "no login of Weights & Biases"),
-    "an unreachable server": (no_server, "setup", "no server answers"),
     "a reward that is constant": (paid(lambda trajectory: 1.0), "reward", "'red' earns 1, and the wrong answer"),
     "a weight with the wrong sign": (settings(rewards=[("correct", -1.0)]), "reward", "'red' earns -1"),
     "a reward that compares all tasks with one answer": (
@@ -473,7 +441,6 @@ LIKE_MISTAKES: dict[str, Make] = {
     "a tool with a variable number of parameters": settings(tools=[Flexible()]),
     "an environment": played(Boxes, tools=[]),
     "an environment that draws from its seed": played(Rolling, tools=[]),
-    "an environment that keeps what changes nothing": played(Cached, tools=[]),
     "the game": played(SimpleGameEnvironment, tools=[]),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from check_runs import Arguments, run
+from check_runs import Arguments, run, teach_calls
 
 from midthought import Tool, Trainer, register_call_format, tool
 from midthought.tools.call_formats.in_thought import InThoughtFormat
@@ -126,19 +126,24 @@ def test_a_registered_format_of_the_user_is_tried_and_may_fail(taught):
             _FACTORIES.pop(name, None)
 
 
+@pytest.fixture(scope="module")
+def undescribed(taught) -> Arguments:
+    """A model that calls `lookup` in its thoughts with `#call`, although its prompts describe no tool."""
+    return teach_calls(taught, describe_tools=False) | {"describe_tools": False, "max_tokens": 64, "temperature": 0.3}
+
+
 @pytest.mark.parametrize("call_format", ["hermes", "json", "react"])
-def test_sampled_calls_in_another_format_are_found_by_check(caller, call_format):
-    """The model was taught `#call` in its thoughts."""
-    with Trainer(**run(caller, call_format=call_format, max_tokens=64, temperature=0.3)) as trainer:
+def test_sampled_calls_in_another_format_are_found_by_check(undescribed, call_format):
+    with Trainer(**run(undescribed, call_format=call_format)) as trainer:
         report = trainer.check()
     (finding,) = [each for each in report.findings if each.check == "unread_calls"]
     assert "of 64 sampled episodes write a call of 'lookup' that is not run" in finding.observation
     assert "call_format='in_thought'" in finding.action
 
 
-def test_a_run_reports_them_once(caller, tmp_path):
-    settings = {"max_tokens": 64, "temperature": 0.3, "learning_rate": 1e-6, "num_train_iters": 4}
-    arguments = run(caller, call_format="hermes", rewards=[], reward_fn=lambda t: t.num_sampled % 3, **settings)
+def test_a_run_reports_them_once(undescribed, tmp_path):
+    settings = {"call_format": "hermes", "learning_rate": 1e-6, "num_train_iters": 4}
+    arguments = run(undescribed, rewards=[], reward_fn=lambda t: t.num_sampled % 3, **settings)
     with Trainer(**arguments, run_path=tmp_path / "run") as trainer:
         trainer.fit()
     rows = [json.loads(line) for line in (tmp_path / "run/findings.jsonl").read_text().splitlines()]
