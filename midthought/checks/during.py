@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -88,17 +88,17 @@ class Monitor:
             self.history.validations.append(numbers)
         else:
             return []
-        return self._look(("scoring", "iteration"))
+        return self._look("scoring", "iteration")
 
     def before_update(self, metrics: Mapping[str, float]) -> list[Finding]:
         """Returns what is new after scoring, before the update of the next iteration. Does not keep the row."""
         self.history.iterations.append({"step": self.history.step + 1, **metrics})
         try:
-            return self._look(("scoring",))
+            return self._look("scoring")
         finally:
             self.history.iterations.pop()
 
-    def _look(self, times: Collection[When]) -> list[Finding]:
+    def _look(self, *times: When) -> list[Finding]:
         new = []
         for each in CHECKS if self.history.iterations else ():
             if each.when in times and self._policies.get(each.name) != "off":

@@ -143,7 +143,7 @@ def equal_rewards(history: History) -> Iterator[Finding]:
     means = [mean for row in rows if math.isfinite(mean := value(row, "reward/mean"))]
     equal = history.streak(lambda row: _is_flat(row) and _is_equal(row, rows[-1]))
     if not any(signals):
-        observation = f"none of the {len(rows)} iterations had anything to learn from: the mean reward is {means[-1]:g}"
+        observation = f"none of the {len(rows)} iterations so far had anything to learn from (reward {means[-1]:g})"
         remedy = "give tasks that the policy solves sometimes, and a reward that tells episodes apart"
         yield _since(rows[0], observation, remedy, policy="stop")
     elif len(equal) >= limit and means[-1] < max(means) - MAX_NOISE and 2 * sum(signals) >= len(rows) - len(equal):

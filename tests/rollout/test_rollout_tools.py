@@ -206,25 +206,6 @@ def test_the_record_says_how_long_the_episode_waited_for_tools_and_for_the_engin
     assert figures["time/episode/engine_seconds"] == pytest.approx((called.engine_seconds + plain.engine_seconds) / 2)
 
 
-@pytest.mark.parametrize(
-    ("text", "share"), [("saved", 0), ("Error: no such word", 1), ("not found", 1), ("", 1), ("a nonempty list", 0)]
-)
-def test_results_that_look_like_an_error_or_like_nothing_are_counted(
-    renderer: Renderer, text: str, share: float
-) -> None:
-    class Remember(Tool):
-        definition = ToolDefinition("remember", "Remembers.", [ToolParameter("word", "string", "What.")])
-
-        def execute(self, word: str) -> str:
-            return text
-
-    script = [f'<think>#call remember {{"word": "{word}"}}So.</think>Ada' for word in ("red", "blue")]
-    figures = rollout_metrics(
-        asyncio.run(episodes(ScriptedEngine(script, renderer), renderer, ToolExecutor(ToolRegistry([Remember()])), 2))
-    )
-    assert (figures["tool/remember/other_results"], figures["tool/remember/without_result"]) == (0, share)
-
-
 def test_calls_side_by_side_count_once_and_waiting_counts_when_the_engine_fails(renderer: Renderer) -> None:
     class Together(InThoughtFormat):
         """Every call stands for three."""

@@ -209,40 +209,14 @@ def test_an_episode_begins_with_the_system_prompt_the_tools_and_what_the_data_se
     ]
 
 
-def test_wrong_answers_are_nearly_right_or_right_for_other_tasks(renderer):
-    rows = [
-        {"question": "One?", "answer": "red"},
-        {"question": "Two?", "answer": "blue"},
-        {"question": "Three?", "answer": "dark green"},
-    ]
+def test_the_share_of_right_answers_and_what_they_earn(renderer):
+    rows = [{"question": f"Number {number}?", "answer": gold} for number, gold in enumerate(("red", "blue", "-1"))]
     tasks = DatasetTasks(rows, combine_rewards([len]), settings())
     done = [
-        trajectory(task, renderer, said)
-        for task, said in zip(load_tasks(rows), ("blue", "It is blue.", "green"), strict=True)
+        trajectory(task, renderer, said) for task, said in zip(load_tasks(rows), ("blue", "blue", "1"), strict=True)
     ]
-    for each in done:
-        each.reward = Reward(parts={"paid": 1.0})
+    for number, each in enumerate(done):
+        each.reward = Reward(parts={"paid": float(number)})
     metrics = tasks.training_metrics(done)
-    assert metrics["episode/right"] == 0 and metrics["episode/reward_if_wrong"] == 1
-    assert metrics["episode/right_by_chance"] == pytest.approx(
-        1 / 9
-    )  # only "blue" is a gold answer, of one task of three
-    assert metrics["episode/nearly_right"] == pytest.approx(2 / 3)
-
-
-def metrics_of(renderer, golds, answers):
-    rows = [{"question": f"Number {number}?", "answer": gold} for number, gold in enumerate(golds)]
-    tasks = DatasetTasks(rows, combine_rewards([len]), settings())
-    done = [trajectory(task, renderer, said) for task, said in zip(load_tasks(rows), answers, strict=True)]
-    for each in done:
-        each.reward = Reward(parts={"paid": 1.0})
-    return tasks.training_metrics(done)
-
-
-def test_signs_are_a_part_of_the_answer(renderer):
-    metrics = metrics_of(renderer, ["<", ">", "=", "-1"], [">", "=", "<", "1"])
-    assert metrics["episode/right"] == metrics["episode/nearly_right"] == 0
-    assert metrics["episode/right_by_chance"] == pytest.approx(3 / 16)
-    assert metrics_of(renderer, ["-1 at noon", "<", "2"], ["-1", "a < b", "2.5"])[
-        "episode/nearly_right"
-    ] == pytest.approx(2 / 3)
+    assert metrics["episode/right"] == pytest.approx(1 / 3)
+    assert (metrics["episode/reward_if_right"], metrics["episode/reward_if_wrong"]) == (1, 1)
