@@ -91,8 +91,8 @@ def _tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Metrics of each registered tool that was called.
 
     `calls` per episode; the shares of calls that failed (`failures`), of these for wrong arguments (`bad_arguments`), with an
-    exception (`raised`), at the time limit (`timed_out`), and refused by the open circuit breaker (`unavailable`); the share
-    that received the result of an equal call (`shared`); the share of `episodes` that called it; seconds per call.
+    exception (`raised`), at the time limit (`timed_out`), and not run because many late calls still run (`unavailable`); the
+    share that received the result of an equal call (`shared`); the share of `episodes` that called it; seconds per call.
     `episode/invalid_calls`: calls that cannot be parsed or name no registered tool, per episode; a call beyond the limit names
     none if others of the iteration reached a tool, and it did not.
     """

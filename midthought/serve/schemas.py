@@ -11,8 +11,8 @@ from midthought.errors import DataError
 from midthought.rollout.chat_answer import ChatRequest
 from midthought.rollout.chat_messages import TOOL_NAME, checked_messages
 from midthought.rollout.openai_messages import require_shallow
-from midthought.tools.bounded_schema import MAX_SCHEMA_CHARS
 from midthought.tools.definition import ToolDefinition
+from midthought.tools.template_schema import MAX_SCHEMA_CHARS
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_MESSAGES = 4_096

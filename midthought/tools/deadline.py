@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _CANCEL_SECONDS = 0.5
-"""Time for a cancelled coroutine to end. A tool's own coroutine has half of it (`event_loops`)."""
+"""Time for a cancelled coroutine to end. A tool's own coroutine has half of it (`tool_loop`)."""
 
 
 class TooLateError(Exception):
@@ -26,7 +26,7 @@ async def within(seconds: float, coroutine: Coroutine[Any, Any, T], *, on_uncanc
     `asyncio.wait_for` and `asyncio.timeout` would wait for a coroutine that ignores its cancellation.
     """
     running = asyncio.ensure_future(contained(coroutine))
-    running.add_done_callback(_retrieve_exception)
+    running.add_done_callback(retrieve_exception)
     is_late = False
     try:
         await asyncio.wait((running,), timeout=seconds)
@@ -73,7 +73,7 @@ def _abandon(running: asyncio.Task[Any]) -> None:
     running._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
-def _retrieve_exception(future: asyncio.Future[Any]) -> None:
+def retrieve_exception(future: asyncio.Future[Any]) -> None:
     """Prevents asyncio's message "exception was never retrieved"."""
     if not future.cancelled():
         future.exception()

@@ -249,8 +249,7 @@ class Tool(ABC):
         """Runs the tool with validated keyword arguments (`*_` only lets type checkers accept any signature).
 
         A plain function runs in a thread, several at once, so it must be thread-safe; it cannot be stopped at its deadline,
-        but the caller stops waiting. An `async def` runs on the tool's own event loop and must not block it, because the
-        tool's other calls would wait; at its deadline it is cancelled. Raise to fail: the model reads the first 100
-        characters of the message. ConnectionError or TimeoutError means that the tool's backend is unreachable: after several
-        in a row the tool executor stops calling the tool for a while.
+        but the caller stops waiting. An `async def` runs on the event loop of all async tools and must not block it, because
+        their calls would wait (`tool_loop`); at its deadline it is cancelled. Raise to fail: the model reads the first 100
+        characters of the message.
         """

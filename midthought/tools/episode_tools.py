@@ -9,13 +9,12 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator
+from typing import Any
 
-from midthought.tools.circuit_breaker import CircuitBreaker
 from midthought.tools.concurrency import DaemonThreads
 from midthought.tools.deadline import TooLateError, contained, within
 from midthought.tools.definition import Tool, ToolEpisode
-from midthought.tools.event_loops import settled
+from midthought.tools.tool_loop import settled
 
 logger = logging.getLogger(__name__)
 
@@ -34,44 +33,35 @@ class EpisodeTools:
         self._opening: dict[str, asyncio.Future[Tool]] = {}
         self._opened: dict[str, tuple[Tool, Tool]] = {}
         """The registered tool, and the tool that its `open` returned."""
-        self._turns: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Lock] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
         self._is_closed = False
 
-    @contextlib.asynccontextmanager
-    async def turn(self, tool: Tool) -> AsyncIterator[None]:
-        """Waits for the earlier calls of the tool if it is stateful."""
-        async with self._turn(tool.definition.name) if tool.is_stateful else contextlib.nullcontext():
-            yield
+    def turn(self, tool: Tool) -> contextlib.AbstractAsyncContextManager[Any]:
+        """Returns a lock that waits for the earlier calls of the tool if it is stateful."""
+        return (
+            self._turns.setdefault(tool.definition.name, asyncio.Lock())
+            if tool.is_stateful
+            else contextlib.nullcontext()
+        )
 
-    async def opened(self, tool: Tool, circuit_breaker: CircuitBreaker, ends_at: float) -> Tool:
-        """Returns the tool opened for this episode. Raises what `open` raises; then the next call opens it again.
-
-        `circuit_breaker` counts whether `open` succeeded; waiting until `ends_at`, on the loop's clock, is a failure.
-        """
+    async def opened(self, tool: Tool) -> Tool:
+        """Returns the tool opened for this episode. Raises what `open` raises; then the next call opens it again."""
         name = tool.definition.name
         if self._is_closed:
             raise RuntimeError("the episode has ended")
-        if name not in self._opened:
-            with circuit_breaker.call():
-                return await self._wait(tool, name, ends_at)
-        return self._opened[name][1]
-
-    async def _wait(self, tool: Tool, name: str, ends_at: float) -> Tool:
+        if name in self._opened:
+            return self._opened[name][1]
         opening = self._opening.get(name)
         if opening is None or opening.cancelled():
             opening = self._opening[name] = asyncio.ensure_future(contained(self._open(tool)))
         try:
             return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            if asyncio.get_running_loop().time() >= ends_at:
-                raise TimeoutError(f"{name!r} took too long to open") from None
-            raise
         except Exception:
             self._opening.pop(name, None)
             raise
 
     async def _open(self, tool: Tool) -> Tool:
-        bound = await settled(functools.partial(tool.open, self._episode), tool, self._threads)
+        bound = await settled(functools.partial(tool.open, self._episode), self._threads)
         if not isinstance(bound, Tool):
             raise TypeError(f"open returned a {type(bound).__name__}; return the tool for the episode")
         if not self._is_closed:
@@ -91,19 +81,17 @@ class EpisodeTools:
 
     async def _close_all(self) -> None:
         """Waits, up to the deadline, for an `open` in progress: when it is done, it closes what it opened."""
-        loop = asyncio.get_running_loop()
-        opening = [each for each in self._opening.values() if not each.done() and each.get_loop() is loop]
         opened, self._opened = self._opened, {}
         await asyncio.gather(*(self._close(tool, bound) for tool, bound in opened.values() if bound is not tool))
-        if opening:
+        if opening := [each for each in self._opening.values() if not each.done()]:
             await asyncio.wait(opening, timeout=self._close_seconds)
 
     async def _close(self, tool: Tool, bound: Tool) -> None:
         name = tool.definition.name
 
         async def close() -> None:
-            async with self._turn(name):
-                await settled(bound.close, tool, self._threads)
+            async with self.turn(tool):
+                await settled(bound.close, self._threads)
 
         try:
             await within(self._close_seconds, close(), on_uncancelled=lambda: None)
@@ -111,6 +99,3 @@ class EpisodeTools:
             logger.warning("tool %r: close was not done within %g seconds", name, self._close_seconds)
         except Exception as error:
             logger.warning("tool %r: close raised %s: %s", name, type(error).__name__, error)
-
-    def _turn(self, name: str) -> asyncio.Lock:
-        return self._turns.setdefault((asyncio.get_running_loop(), name), asyncio.Lock())

@@ -20,7 +20,6 @@ from typing import Any
 
 from midthought.errors import SettingsError
 from midthought.tools.arguments import ArgumentsError
-from midthought.tools.circuit_breaker import CircuitBreaker, RefusedError
 from midthought.tools.concurrency import ConcurrencyLimits, DaemonThreads, needs_thread
 from midthought.tools.deadline import TooLateError, within
 from midthought.tools.definition import Tool, ToolEpisode, ToolOutput
@@ -111,9 +110,8 @@ class ToolExecutor:
     A stateful tool (one that overrides `Tool.open`) has a separate object in every episode (`for_episode`). Its calls in
     one episode run one after the other; `max_concurrency` applies to all episodes together.
 
-    After `max_failures` consecutive calls that missed their deadline or had no connection, calls of the tool fail at once
-    (UNAVAILABLE), and every `pause_seconds` one trial call is run. None: never. Other errors do not count. Deadlines and
-    pauses depend on the clock, so such failures change episodes in deterministic mode, too.
+    Plain tools run in daemon threads, `async` tools on one background event loop (`tool_loop`). Deadlines depend on the clock,
+    so missed ones change episodes in deterministic mode, too.
 
     The rollout loop cuts results to tokens. Raises `SettingsError` if a limit is out of range.
     """
@@ -126,32 +124,24 @@ class ToolExecutor:
         max_concurrency: int = 1024,
         max_threads: int = 128,
         retries: int = 0,
-        max_failures: int | None = 8,
-        pause_seconds: float = 10.0,
         max_result_chars: int = 400_000,
     ) -> None:
-        for name, seconds in (("timeout_seconds", timeout_seconds), ("pause_seconds", pause_seconds)):
-            if not seconds > 0:
-                raise SettingsError(f"{name} must be more than 0, not {seconds}")
+        if not timeout_seconds > 0:
+            raise SettingsError(f"timeout_seconds must be more than 0, not {timeout_seconds}")
         limits = {"max_concurrency": max_concurrency, "max_threads": max_threads, "max_result_chars": max_result_chars}
         for name, limit in limits.items():
             if limit < 1:
                 raise SettingsError(f"{name} must be 1 or more, not {limit}")
         if retries < 0:
             raise SettingsError(f"retries must be 0 or more, not {retries}")
-        if max_failures is not None and max_failures < 1:
-            raise SettingsError(f"max_failures must be 1 or more, or None for never, not {max_failures}")
         self.registry = registry
         self.timeout_seconds = timeout_seconds
         self.max_concurrency = max_concurrency
         self.max_threads = max_threads
         self.retries = retries
-        self.max_failures = max_failures
-        self.pause_seconds = pause_seconds
         self.max_result_chars = max_result_chars
         self._threads = DaemonThreads("midthought-tool")
         self._num_uncancelled = 0
-        self._circuit_breakers: dict[str, CircuitBreaker] = {}
         self._loop_states: dict[asyncio.AbstractEventLoop, _LoopState] = {}
 
     @property
@@ -222,12 +212,8 @@ class ToolExecutor:
             try:
                 bound = tool.for_task(task)
                 if tool.is_stateful and progress.tools is not None:
-                    bound = await progress.tools.opened(
-                        tool, self._circuit_breaker(tool.definition.name), progress.ends_at
-                    )
-                return await invoke(bound, copy.deepcopy(action.parameters), self._threads, registered=tool)
-            except RefusedError:
-                raise
+                    bound = await progress.tools.opened(tool)
+                return await invoke(bound, copy.deepcopy(action.parameters), self._threads)
             except Exception:
                 pause_seconds = _RETRY_SECONDS * 2**num_failed * _jitter.uniform(0.5, 1.5)
                 would_be_late = asyncio.get_running_loop().time() + pause_seconds >= progress.ends_at
@@ -293,11 +279,12 @@ class ToolExecutor:
         return replace(answer, metadata={**metadata, "shared": True} if is_shared else metadata)
 
     async def _run_call(self, action: ParsedAction, caller: _Caller) -> _Answer:
-        """Runs the call, retries included."""
+        """Runs the call within the limits, retries included."""
+        tool = self._tool(action)
         progress = _Progress(tools=caller.tools)
         try:
-            async with caller.tools.turn(self._tool(action)):
-                output = await self._run_within_limits(action, caller.task, progress)
+            async with caller.tools.turn(tool), self._loop_state().limits.acquire(tool):
+                output = await self._before_deadline(action, caller.task, tool, progress)
             text = output.text
             if len(text) > self.max_result_chars:
                 text = text[: self.max_result_chars] + _CUT
@@ -308,25 +295,21 @@ class ToolExecutor:
             answer = replace(answer, metadata={**answer.metadata, "num_attempts": progress.num_attempts})
         return answer
 
-    async def _run_within_limits(self, action: ParsedAction, task: Task, progress: _Progress) -> ToolOutput:
-        """Waits for the limits and the circuit breaker. That of a stateful tool counts only failures of `open`: the object
-        of one episode may fail while the objects of other episodes work."""
-        tool = self._tool(action)
-        circuit_breaker = None if tool.is_stateful else self._circuit_breaker(tool.definition.name)
+    async def _before_deadline(self, action: ParsedAction, task: Task, tool: Tool, progress: _Progress) -> ToolOutput:
+        num_lingering = self._threads.num_lingering
+        if needs_thread(tool) and num_lingering >= _MAX_LINGERING * self.max_threads:
+            message = f"{num_lingering} earlier calls still run after their deadline; go on without it"
+            raise _CallFailure(ToolOutcome.UNAVAILABLE, message)
+        timeout_seconds = self.timeout_seconds if tool.timeout_seconds is None else tool.timeout_seconds
+        progress.ends_at = asyncio.get_running_loop().time() + timeout_seconds
         try:
-            if circuit_breaker is not None and circuit_breaker.refuses():
-                raise RefusedError
-            async with self._loop_state().limits.acquire(tool):
-                if needs_thread(tool) and self._threads.num_lingering >= _MAX_LINGERING * self.max_threads:
-                    message = (
-                        f"{self._threads.num_lingering} earlier calls still run after their deadline; go on without it"
-                    )
-                    raise _CallFailure(ToolOutcome.UNAVAILABLE, message)
-                with circuit_breaker.call() if circuit_breaker is not None else contextlib.nullcontext():
-                    return await self._before_deadline(action, task, tool, progress)
-        except RefusedError:
-            message = f"{tool.definition.name!r} is out of order at present; go on without it"
-            raise _CallFailure(ToolOutcome.UNAVAILABLE, message) from None
+            call = self._answer_with_progress(action, task, progress)
+            return await within(timeout_seconds, call, on_uncancelled=self._count_uncancelled)
+        except TooLateError:
+            message = f"no answer within {timeout_seconds:g} seconds; go on without it"
+            raise _CallFailure(ToolOutcome.TIMED_OUT, message) from None
+        except Exception as error:
+            raise _CallFailure(ToolOutcome.RAISED, short_error_text(error)) from error
 
     def _loop_state(self) -> _LoopState:
         loop = asyncio.get_running_loop()
@@ -336,27 +319,6 @@ class ToolExecutor:
             limits = ConcurrencyLimits(max_concurrency=self.max_concurrency, max_threads=self.max_threads)
             self._loop_states[loop] = _LoopState(limits, ResultCache(lambda answer: answer.is_ok))
         return self._loop_states[loop]
-
-    def _circuit_breaker(self, name: str) -> CircuitBreaker:
-        if name not in self._circuit_breakers:
-            max_failures = math.inf if self.max_failures is None else self.max_failures
-            new = CircuitBreaker(name, max_failures=max_failures, pause_seconds=self.pause_seconds)
-            self._circuit_breakers.setdefault(name, new)
-        return self._circuit_breakers[name]
-
-    async def _before_deadline(self, action: ParsedAction, task: Task, tool: Tool, progress: _Progress) -> ToolOutput:
-        timeout_seconds = self.timeout_seconds if tool.timeout_seconds is None else tool.timeout_seconds
-        progress.ends_at = asyncio.get_running_loop().time() + timeout_seconds
-        try:
-            call = self._answer_with_progress(action, task, progress)
-            return await within(timeout_seconds, call, on_uncancelled=self._count_uncancelled)
-        except TooLateError:
-            message = f"no answer within {timeout_seconds:g} seconds; go on without it"
-            raise _CallFailure(ToolOutcome.TIMED_OUT, message) from TimeoutError()
-        except RefusedError:
-            raise
-        except Exception as error:
-            raise _CallFailure(ToolOutcome.RAISED, short_error_text(error)) from error
 
     async def _answer_with_progress(self, action: ParsedAction, task: Task, progress: _Progress) -> ToolOutput:
         _progress.set(progress)

@@ -16,16 +16,13 @@ from midthought.errors import SettingsError
 from midthought.network import keep_keys
 from midthought.references import optional
 from midthought.tools.arguments import ArgumentsChecker
-from midthought.tools.bounded_schema import MAX_SCHEMA_CHARS
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
 from midthought.tools.mcp_connection import LONG_SESSION_SECONDS, Connection, McpServerError, Remote, Started
-from midthought.tools.template_schema import OF_DATA
+from midthought.tools.template_schema import MAX_SCHEMA_CHARS, OF_DATA
 
 _MAX_NAME_CHARS = 128
 _MAX_RESULT_CHARS = 100_000
 """Longer results are cut here; the rollout loop then cuts the text for the model to tokens."""
-_MAX_SCHEMA_PARTS = 5000
-"""Objects and truth values in a schema: each may be a schema, which takes 0.2 ms to check."""
 _MAX_DEPTH = 64
 """Nesting of lists and objects in arguments. Servers' JSON readers fail at about 200 levels and would never answer."""
 _MAX_CHARS = 10 * MAX_SCHEMA_CHARS
@@ -46,7 +43,6 @@ def mcp_tools(
     timeout_seconds: float = 30.0,
     start_seconds: float = 60.0,
     restart_seconds: float = 1.0,
-    relist_seconds: float = 5.0,
 ) -> McpTools:
     """Connects to an MCP server and lists its tools: `with mcp_tools(command=["uvx", "some-server"]) as tools: ...`.
 
@@ -55,13 +51,13 @@ def mcp_tools(
     request. `prefix` is added to the tools' names; characters that a call cannot contain become `_`. `allowed_tools` are the
     server's names of the tools to use; None: all. `timeout_seconds` is the limit of one call, `start_seconds` that of
     connecting. A server that ends is started again after `restart_seconds`; the pause doubles each time, up to a minute.
-    Notices that the list of tools changed are followed at most every `relist_seconds`. A tool whose schema is invalid, is too
-    large or has a reference to a location outside of it is left out, with a warning.
+    The tools are listed once: if the server changes its list, a call of a tool that is gone fails with the server's message. A
+    tool whose schema is invalid, is too large or has a reference to a location outside of it is left out, with a warning.
 
-    Raises `SettingsError` unless exactly one of `command` and `url` is given, for `restart_seconds` and `relist_seconds`
-    that are not positive, `restart_seconds` above 60, values of `environment` and `headers` that are no texts, keys that
-    would go unencrypted to another machine, and names in `allowed_tools` that the server does not list; `McpServerError` if
-    the server cannot be reached or none of its tools can be used; `MissingExtraError` without the SDK.
+    Raises `SettingsError` unless exactly one of `command` and `url` is given, for `restart_seconds` that are not positive or
+    above 60, values of `environment` and `headers` that are no texts, keys that would go unencrypted to another machine, and
+    names in `allowed_tools` that the server does not list; `McpServerError` if the server cannot be reached or none of its tools
+    can be used; `MissingExtraError` without the SDK.
     """
     if (command is None) == (url is None):
         raise SettingsError("mcp_tools takes either command=[...] (starts a server) or url=... (a running one)")
@@ -69,12 +65,9 @@ def mcp_tools(
         raise SettingsError(f"mcp_tools: allowed_tools must be a list like [{allowed_tools!r}]")
     if isinstance(command, str) or (command is not None and not command):
         raise SettingsError(f"mcp_tools: command must be a list like ['python', 'server.py'], not {command!r}")
-    for what, seconds in (("restart_seconds", restart_seconds), ("relist_seconds", relist_seconds)):
-        if not seconds > 0:
-            raise SettingsError(f"mcp_tools: {what} must be more than 0, not {seconds!r}")
-    if restart_seconds > LONG_SESSION_SECONDS:
+    if not 0 < restart_seconds <= LONG_SESSION_SECONDS:
         raise SettingsError(
-            f"mcp_tools: restart_seconds must be at most {LONG_SESSION_SECONDS:g}, not {restart_seconds!r}"
+            f"mcp_tools: restart_seconds must be more than 0 and at most {LONG_SESSION_SECONDS:g}, not {restart_seconds!r}"
         )
     for what, given in (("environment", environment or {}), ("headers", headers or {})):
         for name, value in given.items():
@@ -85,7 +78,7 @@ def mcp_tools(
     keep_keys(environment or {})
     keep_keys(headers or {}, str(url))
     server = Started(command, environment, folder) if command is not None else Remote(str(url), headers)
-    connection = Connection(server, timeout_seconds, start_seconds, restart_seconds, relist_seconds)
+    connection = Connection(server, timeout_seconds, start_seconds, restart_seconds)
     try:
         if allowed_tools is not None:
             connection.restrict(allowed_tools)
@@ -149,19 +142,16 @@ class McpTool(Tool):
 
     def __init__(self, connection: Connection, listed: Any, prefix: str) -> None:
         description = listed.description or listed.title or listed.name
-        written = json.dumps(listed.input_schema)
-        num_parts = sum(map(written.count, ("{", "true", "false")))
         for part, size, limit in (
             ("name has {:,} characters", len(listed.name), _MAX_NAME_CHARS),
             ("description has {:,} characters", len(description), MAX_SCHEMA_CHARS),
-            ("schema has {:,} characters", len(written), MAX_SCHEMA_CHARS),
-            ("schema has {:,} parts", num_parts, _MAX_SCHEMA_PARTS),
+            ("schema has {:,} characters", len(json.dumps(listed.input_schema)), MAX_SCHEMA_CHARS),
         ):
             if size > limit:
                 raise _unusable(listed, f"its {part.format(size)}, more than {limit:,}")
         try:
             schema: Any = {"properties": {}, **_without_nulls(listed.input_schema)}
-            self.arguments_checker = ArgumentsChecker(schema)
+            ArgumentsChecker(schema)
             self.definition = ToolDefinition(prefix + _NOT_IN_A_NAME.sub("_", listed.name), description, schema)
         except (SettingsError, RecursionError) as error:
             raise _unusable(listed, str(error)) from None

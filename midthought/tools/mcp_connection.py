@@ -26,8 +26,6 @@ _CLOSE_SECONDS = 15.0
 _USER = re.compile(r"//[^/]*@")
 LONG_SESSION_SECONDS = 60.0
 """A server that ended earlier is started again after a pause of at most this length."""
-_MAX_CHANGES = 3
-"""Different changes of a server's list of tools that are reported."""
 _HAS_ENDED = ("Connection closed", "Session terminated")
 """What the SDK says if a session has ended. Other errors have the same codes."""
 _MAX_MESSAGES = 20
@@ -92,8 +90,7 @@ async def _limit_body(response: Any) -> None:
 
 class Connection:
     """A client of the SDK. One task on a private loop enters and exits it, as the SDK requires, and again if the server ends:
-    after `restart_seconds`, then twice as long each time. After a list of tools, notices that it changed are collected for
-    `relist_seconds`."""
+    after `restart_seconds`, then twice as long each time."""
 
     def __init__(
         self,
@@ -101,24 +98,17 @@ class Connection:
         timeout_seconds: float,
         start_seconds: float,
         restart_seconds: float,
-        relist_seconds: float,
     ) -> None:
         self.timeout_seconds = timeout_seconds
-        self._allowed: Sequence[str] | None = None
         self._server = server
         self._start_seconds = start_seconds
         self._restart_seconds = restart_seconds
-        self._relist_seconds = relist_seconds
         self._loop = asyncio.new_event_loop()
         self._client: asyncio.Future[Any] = self._loop.create_future()
         """The present session; calls wait for it."""
         self._is_closing = False
         self._ending = asyncio.Event()
         self._starting: asyncio.Timeout | None = None
-        self._gone: set[str] = set()
-        """Tools that the server no longer lists since it was started again."""
-        self._reported: set[str] = set()
-        """Changes of the list of tools, at most `_MAX_CHANGES`."""
         _shown.since = 0.0
         ready: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._run, args=(ready,), name="midthought-mcp", daemon=True)
@@ -137,7 +127,6 @@ class Connection:
                 raise SettingsError(
                     f"mcp_tools: the server has no tool {name!r} of allowed_tools. {near_names(name, listed)}"
                 )
-        self._allowed = names
         self.listed = [each for each in self.listed if each.name in names]
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
@@ -150,8 +139,6 @@ class Connection:
         from mcp import MCPError
 
         client = await asyncio.shield(session := self._client)
-        if name in self._gone:
-            raise ConnectionError(f"the MCP server no longer has the tool {name!r}")
         try:
             seconds = self.timeout_seconds + _LATER_SECONDS
             return await client.call_tool(name, arguments, read_timeout_seconds=seconds)
@@ -206,76 +193,20 @@ class Connection:
 
     async def _session(self, ready: concurrent.futures.Future[list[Any]]) -> None:
         from mcp import Client
-        from mcp_types import ToolListChangedNotification
 
         self._ending.clear()
-        changed = asyncio.Event()
-
-        async def notice(message: Any) -> None:
-            if isinstance(message, ToolListChangedNotification):
-                changed.set()
-
         async with contextlib.AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(self._start_seconds) as self._starting:
-                    client = await stack.enter_async_context(
-                        Client(self._server.transport(), cache=None, message_handler=notice)
-                    )
-                    listed = await _listed(client)
+                    client = await stack.enter_async_context(Client(self._server.transport(), cache=None))
+                    listed = None if ready.done() else await _listed(client)
             finally:
                 self._starting = None
-            if ready.done():
-                self._gone = self._compare(listed, f"was {self._server.again} and lists")
             self._client.set_result(client)
-            if not ready.done():
+            if listed is not None:
                 ready.set_result(listed)
             if not self._is_closing:
-                watching = [
-                    asyncio.create_task(each) for each in (self._watch(client, changed), _notices(client, changed))
-                ]
-                try:
-                    await self._ending.wait()
-                finally:
-                    for task in watching:
-                        task.cancel()
-                    await asyncio.gather(*watching, return_exceptions=True)
-
-    async def _watch(self, client: Any, changed: asyncio.Event) -> None:
-        """Lists the tools again after notices that they changed, and reports differences. Calls of tools that are gone are still
-        sent: the server may offer them again at any time."""
-        while True:
-            await changed.wait()
-            changed.clear()
-            with contextlib.suppress(Exception):  # calls report a server that has ended
-                async with asyncio.timeout(self._start_seconds):
-                    listed = await _listed(client)
-                self._gone &= self._compare(listed, "lists")
-            await asyncio.sleep(self._relist_seconds)
-
-    def _compare(self, listed: Sequence[Any], lists: str) -> set[str]:
-        """Returns the names of the tools that are gone. Reports differences from the tools that the run was started with, each
-        once, and only the first few."""
-        before, now = ({each.name: each for each in tools} for tools in (self.listed, listed))
-        if self._allowed is not None:
-            now = {name: tool for name, tool in now.items() if name in self._allowed}
-        gone = before.keys() - now.keys()
-        found = {
-            "gone": sorted(gone),
-            "changed": [name for name, tool in before.items() if name in now and _read(tool) != _read(now[name])],
-            "new": [name for name in now if name not in before],
-        }
-        words = "; ".join(f"{what}: {one_line(', '.join(map(repr, names)))}" for what, names in found.items() if names)
-        if words and words not in self._reported and len(self._reported) < _MAX_CHANGES:
-            self._reported.add(words)
-            is_last = len(self._reported) == _MAX_CHANGES
-            what = f"the {self._server.name} {lists} other tools than before ({words})"
-            _log.warning(
-                "%s. The run continues with the tools that it was started with, and calls of tools that are gone fail; to use "
-                "the new list, start the run again%s",
-                what,
-                "; further changes of its list are not reported" if is_last else "",
-            )
-        return gone
+                await self._ending.wait()
 
     def _failure(self, error: BaseException) -> McpServerError:
         while isinstance(error, BaseExceptionGroup):
@@ -285,31 +216,6 @@ class Connection:
             reason = f"no answer within {self._start_seconds:g} seconds"
         log = f"; its last output: {one_line(self._server.last_lines)}" if self._server.last_lines else ""
         return McpServerError(f"the {self._server.name} cannot be used: {reason}{log}")
-
-
-def _read(tool: Any) -> tuple[Any, ...]:
-    """Returns what a model reads of a tool."""
-    return tool.title, tool.description, tool.input_schema
-
-
-async def _notices(client: Any, changed: asyncio.Event) -> None:
-    """Subscribes to changes of the list of tools, if the protocol's version has subscriptions (2026-07-28) and the server offers
-    them; else it sends notices by itself."""
-    from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
-
-    tools = client.server_capabilities.tools
-    while tools is not None and tools.list_changed:
-        try:
-            async with client.listen(tools_list_changed=True) as events:
-                async for _ in events:
-                    changed.set()
-        except ListenNotSupportedError:
-            return
-        except SubscriptionLost:
-            await asyncio.sleep(LONG_SESSION_SECONDS)
-            changed.set()  # what was sent meanwhile is lost
-        else:
-            return
 
 
 async def _listed(client: Any) -> list[Any]:

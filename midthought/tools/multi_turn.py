@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from midthought.background_loop import BackgroundLoop
 from midthought.errors import SettingsError
 from midthought.tools.definition import ToolEpisode
 from midthought.tools.episode_tools import EpisodeTools
-from midthought.tools.event_loops import run_on_new_loop
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Task, ToolCall, ToolEvent, ToolOutcome, Turn
 
-_THREAD = "midthought-turn"
+_loop = BackgroundLoop("midthought-turns")
+"""Runs the calls of all conversations: not the tools' event loop, which a tool may block."""
 _NOT_A_TOOL = (ToolOutcome.MALFORMED, ToolOutcome.UNKNOWN_TOOL)
 
 
@@ -77,7 +78,7 @@ class MultiTurnManager:
     def reset(self) -> None:
         """Starts a new conversation: removes the turns and closes stateful tools. The environment is not changed."""
         if self._tools is not None:
-            run_on_new_loop(self._tools.close(), _THREAD).result()
+            _loop.run(self._tools.close())
             self._tools = None
         self.turns: list[Turn] = []
         self.tool_events: list[ToolEvent] = []
@@ -139,7 +140,7 @@ class MultiTurnManager:
         task = Task(task_id=f"turn-{len(self.turns)}", prompt=prompt, answer="")
         if self._tools is None:
             self._tools = self.executor.for_episode(ToolEpisode(task=task, environment=self.environment))
-        return run_on_new_loop(self.executor.run(actions, task, tools=self._tools), _THREAD).result()
+        return _loop.run(self.executor.run(actions, task, tools=self._tools))
 
 
 def tool_metrics(events: Sequence[ToolEvent]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from midthought.tools.arguments import TYPES, ArgumentsChecker, ArgumentsError
 from midthought.tools.concurrency import DaemonThreads
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
 from midthought.tools.error_texts import error_text
-from midthought.tools.event_loops import run_on_new_loop, settled
+from midthought.tools.tool_loop import result_of, settled
 
 ToolT = TypeVar("ToolT", bound=Tool)
 
@@ -77,7 +77,7 @@ class ToolRegistry:
                 f"tool {definition.name!r} reads the thought (reads_thought): rename its parameter 'thought'"
             )
         try:
-            self._checkers[definition.name] = _checker_of(tool)
+            self._checkers[definition.name] = ArgumentsChecker(definition.parameters_schema())
         except SettingsError as error:
             raise SettingsError(f"tool {definition.name!r}: {error}") from None
         self._tools[definition.name] = tool
@@ -129,8 +129,8 @@ class ToolRegistry:
     def execute_tool(self, name: str, /, **parameters: Any) -> tuple[bool, str]:
         """Runs a tool without a deadline and returns `(success, text for the model)`. Never raises.
 
-        The call belongs to no episode: a stateful tool is not opened. Works inside a running event loop, too: an `async`
-        tool gets its own loop and thread.
+        The call belongs to no episode: a stateful tool is not opened. Works inside a running event loop, too, except that of
+        the tools: an `async` tool awaits `execute_tool_async`.
         """
         tool = self.get(name)
         if tool is None:
@@ -138,16 +138,14 @@ class ToolRegistry:
         try:
             result = tool.execute(**self.arguments(name, parameters))
             if inspect.isawaitable(result):
-                running = run_on_new_loop(result, "midthought-tool")
-                if (raised := running.exception()) is not None:
-                    raise RuntimeError(str(raised) or type(raised).__name__) from raised
-                result = running.result()
+                result = result_of(result)
             return True, as_output(result).text
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, GeneratorExit) as error:
             return False, _message(error)
 
     async def execute_tool_async(self, name: str, /, **parameters: Any) -> tuple[bool, str]:
-        """Does the same without blocking the event loop: a plain tool runs in a thread, an `async` one on its own loop.
+        """Does the same without blocking the event loop: a plain tool runs in a thread, an `async` one on
+        the tools' event loop.
 
         Cancelling cancels an `async` tool; a thread continues, and its result is ignored.
         """
@@ -169,17 +167,12 @@ class ToolRegistry:
         return (True, running.result().text) if raised is None else (False, _message(raised))
 
 
-async def invoke(
-    tool: Tool, arguments: Mapping[str, Any], threads: DaemonThreads, *, registered: Tool | None = None
-) -> ToolOutput:
-    """Runs a tool with valid arguments without blocking the event loop; `registered` is the tool whose `open` returned it.
+async def invoke(tool: Tool, arguments: Mapping[str, Any], threads: DaemonThreads) -> ToolOutput:
+    """Runs a tool with valid arguments without blocking the event loop.
 
     Raises what the tool raises, or RuntimeError instead of SystemExit. Cancelling cancels the tool.
     """
-    try:
-        return as_output(await settled(functools.partial(tool.execute, **arguments), registered or tool, threads))
-    except SystemExit as stop:  # a task would raise it out of the event loop
-        raise RuntimeError(f"SystemExit: {stop}") from stop
+    return as_output(await settled(functools.partial(tool.execute, **arguments), threads))
 
 
 def as_output(result: Any) -> ToolOutput:
@@ -231,14 +224,6 @@ def _message(error: BaseException) -> str:
     if isinstance(error, ArgumentsError):
         return str(error)
     return f"Tool execution error: {error_text(error)}"
-
-
-def _checker_of(tool: Tool) -> ArgumentsChecker:
-    """Returns the checker that an MCP tool has made of its schema, which takes up to a second; else a new one."""
-    made = getattr(tool, "arguments_checker", None)
-    if isinstance(made, ArgumentsChecker) and made.schema is tool.definition.schema:
-        return made
-    return ArgumentsChecker(tool.definition.parameters_schema())
 
 
 def _require_tool(tool: Any) -> None:

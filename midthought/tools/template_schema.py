@@ -9,9 +9,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from midthought.tools.bounded_schema import MAX_SCHEMA_CHARS
 from midthought.tools.json_types import allowed_types
 
+MAX_SCHEMA_CHARS = 100_000
+"""Size of a schema of others, as JSON."""
 OF_NAMES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 """Keywords with schemas by name."""
 OF_DATA = ("enum", "const", "default", "examples")

@@ -130,27 +130,18 @@ def test_whatever_tools_do_every_episode_goes_on_to_its_answer(renderer: Rendere
 
 def test_a_dead_tool_is_on_the_record_and_among_the_figures(renderer: Renderer) -> None:
     class Gone(Act):
-        timeout_seconds = 10.0
-
-        def __init__(self) -> None:
-            self.all_there = asyncio.Event()
-
         async def execute(self, how: str) -> str:
-            self.num_begun += 1
-            if self.num_begun == 3:
-                self.all_there.set()
-            await self.all_there.wait()
             raise ConnectionRefusedError("gone")
 
-    box = ToolExecutor(ToolRegistry([Gone()]), max_failures=1)
+    box = ToolExecutor(ToolRegistry([Gone()]))
     call = 'Hm. #call act {"how": "fine"}'
     script = [f"<think>{call}{call}So.</think>Ada"] * 3
     done = asyncio.run(episodes(ScriptedEngine(script, renderer), renderer, box, 3))
     found = [event.outcome for trajectory in done for event in trajectory.tool_events]
-    assert found == [ToolOutcome.RAISED, ToolOutcome.UNAVAILABLE] * 3
-    assert "out of order" in renderer.decode(done[0].token_ids)
+    assert found == [ToolOutcome.RAISED] * 6
+    assert "gone" in renderer.decode(done[0].token_ids)
     figures = rollout_metrics(done)
-    assert figures["tool/act/unavailable"] == 0.5 and figures["tool/act/failures"] == 1.0
+    assert figures["tool/act/raised"] == 1.0 and figures["tool/act/failures"] == 1.0
 
 
 def test_a_rollout_that_ends_early_ends_the_calls_that_are_under_way(renderer: Renderer) -> None:

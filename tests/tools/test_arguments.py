@@ -7,7 +7,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-import referencing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -182,67 +181,11 @@ SLOW_PATTERNS = ["^(a|aa)+$", "(?:a?){200}a{200}", r"^(([a-z])+.)+[A-Z]([a-z])+$
 SLOW_TEXT = "a" * 60 + "!"
 
 
-def doubling(levels: int) -> dict[str, Any]:
-    """Each definition refers to the next one twice: 2 ** levels evaluations."""
-    names = [f"#/$defs/d{level}" for level in range(levels + 1)]
-    return {f"d{level}": {"allOf": [{"$ref": names[level + 1]}] * 2} for level in range(levels)} | {f"d{levels}": {}}
-
-
-@pytest.mark.parametrize("pattern", SLOW_PATTERNS, ids=range(len(SLOW_PATTERNS)))
-def test_no_pattern_of_a_schema_can_stop_the_program(pattern: str) -> None:
+def test_no_pattern_of_an_argument_can_stop_the_program() -> None:
     """With `re`, most of these take longer than a day."""
-    schema = {
-        "properties": {
-            "a": {"pattern": pattern},
-            "b": {"unevaluatedProperties": False, "patternProperties": {pattern: {}}},
-        },
-        "patternProperties": {pattern: {"type": "integer"}},
-        "additionalProperties": False,
-    }
-    checker = ArgumentsChecker(schema)
-    for arguments in (
-        {"a": SLOW_TEXT},
-        {"b": {SLOW_TEXT: 1}},
-        {SLOW_TEXT: 1},
-        {f"{SLOW_TEXT}{n}": 1 for n in range(99)},
-    ):
+    for pattern in SLOW_PATTERNS:
         with contextlib.suppress(ArgumentsError):
-            checker.check(arguments)
-
-
-def test_a_schema_that_doubles_itself_is_given_up_after_a_fixed_number_of_steps() -> None:
-    ArgumentsChecker({"$defs": doubling(5), "$ref": "#/$defs/d0"}).check({})
-    checker = ArgumentsChecker({"$defs": doubling(60), "$ref": "#/$defs/d0"})
-    for _ in range(2):
-        with pytest.raises(ArgumentsError, match="takes too long; make them shorter"):
-            checker.check({})
-
-
-@pytest.mark.parametrize("named", ["$anchor", "$id"])
-def test_references_by_name_do_not_search_the_whole_schema_each_time(
-    named: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    num_searches = 0
-    search = referencing.Registry.crawl
-
-    def counted(registry: Any) -> Any:
-        nonlocal num_searches
-        num_searches += 1
-        return search(registry)
-
-    monkeypatch.setattr(referencing.Registry, "crawl", counted)
-    place = "#" if named == "$anchor" else ""
-    numbers = range(50)
-    checker = ArgumentsChecker(
-        {
-            "properties": {f"p{number}": {"$ref": f"{place}d{number}"} for number in numbers},
-            "$defs": {f"d{number}": {named: f"d{number}", "type": "integer"} for number in numbers},
-        }
-    )
-    checker.check({f"p{number}": number for number in numbers})
-    assert num_searches < len(numbers)
-    with pytest.raises(ArgumentsError, match="argument 'p7' should be an integer"):
-        checker.check({"p7": "x"})
+            ArgumentsChecker({"properties": {"a": {"pattern": pattern}}}).check({"a": SLOW_TEXT})
 
 
 def test_an_older_dialects_anchor_is_found_and_an_address_that_is_none_is_named() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections import Counter
 from typing import Any
@@ -94,22 +93,6 @@ def test_64_concurrent_episodes_each_see_their_own_state_and_calls_of_one_run_in
     asyncio.run(all_of_them())
     assert tool.log == {"opened": 64, "closed": 64, "closed with 4": 64}
     assert tool.words == []
-
-
-def test_calls_of_different_episodes_run_side_by_side() -> None:
-    meeting = threading.Barrier(8)
-
-    class Meet(Notes):
-        def execute(self, word: str) -> str:
-            meeting.wait(10)
-            return "met"
-
-    box = ToolExecutor(ToolRegistry([Meet()]))
-
-    async def all_of_them() -> list[list[ToolEvent]]:
-        return await asyncio.gather(*(box.run([call("a")], task()) for _ in range(8)))
-
-    assert [results(events) for events in asyncio.run(all_of_them())] == [["met"]] * 8
 
 
 def test_calls_without_an_episode_are_an_episode_of_their_own() -> None:
@@ -219,32 +202,6 @@ def test_a_close_that_raises_or_hangs_is_logged_and_ends_nothing(caplog: Any) ->
     assert [event.outcome for event in events] == [ToolOutcome.OK] * 2
     assert "tool 'note': close raised OSError: the disk is full" in caplog.text
     assert "tool 'hang': close was not done within 0.1 seconds" in caplog.text
-
-
-def test_a_state_that_is_dead_in_one_episode_is_asked_in_the_others(caplog: Any) -> None:
-    class Breaking(Notes):
-        def execute(self, word: str) -> str:
-            if word == "break":
-                raise ConnectionError("the sandbox is gone")
-            return super().execute(word)
-
-    box = ToolExecutor(ToolRegistry([Breaking()]), max_failures=2)
-    broken = asyncio.run(box.run([call("break")] * 4, task()))
-    assert [event.outcome for event in broken] == [ToolOutcome.RAISED] * 4
-    assert results(asyncio.run(box.run([call("a")], task(1)))) == ["t1: a"]
-
-
-def test_a_tool_that_cannot_be_opened_by_several_episodes_is_left_alone_for_a_while() -> None:
-    class Gone(Notes):
-        def open(self, episode: ToolEpisode) -> Any:
-            self.log["asked"] += 1
-            raise ConnectionError("nobody is there")
-
-    tool = Gone()
-    box = ToolExecutor(ToolRegistry([tool]), max_failures=2)
-    outcomes = [asyncio.run(box.run([call("a")], task(number)))[0].outcome for number in range(4)]
-    assert outcomes == [ToolOutcome.RAISED] * 2 + [ToolOutcome.UNAVAILABLE] * 2
-    assert tool.log["asked"] == 2
 
 
 def test_a_stateful_tool_cannot_be_pure() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections import Counter
@@ -11,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from midthought.tools.arguments import ArgumentsError
-from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
+from midthought.tools.definition import Tool, ToolDefinition
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
@@ -85,7 +83,7 @@ def test_threads_that_hang_hold_no_place_and_are_counted() -> None:
 
 def test_calls_that_never_return_do_not_take_more_and_more_threads() -> None:
     hang = Hang()
-    box = ToolExecutor(ToolRegistry([hang, Quick()]), timeout_seconds=0.05, max_threads=1, max_failures=None)
+    box = ToolExecutor(ToolRegistry([hang, Quick()]), timeout_seconds=0.05, max_threads=1)
     num_threads = threading.active_count()
     events = run(box, *[call("hang")] * 10, call("quick"))
     outcomes = Counter(event.outcome for event in events)
@@ -196,111 +194,3 @@ def test_where_the_registry_itself_breaks_the_other_calls_of_the_turn_end_with_i
         assert hang.num_running == 0
 
     asyncio.run(episode())
-
-
-# -- a dead tool -----------------------------------------------------------------------------------------------
-
-
-class Server(Tool):
-    """Follows a script: `None` answers, an exception is raised, "hang" never returns."""
-
-    definition = ToolDefinition("server", "Asks a server.", [ToolParameter("query", "string", "What.", required=False)])
-
-    def __init__(self, state: Any = None, **attributes: Any) -> None:
-        self.state = state
-        self.num_asked = 0
-        vars(self).update(attributes)
-
-    async def execute(self, query: str = "") -> str:
-        self.num_asked += 1
-        if self.state == "hang":
-            await asyncio.Event().wait()
-        if self.state is not None:
-            raise self.state
-        return "here"
-
-
-def outcomes(box: ToolExecutor, num_calls: int) -> list[ToolOutcome]:
-    """Of calls one after the other, each on an event loop of its own, as episodes of several rollouts."""
-    return [event.outcome for _ in range(num_calls) for event in run(box, call("server"))]
-
-
-DEAD = [ToolOutcome.RAISED] * 3 + [ToolOutcome.UNAVAILABLE] * 2
-
-
-def test_a_dead_tool_is_not_asked_until_a_pause_is_over_and_then_once_on_trial(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    server = Server(ConnectionRefusedError("no route"))
-    box = ToolExecutor(ToolRegistry([server]), max_failures=3, pause_seconds=0.2)
-    with caplog.at_level(logging.WARNING, logger="midthought"):
-        assert outcomes(box, 5) == DEAD and server.num_asked == 3
-        (event,) = run(box, call("server"))
-        assert event.call.result == "'server' is out of order at present; go on without it"
-        time.sleep(0.2)
-        assert outcomes(box, 2) == [ToolOutcome.RAISED, ToolOutcome.UNAVAILABLE]
-        time.sleep(0.2)
-        server.state = None
-        assert outcomes(box, 2) == [ToolOutcome.OK] * 2
-    opened, closed = (record.getMessage() for record in caplog.records)
-    assert "'server' has failed 3 times in a row" in opened and opened.endswith("no route")
-    assert closed == "tool 'server' answers again"
-
-
-def test_calls_that_wait_for_a_place_are_answered_as_soon_as_the_tool_is_dead() -> None:
-    server = Server("hang", max_concurrency=1, timeout_seconds=0.05)
-    box = ToolExecutor(ToolRegistry([server]), max_failures=2)
-    began = time.perf_counter()
-    events = run(box, *[call("server")] * 64)
-    assert [event.outcome for event in events] == [ToolOutcome.TIMED_OUT] * 2 + [ToolOutcome.UNAVAILABLE] * 62
-    assert time.perf_counter() - began < 2 and server.num_asked == 2
-
-
-@pytest.mark.parametrize("state", [ValueError("bad query"), RuntimeError("500"), FileNotFoundError("x"), SystemExit(1)])
-def test_a_tool_that_only_refuses_questions_is_asked_again_and_again(state: BaseException) -> None:
-    server = Server(state)
-    assert outcomes(ToolExecutor(ToolRegistry([server]), max_failures=3), 9) == [ToolOutcome.RAISED] * 9
-
-
-def test_what_the_model_writes_wrong_never_reaches_the_count() -> None:
-    server = Server(ConnectionError())
-    box = ToolExecutor(ToolRegistry([server]), max_failures=3)
-    for _ in range(2):
-        run(box, call("server"), *[call("server", query=3)] * 5)
-        assert server.num_asked <= 2
-    assert run(box, call("server", query=3))[0].outcome is ToolOutcome.BAD_ARGUMENTS
-    assert outcomes(box, 2) == [ToolOutcome.RAISED, ToolOutcome.UNAVAILABLE]
-
-
-def test_without_a_limit_on_failures_a_tool_is_asked_for_ever() -> None:
-    server = Server(ConnectionError())
-    assert outcomes(ToolExecutor(ToolRegistry([server]), max_failures=None), 30) == [ToolOutcome.RAISED] * 30
-
-
-def test_a_dead_tool_takes_no_other_tool_with_it_and_retries_of_a_call_count_once() -> None:
-    server = Server(ConnectionError(), retries=1)
-    box = ToolExecutor(ToolRegistry([server, Quick()]), max_failures=2)
-    assert outcomes(box, 3) == [ToolOutcome.RAISED] * 2 + [ToolOutcome.UNAVAILABLE]
-    assert server.num_asked == 4
-    assert run(box, call("quick"))[0].outcome is ToolOutcome.OK
-
-
-def test_results_that_are_kept_are_given_while_the_tool_is_dead() -> None:
-    server = Server(pure=True)
-    box = ToolExecutor(ToolRegistry([server]), max_failures=1)
-
-    async def rollout() -> list[ToolEvent]:
-        with box.rollout():
-            known = await box.run([call("server", query="tide")], TASK)
-            server.state = ConnectionError()
-            asked = [call("server", query=query) for query in ("ebb", "flood", "tide")]
-            return [*known, *[event for one in asked for event in await box.run([one], TASK)]]
-
-    found = [event.outcome for event in asyncio.run(rollout())]
-    assert found == [ToolOutcome.OK, ToolOutcome.RAISED, ToolOutcome.UNAVAILABLE, ToolOutcome.OK]
-
-
-def test_an_arguments_error_of_the_tool_itself_is_an_answer() -> None:
-    server = Server(ArgumentsError("no such page"))
-    (event,) = run(ToolExecutor(ToolRegistry([server]), max_failures=1), call("server"))
-    assert (event.outcome, event.call.result) == (ToolOutcome.RAISED, "no such page")

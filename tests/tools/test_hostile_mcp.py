@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -69,12 +68,6 @@ for line in sys.stdin:
     elif method == "tools/list":
         tool = {"name": "look", "inputSchema": {"type": "object"}, **does.get("tool", {})}
         tools = [tool | {"name": tool["name"] + str(n) * does.get("distinct", False)} for n in range(does.get("times", 1))]
-        if os.path.exists(does.get("ended", "")) and "later" in does:
-            tools = [tool | each for each in does["later"]]
-        if "grows" in does:
-            with open(does["grows"], "a+") as listings:
-                listings.write("x")
-            tools += [tool | {"name": each} for each in does["new"][min(os.path.getsize(does["grows"]), len(does["new"])) - 1]]
         reply(number, result={"tools": tools, **does.get("page", {})})
     elif method == "tools/call" and "ends" in does and not os.path.exists(does["ends"]):
         open(does.get("ended", os.devnull), "w").close()
@@ -112,8 +105,7 @@ def called(tools: McpTools, executor: ToolExecutor | None = None) -> ToolEvent:
         ({"tools/list": {"result": {"tools": "x"}}}, "valid list"),
         ({"page": {"nextCursor": "again"}}, "more than 100 pages"),
         ({"tool": {"description": "x " * 60_000}}, "its description has 120,000 characters, more than 100,000"),
-        ({"tool": {"inputSchema": {"type": "object", "properties": {str(number): True for number in range(6000)}}}},
-         "its schema has 6,002 parts, more than 5,000"),
+        ({"tool": {"inputSchema": {"type": "object", "description": "x" * 100_000}}}, "its schema has 100,0.* characters"),
         ({"times": 20_000}, "more than 2,000 tools"),
         ({"times": 500, "distinct": True, "tool": {"description": "x" * 3000}}, "more than 1,000,000 characters together; name"),
         ({"tool": {"name": "x" * 5000}}, "its name has 5,000 characters, more than 128"),
@@ -138,14 +130,11 @@ def test_tools_of_one_name_and_unusable_tools_have_a_remedy_that_works(caplog):
         """Looks."""
         return "mine"
 
-    large = {"type": "object", "properties": {str(number): True for number in range(6000)}}
+    large = {"type": "object", "description": "x" * 100_000}
     named = [{"name": name, "inputSchema": {"type": "object"}} for name in ("look", "look", "a/b", "a_b", "3d")]
     several = {"page": {"tools": [*named, {"name": "large", "inputSchema": large}]}}
     with started(several) as tools:
-        assert (
-            len(tools) == 4
-            and "'large': its schema has 6,002 parts, more than 5,000; the tool is left out" in caplog.text
-        )
+        assert len(tools) == 4 and "characters, more than 100,000; the tool is left out" in caplog.text
     with pytest.raises(SettingsError, match=r"no tool 'a-b' of allowed_tools. .*'a_b'"):
         started(several, allowed_tools=["a-b"])
     with pytest.raises(SettingsError, match=r"allowed_tools must be a list like \['look'\]"):
@@ -225,14 +214,6 @@ def test_a_server_that_ends_is_started_again(caplog, tmp_path):
     assert "has ended; it is started again" in told
 
 
-def test_a_server_that_ends_in_every_call_is_not_called_any_more(caplog):
-    with started({"ends": "/nowhere"}) as tools:
-        executor = ToolExecutor(ToolRegistry(tools), max_failures=2)
-        outcomes = [called(tools, executor).outcome for _ in range(3)]
-    assert outcomes == [ToolOutcome.RAISED, ToolOutcome.RAISED, ToolOutcome.UNAVAILABLE]
-    assert "'look' has failed 2 times in a row" in caplog.text
-
-
 NULLS = {"type": "object", "required": None, "properties": {"q": {"type": "string", "enum": None, "default": None}}}
 UNUSABLE = [
     {"type": "object", "minProperties": "q"},
@@ -253,101 +234,6 @@ def test_a_tool_that_cannot_be_used_is_left_out_with_its_reason_and_null_is_no_k
         assert registry.execute_tool("look", q=1)[1] == "argument 'q' should be a string, got 1"
     (told,) = [each for each in caplog.messages if "left out" in each]
     assert told.startswith("MCP tool 'bad': ") and "JSON Schema" in told
-
-
-OTHER = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
-
-
-@pytest.mark.parametrize(
-    ("later", "words", "outcome"),
-    [
-        ([{}], "", ToolOutcome.OK),
-        ([{"inputSchema": OTHER}], "changed: 'look'", ToolOutcome.OK),
-        ([{"description": "Looks elsewhere."}], "changed: 'look'", ToolOutcome.OK),
-        ([{}, {"name": "hear"}], "new: 'hear'", ToolOutcome.OK),
-        ([{"name": "hear"}], "gone: 'look'; new: 'hear'", ToolOutcome.RAISED),
-        ([], "gone: 'look'", ToolOutcome.RAISED),
-    ],
-    ids=["the same", "another schema", "another description", "a new one", "another one", "none"],
-)
-def test_a_server_that_lists_other_tools_after_its_end_is_reported_once(caplog, tmp_path, later, words, outcome):
-    ended = str(tmp_path / "ended")
-    with started({"ends": ended, "ended": ended, "later": later}) as tools:
-        before = [each.definition for each in tools]
-        assert called(tools).outcome is ToolOutcome.RAISED
-        events = [called(tools) for _ in range(2)]
-        assert [event.outcome for event in events] == [outcome] * 2
-        assert [each.definition for each in tools] == before
-    told = [message for message in caplog.messages if "other tools" in message]
-    assert len(told) == bool(words) and all(words in message and "\n" not in message for message in told)
-    if outcome is ToolOutcome.RAISED:
-        assert "no longer has the tool 'look'" in str(events[0].call.result)
-
-
-def test_a_change_that_is_there_after_each_restart_is_reported_once(caplog, tmp_path):
-    ended = tmp_path / "ended"
-    with started({"ends": str(ended), "ended": str(ended), "later": [{"inputSchema": OTHER}]}) as tools:
-        for _ in range(2):
-            assert [called(tools).outcome for _ in range(2)] == [ToolOutcome.RAISED, ToolOutcome.OK]
-            ended.unlink()
-    assert sum("other tools" in message for message in caplog.messages) == 1
-
-
-CHANGED = json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
-
-
-def waited_for(caplog: pytest.LogCaptureFixture, words: str, seconds: float = 60.0) -> bool:
-    ends_at = time.monotonic() + seconds
-    while words not in caplog.text and time.monotonic() < ends_at:
-        time.sleep(0.05)
-    return words in caplog.text
-
-
-def test_tools_that_a_server_changes_while_it_runs_are_reported_once_and_used_as_they_were(caplog, tmp_path):
-    changed = tmp_path / "changed"
-    later = [{"description": "Looks elsewhere."}, {"name": "hear"}]
-    does = {"ended": str(changed), "later": later, "before tools/call": [CHANGED] * 1000}
-    with started(does, relist_seconds=0.05) as tools:
-        before = [each.definition for each in tools]
-        assert called(tools).outcome is ToolOutcome.OK
-        assert "other tools" not in caplog.text
-        changed.touch()
-        assert called(tools).outcome is ToolOutcome.OK
-        assert waited_for(caplog, "changed: 'look'; new: 'hear'")
-        assert called(tools).outcome is ToolOutcome.OK
-        assert [each.definition for each in tools] == before
-    (told,) = caplog.messages
-    assert "lists other tools than before" in told and "to use the new list, start the run again" in told
-
-
-def test_a_list_that_changes_without_end_is_reported_a_few_times_and_each_change_once(caplog, tmp_path):
-    """Each session lists the tools twice: at its start and after the notice."""
-    listings = tmp_path / "listings"
-    new = ["", "a", "", "a", "b", "c", "d", "e"]
-    with started({"ends": "/nowhere", "grows": str(listings), "new": new, "before tools/list": [CHANGED]}) as tools:
-        for num_listings in (2, 4, 6):
-            for _ in range(1200):
-                if listings.stat().st_size >= num_listings:
-                    break
-                time.sleep(0.05)
-            if num_listings != 4:
-                assert waited_for(caplog, f"new: '{new[num_listings - 1]}'")
-            assert called(tools).outcome is ToolOutcome.RAISED
-        assert called(tools).outcome is ToolOutcome.RAISED  # its session has compared 'd'
-    told = [message for message in caplog.messages if "other tools" in message]
-    assert len(told) == 3 and all(f"new: '{name}'" in words for name, words in zip("abc", told, strict=True))
-    assert ["further changes of its list are not reported" in words for words in told] == [False, False, True]
-
-
-def test_a_tool_that_a_server_takes_out_of_its_list_is_still_asked_for(caplog, tmp_path):
-    """The server itself says what is wrong: it may offer the tool again at any time."""
-    changed = tmp_path / "changed"
-    changed_later = {"ended": str(changed), "later": [{"name": "hear"}], "before tools/call": [CHANGED]}
-    with started(changed_later) as tools:
-        changed.touch()
-        assert called(tools).outcome is ToolOutcome.OK
-        assert waited_for(caplog, "gone: 'look'; new: 'hear'")
-        assert called(tools).outcome is ToolOutcome.OK
 
 
 @pytest.mark.parametrize("is_started", [False, True], ids=["before it is started again", "while it is started"])

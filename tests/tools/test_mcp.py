@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import socket
 import sys
 import threading
@@ -13,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from command_process import is_running
 
@@ -254,50 +252,6 @@ def test_a_server_that_ends_fails_its_calls_and_is_started_again(folder: Path) -
         assert registry.execute_tool("add", a=1) == (True, "2")
 
 
-GROWING = '''
-from mcp.server.mcpserver import Context, MCPServer
-
-server = MCPServer("growing")
-
-@server.tool()
-async def grow(context: Context) -> str:
-    """Offers another tool."""
-
-    @server.tool()
-    def other() -> str:
-        """Another tool."""
-        return "other"
-
-    await context.notify_tools_changed()
-    return "grown"
-'''
-
-
-def test_tools_that_a_server_offers_later_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "server.py").write_text(f"{GROWING}\nserver.run()\n")
-    with started(tmp_path) as tools:
-        assert ToolRegistry(tools).execute_tool("grow") == (True, "grown")
-        for _ in range(1200):
-            if "new: 'other'" in caplog.text:
-                break
-            time.sleep(0.05)
-        assert [tool.definition.name for tool in tools] == ["grow"]
-    (told,) = caplog.messages
-    assert "lists other tools than before (new: 'other')" in told
-
-
-def test_a_schema_is_checked_once(tools: McpTools, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checked, check_schema = [], jsonschema.Draft202012Validator.check_schema
-    noted = lambda schema, **options: (checked.append(schema), check_schema(schema, **options))[1]  # noqa: E731
-    monkeypatch.setattr(jsonschema.Draft202012Validator, "check_schema", noted)
-    with started(folder) as again:
-        registry = ToolRegistry(again)
-        assert len(checked) == len(tools)
-        again[0].definition = dataclasses.replace(again[0].definition, schema={"type": "object", "required": ["c"]})
-        assert ToolRegistry(again).execute_tool("add", a=1) == (False, "missing argument 'c'")
-        assert registry.execute_tool("add", a=1) == (True, "2")
-
-
 @pytest.mark.parametrize(
     ("command", "seconds", "words"),
     [
@@ -327,10 +281,9 @@ def test_a_server_that_does_not_start_is_told_with_its_last_words(
         ({"command": ["a"], "url": "http://x"}, "either command=.* or url="),
         ({"command": "python server.py"}, "command must be a list"),
         ({"command": []}, "command must be a list"),
-        ({"command": ["a"], "restart_seconds": 0}, "restart_seconds must be more than 0, not 0"),
-        ({"command": ["a"], "restart_seconds": 61}, "restart_seconds must be at most 60, not 61"),
-        ({"url": "http://x", "restart_seconds": float("inf")}, "restart_seconds must be at most 60, not inf"),
-        ({"url": "http://x", "relist_seconds": float("nan")}, "relist_seconds must be more than 0, not nan"),
+        ({"command": ["a"], "restart_seconds": 0}, "restart_seconds must be more than 0 and at most 60, not 0"),
+        ({"url": "http://x", "restart_seconds": 61}, "restart_seconds must be more than 0 and at most 60, not 61"),
+        ({"url": "http://x", "restart_seconds": float("nan")}, "at most 60, not nan"),
         (
             {"command": ["a"], "environment": {"API_KEY": None}},
             "the value of 'API_KEY' in environment must be a str, not NoneType",

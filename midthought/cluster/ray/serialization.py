@@ -27,8 +27,6 @@ _LIMITS = (
     "max_concurrency",
     "max_threads",
     "retries",
-    "max_failures",
-    "pause_seconds",
     "max_result_chars",
 )
 

@@ -53,9 +53,9 @@ def test_a_ground_names_what_its_environment_holds():
 
 
 def test_a_executor_travels_without_its_threads_and_loops():
-    executor = ToolExecutor(ToolRegistry([twice]), timeout_seconds=3.0, retries=2, max_failures=None)
+    executor = ToolExecutor(ToolRegistry([twice]), timeout_seconds=3.0, retries=2, max_threads=7)
     twin = deserialize(serialize(executor, "the tools"), "the tools")
-    assert (twin.timeout_seconds, twin.retries, twin.max_failures, twin.registry.names()) == (3.0, 2, None, ["twice"])
+    assert (twin.timeout_seconds, twin.retries, twin.max_threads, twin.registry.names()) == (3.0, 2, 7, ["twice"])
     assert twin.registry.execute_tool("twice", word="red") == (True, "red red")
 
 
