@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import contextvars
 import functools
@@ -12,7 +13,6 @@ import queue
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from midthought.tools.definition import Tool
@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 _IDLE_SECONDS = 30.0
 _numbers = itertools.count()
+_Future = concurrent.futures.Future[tuple[Any, Exception | None]]
+_Job = tuple[_Future, Callable[[], Any]]
 
 
 class ConcurrencyLimits:
@@ -39,34 +41,18 @@ class ConcurrencyLimits:
         """Waits until a call of this tool may run: under the tool's own limit if it has one, the limit of threads if its
         `execute` is a plain function, and the limit of all calls."""
         async with contextlib.AsyncExitStack() as stack:
-            for semaphore in self._semaphores(tool):
-                await stack.enter_async_context(semaphore)
+            if tool.max_concurrency is not None:
+                own = self._by_tool.setdefault(tool.definition.name, asyncio.Semaphore(tool.max_concurrency))
+                await stack.enter_async_context(own)
+            if needs_thread(tool):
+                await stack.enter_async_context(self._threads)
+            await stack.enter_async_context(self._all)
             yield
-
-    def _semaphores(self, tool: Tool) -> list[asyncio.Semaphore]:
-        needed = []
-        if tool.max_concurrency is not None:
-            name = tool.definition.name
-            if name not in self._by_tool:
-                self._by_tool[name] = asyncio.Semaphore(tool.max_concurrency)
-            needed.append(self._by_tool[name])
-        if needs_thread(tool):
-            needed.append(self._threads)
-        return [*needed, self._all]
 
 
 def needs_thread(tool: Tool) -> bool:
     """Whether its calls block a thread."""
     return not inspect.iscoroutinefunction(tool.execute)
-
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    function: Callable[[], Any]
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[Any]
-    has_ended: bool = False
-    is_abandoned: bool = False
 
 
 class DaemonThreads:
@@ -89,20 +75,23 @@ class DaemonThreads:
     async def run(self, function: Callable[[], T]) -> T:
         """Awaits `function()`, which sees the caller's context variables. Raises what it raises, or RuntimeError if that is not
         an Exception (SystemExit)."""
-        loop = asyncio.get_running_loop()
-        job = _Job(functools.partial(contextvars.copy_context().run, function), loop, loop.create_future())
-        self._inbox().put(job)
+        future: _Future = concurrent.futures.Future()
+        self._inbox().put((future, functools.partial(contextvars.copy_context().run, function)))
         try:
-            value, error = await job.future
+            value, error = await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             with self._lock:
                 self.num_abandoned += 1
-                job.is_abandoned = not job.has_ended
-                self.num_lingering += job.is_abandoned
+                self.num_lingering += 1
+            future.add_done_callback(self._end_lingering)
             raise
         if error is not None:
             raise error
         return value
+
+    def _end_lingering(self, _: _Future) -> None:
+        with self._lock:
+            self.num_lingering -= 1
 
     def _inbox(self) -> queue.SimpleQueue[_Job]:
         try:
@@ -116,29 +105,24 @@ class DaemonThreads:
     def _work(self, inbox: queue.SimpleQueue[_Job]) -> None:
         while True:
             try:
-                job = inbox.get(timeout=_IDLE_SECONDS)
+                future, function = inbox.get(timeout=_IDLE_SECONDS)
             except queue.Empty:
                 try:
                     self._idle.remove(inbox)
                 except ValueError:  # just taken: a job will follow
                     continue
                 return
-            value, error = None, None
-            try:
-                value = job.function()
-            except Exception as raised:
-                error = raised
-            except BaseException as raised:
-                error = RuntimeError(f"{type(raised).__name__}: {raised}")
-            with self._lock:
-                job.has_ended = True
-                self.num_lingering -= job.is_abandoned
+            outcome = _outcome(function) if future.set_running_or_notify_cancel() else None
             self._idle.append(inbox)
-            with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
-                job.loop.call_soon_threadsafe(_settle, job.future, (value, error))
-            del job, value, error
+            if outcome is not None:
+                future.set_result(outcome)
+            del future, function, outcome
 
 
-def _settle(future: asyncio.Future[Any], outcome: tuple[Any, Exception | None]) -> None:
-    if not future.done():
-        future.set_result(outcome)
+def _outcome(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    try:
+        return function(), None
+    except Exception as error:
+        return None, error
+    except BaseException as error:
+        return None, RuntimeError(f"{type(error).__name__}: {error}")

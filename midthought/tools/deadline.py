@@ -16,10 +16,10 @@ class TooLateError(Exception):
     """The deadline has passed."""
 
 
-async def within(seconds: float, coroutine: Coroutine[Any, Any, T], *, on_uncancelled: Callable[[], None]) -> T:
+async def within(seconds: float | None, coroutine: Coroutine[Any, Any, T], *, on_uncancelled: Callable[[], None]) -> T:
     """Returns the result of `coroutine`, which runs in its own task, or raises what it raises.
 
-    Raises `TooLateError` after `seconds`, and RuntimeError if the coroutine cancelled itself or raised SystemExit.
+    Raises `TooLateError` after `seconds` (None: never), and RuntimeError if the coroutine cancelled itself or raised SystemExit.
     When the deadline has passed or the caller is cancelled, the coroutine is cancelled and has 0.5 s to end. If it does not
     end, `on_uncancelled` is called and the task is abandoned: its event loop does not wait for it when the loop closes.
 

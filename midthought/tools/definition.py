@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from midthought.errors import SettingsError
-from midthought.tools.json_types import allowed_types
+from midthought.tools.json_types import NAMES, allowed_types
 from midthought.tools.template_schema import OF_DATA, OF_NAMES, template_schema
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ _FORMS: dict[str, tuple[type, ...]] = {
     "properties": (Mapping,),
 }
 """What keywords of a JSON Schema must be, so that it can be described; the tool registry checks everything else."""
-_OF_PYTHON = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class ToolParameter:
 
     def __post_init__(self) -> None:
         if isinstance(self.type, type):  # `str` for "string"
-            object.__setattr__(self, "type", _OF_PYTHON.get(self.type, self.type.__name__))
+            object.__setattr__(self, "type", NAMES.get(self.type, self.type.__name__))
 
     def json_schema(self) -> dict[str, Any]:
         """Returns this parameter's entry under `properties`."""

@@ -62,10 +62,6 @@ class _Answer:
     text: str
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def is_ok(self) -> bool:
-        return self.outcome is ToolOutcome.OK
-
 
 class _CallFailure(Exception):
     """A failed call: its outcome, and the message for the model."""
@@ -73,14 +69,6 @@ class _CallFailure(Exception):
     def __init__(self, outcome: ToolOutcome, message: str) -> None:
         super().__init__(message)
         self.outcome = outcome
-
-
-@dataclass(frozen=True, slots=True)
-class _Caller:
-    """The task and the stateful tools of the calling episode."""
-
-    task: Task
-    tools: EpisodeTools
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +117,10 @@ class ToolExecutor:
         if not timeout_seconds > 0:
             raise SettingsError(f"timeout_seconds must be more than 0, not {timeout_seconds}")
         limits = {"max_concurrency": max_concurrency, "max_threads": max_threads, "max_result_chars": max_result_chars}
-        for name, limit in limits.items():
-            if limit < 1:
-                raise SettingsError(f"{name} must be 1 or more, not {limit}")
-        if retries < 0:
-            raise SettingsError(f"retries must be 0 or more, not {retries}")
+        for name, limit in {**limits, "retries": retries}.items():
+            least = int(name != "retries")
+            if limit < least:
+                raise SettingsError(f"{name} must be {least} or more, not {limit}")
         self.registry = registry
         self.timeout_seconds = timeout_seconds
         self.max_concurrency = max_concurrency
@@ -180,8 +167,7 @@ class ToolExecutor:
             finally:
                 await tools.close()
         num_allowed = len(calls) if calls_left is None else max(calls_left, 0)
-        caller = _Caller(task, tools)
-        settling = [self._settle(action, caller, number < num_allowed) for number, action in enumerate(calls)]
+        settling = [self._settle(action, task, tools, number < num_allowed) for number, action in enumerate(calls)]
         if len(settling) == 1:
             return [await settling[0]]
         if not settling:
@@ -222,18 +208,18 @@ class ToolExecutor:
             await asyncio.sleep(pause_seconds)
         raise AssertionError("unreachable: the loop has no end")
 
-    async def _settle(self, action: ParsedAction, caller: _Caller, is_allowed: bool) -> ToolEvent:
+    async def _settle(self, action: ParsedAction, task: Task, tools: EpisodeTools, is_allowed: bool) -> ToolEvent:
         started = time.perf_counter()
         try:
             valid = self._validated(action, is_allowed)
         except _CallFailure as failure:
             answer = _Answer(failure.outcome, str(failure))
         else:
-            answer = await self._run_or_share(valid, caller)
+            answer = await self._run_or_share(valid, task, tools)
         call = ToolCall(
             tool_name=action.tool_name,
             parameters=action.parameters,
-            success=answer.is_ok,
+            success=answer.outcome is ToolOutcome.OK,
             result=answer.text,
         )
         seconds = time.perf_counter() - started
@@ -262,14 +248,14 @@ class ToolExecutor:
         assert tool is not None
         return tool
 
-    async def _run_or_share(self, action: ParsedAction, caller: _Caller) -> _Answer:
+    async def _run_or_share(self, action: ParsedAction, task: Task, tools: EpisodeTools) -> _Answer:
         """Runs the call, or waits for the run of an equal call."""
         tool = self._tool(action)
         is_arm = type(self).answer is not ToolExecutor.answer
         key = key_of(tool.definition.name, action.parameters) if tool.pure and not is_arm else None
         if key is None:
-            return await self._run_call(action, caller)
-        compute = functools.partial(self._run_call, action, caller)
+            return await self._run_call(action, task, tools)
+        compute = functools.partial(self._run_call, action, task, tools)
         answer, is_shared = await self._loop_state().result_cache.get(key, compute)
         try:
             metadata = copy.deepcopy(dict(answer.metadata))
@@ -278,13 +264,13 @@ class ToolExecutor:
             return _Answer(ToolOutcome.RAISED, message)
         return replace(answer, metadata={**metadata, "shared": True} if is_shared else metadata)
 
-    async def _run_call(self, action: ParsedAction, caller: _Caller) -> _Answer:
+    async def _run_call(self, action: ParsedAction, task: Task, tools: EpisodeTools) -> _Answer:
         """Runs the call within the limits, retries included."""
         tool = self._tool(action)
-        progress = _Progress(tools=caller.tools)
+        progress = _Progress(tools=tools)
         try:
-            async with caller.tools.turn(tool), self._loop_state().limits.acquire(tool):
-                output = await self._before_deadline(action, caller.task, tool, progress)
+            async with tools.turn(tool), self._loop_state().limits.acquire(tool):
+                output = await self._before_deadline(action, task, tool, progress)
             text = output.text
             if len(text) > self.max_result_chars:
                 text = text[: self.max_result_chars] + _CUT
@@ -317,7 +303,7 @@ class ToolExecutor:
             for closed in [other for other in list(self._loop_states) if other.is_closed()]:
                 self._loop_states.pop(closed, None)
             limits = ConcurrencyLimits(max_concurrency=self.max_concurrency, max_threads=self.max_threads)
-            self._loop_states[loop] = _LoopState(limits, ResultCache(lambda answer: answer.is_ok))
+            self._loop_states[loop] = _LoopState(limits, ResultCache(lambda answer: answer.outcome is ToolOutcome.OK))
         return self._loop_states[loop]
 
     async def _answer_with_progress(self, action: ParsedAction, task: Task, progress: _Progress) -> ToolOutput:

@@ -12,7 +12,7 @@ from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.call_formats.instructions import describe_tools
 from midthought.tools.call_formats.json_action import JSONFormat
 from midthought.tools.call_formats.react import ReActFormat
-from midthought.tools.call_formats.streaming import StreamingCallFormat
+from midthought.tools.call_formats.streaming import StreamingCallFormat, TurnScanner
 from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction, ToolEvent
 from midthought.types.turn import THINK_TAGS
@@ -98,9 +98,9 @@ class ParsedTurnFormat:
     def __str__(self) -> str:
         return f"parser: {type(self.parser).__name__}"
 
-    def scanner(self, *, in_thought: bool) -> ParsedTurnScanner:
+    def scanner(self, *, in_thought: bool) -> TurnScanner:
         """Returns a new scanner, which does not depend on `in_thought`."""
-        return ParsedTurnScanner(self.parser)
+        return TurnScanner(self.parser.parse_all)
 
     def parse_all(self, text: str, *, in_thought: bool = False) -> list[ParsedAction]:
         """Returns the calls that the parser finds."""
@@ -109,28 +109,6 @@ class ParsedTurnFormat:
     def render_results(self, events: Sequence[ToolEvent]) -> str:
         """Returns the text of the results, one after the other."""
         return "\n".join(event.call.result or "" for event in events)
-
-
-class ParsedTurnScanner:
-    """Collects one turn's text for a parser."""
-
-    def __init__(self, parser: ActionParser) -> None:
-        self._parser = parser
-        self._pieces: list[str] = []
-
-    def feed(self, piece: str) -> bool:
-        """Collects the next piece. Never asks to stop."""
-        self._pieces.append(piece)
-        return False
-
-    def take(self) -> list[ParsedAction]:
-        """Returns the calls in the text since the last `take`."""
-        text, self._pieces = "".join(self._pieces), []
-        return self._parser.parse_all(text)
-
-    def resume(self) -> None:
-        """Discards the collected text: other text now follows it in the context."""
-        self._pieces = []
 
 
 class _FormatParser(ActionParser):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import copy
 import dataclasses
@@ -19,6 +18,7 @@ import pydantic_core
 from midthought.errors import SettingsError, near_names
 from midthought.tools.arguments import TYPES, ArgumentsChecker, ArgumentsError
 from midthought.tools.concurrency import DaemonThreads
+from midthought.tools.deadline import within
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
 from midthought.tools.error_texts import error_text
 from midthought.tools.tool_loop import result_of, settled
@@ -153,18 +153,10 @@ class ToolRegistry:
         if tool is None:
             return False, f"Tool {name!r} not found"
         try:
-            running = asyncio.ensure_future(invoke(tool, self.arguments(name, parameters), _THREADS))
-        except ArgumentsError as error:
-            return False, str(error)
-        try:
-            await asyncio.wait({running})
-        finally:
-            if running.cancel():
-                await asyncio.wait({running})
-        if running.cancelled():
-            return False, "Tool execution error: cancelled by the tool"
-        raised = running.exception()
-        return (True, running.result().text) if raised is None else (False, _message(raised))
+            running = invoke(tool, self.arguments(name, parameters), _THREADS)
+            return True, (await within(None, running, on_uncancelled=lambda: None)).text
+        except Exception as error:
+            return False, _message(error)
 
 
 async def invoke(tool: Tool, arguments: Mapping[str, Any], threads: DaemonThreads) -> ToolOutput:

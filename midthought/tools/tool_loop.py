@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from midthought.background_loop import BackgroundLoop
+from midthought.errors import EngineError
 from midthought.tools.concurrency import DaemonThreads
 from midthought.tools.deadline import contained, retrieve_exception
 
@@ -35,7 +36,12 @@ async def settled(function: Callable[[], Any], threads: DaemonThreads) -> Any:
 def result_of(awaitable: Awaitable[Any]) -> Any:
     """Waits for an awaitable on the tools' event loop, without a deadline. Raises what it raises, and `EngineError` on that
     loop itself, which would wait for itself."""
-    return _loop.run(contained(awaitable))
+    try:
+        return _loop.run(contained(awaitable))
+    except EngineError:
+        if inspect.iscoroutine(awaitable):
+            awaitable.close()  # it was not started
+        raise
 
 
 async def _on_tool_loop(start_call: Callable[[], Awaitable[Any]], threads: DaemonThreads) -> Any:

@@ -183,23 +183,13 @@ def check_splits(name: str, text: str, splits: list[list[int]]) -> list[ParsedAc
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_calls_are_found(name: str) -> None:
-    for case, text, calls in table(name):
-        assert found(find_call_format(name).parse_all(text)) == calls, case
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_split_changes_the_calls_or_where_they_stop(name: str) -> None:
+def test_calls_are_found_however_the_text_is_split_and_what_is_malformed_says_why_in_a_line(name: str) -> None:
     for case, text, calls in table(name):
         rng = random.Random(case)
         splits = [[place] for place in range(len(text) + 1)] + [random_places(rng, text) for _ in range(100)]
-        assert found(check_splits(name, text, splits)) == calls, case
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_is_malformed_says_why_in_a_line(name: str) -> None:
-    for case, text, _ in table(name):
-        for call in find_call_format(name).parse_all(text):
+        read = check_splits(name, text, splits)
+        assert read == find_call_format(name).parse_all(text) and found(read) == calls, case
+        for call in read:
             assert (call.error is None) == call.success, case
             assert call.success or (call.parameters == {} and 10 < len(call.error or "") < 150), case
             assert "\n" not in (call.error or "") and call.raw_text and call.raw_text in text
@@ -214,15 +204,11 @@ def test_a_call_that_is_cut_off_anywhere_is_none(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_huge_arguments_are_read(name: str) -> None:
+def test_huge_arguments_are_read_and_those_nested_beyond_reading_are_malformed(name: str) -> None:
     words = '{"}\\ ' * 10_000
     text = find_call_format(name).render_call("look", {"q": words, "n": [list(range(1000))]})
     calls, _ = follow(name, cut(text, [1000, 20_000, 20_001]))
     assert found(calls) == [("look", {"q": words, "n": [list(range(1000))]})]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_arguments_nested_beyond_reading_are_malformed(name: str) -> None:
     (call,) = find_call_format(name).parse_all(WRITINGS[name].call("look", '{"a":' * 20_000 + "1" + "}" * 20_000))
     assert call.error == "bad JSON: nested too deeply"
 
@@ -318,12 +304,8 @@ def check_round_trips(name: str, num_cases: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_random_texts_raise_nothing_and_no_split_changes_them(name: str) -> None:
+def test_random_texts_raise_nothing_and_random_arguments_are_read_back(name: str) -> None:
     check_random_texts(name, num_cases=1000, seed=0)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_random_arguments_are_read_back_and_random_results_are_no_calls(name: str) -> None:
     check_round_trips(name, num_cases=1000, seed=0)
 
 
@@ -426,52 +408,35 @@ def test_the_instructions_name_every_tool_and_show_a_call_that_is_one(name: str)
     assert f"\n{example}\n" in text
     assert found(call_format.parse_all(f"\n{example}\n")) == [("look", {"query": "...", "kind": "book"})]
     assert call_format.render_call("rooms", {}) in call_format.instructions(DEFINITIONS[1:])
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_without_tools_nothing_is_said(name: str) -> None:
-    assert find_call_format(name).instructions([]) == ""
+    assert call_format.instructions([]) == ""
 
 
 # -- by name ---------------------------------------------------------------------------------------------------
 
 
-def test_call_formats_are_found_by_name() -> None:
+def test_call_formats_are_found_by_name_and_an_unknown_name_names_the_near_ones() -> None:
     assert call_format_names() == NAMES
     assert [find_call_format(name).name for name in NAMES] == NAMES
-
-
-def test_a_call_format_is_printed_with_an_example() -> None:
     assert str(find_call_format("in_thought")) == 'in_thought: #call NAME {"ARGUMENT": "VALUE"}'
-
-
-def test_an_unknown_name_names_the_near_ones() -> None:
     told = r"unknown call format 'hermess'\. Did you mean 'hermes'\? Known: .*react.*once its module is imported"
     with pytest.raises(SettingsError, match=told):
         find_call_format("hermess")
 
 
-def test_a_users_own_call_format_is_registered_in_one_line() -> None:
+def test_a_users_own_format_or_parser_is_registered_and_anything_else_is_refused_when_it_is_used() -> None:
     again = fresh_module(registry)
 
     class Mine(type(find_call_format("json"))):
         name = "mine"
 
-    again.register_call_format("mine", Mine)
-    again.register_call_format("mine", Mine)
+    for _ in range(2):
+        again.register_call_format("mine", Mine)
     made: ToolCallFormat = again.find_call_format("mine")
     assert isinstance(made, Mine) and again.call_format_names() == [*NAMES, "mine"]
-
-
-def test_a_parser_is_registered_as_a_format_is_and_anything_else_is_refused_when_it_is_used() -> None:
-    again = fresh_module(registry)
     again.register_call_format("mine", JSONActionParser)
     assert again.find_call_format("mine").scanner(in_thought=False) is not None
     again.register_call_format("text", lambda: "CALL")
     with pytest.raises(SettingsError, match="call format 'text': 'CALL' is registered; register an ActionParser"):
         again.find_call_format("text")
-
-
-def test_a_name_of_the_library_cannot_be_taken() -> None:
     with pytest.raises(SettingsError, match="'json' is built in; register yours under another name"):
-        register_call_format("json", lambda: find_call_format("react"))
+        register_call_format("json", Mine)

@@ -64,10 +64,11 @@ def test_parameters_may_be_written_as_mappings_and_as_a_json_schema(parameters: 
     assert schema["properties"]["query"] == STRING and schema["required"] == ["query"]
 
 
-@pytest.mark.parametrize("parameters", [["query"], {"query": 3}, [{"name": "query", "kind": "string"}]])
-def test_a_parameter_of_another_form_is_an_error_that_names_it(parameters: Any) -> None:
-    with pytest.raises(SettingsError, match=r"tool 'search': a parameter is .*give ToolParameter"):
-        ToolDefinition("search", "Finds things.", parameters)
+def test_a_parameter_of_another_form_is_an_error_that_names_it() -> None:
+    wrong: list[Any] = [["query"], {"query": 3}, [{"name": "query", "kind": "string"}]]
+    for parameters in wrong:
+        with pytest.raises(SettingsError, match=r"tool 'search': a parameter is .*give ToolParameter"):
+            ToolDefinition("search", "Finds things.", parameters)
 
 
 def test_a_parameters_own_schema_stands_in_place_of_its_type() -> None:
@@ -91,18 +92,11 @@ def test_somebody_elses_schema_of_the_arguments_is_checked_as_it_is_and_told_wit
     }
 
 
-def test_a_tool_without_execute_cannot_be_made() -> None:
-    with pytest.raises(TypeError, match="execute"):
-        type("Idle", (Tool,), {"definition": SEARCH})()
-
-
-def test_the_definition_may_be_set_on_the_instance() -> None:
+def test_the_definition_may_be_set_on_the_instance_and_execute_is_needed() -> None:
     class Named(Tool):
-        def __init__(self, name: str) -> None:
-            self.definition = ToolDefinition(name, "Says its name.")
-
         def execute(self, **parameters: Any) -> ToolOutput:
             return ToolOutput(self.definition.name, {"length": len(self.definition.name)})
 
-    assert Named("ada").execute() == ToolOutput("ada", {"length": 3})
-    assert not Named("ada").pure
+    assert Named(ToolDefinition("ada", "Says its name.")).execute() == ToolOutput("ada", {"length": 3})
+    with pytest.raises(TypeError, match="execute"):
+        type("Idle", (Tool,), {"definition": SEARCH})()

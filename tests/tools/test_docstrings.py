@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
-
 from midthought import tool
 
-
-def google(city: str, days: int = 1) -> str:
+STYLES = [
     """Gets the weather
     of a city.
 
@@ -22,11 +17,7 @@ def google(city: str, days: int = 1) -> str:
 
     Returns:
         str: Text.
-    """
-    return ""
-
-
-def google_without_a_line_between(city: str, days: int = 1) -> str:
+    """,
     """Gets the weather of a city.
     Args:
         city: Name of the city, in English.
@@ -35,11 +26,7 @@ def google_without_a_line_between(city: str, days: int = 1) -> str:
             Default: 1.
     Raises:
         ValueError: city: none.
-    """
-    return ""
-
-
-def numpy(city: str, days: int = 1) -> str:
+    """,
     """Gets the weather of a city.
 
     Parameters
@@ -54,32 +41,14 @@ def numpy(city: str, days: int = 1) -> str:
     -------
     str
         city : Text.
-    """
-    return ""
-
-
-def rest(city: str, days: int = 1) -> str:
+    """,
     """Gets the weather of a city.
-
     :param city: Name of the city,
         in English.
     :param int days: Number of days. Default: 1.
     :type city: str
     :returns: Text.
-    """
-    return ""
-
-
-def rest_without_a_line_between(city: str, days: int = 1) -> str:
-    """Gets the weather of a city.
-    :param city: Name of the city, in English.
-    :param days: Number of days. Default: 1.
-    :return: Text.
-    """
-    return ""
-
-
-def epytext(city: str, days: int = 1) -> str:
+    """,
     """
     Gets the weather of a city.
 
@@ -87,19 +56,20 @@ def epytext(city: str, days: int = 1) -> str:
     @type city: str
     @param days: Number of days. Default: 1.
     @return: Text.
-    """
-    return ""
+    """,
+]
+"""Google's with and without an empty line, NumPy's, reST's, Epytext's."""
 
 
-@pytest.mark.parametrize(
-    "function",
-    [google, google_without_a_line_between, numpy, rest, rest_without_a_line_between, epytext],
-    ids=lambda function: function.__name__,
-)
-def test_purpose_and_parameters_of_every_style(function: Callable[..., str]) -> None:
-    definition = tool(function).definition
-    assert definition.description == "Gets the weather of a city."
-    assert {each.name: each.description for each in definition.parameters} == {
-        "city": "Name of the city, in English.",
-        "days": "Number of days. Default: 1.",
-    }
+def test_purpose_and_parameters_of_every_style() -> None:
+    def weather(city: str, days: int = 1) -> str:
+        return ""
+
+    for docstring in STYLES:
+        weather.__doc__ = docstring
+        definition = tool(weather).definition
+        assert definition.description == "Gets the weather of a city."
+        assert {each.name: each.description for each in definition.parameters} == {
+            "city": "Name of the city, in English.",
+            "days": "Number of days. Default: 1.",
+        }

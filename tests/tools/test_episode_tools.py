@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from midthought.errors import SettingsError
 from midthought.tools.builtin.environment_step import EnvironmentStepTool
-from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolOutput, ToolParameter
+from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
@@ -118,19 +119,16 @@ def test_what_open_raises_is_told_to_the_model_and_the_next_call_opens_again(cap
                 raise ValueError("no room yet")
             return super().open(episode)
 
-    box = ToolExecutor(ToolRegistry([Late()]))
-    events = asyncio.run(box.run([call("a"), call("b")], task()))
-    assert [event.outcome for event in events] == [ToolOutcome.RAISED, ToolOutcome.OK]
-    assert results(events) == ["no room yet", "t0: b"]
-
-
-def test_open_has_to_give_a_tool() -> None:
     class Nothing(Notes):
+        definition = ToolDefinition("nothing", "Opens nothing.", DEFINITION.parameters)
+
         def open(self, episode: ToolEpisode) -> Any:
             return None
 
-    [event] = asyncio.run(ToolExecutor(ToolRegistry([Nothing()])).run([call("a")], task()))
-    assert event.call.result == "open returned a NoneType; return the tool for the episode"
+    box = ToolExecutor(ToolRegistry([Late(), Nothing()]))
+    events = asyncio.run(box.run([call("a"), call("b"), call("c", "nothing")], task()))
+    assert [event.outcome for event in events] == [ToolOutcome.RAISED, ToolOutcome.OK, ToolOutcome.RAISED]
+    assert results(events) == ["no room yet", "t0: b", "open returned a NoneType; return the tool for the episode"]
 
 
 def test_an_open_that_takes_longer_than_the_call_is_waited_for_by_the_next_one_and_closed_in_the_end() -> None:
@@ -148,18 +146,22 @@ def test_an_open_that_takes_longer_than_the_call_is_waited_for_by_the_next_one_a
 
 
 def test_what_is_opened_after_the_episode_has_ended_is_closed_at_once() -> None:
+    may_open = threading.Event()
+
     class Slow(Notes):
         timeout_seconds = 0.05
 
         def open(self, episode: ToolEpisode) -> Any:
-            time.sleep(0.2)
+            may_open.wait(60)
             return super().open(episode)
 
     tool = Slow()
 
     async def episode() -> None:
-        await ToolExecutor(ToolRegistry([tool])).run([call("a")], task())
-        await asyncio.sleep(0.4)
+        await ToolExecutor(ToolRegistry([tool]), timeout_seconds=0.05).run([call("a")], task())
+        may_open.set()
+        while not tool.log["closed"]:
+            await asyncio.sleep(0.01)
 
     asyncio.run(episode())
     assert tool.log == {"opened": 1, "closed": 1, "closed with 0": 1}
@@ -238,15 +240,3 @@ def test_a_step_tool_without_an_environment_steps_that_of_the_episode() -> None:
         False,
         "Tool execution error: 'environment_step' has no environment; give it one, or call it in an episode",
     )
-
-
-def test_a_tool_without_state_is_the_same_object_in_all_episodes() -> None:
-    class Plain(Tool):
-        definition = DEFINITION
-
-        def execute(self, word: str) -> ToolOutput:
-            return ToolOutput(str(id(self)))
-
-    tool = Plain()
-    events = [asyncio.run(ToolExecutor(ToolRegistry([tool])).run([call("a")], task(n)))[0] for n in range(2)]
-    assert results(events) == [str(id(tool))] * 2 and not tool.is_stateful

@@ -54,17 +54,6 @@ class AsyncHang(Tool):
         raise AssertionError("unreachable")
 
 
-class Deaf(Tool):
-    definition = ToolDefinition("deaf", "Ignores its cancellation.")
-
-    async def execute(self) -> str:
-        while True:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                continue
-
-
 class Quick(Tool):
     definition = ToolDefinition("quick", "Answers at once.")
 
@@ -132,17 +121,6 @@ def test_an_episode_that_is_cancelled_gives_its_places_back_at_once(name: str) -
     asyncio.run(rollout())
     assert box.num_abandoned == (2 if name == "hang" else 0)
     hang.over.set()
-
-
-def test_one_that_never_lets_go_holds_up_neither_its_episode_nor_the_end_of_the_run() -> None:
-    box = ToolExecutor(ToolRegistry([Deaf(), Quick()]), timeout_seconds=0.05)
-    outcomes: list[ToolOutcome] = []
-    thread = threading.Thread(
-        target=lambda: outcomes.extend(event.outcome for event in run(box, call("deaf"), call("quick"))), daemon=True
-    )
-    thread.start()
-    thread.join(10)
-    assert outcomes == [ToolOutcome.TIMED_OUT, ToolOutcome.OK] and box.num_abandoned == 1
 
 
 class HasNoWords(Exception):

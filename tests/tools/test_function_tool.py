@@ -154,35 +154,29 @@ def test_the_function_gets_values_of_its_own_types() -> None:
     )
 
 
-def test_a_default_that_json_cannot_say_stays_with_the_function() -> None:
+def test_a_default_that_json_cannot_say_stays_with_the_function_and_a_parameter_may_have_any_name() -> None:
     marker = object()
 
     @tool
-    def f(text: str = marker) -> str:  # type: ignore[assignment]
+    def f(self: str, function: str, name: str = marker) -> str:  # type: ignore[assignment]
         """F."""
-        return str(text is marker)
+        return f"{self}{function}{name is marker}"
 
-    assert "default" not in f.definition.parameters_schema()["properties"]["text"]
-    assert run(f) == (True, "True")
+    assert "default" not in f.definition.parameters_schema()["properties"]["name"]
+    assert run(f, self="a", function="b") == (True, "abTrue")
 
 
-def test_an_async_function_runs_on_an_event_loop_of_its_own_and_may_give_metadata() -> None:
+def test_an_async_function_is_a_tool_and_may_give_metadata() -> None:
     @tool
     async def later(text: str) -> ToolOutput:
         """Later."""
         await asyncio.sleep(0)
-        return ToolOutput(text, {"loop": id(asyncio.get_running_loop())})
+        return ToolOutput(text, {"length": len(text)})
 
-    async def episode() -> None:
-        call = ParsedAction(tool_name="later", parameters={"text": "a"}, raw_text="", success=True)
-        box = ToolExecutor(ToolRegistry([later]))
-        (event,) = await box.run([call], Task(task_id="t", prompt="", answer=""))
-        (again,) = await box.run([call], Task(task_id="t", prompt="", answer=""))
-        assert event.call.result == "a" and event.metadata == again.metadata
-        assert event.metadata["loop"] != id(asyncio.get_running_loop())
-        assert (await later("b")).text == "b"
-
-    asyncio.run(episode())
+    call = ParsedAction(tool_name="later", parameters={"text": "a"}, raw_text="", success=True)
+    (event,) = asyncio.run(ToolExecutor(ToolRegistry([later])).run([call], Task(task_id="t", prompt="", answer="")))
+    assert (event.call.result, event.metadata) == ("a", {"length": 1})
+    assert asyncio.run(later("b")).text == "b"
 
 
 def test_a_bound_method_is_a_tool_and_a_copy_has_its_own_object() -> None:
@@ -245,32 +239,6 @@ def test_a_dataclass_a_typed_dict_and_a_pydantic_model_are_objects_with_their_fi
     )
 
 
-class Knot(BaseModel):
-    inside: Knot | None = None
-
-
-def tied(knot: Knot) -> str:
-    """Tied."""
-    return ""
-
-
-class Ring(TypedDict):
-    next: NotRequired[Ring]
-
-
-def ringed(ring: list[Ring]) -> str:
-    """Ringed."""
-    return ""
-
-
-class Plain:
-    """No type of pydantic's."""
-
-
-class Holder(BaseModel):
-    corner: Corner
-
-
 def test_a_partial_and_a_cached_function_are_tools_with_the_open_parameters() -> None:
     def look(text: str, times: int = 2, *, index: object = None) -> str:
         """Looks."""
@@ -308,32 +276,36 @@ def test_a_tool_that_yields_is_refused_or_fails() -> None:
     )
 
 
+class Knot(BaseModel):
+    inside: Knot | None = None
+
+
+class Ring(TypedDict):
+    next: NotRequired[Ring]
+
+
+class Plain:
+    """No type of pydantic's."""
+
+
+class Holder(BaseModel):
+    corner: Corner
+
+
+def of_type(annotation: Any) -> Callable[..., None]:
+    def given(value: Any) -> None:
+        """Given."""
+
+    given.__annotations__["value"] = annotation
+    return given
+
+
 def untyped(query, k: int = 1):
     """Untyped."""
 
 
 def variable(*queries: str) -> None:
     """Variable."""
-
-
-def made_by_hand(value: Plain) -> None:
-    """Made by hand."""
-
-
-def called(value: Callable[[int], int]) -> None:
-    """Called."""
-
-
-def placed(value: Holder) -> None:
-    """Placed."""
-
-
-def looked(value: Annotated[str, Field(pattern="(?=a)")]) -> None:
-    """Looked."""
-
-
-def unknown(value: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821
-    """Unknown."""
 
 
 def silent(value: str) -> None:
@@ -343,34 +315,23 @@ def silent(value: str) -> None:
     """
 
 
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
+def test_a_function_that_cannot_be_told_to_a_model_is_refused_by_name() -> None:
+    refused: list[tuple[Any, str]] = [
         (untyped, "tool 'untyped', parameter 'query' has no type; annotate it, for example query: str"),
         (variable, r"parameter 'queries': \*queries: 'str' cannot be passed by name"),
-        (made_by_hand, "parameter 'value': the type .*Plain is not supported .*; use str, int"),
-        (called, r"parameter 'value': the type .*Callable\[\[int\], int\] is not supported"),
-        (placed, "the type .*Holder is not supported .the values of Corner are not all texts or numbers"),
-        (looked, "the type .*Annotated.* is not supported .*look-around"),
-        (unknown, "its annotations cannot be read .*'Nowhere' is not defined"),
-        (tied, "parameter 'knot': the type .*Knot is not supported .it contains itself"),
-        (ringed, "parameter 'ring': the type .*Ring.* is not supported .it contains itself"),
+        (of_type(Plain), "parameter 'value': the type .*Plain is not supported .*; use str, int"),
+        (of_type(Callable[[int], int]), r"the type .*Callable\[\[int\], int\] is not supported"),
+        (of_type(Holder), "the type .*Holder is not supported .the values of Corner are not all texts or numbers"),
+        (of_type(Annotated[str, Field(pattern="(?=a)")]), "the type .*Annotated.* is not supported .*look-around"),
+        (of_type("Nowhere"), "its annotations cannot be read .*'Nowhere' is not defined"),
+        (of_type(Knot), "the type .*Knot is not supported .it contains itself"),
+        (of_type(list[Ring]), "the type .*Ring.* is not supported .it contains itself"),
         (silent, "tool 'silent': the function has no docstring; write one"),
         (Corner.method, "parameter 'self' has no type; of a method, make the tool from the object: tool.object.method"),
         ("name", "takes a function, not 'name'; write @tool.name='name'."),
         (Color, "takes a function, not <enum 'Color'>"),
         (print, "takes a function, not <built-in function print>"),
-    ],
-)
-def test_a_function_that_cannot_be_told_to_a_model_is_refused_by_name(function: Any, words: str) -> None:
-    with pytest.raises(SettingsError, match=words):
-        tool(function)
-
-
-def test_a_parameter_may_have_any_name() -> None:
-    @tool
-    def f(self: str, function: str, name: str) -> str:
-        """F."""
-        return self + function + name
-
-    assert run(f, self="a", function="b", name="c") == (True, "abc")
+    ]
+    for function, words in refused:
+        with pytest.raises(SettingsError, match=words):
+            tool(function)

@@ -117,8 +117,10 @@ def called(tools: McpTools, executor: ToolExecutor | None = None) -> ToolEvent:
     ],
 )  # fmt: skip
 def test_a_server_that_cannot_be_used_is_one_short_sentence(does, reason):
+    marker = str(uuid.uuid4())
     with pytest.raises(McpServerError, match=reason) as error:
-        started(does)
+        started(does, marker=marker)
+    assert not is_running(marker)
     assert "\n" not in str(error.value) and len(str(error.value)) < 1000
 
 
@@ -208,8 +210,9 @@ def test_a_line_that_is_no_text_costs_no_call():
 
 def test_a_server_that_ends_is_started_again(caplog, tmp_path):
     with started({"ends": str(tmp_path / "ended"), "ended": str(tmp_path / "ended")}) as tools:
-        outcomes = [called(tools).outcome for _ in range(3)]
-    assert outcomes == [ToolOutcome.RAISED, ToolOutcome.OK, ToolOutcome.OK]
+        events = [called(tools) for _ in range(3)]
+    assert [event.outcome for event in events] == [ToolOutcome.RAISED, ToolOutcome.OK, ToolOutcome.OK]
+    assert events[0].call.result == "the MCP server has ended: Connection closed"
     (told,) = [record.getMessage() for record in caplog.records]
     assert "has ended; it is started again" in told
 

@@ -94,14 +94,10 @@ def test_a_call_that_cannot_be_run_says_why(text: str, words: str) -> None:
     assert call.error is not None and call.error.startswith(words)
 
 
-def test_a_sound_name_is_kept_where_the_arguments_are_not() -> None:
+def test_a_sound_name_is_kept_where_the_arguments_are_not_and_calls_stand_in_the_order_of_their_ends() -> None:
     (call,) = CALL_FORMAT.parse_all('{"tool": "look", "parameters": 1}')
     assert call.tool_name == "look" and call.parameters == {}
-
-
-def test_calls_stand_in_the_order_in_which_they_end() -> None:
-    text = f"{{ {A} [{B}] {A}"
-    assert found(text) == [LOOK, SEE, LOOK]
+    assert found(f"{{ {A} [{B}] {A}") == [LOOK, SEE, LOOK]
 
 
 def test_what_stood_before_the_turns_first_tag_was_a_thought_unless_told_otherwise() -> None:
@@ -117,7 +113,3 @@ def test_the_tags_of_thoughts_can_be_named() -> None:
     assert "[thought]" not in written
     (call,) = call_format.parse_all(f"[thought]{A}[/thought]{written}")
     assert call.parameters == {"q": "[thought]"}
-
-
-def test_unicode_is_written_as_it_is() -> None:
-    assert CALL_FORMAT.render_call("look", {"q": "Wörter 😀"}) == '{"tool": "look", "parameters": {"q": "Wörter 😀"}}'

@@ -76,11 +76,6 @@ def picture() -> list:
     return ["Look:", Image(data=b"abc", format="png")]
 
 @server.tool()
-def leave() -> str:
-    """Ends the server."""
-    os._exit(3)
-
-@server.tool()
 def process() -> int:
     """Tells its process."""
     return os.getpid()
@@ -125,7 +120,7 @@ TASK = Task(task_id="t", prompt="", answer="")
 
 
 def test_definitions_carry_the_servers_schema(registry: ToolRegistry) -> None:
-    assert registry.names() == ["add", "deep_visit", "sleep", "variables", "repeat", "picture", "leave", "process"]
+    assert registry.names() == ["add", "deep_visit", "sleep", "variables", "repeat", "picture", "process"]
     add, visit = registry.definitions()[:2]
     assert add.description == "Adds two numbers."
     number = {"description": "One number.", "minimum": 0, "title": "A", "type": "integer"}
@@ -146,24 +141,11 @@ def test_a_call_gives_the_servers_words_and_structure(registry: ToolRegistry, to
     assert asyncio.run(tools[0].execute(a=1, b=1)).metadata == {"structured": {"result": 2}}
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters", "words"),
-    [
-        ("add", {"a": "x"}, "argument 'a' should be an integer, got 'x'"),
-        ("add", {"a": -1}, "argument 'a' should be at least 0, got -1"),
-        ("deep_visit", {"place": {"tags": []}}, "argument 'place' is missing 'city'"),
-        ("deep_visit", {"place": {"city": "a", "tags": [1]}}, "argument 'place.tags[0]' should be a string, got 1"),
-        (
-            "deep_visit",
-            {"place": {"city": "a"}, "code": "a"},
-            "argument 'code' should match the pattern '^[A-Z]+$', got 'a'",
-        ),
-    ],
-)
-def test_wrong_arguments_never_reach_the_server(
-    registry: ToolRegistry, name: str, parameters: dict[str, Any], words: str
-) -> None:
-    assert registry.execute_tool(name, **parameters) == (False, words)
+def test_wrong_arguments_never_reach_the_server(registry: ToolRegistry) -> None:
+    place, code = {"city": "a", "tags": [1]}, "argument 'code' should match the pattern '^[A-Z]+$', got 'a'"
+    assert registry.execute_tool("add", a=-1) == (False, "argument 'a' should be at least 0, got -1")
+    assert registry.execute_tool("deep_visit", place=place)[1] == "argument 'place.tags[0]' should be a string, got 1"
+    assert registry.execute_tool("deep_visit", place={"city": "a"}, code="a") == (False, code)
 
 
 def test_arguments_that_would_break_the_connection_break_one_call_only(registry: ToolRegistry) -> None:
@@ -180,12 +162,9 @@ def test_arguments_that_would_break_the_connection_break_one_call_only(registry:
     assert registry.execute_tool("deep_visit", place={"city": "Köln \0 \u2028 😀"}) == (True, "Köln \0 \u2028 😀 A")
 
 
-def test_a_failing_call_is_an_error_that_the_model_reads(tools: McpTools) -> None:
+def test_a_huge_result_is_cut_and_a_failed_call_is_an_error(registry: ToolRegistry, tools: McpTools) -> None:
     with pytest.raises(RuntimeError, match="Error executing tool add"):
         asyncio.run(tools[0].execute(a="not checked"))
-
-
-def test_a_huge_result_is_cut(registry: ToolRegistry) -> None:
     assert registry.execute_tool("repeat", number=300_000) == (True, "é" * 100_000 + "…")
 
 
@@ -241,15 +220,7 @@ def test_closing_ends_the_server_and_the_calls_that_run_and_later_ones_say_so(fo
     tools.close()
     assert not Path(f"/proc/{server}").exists()
     assert registry.execute_tool("my_add", a=1) == (False, "Tool execution error: the MCP server is closed")
-    assert len(tools) == 8 and isinstance(tools[0], McpTool)
-
-
-def test_a_server_that_ends_fails_its_calls_and_is_started_again(folder: Path) -> None:
-    with started(folder, restart_seconds=0.05) as tools:
-        registry = ToolRegistry(tools)
-        success, words = registry.execute_tool("leave")
-        assert not success and words == "Tool execution error: the MCP server has ended: Connection closed"
-        assert registry.execute_tool("add", a=1) == (True, "2")
+    assert len(tools) == 7 and isinstance(tools[0], McpTool)
 
 
 @pytest.mark.parametrize(
@@ -274,9 +245,8 @@ def test_a_server_that_does_not_start_is_told_with_its_last_words(
     assert not is_running(marker)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_a_connection_that_makes_no_sense_is_refused() -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
         ({}, "either command=.* or url="),
         ({"command": ["a"], "url": "http://x"}, "either command=.* or url="),
         ({"command": "python server.py"}, "command must be a list"),
@@ -284,38 +254,12 @@ def test_a_server_that_does_not_start_is_told_with_its_last_words(
         ({"command": ["a"], "restart_seconds": 0}, "restart_seconds must be more than 0 and at most 60, not 0"),
         ({"url": "http://x", "restart_seconds": 61}, "restart_seconds must be more than 0 and at most 60, not 61"),
         ({"url": "http://x", "restart_seconds": float("nan")}, "at most 60, not nan"),
-        (
-            {"command": ["a"], "environment": {"API_KEY": None}},
-            "the value of 'API_KEY' in environment must be a str, not NoneType",
-        ),
-        ({"command": ["a"], "environment": {"PORT": 80}}, "the value of 'PORT' in environment must be a str, not int"),
-        (
-            {"url": "http://x", "headers": {"Authorization": None}},
-            "the value of 'Authorization' in headers must be a str",
-        ),
-    ],
-)
-def test_a_connection_that_makes_no_sense_is_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(SettingsError, match=words):
-        mcp_tools(**options)
-
-
-def test_a_tool_that_makes_no_sense_is_refused_and_the_server_ended(folder: Path) -> None:
-    marker = f"# {uuid.uuid4()}"
-    server = f"""
-import mcp_types
-from mcp.server.mcpserver import MCPServer
-server = MCPServer("test")
-async def listed(*_):
-    schema = {{"type": "object", "properties": ["not", "an", "object"]}}
-    return [mcp_types.Tool(name="broken", input_schema=schema)]
-server.list_tools = listed
-server.run()
-{marker}
-"""
-    with pytest.raises(McpServerError, match="MCP tool 'broken': invalid JSON Schema"):
-        mcp_tools(command=[sys.executable, "-c", server], start_seconds=PATIENT)
-    assert not is_running(marker)
+        ({"command": ["a"], "environment": {"KEY": None}}, "'KEY' in environment must be a str, not NoneType"),
+        ({"url": "http://x", "headers": {"Authorization": None}}, "'Authorization' in headers must be a str"),
+    ]
+    for options, words in refused:
+        with pytest.raises(SettingsError, match=words):
+            mcp_tools(**options)
 
 
 def test_without_the_sdk_the_install_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

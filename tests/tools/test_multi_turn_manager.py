@@ -22,7 +22,7 @@ from midthought.tools.parsers import (
     ReActActionParser,
 )
 from midthought.tools.registry import ToolRegistry
-from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
+from midthought.types import ToolCall, ToolEvent, ToolOutcome
 
 
 class Add(Tool):
@@ -62,18 +62,13 @@ PARSERS = [JSONActionParser, ReActActionParser, FunctionCallingParser, HermesPar
 
 
 @pytest.mark.parametrize("make_parser", PARSERS)
-def test_a_turn_of_any_call_format_is_parsed_and_its_call_is_run(make_parser):
+def test_a_turn_of_any_call_format_is_parsed_run_and_described(make_parser):
     parser = make_parser()
     text = parser.render_call("add", {"a": 2, "b": 3})
     turn = manager(parser).step(text, "What is 2 + 3?")
     assert (turn.turn_number, turn.model_output, turn.observation) == (1, text, "5")
     assert turn.parsed_action is not None and turn.parsed_action.tool_name == "add"
     assert turn.tool_call == ToolCall(tool_name="add", parameters={"a": 2, "b": 3}, success=True, result="5")
-
-
-@pytest.mark.parametrize("make_parser", PARSERS)
-def test_the_system_prompt_describes_the_tools_and_shows_what_a_call_looks_like(make_parser):
-    parser = make_parser()
     prompt = manager(parser).get_system_prompt()
     assert "Adds two numbers." in prompt and "Waits." in prompt
     assert parser.render_call("add", {"a": 1, "b": 1}) in prompt
@@ -95,9 +90,6 @@ def test_all_calls_of_one_output_are_run_and_the_first_is_the_turns():
     assert keeper.get_tool_results() == "3\n30"
     keeper.step("No call.")
     assert keeper.get_tool_results() == "" and len(keeper.tool_events) == 2
-
-
-def test_results_are_written_as_the_call_format_writes_them():
     keeper = manager(InThoughtParser())
     keeper.step('#call add {"a": 1, "b": 2}')
     assert keeper.get_tool_results() == "\n#add_result:\n3\n\n"
@@ -123,19 +115,16 @@ def test_a_call_that_takes_too_long_is_given_up_at_the_executors_deadline():
     assert keeper.tool_events[0].outcome is ToolOutcome.TIMED_OUT and turn.tool_call.success is False
 
 
-def test_calls_of_one_turn_run_at_once():
+def test_it_works_inside_a_running_event_loop_and_runs_the_calls_of_one_turn_at_once():
+    async def inside() -> str | None:
+        return manager().step(call(2, 2)).tool_call.result
+
+    assert asyncio.run(inside()) == "4"
     keeper = manager()
     started = time.perf_counter()
     keeper.step(HermesFormat().render_call("wait", {"seconds": 0.5}) * 16)
     assert time.perf_counter() - started < 6
     assert [event.outcome for event in keeper.tool_events] == [ToolOutcome.OK] * 16
-
-
-def test_it_works_inside_a_running_event_loop():
-    async def inside() -> str | None:
-        return manager().step(call(2, 2)).tool_call.result
-
-    assert asyncio.run(inside()) == "4"
 
 
 def test_the_summary_counts_turns_calls_successes_and_the_tools_that_there_are():
@@ -186,19 +175,6 @@ def test_it_can_stand_where_a_conversation_of_somebody_else_stands():
     assert len(first.turns) == 1 and second.turns[1].turn_number == 2
 
 
-def test_a_parser_of_ones_own_is_enough():
-    class ShoutParser(ActionParser):
-        def parse(self, text: str) -> ParsedAction:
-            found = text.startswith("!add")
-            return ParsedAction(
-                tool_name="add" if found else None, parameters={"a": 1, "b": 1}, raw_text=text, success=found
-            )
-
-    keeper = manager(ShoutParser())
-    assert keeper.step("!add").tool_call.result == "2"
-    assert keeper.step("add").tool_call.result is None
-
-
 def test_hostile_output_is_a_turn_like_any_other():
     keeper = manager(max_turns=100)
     for text in ("", "\x00", "\ud800 lone", "{" * 10_000, "<tool_call>" * 500, "🦉" * 1000):
@@ -206,17 +182,14 @@ def test_hostile_output_is_a_turn_like_any_other():
     assert keeper.get_episode_summary()["successful_tool_calls"] == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_a_wrong_argument_is_named():
+    for arguments, message in (
         (([Add()], HermesParser()), "tool_registry"),
         ((ToolRegistry(), HermesFormat()), "action_parser"),
         ((ToolRegistry(), HermesParser(), None, 0), "max_turns=0"),
-    ],
-)
-def test_a_wrong_argument_is_named(arguments, message):
-    with pytest.raises(SettingsError, match=message):
-        MultiTurnManager(*arguments)
+    ):
+        with pytest.raises(SettingsError, match=message):
+            MultiTurnManager(*arguments)
 
 
 def test_figures_name_a_tool_once_whatever_became_of_its_calls():

@@ -55,35 +55,22 @@ class FirstLine(ActionParser):
 
 
 @each
-def test_the_first_call_and_all_calls(parser_class: type[ActionParser]) -> None:
+def test_a_built_in_parser_finds_calls_and_its_call_format_streams_writes_and_explains(
+    parser_class: type[ActionParser],
+) -> None:
     parser, text = parser_class(), EXAMPLES[parser_class]
     first = parser.parse(f"So:\n{text}\n")
     assert (first.tool_name, first.parameters, first.success, first.error) == ("look", {"q": 1}, True, None)
     assert parser.parse_all(f"So:\n{text}\n\n{text}") == [first, first]
-
-
-@each
-def test_a_text_without_a_call_is_a_failure_without_a_name(parser_class: type[ActionParser]) -> None:
-    parser = parser_class()
     assert parser.parse("It was Ada.") == ParsedAction(
         tool_name=None, parameters={}, raw_text="It was Ada.", success=False, error="no call found"
     )
     assert parser.parse_all("It was Ada.") == []
-    assert parser.parse("").error == "no call found"
-
-
-@each
-def test_a_malformed_call_fails_with_words_for_the_model(parser_class: type[ActionParser]) -> None:
-    call = parser_class().parse(EXAMPLES[parser_class].replace("1", "}"))
-    assert not call.success and call.error is not None and call.error.startswith("bad JSON")
-
-
-@each
-def test_its_call_format_streams_writes_and_explains(parser_class: type[ActionParser]) -> None:
-    parser = parser_class()
+    malformed = parser.parse(text.replace("1", "}"))
+    assert not malformed.success and malformed.error is not None and malformed.error.startswith("bad JSON")
     call_format: ToolCallFormat = parser.call_format
     scanner = call_format.scanner(in_thought=parser_class is InThoughtParser)
-    stops = [scanner.feed(character) for character in EXAMPLES[parser_class]]
+    stops = [scanner.feed(character) for character in text]
     assert any(stops) is call_format.stops_at_call
     assert [call.tool_name for call in scanner.take()] == ["look"]
     assert call_format.parse_all(parser.render_call("look", {"q": 1}))[0].parameters == {"q": 1}
@@ -97,57 +84,27 @@ def test_one_method_is_enough_and_the_other_follows() -> None:
     assert Angles().parse("nothing").error == "no call found"
     assert [action.tool_name for action in FirstLine().parse_all("run look\nrun see")] == ["look"]
     assert FirstLine().parse_all("hello") == []
-
-
-def test_a_failed_parse_that_names_a_tool_is_a_malformed_call() -> None:
     (action,) = FirstLine().parse_all("run away")
     assert (action.tool_name, action.success) == ("away", False)
-
-
-def test_a_parser_without_either_method_cannot_be_made() -> None:
-    class Neither(ActionParser):
-        pass
-
-    with pytest.raises(TypeError, match="Neither defines neither parse nor parse_all"):
-        Neither()
-    with pytest.raises(TypeError, match="ActionParser defines neither"):
+    with pytest.raises(TypeError, match="ActionParser defines neither parse nor parse_all"):
         ActionParser()
 
 
-def test_a_parser_may_take_arguments() -> None:
-    class Named(Angles):
-        def __init__(self, name: str, *, prefix: str = "") -> None:
-            self.name = prefix + name
-
-    assert Named("b", prefix="a").name == "ab"
-
-
-def test_a_users_parser_is_asked_when_the_turn_has_ended() -> None:
+def test_a_users_parser_is_asked_when_the_turn_has_ended_and_says_what_it_can() -> None:
     call_format = Angles().call_format
     assert isinstance(call_format, ParsedTurnFormat) and not call_format.stops_at_call
     scanner = call_format.scanner(in_thought=True)
     assert [scanner.feed(piece) for piece in ("<", "<lo", "ok>> and <", "<see>>")] == [False] * 4
     assert [action.tool_name for action in scanner.take()] == ["look", "see"]
-    assert scanner.take() == []
     scanner.feed("<<lo")
     scanner.resume()
     scanner.feed("ok>> <<see>>")
     assert [action.tool_name for action in scanner.take()] == ["see"]
+    assert scanner.take() == []
     assert [action.tool_name for action in call_format.parse_all("<<see>>", in_thought=False)] == ["see"]
-
-
-def test_a_users_parser_gets_the_results_as_plain_words() -> None:
     call = ToolCall(tool_name="look", success=False, result="no luck")
-    event = ToolEvent(call=call, outcome=ToolOutcome.RAISED)
-    assert Angles().call_format.render_results([event]) == "no luck"
-
-
-def test_a_users_parser_lists_the_tools_unless_it_says_more() -> None:
-    definitions = [ToolDefinition("look", "Looks.")]
-    assert Angles().call_format.instructions(definitions) == "Tools:\n- look: Looks."
-    assert Angles().call_format.instructions([]) == ""
-
-
-def test_a_parser_that_only_reads_says_so() -> None:
+    assert call_format.render_results([ToolEvent(call=call, outcome=ToolOutcome.RAISED)]) == "no luck"
+    assert call_format.instructions([ToolDefinition("look", "Looks.")]) == "Tools:\n- look: Looks."
+    assert call_format.instructions([]) == ""
     with pytest.raises(NotImplementedError, match="Angles only reads calls; define its render_call"):
-        Angles().call_format.render_call("look", {})
+        call_format.render_call("look", {})

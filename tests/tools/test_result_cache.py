@@ -118,16 +118,6 @@ def test_results_are_kept_until_the_last_rollout_ends_and_failures_never() -> No
     assert work.num_begun == {"a": 3, "b": 2}
 
 
-def test_who_asks_while_a_run_fails_shares_the_failure() -> None:
-    work, calls = Work(), result_cache()
-
-    async def run() -> list[Any]:
-        return await asyncio.gather(*(calls.get("a", work.begin("a", outcome="bad")) for _ in range(3)))
-
-    assert asyncio.run(run()) == [("bad a", False), ("bad a", True), ("bad a", True)]
-    assert work.num_begun == {"a": 1}
-
-
 def test_a_run_that_raises_is_raised_for_all_and_begun_anew() -> None:
     calls = result_cache()
 
@@ -140,24 +130,6 @@ def test_a_run_that_raises_is_raised_for_all_and_begun_anew() -> None:
             done = await asyncio.gather(*(calls.get("a", broken) for _ in range(2)), return_exceptions=True)
             assert list(map(repr, done)) == ["KeyError('a')"] * 2
             assert await calls.get("a", Work().begin("a")) == ("good a", False)
-
-    asyncio.run(run())
-
-
-def test_one_who_leaves_takes_nothing_from_the_others_and_the_last_one_ends_the_run() -> None:
-    work, calls = Work(), result_cache()
-
-    async def run() -> None:
-        first, second, third = (asyncio.create_task(calls.get("a", work.begin("a", 50))) for _ in range(3))
-        await ticks(3)
-        first.cancel()
-        await asyncio.wait({first})
-        assert first.cancelled() and work.under_way["a"] == 1
-        for last in (second, third):
-            last.cancel()
-        await asyncio.wait({second, third})
-        assert work.under_way["a"] == 0
-        assert await calls.get("a", work.begin("a")) == ("good a", False)
 
     asyncio.run(run())
 

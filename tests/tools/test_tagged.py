@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -117,6 +117,8 @@ def test_calls_are_written_and_tags_in_arguments_escaped(call_format: TaggedCall
     assert "é" in written
     (call,) = call_format.parse_all(written)
     assert call.parameters == parameters
+    event = ToolEvent(call=ToolCall(tool_name="look", result="no"), outcome=ToolOutcome.UNKNOWN_TOOL)
+    assert call_format.render_results([event]) == "error: no"
 
 
 def test_each_is_written_in_its_own_form() -> None:
@@ -134,16 +136,6 @@ def test_the_hermes_instructions_hold_the_schemas_as_these_models_know_them() ->
         '{"type": "function", "function": {"name": "look", "description": "Looks.", "parameters"'
     )
     assert "Was für ein Wort." in block[1]
-
-
-@both
-def test_a_result_is_the_tools_words_and_an_error_says_so(call_format: TaggedCallFormat) -> None:
-    def event(outcome: ToolOutcome, words: str) -> ToolEvent:
-        return ToolEvent(call=ToolCall(tool_name="look", result=words), outcome=outcome)
-
-    render: Callable[[list[ToolEvent]], str] = call_format.render_results
-    assert render([event(ToolOutcome.OK, "[1] noon\n\n[2] no")]) == "[1] noon\n\n[2] no"
-    assert render([event(ToolOutcome.UNKNOWN_TOOL, "unknown tool 'x'")]) == "error: unknown tool 'x'"
 
 
 def test_a_new_tagged_format_sets_its_tags_and_keys_and_explains_them() -> None:

@@ -16,7 +16,7 @@ class FunctionCallingFormat(TaggedCallFormat):
 
     - A block holds one object, several objects one after the other, or a list of them, optionally in a code fence. How an
       object is read: `CallObject`.
-    - A block is a call inside a code fence, too. Block boundaries and thoughts: `TagScanner`.
+    - A block is a call inside a code fence, too. Block boundaries and thoughts: `TaggedCallFormat`.
     """
 
     name = "function_calling"

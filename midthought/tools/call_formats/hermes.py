@@ -15,7 +15,7 @@ class HermesFormat(TaggedCallFormat):
     the turn are run when it has ended.
 
     - A block is a call inside a code fence, too, as in the parsers of the servers that run such models. Block boundaries
-      and thoughts: `TagScanner`.
+      and thoughts: `TaggedCallFormat`.
     - A block may hold several objects or a list of them, optionally in a code fence. How an object is read: `CallObject`.
     - The chat template adds `<tool_response>` around results.
     - The instructions are not needed if the chat template describes the tools (`apply_chat_template(tools=…)`).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from midthought.tokenization.chat_template import Message, as_tool_calls
 from midthought.tools.call_formats.call_syntax import Call, CallSyntax
 from midthought.tools.call_formats.instructions import describe_tools
-from midthought.tools.call_formats.streaming import StreamingCallFormat, result_text
+from midthought.tools.call_formats.streaming import StreamingCallFormat, TurnScanner, result_text
 from midthought.tools.definition import ToolDefinition
 from midthought.tools.json_types import allowed_types
 from midthought.types import ParsedAction, ToolEvent
@@ -39,7 +40,7 @@ class NativeCallFormat(StreamingCallFormat):
 
     def scanner(self, *, in_thought: bool) -> TurnScanner:
         """Returns a new scanner; `in_thought` if the prompt already opened the thought."""
-        return TurnScanner(self, in_thought=in_thought)
+        return TurnScanner(functools.partial(self.read, in_thought=in_thought))
 
     def read(self, text: str, *, in_thought: bool) -> list[ParsedAction]:
         """Returns the calls of a turn's text."""
@@ -101,29 +102,6 @@ class NativeCallFormat(StreamingCallFormat):
 
     def _types_of(self, tool_name: str, parameter: str) -> tuple[str, ...]:
         return self._types.get(tool_name, {}).get(parameter, ())
-
-
-class TurnScanner:
-    """Collects a turn's text and reads its calls when the turn has ended. Never asks to stop."""
-
-    def __init__(self, call_format: NativeCallFormat, *, in_thought: bool) -> None:
-        self._call_format = call_format
-        self._in_thought = in_thought
-        self._text: list[str] = []
-
-    def feed(self, piece: str) -> bool:
-        """Reads the next piece."""
-        self._text.append(piece)
-        return False
-
-    def take(self) -> list[ParsedAction]:
-        """Returns the calls since the last `take`."""
-        text, self._text = "".join(self._text), []
-        return self._call_format.read(text, in_thought=self._in_thought)
-
-    def resume(self) -> None:
-        """Discards the text so far."""
-        self._text = []
 
 
 def _types(tool: ToolDefinition) -> dict[str, tuple[str, ...]]:

@@ -1,13 +1,14 @@
-"""What the call formats share: a streaming scanner that skips thoughts, and a format that reads a whole turn with it.
+"""What the call formats share: reading a turn when it has ended, and a scanner that stops at calls. Both skip thoughts.
 
 Does not depend on how a particular format marks its calls.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from midthought.tools.call_formats import Scanner
@@ -18,6 +19,7 @@ from midthought.tools.call_formats.thought_tags import (
     THINK_OPEN,
     ThoughtTracker,
     begins_in_thought,
+    outside_thoughts,
     plain_text,
 )
 from midthought.tools.definition import ToolDefinition
@@ -76,21 +78,70 @@ class StreamingCallFormat(ABC):
         """Returns the instructions for one or more tools; `example` is a call of the first."""
 
 
-class StreamingScanner(ABC):
-    """Follows one turn's text in amortized constant time per character.
+class ChatCallFormat(StreamingCallFormat):
+    """A format whose calls are read when the turn has ended. A subclass defines `calls_in`; nothing in a thought is a call."""
 
-    A piece is read to its end even if a call ends inside it, so the way the text is split changes nothing.
-    """
+    def scanner(self, *, in_thought: bool) -> TurnScanner:
+        """Returns a new scanner; `in_thought` if the prompt already opened the thought."""
+        return TurnScanner(functools.partial(self._read, in_thought=in_thought))
 
-    def __init__(self, think_tags: tuple[str, str], *, in_thought: bool) -> None:
-        self._thought = ThoughtTracker(think_tags, in_thought=in_thought)
-        self._finished: list[ParsedAction] = []
+    def _read(self, text: str, in_thought: bool) -> list[ParsedAction]:
+        parts = outside_thoughts(text, self.think_tags, in_thought=in_thought)
+        return [call for part in parts for call in self.calls_in(part)]
+
+    @abstractmethod
+    def calls_in(self, text: str) -> list[ParsedAction]:
+        """Returns the calls in a text without thoughts. A think tag before or after it ends an unfinished call."""
+
+
+class TurnScanner:
+    """Collects a turn's text and reads its calls when the turn has ended. Never asks to stop."""
+
+    def __init__(self, read: Callable[[str], list[ParsedAction]]) -> None:
+        self._read = read
+        self._pieces: list[str] = []
 
     def feed(self, piece: str) -> bool:
-        """Reads the next piece. Never asks to stop."""
+        """Collects the next piece. Never asks to stop."""
+        self._pieces.append(piece)
+        return False
+
+    def take(self) -> list[ParsedAction]:
+        """Returns the calls in the text since the last `take`."""
+        text, self._pieces = "".join(self._pieces), []
+        return self._read(text)
+
+    def resume(self) -> None:
+        """Discards the collected text: other text now follows it in the context."""
+        self._pieces = []
+
+
+class StoppingScanner(ABC):
+    """Follows one turn's text and asks to stop after each call, which ends with the closing brace of its JSON object.
+
+    Takes amortized constant time per character. A piece is read to its end even if a call ends inside it, so the way the text is
+    split changes nothing. `marks` are the characters other than tags that can change its state in running text.
+    """
+
+    def __init__(self, think_tags: tuple[str, str], marks: str, *, in_thought: bool) -> None:
+        self._thought = ThoughtTracker(think_tags, in_thought=in_thought)
+        self._finished: list[ParsedAction] = []
+        self._is_prose = plain_text(marks, think_tags)
+        self._is_at_rest = False
+        """In prose at a position where further prose changes no state."""
+        self._last = ""
+        """The last piece or character that is not empty."""
+        self._clear_call()
+
+    def feed(self, piece: str) -> bool:
+        """Reads the next piece; True if a call ended inside it."""
+        if self._is_at_rest and self._is_prose(piece):
+            self._last = piece or self._last
+            return False
+        num_finished = len(self._finished)
         for character in self._skip(piece) if self._thought.may_skip(piece) else piece:
             self._step(character)
-        return False
+        return len(self._finished) > num_finished
 
     def take(self) -> list[ParsedAction]:
         """Returns the calls that ended since the last `take`."""
@@ -101,6 +152,12 @@ class StreamingScanner(ABC):
         """Discards an unfinished call: other text now follows it in the context. An open thought stays open."""
         self._thought.forget()
         self._end_text()
+
+    def _clear_call(self) -> None:
+        self._raw: list[str] = []
+        """The text of the call so far."""
+        self._object: list[str] = []
+        self._object_scanner = ObjectScanner()
 
     @abstractmethod
     def _end_text(self) -> None:
@@ -113,38 +170,6 @@ class StreamingScanner(ABC):
     @abstractmethod
     def _skip(self, piece: str) -> str:
         """Reads as much as possible of a piece without think tags at once; returns the rest for `_step`."""
-
-
-class StoppingScanner(StreamingScanner):
-    """Scanner that asks to stop after each call, which ends with the closing brace of its JSON object.
-
-    `marks` are the characters other than tags that can change its state in running text.
-    """
-
-    def __init__(self, think_tags: tuple[str, str], marks: str, *, in_thought: bool) -> None:
-        super().__init__(think_tags, in_thought=in_thought)
-        self._is_prose = plain_text(marks, think_tags)
-        self._is_at_rest = False
-        """In prose at a position where further prose changes no state."""
-        self._last = ""
-        """The last piece or character that is not empty."""
-        self._clear_call()
-
-    def _clear_call(self) -> None:
-        self._raw: list[str] = []
-        """The text of the call so far."""
-        self._object: list[str] = []
-        self._object_scanner = ObjectScanner()
-
-    def feed(self, piece: str) -> bool:
-        """Reads the next piece; True if a call ended inside it."""
-        if self._is_at_rest and self._is_prose(piece):
-            self._last = piece or self._last
-            return False
-        num_finished = len(self._finished)
-        for character in self._skip(piece) if self._thought.may_skip(piece) else piece:
-            self._step(character)
-        return len(self._finished) > num_finished
 
     def _in_object(self, text: str) -> str:
         """Reads up to the brace that closes the object; returns the text after it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from midthought.types.turn import THINK_TAGS
 
@@ -72,6 +72,14 @@ def plain_text(marks: str, tags: Sequence[str]) -> Callable[[str], object]:
     """Returns a test (by truth value) that a text contains none of the marks and no first character of a tag."""
     firsts = "".join(tag[0] for tag in tags)
     return re.compile(f"[^{re.escape(marks + firsts)}]*").fullmatch
+
+
+def outside_thoughts(text: str, tags: tuple[str, str], *, in_thought: bool) -> Iterator[str]:
+    """Yields the parts of a text that are in no thought; `in_thought`: whether it begins in one."""
+    pieces = re.split(f"({'|'.join(map(re.escape, tags))})", text)
+    for part, tag in zip(pieces[::2], [tags[not in_thought], *pieces[1::2]], strict=True):
+        if tag == tags[1]:
+            yield part
 
 
 def begins_in_thought(text: str, tags: tuple[str, str]) -> bool:

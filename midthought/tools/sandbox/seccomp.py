@@ -10,158 +10,53 @@ import ctypes
 import errno
 import os
 import platform
+import re
 import struct
 import sys
 from collections.abc import Mapping, Sequence
 
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-"""Column of the table below, and the kernel's constant for the architecture."""
+"""Column of the numbers below, and the kernel's constant for the architecture."""
 
 _RESTRICTED: Mapping[str, tuple[int, int]] = {"prlimit64": (302, 261), "fcntl": (72, 25)}
 """System calls that are allowed for some arguments only."""
+_TABLE = """
+# files, within what Landlock and the limits permit
+read 0 63, write 1 64, open 2 -, openat 257 56, close 3 57, creat 85 -, stat 4 -, fstat 5 80, lstat 6 -,
+newfstatat 262 -, fstatat - 79, statx 332 291, access 21 -, faccessat 269 48, faccessat2 439 439, lseek 8 62,
+pread64 17 67, pwrite64 18 68, readv 19 65, writev 20 66, preadv 295 69, pwritev 296 70, preadv2 327 286,
+pwritev2 328 287, truncate 76 45, ftruncate 77 46, fsync 74 82, fdatasync 75 83, fadvise64 221 223,
+readahead 187 213, flock 73 32, dup 32 23, dup2 33 -, dup3 292 24, pipe 22 -, pipe2 293 59, close_range 436 436,
+rename 82 -, renameat 264 38, renameat2 316 276, unlink 87 -, unlinkat 263 35, readlink 89 -, readlinkat 267 78,
+getdents 78 -, getdents64 217 61, getcwd 79 17, chdir 80 49, fchdir 81 50, umask 95 166, statfs 137 43,
+fstatfs 138 44, sendfile 40 71, copy_file_range 326 285,
+# waiting
+poll 7 -, ppoll 271 73, select 23 -, pselect6 270 72, epoll_create 213 -, epoll_create1 291 20, epoll_ctl 233 21,
+epoll_wait 232 -, epoll_pwait 281 22, epoll_pwait2 441 441, eventfd 284 -, eventfd2 290 19, timerfd_create 283 85,
+timerfd_settime 286 86, timerfd_gettime 287 87, pause 34 -, nanosleep 35 101, clock_nanosleep 230 115,
+restart_syscall 219 128, sched_yield 24 124, futex 202 98, futex_waitv 449 449,
+# memory
+brk 12 214, mmap 9 222, mprotect 10 226, munmap 11 215, mremap 25 216, madvise 28 233, msync 26 227, mincore 27 232,
+membarrier 324 283,
+# signals to itself, timers
+rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139, rt_sigpending 127 136, rt_sigtimedwait 128 137,
+rt_sigsuspend 130 133, sigaltstack 131 132, alarm 37 -, getitimer 36 102, setitimer 38 103,
+# what Python and the C library read about the process and the clock
+getpid 39 172, getppid 110 173, gettid 186 178, getpgrp 111 -, getpgid 121 155, getsid 124 156, getuid 102 174,
+geteuid 107 175, getgid 104 176, getegid 108 177, getgroups 115 158, getresuid 118 148, getresgid 120 150,
+getrlimit 97 163, getrusage 98 165, getpriority 140 141, sched_getaffinity 204 123, sched_getparam 143 121,
+sched_getscheduler 145 120, sched_get_priority_max 146 125, sched_get_priority_min 147 126,
+sched_rr_get_interval 148 127, getcpu 309 168, uname 63 160, sysinfo 99 179, times 100 153, time 201 -,
+gettimeofday 96 169, clock_gettime 228 113, clock_getres 229 114, getrandom 318 278,
+# starting and ending
+arch_prctl 158 -, set_tid_address 218 96, set_robust_list 273 99, get_robust_list 274 100, rseq 334 293, exit 60 93,
+exit_group 231 94
+"""
+"""The allowed system calls: name, number on x86-64, number on ARM64; - if there is none."""
 _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
-    # files, within what Landlock and the limits permit
-    "read": (0, 63),
-    "write": (1, 64),
-    "open": (2, None),
-    "openat": (257, 56),
-    "close": (3, 57),
-    "creat": (85, None),
-    "stat": (4, None),
-    "fstat": (5, 80),
-    "lstat": (6, None),
-    "newfstatat": (262, None),
-    "fstatat": (None, 79),
-    "statx": (332, 291),
-    "access": (21, None),
-    "faccessat": (269, 48),
-    "faccessat2": (439, 439),
-    "lseek": (8, 62),
-    "pread64": (17, 67),
-    "pwrite64": (18, 68),
-    "readv": (19, 65),
-    "writev": (20, 66),
-    "preadv": (295, 69),
-    "pwritev": (296, 70),
-    "preadv2": (327, 286),
-    "pwritev2": (328, 287),
-    "truncate": (76, 45),
-    "ftruncate": (77, 46),
-    "fsync": (74, 82),
-    "fdatasync": (75, 83),
-    "fadvise64": (221, 223),
-    "readahead": (187, 213),
-    "flock": (73, 32),
-    "dup": (32, 23),
-    "dup2": (33, None),
-    "dup3": (292, 24),
-    "pipe": (22, None),
-    "pipe2": (293, 59),
-    "close_range": (436, 436),
-    "rename": (82, None),
-    "renameat": (264, 38),
-    "renameat2": (316, 276),
-    "unlink": (87, None),
-    "unlinkat": (263, 35),
-    "readlink": (89, None),
-    "readlinkat": (267, 78),
-    "getdents": (78, None),
-    "getdents64": (217, 61),
-    "getcwd": (79, 17),
-    "chdir": (80, 49),
-    "fchdir": (81, 50),
-    "umask": (95, 166),
-    "statfs": (137, 43),
-    "fstatfs": (138, 44),
-    "sendfile": (40, 71),
-    "copy_file_range": (326, 285),
-    # waiting
-    "poll": (7, None),
-    "ppoll": (271, 73),
-    "select": (23, None),
-    "pselect6": (270, 72),
-    "epoll_create": (213, None),
-    "epoll_create1": (291, 20),
-    "epoll_ctl": (233, 21),
-    "epoll_wait": (232, None),
-    "epoll_pwait": (281, 22),
-    "epoll_pwait2": (441, 441),
-    "eventfd": (284, None),
-    "eventfd2": (290, 19),
-    "timerfd_create": (283, 85),
-    "timerfd_settime": (286, 86),
-    "timerfd_gettime": (287, 87),
-    "pause": (34, None),
-    "nanosleep": (35, 101),
-    "clock_nanosleep": (230, 115),
-    "restart_syscall": (219, 128),
-    "sched_yield": (24, 124),
-    "futex": (202, 98),
-    "futex_waitv": (449, 449),
-    # memory
-    "brk": (12, 214),
-    "mmap": (9, 222),
-    "mprotect": (10, 226),
-    "munmap": (11, 215),
-    "mremap": (25, 216),
-    "madvise": (28, 233),
-    "msync": (26, 227),
-    "mincore": (27, 232),
-    "membarrier": (324, 283),
-    # signals to itself, timers
-    "rt_sigaction": (13, 134),
-    "rt_sigprocmask": (14, 135),
-    "rt_sigreturn": (15, 139),
-    "rt_sigpending": (127, 136),
-    "rt_sigtimedwait": (128, 137),
-    "rt_sigsuspend": (130, 133),
-    "sigaltstack": (131, 132),
-    "alarm": (37, None),
-    "getitimer": (36, 102),
-    "setitimer": (38, 103),
-    # what Python and the C library read about the process and the clock
-    "getpid": (39, 172),
-    "getppid": (110, 173),
-    "gettid": (186, 178),
-    "getpgrp": (111, None),
-    "getpgid": (121, 155),
-    "getsid": (124, 156),
-    "getuid": (102, 174),
-    "geteuid": (107, 175),
-    "getgid": (104, 176),
-    "getegid": (108, 177),
-    "getgroups": (115, 158),
-    "getresuid": (118, 148),
-    "getresgid": (120, 150),
-    "getrlimit": (97, 163),
-    "getrusage": (98, 165),
-    "getpriority": (140, 141),
-    "sched_getaffinity": (204, 123),
-    "sched_getparam": (143, 121),
-    "sched_getscheduler": (145, 120),
-    "sched_get_priority_max": (146, 125),
-    "sched_get_priority_min": (147, 126),
-    "sched_rr_get_interval": (148, 127),
-    "getcpu": (309, 168),
-    "uname": (63, 160),
-    "sysinfo": (99, 179),
-    "times": (100, 153),
-    "time": (201, None),
-    "gettimeofday": (96, 169),
-    "clock_gettime": (228, 113),
-    "clock_getres": (229, 114),
-    "getrandom": (318, 278),
-    # starting and ending
-    "arch_prctl": (158, None),
-    "set_tid_address": (218, 96),
-    "set_robust_list": (273, 99),
-    "get_robust_list": (274, 100),
-    "rseq": (334, 293),
-    "exit": (60, 93),
-    "exit_group": (231, 94),
-    **_RESTRICTED,
-}
-"""The allowed system calls."""
+    name: (None if x86 == "-" else int(x86), None if arm == "-" else int(arm))
+    for name, x86, arm in re.findall(r"(\w+) (\d+|-) (\d+|-)", _TABLE)
+} | _RESTRICTED
 _FIRST_UNKNOWN = 463
 """The first number newer than Linux 6.10: such a call fails as on a kernel without it, so that libraries use an older one."""
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
