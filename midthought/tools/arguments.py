@@ -34,6 +34,8 @@ _MAX_SHOWN = 60
 """Characters of a wrong value in an error message."""
 _MAX_CHOICES_SHOWN = 12
 _MAX_PATTERN_SECONDS = 0.05
+_MAX_DEPTH = 64
+"""Levels of lists and objects. The validator fails at Python's recursion limit, and readers of MCP servers at about 200."""
 
 
 class ArgumentsError(ValueError):
@@ -66,6 +68,7 @@ class ArgumentsChecker:
         `nullable: true` in a schema accepts null, as in OpenAPI and in transformers' schemas. What a pattern does not decide is
         left to the tool: it is JavaScript's and means nothing here, or its search takes longer than 0.05 s.
         """
+        _require_shallow(arguments)
         try:
             error = self._first_error(arguments)
             if error is not None:
@@ -81,6 +84,15 @@ class ArgumentsChecker:
                     return error
                 first = first or error
         return first
+
+
+def _require_shallow(arguments: Mapping[str, Any]) -> None:
+    level, depth = list(arguments.values()), 0
+    while level := [part for part in level if isinstance(part, list | dict)]:
+        level = [inner for part in level for inner in (part.values() if isinstance(part, dict) else part)]
+        depth += 1
+        if depth > _MAX_DEPTH:
+            raise ArgumentsError(f"the arguments are nested too deeply, at most {_MAX_DEPTH} levels")
 
 
 def shown(value: Any) -> str:

@@ -23,8 +23,6 @@ from midthought.tools.template_schema import MAX_SCHEMA_CHARS, OF_DATA
 _MAX_NAME_CHARS = 128
 _MAX_RESULT_CHARS = 100_000
 """Longer results are cut here; the rollout loop then cuts the text for the model to tokens."""
-_MAX_DEPTH = 64
-"""Nesting of lists and objects in arguments. Servers' JSON readers fail at about 200 levels and would never answer."""
 _MAX_CHARS = 10 * MAX_SCHEMA_CHARS
 """Schemas and descriptions of all tools of a server."""
 _log = logging.getLogger(__name__)
@@ -193,17 +191,11 @@ def _without_nulls(schema: Any) -> Any:
 
 
 def _require_sendable(parameters: Mapping[str, Any]) -> None:
-    """Raises ValueError for arguments that the SDK cannot write or the server cannot read: they would break the connection."""
+    """Raises ValueError for arguments that the SDK cannot write: they would break the connection."""
     try:
         json.dumps(parameters, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"the arguments cannot be sent: {type(error).__name__}") from None
-    level, depth = list(parameters.values()), 0
-    while level := [part for part in level if isinstance(part, list | dict)]:
-        level = [inner for part in level for inner in (part.values() if isinstance(part, dict) else part)]
-        depth += 1
-        if depth > _MAX_DEPTH:
-            raise ValueError(f"the arguments are nested too deeply, at most {_MAX_DEPTH} levels")
 
 
 def _block_text(block: Any) -> str:

@@ -113,11 +113,8 @@ class ToolRegistry:
 
         Raises `ArgumentsError` for the first mistake; a missing argument comes before all others.
         """
-        try:
-            arguments = copy.deepcopy(dict(parameters))
-        except RecursionError:
-            raise ArgumentsError("the arguments are nested too deeply") from None
-        self._checkers[name].check(arguments)
+        self._checkers[name].check(parameters)
+        arguments = copy.deepcopy(dict(parameters))
         for parameter in self._tools[name].definition.parameters:
             value = arguments.get(parameter.name)
             if parameter.name not in arguments and parameter.default is not None:

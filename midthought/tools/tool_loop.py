@@ -1,8 +1,9 @@
 """The background event loop of all async tools. No tool runs on the event loop of the rollout.
 
 A tool that blocks this loop (`time.sleep` in a coroutine) delays the other async tools, but neither the rollout nor any
-deadline. When one of its calls reaches its deadline and the loop does not answer, a new loop replaces it for all later calls.
-Calls in progress stay on the old loop, which ends with them: they continue when the tool returns, or end at their own deadlines.
+deadline. If a call is cancelled, for example at its deadline, and the loop does not answer within 0.25 s, a new loop replaces it
+for all later calls. Calls in progress stay on the old loop, which ends with them: they continue when the tool returns, or end
+at their own deadlines. A client that a tool has opened on the old loop must be opened again.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ async def _on_tool_loop(start_call: Callable[[], Awaitable[Any]], threads: Daemo
     Cancelling cancels the call and waits 0.25 s for its end; a call that continues counts in `threads.num_abandoned`.
     """
     global _loop
-    loop, task, is_cancelled = _loop, None, False  # the loop ends when no call holds it and another one has replaced it
+    loop = _loop  # it ends when no call holds it any more and another one has replaced it
+    task: asyncio.Task[Any] | None = None
+    is_cancelled = False
 
     async def call() -> Any:
         nonlocal task
@@ -78,4 +81,6 @@ async def _on_tool_loop(start_call: Callable[[], Awaitable[Any]], threads: Daemo
             if not answer.done() and loop is _loop:
                 _loop = BackgroundLoop(_NAME)
         raise
+    finally:
+        del loop  # a traceback may hold this frame
     return ended.result()

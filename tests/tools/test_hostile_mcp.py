@@ -8,11 +8,14 @@ import contextlib
 import gzip
 import json
 import os
+import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -69,6 +72,10 @@ for line in sys.stdin:
         tool = {"name": "look", "inputSchema": {"type": "object"}, **does.get("tool", {})}
         tools = [tool | {"name": tool["name"] + str(n) * does.get("distinct", False)} for n in range(does.get("times", 1))]
         reply(number, result={"tools": tools, **does.get("page", {})})
+        if "leaves" in does:
+            with open(does["leaves"], "w") as file:
+                file.write(str(os.getpid()))
+            os._exit(0)
     elif method == "tools/call" and "ends" in does and not os.path.exists(does["ends"]):
         open(does.get("ended", os.devnull), "w").close()
         os._exit(1)
@@ -315,6 +322,39 @@ def test_a_server_whose_process_shows_its_environment_only_after_the_servers_end
     with started({"shell": shell, "ends": ended, "ended": ended}) as tools:
         assert [called(tools).outcome for _ in range(2)] == [ToolOutcome.RAISED, ToolOutcome.OK]
     assert not is_running(child)
+
+
+def process_with_id(number: int) -> subprocess.Popen[bytes]:
+    """Starts a process of its own group that has this id."""
+    for _ in range(200):
+        try:
+            Path("/proc/sys/kernel/ns_last_pid").write_text(str(number - 1))
+        except OSError as error:
+            pytest.skip(f"the next process id cannot be chosen here: {error}")
+        process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        if process.pid == number:
+            return process
+        process.kill()
+        process.wait()
+    pytest.skip(f"other processes took the id {number} or the ids before it")
+
+
+def test_a_process_that_gets_the_id_of_a_server_that_has_ended_is_left_alone(tmp_path):
+    place = tmp_path / "pid"
+    with started({"leaves": str(place)}, restart_seconds=60.0):
+        while not (place.exists() and place.read_text()):
+            time.sleep(0.01)
+        number = int(place.read_text())
+        while Path(f"/proc/{number}").exists():
+            time.sleep(0.01)
+        time.sleep(0.5)  # the end is noticed
+        other = process_with_id(number)
+    try:
+        time.sleep(0.2)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
 
 
 class Web(BaseHTTPRequestHandler):

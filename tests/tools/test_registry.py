@@ -92,7 +92,7 @@ def test_wrong_arguments_get_words_that_a_model_can_act_on(registry: ToolRegistr
         ({"query": "a", "order": "best"}, "argument 'order' should be one of 'new', 'old', got 'best'"),
         ({"query": "a", "top": 1}, "unknown argument 'top'; there is: query, k, order, within"),
         ({"query": ["x" * 500]}, "argument 'query' should be a string, got ['" + "x" * 58 + "…"),
-        ({"query": "a", "within": nested}, "the arguments are nested too deeply"),
+        ({"query": "a", "within": nested}, "the arguments are nested too deeply, at most 64 levels"),
     ]
     for parameters, words in wrong:
         assert registry.execute_tool("search", **parameters) == (False, words)

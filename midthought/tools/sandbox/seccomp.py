@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Column of the numbers below, and the kernel's constant for the architecture."""
 
-_RESTRICTED: Mapping[str, tuple[int, int]] = {"prlimit64": (302, 261), "fcntl": (72, 25)}
+_RESTRICTED = ("prlimit64", "fcntl")
 """System calls that are allowed for some arguments only."""
 _TABLE = """
 # files, within what Landlock and the limits permit
@@ -50,13 +50,15 @@ sched_rr_get_interval 148 127, getcpu 309 168, uname 63 160, sysinfo 99 179, tim
 gettimeofday 96 169, clock_gettime 228 113, clock_getres 229 114, getrandom 318 278,
 # starting and ending
 arch_prctl 158 -, set_tid_address 218 96, set_robust_list 273 99, get_robust_list 274 100, rseq 334 293, exit 60 93,
-exit_group 231 94
+exit_group 231 94,
+# for some arguments only
+prlimit64 302 261, fcntl 72 25
 """
 """The allowed system calls: name, number on x86-64, number on ARM64; - if there is none."""
 _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
     name: (None if x86 == "-" else int(x86), None if arm == "-" else int(arm))
     for name, x86, arm in re.findall(r"(\w+) (\d+|-) (\d+|-)", _TABLE)
-} | _RESTRICTED
+}
 _FIRST_UNKNOWN = 463
 """The first number newer than Linux 6.10: such a call fails as on a kernel without it, so that libraries use an older one."""
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
@@ -96,8 +98,9 @@ def install(libc: ctypes.CDLL, steps: Sequence[bytes]) -> None:
 
 def program(machine: str) -> list[bytes]:
     """Returns the filter as BPF instructions."""
-    column, architecture = _ARCHITECTURES[machine]
-    prlimit64, fcntl = (numbers[column] for numbers in _RESTRICTED.values())
+    _, architecture = _ARCHITECTURES[machine]
+    numbers = call_numbers(machine)
+    prlimit64, fcntl = (numbers.pop(name) for name in _RESTRICTED)
     steps = [
         _step(_LOAD, _ARCHITECTURE_AT),
         _step(_IF_EQUAL, architecture, 1, 0),
@@ -106,9 +109,8 @@ def program(machine: str) -> list[bytes]:
         _step(_IF_AT_LEAST, _FIRST_UNKNOWN, 0, 1),
         _step(_RETURN, _UNKNOWN),
     ]
-    for name, number in call_numbers(machine).items():
-        if name not in _RESTRICTED:
-            steps += [_step(_IF_EQUAL, number, 0, 1), _step(_RETURN, _ALLOW)]
+    for number in numbers.values():
+        steps += [_step(_IF_EQUAL, number, 0, 1), _step(_RETURN, _ALLOW)]
     return [
         *steps,
         _step(_IF_EQUAL, prlimit64, 0, 4),  # only for this process itself
