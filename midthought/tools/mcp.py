@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -125,9 +125,6 @@ class McpTools(Sequence[Tool]):
 
     def __getitem__(self, index: Any) -> Any:
         return self._tools[index]
-
-    def __iter__(self) -> Iterator[Tool]:
-        return iter(self._tools)
 
 
 class McpTool(Tool):
