@@ -12,7 +12,6 @@ pytest.importorskip("peft")
 
 from safetensors import safe_open
 from test_peft_weights import IDS, KINDS, adapted
-from transformers import AutoModelForCausalLM
 
 from midthought.errors import ModelPathError
 from midthought.peft_folders import base_digest, load_adapters, merge, save_adapters, save_merged
@@ -112,20 +111,25 @@ def test_a_folder_of_adapters_loads_with_its_base_also_if_the_run_was_moved(tmp_
     torch.testing.assert_close(loaded(input_ids=IDS).logits, expected, rtol=0, atol=2e-5)
 
 
-def test_adapters_of_another_base_model_are_refused(tmp_path):
-    saved_with_base(tmp_path)
-    other = AutoModelForCausalLM.from_pretrained(tmp_path / "run/warmup")
+def test_adapters_of_another_base_damaged_ones_and_those_without_a_base_are_named_with_the_remedy(tmp_path):
+    model, policy = saved_with_base(tmp_path), tmp_path / "run/step/policy"
     with torch.no_grad():
+        other = copy.deepcopy(model).unload()
         other.model.layers[0].mlp.up_proj.weight.mul_(1.1)
     other.save_pretrained(tmp_path / "run/warmup")
     with pytest.raises(ModelPathError, match="another base model"):
-        load_model(tmp_path / "run/step/policy")
-
-
-def test_adapters_without_a_base_model_are_named_with_the_remedy(tmp_path):
-    save_adapters(adapted(), tmp_path / "policy")
+        load_model(policy)
+    for damage in (b"", b"\xff" * 100):
+        (policy / "adapter_model.safetensors").write_bytes(damage)
+        with pytest.raises(ModelPathError, match=r"run/step/policy.* adapters do not load .* save them anew"):
+            load_model(policy)
+    save_adapters(adapted(), tmp_path / "alone")
     with pytest.raises(ModelPathError, match="does not name their base model"):
-        load_model(tmp_path / "policy")
+        load_model(tmp_path / "alone")
+    for text in ("", "[]", '{"base_model_name_or_path": 7}', "[" * 9999, '{"base_model_name_or_path": "a\\u0000"}'):
+        (policy / "adapter_config.json").write_text(text)
+        with pytest.raises(ModelPathError, match=str(policy)):
+            load_model(policy)
 
 
 def test_adapters_that_are_their_own_base_model_are_named(tmp_path):
@@ -138,23 +142,6 @@ def test_adapters_that_are_their_own_base_model_are_named(tmp_path):
             load_model(tmp_path / folder)
         with pytest.raises(ModelPathError, match="names no base model but adapters"):
             find_shape(PlanSettings(model=str(tmp_path / folder)))
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", '{"base_model_name_or_path": 7}', "[" * 9999, '{"base_model_name_or_path": "a\\u0000"}']
-)
-def test_a_damaged_description_of_adapters_is_named(text, tmp_path):
-    (tmp_path / "adapter_config.json").write_text(text)
-    with pytest.raises(ModelPathError, match=f"{tmp_path}"):
-        load_model(tmp_path)
-
-
-@pytest.mark.parametrize("damage", [b"", b"\xff" * 100])
-def test_damaged_adapters_are_named(damage, tmp_path):
-    saved_with_base(tmp_path)
-    (tmp_path / "run/step/policy/adapter_model.safetensors").write_bytes(damage)
-    with pytest.raises(ModelPathError, match=r"run/step/policy.* adapters do not load .* save them anew"):
-        load_model(tmp_path / "run/step/policy")
 
 
 def test_the_digest_is_of_the_base_alone_and_the_same_in_bfloat16():

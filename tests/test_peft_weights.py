@@ -55,12 +55,7 @@ KINDS = {
         "fan_in_fan_out": True,
         "use_dora": True,
     },
-    "a bias that learns": {
-        "kind": "GPT2",
-        "target_modules": ["c_attn"],
-        "fan_in_fan_out": True,
-        "lora_bias": True,
-    },
+    "a bias that learns": {"kind": "GPT2", "target_modules": ["c_attn"], "fan_in_fan_out": True, "lora_bias": True},
     "embeddings": {"target_modules": ["embed_tokens", "q_proj"]},
 }
 
@@ -107,19 +102,15 @@ def test_disabled_adapters_give_the_base_weight_whether_merged_or_not():
     assert layer.merged
 
 
-def test_a_module_to_save_gives_its_active_copy():
+def test_a_module_to_save_gives_its_active_copy_and_trained_tokens_stand_in_their_embedding():
     model = adapted(modules_to_save=["lm_head"], target_modules=["q_proj"])
     wrapper = model.base_model.model.lm_head
     assert torch.equal(effective_weight(wrapper), wrapper.modules_to_save["default"].weight)
     with model.disable_adapter():
         assert torch.equal(effective_weight(wrapper), wrapper.original_module.weight)
-
-
-def test_trained_tokens_stand_in_the_weight_of_their_embedding():
     model = adapted(target_modules=["q_proj"], trainable_token_indices={"embed_tokens": [3, 4]})
     wrapper = model.base_model.model.model.embed_tokens
-    found = effective_weight(wrapper)
-    torch.testing.assert_close(found[IDS[0]], wrapper(IDS)[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(effective_weight(wrapper)[IDS[0]], wrapper(IDS)[0], rtol=0, atol=1e-6)
 
 
 def test_experts_with_adapters_on_both_of_their_weights_are_merged():

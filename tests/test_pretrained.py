@@ -25,10 +25,12 @@ def small_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=pieces, eos_token="<end>")
 
 
-def test_a_saved_model_loads_with_the_same_weights(tmp_path):
+def test_a_saved_model_loads_with_the_same_weights_and_shows_nothing_on_the_terminal(tmp_path, capfd):
     policy = small_model()
     policy.save_pretrained(tmp_path / "model")
+    capfd.readouterr()
     loaded = load_model(tmp_path / "model")
+    assert capfd.readouterr() == ("", "")
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(loaded.parameters(), policy.parameters(), strict=True))
     assert not loaded.training
     assert next(load_model(tmp_path / "model", "bfloat16").parameters()).dtype == torch.bfloat16
@@ -79,19 +81,6 @@ def test_a_saved_model_keeps_the_generation_config_of_the_one_that_was_loaded(tm
         assert {key: saved[key] for key in given} == given and "max_new_tokens" not in saved
 
 
-@pytest.mark.parametrize("where", ["nowhere", "./a/b", "/no/such/model", "models/qwen"])
-def test_a_model_path_that_is_not_there_is_named(where, tmp_path, monkeypatch):
-    (tmp_path / "models").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelPathError, match=f"'{where}' is not a folder"):
-        load_model(where)
-
-
-def test_a_folder_without_a_model_is_named_with_the_remedy(tmp_path):
-    with pytest.raises(ModelPathError, match=r"has no config\.json; give a folder that `save_pretrained` wrote"):
-        load_model(tmp_path)
-
-
 def test_a_damaged_policy_of_a_run_is_not_replaced_by_the_one_before(tmp_path):
     for name in ("warmup", "policy"):
         small_model().save_pretrained(tmp_path / name)
@@ -105,9 +94,23 @@ def test_a_damaged_policy_of_a_run_is_not_replaced_by_the_one_before(tmp_path):
         policy_folder(tmp_path, ("warmup", "policy"))
 
 
-def test_a_model_without_its_weights_or_with_a_broken_file_is_one_clear_error(tmp_path):
+def test_a_folder_without_a_whole_model_is_named_with_the_remedy(tmp_path, monkeypatch):
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for where in ("nowhere", "./a/b", "/no/such/model", "models/qwen"):
+        with pytest.raises(ModelPathError, match=f"'{where}' is not a folder"):
+            load_model(where)
+    with pytest.raises(ModelPathError, match=r"has no config\.json; give a folder that `save_pretrained` wrote"):
+        load_model(tmp_path)
     small_model().save_pretrained(tmp_path)
-    weights = tmp_path / "model.safetensors"
+    with pytest.raises(ModelPathError, match="holds a model but no tokenizer"):
+        load_tokenizer(tmp_path)
+    weights, name = tmp_path / "model.safetensors", "model.layers.1.mlp.up_proj.weight"
+    tensors = load_file(weights)
+    del tensors[name]
+    save_file(tensors, weights, metadata={"format": "pt"})
+    with pytest.raises(ModelPathError, match=f"lacks 1 of the model's weights, first '{name}'"):
+        load_model(tmp_path)
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(ModelPathError, match="does not load as a causal language model from safetensors"):
         load_model(tmp_path)
@@ -117,34 +120,16 @@ def test_a_model_without_its_weights_or_with_a_broken_file_is_one_clear_error(tm
     assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "name", ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "vocab.json"]
-)
-def test_a_pipe_in_a_models_folder_is_named_and_not_waited_for(name, tmp_path):
-    small_model().save_pretrained(tmp_path)
-    small_tokenizer().save_pretrained(tmp_path)
-    (tmp_path / name).unlink(missing_ok=True)
-    os.mkfifo(tmp_path / name)
-    for load in (load_model, load_tokenizer):
-        with pytest.raises((ModelPathError, StorageError), match=str(tmp_path)):
-            load(tmp_path)
-
-
-def test_a_model_that_lacks_some_weights_is_refused_and_not_filled_with_noise(tmp_path):
-    small_model().save_pretrained(tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
-    name = "model.layers.1.mlp.up_proj.weight"
-    del tensors[name]
-    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelPathError, match=f"lacks 1 of the model's weights, first '{name}'"):
-        load_model(tmp_path)
-
-
-def test_loading_shows_nothing_of_its_own_on_the_terminal(tmp_path, capfd):
-    small_model().save_pretrained(tmp_path)
-    capfd.readouterr()
-    load_model(tmp_path)
-    assert capfd.readouterr() == ("", "")
+def test_a_pipe_in_a_models_folder_is_named_and_not_waited_for(tmp_path):
+    for name in ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "vocab.json"):
+        folder = tmp_path / name.partition(".")[0]
+        small_model().save_pretrained(folder)
+        small_tokenizer().save_pretrained(folder)
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+        for load in (load_model, load_tokenizer):
+            with pytest.raises((ModelPathError, StorageError), match=str(folder)):
+                load(folder)
 
 
 def test_code_in_a_models_folder_is_never_run(tmp_path):
@@ -170,13 +155,18 @@ def test_code_in_a_models_folder_is_never_run(tmp_path):
     assert not witness.exists()
 
 
-def test_a_policy_is_written_whole_with_its_tokenizer_and_read_back(tmp_path):
+def test_a_policy_is_written_whole_with_its_tokenizer_and_read_back(tmp_path, monkeypatch):
     policy, target = small_model(), tmp_path / "policy"
     save_model(policy, small_tokenizer(), target)
     assert [entry.name for entry in tmp_path.iterdir()] == ["policy"]
     assert torch.equal(load_model(target).lm_head.weight, policy.lm_head.weight)
     tokenizer = load_tokenizer(target)
     assert tokenizer("tide").input_ids == [0] and tokenizer.pad_token == "<end>"
+    broken = small_tokenizer()
+    monkeypatch.setattr(broken, "save_pretrained", lambda path: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        save_model(small_model(), broken, target)
+    assert load_tokenizer(target)("tide").input_ids == [0], "the older one stays"
 
 
 def test_a_policy_does_not_replace_a_folder_of_the_user_even_if_it_holds_a_model(tmp_path):
@@ -187,31 +177,12 @@ def test_a_policy_does_not_replace_a_folder_of_the_user_even_if_it_holds_a_model
     assert {file.name: file.read_bytes() for file in (tmp_path / "mine").iterdir()} == before
 
 
-def test_writing_that_breaks_leaves_the_older_policy_where_it_was(tmp_path, monkeypatch):
-    target = tmp_path / "policy"
-    save_model(small_model(), small_tokenizer(), target)
-    broken = small_tokenizer()
-    monkeypatch.setattr(broken, "save_pretrained", lambda path: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
-        save_model(small_model(), broken, target)
-    assert load_tokenizer(target)("tide").input_ids == [0]
-
-
-def test_a_folder_with_a_model_but_no_tokenizer_is_named(tmp_path):
-    small_model().save_pretrained(tmp_path)
-    with pytest.raises(ModelPathError, match="holds a model but no tokenizer"):
-        load_tokenizer(tmp_path)
-
-
 def test_a_model_is_put_where_it_is_wanted():
     policy = small_model()
     assert placed(policy, "meta").device.type == "meta"
     policy = small_model()
     assert placed(policy, "auto") is policy
     assert policy.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
-
-
-@pytest.mark.parametrize("device", ["cuda:99", "abacus"])
-def test_a_device_that_is_not_there_is_named_with_those_that_are(device):
-    with pytest.raises(SettingsError, match=rf"no device '{device}'.*auto, cpu"):
-        placed(small_model(), device)
+    for device in ("cuda:99", "abacus"):
+        with pytest.raises(SettingsError, match=rf"no device '{device}'.*auto, cpu"):
+            placed(policy, device)

@@ -122,11 +122,11 @@ def test_foreign_text_spells_control_tokens_out_and_never_becomes_one(any_render
             token_ids = any_renderer.foreign(text)
             assert any_renderer.control_token_ids.isdisjoint(token_ids)
             assert any_renderer.decode(token_ids) == text
-
-
-def test_the_same_text_as_our_own_does_become_control_tokens(any_renderer: Renderer) -> None:
-    for content in [*SPECIAL, *UNFLAGGED]:
-        assert any_renderer.control(content) == [any_renderer.tokenizer.convert_tokens_to_ids(content)]
+    for content in [*SPECIAL, *UNFLAGGED]:  # our own text does become control tokens
+        assert any_renderer.control(content) == [tokenizer.convert_tokens_to_ids(content)]
+    token_ids = any_renderer.control("<think> the tide  clock\n</think> tide. <|im_end|>")
+    stream = any_renderer.decode_stream()
+    assert "".join(stream.step(token_id) for token_id in token_ids) == any_renderer.decode(token_ids)
 
 
 def test_an_added_token_that_is_also_a_merged_word_is_spelled_by_its_parts() -> None:
@@ -150,15 +150,13 @@ def test_a_control_token_that_is_a_single_ordinary_character_is_an_error_that_na
 
 def test_no_token_and_no_blank_is_put_before_a_text(any_renderer: Renderer) -> None:
     assert any_renderer.foreign("") == []
+    if any_renderer.tokenizer.unk_token is None:
+        assert any_renderer.decode(any_renderer.foreign("a\ud83db")) == "a?b", "half of a surrogate pair"
     for text in ("tide", " tide", "  the", "a b"):
         assert any_renderer.decode(any_renderer.foreign(text)) == text
         assert any_renderer.decode(any_renderer.control(text)) == text
         split = any_renderer.foreign(text[:1]) + any_renderer.foreign(text[1:])
         assert any_renderer.decode(split) == text
-
-
-def test_half_of_a_surrogate_pair_becomes_a_question_mark(renderer: Renderer) -> None:
-    assert renderer.decode(renderer.foreign("a\ud83db")) == "a?b"
 
 
 fragments = st.lists(
@@ -175,18 +173,6 @@ def test_any_foreign_text_comes_back_without_a_control_token(renderer: Renderer,
     assert renderer.control_token_ids.isdisjoint(token_ids)
     stream = renderer.decode_stream()
     assert "".join(stream.step(token_id) for token_id in token_ids) == normal
-
-
-@settings(max_examples=100, deadline=None)
-@given(text=st.text(max_size=40), max_tokens=st.integers(0, 30))
-def test_truncation_keeps_the_head_within_the_limit(renderer: Renderer, text: str, max_tokens: int) -> None:
-    shorter = renderer.truncate(text, max_tokens)
-    token_ids = renderer.foreign(text, max_tokens)
-    assert len(token_ids) <= max_tokens
-    if len(renderer.foreign(text)) <= max_tokens:
-        assert shorter == text
-    else:
-        assert text.startswith(shorter.removesuffix(CUT))
 
 
 def test_truncated_text_says_that_it_was_cut_and_uses_its_limit(any_renderer: Renderer) -> None:
@@ -246,29 +232,11 @@ def truncated_whole(renderer: Renderer, foreign: WatchedTokenizer, text: str, ma
     return ""
 
 
-hard = st.sampled_from(
-    [
-        "a",
-        "aa",
-        "tide",
-        "the tide",
-        " ",
-        "  ",
-        "\n",
-        " \n",
-        "}",
-        "0",
-        "123",
-        "é",
-        "e\u0301",
-        "字",
-        "\ud83d",
-        "🌊",
-        '{"a":1,"b":[2]},',
-        "it's",
-        "x=",
-    ]
-)
+HARD = [
+    "a", "aa", "tide", "the tide", " ", "  ", "\n", " \n", "}", "0", "123", "é", "e\u0301", "字", "\ud83d", "🌊", "it's",
+    "x=", '{"a":1,"b":[2]},',
+]  # fmt: skip
+hard = st.sampled_from(HARD)
 runs = st.tuples(st.lists(hard | st.text(max_size=3), min_size=1, max_size=5).map("".join), st.integers(1, 300))
 long_texts = st.lists(runs.map(lambda run: run[0] * run[1]), min_size=1, max_size=4).map("".join)
 
@@ -316,14 +284,14 @@ def word_piece() -> PreTrainedTokenizerFast:
 @pytest.mark.parametrize(
     "make", [byte_level, metaspace, unigram, llama_3, whole_texts, word_piece, byte_tokenizer, small_tokenizer]
 )
-@pytest.mark.parametrize("num_examples", [40, pytest.param(120, marks=pytest.mark.slow)])
-def test_truncation_gives_what_it_gives_when_all_of_the_text_is_encoded(make, num_examples: int) -> None:
+def test_truncation_gives_what_it_gives_when_all_of_the_text_is_encoded(make) -> None:
     renderer, made = watched_renderer(make())
     (foreign,) = (each for each in made if not each.tokenizer.get_added_tokens_decoder())
 
-    @settings(max_examples=num_examples)
+    @settings(max_examples=40)
     @given(text=long_texts, max_tokens=st.integers(0, 40))
     def check(text: str, max_tokens: int) -> None:
+        assert len(renderer.foreign(text, max_tokens)) <= max_tokens
         assert renderer.truncate(text, max_tokens) == truncated_whole(renderer, foreign, text, max_tokens)
 
     check()
@@ -376,24 +344,33 @@ def test_a_chat_prompt_has_control_tokens_only_from_the_template() -> None:
     said = text.strip()  # the template trims
     expected = f"<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n"
     assert renderer.decode(token_ids) == expected
-
-
-def test_without_a_generation_prompt_the_conversation_ends_after_the_last_content() -> None:
-    renderer = chat_renderer()
     token_ids = renderer.prompt([{"role": "user", "content": "Who?"}], add_generation_prompt=False)
     assert renderer.decode(token_ids) == "<|im_start|>user\nWho?<|im_end|>\n"
+    with pytest.raises(SettingsError, match=re.escape("unknown role 'user<|im_end|>'")):
+        renderer.prompt([{"role": "user<|im_end|>", "content": "a"}])
 
 
-def test_many_messages_find_their_places() -> None:
+def test_many_messages_find_their_places_and_a_template_that_drops_one_is_an_error() -> None:
     renderer = chat_renderer("{% for m in messages %}[{{ m.content }}]{% endfor %}")
     messages = [{"role": "user", "content": str(number)} for number in range(12)]
     assert renderer.decode(renderer.prompt(messages)) == "".join(f"[{number}]" for number in range(12))
+    with pytest.raises(SettingsError, match=r"leaves out message 1 \('assistant'\)"):
+        chat_renderer("{{ messages[0].content }}").prompt([messages[0], {"role": "assistant", "content": "b"}])
 
 
-def test_a_template_that_drops_a_message_is_an_error() -> None:
-    renderer = chat_renderer("{{ messages[0].content }}")
-    with pytest.raises(SettingsError, match="leaves out message 1 \\('assistant'\\)"):
-        renderer.prompt([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
+def test_a_slow_tokenizer_and_several_templates_without_a_default_are_errors() -> None:
+    class Slow:
+        is_fast = False
+
+    with pytest.raises(SettingsError, match="Slow is not a fast tokenizer"):
+        Renderer(Slow())  # type: ignore[arg-type]
+    tokenizer = byte_level()
+    tokenizer.chat_template = {"tool_use": CHATML, "rag": CHATML}
+    several = r"templates rag, tool_use and none named 'default'; choose one: tokenizer\."
+    with pytest.raises(SettingsError, match=several):
+        Renderer(tokenizer)
+    tokenizer.chat_template = {"tool_use": CHATML, "default": "{{ messages[0].content }}!"}
+    assert Renderer(tokenizer).decode(Renderer(tokenizer).prompt([{"role": "user", "content": "Hi"}])) == "Hi!"
 
 
 TRIMMED = (
@@ -432,59 +409,26 @@ def test_without_a_system_role_the_system_message_is_put_before_the_first_questi
     assert renderer.following([result], history) == renderer.following([{"role": "user", "content": "42"}])
 
 
-def test_several_chat_templates_without_a_default_are_an_error_that_names_them() -> None:
-    tokenizer = byte_level()
-    tokenizer.chat_template = {"tool_use": CHATML, "rag": CHATML}
-    with pytest.raises(
-        SettingsError, match=r"templates rag, tool_use and none named 'default'; choose one: tokenizer\."
-    ):
-        Renderer(tokenizer)
-    tokenizer.chat_template = {"tool_use": CHATML, "default": "{{ messages[0].content }}!"}
-    assert Renderer(tokenizer).decode(Renderer(tokenizer).prompt([{"role": "user", "content": "Hi"}])) == "Hi!"
-
-
-def test_an_unknown_role_is_an_error() -> None:
-    with pytest.raises(SettingsError, match=re.escape("unknown role 'user<|im_end|>'")):
-        chat_renderer().prompt([{"role": "user<|im_end|>", "content": "a"}])
-
-
 def test_without_a_template_contents_are_joined_by_line_ends(renderer: Renderer) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who?"}]
     assert renderer.decode(renderer.prompt(messages)) == "Be brief.\nWho?\n"
     assert renderer.decode(renderer.prompt(messages, add_generation_prompt=False)) == "Be brief.\nWho?"
+    renderer = Renderer(metaspace())  # begins texts with <s>
+    prompt = renderer.prompt([{"role": "user", "content": "the <s>"}])
+    assert renderer.decode(prompt) == "<s>the <s>\n" and prompt.count(renderer.tokenizer.bos_token_id) == 1
 
 
-def test_without_a_template_a_tokenizer_that_begins_texts_with_bos_begins_the_prompt_with_it() -> None:
-    renderer = Renderer(metaspace())
-    assert renderer.decode(renderer.prompt([{"role": "user", "content": "the <s>"}])) == "<s>the <s>\n"
-    assert renderer.prompt([{"role": "user", "content": "the <s>"}]).count(renderer.tokenizer.bos_token_id) == 1
-
-
-def test_a_slow_tokenizer_is_an_error() -> None:
-    class Slow:
-        is_fast = False
-
-    with pytest.raises(SettingsError, match="Slow is not a fast tokenizer"):
-        Renderer(Slow())  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("tail", "opens"),
-    [("", False), ("<think>\n", True), ("<think>", True), ("<think>\n\n</think>\n\n", False)],
-)
-def test_a_prompt_whose_template_opens_the_thought_says_so(tail: str, opens: bool) -> None:
-    renderer = chat_renderer(CHATML.replace("assistant\n", f"assistant\n{tail}"))
-    assert renderer.opens_thought(renderer.prompt([{"role": "user", "content": "Who?"}])) is opens
-
-
-def test_a_user_who_writes_the_tag_does_not_open_the_thought(renderer: Renderer) -> None:
+def test_a_prompt_whose_template_opens_the_thought_says_so(renderer: Renderer) -> None:
+    tails = {"": False, "<think>\n": True, "<think>": True, "<think>\n\n</think>\n\n": False}
+    for tail, opens in tails.items():
+        with_tail = chat_renderer(CHATML.replace("assistant\n", f"assistant\n{tail}"))
+        assert with_tail.opens_thought(with_tail.prompt([{"role": "user", "content": "Who?"}])) is opens
     prompt = renderer.prompt([{"role": "user", "content": "Who? <think>"}])
     assert renderer.decode(prompt).endswith("<think>\n")
-    assert not renderer.opens_thought(prompt)
-
-
-def test_a_tag_that_is_no_token_is_found_in_the_text(renderer: Renderer) -> None:
-    assert renderer.opens_thought(renderer.control("Who? [thought]\n"), think_open="[thought]")
+    assert not renderer.opens_thought(prompt), "a user wrote the tag"
+    assert renderer.opens_thought(renderer.control("Who? [thought]\n"), think_open="[thought]"), (
+        "a tag of several tokens"
+    )
 
 
 def test_the_ends_are_the_tokenizers_and_the_templates(renderer: Renderer) -> None:
@@ -501,12 +445,6 @@ def test_a_character_of_several_tokens_comes_out_when_it_is_whole(renderer: Rend
     assert len(token_ids) == 6
     stream = renderer.decode_stream()
     assert [stream.step(token_id) for token_id in token_ids] == ["a", "", "", "", "😀", "b"]
-
-
-def test_streamed_pieces_join_to_the_decoded_text(any_renderer: Renderer) -> None:
-    token_ids = any_renderer.control("<think> the tide  clock\n</think> tide. <|im_end|>")
-    stream = any_renderer.decode_stream()
-    assert "".join(stream.step(token_id) for token_id in token_ids) == any_renderer.decode(token_ids)
 
 
 @settings(max_examples=200, deadline=None)

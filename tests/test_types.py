@@ -28,6 +28,10 @@ TASK = Task(task_id="t1", prompt="Who?", answer="Ada")
 EVENT = ToolEvent(call=ToolCall(tool_name="look", success=True, result="Ada"), outcome=ToolOutcome.OK)
 
 
+def sampled(token_id: int, temperature: float | None = None) -> Completion:
+    return Completion(token_ids=(token_id,), sampled_logprobs=(-1.0,), finish=Finish.LENGTH, temperature=temperature)
+
+
 def completion(token_ids, version=0, num_cut=0):
     return Completion(
         token_ids=tuple(token_ids),
@@ -120,55 +124,43 @@ def test_samples_in_a_row_are_one_run_and_results_in_a_row_are_two():
     ]
 
 
-def test_a_result_that_found_no_room_is_an_event_without_tokens():
+def test_nothing_can_be_added_once_the_episode_has_ended():
+    for reason in StopReason:
+        trajectory = example()
+        trajectory.stop_reason = reason
+        for add in (
+            lambda trajectory: trajectory.add_sampled(completion([1])),
+            lambda trajectory: trajectory.add_demonstrated([1]),
+            lambda trajectory: trajectory.add_results([EVENT], [1]),
+            lambda trajectory: trajectory.add_reply([1]),
+            lambda trajectory: trajectory.begin_segment([1]),
+        ):
+            with pytest.raises(RecordError, match=r"'t1'.*ended"):
+                add(trajectory)
+        assert len(trajectory.segments) == 2 and trajectory.token_ids == [1, 4, 6] and trajectory.num_calls == 1
+        assert reason.is_truncated == (reason is not StopReason.ANSWERED)
+
+
+def test_what_cannot_be_added_is_refused_whole():
     trajectory = Trajectory(TASK, [1])
-    trajectory.add_results([EVENT], [])
+    with pytest.raises(RecordError, match="'t1': 2 sampled tokens but 1 log-probabilities"):
+        trajectory.add_sampled(Completion(token_ids=(2, 3), sampled_logprobs=(-0.1,), finish=Finish.END))
+    for temperature in (-1.0, math.inf, math.nan):
+        with pytest.raises(RecordError, match="finite one above 0"):
+            trajectory.add_sampled(sampled(5), temperature=temperature)
+    with pytest.raises(RecordError, match="without any tool event"):
+        trajectory.add_results([], [2])
+    with pytest.raises(RecordError, match="at least one prompt token"):
+        Trajectory(TASK, [])
+    assert trajectory.token_ids == [1] and trajectory.policy_versions == []
+    trajectory.add_results([EVENT], [])  # a result that found no room is an event without tokens
     trajectory.check()
     assert trajectory.num_calls == 1 and trajectory.token_ids == [1]
 
 
-@pytest.mark.parametrize(
-    "add",
-    [
-        lambda trajectory: trajectory.add_sampled(completion([1])),
-        lambda trajectory: trajectory.add_demonstrated([1]),
-        lambda trajectory: trajectory.add_results([EVENT], [1]),
-        lambda trajectory: trajectory.add_reply([1]),
-        lambda trajectory: trajectory.begin_segment([1]),
-    ],
-)
-@pytest.mark.parametrize("reason", StopReason)
-def test_nothing_can_be_added_once_the_episode_has_ended(add, reason):
-    trajectory = example()
-    trajectory.stop_reason = reason
-    with pytest.raises(RecordError, match=r"'t1'.*ended"):
-        add(trajectory)
-    assert len(trajectory.segments) == 2 and trajectory.token_ids == [1, 4, 6] and trajectory.num_calls == 1
-
-
-def test_tokens_and_log_probabilities_of_different_number_are_refused_whole():
-    trajectory = Trajectory(TASK, [1])
-    with pytest.raises(RecordError, match="'t1': 2 sampled tokens but 1 log-probabilities"):
-        trajectory.add_sampled(Completion(token_ids=(2, 3), sampled_logprobs=(-0.1,), finish=Finish.END))
-    assert trajectory.token_ids == [1] and trajectory.policy_versions == []
-
-
-def test_a_segment_without_a_prompt_and_results_without_an_event_are_refused():
-    with pytest.raises(RecordError, match="at least one prompt token"):
-        Trajectory(TASK, [])
-    with pytest.raises(RecordError, match="without any tool event"):
-        Trajectory(TASK, [1]).add_results([], [2])
-
-
-def tamper(change):
-    trajectory = example()
-    change(trajectory.segments[0])
-    return trajectory
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_check_finds_what_was_tampered_with_and_says_where():
+    example().check()
+    for change, message in (
         (lambda segment: segment.token_ids.append(4), "differ in length"),
         (lambda segment: segment.loss_mask.pop(), "differ in length"),
         (lambda segment: segment.sampled_logprobs.pop(), "differ in length"),
@@ -181,12 +173,11 @@ def tamper(change):
         (lambda segment: segment.spans.pop(1), "do not tile"),
         (lambda segment: segment.spans.insert(1, Span(SpanKind.REPLY, 2, 2)), "do not tile"),
         (lambda segment: segment.spans.__setitem__(0, Span(SpanKind.REPLY, 0, 2)), "begin with a prompt"),
-    ],
-)
-def test_check_finds_what_was_tampered_with_and_says_where(change, message):
-    example().check()
-    with pytest.raises(RecordError, match=f"'t1', segment 0.*{message}"):
-        tamper(change).check()
+    ):
+        trajectory = example()
+        change(trajectory.segments[0])
+        with pytest.raises(RecordError, match=f"'t1', segment 0.*{message}"):
+            trajectory.check()
 
 
 def test_a_task_comes_back_from_json_as_it_was():
@@ -195,20 +186,15 @@ def test_a_task_comes_back_from_json_as_it_was():
     )
     assert Task.from_dict(json.loads(json.dumps(task.to_dict()))) == task
     assert Task.from_dict({"task_id": "t", "prompt": "?", "answer": "!"}) == Task(task_id="t", prompt="?", answer="!")
-
-
-def test_a_task_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        TASK.answer = "Bob"
+        task.answer = "Bob"
+    assert not ToolCall() and ToolCall(tool_name="look"), "a call that was never made is falsy"
 
 
 def test_the_reward_is_the_exact_sum_of_its_parts():
     assert Reward(parts={"correct": 1.0, "calls": -0.15, "thought": 0.1}).total == pytest.approx(0.95)
     assert Reward(parts={f"{number}": 0.1 for number in range(10)}).total == 1.0
     assert Reward(parts={}).total == 0.0
-
-
-def test_turns_calls_and_spans_count_in_the_reward():
     assert Reward(parts={"right": 1.0}, turns=(0.5,), calls=(0.25,), spans=((1, 2, -2.0), (3, 9, 4.0))).total == 3.75
 
 
@@ -225,17 +211,12 @@ def two_segments() -> Trajectory:
     return trajectory
 
 
-@pytest.mark.parametrize(
-    ("span", "place"),
-    [((0, 3), (0, 2)), ((2, 5), (0, 3)), ((3, 4), (0, 3)), ((4, 6), (0, 5)), ((0, 7), (0, 5)), ((6, 8), (1, 1))],
-)
-def test_a_span_ends_with_the_last_policy_token_in_it(span, place):
-    assert two_segments().span_end(*span) == place
-
-
-@pytest.mark.parametrize(
-    ("span", "message"),
-    [
+def test_a_span_ends_with_the_last_policy_token_in_it_and_one_without_is_an_error():
+    for span, place in (
+        ((0, 3), (0, 2)), ((2, 5), (0, 3)), ((3, 4), (0, 3)), ((4, 6), (0, 5)), ((0, 7), (0, 5)), ((6, 8), (1, 1)),
+    ):  # fmt: skip
+        assert two_segments().span_end(*span) == place
+    for span, message in (
         ((2, 9), r"span 2:9 is not inside the record, which has 8 tokens; give 0 <= start < end <= 8"),
         ((-1, 3), "span -1:3 is not inside"),
         ((3, 3), "span 3:3 is not inside"),
@@ -244,32 +225,15 @@ def test_a_span_ends_with_the_last_policy_token_in_it(span, place):
             "span 4:5 has only tokens of prompts, tools and replies; choose one with a token that the policy wrote",
         ),
         ((0, 2.5), "span 0:2.5 has a position that is not a whole number"),
-    ],
-)
-def test_a_span_without_a_policy_token_or_outside_the_record_is_an_error(span, message):
-    with pytest.raises(RecordError, match=message):
-        two_segments().span_end(*span)
+    ):
+        with pytest.raises(RecordError, match=message):
+            two_segments().span_end(*span)
 
 
 def test_a_spans_reward_counts_in_the_turn_in_which_it_ends():
     trajectory = two_segments()
     trajectory.reward = Reward(parts={"right": 1.0}, turns=(0.5,), spans=((2, 3, 4.0), (5, 8, -2.0)))
     assert list(trajectory.rewards) == [4.5, -1.0]
-
-
-def test_only_an_answer_is_an_end_of_the_policys_own():
-    assert [reason for reason in StopReason if not reason.is_truncated] == [StopReason.ANSWERED]
-
-
-def test_a_call_that_was_never_made_is_falsy():
-    assert not ToolCall() and ToolCall(tool_name="look")
-
-
-# -- temperatures --------------------------------------------------------------------------------------------------
-
-
-def sampled(token_id: int, temperature: float | None = None) -> Completion:
-    return Completion(token_ids=(token_id,), sampled_logprobs=(-1.0,), finish=Finish.LENGTH, temperature=temperature)
 
 
 def test_every_sampled_span_has_the_temperature_that_it_was_sampled_at() -> None:
@@ -286,10 +250,3 @@ def test_every_sampled_span_has_the_temperature_that_it_was_sampled_at() -> None
         (4, 5, 1.0),  # greedy tokens are recorded at temperature 1
     ]
     assert trajectory.sampled_runs() == [[5, 6, 7, 8]]
-
-
-@pytest.mark.parametrize("temperature", [-1.0, math.inf, math.nan])
-def test_a_temperature_that_is_none_is_refused(temperature: float) -> None:
-    trajectory = Trajectory(Task(task_id="t", prompt="?", answer="!"), [1])
-    with pytest.raises(RecordError, match="finite one above 0"):
-        trajectory.add_sampled(sampled(5), temperature=temperature)

@@ -68,13 +68,10 @@ def test_a_problem_of_mathematics():
     )
 
 
-def test_a_solution_alone_holds_the_answer_in_its_last_box():
+def test_a_solution_alone_holds_the_answer_in_its_last_box_and_aime_has_columns_in_capitals():
     row = {"problem": "?", "solution": "\\boxed{1} or \\boxed{\\frac{1}{2}}", "type": "Algebra", "level": "Level 5"}
     task = only("math", row)
     assert task.answer == "\\frac{1}{2}" and task.labels["level"] == "Level 5"
-
-
-def test_a_problem_of_aime_has_columns_in_capitals():
     task = only("aime_2024", {"ID": "2024-I-1", "Problem": "How many?", "Solution": "…", "Answer": 204})
     assert (task.task_id, task.answer, task.labels["question"]) == ("2024-I-1", "204", "How many?")
 
@@ -160,36 +157,32 @@ def test_a_worked_product_ends_in_the_product(first, second, base):
     assert int(digits, base) == first * second
 
 
-@pytest.mark.parametrize(
-    ("dataset", "row", "why"),
-    [
-        ("math", {"problem": "?", "solution": "no box"}, "neither an answer nor a solution"),
-        ("math", {"answer": "2"}, "it has no 'problem' or 'question'; it has: answer"),
-        ("math", {"problem": " ", "answer": "2"}, "it has no 'problem'"),
-        ("math", "1 + 1?", "it is of type str"),
-        ("gsm8k", {"question": "?", "answer": "#### many"}, "'many' holds no number"),
-        ("mmlu", {"question": "?", "answer": "A"}, "it has 0 options"),
-        ("mmlu", {**MMLU, "answer": 4}, "'4' is none of its 4 options"),
-        ("mmlu", {**MMLU, "answer": "E"}, "'E' is none of its 4 options"),
-        ("mmlu", {**MMLU, "answer": "AB"}, "'AB' is none"),
-        ("mmlu", {**MMLU, "answer": " ( ) "}, "is none of its 4 options"),
-        ("mmlu", {**MMLU, "answer": None}, "it has no 'answer'"),
-        ("gpqa", {**GPQA, "Incorrect Answer 2": ""}, "it has no 'Incorrect Answer 2'"),
-        ("trivia_qa", {"question": "?", "answer": {"aliases": ["x"]}}, "it has no 'value'"),
-        ("multiplication", {"question": "12 * 34", "answer": 407}, "its answer is '407', the product is 408"),
-        ("multiplication", {"question": "12 + 34", "answer": 46}, "names no product"),
-        ("hex", {"question": "A * A", "answer": "x"}, "its answer is 'x', the product is 64"),
-    ],
-)
-def test_a_row_that_is_no_problem_is_told_with_its_place(dataset, row, why):
-    with pytest.raises(DataError) as error:
-        load_problems(dataset, [row])
-    assert str(error.value).startswith("the data set, row 1: ") and why in str(error.value)
-    with pytest.raises(DataError, match="no task was found in the data set; the data set, row 1"):
-        load_problems(dataset, [row], strict=False)
+NO_PROBLEMS = [
+    ("math", {"problem": "?", "solution": "no box"}, "neither an answer nor a solution"),
+    ("math", {"answer": "2"}, "it has no 'problem' or 'question'; it has: answer"),
+    ("math", {"problem": " ", "answer": "2"}, "it has no 'problem'"),
+    ("math", "1 + 1?", "it is of type str"),
+    ("gsm8k", {"question": "?", "answer": "#### many"}, "'many' holds no number"),
+    ("mmlu", {"question": "?", "answer": "A"}, "it has 0 options"),
+    ("mmlu", {**MMLU, "answer": 4}, "'4' is none of its 4 options"),
+    ("mmlu", {**MMLU, "answer": "AB"}, "'AB' is none"),
+    ("mmlu", {**MMLU, "answer": " ( ) "}, "is none of its 4 options"),
+    ("mmlu", {**MMLU, "answer": None}, "it has no 'answer'"),
+    ("gpqa", {**GPQA, "Incorrect Answer 2": ""}, "it has no 'Incorrect Answer 2'"),
+    ("trivia_qa", {"question": "?", "answer": {"aliases": ["x"]}}, "it has no 'value'"),
+    ("multiplication", {"question": "12 * 34", "answer": 407}, "its answer is '407', the product is 408"),
+    ("multiplication", {"question": "12 + 34", "answer": 46}, "names no product"),
+    ("hex", {"question": "A * A", "answer": "x"}, "its answer is 'x', the product is 64"),
+]
 
 
-def test_bad_rows_can_be_left_out():
+def test_a_row_that_is_no_problem_is_told_with_its_place_or_left_out():
+    for dataset, row, why in NO_PROBLEMS:
+        with pytest.raises(DataError) as error:
+            load_problems(dataset, [row])
+        assert str(error.value).startswith("the data set, row 1: ") and why in str(error.value)
+        with pytest.raises(DataError, match="no task was found in the data set; the data set, row 1"):
+            load_problems(dataset, [row], strict=False)
     rows = [{**MMLU, "id": "a"}, {**MMLU, "answer": 7}, {**MMLU, "id": "a"}, {**MMLU, "id": "b"}]
     tasks = load_problems("mmlu", rows, strict=False)
     assert [task.task_id for task in tasks] == ["a", "b"]
@@ -247,16 +240,11 @@ def test_broken_rows_of_such_files_are_told_by_their_lines(tmp_path):
         load_problems("mmlu", path)
 
 
-def test_csv_files_with_named_columns(tmp_path):
-    path = write_csv(tmp_path / "a.csv", [["question", "A", "B", "answer"], ["Which?", "x", "y", "B"]])
-    assert load_problems("mmlu", path)[0].labels["options"] == ["x", "y"]
-    path = write_csv(tmp_path / "b.csv", [["question", "answer"], ["How many?", "so\n#### 5"]])
-    assert load_problems("gsm8k", path)[0].answer == "5"
-
-
 def test_json_lines_and_parquet_give_the_same_tasks(tmp_path):
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
+    path = write_csv(tmp_path / "b.csv", [["question", "answer"], ["How many?", "so\n#### 5"]])
+    assert load_problems("gsm8k", path)[0].answer == "5"
     for dataset, row in {"mmlu": MMLU, "mmlu_pro": MMLU_PRO, "trivia_qa": TRIVIA, "gpqa": GPQA}.items():
         (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n", "utf-8")
         parquet.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")
@@ -280,26 +268,21 @@ def test_a_folder_is_loaded_as_the_hub_is(tmp_path):
         load_problems("mmlu", tmp_path / "set", split="train")
 
 
-def test_without_the_package_the_error_names_the_extra(monkeypatch):
+def test_a_name_on_the_hub_says_where_to_look_and_the_error_names_the_extra(monkeypatch):
+    for source, split, place in (
+        (None, None, HubSource("cais/mmlu", "all", "test")),
+        (None, "validation", HubSource("cais/mmlu", "all", "validation")),
+        ("someone/mmlu:law.v1", "dev", HubSource("someone/mmlu", "law.v1", "dev")),
+    ):
+        asked: list[HubSource] = []
+        with monkeypatch.context() as patch, pytest.raises(DataError, match="it is empty"):
+            patch.setattr(
+                "midthought.data.problems.problem_sets.hub_rows", lambda each, to=asked: to.append(each) or iter(())
+            )
+            load_problems("mmlu", source, split=split)
+        assert asked == [place]
     monkeypatch.setitem(sys.modules, "datasets", None)
     for dataset, problem_set in PROBLEM_SETS.items():
         if problem_set.hub is not None:
             with pytest.raises(MissingExtraError, match=r"datasets.*midthought\[data\]"):
                 load_problems(dataset)
-
-
-@pytest.mark.parametrize(
-    ("source", "split", "place"),
-    [
-        (None, None, HubSource("cais/mmlu", "all", "test")),
-        (None, "validation", HubSource("cais/mmlu", "all", "validation")),
-        ("someone/mmlu", None, HubSource("someone/mmlu", None, "test")),
-        ("someone/mmlu:law.v1", "dev", HubSource("someone/mmlu", "law.v1", "dev")),
-    ],
-)
-def test_a_name_on_the_hub_says_where_to_look(monkeypatch, source, split, place):
-    asked = []
-    monkeypatch.setattr("midthought.data.problems.problem_sets.hub_rows", lambda each: asked.append(each) or iter(()))
-    with pytest.raises(DataError, match="it is empty"):
-        load_problems("mmlu", source, split=split)
-    assert asked == [place]

@@ -1,7 +1,5 @@
 """Rows of files: their positions, problems of single rows, and errors that end a file."""
 
-import csv
-import json
 from itertools import islice
 from types import SimpleNamespace
 
@@ -39,12 +37,6 @@ def test_csv_rows_begin_where_their_first_line_stands(tmp_path):
     ]
 
 
-def test_tabs_part_the_fields_of_a_tsv(tmp_path):
-    path = tmp_path / "a.TSV"
-    path.write_text("question\tanswer\na, b\t1\n")
-    assert problems_and_values(path) == [(2, {"question": "a, b", "answer": "1"})]
-
-
 def test_a_bad_csv_row_does_not_end_the_file(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b"question,answer\na\nb,1,2\n\xff,1\nc,3\n")
@@ -54,21 +46,8 @@ def test_a_bad_csv_row_does_not_end_the_file(tmp_path):
         (4, "it is not UTF-8; save the file as UTF-8"),
         (5, {"question": "c", "answer": "3"}),
     ]
-
-
-@pytest.mark.parametrize("header", [b"", b"\n", b"a,a\n", b"\xff,a\n", b",\n"])
-def test_a_csv_without_names_for_its_columns_is_refused(tmp_path, header):
-    path = tmp_path / "a.csv"
-    path.write_bytes(header + b"1,2\n" if header else b"")
-    with pytest.raises(DataError, match=r"a\.csv: the first line must name the columns"):
-        list(rows_of(path))
-
-
-def test_a_field_beyond_the_readers_limit_names_its_line(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text(f"question,answer\na,1\n{'x' * (csv.field_size_limit() + 1)},1\n")
-    with pytest.raises(DataError, match=r"a\.csv, line 3: field larger .* as JSON lines"):
-        list(rows_of(path))
+    (tmp_path / "a.TSV").write_text("question\tanswer\na, b\t1\n")
+    assert problems_and_values(tmp_path / "a.TSV") == [(2, {"question": "a, b", "answer": "1"})]
 
 
 def test_parquet_rows_are_mappings(tmp_path):
@@ -82,58 +61,13 @@ def test_parquet_rows_are_mappings(tmp_path):
     assert next(iter(rows_of(path))).where == "a.parquet, row 1"
 
 
-def test_a_file_that_is_no_parquet_is_refused_with_its_path(tmp_path):
-    pytest.importorskip("pyarrow")
-    path = tmp_path / "a.parquet"
-    path.write_text(json.dumps({"question": "?"}))
-    with pytest.raises(DataError, match=r"a\.parquet: it cannot be read as Parquet"):
-        list(rows_of(path))
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("openai/gsm8k", r"openai/gsm8k: there is no such file; .*datasets\.load_dataset\('openai/gsm8k'\)"),
-        ("gone.jsonl", r"gone\.jsonl: there is no such file$"),
-        ({"train": [], "test": []}, "a mapping of train, test.*one of its splits"),
-        (5, "the data set is int; give a path"),
-        (b"a.jsonl", "the data set is bytes; give a path"),
-        (None, "the data set is NoneType"),
-    ],
-)
-def test_what_is_no_source_is_refused_at_once(source, message):
-    with pytest.raises(DataError, match=message):
-        rows_of(source)
-
-
-def test_a_folder_and_an_unknown_suffix_are_refused(tmp_path):
-    (tmp_path / "a.xlsx").write_text("x")
-    with pytest.raises(DataError, match=r"\.xlsx is not a known format; known: \.jsonl"):
-        rows_of(tmp_path / "a.xlsx")
-    with pytest.raises(DataError, match="no such file"):
-        rows_of(tmp_path)
-
-
-def test_a_table_is_asked_for_its_rows():
-    class Frame(list):
-        columns = ("question", "answer")
-
-    with pytest.raises(DataError, match="a table \\(Frame\\); give its rows"):
-        rows_of(Frame())
-
-
-@pytest.mark.parametrize("method", ["to_pylist", "to_dicts", "to_dict"])
-def test_a_table_of_arrow_polars_or_pandas_is_read_by_its_own_method(method):
+def test_a_table_of_arrow_polars_or_pandas_is_read_by_its_own_method():
     rows = [{"question": "a?"}, {"question": "b?"}]
-    table = SimpleNamespace(columns=("question",), **{method: lambda *orient: rows})
-    assert [row.value for row in rows_of(table)] == rows
-
-
-def test_a_data_frame_is_read():
+    for method in ("to_pylist", "to_dicts", "to_dict"):
+        table = SimpleNamespace(columns=("question",), **{method: lambda *orient: rows})
+        assert [row.value for row in rows_of(table)] == rows
     pandas = pytest.importorskip("pandas")
-    assert [row.value for row in rows_of(pandas.DataFrame({"question": ["a?"], "answer": [1]}))] == [
-        {"question": "a?", "answer": 1}
-    ]
+    assert [row.value for row in rows_of(pandas.DataFrame(rows))] == rows
 
 
 def test_a_json_file_is_a_list_of_rows(tmp_path):
@@ -151,6 +85,44 @@ def test_a_json_file_is_a_list_of_rows(tmp_path):
         file.write_text(text)
         with pytest.raises(DataError, match=message):
             list(rows_of(file))
+
+
+HEADERS = (b"", b"\n1", b"a,a\n1,2", b"\xff,a\n", b",\n")
+"""First lines of a CSV that name no columns."""
+
+
+def test_what_is_no_source_or_of_another_form_is_refused_with_the_remedy(tmp_path):
+    class Frame(list):
+        columns = ("question", "answer")
+
+    for source, message in (
+        ("openai/gsm8k", r"openai/gsm8k: there is no such file; .*datasets\.load_dataset\('openai/gsm8k'\)"),
+        ("gone.jsonl", r"gone\.jsonl: there is no such file$"),
+        ({"train": [], "test": []}, "a mapping of train, test.*one of its splits"),
+        (5, "the data set is int; give a path"),
+        (b"a.jsonl", "the data set is bytes; give a path"),
+        (None, "the data set is NoneType"),
+        (tmp_path, "no such file"),
+        (Frame(), r"a table \(Frame\); give its rows"),
+    ):
+        with pytest.raises(DataError, match=message):
+            rows_of(source)
+    for name, content, message in (
+        ("a.xlsx", b"x", r"\.xlsx is not a known format; known: \.jsonl"),
+        ("a.parquet", b'{"question": "?"}', r"a\.parquet: it cannot be read as Parquet"),
+        *(
+            ("a.csv", head, r"a\.csv: the first line must name the columns")
+            for head in (b"", b"\n1", b"a,a\n1,2", b"\xff,a\n", b",\n")
+        ),
+        (
+            "a.csv",
+            b"question,answer\na,1\n" + b"x" * 200_000 + b",1\n",
+            r"a\.csv, line 3: field larger .* as JSON lines",
+        ),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=message):
+            list(rows_of(tmp_path / name))
 
 
 def test_no_more_is_read_than_is_asked_for():

@@ -9,17 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from precision import logit_tolerance
-from test_local_engine import StopAfter, make_model, prompt, rescore, sample_all
+from test_local_engine import StopAfter, make_model, prompt, sample_all
 
 from midthought.engines.engine import Sampling
 from midthought.engines.local import kv_cache_manager, sampling
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.runner_selection import make_runner
-from midthought.errors import EngineError
 from midthought.types import Completion, Finish
-
-NUM_TOKENS = 12
 
 
 def engines(**options: Any) -> tuple[LocalEngine, LocalEngine]:
@@ -109,85 +105,9 @@ def test_a_gpu_gives_the_tokens_of_a_cpu() -> None:
         assert one.token_ids == other.token_ids, number
 
 
-def test_only_tokens_that_a_sequence_keeps_are_counted() -> None:
-    _, later = engines()
-    completions = sample_all(later, [prompt(5, seed=number) for number in range(3)], max_tokens=NUM_TOKENS)
-    assert (
-        later.stats.num_sampled_tokens == sum(len(completion.token_ids) for completion in completions) == 3 * NUM_TOKENS
-    )
-
-
-def test_a_sequence_of_the_full_length_stays_within_its_slot() -> None:
-    for engine in engines(max_seq_len=64):
-        (completion,) = sample_all(engine, [prompt(10)], max_tokens=100)
-        assert len(completion.token_ids) == 54
-        assert completion.sampled_logprobs == pytest.approx(
-            rescore(make_model(), prompt(10), completion.token_ids), abs=logit_tolerance(make_model())
-        )
-
-
 def test_a_repetition_penalty_needs_every_token_at_once() -> None:
     found = [sample_all(engine, [prompt(6)], max_tokens=30, repetition_penalty=3.0) for engine in engines()]
     assert equal(*found)
-
-
-def test_an_episode_that_is_closed_with_a_token_on_its_way_leaves_the_others_alone() -> None:
-    _, later = engines()
-
-    async def run() -> list[Any]:
-        requests = [
-            asyncio.ensure_future(later.sample(number, prompt(8, seed=number), Sampling(max_tokens=30, seed=number)))
-            for number in range(3)
-        ]
-        while later.stats.num_sampled_tokens < 15:
-            await asyncio.sleep(0)
-        later.close(1)
-        return await asyncio.gather(*requests, return_exceptions=True)
-
-    first, closed, last = asyncio.run(run())
-    assert isinstance(closed, asyncio.CancelledError)
-    for number, completion in ((0, first), (2, last)):
-        expected = rescore(make_model(), prompt(8, seed=number), completion.token_ids)
-        assert completion.sampled_logprobs == pytest.approx(expected, abs=logit_tolerance(make_model()))
-        assert len(completion.token_ids) == 30
-
-
-def test_after_a_weight_update_no_token_of_the_old_weights_arrives() -> None:
-    _, later = engines()
-    model, other = make_model(), make_model(seed=1)
-    later = LocalEngine(model, eos_token_ids=[], async_scheduling=True)
-
-    async def run() -> tuple[int, Completion]:
-        pending = asyncio.ensure_future(later.sample(1, prompt(12), Sampling(max_tokens=NUM_TOKENS)))
-        while later.stats.num_sampled_tokens < 5:
-            await asyncio.sleep(0)
-        num_old = later.stats.num_sampled_tokens
-        with torch.no_grad():
-            for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
-                mine.copy_(theirs)
-        later.update_weights()
-        return num_old, await pending
-
-    num_old, completion = asyncio.run(run())
-    old, new = completion.token_ids[:num_old], completion.token_ids[num_old:]
-    expected = rescore(other, [*prompt(12), *old], new)
-    assert completion.sampled_logprobs[num_old:] == pytest.approx(expected, abs=logit_tolerance(other))
-    assert len(new) == NUM_TOKENS - num_old > 0
-
-
-def test_a_failing_pass_fails_every_request() -> None:
-    model = make_model()
-    engine = LocalEngine(model, eos_token_ids=[], async_scheduling=True)
-
-    async def run() -> list[Any]:
-        requests = [asyncio.ensure_future(engine.sample(n, prompt(5), Sampling(max_tokens=50))) for n in range(2)]
-        while engine.stats.num_sampled_tokens < 10:
-            await asyncio.sleep(0)
-        for parameter in model.parameters():
-            parameter.data = parameter.data[:0]
-        return await asyncio.gather(*requests, return_exceptions=True)
-
-    assert [type(error) for error in asyncio.run(run())] == [EngineError, EngineError]
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])

@@ -45,17 +45,17 @@ async def fail(error):
 
 
 def test_it_gives_what_the_coroutine_gives_and_raises_what_it_raises(loop):
+    async def inside():
+        return loop.run(give(5))
+
+    loop.close()  # before anything ran
     assert loop.run(give(3)) == 3
     with pytest.raises(ZeroDivisionError, match="by hand"):
         loop.run(fail(ZeroDivisionError("by hand")))
-    assert loop.run(give(4)) == 4
-
-
-def test_it_works_inside_a_running_event_loop(loop):
-    async def outer():
-        return loop.run(give(5))
-
-    assert asyncio.run(outer()) == 5
+    assert asyncio.run(inside()) == 5, "in a running event loop, as in a notebook"
+    loop.close()
+    loop.close()
+    assert loop.run(give(4)) == 4, "a later call starts again"
 
 
 def test_all_calls_share_one_thread_which_starts_with_the_first(loop):
@@ -112,14 +112,6 @@ def test_closing_cancels_what_is_running_so_that_nobody_waits_for_ever(loop):
         loop.close()
         with pytest.raises(concurrent.futures.CancelledError):
             waiting.result(timeout=30)
-
-
-def test_closing_twice_or_before_anything_ran_is_fine_and_a_later_call_starts_again(loop):
-    loop.close()
-    assert loop.run(give(1)) == 1
-    loop.close()
-    loop.close()
-    assert loop.run(give(2)) == 2
 
 
 def test_the_thread_ends_when_nobody_holds_the_loop_any_more():

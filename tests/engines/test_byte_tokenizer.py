@@ -19,11 +19,6 @@ def test_any_text_comes_back_as_it_was(text):
     assert RENDERER.decode(RENDERER.control(text)) == text
     assert RENDERER.decode(RENDERER.foreign(text)) == text
     assert TOKENIZER.decode(TOKENIZER(text).input_ids) == text
-
-
-@settings(max_examples=30)
-@given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_foreign_text_has_one_token_a_byte(text):
     assert len(RENDERER.foreign(text)) == len(text.encode())
 
 
@@ -31,7 +26,7 @@ def test_markers_are_one_control_token_each_and_foreign_text_cannot_make_them():
     for marker in MARKERS:
         assert len(RENDERER.control(marker)) == 1
         assert len(RENDERER.foreign(marker)) == len(marker)
-    assert len(TOKENIZER) == 256 + len(MARKERS)
+    assert len(TOKENIZER) == 256 + len(MARKERS) and byte_tokenizer().get_vocab() == TOKENIZER.get_vocab()
 
 
 def test_it_writes_chats_and_ends_answers_with_its_end_of_sequence():
@@ -41,7 +36,3 @@ def test_it_writes_chats_and_ends_answers_with_its_end_of_sequence():
     )
     assert RENDERER.eos_token_ids == {TOKENIZER.eos_token_id} == set(RENDERER.control("<|im_end|>"))
     assert RENDERER.only_appends
-
-
-def test_two_of_them_agree():
-    assert byte_tokenizer().get_vocab() == TOKENIZER.get_vocab()

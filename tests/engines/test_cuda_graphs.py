@@ -155,35 +155,27 @@ def test_replayed_passes_of_several_tokens_give_what_plain_ones_give(
     assert all(torch.equal(old, keys[4]) for old, keys in zip(untouched, keys_of(both[1]), strict=True))
 
 
+@pytest.mark.parametrize(
+    ("owner", "limit", "value", "lengths", "num_new", "num_recordings"),
+    [
+        (recorded, "NUMBERS_OF_TOKENS", (4,), {0: 5, 1: 17}, {0: 1, 1: 4}, 0),
+        (recorded, "MAX_LAST_TOKENS", 1, {0: 5, 1: 17}, {0: 1, 1: 4}, 0),
+        (recorded, "MAX_KEYS_READ", 30, {0: 5, 1: 17}, {0: 1, 1: 4}, 0),
+        (recorded, "MAX_KEYS_READ", 20, {0: 3, 1: 40}, {0: 2, 1: 1}, 1),  # keys of rows with one token do not count
+        (Decoder, "reads_own_keys", False, {0: 5, 1: 17}, {0: 1, 1: 4}, 0),  # attention reads all keys
+    ],
+)
 @pytest.mark.usefixtures("reads_own_keys")
-@pytest.mark.parametrize("limit, value", [("NUMBERS_OF_TOKENS", (4,)), ("MAX_LAST_TOKENS", 1), ("MAX_KEYS_READ", 30)])
 def test_passes_of_several_tokens_beyond_a_limit_are_computed(
-    limit: str, value: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorded, limit, value)
+    owner: Any, limit: str, value: Any, lengths: dict[int, int], num_new: dict[int, int], num_recordings: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(owner, limit, value)
     tape = Tape()
-    sequences = Sequences(runners(make("qwen3"), tape), {0: 5, 1: 17}, room_for=60)
+    sequences = Sequences(runners(make("qwen3"), tape), lengths, room_for=60)
     for _ in range(2 * MIN_PASSES_OF_SEVERAL):
-        assert sequences.read({0: 1, 1: 4}) < sequences.rounding
-    assert not tape.num_recordings
-
-
-@pytest.mark.usefixtures("reads_own_keys")
-def test_keys_of_rows_with_one_token_do_not_count_for_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "MAX_KEYS_READ", 20)
-    tape = Tape()
-    sequences = Sequences(runners(make("qwen3"), tape), {0: 3, 1: 40}, room_for=60)
-    for _ in range(MIN_PASSES_OF_SEVERAL):
-        assert sequences.read({0: 2, 1: 1}) < sequences.rounding
-    assert tape.num_recordings == 1
-
-
-def test_passes_of_several_tokens_are_computed_if_attention_reads_all_keys() -> None:
-    tape = Tape()
-    sequences = Sequences(runners(make("qwen3"), tape), {0: 5, 1: 17}, room_for=60)
-    for _ in range(2 * MIN_PASSES_OF_SEVERAL):
-        assert sequences.read({0: 1, 1: 4}) < sequences.rounding
-    assert not tape.num_recordings
+        assert sequences.read(num_new) < sequences.rounding
+    assert tape.num_recordings == num_recordings
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -242,7 +234,7 @@ def test_a_size_that_was_rarely_replayed_has_to_occur_again_before_it_is_recorde
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gpt2, its own forward pass"])
-def test_weights_that_change_in_place_are_replayed_as_they_are(name: str) -> None:
+def test_weights_are_replayed_as_they_are_in_place_and_recorded_anew_elsewhere(name: str) -> None:
     model, tape = make(name), Tape()
     both = runners(model, tape)
     sequences = Sequences(both, {0: 5, 1: 7}, room_for=90)
@@ -256,14 +248,6 @@ def test_weights_that_change_in_place_are_replayed_as_they_are(name: str) -> Non
     assert sequences.go_on([0, 1], 12) < sequences.rounding
     assert tape.num_replays == num_replays + 12
     assert tape.num_recordings == num_recordings
-
-
-@pytest.mark.parametrize("name", ["qwen3", "gpt2, its own forward pass"])
-def test_weights_that_were_given_other_memory_are_not_read_where_they_were(name: str) -> None:
-    model, tape = make(name), Tape()
-    sequences = Sequences(runners(model, tape), {0: 5, 1: 7}, room_for=90)
-    sequences.go_on([0, 1], 12)
-    num_recordings = tape.num_recordings
     for parameter in model.parameters():
         parameter.data = 1.1 * parameter.data
     assert sequences.go_on([0, 1], 12) < sequences.rounding

@@ -63,41 +63,34 @@ def test_it_gives_the_logits_of_the_models_own_forward_pass(name: str) -> None:
     assert decoders_in(lambda: chosen.forward([Row([1, 2], 0, 0)]))
 
 
-def test_weights_that_are_changed_in_place_are_seen() -> None:
+@torch.no_grad()
+def change_in_place(model: Any) -> None:
+    model.model.layers[1].mlp.down_proj.weight.mul_(2.0)
+
+
+def change_past_the_version_counters(model: Any) -> None:
+    model.model.layers[0].mlp.gate_proj.weight.data.mul_(2.0)
+    model.model.layers[1].self_attn.q_norm.weight.data.mul_(2.0)
+
+
+def give_other_memory(model: Any) -> None:
+    weight = model.model.layers[0].self_attn.v_proj.weight
+    weight.data = 2.0 * weight.data
+
+
+@pytest.mark.parametrize("change", [change_in_place, change_past_the_version_counters, give_other_memory])
+def test_weights_that_were_changed_are_seen(change: Callable[[Any], None]) -> None:
     model = make(CONFIGS["qwen3"]())
     runner = make_runner(model)
     row = Row([1, 2, 3], 0, 0)
     before = runner.forward([row])
+    change(model)
+    if change is change_past_the_version_counters:
+        runner.update_weights()
     with torch.no_grad():
-        model.model.layers[1].mlp.down_proj.weight.mul_(2.0)
         expected = model(torch.tensor([row.token_ids])).logits[:, -1]
     assert torch.allclose(runner.forward([row]), expected, atol=logit_tolerance(model))
     assert not torch.allclose(before, expected, atol=1e-2)
-
-
-def test_weights_that_were_written_past_the_version_counters_are_seen_once_they_are_announced() -> None:
-    model = make(CONFIGS["qwen3"]())
-    runner = make_runner(model)
-    row = Row([1, 2, 3], 0, 0)
-    runner.forward([row])
-    model.model.layers[0].mlp.gate_proj.weight.data.mul_(2.0)
-    model.model.layers[1].self_attn.q_norm.weight.data.mul_(2.0)
-    runner.update_weights()
-    with torch.no_grad():
-        expected = model(torch.tensor([row.token_ids])).logits[:, -1]
-    assert torch.allclose(runner.forward([row]), expected, atol=logit_tolerance(model))
-
-
-def test_weights_that_were_given_other_memory_are_seen() -> None:
-    model = make(CONFIGS["qwen2"]())
-    runner = make_runner(model)
-    row = Row([1, 2, 3], 0, 0)
-    runner.forward([row])
-    weight = model.model.layers[0].self_attn.q_proj.weight
-    weight.data = 2.0 * weight.data
-    with torch.no_grad():
-        expected = model(torch.tensor([row.token_ids])).logits[:, -1]
-    assert torch.allclose(runner.forward([row]), expected, atol=logit_tolerance(model))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -64,10 +63,7 @@ def test_one_prompt_or_one_conversation_is_a_batch_of_one():
     assert engine.generate("a prompt").sequences == ["one"]
     assert engine.generate(CHAT).sequences == ["two"]
     assert engine.generate([CHAT, "and a text"]).sequences == ["three", "four"]
-
-
-def test_no_prompts_give_an_empty_output():
-    output = ScriptedInferenceEngine([]).generate([])
+    output = engine.generate([])
     assert output.sequences == [] and output.tokens.shape == output.log_probs.shape == (0, 0)
 
 
@@ -77,6 +73,9 @@ def test_a_conversation_is_written_by_the_chat_template_and_its_words_cannot_mak
     start, end = engine.encode("<|im_start|>")[0], engine.encode("<|im_end|>")[0]
     assert engine.encode(hostile).count(end) == 1 and engine.encode(hostile).count(start) == 2
     assert engine.encode("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n") == engine.encode(CHAT)
+    for text in ("\x00", "🦉" * 100, "\u202eabc"):
+        assert engine.renderer.decode(engine.encode(text)) == text
+    assert engine.renderer.decode(engine.encode("half a pair \ud83d")) == "half a pair ?"
 
 
 def test_a_beginning_of_sequence_token_is_put_before_a_text_once_where_the_tokenizer_does_so():
@@ -112,13 +111,6 @@ def test_a_row_follows_from_the_seed_and_its_number_whatever_else_is_in_the_batc
     assert alone == together.sequences
 
 
-def test_temperature_zero_takes_the_most_probable_token(model, local):
-    output = local.generate("Hello", max_tokens=1, temperature=0)
-    with torch.no_grad():
-        logits = model(torch.tensor([local.encode("Hello")])).logits[0, -1]
-    assert output.tokens.item() == logits.argmax()
-
-
 def test_what_is_not_given_is_as_the_engine_was_made_with():
     engine = ScriptedInferenceEngine(["abcdef"], max_tokens=3, temperature=0.25, top_p=0.5, seed=2)
     sampling = engine.sampling(5)
@@ -132,39 +124,26 @@ def test_what_is_not_given_is_as_the_engine_was_made_with():
     assert engine.generate("x").sequences == ["abc"]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("max_tokens", 0),
-        ("max_tokens", 1.5),
-        ("temperature", -0.1),
-        ("temperature", float("nan")),
-        ("temperature", float("inf")),
-        ("top_p", 0.0),
-        ("top_p", 1.01),
-        ("top_p", float("nan")),
-        ("top_k", -1),
-        ("top_k", 1.5),
-        ("min_p", -0.1),
-        ("min_p", 1.01),
-        ("repetition_penalty", 0.0),
-        ("repetition_penalty", float("inf")),
-    ],
-)
-def test_values_that_cannot_be_sampled_with_are_refused_by_the_call_and_by_the_constructor(name, value):
-    with pytest.raises(SettingsError, match=name):
-        ScriptedInferenceEngine(["x"]).generate("x", **{name: value})
-    with pytest.raises(SettingsError, match=name):
-        ScriptedInferenceEngine(["x"], **{name: value})
-
-
-def test_an_empty_prompt_is_named_by_its_number():
+def test_values_and_prompts_that_cannot_be_sampled_with_are_refused_with_their_names():
+    nan, inf = float("nan"), float("inf")
+    for name, values in {
+        "max_tokens": (0, 1.5), "temperature": (-0.1, nan, inf), "top_p": (0.0, 1.01, nan), "top_k": (-1, 1.5),
+        "min_p": (-0.1, 1.01), "repetition_penalty": (0.0, inf),
+    }.items():  # fmt: skip
+        for value in values:
+            with pytest.raises(SettingsError, match=name):
+                ScriptedInferenceEngine(["x"]).generate("x", **{name: value})
+            with pytest.raises(SettingsError, match=name):
+                ScriptedInferenceEngine(["x"], **{name: value})
     engine = ScriptedInferenceEngine(["a", "b", "c"])
+    for messages in ([{"role": "user"}], [{"role": "user", "content": None}], [CHAT[0], "text"]):
+        with pytest.raises(SettingsError, match=r"message \d of a prompt is"):
+            engine.generate(messages)
     with pytest.raises(EngineError, match="prompt 1 is empty"):
         engine.generate(["x", "", "z"])
     with pytest.raises(EngineError, match="prompt 33 is empty"):
         engine.generate(["x", ""], first_number=32)
-    assert engine.generate(["x"]).sequences == ["a"]
+    assert engine.generate(["x"]).sequences == ["a"], "nothing of the calls is left behind"
 
 
 def test_a_prompt_that_leaves_no_room_is_named_and_nothing_of_the_call_is_left_behind(local):
@@ -172,26 +151,6 @@ def test_a_prompt_that_leaves_no_room_is_named_and_nothing_of_the_call_is_left_b
         local.generate(["x", "y" * 64], max_tokens=5)
     output = local.generate(["y" * 62], max_tokens=5, temperature=0)
     assert output.lengths == [2] and output.finishes == [Finish.LENGTH]
-
-
-@pytest.mark.parametrize("messages", [[{"role": "user"}], [{"role": "user", "content": None}], [CHAT[0], "text"]])
-def test_a_message_that_is_none_is_shown(messages):
-    with pytest.raises(SettingsError, match=r"message \d of a prompt is"):
-        ScriptedInferenceEngine(["x"]).generate(messages)
-
-
-def test_any_unicode_is_a_prompt():
-    engine = ScriptedInferenceEngine(["ok"] * 4)
-    texts = ["\x00", "🦉" * 100, "half a pair \ud83d", "\u202eabc"]
-    assert engine.generate(texts).sequences == ["ok"] * 4
-    assert engine.renderer.decode(engine.encode(texts[2])) == "half a pair ?"
-
-
-def test_it_works_inside_a_running_event_loop():
-    async def inside():
-        return ScriptedInferenceEngine(["x"]).generate("a").sequences
-
-    assert asyncio.run(inside()) == ["x"]
 
 
 def test_a_deterministic_engine_waits_for_nobody_after_a_call_that_failed(model):
@@ -208,8 +167,5 @@ def test_an_engine_that_was_shut_down_says_so():
     engine.shutdown()
     with pytest.raises(EngineError, match="ScriptedInferenceEngine was shut down"):
         engine.generate("a")
-
-
-def test_an_engine_that_takes_no_weights_says_so():
     with pytest.raises(EngineError, match="ScriptedInferenceEngine does not support weight updates"):
         ScriptedInferenceEngine([]).update_weights()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from server_engines import is_alive, until
+
+from midthought.engines.servers.process import start_guarded
 
 STARTERS = {
     "ServerProcess": (
@@ -34,23 +35,6 @@ time.sleep(600)
 """
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def is_alive(pid: int) -> bool:
-    """Zombies, which wait for whoever inherited them, are not."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    stat = Path(f"/proc/{pid}/stat")
-    return not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")
-
-
 @pytest.mark.parametrize(
     "first",
     [
@@ -64,16 +48,14 @@ def test_a_server_and_its_workers_end_when_the_run_is_killed(starter: str, first
     server = SERVER.format(first=first, path=str(told))
     run = subprocess.Popen([sys.executable, "-c", STARTERS[starter].format(server=server)], cwd=tmp_path)
     try:
-        wait_until(told.exists)
+        asyncio.run(until(told.exists))
         pids = [int(pid) for pid in told.read_text().split()]
         assert all(map(is_alive, pids))
     finally:
         run.send_signal(signal.SIGKILL)
         run.wait()
-    wait_until(lambda: not any(map(is_alive, pids)), seconds=5.0 + (5.0 if first else 0.0))
+    asyncio.run(until(lambda: not any(map(is_alive, pids)), seconds=5.0 + (5.0 if first else 0.0)))
 
 
 def test_a_server_that_ends_by_itself_leaves_its_exit_code() -> None:
-    from midthought.engines.servers.process import start_guarded
-
     assert start_guarded([sys.executable, "-c", "import sys; sys.exit(7)"]).wait(30) == 7

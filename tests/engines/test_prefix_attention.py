@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from precision import logit_tolerance, tolerance
-from test_local_engine import make_model, prompt, rescore
+from precision import tolerance
+from test_local_engine import assert_exact, make_model, prompt
 
 from midthought.engines.engine import Sampling
 from midthought.engines.local.engine import LocalEngine
@@ -30,8 +30,7 @@ def plain(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: t
     return (scores if mask is None else scores + mask).softmax(-1) @ values
 
 
-@pytest.mark.parametrize("is_masked", [False, True])
-def test_groups_get_what_rows_get_alone(is_masked: bool) -> None:
+def test_groups_get_what_rows_get_alone() -> None:
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(7, 2, 3, 4, generator=generator, dtype=torch.float64)
     keys, values = torch.randn(2, 7, 2, 30, 4, generator=generator, dtype=torch.float64)
@@ -39,13 +38,11 @@ def test_groups_get_what_rows_get_alone(is_masked: bool) -> None:
     for start, end, num_tokens in groups:
         keys[start:end, :, :num_tokens] = keys[start, :, :num_tokens].clone()
         values[start:end, :, :num_tokens] = values[start, :, :num_tokens].clone()
-    mask = None
-    if is_masked:
-        lengths = torch.tensor([30, 25, 21, 29, 3, 12, 30])
-        seen = torch.arange(30) < lengths[:, None]
-        mask = torch.zeros(7, 1, 1, 30, dtype=torch.float64).masked_fill(~seen[:, None, None], -torch.inf)
-    ours = attend_in_groups(query, keys, values, mask, 0.5, groups)
-    assert torch.allclose(ours, plain(query, keys, values, mask), atol=tolerance(torch.float64, num_operations=30))
+    seen = torch.arange(30) < torch.tensor([30, 25, 21, 29, 3, 12, 30])[:, None]
+    masked = torch.zeros(7, 1, 1, 30, dtype=torch.float64).masked_fill(~seen[:, None, None], -torch.inf)
+    for mask in (None, masked):
+        ours = attend_in_groups(query, keys, values, mask, 0.5, groups)
+        assert torch.allclose(ours, plain(query, keys, values, mask), atol=tolerance(torch.float64, num_operations=30))
 
 
 @given(st.lists(st.sampled_from([0, 5, MIN_PREFIX_TOKENS, MIN_PREFIX_TOKENS + 9]), min_size=1, max_size=20))
@@ -97,9 +94,7 @@ def test_samples_of_one_long_prompt_are_those_of_a_plain_forward_pass_whoever_le
     alone = asyncio.run(sample(LocalEngine(model, eos_token_ids=[], max_seq_len=600, share_prefixes=False)))
     for ids, ours, theirs in zip(prompts, shared, alone, strict=True):
         assert ours.token_ids == theirs.token_ids
-        assert list(ours.sampled_logprobs) == pytest.approx(
-            rescore(model, ids, ours.token_ids), abs=logit_tolerance(model, MIN_PREFIX_TOKENS)
-        )
+        assert_exact(model, ids, ours, MIN_PREFIX_TOKENS)
 
 
 def test_a_sample_that_is_cancelled_leaves_its_group_right() -> None:
@@ -119,7 +114,4 @@ def test_a_sample_that_is_cancelled_leaves_its_group_right() -> None:
         return await asyncio.gather(*(task for number, task in enumerate(tasks) if number not in (0, 3)))
 
     for completion in asyncio.run(run()):
-        expected = rescore(model, ids, completion.token_ids)
-        assert list(completion.sampled_logprobs) == pytest.approx(
-            expected, abs=logit_tolerance(model, MIN_PREFIX_TOKENS)
-        )
+        assert_exact(model, ids, completion, MIN_PREFIX_TOKENS)

@@ -33,14 +33,10 @@ ROUNDING = tolerance(torch.float32, magnitude=6.0, num_operations=4)
 """Of a log-probability: a difference, an exponential, a sum (which is added up in pairs), a logarithm; logits are below 6."""
 
 
-@pytest.mark.parametrize(("uniform", "token"), [(0.0, 0), (0.49, 0), (0.51, 1), (0.79, 1), (0.81, 2), (1 - 2**-53, 2)])
-def test_tokens_are_drawn_by_inverse_cdf(uniform: float, token: int) -> None:
-    tokens, logprobs = draw(THREE, np.array([uniform]), [how()])
-    assert tokens == [token]
-    assert logprobs == pytest.approx([THREE[0, token].item()], abs=ROUNDING)
-
-
-def test_temperature_is_in_the_draw_and_in_the_logprob() -> None:
+def test_tokens_are_drawn_by_inverse_cdf_at_the_temperature() -> None:
+    for uniform, token in ((0.0, 0), (0.49, 0), (0.51, 1), (0.79, 1), (0.81, 2), (1 - 2**-53, 2)):
+        tokens, logprobs = draw(THREE, np.array([uniform]), [how()])
+        assert (tokens, logprobs) == ([token], pytest.approx([THREE[0, token].item()], abs=ROUNDING))
     # At temperature 0.5 the probabilities are squares: 25, 9, 4 of 38; 0.65 < 25/38 < 0.67.
     for uniform, token, square in ((0.65, 0, 25), (0.67, 1, 9)):
         tokens, logprobs = draw(THREE, np.array([uniform]), [how(temperature=0.5)])
@@ -52,20 +48,6 @@ def test_temperature_zero_is_argmax_beside_rows_that_are_drawn() -> None:
     tokens, logprobs = draw(logits, np.array([0.9, 0.9]), [how(temperature=0.0, top_p=0.1), how()])
     assert tokens == [0, 2]
     assert logprobs == pytest.approx([math.log(0.5), math.log(0.2)], abs=ROUNDING)
-
-
-def test_top_p_keeps_the_smallest_set_that_reaches_it_and_renormalises() -> None:
-    # 0.5 + 0.3 reaches 0.7: the last token can't come, the others have 5/8 and 3/8.
-    logits = torch.tensor([[0.2, 0.5, 0.3]]).log()
-    for uniform, token, logprob in (
-        (0.62, 1, math.log(5 / 8)),
-        (0.63, 2, math.log(3 / 8)),
-        (0.999, 2, math.log(3 / 8)),
-    ):
-        tokens, logprobs = draw(logits, np.array([uniform]), [how(top_p=0.7)])
-        assert (tokens, logprobs) == ([token], pytest.approx([logprob], abs=ROUNDING))
-    tokens, logprobs = draw(logits, np.array([0.9999]), [how(top_p=0.01)])
-    assert (tokens, logprobs) == ([1], pytest.approx([0.0], abs=ROUNDING))
 
 
 def drawn(logits: torch.Tensor, sampling: Sampling, history: Sequence[int] = ()) -> dict[int, float]:
@@ -88,6 +70,8 @@ FOUR = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
         (how(top_k=9), {0: 4, 1: 3, 2: 2, 3: 1}),
         (how(min_p=0.5), {0: 4, 1: 3, 2: 2}),
         (how(min_p=0.51), {0: 4, 1: 3}),
+        (how(top_p=0.65), {0: 4, 1: 3}),  # 0.4 + 0.3 reach it
+        (how(top_p=0.01), {0: 1}),
         (how(top_k=3, top_p=0.7), {0: 4, 1: 3}),  # 4 + 3 of the 9 that are left reach 0.7
         (how(top_k=3, top_p=0.79), {0: 4, 1: 3, 2: 2}),
         (how(min_p=0.25, temperature=0.5), {0: 16, 1: 9, 2: 4}),
@@ -156,6 +140,10 @@ def test_tokens_without_probability_are_never_drawn_at_the_edges() -> None:
     logits = torch.tensor([[-torch.inf, 0.0, 0.0, -torch.inf]])
     assert draw(logits, np.array([0.0]), [how()])[0] == [1]
     assert draw(logits, np.array([1 - 2**-53]), [how()])[0] == [2]
+    for only in (0, 5, MAX_SUMMED, 2 * MAX_SUMMED + 76):  # of a long vocabulary
+        logits = torch.full((3, 2 * MAX_SUMMED + 77), -torch.inf)
+        logits[:, only] = 0.0
+        assert draw(logits, np.array([0.0, 0.5, 1 - 2**-53]), [how()] * 3) == ([only] * 3, [0.0] * 3)
 
 
 def test_a_stream_depends_on_its_seed_and_position_only_and_is_uniform() -> None:
@@ -168,9 +156,6 @@ def test_a_stream_depends_on_its_seed_and_position_only_and_is_uniform() -> None
         counts = np.histogram(stream, bins=20, range=(0, 1))[0]
         assert ((counts - 1000) ** 2 / 1000).sum() < 45  # chi squared, 19 degrees of freedom, p < 0.001
         assert abs(np.corrcoef(stream[:-1], stream[1:])[0, 1]) < 0.03
-
-
-def test_seeds_of_any_size_and_sign_are_taken() -> None:
     assert len(set(RandomStreams([-1, 2**63, 2**80 + 5, 5]).at([0, 0, 0, 0]))) == 3  # 2**80 + 5 ≡ 5 modulo 2**64
 
 
@@ -187,10 +172,3 @@ def test_a_long_vocabulary_is_drawn_from_as_a_short_one_is() -> None:
     assert max(off_by) < 1e-6
     assert all(token % 3 for token in tokens) and len(set(tokens)) > 300
     assert logprobs == pytest.approx(logits.double().log_softmax(-1)[0, tokens].tolist(), abs=ROUNDING)
-
-
-@pytest.mark.parametrize("only", [0, 5, MAX_SUMMED, 2 * MAX_SUMMED + 76])
-def test_the_only_token_of_a_long_vocabulary_is_always_drawn(only: int) -> None:
-    logits = torch.full((3, 2 * MAX_SUMMED + 77), -torch.inf)
-    logits[:, only] = 0.0
-    assert draw(logits, np.array([0.0, 0.5, 1 - 2**-53]), [how()] * 3) == ([only] * 3, [0.0] * 3)

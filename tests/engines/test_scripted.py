@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,14 +14,6 @@ from midthought.tokenization import Renderer
 from midthought.types import Finish
 
 
-class StopAt:
-    def __init__(self, token_id: int) -> None:
-        self.token_id = token_id
-
-    def feed(self, token_id: int) -> bool:
-        return token_id == self.token_id
-
-
 def test_it_stops_at_max_tokens_at_the_stopper_and_at_its_end_and_goes_on_after_each(renderer: Renderer) -> None:
     ids = renderer.control("abcdef")
     engine = ScriptedEngine(["abcdef"], renderer)
@@ -28,7 +21,9 @@ def test_it_stops_at_max_tokens_at_the_stopper_and_at_its_end_and_goes_on_after_
     async def run() -> list[tuple[tuple[int, ...], Finish]]:
         engine.open(0)
         first = await engine.sample(0, [1], Sampling(max_tokens=2))
-        second = await engine.sample(0, [1], Sampling(max_tokens=99), stopper=StopAt(ids[3]))
+        second = await engine.sample(
+            0, [1], Sampling(max_tokens=99), stopper=SimpleNamespace(feed=lambda token_id: token_id == ids[3])
+        )
         third = await engine.sample(0, [1], Sampling(max_tokens=99))
         return [(completion.token_ids, completion.finish) for completion in (first, second, third)]
 
@@ -50,12 +45,9 @@ def test_a_function_sees_the_context_each_time_its_last_words_are_written(render
     assert completion.sampled_logprobs == (-1.5,) * 3
 
 
-def test_an_episode_without_a_script_is_an_error(renderer: Renderer) -> None:
+def test_an_episode_without_a_script_or_with_a_list_of_texts_is_an_error(renderer: Renderer) -> None:
+    with pytest.raises(EngineError, match="'a' among an episode's token ids"):
+        script = [["a", "b"]]
+        asyncio.run(ScriptedEngine(script, renderer).sample(0, [1], Sampling(max_tokens=9)))  # type: ignore[arg-type]
     with pytest.raises(EngineError, match="1 episodes, episode 4"):
         asyncio.run(ScriptedEngine(["a"], renderer).sample(4, [1], Sampling(max_tokens=9)))
-
-
-def test_a_list_of_texts_for_one_episode_is_an_error(renderer: Renderer) -> None:
-    script = [["a", "b"]]
-    with pytest.raises(EngineError, match="'a' among an episode's token ids"):
-        asyncio.run(ScriptedEngine(script, renderer).sample(0, [1], Sampling(max_tokens=9)))  # type: ignore[arg-type]

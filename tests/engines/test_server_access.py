@@ -7,14 +7,14 @@ import gc
 import json
 import socket
 import stat
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_server import FakeServer, hashed
+from fake_server import FakeServer
+from server_engines import ENGINES, IMPATIENT, PROMPT, interpreter, sample, written
 from typer.testing import CliRunner
 
 from midthought.cli import app
@@ -31,19 +31,6 @@ from midthought.network import is_local, socket_path
 
 httpx = pytest.importorskip("httpx")
 
-IMPATIENT = RetryPolicy(pause_seconds=0.01, max_pause_seconds=0.05, max_attempts=2)
-PROMPT = [3, 1, 2]
-KINDS: dict[str, Any] = {"vllm": VLLMEngine, "sglang": SGLangEngine}
-
-
-@pytest.fixture
-def python(tmp_path: Path) -> str:
-    """An interpreter that has a vLLM and an SGLang of our own."""
-    path = tmp_path / "python"
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).with_name("fake_server.py")}" "$@"\n')
-    path.chmod(0o755)
-    return str(path)
-
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
@@ -52,41 +39,36 @@ def short_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def started(kind: str, python: str, log: Path) -> ServerProcess:
+PATIENCE = RetryPolicy(**IMPATIENT, max_attempts=2)
+
+
+def started(kind: str, log: Path, python: str = "") -> ServerProcess:
     options = ServerOptions(served_model_name="tiny", accepts_weights=True)
-    return start_server(KINDS[kind].dialect, "tiny", options, python=python, log_path=log, timeout_seconds=120)
-
-
-def tokens(engine: Any) -> list[int]:
-    return list(asyncio.run(engine.sample(0, PROMPT, Sampling(max_tokens=4))).token_ids)
-
-
-def expected(num_tokens: int = 4) -> list[int]:
-    context = list(PROMPT)
-    for _ in range(num_tokens):
-        context.append(hashed(context, 50))
-    return context[len(PROMPT) :]
+    python = python or interpreter(log.parent)
+    return start_server(ENGINES[kind].dialect, "tiny", options, python=python, log_path=log, timeout_seconds=120)
 
 
 def permissions(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_vllm_that_we_start_listens_on_a_socket_in_a_private_folder(python: str, tmp_path: Path) -> None:
-    server = started("vllm", python, tmp_path / "log")
+def test_a_vllm_that_we_start_listens_on_a_socket_in_a_private_folder(tmp_path: Path) -> None:
+    server = started("vllm", tmp_path / "log")
     path = socket_path(server.url)
     assert path is not None and path.is_socket() and permissions(path.parent) == 0o700
     words = (tmp_path / "log").read_text().split()
     assert words[words.index("--uds") + 1] == str(path)
     assert "--host" not in words and "--port" not in words
     assert is_local(server.url)
-    assert tokens(VLLMEngine(server.url, "tiny", eos_token_ids=[], retry_policy=IMPATIENT)) == expected()
+    assert list(
+        sample(VLLMEngine(server.url, "tiny", eos_token_ids=[], retry_policy=PATIENCE), 4).token_ids
+    ) == written(4)
     server.stop()
     assert not path.parent.exists()
 
 
-def test_an_sglang_that_we_start_answers_only_requests_with_its_random_key(python: str, tmp_path: Path) -> None:
-    server, other = started("sglang", python, tmp_path / "log"), started("sglang", python, tmp_path / "other")
+def test_an_sglang_that_we_start_answers_only_requests_with_its_random_key(tmp_path: Path) -> None:
+    server, other = started("sglang", tmp_path / "log"), started("sglang", tmp_path / "other")
     try:
         assert len(server.key) >= 32 and server.key != other.key
         words = (tmp_path / "log").read_text().partition("its key is")[0].split()
@@ -99,11 +81,11 @@ def test_an_sglang_that_we_start_answers_only_requests_with_its_random_key(pytho
             f"{server.url}/update_weights_from_disk", json={"model_path": "/tmp/evil"}, trust_env=False
         )
         assert refused.status_code == 401
-        keyless = SGLangEngine(server.url, "tiny", eos_token_ids=[], retry_policy=IMPATIENT)
+        keyless = SGLangEngine(server.url, "tiny", eos_token_ids=[], retry_policy=PATIENCE)
         with pytest.raises(EngineError, match="401"):
-            tokens(keyless)
-        ours = SGLangEngine(server.url, "tiny", eos_token_ids=[], retry_policy=IMPATIENT, own_key=server.key)
-        assert tokens(ours) == expected()
+            sample(keyless)
+        ours = SGLangEngine(server.url, "tiny", eos_token_ids=[], retry_policy=PATIENCE, own_key=server.key)
+        assert list(sample(ours, 4).token_ids) == written(4)
     finally:
         server.stop()
         other.stop()
@@ -111,17 +93,15 @@ def test_an_sglang_that_we_start_answers_only_requests_with_its_random_key(pytho
 
 
 def test_a_server_that_prints_its_key_and_ends_does_not_show_it_in_the_error(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text('#!/bin/sh\nwhile [ "$1" != --config ]; do shift; done\ncat "$2"\nexit 3\n')
-    python.chmod(0o755)
+    python = interpreter(tmp_path, 'while [ "$1" != --config ]; do shift; done\ncat "$2"\nexit 3')
     with pytest.raises(EngineError, match=r'ended with code 3.*"api-key": "…"') as error:
-        started("sglang", str(python), tmp_path / "log")
+        started("sglang", tmp_path / "log", python)
     key = json.loads((tmp_path / "log").read_text())["api-key"]
     assert len(key) >= 32 and key not in str(error.value)
 
 
-def test_a_server_that_nobody_holds_any_more_leaves_no_folder(python: str, tmp_path: Path) -> None:
-    server = started("vllm", python, tmp_path / "log")
+def test_a_server_that_nobody_holds_any_more_leaves_no_folder(tmp_path: Path) -> None:
+    server = started("vllm", tmp_path / "log")
     path = socket_path(server.url)
     assert path is not None
     del server
@@ -132,16 +112,16 @@ def test_a_server_that_nobody_holds_any_more_leaves_no_folder(python: str, tmp_p
 def test_a_socket_is_an_address_like_any_other(short_folder: Path) -> None:
     with FakeServer(uds=str(short_folder / "a.sock")) as first, FakeServer() as second:
         assert first.url == f"unix:{short_folder}/a.sock"
-        engine = VLLMEngine([first.url, second.url], "tiny", eos_token_ids=[], retry_policy=IMPATIENT)
+        engine = VLLMEngine([first.url, second.url], "tiny", eos_token_ids=[], retry_policy=PATIENCE)
 
         async def sample_all() -> list[list[int]]:
             await engine.check()
             found = [engine.sample(number, PROMPT, Sampling(max_tokens=4)) for number in range(4)]
             return [list(completion.token_ids) for completion in await asyncio.gather(*found)]
 
-        assert asyncio.run(sample_all()) == [expected()] * 4
+        assert asyncio.run(sample_all()) == [written(4)] * 4
         assert first.requests and second.requests
-    gone = VLLMEngine(f"unix:{short_folder}/gone.sock", "tiny", eos_token_ids=[], retry_policy=IMPATIENT)
+    gone = VLLMEngine(f"unix:{short_folder}/gone.sock", "tiny", eos_token_ids=[], retry_policy=PATIENCE)
     with pytest.raises(EngineError, match=r"gone\.sock: ConnectError"):
         asyncio.run(gone.check())
 

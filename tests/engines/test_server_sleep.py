@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from precision import logit_tolerance
-from test_weight_sync import KINDS, difference, learn, logits_of, make_model
+from server_engines import KINDS
+from test_weight_sync import difference, learn, logits_of, make_model
 from test_weight_transports import serving, synced, way
 
 from midthought.errors import EngineError
@@ -73,6 +74,7 @@ def test_a_base_model_under_adapters_is_kept_while_the_server_sleeps(kind: Any, 
         engine.update_weights()
         assert servers[0].orders[: len(order)] == order
         assert difference(engine, policy) < logit_tolerance(policy)
+        assert len(servers[0].adapters) == 1, "adapters go through files whatever the transport"
         engine.shutdown()
 
 

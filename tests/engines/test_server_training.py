@@ -19,6 +19,7 @@ from midthought.errors import EngineError, ServersUnreachableError, SettingsErro
 from midthought.types import StopReason
 
 pytest.importorskip("httpx")
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not report its tokenization")
 
 ROWS = [{"question": f"Who found tide {number}?", "answer": "Ada"} for number in range(2)]
 
@@ -46,13 +47,18 @@ def trainer_for(*servers: FakeServer, **inference: Any) -> RayPPOTrainer:
     )
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    retry_policy = functools.partial(RetryPolicy, pause_seconds=0.01, max_pause_seconds=0.05, max_attempts=3)
+    monkeypatch.setattr("midthought.engines.servers.engine.RetryPolicy", retry_policy)
+
+
 def knowing_nothing(context: list[int]) -> list[float]:
     return [0.0] * 300
 
 
-@pytest.mark.filterwarnings("ignore:.*does not report its tokenization")
 @pytest.mark.parametrize(
-    ("kind", "inference"), [("vllm", {}), ("sglang", {}), ("vllm", {"partial_rollouts": True, "max_segment_length": 3})]
+    ("kind", "inference"), [("sglang", {}), ("vllm", {"partial_rollouts": True, "max_segment_length": 3})]
 )
 def test_two_updates_with_synchronised_weights_keep_recomputed_and_sampled_together(
     kind: Any, inference: dict[str, Any]
@@ -68,12 +74,8 @@ def test_two_updates_with_synchronised_weights_keep_recomputed_and_sampled_toget
         assert one.requests and other.requests
 
 
-@pytest.mark.filterwarnings("ignore:.*does not report its tokenization")
-def test_a_server_that_dies_in_the_middle_costs_nothing_and_the_last_one_fails_episodes_not_the_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    impatient = functools.partial(RetryPolicy, pause_seconds=0.01, max_pause_seconds=0.05, max_attempts=5)
-    monkeypatch.setattr("midthought.engines.servers.engine.RetryPolicy", impatient)
+@pytest.mark.usefixtures("impatient")
+def test_a_server_that_dies_in_the_middle_costs_nothing_and_the_last_one_fails_episodes_not_the_run() -> None:
     with FakeServer(load=load, logits=knowing_nothing) as survivor:
         with FakeServer(load=load, logits=knowing_nothing) as victim:
             trainer = trainer_for(victim, survivor)
@@ -92,7 +94,6 @@ def test_a_server_that_dies_in_the_middle_costs_nothing_and_the_last_one_fails_e
         trainer.cleanup()
 
 
-@pytest.mark.filterwarnings("ignore:.*does not report its tokenization")
 def test_a_server_without_the_log_probabilities_of_the_temperature_is_refused_before_the_first_iteration() -> None:
     def undecided(context: list[int]) -> list[float]:
         return [1.0, 0.5, *[0.0] * 298]
@@ -138,25 +139,14 @@ class Interfering(TrainerCallback):
             self._change()
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    retry_policy = functools.partial(RetryPolicy, pause_seconds=0.01, max_pause_seconds=0.05, max_attempts=3)
-    monkeypatch.setattr("midthought.engines.servers.engine.RetryPolicy", retry_policy)
-
-
-def break_off(server: FakeServer) -> None:
-    server.always = Fault(kind="cut")
-
-
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.filterwarnings("ignore:.*does not report its tokenization")
 def test_dead_servers_are_waited_for_as_long_as_the_settings_say_and_then_the_run_stops() -> None:
     message = r"all 8 episodes of iteration 2 .*no server returned a token for 0\.7 s"
     with (
         FakeServer(load=load, logits=knowing_nothing) as server,
         trainer_for(server, server_wait_seconds=0.7) as trainer,
     ):
-        trainer.callbacks = [Interfering(lambda: break_off(server))]
+        trainer.callbacks = [Interfering(lambda: setattr(server, "always", Fault(kind="cut")))]
         began = time.monotonic()
         with pytest.raises(TrainingStoppedError, match=message):
             trainer.fit()
@@ -165,7 +155,6 @@ def test_dead_servers_are_waited_for_as_long_as_the_settings_say_and_then_the_ru
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.filterwarnings("ignore:.*does not report its tokenization")
 def test_a_server_that_comes_back_in_time_costs_nothing_however_many_requests_failed() -> None:
     with (
         FakeServer(load=load, logits=knowing_nothing) as server,
@@ -184,7 +173,6 @@ def test_a_server_that_comes_back_in_time_costs_nothing_however_many_requests_fa
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.filterwarnings("ignore:.*does not report its tokenization")
 def test_servers_that_are_gone_when_weights_are_sent_stop_the_run() -> None:
     with FakeServer(load=load, logits=knowing_nothing) as server:
         trainer = trainer_for(server, server_wait_seconds=0.2)
@@ -194,7 +182,6 @@ def test_servers_that_are_gone_when_weights_are_sent_stop_the_run() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.filterwarnings("ignore:.*does not report its tokenization")
 def test_a_server_that_restarts_while_weights_are_sent_is_waited_for() -> None:
     with FakeServer(load=load, logits=knowing_nothing) as server:
         trainer, port = trainer_for(server, server_wait_seconds=60), server.port
@@ -207,7 +194,6 @@ def test_a_server_that_restarts_while_weights_are_sent_is_waited_for() -> None:
         assert again.requests
 
 
-@pytest.mark.filterwarnings("ignore:.*does not report its tokenization")
 def test_a_server_with_other_weights_that_sync_tolerance_lets_through_is_found_before_the_update() -> None:
     def other_weights(path: str) -> Callable[[list[int]], list[float]]:
         right = load(path)

@@ -9,14 +9,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_server import FakeServer, Fault, hashed
+from fake_server import FakeServer, Fault
 from hypothesis import given
 from hypothesis import strategies as st
+from server_engines import ENGINES, KINDS, PROMPT, engine_for, is_alive, sample, until, written
 
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
@@ -25,7 +25,6 @@ from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.endpoints import Endpoint, Endpoints
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.process import ServerProcess, free_port
-from midthought.engines.servers.sglang import SGLangEngine
 from midthought.engines.servers.streams import Chunk, EventSplitter, PartialCompletion, RetryableError, add_events
 from midthought.engines.servers.vllm import VLLMEngine
 from midthought.errors import EngineError, MissingExtraError, SettingsError
@@ -38,11 +37,6 @@ from midthought.tools.registry import ToolRegistry
 from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory
 
 pytest.importorskip("httpx")
-
-ENGINES: dict[str, type[ServerEngine]] = {"vllm": VLLMEngine, "sglang": SGLangEngine}
-EOS = 49
-PROMPT = [7, 8, 9]
-QUICK = {"pause_seconds": 0.01, "max_pause_seconds": 0.05}
 
 
 class Watch:
@@ -57,41 +51,10 @@ class Watch:
         return token_id == self.stop_at
 
 
-def written(num_tokens: int, prompt: Sequence[int] = PROMPT) -> list[int]:
-    """What the fake server's policy writes after the prompt."""
-    context = list(prompt)
-    for _ in range(num_tokens):
-        context.append(hashed(context, 50))
-    return context[len(prompt) :]
-
-
-def engine_for(
-    *servers: FakeServer, eos: Sequence[int] = (), limits: dict[str, Any] | None = None, **retry_policy: Any
-) -> ServerEngine:
-    return ENGINES[servers[0].kind](
-        [server.url for server in servers],
-        servers[0].model,
-        eos_token_ids=eos,
-        retry_policy=RetryPolicy(**{**QUICK, **retry_policy}),
-        **(limits or {}),
-    )
-
-
-def sample(engine: ServerEngine, max_tokens: int = 12, stopper: Watch | None = None, **sampling: Any) -> Completion:
-    return asyncio.run(engine.sample(0, PROMPT, Sampling(max_tokens=max_tokens, **sampling), stopper=stopper))
-
-
-async def until(condition: Any, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        await asyncio.sleep(0.005)
-
-
 # -- one request ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@KINDS
 @pytest.mark.parametrize("chunk_size", [1, 3, 50])
 def test_it_ends_at_max_tokens_at_the_stopper_and_at_the_end_of_sequence(kind: Any, chunk_size: int) -> None:
     tokens = written(12)
@@ -113,7 +76,7 @@ def test_it_ends_at_max_tokens_at_the_stopper_and_at_the_end_of_sequence(kind: A
         assert watch.seen == tokens[:4]
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@KINDS
 def test_the_context_ends_a_completion_and_a_prompt_that_fills_it_gives_none(kind: Any) -> None:
     room = {"vllm": 10, "sglang": 9}[kind]
     with FakeServer(kind, max_model_len=10) as server:
@@ -207,7 +170,7 @@ BREAKS = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@KINDS
 @pytest.mark.parametrize("fault", BREAKS, ids=lambda fault: f"{fault.kind}-{fault.status}-{fault.after}")
 def test_a_request_that_breaks_is_continued_from_the_tokens_that_came_and_nothing_counts_twice(
     kind: Any, fault: Fault
@@ -222,15 +185,7 @@ def test_a_request_that_breaks_is_continued_from_the_tokens_that_came_and_nothin
         assert server.prompts == [PROMPT + tokens[: n * fault.after] for n in range(3)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "after"),
-    [
-        ("vllm", 0),
-        ("sglang", 4),
-        pytest.param("vllm", 4, marks=pytest.mark.slow),
-        pytest.param("sglang", 0, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("kind", "after"), [("vllm", 0), ("sglang", 4)])
 def test_a_stalled_stream_is_given_up_and_continued(kind: Any, after: int) -> None:
     with FakeServer(kind) as server:
         server.faults = [Fault(kind="stall", after=after)]
@@ -410,16 +365,10 @@ def test_who_waited_for_a_server_that_failed_meanwhile_goes_elsewhere() -> None:
         assert (len(victim.requests), len(survivor.requests)) == (1, 6)
 
 
-def test_one_engine_serves_one_event_loop_after_the_other() -> None:
-    with FakeServer() as server:
-        engine = engine_for(server)
-        assert len({sample(engine).token_ids for _ in range(3)}) == 1
-
-
 # -- cancelling ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@KINDS
 @pytest.mark.parametrize("how", ["task", "close", "stopper"])
 def test_what_nobody_waits_for_ends_on_the_server_too(kind: Any, how: str) -> None:
     async def run(server: FakeServer) -> None:
@@ -506,14 +455,7 @@ def record(trajectory: Trajectory) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("chunk_size", "kind", "faulty"),
-    [
-        *((1, "vllm", True), (7, "vllm", False), (1, "sglang", False), (7, "sglang", True)),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in ((1, "vllm", False), (7, "vllm", True), (1, "sglang", True), (7, "sglang", False))
-        ),
-    ],
+    ("chunk_size", "kind", "faulty"), [(1, "vllm", True), (7, "vllm", False), (1, "sglang", False), (7, "sglang", True)]
 )
 def test_trajectories_are_those_of_a_scripted_engine(
     renderer: Renderer, kind: Any, chunk_size: int, faulty: bool
@@ -558,45 +500,29 @@ def test_a_server_that_fails_ends_its_episodes_as_failed_and_the_run_goes_on(ren
 # -- settings ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("url", "cleaned"),
-    [
+def test_addresses_are_taken_as_people_write_them_and_others_are_refused() -> None:
+    for url, cleaned in (
         ("http://host:8000", "http://host:8000"),
         ("http://host:8000/", "http://host:8000"),
         ("https://host/v1/", "https://host"),
         ("http://[::1]:8000/proxy/v1", "http://[::1]:8000/proxy"),
-    ],
-)
-def test_addresses_are_taken_as_people_write_them(url: str, cleaned: str) -> None:
-    assert [endpoint.url for endpoint in Endpoints([url, url], pause_seconds=1, max_pause_seconds=1).all] == [cleaned]
-
-
-@pytest.mark.parametrize(
-    "urls",
-    [
-        [],
-        *(
-            [url]
-            for url in [
-                "h:8000",
-                "",
-                "ftp://h",
-                "http://",
-                "http://h:0",
-                "http://h:x",
-                "http://h/?a=b",
-                "http://h h",
-                None,
-            ]
-        ),
-    ],
-)
-def test_what_is_no_address_is_a_settings_error(urls: list[Any]) -> None:
-    with pytest.raises(SettingsError, match="base_url"):
-        Endpoints(urls, pause_seconds=1, max_pause_seconds=1)
-
-
-def test_a_password_in_an_address_is_refused_without_being_shown() -> None:
+    ):
+        endpoints = Endpoints([url, url], pause_seconds=1, max_pause_seconds=1)
+        assert [endpoint.url for endpoint in endpoints.all] == [cleaned]
+    wrong: list[Any] = [
+        "h:8000",
+        "",
+        "ftp://h",
+        "http://",
+        "http://h:0",
+        "http://h:x",
+        "http://h/?a=b",
+        "http://h h",
+        None,
+    ]
+    for urls in ([], *([url] for url in wrong)):
+        with pytest.raises(SettingsError, match="base_url"):
+            Endpoints(urls, pause_seconds=1, max_pause_seconds=1)
     with pytest.raises(SettingsError, match="api_key_env") as caught:
         Endpoints(["http://me:secret@host"], pause_seconds=1, max_pause_seconds=1)
     assert "secret" not in str(caught.value)
@@ -623,7 +549,7 @@ def test_the_key_comes_from_the_environment_and_stays_out_of_errors(monkeypatch:
             VLLMEngine("http://host", "tiny", eos_token_ids=[], api_key_env="OUR_KEY")
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@KINDS
 def test_httpx_is_named_where_it_is_missing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(MissingExtraError, match=rf"httpx.*midthought\[{kind}\]"):
@@ -644,14 +570,6 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text() if Path("/proc").is_dir() else True
-
-
 def test_a_server_of_our_own_is_waited_for_and_ends_with_all_its_children(tmp_path: Path) -> None:
     port = free_port()
     server = ServerProcess(
@@ -660,11 +578,11 @@ def test_a_server_of_our_own_is_waited_for_and_ends_with_all_its_children(tmp_pa
     server.wait_until_ready(120)
     assert server.url == f"http://127.0.0.1:{port}"
     child = int(server.log_path.read_text().split()[1])
-    assert server.is_running and is_alive(child)
+    assert server.is_running and is_alive(child) and server.exit_reason() is None
     server.stop()
     server.stop()
     asyncio.run(until(lambda: not is_alive(child)))
-    assert not server.is_running
+    assert not server.is_running and server.exit_reason() == "the server that was started here was stopped"
     assert server.log_path.exists()
 
 
@@ -690,7 +608,6 @@ def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_wo
         [sys.executable, "-c", SERVE, str(port)], f"http://127.0.0.1:{port}", log_path=tmp_path / "log"
     )
     server.wait_until_ready(120)
-    assert server.exit_reason() is None
     patient = RetryPolicy(pause_seconds=60, max_pause_seconds=60, max_attempts=1000)
     engine = VLLMEngine(server.url, "tiny", eos_token_ids=[2], retry_policy=patient, exit_reason=server.exit_reason)
     os.kill(int(server.log_path.read_text().split()[3]), signal.SIGTERM)
@@ -699,15 +616,6 @@ def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_wo
         asyncio.run(asyncio.wait_for(engine.sample(1, [5, 6], Sampling(max_tokens=4)), 30))
     server.stop()
     assert server.log_path.exists()
-
-
-def test_a_server_of_our_own_that_was_stopped_says_so_and_leaves_no_log() -> None:
-    port = free_port()
-    server = ServerProcess([sys.executable, "-c", SERVE, str(port)], f"http://127.0.0.1:{port}")
-    server.wait_until_ready(120)
-    server.stop()
-    assert server.exit_reason() == "the server that was started here was stopped"
-    assert not server.log_path.exists()
 
 
 def test_a_server_that_does_not_heed_the_first_signal_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

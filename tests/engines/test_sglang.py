@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import sys
 import warnings
@@ -10,11 +9,11 @@ from typing import Any
 
 import pytest
 from fake_server import FakeServer
+from server_engines import PROMPT, engine_for, sample
 
 from midthought.engines.create import BACKENDS, create_inference_engine
 from midthought.engines.engine import Sampling
-from midthought.engines.servers.connection import RetryPolicy
-from midthought.engines.servers.sglang import SGLangDialect, SGLangEngine, SGLangInferenceEngine
+from midthought.engines.servers.sglang import SGLangDialect, SGLangInferenceEngine
 from midthought.engines.servers.streams import RetryableError
 from midthought.errors import EngineError, MissingExtraError
 from midthought.tokenization import Renderer
@@ -22,17 +21,9 @@ from midthought.types import Completion, Finish
 
 pytest.importorskip("httpx")
 
-PROMPT = [3, 1, 2]
-IMPATIENT = RetryPolicy(pause_seconds=0.01, max_pause_seconds=0.05, max_attempts=2)
-
 
 def counting(context: list[int]) -> int:
     return len(context)
-
-
-def sample(server: FakeServer, max_tokens: int = 6, eos: tuple[int, ...] = (), **sampling: Any) -> Completion:
-    engine = SGLangEngine(server.url, "tiny", eos_token_ids=eos, retry_policy=IMPATIENT)
-    return asyncio.run(engine.sample(0, PROMPT, Sampling(max_tokens=max_tokens, **sampling)))
 
 
 def event(listed: list[Any], completion_tokens: int, reason: Any = None, prompt_tokens: int = 3) -> dict[str, Any]:
@@ -117,17 +108,17 @@ def test_events_that_do_not_fit_together_and_refusals_are_told_apart() -> None:
 @pytest.mark.parametrize("chunk_size", [1, 4])
 def test_both_ways_of_streaming_give_the_same_completion(incremental: bool, chunk_size: int) -> None:
     with FakeServer("sglang", counting, incremental=incremental, chunk_size=chunk_size) as server:
-        assert sample(server) == Completion(
+        assert sample(engine_for(server), 6) == Completion(
             token_ids=(3, 4, 5, 6, 7, 8), sampled_logprobs=(-0.5,) * 6, finish=Finish.LENGTH
         )
-        assert sample(server, eos=(6,)) == Completion(
+        assert sample(engine_for(server, eos=[6]), 6) == Completion(
             token_ids=(3, 4, 5, 6), sampled_logprobs=(-0.5,) * 4, finish=Finish.END
         )
 
 
 def test_where_the_server_stops_at_a_token_that_is_no_end_for_us_it_goes_on() -> None:
     with FakeServer("sglang", counting, server_eos=[4, 5]) as server:
-        completion = sample(server, eos=(7,))
+        completion = sample(engine_for(server, eos=[7]), 6)
         assert (completion.token_ids, completion.finish) == ((3, 4, 5, 6, 7), Finish.END)
         assert server.prompts == [PROMPT, [*PROMPT, 3, 4], [*PROMPT, 3, 4, 5]]
 
@@ -136,19 +127,19 @@ def test_a_server_that_ends_without_a_token_again_and_again_is_given_up() -> Non
     with FakeServer("sglang", counting, server_eos=[3]) as server:
         server.alter = lambda said: event([], 0, {"type": "stop", "matched": "NaN happened"})
         with pytest.raises(EngineError, match=r"2 requests failed.*ended without a token"):
-            sample(server)
+            sample(engine_for(server, max_attempts=2), 6)
 
 
 def test_temperature_counts_in_its_log_probabilities_and_the_nucleus_does_not() -> None:
     with FakeServer("sglang", logits=[2.0, 1.0, 0.0, -1.0], records="temperature") as server:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            completion = sample(server, max_tokens=40, temperature=2.0)
+            completion = sample(engine_for(server), 40, temperature=2.0)
         probabilities = [0.455, 0.276, 0.167, 0.102]
         for token_id, logprob in zip(completion.token_ids, completion.sampled_logprobs, strict=True):
             assert abs(math.exp(logprob) - probabilities[token_id]) < 1e-3
         with pytest.warns(UserWarning, match=r"what it samples with top_p=0\.8.* NaN is recorded instead"):
-            completion = sample(server, top_p=0.8)
+            completion = sample(engine_for(server), 6, top_p=0.8)
         assert all(map(math.isnan, completion.sampled_logprobs))
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from fake_server import FakeServer, hashed
+from fake_server import FakeServer
+from server_engines import IMPATIENT, PROMPT, engine_for, interpreter, sample, written
 
 from midthought.engines.create import BACKENDS, create_inference_engine
 from midthought.engines.engine import Sampling
@@ -26,19 +27,6 @@ from midthought.tokenization import Renderer
 from midthought.types import Completion, Finish
 
 pytest.importorskip("httpx")
-
-PROMPT = [3, 1, 2]
-IMPATIENT = RetryPolicy(pause_seconds=0.01, max_pause_seconds=0.05, max_attempts=2)
-
-
-def engine_for(server: FakeServer, **options: Any) -> VLLMEngine:
-    return VLLMEngine(
-        server.url, options.pop("model", "tiny"), **{"eos_token_ids": [], "retry_policy": IMPATIENT, **options}
-    )
-
-
-def sample(engine: VLLMEngine, max_tokens: int = 6, **sampling: Any) -> Completion:
-    return asyncio.run(engine.sample(0, PROMPT, Sampling(max_tokens=max_tokens, **sampling)))
 
 
 def test_a_request_says_everything_that_the_servers_defaults_could_change() -> None:
@@ -95,7 +83,7 @@ def test_a_server_that_changes_the_prompt_or_knows_no_token_ids_is_an_error() ->
         with FakeServer() as server:
             server.alter = alter
             with pytest.raises(EngineError, match=words):
-                sample(engine_for(server))
+                sample(engine(server))
             assert len(server.requests) == 1
 
 
@@ -108,10 +96,15 @@ def test_an_end_of_sequence_token_that_is_named_but_not_listed_is_recorded_witho
 
     with FakeServer(policy=lambda context: len(context)) as server:
         server.alter = hidden
-        completion = sample(engine_for(server, eos_token_ids=[5]))
+        completion = sample(engine(server, eos_token_ids=[5]), 6)
     assert (completion.token_ids, completion.finish) == ((3, 4, 5), Finish.END)
     assert completion.sampled_logprobs[:2] == (-0.5, -0.5)
     assert math.isnan(completion.sampled_logprobs[2])
+
+
+def engine(server: FakeServer, model: str = "tiny", **options: Any) -> VLLMEngine:
+    patience = RetryPolicy(**IMPATIENT, max_attempts=2)
+    return VLLMEngine(server.url, model, **{"eos_token_ids": [], "retry_policy": patience, **options})
 
 
 # -- whose log-probabilities ---------------------------------------------------------------------------------------
@@ -143,10 +136,10 @@ def test_what_is_recorded_is_of_the_distribution_sampled_from_or_nan(
     is_exact = records in ("processed", needed) or not needed
     with FakeServer(logits=LOGITS, records=records) as server, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        engine = engine_for(server)
+        server_engine = engine_for(server)
         completions: list[Completion] = []
         for number in range(60):  # until every token that can be drawn was drawn
-            completions.append(sample(engine, max_tokens=1, seed=number, **sampling))
+            completions.append(sample(server_engine, max_tokens=1, seed=number, **sampling))
             if number >= 9 and len({completion.token_ids[0] for completion in completions}) >= len(probabilities):
                 break
     assert [str(warning.message).count("processed_logprobs") for warning in caught] == ([] if is_exact else [1])
@@ -163,7 +156,7 @@ def test_a_prompt_that_leaves_no_doubt_is_no_reason_to_distrust_a_server() -> No
 
     with Sure(logits=[0.0], records="processed") as server, warnings.catch_warnings():
         warnings.simplefilter("error")
-        completion = sample(engine_for(server), temperature=0.5)
+        completion = sample(engine_for(server), 6, temperature=0.5)
     assert all(map(math.isfinite, completion.sampled_logprobs))
 
 
@@ -173,33 +166,32 @@ def test_a_prompt_that_leaves_no_doubt_is_no_reason_to_distrust_a_server() -> No
 def test_the_model_is_found_by_its_name_or_by_the_folder_it_came_from(tmp_path: Path) -> None:
     with FakeServer(root=str(tmp_path)) as server:
         for model in ("tiny", str(tmp_path), str(tmp_path / "x" / "..")):
-            engine = engine_for(server, model=model)
-            asyncio.run(engine.check())
-            assert len(sample(engine).token_ids) == 6
+            asyncio.run(engine(server, model).check())
+            assert len(sample(engine(server, model), 6).token_ids) == 6
         with pytest.raises(SettingsError, match=r"does not serve 'tinny' but 'tiny'; .*served_model_name"):
-            asyncio.run(engine_for(server, model="tinny").check())
+            asyncio.run(engine(server, "tinny").check())
         with pytest.raises(SettingsError, match="tinny"):
-            sample(engine_for(server, model="tinny"))
+            sample(engine(server, "tinny"))
 
 
 def test_a_server_that_does_not_say_how_long_a_sequence_may_be_needs_a_limit() -> None:
     with FakeServer(max_model_len=None) as server:
         with pytest.raises(SettingsError, match="set max_seq_len"):
-            asyncio.run(engine_for(server).check())
-        asyncio.run(engine_for(server, max_seq_len=9).check())
+            asyncio.run(engine(server).check())
+        asyncio.run(engine(server, max_seq_len=9).check())
 
 
 def test_another_tokenizer_is_an_error_and_an_unknown_one_a_warning() -> None:
     with FakeServer(tokenize=lambda text: [ord(letter) for letter in text]) as server:
-        asyncio.run(engine_for(server, probe=("abc", [97, 98, 99])).check())
+        asyncio.run(engine(server, probe=("abc", [97, 98, 99])).check())
         for ids, place in [([97, 98], 2), ([97, 90, 99], 1), ([], 0)]:
             with pytest.raises(
                 SettingsError, match=f"another tokenizer than ours.* first difference is at token {place}"
             ):
-                asyncio.run(engine_for(server, probe=("abc", ids)).check())
+                asyncio.run(engine(server, probe=("abc", ids)).check())
         server.tokenize = None
         with pytest.warns(UserWarning, match="does not report its tokenization"):
-            asyncio.run(engine_for(server, probe=("abc", [1])).check())
+            asyncio.run(engine(server, probe=("abc", [1])).check())
 
 
 def test_silent_servers_are_named_and_asked_when_they_answer() -> None:
@@ -208,13 +200,14 @@ def test_silent_servers_are_named_and_asked_when_they_answer() -> None:
     with pytest.raises(EngineError, match=f"no server answers.*{silent}"):
         asyncio.run(VLLMEngine(silent, "tiny", eos_token_ids=[]).check())
     with FakeServer() as server:
-        engine = VLLMEngine([silent, server.url], "tiny", eos_token_ids=[], retry_policy=IMPATIENT)
+        patience = RetryPolicy(**IMPATIENT, max_attempts=2)
+        both = VLLMEngine([silent, server.url], "tiny", eos_token_ids=[], retry_policy=patience)
         with pytest.warns(UserWarning, match=f"continuing without {silent}"):
-            asyncio.run(engine.check())
-        assert len(sample(engine).token_ids) == 6
+            asyncio.run(both.check())
+        assert len(sample(both).token_ids) == 12
         with FakeServer(model="another", port=port):  # what answers there at last is not ours
-            engine = VLLMEngine([silent, server.url], "tiny", eos_token_ids=[], retry_policy=IMPATIENT)
-            assert len(sample(engine).token_ids) == 6
+            both = VLLMEngine([silent, server.url], "tiny", eos_token_ids=[], retry_policy=patience)
+            assert len(sample(both).token_ids) == 12
     with FakeServer() as server, pytest.raises(EngineError, match="refuses the request"):
         asyncio.run(VLLMEngine(f"{server.url}/elsewhere", "tiny", eos_token_ids=[]).check())
 
@@ -281,18 +274,10 @@ def test_without_the_package_and_without_a_server_both_ways_out_are_named(
         VLLMInferenceEngine("tiny", tokenizer=renderer.tokenizer)
 
 
-def fake_python(folder: Path) -> str:
-    """An interpreter that has a vLLM of our own."""
-    path = folder / "python"
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).with_name("fake_server.py")}" "$@"\n')
-    path.chmod(0o755)
-    return str(path)
-
-
 def test_a_server_is_started_with_the_right_flags_and_ended(
     renderer: Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options: dict[str, Any] = {"server_python": fake_python(tmp_path), "server_log": tmp_path / "log"}
+    options: dict[str, Any] = {"server_python": interpreter(tmp_path), "server_log": tmp_path / "log"}
     options |= {"max_seq_len": 100, "max_num_seqs": 3, "dtype": "float32", "server_flags": ["--seed", "5"]}
     servers: list[ServerProcess] = []
 
@@ -305,10 +290,7 @@ def test_a_server_is_started_with_the_right_flags_and_ended(
         engine = VLLMInferenceEngine(tmp_path, tokenizer=renderer.tokenizer, **options)
     with engine:
         output = engine.generate("Who?", max_tokens=4, temperature=1.0, top_p=1.0)
-        context = renderer.control("Who?")
-        for token_id in output.tokens[0].tolist():
-            assert token_id == hashed(context, 50)
-            context.append(token_id)
+        assert output.tokens[0].tolist() == written(output.lengths[0], renderer.control("Who?"))
         assert [server.is_running for server in servers] == [True]
     assert [server.is_running for server in servers] == [False]
     assert f"vllm starts, which can take minutes; its log: {tmp_path / 'log'}" in caplog.text
@@ -332,11 +314,3 @@ def test_prompts_are_computed_whole_where_vllm_ends_at_their_parts(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     words, _ = VLLMDialect().command("model", ServerOptions())
     assert ("--no-enable-chunked-prefill" in words) == (not has_gpu)
-
-
-def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho 'No module named vllm' >&2\nexit 1\n")
-    python.chmod(0o755)
-    with pytest.raises(EngineError, match="No module named vllm"):
-        start_server(VLLMDialect(), tmp_path, python=str(python), log_path=tmp_path / "log")

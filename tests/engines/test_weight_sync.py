@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import math
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,14 +15,12 @@ import torch
 from fake_server import BLOCK, FakeServer, Fault
 from precision import logit_tolerance
 from safetensors.torch import load_file, save_file
+from server_engines import ENGINES, IMPATIENT, KINDS
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from midthought.engines.engine import Sampling
 from midthought.engines.servers.connection import RetryPolicy
-from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.process import free_port
-from midthought.engines.servers.sglang import SGLangEngine
-from midthought.engines.servers.vllm import VLLMEngine
 from midthought.engines.weight_sync.shared_tensors import MEMORY_FOLDER
 from midthought.engines.weight_sync.synced_engine import SyncedEngine, memory_folder
 from midthought.engines.weight_sync.update_lock import UpdateLock
@@ -34,8 +31,6 @@ from midthought.types import Completion
 
 pytest.importorskip("httpx")
 
-ENGINES: dict[str, type[ServerEngine]] = {"vllm": VLLMEngine, "sglang": SGLangEngine}
-KINDS = pytest.mark.parametrize("kind", ["vllm", "sglang"])
 VOCABULARY = 40
 PROBE = [(7 * number * number + 3) % VOCABULARY for number in range(8 * BLOCK)]
 PROMPT = PROBE[: 3 * BLOCK]
@@ -99,40 +94,49 @@ def serving(policy: Any, kind: Any = "vllm", num_servers: int = 1, **options: An
 
 
 def synced(servers: list[FakeServer], policy: Any, **options: Any) -> SyncedEngine:
-    retry_policy = {"pause_seconds": 0.01, "max_pause_seconds": 0.05, "max_attempts": 50} | options.pop(
-        "retry_policy", {}
-    )
-    engine = ENGINES[servers[0].kind](
-        [server.url for server in servers], "tiny", eos_token_ids=[], retry_policy=RetryPolicy(**retry_policy)
-    )
+    retry_policy = RetryPolicy(**IMPATIENT, max_attempts=50)
+    urls = [server.url for server in servers]
+    engine = ENGINES[servers[0].kind](urls, "tiny", eos_token_ids=[], retry_policy=retry_policy)
     return SyncedEngine(engine, policy, probe_ids=PROBE, max_seq_len=256, **options)
 
 
-def difference(engine: SyncedEngine, policy: Any, num_episodes: int = 1) -> float:
+def off_by(completion: Completion, policy: Any, prompt: list[int] = PROMPT, temperature: float = 1.0) -> float:
     """Largest difference between what was recorded and what the policy says of the same tokens."""
+    sequence = torch.tensor([[*prompt, *completion.token_ids]])
+    with torch.no_grad():
+        logprobs = (policy.eval()(sequence).logits[0] / temperature).log_softmax(-1)[len(prompt) - 1 : -1]
+    expected = logprobs.gather(-1, sequence[0, len(prompt) :, None])[:, 0]
+    return float((torch.tensor(completion.sampled_logprobs) - expected).abs().max())
+
+
+def difference(engine: SyncedEngine, policy: Any, num_episodes: int = 1, prompt: list[int] = PROMPT) -> float:
+    """`off_by` of some episodes, which are all of the engine's version."""
 
     async def sample() -> list[Completion]:
         sampling = [Sampling(max_tokens=6, seed=number) for number in range(num_episodes)]
-        return await asyncio.gather(*(engine.sample(n, PROMPT, sampling[n]) for n in range(num_episodes)))
+        return await asyncio.gather(*(engine.sample(n, prompt, sampling[n]) for n in range(num_episodes)))
 
-    found = 0.0
-    for completion in asyncio.run(sample()):
-        assert completion.policy_version == engine.policy_version
-        sequence = torch.tensor([[*PROMPT, *completion.token_ids]])
-        with torch.no_grad():
-            logprobs = policy(sequence).logits[0].log_softmax(-1)[len(PROMPT) - 1 : -1]
-        expected = logprobs.gather(-1, sequence[0, len(PROMPT) :, None])[:, 0]
-        found = max(found, float((torch.tensor(completion.sampled_logprobs) - expected).abs().max()))
-    return found
+    completions = asyncio.run(sample())
+    assert {completion.policy_version for completion in completions} == {engine.policy_version}
+    return max(off_by(completion, policy, prompt) for completion in completions)
 
 
 # -- the folder ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("max_shard_bytes", [2**30, 6_000])
-def test_tied_embeddings_are_stored_as_two_tensors_and_compute_the_same(tmp_path: Path, max_shard_bytes: int) -> None:
-    tied = make_model(tied=True)
+def test_a_folder_is_written_layer_by_layer_and_tied_embeddings_as_two_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_shard_bytes: int
+) -> None:
+    tied, sizes = make_model(tied=True), []
+
+    def save(tensors: dict[str, torch.Tensor], file: Path, **options: Any) -> None:
+        sizes.append(sum(value.nbytes for value in tensors.values()))
+        save_file(tensors, file, **options)
+
+    monkeypatch.setattr("safetensors.torch.save_file", save)
     write_model(tied, tmp_path / "model", max_shard_bytes=max_shard_bytes)
+    assert max(sizes) <= max_shard_bytes or len(sizes) > 2, "one layer at a time"
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
     assert loaded.lm_head.weight is not loaded.model.embed_tokens.weight
     assert torch.equal(loaded(torch.tensor([PROMPT])).logits, tied(torch.tensor([PROMPT])).logits)
@@ -142,25 +146,7 @@ def test_tied_embeddings_are_stored_as_two_tensors_and_compute_the_same(tmp_path
     assert sum("lm_head.weight" in load_file(file) for file in files) == 1
 
 
-def test_a_model_folder_is_written_one_layer_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make_model()
-    largest = max(
-        sum(value.nbytes for value in layer.state_dict().values())
-        for layer in (*model.model.layers, model.model.embed_tokens, model.lm_head)
-    )
-    sizes = []
-
-    def save(tensors: dict[str, torch.Tensor], file: Path, **options: Any) -> None:
-        sizes.append(sum(value.nbytes for value in tensors.values()))
-        save_file(tensors, file, **options)
-
-    monkeypatch.setattr("safetensors.torch.save_file", save)
-    write_model(model, tmp_path / "model", max_shard_bytes=1)
-    assert len(sizes) > 2
-    assert max(sizes) <= largest
-
-
-def test_a_folder_that_could_not_be_written_whole_leaves_the_old_one(policy: Any, tmp_path: Path) -> None:
+def test_a_folder_that_could_not_be_written_whole_or_is_the_users_stays_as_it_was(policy: Any, tmp_path: Path) -> None:
     write_model(policy, tmp_path / "model")
     before = (tmp_path / "model" / "model.safetensors").read_bytes()
 
@@ -172,9 +158,6 @@ def test_a_folder_that_could_not_be_written_whole_leaves_the_old_one(policy: Any
     with pytest.raises(OSError, match="no space"):
         write_model(policy, tmp_path / "model", tokenizer=FullDisk())
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
-
-
-def test_a_folder_of_the_user_is_not_replaced(policy: Any, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").write_text("years")
     with pytest.raises(OutputPathError, match="mine is not empty"):
@@ -206,23 +189,17 @@ def test_after_every_update_all_servers_compute_with_the_new_weights(kind: Any, 
         for version in (1, 2):
             learn(policy)
             assert difference(engine, policy, 4) > 0.1
+            servers[0].orders.clear()
             engine.update_weights()
             assert engine.policy_version == version
             assert difference(engine, policy, 4) < logit_tolerance(policy)
+        if kind == "vllm":
+            assert servers[0].orders == ["/pause?mode=wait", "/collective_rpc", "/reset_prefix_cache", "/resume"]
         assert all(server.prompts for server in servers)
         assert len(list(tmp_path.glob("*/*"))) == 1  # older ones are removed
         engine.shutdown()
         engine.shutdown()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_vllm_is_paused_and_its_prefix_cache_dropped(policy: Any) -> None:
-    with serving(policy) as servers:
-        engine = synced(servers, policy)
-        servers[0].orders.clear()
-        engine.update_weights()
-        assert servers[0].orders == ["/pause?mode=wait", "/collective_rpc", "/reset_prefix_cache", "/resume"]
-        engine.shutdown()
 
 
 @KINDS
@@ -317,12 +294,7 @@ def test_no_completion_mixes_two_versions(policy: Any, kind: Any) -> None:
         engine.shutdown()
     assert [completion.policy_version for completion in completions] == [0, 0, 0, 1, 1, 1]
     for completion in completions:
-        model = policy if completion.policy_version else old
-        sequence = torch.tensor([[*PROMPT, *completion.token_ids]])
-        with torch.no_grad():
-            logprobs = model(sequence).logits[0].log_softmax(-1)[len(PROMPT) - 1 : -1]
-        expected = logprobs.gather(-1, sequence[0, len(PROMPT) :, None])[:, 0]
-        assert (torch.tensor(completion.sampled_logprobs) - expected).abs().max() < logit_tolerance(policy)
+        assert off_by(completion, policy if completion.policy_version else old) < logit_tolerance(policy)
 
 
 def test_a_sample_that_does_not_end_is_not_waited_for_without_end() -> None:
@@ -397,7 +369,7 @@ def test_adapters_are_loaded_under_a_new_name_and_older_ones_dropped(kind: Any, 
     base = make_model(tied=True)
     original = copy.deepcopy(base)
     config = peft.LoraConfig(r=4, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
-    policy = peft.get_peft_model(base, config)
+    policy = peft.get_peft_model(base, config, adapter_name="default" if kind == "vllm" else "mine")
 
     def load_adapter(path: str) -> Callable[[list[int]], list[float]]:
         assert sorted(file.name for file in Path(path).glob("adapter*")) == [
@@ -426,6 +398,7 @@ def test_adapters_are_loaded_under_a_new_name_and_older_ones_dropped(kind: Any, 
 
 
 UNLOADABLE: dict[str, dict[str, Any]] = {
+    "added by transformers": {},  # `model.add_adapter` changes the layers of a model and leaves its class
     "DoRA": {"use_dora": True},
     "modules_to_save": {"modules_to_save": ["lm_head"]},
     "another rank in one layer": {"rank_pattern": {"q_proj": 2}},
@@ -433,14 +406,15 @@ UNLOADABLE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "tied", [pytest.param(False, id="untied", marks=pytest.mark.slow), pytest.param(True, id="tied")]
-)
 @pytest.mark.parametrize("kind", UNLOADABLE)
-def test_adapters_that_servers_refuse_or_misread_are_sent_merged(kind: str, tied: bool, tmp_path: Path) -> None:
+def test_adapters_that_servers_refuse_or_misread_are_sent_merged(kind: str, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
-    options = {"target_modules": "all-linear", **UNLOADABLE[kind]}
-    policy = peft.get_peft_model(make_model(tied=tied), peft.LoraConfig(r=4, task_type="CAUSAL_LM", **options)).eval()
+    config = peft.LoraConfig(r=4, task_type="CAUSAL_LM", **{"target_modules": "all-linear", **UNLOADABLE[kind]})
+    policy = make_model(tied=bool(UNLOADABLE[kind]))
+    if UNLOADABLE[kind]:
+        policy = peft.get_peft_model(policy, config).eval()
+    else:
+        policy.add_adapter(config)
     write_model(policy, tmp_path / "start")
     with serving(policy, logits=load(str(tmp_path / "start"))) as servers:
         engine = synced(servers, policy, folder=tmp_path)
@@ -452,55 +426,17 @@ def test_adapters_that_servers_refuse_or_misread_are_sent_merged(kind: str, tied
         engine.shutdown()
 
 
-def test_adapters_that_transformers_added_are_sent_merged(tmp_path: Path) -> None:
-    """`model.add_adapter` changes the layers of a model and leaves its class."""
-    peft = pytest.importorskip("peft")
-    policy = make_model()
-    policy.add_adapter(peft.LoraConfig(r=4, target_modules="all-linear"))
-    with serving(policy) as servers:
-        engine = synced(servers, policy, folder=tmp_path)
-        learn(policy)
-        engine.update_weights()
-        assert difference(engine, policy, 4) < logit_tolerance(policy)
-        engine.shutdown()
-
-
-def test_an_adapter_of_another_name_is_sent_like_the_default_one(tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft")
-    original = make_model()
-    config = peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
-    policy = peft.get_peft_model(copy.deepcopy(original), config, adapter_name="mine")
-
-    def load_adapter(path: str) -> Callable[[list[int]], list[float]]:
-        return logits_of(peft.PeftModel.from_pretrained(copy.deepcopy(original), path).eval())
-
-    with serving(original, load=load_adapter) as servers:
-        engine = synced(servers, policy, folder=tmp_path)
-        learn(policy)
-        engine.update_weights()
-        assert difference(engine, policy, 4) < logit_tolerance(policy)
-        assert len(servers[0].adapters) == 1
-        engine.shutdown()
-
-
 def test_the_probe_has_room_in_short_contexts_or_says_that_it_has_none(policy: Any) -> None:
     with serving(policy, max_model_len=10) as servers:
         engine = synced(servers, policy)
         assert max(len(prompt) for prompt in servers[0].prompts) < 10
-        assert math.isclose(difference_of_one(engine, policy), 0.0, abs_tol=1e-4)
+        assert difference(engine, policy, prompt=PROMPT[:5]) < 1e-4
         engine.shutdown()
     with (
         serving(policy, max_model_len=4) as servers,
         pytest.raises(EngineError, match="is too short to check its weights"),
     ):
         synced(servers, policy)
-
-
-def difference_of_one(engine: SyncedEngine, policy: Any) -> float:
-    completion = asyncio.run(engine.sample(0, PROMPT[:5], Sampling(max_tokens=1)))
-    with torch.no_grad():
-        logprobs = policy(torch.tensor([PROMPT[:5]])).logits[0, -1].log_softmax(-1)
-    return float(logprobs[completion.token_ids[0]]) - completion.sampled_logprobs[0]
 
 
 @pytest.mark.parametrize("is_started_here", [True, False])
@@ -520,7 +456,4 @@ def test_weights_for_a_server_that_was_started_here_stay_in_memory(policy: Any, 
     assert len(paths) == 2
     assert {Path(path).is_relative_to(MEMORY_FOLDER) for path in paths} == {is_started_here}
     assert not any(Path(path).exists() for path in paths)
-
-
-def test_a_memory_folder_without_room_is_not_used() -> None:
-    assert memory_folder(10**15) is None
+    assert memory_folder(10**15) is None, "there is no room"

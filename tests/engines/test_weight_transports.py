@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import logging
 import pickle
 import socket
@@ -19,7 +18,8 @@ from command_process import FORKS
 from fake_server import FakeServer, Fault
 from fake_weights import GlooGroup, SGLangReceiver, SharedHandles, VLLMReceiver, join_and_receive, open_handle
 from precision import logit_tolerance
-from test_weight_sync import KINDS, PROBE, difference, learn, load, logits_of, make_model
+from server_engines import IMPATIENT, KINDS
+from test_weight_sync import PROBE, difference, learn, load, logits_of, make_model
 
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.process import free_port
@@ -69,7 +69,7 @@ def serving(kind: Any, name: str | None, num_servers: int = 1, **options: Any) -
 
 def engine_for(servers: list[FakeServer], transport: WeightTransport, **options: Any) -> Any:
     engine_class = SGLangOnCpu if servers[0].kind == "sglang" else VLLMOnCpu
-    policy = RetryPolicy(pause_seconds=0.01, max_pause_seconds=0.05, max_attempts=50)
+    policy = RetryPolicy(**IMPATIENT, max_attempts=50)
     urls = [server.url for server in servers]
     return engine_class(urls, "tiny", eos_token_ids=[], retry_policy=policy, transport=transport, **options)
 
@@ -86,14 +86,9 @@ def synced(servers: list[FakeServer], policy: Any, transport: WeightTransport, *
 
 @KINDS
 @WAYS
-@pytest.mark.parametrize(
-    "tied", [pytest.param(False, id="untied", marks=pytest.mark.slow), pytest.param(True, id="tied")]
-)
-def test_after_every_update_the_server_computes_with_the_policys_tensors(
-    kind: Any, name: str, tied: bool, tmp_path: Path
-) -> None:
-    policy = make_model(tied=tied)
-    with serving(kind, name) as servers:
+def test_after_every_update_all_servers_compute_with_the_policys_tensors(kind: Any, name: str, tmp_path: Path) -> None:
+    policy = make_model(tied=True)
+    with serving(kind, name, num_servers=2) as servers:
         engine = synced(servers, policy, way(name), folder=tmp_path)
         for version in (1, 2):
             learn(policy)
@@ -101,38 +96,30 @@ def test_after_every_update_the_server_computes_with_the_policys_tensors(
             engine.update_weights()
             assert engine.policy_version == version
             assert difference(engine, policy, 4) < logit_tolerance(policy)
+        assert all(server.prompts for server in servers)
         assert list(tmp_path.iterdir()) == []  # nothing was written
         assert servers[0].receiver.num_groups == (1 if name == "nccl" else 0)  # one group serves all updates
         engine.shutdown()
 
 
-@pytest.mark.parametrize(
-    ("name", "first"),
-    [
-        ("ipc", ["/init_weight_transfer_engine"]),
-        ("nccl", ["/shutdown_weight_transfer_engine", "/init_weight_transfer_engine"]),
-    ],
-)
-def test_the_order_of_messages_to_vllm(name: str, first: list[str]) -> None:
-    policy = make_model()
+@WAYS
+def test_messages_to_vllm_are_in_order_and_name_every_tensor(name: str) -> None:
+    policy = make_model(tied=True)
     with serving("vllm", name) as servers:
         synced(servers, policy, way(name)).shutdown()
+        first = ["/init_weight_transfer_engine"]
+        first = first if name == "ipc" else ["/shutdown_weight_transfer_engine", *first]
         update = ["/start_weight_update", "/update_weights", "/finish_weight_update"]
         end = ["/reset_prefix_cache", "/resume"]
         pause = ["/pause?mode=wait"]
         assert servers[0].orders == [*pause, *first, *update, *end, *pause, *update, *end]
-
-
-def test_vllm_gets_one_handle_per_tensor_with_the_name_of_the_device() -> None:
-    policy = make_model(tied=True)
-    with serving("vllm", "ipc") as servers:
-        synced(servers, policy, way("ipc")).shutdown()
         messages = dict(servers[0].receiver.messages)
     info = messages["/update_weights"]["update_info"]
-    assert set(info) == {"names", "dtype_names", "shapes", "ipc_handles_pickled"}
     assert {"lm_head.weight", "model.embed_tokens.weight"} <= set(info["names"])
     assert info["dtype_names"][0] == "float32" and info["shapes"][0] == [40, 16]
-    assert messages["/init_weight_transfer_engine"] == {"init_info": {"packed": False}}
+    if name == "ipc":
+        assert set(info) == {"names", "dtype_names", "shapes", "ipc_handles_pickled"}
+        assert messages["/init_weight_transfer_engine"] == {"init_info": {"packed": False}}
     assert messages["/finish_weight_update"] is None
 
 
@@ -158,10 +145,12 @@ def test_a_server_that_loses_a_tensor_is_found(kind: Any, name: str) -> None:
         ("sglang", "nccl", "/update_weights_from_distributed"),
     ],
 )
-def test_a_refused_update_stops_the_run_and_the_next_one_is_whole(kind: Any, name: str, path: str) -> None:
+def test_a_refused_update_stops_the_run_and_one_whose_connection_breaks_is_repeated(
+    kind: Any, name: str, path: str
+) -> None:
     policy = make_model()
     with serving(kind, name) as servers:
-        engine = synced(servers, policy, way(name))
+        engine = synced(servers, policy, way(name), max_outage_seconds=30.0)
         learn(policy)
         servers[0].receiver.fails_at = path
         servers[0].receiver.messages.clear()
@@ -176,19 +165,13 @@ def test_a_refused_update_stops_the_run_and_the_next_one_is_whole(kind: Any, nam
         assert not servers[0].is_paused
         engine.update_weights()
         assert difference(engine, policy) < logit_tolerance(policy)
-        engine.shutdown()
-
-
-@KINDS
-@WAYS
-def test_several_servers_get_the_weights_each_in_its_own_group(kind: Any, name: str) -> None:
-    policy = make_model()
-    with serving(kind, name, num_servers=2) as servers:
-        engine = synced(servers, policy, way(name))
-        learn(policy)
-        engine.update_weights()
-        assert difference(engine, policy, 4) < logit_tolerance(policy)
-        assert all(server.prompts for server in servers)
+        if "/update" in path:
+            num_groups = servers[0].receiver.num_groups
+            learn(policy)
+            servers[0].receiver.cuts_at = path
+            engine.update_weights()
+            assert difference(engine, policy) < logit_tolerance(policy)
+            assert servers[0].receiver.num_groups == num_groups + (name == "nccl"), "a new group"
         engine.shutdown()
 
 
@@ -209,29 +192,6 @@ def test_a_server_that_is_away_gets_the_weights_before_anything_is_sampled_from_
         engine.shutdown()
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "path"),
-    [
-        ("vllm", "ipc", "/update_weights"),
-        ("vllm", "nccl", "/update_weights"),
-        ("sglang", "ipc", "/update_weights_from_tensor"),
-        ("sglang", "nccl", "/update_weights_from_distributed"),
-    ],
-)
-def test_a_connection_that_breaks_during_an_update_is_repeated_with_a_new_group(
-    kind: Any, name: str, path: str
-) -> None:
-    policy = make_model()
-    with serving(kind, name) as servers:
-        engine = synced(servers, policy, way(name), max_outage_seconds=30.0)
-        learn(policy)
-        servers[0].receiver.cuts_at = path
-        engine.update_weights()
-        assert difference(engine, policy) < logit_tolerance(policy)
-        assert servers[0].receiver.num_groups == (2 if name == "nccl" else 0)
-        engine.shutdown()
-
-
 @pytest.mark.parametrize("backend", [None, "sparse_nccl"])
 @WAYS
 def test_a_vllm_without_the_route_gets_files_and_one_line_says_why(
@@ -249,38 +209,16 @@ def test_a_vllm_without_the_route_gets_files_and_one_line_says_why(
         with pytest.raises(EngineError, match=rf"does not receive weights by {name}: .*--weight-transport {name}"):
             synced(servers, policy, way(name, is_required=True))
         engine.shutdown()
-
-
-def test_sglang_on_several_gpus_gets_no_handles(caplog: pytest.LogCaptureFixture) -> None:
-    policy = make_model()
     with serving("sglang", "ipc") as servers:
         servers[0].receiver.tp_size = 2
         with pytest.raises(EngineError, match=r"it runs on 2 GPUs"):
             synced(servers, policy, way("ipc", is_required=True))
 
 
-@KINDS
-def test_adapters_go_through_files_whatever_the_transport(kind: Any, tmp_path: Path) -> None:
+def test_merged_adapters_are_sent_as_a_whole_model() -> None:
     peft = pytest.importorskip("peft")
-    original = make_model()
-    policy = peft.get_peft_model(copy.deepcopy(original), peft.LoraConfig(r=4, target_modules="all-linear"))
-
-    def load_adapter(path: str) -> Any:
-        return logits_of(peft.PeftModel.from_pretrained(copy.deepcopy(original), path).eval())
-
-    with serving(kind, "ipc", load=load_adapter, logits=logits_of(original)) as servers:
-        engine = synced(servers, policy, way("ipc"), folder=tmp_path)
-        learn(policy)
-        engine.update_weights()
-        assert difference(engine, policy) < logit_tolerance(policy)
-        assert len(servers[0].adapters) == 1
-        engine.shutdown()
-
-
-@WAYS
-def test_merged_adapters_are_sent_as_a_whole_model(name: str) -> None:
-    peft = pytest.importorskip("peft")
-    policy = peft.get_peft_model(make_model(), peft.LoraConfig(r=4, target_modules="all-linear", use_dora=True)).eval()
+    name, config = "ipc", peft.LoraConfig(r=4, target_modules="all-linear", use_dora=True)
+    policy = peft.get_peft_model(make_model(), config).eval()
     with serving("vllm", name) as servers:
         engine = synced(servers, policy, way(name))
         learn(policy)

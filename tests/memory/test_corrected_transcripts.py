@@ -14,27 +14,9 @@ from midthought.memory.store import MemoryStore
 SHORT = "**SPEAKER_00 (00:00:01):** The tide clock has a copper hand.\n\n**SPEAKER_01 (00:00:09):** I wind it every third day.\n"
 INTRO = "SPEAKER_00 (00:00:00): Welcome to the show of the harbour, with all that the sea has brought to us."
 WORDS = [
-    "tide",
-    "clock",
-    "copper",
-    "hand",
-    "wind",
-    "harbour",
-    "gull",
-    "rope",
-    "sail",
-    "mast",
-    "keel",
-    "anchor",
-    "fog",
-    "bell",
-    "lamp",
-    "wheel",
-    "shore",
-    "stone",
-    "sand",
-    "wave",
-]
+    "tide", "clock", "copper", "hand", "wind", "harbour", "gull", "rope", "sail", "mast", "keel", "anchor", "fog", "bell",
+    "lamp", "wheel", "shore", "stone", "sand", "wave",
+]  # fmt: skip
 
 
 def sentences(seed: int, num: int) -> list[str]:
@@ -70,12 +52,6 @@ def speakers(talks) -> set[str]:
     return {name for chunk in MemoryStore.open(talks.parent / "memory").chunks() for name in chunk.speakers}
 
 
-def test_one_word_is_corrected_in_a_short_file(talks, command):
-    (talks / "tide.md").write_text(SHORT.replace("third", "fourth"))
-    code, said = add(command, talks / "tide.md")
-    assert code == 0 and "1 added, 0 known, 1 removed" in said.out, said.err
-
-
 def test_names_for_labels_change_every_chunk_and_no_word(talks, command):
     (talks / "speakers.yaml").write_text("SPEAKER_00: Ann Lee\nSPEAKER_01: Bob Ray\n")
     code, said = add(command, talks)
@@ -98,26 +74,16 @@ def test_another_episode_with_the_same_name_and_intro_is_refused(talks, command)
     assert add(command, talks, "--replace")[0] == 0
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        (
-            "潮汐钟只有一根铜指针，没有数字。我每三天上一次发条。",
-            "潮汐钟只有一根铜指针，没有数字。我每四天上一次发条。",
-            True,
-        ),
-        (
-            "潮汐钟只有一根铜指针，没有数字。我每三天上一次发条。",
-            "灯塔的看守人在雾中敲钟。海鸥落在桅杆上，风停了。",
-            False,
-        ),
+def test_words_are_compared_in_runs():
+    chinese, count = "潮汐钟只有一根铜指针，没有数字。我每三天上一次发条。", " ".join(map(str, range(500)))
+    for old, new, expected in (
+        (chinese, chinese.replace("三", "四"), True),
+        (chinese, "灯塔的看守人在雾中敲钟。海鸥落在桅杆上，风停了。", False),
         ("A clock.", "A moon.", False),
         ("Yes.", "yes", True),
         ("", "A moon.", False),
         ("one two three four five six", "six five four three two one", False),
-        ("5 6, 17 18, 4 5, 90 91", " ".join(map(str, range(500))), False),
-        (" ".join(map(str, range(500))), " ".join(map(str, range(100, 300))), True),
-    ],
-)
-def test_words_are_compared_in_runs(old, new, expected):
-    assert is_corrected(old, new) == is_corrected(new, old) == expected
+        ("5 6, 17 18, 4 5, 90 91", count, False),
+        (count, " ".join(map(str, range(100, 300))), True),
+    ):
+        assert is_corrected(old, new) == is_corrected(new, old) == expected, (old, new)

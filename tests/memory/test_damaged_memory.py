@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,7 +37,7 @@ def test_a_damaged_memory_raises_one_sentence_with_its_path(store, embedder, chu
             damaged.build(chunks)
         except (MemoryStoreError, StorageError) as error:
             num_refused += 1
-            assert str(folder) in str(error) and "\n" not in str(error), (done, error)
+            assert str(folder) in str(error) and "\n" not in str(error) and ".rs:" not in str(error), (done, error)
     assert num_refused >= 8
 
 
@@ -49,14 +48,6 @@ def test_an_error_of_the_embedder_stays_what_it_is(tmp_path, embedder, chunks):
     embedder.embed = fail
     with pytest.raises(ValueError, match=r"^no such word$"):
         MemoryStore.open(tmp_path / "memory", embedder=embedder).build(chunks)
-
-
-def test_an_error_of_lancedb_names_no_place_in_its_sources(store, embedder):
-    for file in (Path(store.uri) / "transcripts.lance/data").iterdir():
-        file.write_bytes(b"")
-    with pytest.raises(MemoryStoreError) as error:
-        MemoryStore.open(store.uri, embedder=embedder).search("mitten")
-    assert ".rs:" not in str(error.value)
 
 
 WINDOWS = [

@@ -47,6 +47,9 @@ def test_several_forms_and_text_without_a_speaker(tmp_path: Path) -> None:
     declare(tmp_path, 'b: "{text}"\nc: "{time} {speaker}"')
     assert turns(tmp_path / "c.txt") == [("Ann", "00:00:10", "The tide rises.")]
     assert turns(tmp_path / "b.txt") == [("Unknown Speaker", None, "Note: this is all: speech")]
+    (tmp_path / "d.txt").write_text("10 - May - Ann - calm: Hello: you.\n10 - May - Bob - loud: Hello.\n")
+    declare(tmp_path, '"*": "{skip} - {skip} - {speaker} - {skip}: {text}"')
+    assert turns(tmp_path / "d.txt") == [("Ann", None, "Hello: you."), ("Bob", None, "Hello.")]
 
 
 def test_the_nearest_file_and_its_last_pattern_count(tmp_path: Path) -> None:
@@ -74,38 +77,6 @@ def test_lines_of_markdown_and_word(tmp_path: Path) -> None:
     assert turns(tmp_path / "c.docx") == [("Ann", "00:00:10", "The tide rises.")]
 
 
-@pytest.mark.parametrize(
-    ("written", "problem"),
-    [
-        ('"*": 3', "'*' has no notation but 3"),
-        ('"*": []', "'*' has no notation but []"),
-        ('"*": "{name}: {text}"', "'{name}: {text}' has the unknown place {name}"),
-        ('"*": "Ann"', "'Ann' has none of {speaker}, {time} and {text}"),
-        ('"*": "{speaker}{time} x"', "two places without a sign or a blank between them"),
-        ('"*": "{text} - {text}"', "has {text} twice"),
-        ('"*": "{speaker} {text}"', "has no sign"),
-        ('"*": "{speaker}', "notation.yaml"),
-        (
-            '"*": "{speaker} == {text}"',
-            "a.txt: no line has the notation ['{speaker} == {text}']; its first lines are: Ann: x",
-        ),
-    ],
-)
-def test_errors_name_the_value_and_the_remedy(tmp_path: Path, written: str, problem: str) -> None:
-    (tmp_path / "a.txt").write_text("Ann: x\nBob: y\n")
-    declare(tmp_path, written)
-    with pytest.raises(TranscriptError) as error:
-        read_transcript(tmp_path / "a.txt")
-    assert problem in str(error.value) and ("write" in str(error.value) or "correct notation.yaml" in str(error.value))
-
-
-def test_a_format_without_lines_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nThe tide rises.\n")
-    declare(tmp_path, '"*": "{speaker}: {text}"')
-    with pytest.raises(TranscriptError, match=r"the format SRT has no lines .*declare it for the other files only"):
-        read_transcript(tmp_path / "a.srt")
-
-
 def test_inspect_says_how_to_declare_one(tmp_path: Path) -> None:
     (tmp_path / "tide.txt").write_text(PLAIN)
     (tmp_path / "other.txt").write_text("Ann: The tide rises.\nBob: It falls.\n")
@@ -116,40 +87,49 @@ def test_inspect_says_how_to_declare_one(tmp_path: Path) -> None:
     assert "> 00:00:15 b2: Thank you ~ all." in after and "notation.yaml" not in after
 
 
-def test_long_lines_take_linear_time(tmp_path: Path) -> None:
+def test_errors_name_the_value_and_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Ann: x\nBob: y\n")
+    for written, problem in (
+        ('"*": 3', "'*' has no notation but 3"),
+        ('"*": []', "'*' has no notation but []"),
+        ('"*": "{name}: {text}"', "'{name}: {text}' has the unknown place {name}"),
+        ('"*": "Ann"', "'Ann' has none of {speaker}, {time} and {text}"),
+        ('"*": "{speaker}{time} x"', "two places without a sign or a blank between them"),
+        ('"*": "{text} - {text}"', "has {text} twice"),
+        ('"*": "{speaker} {text}"', "has no sign"),
+        ('"*": "{speaker}', "notation.yaml"),
+        ('- "{speaker}: {text}"', 'notation.yaml: contains a list; write lines such as \'"*.txt": "{sp'),
+        (
+            '"*": "{speaker} == {text}"',
+            "a.txt: no line has the notation ['{speaker} == {text}']; its first lines are: Ann: x",
+        ),
+    ):
+        declare(tmp_path, written)
+        with pytest.raises(TranscriptError) as error:
+            read_transcript(tmp_path / "a.txt")
+        said = str(error.value)
+        assert problem in said and ("write" in said or "correct notation.yaml" in said), written
+    (tmp_path / "a.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nThe tide rises.\n")
+    declare(tmp_path, '"*": "{speaker}: {text}"')
+    with pytest.raises(TranscriptError, match=r"the format SRT has no lines .*declare it for the other files only"):
+        read_transcript(tmp_path / "a.srt")
+
+
+def test_long_lines_lines_that_nearly_have_the_notation_and_many_notations_cost_little(tmp_path: Path) -> None:
+    began = time.process_time()
     (tmp_path / "a.txt").write_text("Ann - x\n" + "a " * 500_000 + "\n")
     declare(tmp_path, '"*": "{skip} {skip} {speaker} {skip} - {text}"\na: "{speaker} - {text}"')
     assert turns(tmp_path / "a.txt")[0][0] == "Ann"
-
-
-def test_a_file_that_is_no_mapping_gets_the_remedy_of_this_file(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text(PLAIN)
-    declare(tmp_path, '- "{speaker}: {text}"')
-    with pytest.raises(
-        TranscriptError, match=r"^[^ ]*notation\.yaml: contains a list; write lines such as '\"\*\.txt\": \"{sp"
-    ):
-        read_transcript(tmp_path / "a.txt")
-
-
-def test_thousands_of_files_with_a_notation_each(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(["- a" * 170] * 400))
+    for template in ("{skip} {speaker} {skip}: {text}", "{skip}-{skip}-{speaker}-{skip}: {text}"):
+        declare(tmp_path, f'"*": "{template}"')
+        with pytest.raises(TranscriptError, match="no line has the notation"):
+            read_transcript(tmp_path / "a.txt")
+    (tmp_path / "a.txt").unlink()
     names = [f"interview-{number}" for number in range(1500)]
     for name in names[::100]:
         (tmp_path / f"{name}.txt").write_text(f"Ann / {name} / The tide rises.\nBob / {name} / It falls.\n")
     declare(tmp_path, "".join(f'{name}: "{{speaker}} / {name} / {{text}}"\n' for name in names))
-    began = time.process_time()
     transcripts = read_transcripts(tmp_path).transcripts
-    assert time.process_time() - began < 10  # a fraction of a second
+    assert time.process_time() - began < 20  # a second; a cost that grows with the square takes hours
     assert [[turn.text for turn in each.turns] for each in transcripts] == [["The tide rises.", "It falls."]] * 15
-
-
-@pytest.mark.parametrize("template", ["{skip} {speaker} {skip}: {text}", "{skip}-{skip}-{speaker}-{skip}: {text}"])
-def test_lines_that_nearly_have_the_notation_cost_little(tmp_path: Path, template: str) -> None:
-    (tmp_path / "a.txt").write_text("\n".join(["- a" * 170] * 400))
-    declare(tmp_path, f'"*": "{template}"')
-    began = time.process_time()
-    with pytest.raises(TranscriptError, match="no line has the notation"):
-        read_transcript(tmp_path / "a.txt")
-    assert time.process_time() - began < 10  # a fraction of a second
-    (tmp_path / "a.txt").write_text("10 - May - Ann - calm: Hello: you.\n10 - May - Bob - loud: Hello.\n")
-    declare(tmp_path, '"*": "{skip} - {skip} - {speaker} - {skip}: {text}"')
-    assert turns(tmp_path / "a.txt") == [("Ann", None, "Hello: you."), ("Bob", None, "Hello.")]

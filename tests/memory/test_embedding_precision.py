@@ -16,7 +16,7 @@ from midthought.errors import MemoryStoreError, SettingsError
 from midthought.memory import minilm
 from midthought.memory.build import embed_chunks
 from midthought.memory.chunks import Chunk
-from midthought.memory.embedding import MiniLMEmbedder, load_embedder
+from midthought.memory.embedding import load_embedder
 from midthought.memory.rows import precision_of, vectors_of
 from midthought.memory.store import MemoryStore
 from midthought.memory.table import TableLocation, TableSnapshot
@@ -66,12 +66,6 @@ def opened(store: MemoryStore) -> TableSnapshot:
 
 def embedded(folder: Path, texts: list[str], dtype: str) -> np.ndarray:
     return load_embedder(f"{folder}?dtype={dtype}").embed(texts)
-
-
-def test_few_texts_are_embedded_in_float32_without_a_measurement(folder: Path) -> None:
-    embedder = load_embedder(folder)
-    np.testing.assert_array_equal(embedder.embed(FEW), embedded(folder, FEW, "float32"))
-    assert (embedder.precision, embedder.choice) == ("float32", None)
 
 
 @pytest.mark.parametrize(("seconds", "dtype"), [(0.5, "bfloat16"), (2.0, "float32")])
@@ -148,23 +142,17 @@ def test_a_set_precision_that_differs_from_the_tables_is_an_error_that_names_bot
         store.build(chunks_of(TEXTS[:2]))
 
 
-def test_nothing_is_measured_for_a_run_that_must_not_depend_on_times(
+def test_nothing_is_measured_for_few_texts_or_a_run_that_must_not_depend_on_times_and_once_for_many(
     folder: Path, measures: Callable[..., list[str]]
 ) -> None:
     calls = measures(0.5)
+    few = load_embedder(folder)
+    np.testing.assert_array_equal(few.embed(FEW), embedded(folder, FEW, "float32"))
+    assert (few.precision, few.choice) == ("float32", None)
     assert load_embedder(folder, measures=False).settle(TEXTS) == "float32"
     assert load_embedder(f"{folder}?dtype=bfloat16", measures=False).settle(TEXTS) == "bfloat16"
     assert calls == []
-
-
-def test_the_settled_precision_goes_along_to_another_process(folder: Path, measures: Callable[..., list[str]]) -> None:
-    calls = measures(0.5)
-    embedder = MiniLMEmbedder(folder)
-    embedder.settle(TEXTS)
-    assert pickle.loads(pickle.dumps(embedder)).settle(TEXTS) == "bfloat16"  # noqa: S301
-    assert len(calls) == 2
-
-
-def test_a_wrong_dtype_is_told(folder: Path) -> None:
+    few.settle(TEXTS)
+    assert pickle.loads(pickle.dumps(few)).settle(TEXTS) == "bfloat16" and len(calls) == 2  # noqa: S301
     with pytest.raises(SettingsError, match=r"unknown dtype=half; give one of auto, float32, bfloat16"):
         load_embedder("minilm?dtype=half")

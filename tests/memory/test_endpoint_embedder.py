@@ -126,45 +126,36 @@ def test_vectors_come_in_the_order_of_the_texts_in_batches(endpoint):
     assert embedder.embed([]).shape == (0, DIMENSION)
     assert all("dimensions" not in body and body["model"] == "m" for body in endpoint.bodies)
 
-
-def test_vectors_in_base64_are_read_as_well(endpoint):
     def packed(document):
         for row in document["data"]:
             row["embedding"] = base64.b64encode(np.asarray(row["embedding"], "<f4").tobytes()).decode()
         return document
 
+    async def ask():
+        return pickle.loads(pickle.dumps(embedder)).embed(TEXTS)  # noqa: S301
+
     endpoint.faults = itertools.repeat(answers(packed))
-    np.testing.assert_allclose(embedder_at(endpoint).embed(TEXTS), expected(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(asyncio.run(ask()), expected(TEXTS), atol=1e-6)
 
 
-def drop_last(document):
-    return {"data": document["data"][1:]}
+def rows(**changes):
+    """An answer whose rows have other values."""
+    return answers(lambda document: {"data": [{**row, **changes} for row in document["data"]]})
 
 
-def same_index(document):
-    return {"data": [{**row, "index": 1} for row in document["data"]]}  # wrong for a batch of one text, too
-
-
-def shorter(document):
+def short(document):
     return {"data": [{**row, "embedding": row["embedding"][:4]} for row in document["data"]]}
 
 
-def zero(document):
-    return {"data": [{**row, "embedding": [0.0] * DIMENSION} for row in document["data"]]}
+FAULTS = [
+    fails(429), fails(500), fails(503, Retry_After="0"), fails(408), answers(lambda document: {"data": document["data"][1:]}),
+    rows(index=1), answers(short), rows(embedding=[0.0] * DIMENSION), rows(embedding=[float("nan")] * DIMENSION),
+    answers(lambda document: {"data": None}), answers(lambda document: []), lambda texts: (200, {}, b"<html>"),
+    lambda texts: (200, {}, b""),
+]  # fmt: skip
 
 
-def not_finite(document):
-    return {"data": [{**row, "embedding": [float("nan")] * DIMENSION} for row in document["data"]]}
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        fails(429), fails(500), fails(503, Retry_After="0"), fails(408), answers(drop_last), answers(same_index),
-        answers(shorter), answers(zero), answers(not_finite), answers(lambda document: {"data": None}),
-        answers(lambda document: []), lambda texts: (200, {}, b"<html>"), lambda texts: (200, {}, b""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_batch_that_fails_is_sent_again_and_none_is_missing(endpoint, fault):
     endpoint.faults = iter([None, fault, fault, None, fault])
     embedder = embedder_at(endpoint, dimension=DIMENSION)
@@ -172,13 +163,11 @@ def test_a_batch_that_fails_is_sent_again_and_none_is_missing(endpoint, fault):
     assert embedder.num_retries == 3 and len(endpoint.bodies) == 7
 
 
-def test_the_endpoint_is_left_alone_as_long_as_it_asks_for(endpoint):
+def test_a_mistake_is_told_at_once_and_a_deaf_endpoint_after_its_retries(endpoint):
     endpoint.faults = iter([fails(429, Retry_After="0.4")])
     embedder_at(endpoint, dimension=DIMENSION).embed(["a"])
-    assert endpoint.times[1] - endpoint.times[0] >= 0.4
-
-
-def test_a_mistake_is_told_at_once_and_a_deaf_endpoint_after_its_retries(endpoint):
+    assert endpoint.times[1] - endpoint.times[0] >= 0.4, "it is left alone as long as it asks for"
+    endpoint.bodies.clear()
     endpoint.faults = iter([fails(401)])
     with pytest.raises(
         MemoryStoreError,
@@ -207,7 +196,7 @@ def test_requests_run_side_by_side_and_no_more_than_set(endpoint):
 def test_the_key_travels_in_the_header_only_and_comes_from_the_environment(endpoint, monkeypatch):
     monkeypatch.setenv("EMBEDDING_KEY", KEY)
     embedder = load_embedder(f"{endpoint.base_url}?api_key_env=EMBEDDING_KEY&dimension=4#m")
-    endpoint.faults = itertools.repeat(answers(shorter))
+    endpoint.faults = itertools.repeat(answers(short))
     assert embedder.embed(["a"]).shape == (1, 4)
     assert endpoint.keys == [f"Bearer {KEY}"] and endpoint.bodies[0]["dimensions"] == 4
     assert (
@@ -226,20 +215,9 @@ def test_prompts_stand_before_texts_and_queries_and_are_part_of_the_name(endpoin
     assert embedder.name == "m after 'passage: '"
     np.testing.assert_allclose(embedder.embed(["a"]), expected(["passage: a"]), atol=1e-6)
     np.testing.assert_allclose(embed_queries(["a"], embedder), expected(["query: a"]), atol=1e-6)
-
-
-def test_blank_and_endless_texts_are_sent_as_something_that_endpoints_take(endpoint):
+    endpoint.bodies.clear()
     embedder_at(endpoint, dimension=DIMENSION, max_letters=5).embed(["", "123456789"])
-    assert endpoint.bodies[0]["input"] == [" ", "12345"]
-
-
-def test_it_can_be_asked_inside_a_running_loop_and_from_another_process(endpoint):
-    embedder = pickle.loads(pickle.dumps(embedder_at(endpoint)))  # noqa: S301
-
-    async def ask():
-        return embedder.embed(["a"])
-
-    np.testing.assert_allclose(asyncio.run(ask()), expected(["a"]), atol=1e-6)
+    assert endpoint.bodies[0]["input"] == [" ", "12345"], "blank and endless texts"
 
 
 def test_settings_that_cannot_work_are_refused(endpoint):
@@ -254,9 +232,6 @@ def test_settings_that_cannot_work_are_refused(endpoint):
     ):
         with pytest.raises(SettingsError, match=words):
             load_embedder(url)
-
-
-def test_every_setting_can_stand_in_the_address():
     url = "https://host:8080/v1?query_prompt=query:%20&text_prompt=a%26b&timeout_seconds=2.5&retries=0&dimension=512#org/m-1"
     assert EndpointModel.of_url(url) == EndpointModel(
         model="org/m-1", base_url="https://host:8080/v1", query_prompt="query: ", text_prompt="a&b",

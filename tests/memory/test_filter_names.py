@@ -5,7 +5,6 @@ import contextlib
 import pytest
 
 lancedb = pytest.importorskip("lancedb", reason="the memory extra is not installed")
-import pyarrow as pa  # noqa: E402
 from serving import served  # noqa: E402
 
 from midthought.errors import SettingsError  # noqa: E402
@@ -13,7 +12,7 @@ from midthought.memory.chunks import Chunk  # noqa: E402
 from midthought.memory.filter_names import require_known  # noqa: E402
 from midthought.memory.remote import RemoteMemory  # noqa: E402
 from midthought.memory.store import MemoryStore  # noqa: E402
-from midthought.memory.tool import NOTHING_WITH_FILTERS, MemoryRetrievalTool  # noqa: E402
+from midthought.memory.tool import NOTHING_WITH_FILTERS  # noqa: E402
 
 
 @pytest.fixture(params=["folder", "service"])
@@ -52,32 +51,11 @@ def test_known_names_without_a_result_are_no_error(search):
     assert "copper hand" in search("--speaker", "Ann", "--episode", "The Tide Clock")[1].out
 
 
-def test_the_speakers_of_windows_are_known(store, search):
-    store.add(
-        [Chunk("mill_0", "Mill", "mill", "Cy, Dee", "Yes. No.", "00:00:00", 0, ((0, "Cy"), (1, "Dee")), "Mill. Yes.")]
-    )
-    assert search("--speaker", "Dee")[0] == 0
-    code, said = search("--speaker", "Cy, Dee")
-    assert code == 2 and "no speaker has the name 'Cy, Dee'" in said.err
-
-
-def test_the_tool_says_that_names_must_be_exact(store):
-    tool = MemoryRetrievalTool(store, has_filters=True)
-    assert tool.execute(query="copper hand", speaker="Nobody").text == NOTHING_WITH_FILTERS
-
-
 def test_many_names_of_a_service_are_known(tmp_path, embedder):
     store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
     store.build([Chunk(f"e{n}_0", f"Talk {n}", f"e{n}", f"Voice {n}", "Yes.", "00:00:00", 0) for n in range(2_005)])
     with served(store.uri, embedder) as service:
         assert RemoteMemory(service.url).names() == store.names()
-
-
-def test_names_are_compared_as_they_are_stored(store, search):
-    store.add([Chunk("mill_0", "The\tMill", "mill", "Cy\tPoe", "The copper hand.", "00:00:00", 0)])
-    assert {"The\tMill", "The Tide Clock"} == store.names()[0]
-    assert "The copper hand." in search("--episode", "The\tMill", "--speaker", "Cy\tPoe")[1].out
-    assert search("--episode", "The Mill")[0] == 2
 
 
 @pytest.mark.parametrize("name", ["Nobody\0", "\udcff", "x" * 3_000])
@@ -88,14 +66,3 @@ def test_a_name_that_a_service_would_refuse_is_unknown(store, embedder, name):
             require_known(memory, [], [name])
         with pytest.raises(SettingsError, match="no episode has the title"):
             require_known(memory, [name], [])
-
-
-def test_a_row_without_a_speaker_is_named(store, tmp_path, command, monkeypatch, embedder):
-    """In a table that another program wrote."""
-    monkeypatch.setattr("midthought.memory.connect.load_embedder", lambda *_, **__: embedder)
-    rows = lancedb.connect(store.uri).open_table("transcripts").to_arrow()
-    speakers = pa.array([None, *rows.column("speaker").to_pylist()[1:]])
-    rows = rows.set_column(rows.column_names.index("speaker"), "speaker", speakers)
-    lancedb.connect(tmp_path / "other").create_table("transcripts", rows)
-    code, said = command("memory", "search", "hand", "--path", tmp_path / "other", "--speaker", "Nobody")
-    assert code == 2 and "a row has no value in the column 'speaker'" in said.err

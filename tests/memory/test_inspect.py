@@ -95,10 +95,3 @@ def test_inspect_shows_every_file_if_none_can_be_read(tmp_path):
     assert found.exit_code == 2 and len(json.loads(found.output)["failed"]) == 4
     single = CliRunner().invoke(app, ["inspect", str(tmp_path / "d.srt")])
     assert single.exit_code == 2 and "notation.yaml" in single.output and "d.srt: not read" in single.output
-
-
-@pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", b" \n\t\n", b"\xff\xfe"])
-def test_an_empty_file_is_called_empty(tmp_path, content):
-    (tmp_path / "a.txt").write_bytes(content)
-    with pytest.raises(TranscriptError, match=r"a\.txt: it is empty; give a file with words"):
-        read_transcript(tmp_path / "a.txt")

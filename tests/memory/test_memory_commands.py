@@ -33,18 +33,13 @@ def test_a_memory_in_the_folder_of_its_transcripts_is_not_read(memory, tmp_path,
     assert code == 0 and "0 added, 1 kept, 0 removed" in said.out and "not read" not in said.err
     found = json.loads(memory("inspect", ".", "--json")[1].out)
     assert not [each for each in found["left_out"] if ".lance/" in each] and found["left_out"]
-
-
-def test_a_transcript_named_as_a_report_is_read(memory, tmp_path):
     entries = [{"speaker": "Cy", "text": "The wheel of the mill turns slowly in winter."}]
     (tmp_path / "mill.report.json").write_text(json.dumps({"segments": entries}))
-    assert "1 added, 1 kept" in memory("build", ".", "--path", ".")[1].out
-
-
-def test_transcripts_in_a_folder_named_as_a_table_are_read(memory, tmp_path):
     (tmp_path / "shows.lance").mkdir()
-    (tmp_path / "shows.lance" / "mill.md").write_text("**Cy:** The wheel of the mill turns slowly in winter.\n")
-    assert "1 added, 1 kept" in memory("build", ".", "--path", ".")[1].out
+    (tmp_path / "shows.lance" / "kiln.md").write_text(
+        "**Cy:** The kiln was far too hot for that glaze, and it broke.\n"
+    )
+    assert "2 added, 1 kept" in memory("build", ".", "--path", ".")[1].out, "these names are transcripts'"
 
 
 @pytest.mark.parametrize(
@@ -73,63 +68,30 @@ def test_a_wrong_argument_is_named_with_the_remedy(memory, words, expected):
 
 @pytest.mark.parametrize(
     "words",
-    [["questions", "."], ["chunk", "."], ["embed", "chunks.jsonl"]],
-    ids=" ".join,
+    ["questions . OUT", "questions . q.jsonl --parquet OUT", "chunk . OUT", "embed chunks.jsonl OUT"],
 )
-def test_a_file_that_the_command_did_not_write_is_not_replaced(memory, tmp_path, words):
-    assert memory("chunk", ".", "chunks.jsonl")[0] == 0
-    (tmp_path / "own.jsonl").write_text('{"question": "Who?", "answer": "Ann"}\n')
-    for name in ("tide.md", "own.jsonl"):
-        content = (tmp_path / name).read_bytes()
-        code, said = memory(words[0], words[1], name, *words[2:])
-        assert code == 2 and f"{name} was not written by" in said.err and "give another path" in said.err
-        assert (tmp_path / name).read_bytes() == content
-    for _ in range(2):
-        code, said = memory(words[0], words[1], "out", *words[2:])
-        assert code == 0, said.err
+def test_only_a_file_of_the_same_command_or_an_empty_one_is_replaced(memory, tmp_path, words):
+    def write(name):
+        return memory(*words.replace("OUT", name).split())
 
-
-WRITERS = [
-    ["questions", ".", "OUT"],
-    ["questions", ".", "q.jsonl", "--parquet", "OUT"],
-    ["chunk", ".", "OUT"],
-    ["embed", "chunks.jsonl", "OUT"],
-]
-
-
-@pytest.mark.parametrize("words", WRITERS, ids=" ".join)
-def test_a_pipe_is_not_replaced(memory, tmp_path, words):
     assert memory("chunk", ".", "chunks.jsonl")[0] == 0
     os.mkfifo(tmp_path / "pipe")
-    code, said = memory(*("pipe" if word == "OUT" else word for word in words))
+    code, said = write("pipe")
     assert code == 2 and "pipe is a named pipe, and a file would replace it; give the path of a file" in said.err
     assert (tmp_path / "pipe").is_fifo()
-
-
-@pytest.mark.parametrize(
-    "words", [words for words in WRITERS if words[0] == "embed" or "--parquet" in words], ids=" ".join
-)
-def test_only_parquet_of_the_same_command_is_replaced(memory, tmp_path, words):
-    assert memory("chunk", ".", "chunks.jsonl")[0] == 0
     parquet.write_table(pa.table({"salary": [1, 2, 3]}), tmp_path / "own")
     (tmp_path / "cut").write_bytes((tmp_path / "own").read_bytes()[:-8])
-    for name in ("own", "cut"):
+    (tmp_path / "own.jsonl").write_text('{"question": "Who?", "answer": "Ann"}\n')
+    for name in ("tide.md", "own.jsonl", "own", "cut"):
         content = (tmp_path / name).read_bytes()
-        code, said = memory(*(name if word == "OUT" else word for word in words))
+        code, said = write(name)
         assert code == 2 and f"{name} was not written by" in said.err and "give another path" in said.err
         assert (tmp_path / name).read_bytes() == content
-    (tmp_path / "out").touch()
-    for _ in range(2):
-        code, said = memory(*("out" if word == "OUT" else word for word in words))
-        assert code == 0 and (tmp_path / "out").stat().st_size, said.err
-
-
-@pytest.mark.parametrize("words", [["questions", "."], ["chunk", "."]], ids=" ".join)
-def test_a_file_of_blanks_is_replaced(memory, tmp_path, words):
-    for content in ("", "\n", " \r\n\n"):
-        (tmp_path / "blank").write_text(content)
-        code, said = memory(*words, "blank")
-        assert code == 0 and (tmp_path / "blank").read_text() != content, said.err
+    for name, content in (("new", None), ("new", None), ("empty", ""), ("blank", " \r\n\n")):
+        if content is not None and (content == "" or words.endswith(". OUT")):
+            (tmp_path / name).write_text(content)
+        code, said = write(name)
+        assert code == 0 and (tmp_path / name).read_bytes().strip(), said.err
 
 
 def test_the_number_of_results_has_a_short_option(memory):

@@ -96,9 +96,8 @@ def test_own_questions_are_read_from_every_form(tmp_path):
     assert read_retrieval_questions(tmp_path / "made.jsonl") == expected
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
+def test_a_file_of_another_form_or_for_another_memory_is_named_with_the_remedy(tmp_path, store):
+    for line, words in (
         ("{", "q.jsonl, line 1: it is not JSON"),
         ('["x"]', "q.jsonl, line 1: it is not an object"),
         ('{"answer": "x"}', "q.jsonl, line 1: it has no question, only answer"),
@@ -107,13 +106,14 @@ def test_own_questions_are_read_from_every_form(tmp_path):
         ('{"question": "x", "chunk_ids": [1]}', "line 1: chunk_ids is [1], not a list of strings"),
         ('{"question": "x", "passages": "[1"}', "line 1: passages is not a JSON list"),
         ("", "it has no questions; write"),
-    ],
-)  # fmt: skip
-def test_a_file_of_another_form_is_named_with_the_row_and_the_remedy(tmp_path, line, words):
-    (tmp_path / "q.jsonl").write_text(line)
-    with pytest.raises(DataError) as error:
-        read_retrieval_questions(tmp_path / "q.jsonl")
-    assert words in str(error.value) and "\n" not in str(error.value)
+    ):
+        (tmp_path / "q.jsonl").write_text(line)
+        with pytest.raises(DataError) as error:
+            read_retrieval_questions(tmp_path / "q.jsonl")
+        assert words in str(error.value) and "\n" not in str(error.value)
+    lacks = r"the memory lacks 1 of the 2 chunks that are named, such as 'tide_77'; build it from"
+    with pytest.raises(DataError, match=lacks):
+        require_searchable(store, [RetrievalQuestion("x", ("tide_0", "tide_77"), "chunk")])
 
 
 def test_questions_are_measured_by_kind_and_those_without_an_answer_are_left_out(store):
@@ -132,23 +132,6 @@ def test_questions_are_measured_by_kind_and_those_without_an_answer_are_left_out
     for ks, asked in (((0,), questions), ((), questions), ((101,), questions), ((1,), questions[2:])):
         with pytest.raises(SettingsError):
             evaluate(store, asked, ks)
-
-
-def test_chunks_that_the_memory_lacks_are_named(tmp_path, store):
-    (tmp_path / "q.jsonl").write_text('{"question": "x", "chunk_ids": ["tide_0", "tide_77"]}')
-    with pytest.raises(
-        DataError, match=r"the memory lacks 1 of the 2 chunks that are named, such as 'tide_77'; build it from"
-    ):
-        require_searchable(store, read_retrieval_questions(tmp_path / "q.jsonl"))
-
-
-def test_the_command_prints_a_table_for_own_questions(tmp_path, store, monkeypatch, command, embedder):
-    monkeypatch.setattr("midthought.memory.connect.load_embedder", lambda *_, **__: embedder)
-    (tmp_path / "q.csv").write_text("question,passages\nWhich hand?,single copper hand\n")
-    code, said = command("memory", "eval", store.uri, tmp_path / "q.csv", "--at", "1,5")
-    assert code == 0 and "nDCG@5" in said.out and "MRR@5" in said.out and "search: p50" in said.out
-    code, said = command("memory", "eval", store.uri, tmp_path / "q.csv", "--at", "one")
-    assert code == 2 and "--at 'one': write ranks from 1 to 100" in said.err
 
 
 NO_ANSWER = {"question": "What does Bob say about hands?", "chunk_ids": ["tide_0"]}
@@ -184,6 +167,7 @@ def test_a_passage_that_no_chunk_displays_is_counted_and_named(tmp_path, store, 
     )
     (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
     code, said = command("memory", "eval", store.uri, tmp_path / "q.jsonl", "--at", "1")
+    assert "nDCG@1" in said.out and "MRR@1" in said.out and "search: p50" in said.out
     assert code == 0 and "no chunk displays their passage: 2 questions, such as 'xyzzy plugh foo' of 'Who?'" in said.out
     printed = json.loads(command("memory", "eval", store.uri, tmp_path / "q.jsonl", "--at", "1", "--json")[1].out)
     assert printed["unfindable"] == ["'xyzzy plugh foo' of 'Who?'", "'copper hand' of 'Which hand there?'"]

@@ -2,17 +2,13 @@
 
 import contextlib
 import json
-import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from command_process import FORKS
 
@@ -192,38 +188,3 @@ def test_a_process_killed_while_it_adds_or_deletes_leaves_the_memory_as_before_o
             with contextlib.suppress(MemoryStoreError):  # if the killed process had finished
                 again.delete(["zephyrine"])
             assert again.chunks() == after
-
-
-def test_vectors_of_added_texts_are_those_of_the_embedder(memory):
-    table = lancedb.connect(memory.uri).open_table("transcripts")
-    rows = table.search().where("id = 'zephyrine_3'").select(["vector"]).to_list()
-    np.testing.assert_array_equal(np.asarray(rows[0]["vector"], np.float32), WordEmbedder().embed([SECRET])[0])
-
-
-BUILD_AND_ADD = """
-import sys
-sys.path.insert(0, sys.argv[2])
-from midthought.memory import indices
-from midthought.memory.chunks import Chunk
-from midthought.memory.store import MemoryStore
-from word_embedder import WordEmbedder
-indices.MIN_ROWS_FOR_VECTOR_INDEX = 20
-indices.ROWS_PER_PARTITION = 5
-for stem in "ab":
-    chunks = [Chunk(f"{stem}_{n}", stem, stem, "Ann", f"Line {n % 7} of {stem}.", "00:00:00", n) for n in range(300)]
-    MemoryStore.open(sys.argv[1], embedder=WordEmbedder()).add(chunks)
-"""
-
-
-def test_lancedb_prints_no_warnings_while_episodes_are_added(tmp_path):
-    """It warns of every empty partition of a vector index: dozens of lines when an episode is added to a large memory."""
-    environment = {name: value for name, value in os.environ.items() if name != "LANCEDB_LOG"}
-    tests = str(Path(__file__).parent)
-    done = subprocess.run(
-        [sys.executable, "-c", BUILD_AND_ADD, str(tmp_path / "memory"), tests],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=environment,
-    )
-    assert "WARN" not in done.stderr, done.stderr[:500]

@@ -63,14 +63,22 @@ def words(text: str) -> str:
     return f" {' '.join(letters.split())} "
 
 
-def test_as_many_as_were_asked_for_are_made_and_no_quote_is_asked_about_twice(tasks):
-    assert len(tasks) == 600
-    assert len({task.labels["quote"] for task in tasks}) == 600
-    assert len({task.task_id for task in tasks}) == 600
-
-
-def test_kinds_come_up_equally_often(tasks):
+def test_each_quote_occurs_once_and_its_chunk_proves_the_answer(memory, tasks):
+    by_id, text = {chunk.chunk_id: chunk for chunk in memory}, "\n".join(words(chunk.transcript) for chunk in memory)
+    assert len(tasks) == len({task.labels["quote"] for task in tasks}) == len({task.task_id for task in tasks}) == 600
     assert set(Counter(task.labels["kind"] for task in tasks).values()) == {200}
+    for task in tasks:
+        quote, kind, chunk = task.labels["quote"], task.labels["kind"], by_id[task.evidence[0]]
+        assert task.prompt.endswith(WORDINGS[kind].format(quote=quote))
+        assert 8 <= len(quote.split()) <= 10 and '"' not in quote and quote[0].isalnum() and quote[-1].isalnum()
+        assert len(task.evidence) == 1 and quote in chunk.transcript and text.count(words(quote)) == 1
+        assert task.answer in format_chunk(chunk) and chunk.stem == task.labels["episode"]
+        if kind == "continuation":
+            _, found, after = chunk.transcript.partition(quote)
+            assert found and words(after) == words(task.answer) and chunk.transcript.endswith(task.answer)
+            assert 2 <= len(task.answer.split()) <= MAX_CONTINUATION_WORDS
+        else:
+            assert task.answer == {"speaker": chunk.speaker, "episode": chunk.episode}[kind]
 
 
 def test_answers_are_balanced_so_that_a_constant_guess_is_poor(part, tasks):
@@ -78,45 +86,6 @@ def test_answers_are_balanced_so_that_a_constant_guess_is_poor(part, tasks):
         counts = Counter(task.answer for task in tasks if task.labels["kind"] == kind)
         fair = counts.total() / len(possible)
         assert counts.keys() == possible and max(counts.values()) <= 1.5 * fair
-
-
-def test_a_quote_occurs_once_in_all_of_the_memory(memory, tasks):
-    text = "\n".join(words(chunk.transcript) for chunk in memory)
-    for task in tasks:
-        assert text.count(words(task.labels["quote"])) == 1
-
-
-def test_the_evidence_holds_the_quote_and_proves_the_answer(memory, tasks):
-    by_id = {chunk.chunk_id: chunk for chunk in memory}
-    for task in tasks:
-        (chunk_id,) = task.evidence
-        chunk = by_id[chunk_id]
-        assert task.labels["quote"] in chunk.transcript
-        assert task.answer in format_chunk(chunk)
-        assert chunk.stem == task.labels["episode"]
-        if task.labels["kind"] != "continuation":
-            assert task.answer == {"speaker": chunk.speaker, "episode": chunk.episode}[task.labels["kind"]]
-
-
-def test_a_continuation_is_the_rest_of_its_chunk_directly_after_the_quote(memory, tasks):
-    by_id = {chunk.chunk_id: chunk for chunk in memory}
-    for task in (task for task in tasks if task.labels["kind"] == "continuation"):
-        text = by_id[task.evidence[0]].transcript
-        _, quote, after = text.partition(task.labels["quote"])
-        assert quote and words(after) == words(task.answer) and text.endswith(task.answer)
-        assert 2 <= len(task.answer.split()) <= MAX_CONTINUATION_WORDS
-
-
-def test_quotes_have_the_asked_for_length_and_begin_and_end_with_a_word(tasks):
-    for task in tasks:
-        quote = task.labels["quote"]
-        assert 8 <= len(quote.split()) <= 10
-        assert '"' not in quote and quote[0].isalnum() and quote[-1].isalnum()
-
-
-def test_every_question_is_asked_in_the_words_of_its_kind(tasks):
-    for task in tasks:
-        assert task.prompt.endswith(WORDINGS[task.labels["kind"]].format(quote=task.labels["quote"]))
 
 
 def test_the_asked_for_share_needs_no_memory_and_these_prompts_hold_the_proof(memory, tasks):
@@ -137,36 +106,28 @@ def test_questions_that_need_the_memory_come_without_a_note_or_with_one_that_doe
         assert words(task.prompt).count(words(task.labels["quote"])[:-1]) == 1
 
 
-def test_where_every_note_would_give_the_answer_there_is_none(memory):
-    of_one_episode = [chunk for chunk in memory if chunk.stem == memory[0].stem]
-    plan = plan_of(20, needless_share=0, distractor_share=1, kinds=("episode",))
-    assert not any("Note" in task.prompt for task in make_questions(of_one_episode, plan, 0, memory=memory))
-
-
-@pytest.mark.parametrize(("share", "number"), [(0.0, 0), (1.0, 60)])
-def test_all_or_none_may_need_the_memory(memory, part, share, number):
-    made = make_questions(part, plan_of(60, needless_share=share), 0, memory=memory)
-    assert sum(not task.labels["needs_memory"] for task in made) == number
-
-
 def test_the_same_seed_gives_the_same_questions_and_another_seed_others(memory, part, tasks):
     assert make_questions(part, PLAN, 0, memory=memory) == tasks
     assert make_questions(part, PLAN, 1, memory=memory) != tasks
 
 
-def test_only_the_kinds_that_are_asked_for_are_made(memory, part):
+def test_a_plan_chooses_the_kinds_and_how_many_need_the_memory(memory, part):
     made = make_questions(part, plan_of(20, kinds=("episode",)), 0, memory=memory)
     assert {task.labels["kind"] for task in made} == {"episode"} and len(made) == 20
+    for share, number in ((0.0, 0), (1.0, 60)):
+        made = make_questions(part, plan_of(60, needless_share=share), 0, memory=memory)
+        assert sum(not task.labels["needs_memory"] for task in made) == number
+    of_one_episode = [chunk for chunk in memory if chunk.stem == memory[0].stem]
+    plan = plan_of(20, needless_share=0, distractor_share=1, kinds=("episode",))
+    made = make_questions(of_one_episode, plan, 0, memory=memory)
+    assert not any("Note" in task.prompt for task in made), "every note would give the answer"
 
 
-def test_a_quote_that_the_memory_holds_twice_is_not_asked_about():
+def test_a_quote_that_the_memory_holds_twice_or_a_chunk_that_is_too_short_is_not_asked_about():
     text = "the tide clock has one copper hand and no numerals at all on it"
     twins = [Chunk(f"e_{number}", "E", "e", "Ann", text, "00:00:00", number) for number in range(2)]
     assert make_questions(twins, plan_of(9), 0, memory=twins) == []
     assert make_questions(twins[:1], plan_of(9), 0, memory=twins[:1]) != []
-
-
-def test_chunks_that_are_too_short_give_fewer_questions_and_no_error():
     short = [Chunk("e_0", "E", "e", "Ann", "seven words are not enough for it", "00:00:00", 0)]
     assert make_questions(short, plan_of(9), 0, memory=short) == []
     assert all(quote_and_answer(short[0], kind, PLAN, random.Random(0)) is None for kind in WORDINGS)
@@ -207,17 +168,36 @@ def test_an_episode_is_wholly_in_one_part_and_no_chunk_is_lost(memory):
     )
     assert split_episodes(memory, 4, 2, seed=3) == parts
     assert split_episodes(memory, 4, 2, seed=4) != parts
-
-
-def test_too_few_episodes_for_the_split_are_told_with_the_keys_to_lower(memory):
     with pytest.raises(SettingsError, match=r"12 episodes cannot be split into 10 .*2 .*questions\.num_test_episodes"):
         split_episodes(memory, 10, 2, seed=0)
 
 
-def test_written_questions_are_read_back_as_they_were(tmp_path, tasks):
-    path = tmp_path / "q.jsonl"
-    write_questions(tasks, path)
-    assert read_questions(path) == tasks
+def test_questions_are_read_back_as_they_were_written_and_others_are_named_with_line_and_remedy(tmp_path, tasks):
+    path = tmp_path / "mine.jsonl"
+    asked = [*tasks, Task(task_id="t", prompt="Who\u2028said\u0085this?", answer="Ada")]
+    write_questions(asked, path)
+    assert read_questions(path) == asked
+    for line in (
+        "{", "[]", "3", '{"question": "Who?"}', '{"answer": "Ada"}', '{"question": 3, "answer": "x"}',
+        '{"question": "Who?", "answer": 3}',
+    ):  # fmt: skip
+        path.write_text(json.dumps({"question": "Who?", "answer": "Ada"}) + "\n" + line + "\n")
+        with pytest.raises(
+            TranscriptError, match=r'mine\.jsonl, line 2: not a question .*write \{"question"'
+        ) as caught:
+            read_questions(path)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(TranscriptError, match=r"nothing\.jsonl cannot be read"):
+        read_questions(tmp_path / "nothing.jsonl")
+    for row in (
+        {"answer": "The memory does not say"},
+        {"answer": "N/A", "labels": {"kind": "unanswerable"}},
+        {"answer": "I don't know.", "labels": {"kind": "unanswerable"}, "aliases": ["Who knows?"]},
+    ):
+        path.write_text(json.dumps({"question": "Who rang?", **row}))
+        (task,) = read_questions(path)
+        assert task.answer == NO_ANSWER and task.labels["kind"] == "unanswerable"
+        assert all(task_is_right(task, said) for said in (row["answer"], "I do not know.", *row.get("aliases", ())))
 
 
 def test_a_users_questions_need_a_question_and_an_answer_only(tmp_path):
@@ -231,31 +211,6 @@ def test_a_users_questions_need_a_question_and_an_answer_only(tmp_path):
         Task(task_id="mine:1", prompt="Wér?", answer="Ada"),
         Task(task_id="mine:3", prompt="Who?", answer="Bob", aliases=("B.",), evidence=("e_1",)),
     ]
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["{", "[]", "3", '{"question": "Who?"}', '{"answer": "Ada"}', '{"question": 3, "answer": "x"}',
-     '{"question": "Who?", "answer": 3}'],
-)  # fmt: skip
-def test_a_line_that_is_no_question_is_named_with_its_number_and_the_form_to_write(tmp_path, line):
-    path = tmp_path / "mine.jsonl"
-    path.write_text(json.dumps({"question": "Who?", "answer": "Ada"}) + "\n" + line + "\n")
-    with pytest.raises(TranscriptError, match=r'mine\.jsonl, line 2: not a question .*write \{"question"') as caught:
-        read_questions(path)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_file_of_questions_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(TranscriptError, match=r"nothing\.jsonl cannot be read"):
-        read_questions(tmp_path / "nothing.jsonl")
-
-
-def test_a_line_separator_inside_a_question_does_not_end_its_line(tmp_path):
-    path = tmp_path / "q.jsonl"
-    asked = [Task(task_id="t", prompt="Who\u2028said\u0085this?", answer="Ada")]
-    write_questions(asked, path)
-    assert read_questions(path) == asked
 
 
 def test_evidence_of_another_splitting_is_not_used(tmp_path, caplog):
@@ -280,19 +235,3 @@ def test_evidence_of_another_splitting_is_not_used(tmp_path, caplog):
         tasks = [task for part in ("train", "validation", "test") for task in data.tasks[part]]
         assert sum(data.can_prove([task]) for task in tasks) == num_used
         assert ("chunks with the same ids and other words" in caplog.text) == (num_used == 0)
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"answer": "The memory does not say"},
-        {"answer": "N/A", "labels": {"kind": "unanswerable"}},
-        {"answer": "I don't know.", "labels": {"kind": "unanswerable"}, "aliases": ["Who knows?"]},
-    ],
-)
-def test_a_question_without_an_answer_is_one_however_it_says_so(row, tmp_path):
-    path = tmp_path / "own.jsonl"
-    path.write_text(json.dumps({"question": "Who rang?", **row}))
-    (task,) = read_questions(path)
-    assert task.answer == NO_ANSWER and task.labels["kind"] == "unanswerable"
-    assert all(task_is_right(task, said) for said in (row["answer"], "I do not know.", *row.get("aliases", ())))

@@ -15,21 +15,15 @@ pytest.importorskip("lancedb", reason="the memory extra is not installed")
 pytest.importorskip("fastapi", reason="the serve extra is not installed")
 
 from serving import served
-from small_tokenizer import small_tokenizer
 
-from midthought.config import InferenceConfig
-from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
 from midthought.memory.connect import open_memory
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.tool import MemoryRetrievalTool
-from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
-from midthought.tokenization import Renderer
-from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.types import ParsedAction, Reward, Task, ToolOutcome
+from midthought.types import ParsedAction, Task, ToolOutcome
 
 TOKEN = "a-token-that-nobody-guesses"
 QUERIES = ["a copper hand", "mitten", "herring scales in the café", "yes", "' OR 1=1 --", "a\ud800b", "a\0b"]
@@ -47,16 +41,10 @@ def test_the_tool_says_the_same_of_a_memory_here_and_of_one_that_is_served(servi
     assert here.definition.json_schema() == there.definition.json_schema()
     for query in QUERIES[:-1]:
         assert here.execute(query=query, k=4) == there.execute(query=query, k=4), query
-
-
-@pytest.mark.parametrize("mode", ["hybrid", "vector"])
-def test_a_thought_is_embedded_with_the_query_of_a_served_memory_too(service, store, mode):
-    here, there = (
-        MemoryRetrievalTool(memory, mode=mode, thought_words=9) for memory in (store, RemoteMemory(service.url))
-    )
-    found = [tool.execute(query="silk", k=1, thought="<think>Somebody had used a mitten") for tool in (here, there)]
-    assert found[0] == found[1] and found[0].metadata["chunk_ids"] == ["tide_2"]
-    assert here.execute(query="silk", k=1).metadata["chunk_ids"] != ["tide_2"]
+    if mode != "full_text":
+        here, there = (MemoryRetrievalTool(m, mode=mode, thought_words=9) for m in (store, RemoteMemory(service.url)))
+        found = [tool.execute(query="silk", k=1, thought="<think>Somebody had used a mitten") for tool in (here, there)]
+        assert found[0] == found[1] and found[0].metadata["chunk_ids"] == ["tide_2"]
 
 
 def test_filters_and_batches_are_those_of_the_store(service, store):
@@ -199,43 +187,3 @@ def test_the_model_reads_a_sentence_and_the_run_goes_on():
     (event,) = asyncio.run(executor.run([action], Task(task_id="t", prompt="p", answer="a")))
     assert event.outcome is ToolOutcome.RAISED and event.call.result.startswith("the memory cannot be reached")
     assert event.call.result.endswith("; go on without it")
-
-
-class Plain:
-    """No reply, reward 1."""
-
-    async def reply(self, trajectory):
-        return None
-
-    async def score(self, trajectory):
-        return Reward(parts={"all": 1.0})
-
-
-def test_a_rollout_that_asks_the_service_is_the_rollout_that_asks_the_store(service, store):
-    said = (
-        '<think>I look. #call memory_retrieval {"query": "herring scales", "k": 2}'
-        '#call memory_retrieval {"query": " "}#call memory_retrieval {"query": "who wound it", "k": 3}'
-        "So it was Zoë.</think>Zoë"
-    )
-    renderer = Renderer(small_tokenizer())
-
-    def play(memory):
-        parts = RolloutParts(
-            engine=ScriptedEngine([said], renderer),
-            renderer=renderer,
-            call_format=InThoughtFormat(),
-            executor=ToolExecutor(ToolRegistry([MemoryRetrievalTool(memory, mode="hybrid")])),
-            messages=lambda task: [{"role": "user", "content": task.prompt}],
-            environment=lambda task: Plain(),
-            inference=InferenceConfig(max_tokens=4000, max_result_tokens=1000),
-        )
-        starts = [EpisodeStart(task=Task(task_id="t", prompt="Who found it?", answer="Zoë"), seed=1)]
-        (played,) = asyncio.run(run_episodes(parts, starts))
-        return played
-
-    here, there = play(store), play(RemoteMemory(service.url))
-    assert here.token_ids == there.token_ids and here.spans == there.spans
-    assert "Kerdrozic found herring" in renderer.decode(here.token_ids)
-    for one, other in zip(here.tool_events, there.tool_events, strict=True):
-        assert (one.call, one.outcome, one.metadata) == (other.call, other.outcome, other.metadata)
-    assert [event.outcome for event in here.tool_events] == [ToolOutcome.OK, ToolOutcome.RAISED, ToolOutcome.OK]

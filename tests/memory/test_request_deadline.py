@@ -22,10 +22,10 @@ GIVEN_UP = r"the memory did not answer within 1 seconds"
 class Silent:
     """Accepts connections, reads what comes first, and sends these pieces of nothing useful for ever."""
 
-    def __init__(self, pieces: bytes = b"", reads: bool = True, address: tuple[str, int] = ("127.0.0.1", 0)) -> None:
+    def __init__(self, pieces: bytes = b"", reads: bool = True) -> None:
         self._pieces, self._reads = pieces, reads
         self.accepted: list[socket.socket] = []
-        self._listening = socket.create_server(address)
+        self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -69,22 +69,6 @@ def test_a_tls_handshake_that_never_ends_is_given_up(pieces):
     assert len(silent.accepted) == 1
 
 
-def test_a_name_whose_lookup_takes_long_is_given_up(monkeypatch):
-    look_up, is_over = socket.getaddrinfo, threading.Event()
-    began, ended = [], []
-
-    def slowly(*arguments, **options):
-        began.append(arguments)
-        is_over.wait(2 * GENEROUS)
-        ended.append(arguments)
-        return look_up(*arguments, **options)
-
-    monkeypatch.setattr(socket, "getaddrinfo", slowly)
-    assert_given_up("http://localhost:9")
-    assert len(began) == 1 and not ended
-    is_over.set()
-
-
 @pytest.fixture
 def full():
     """A port whose queue of connections is full, so that a further one waits. Skips the test if a port cannot be filled here."""
@@ -106,29 +90,12 @@ def full():
             pytest.skip("a port cannot be made full here")
 
 
-def resolve_to(monkeypatch, *addresses):
-    names = []
-
-    def found(host, port, *_, **options):
-        names.append(host)
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
-
-    monkeypatch.setattr(socket, "getaddrinfo", found)
-    return names
-
-
 def test_a_name_with_several_addresses_that_do_not_answer_is_given_up(full, monkeypatch):
     """So many that a deadline for each of them would be noticed."""
-    attempts = resolve_to(monkeypatch, *[("127.0.0.1", full)] * 40)
+    attempts, found = [], [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", full))] * 40
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_, **__: attempts.append(host) or found)
     assert_given_up(f"http://several.test:{full}")
     assert len(attempts) == 1
-
-
-def test_an_address_that_does_not_answer_leaves_time_for_the_next(full, monkeypatch):
-    Silent(b"HTTP/1.1 404 X\r\nContent-Length: 0\r\n\r\n", address=("127.0.0.2", full))
-    resolve_to(monkeypatch, ("127.0.0.1", full), ("127.0.0.2", full))
-    with pytest.raises(Exception, match="status 404"):
-        RemoteMemory(f"http://several.test:{full}", timeout_seconds=8.0).search("yes")
 
 
 def test_a_request_that_is_not_read_is_given_up():

@@ -105,15 +105,6 @@ def test_a_window_with_the_sentence_that_was_asked_for_is_first(tmp_path, new_em
     assert together[0][0].episode == "Kiln"
 
 
-def test_every_window_has_the_vectors_of_its_sentences(tmp_path, new_embedder):
-    embedder = new_embedder()
-    store = MemoryStore.open(tmp_path, embedder=embedder)
-    chunks = windows_of(TIDE)
-    store.build(chunks)
-    stored = stored_sentences(store)
-    assert stored == {chunk.chunk_id: packed(embedder.embed(chunk.embedded_sentences)) for chunk in chunks}
-
-
 def test_sentences_that_the_memory_has_are_not_embedded_again(tmp_path, new_embedder):
     store = MemoryStore.open(tmp_path, embedder=new_embedder())
     store.build([*windows_of(TIDE), *windows_of(KILN)])
@@ -125,26 +116,20 @@ def test_sentences_that_the_memory_has_are_not_embedded_again(tmp_path, new_embe
     assert {chunk_id: each for chunk_id, each in stored_sentences(again).items() if chunk_id in before} == before
 
 
-def test_the_steps_one_by_one_give_the_same_sentences(tmp_path, new_embedder):
+def test_every_window_has_the_vectors_of_its_sentences_also_by_the_steps_one_by_one(tmp_path, new_embedder):
     chunks = windows_of(TIDE)
     together = MemoryStore.open(tmp_path / "together", embedder=new_embedder())
     together.build(chunks)
+    embedder = new_embedder()
+    assert stored_sentences(together) == {
+        each.chunk_id: packed(embedder.embed(each.embedded_sentences)) for each in chunks
+    }
     write_rows(embed_chunks(chunks, new_embedder()), tmp_path / "rows.parquet")
     apart = MemoryStore.open(tmp_path / "apart", embedder=new_embedder())
     apart.ingest(read_rows(tmp_path / "rows.parquet"))
     assert stored_sentences(apart) == stored_sentences(together)
-
-
-def test_a_memory_without_them_is_searched_by_its_windows_and_gets_them_when_it_is_rewritten(tmp_path, new_embedder):
-    chunks = windows_of(TIDE)
-    rows = embed_chunks(chunks, new_embedder())
-    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
-    store.ingest(rows.drop_columns([SENTENCES]))
-    assert stored_sentences(store) == {}
-    assert store.search("drowned chapel", 3, "vector")
-    store.build([*chunks, *windows_of(KILN)])
-    assert set(stored_sentences(store)) == {chunk.chunk_id for chunk in (*chunks, *windows_of(KILN))}
-    assert all(stored_sentences(store).values())
+    apart.build(chunk_transcript(TIDE, 18))
+    assert stored_sentences(apart) == {}, "chunks by turns have none"
 
 
 def test_a_memory_without_them_is_named_once_and_gets_them_when_its_transcripts_are_added_again(
@@ -168,12 +153,6 @@ def test_a_memory_without_them_is_named_once_and_gets_them_when_its_transcripts_
     before = versions(path)
     store.add(chunks)
     assert versions(path) == before  # nothing is written
-
-
-def test_chunks_by_turns_have_none(tmp_path, new_embedder):
-    store = MemoryStore.open(tmp_path, embedder=new_embedder())
-    store.build(chunk_transcript(TIDE, 18))
-    assert stored_sentences(store) == {}
 
 
 @pytest.mark.parametrize("has_sentences", [True, False])

@@ -14,22 +14,13 @@ from midthought.memory.service.browse import QuestionTable
 from midthought.types import Task
 
 TOKEN = "a token that nobody guesses".replace(" ", "-")
-QUESTIONS = [  # their label `episode` is a file's name
+TIDE = {"episode": "tide"}  # a file's name
+QUESTIONS = [
     Task(
-        task_id="q0",
-        prompt="Which hand has the tide clock?",
-        answer="A copper one.",
-        labels={"episode": "tide"},
-        evidence=("tide_0",),
+        task_id="q0", prompt="Which hand has the tide clock?", answer="A copper one.", labels=TIDE, evidence=("tide_0",)
     ),
-    Task(
-        task_id="q1",
-        prompt="What was in the café?",
-        answer="Herring scales.",
-        labels={"episode": "tide"},
-        evidence=("tide_3",),
-    ),
-    Task(task_id="q2", prompt="Who asks?", answer="Nobody.", labels={}, evidence=()),
+    Task(task_id="q1", prompt="What was in the café?", answer="Herring scales.", labels=TIDE, evidence=("tide_3",)),
+    Task(task_id="q2", prompt="Who asks?", answer="Nobody.", labels={}),
 ]
 
 
@@ -52,12 +43,6 @@ def test_a_search_finds_what_the_store_finds(service, store, mode):
     assert found["hits"] == [as_json(hit) for hit in store.search("a copper hand", 2, mode)]
 
 
-def test_only_chosen_speakers_and_episodes_are_found(service):
-    _, found = service.ask("/search", {"query": "yes", "k": 6, "mode": "vector", "speakers": ["Bob"]})
-    assert {hit["speaker"] for hit in found["hits"]} == {"Bob"} and len(found["hits"]) == 2
-    assert service.ask("/search", {"query": "yes", "episodes": ["' OR 1=1 --"]})[1]["hits"] == []
-
-
 def test_many_at_once_find_what_each_finds_alone(service, store):
     queries = [f"{word} {number}" for number in range(16) for word in ("copper", "mitten", "herring", "yes")]
     expected = {query: [as_json(hit) for hit in store.search(query, 3, "vector")] for query in queries}
@@ -66,34 +51,28 @@ def test_many_at_once_find_what_each_finds_alone(service, store):
         assert dict(zip(queries, asked, strict=True)) == expected
 
 
-def test_chunks_come_by_their_ids_in_the_order_asked_for(service, chunks):
+def test_chunks_episodes_speakers_and_stats_tell_what_is_there(service, chunks):
     _, found = service.ask("/chunks", {"ids": ["tide_2", "none", "tide_0"]})
     assert found["chunks"] == [as_json(chunks[2]), as_json(chunks[0])]
-
-
-def test_episodes_and_speakers_are_counted(service):
     assert service.ask("/episodes")[1] == {"The Tide Clock": 6}
     assert service.ask("/speakers")[1] == {"Ann": 3, "Bob": 2, "Zoë": 1}
-
-
-def test_stats_tell_what_is_there(service):
     _, found = service.ask("/stats")
     assert (found["num_chunks"], found["num_episodes"], found["num_speakers"], found["num_questions"]) == (6, 1, 3, 3)
     assert (found["embedding_model"], found["embedding_dimension"]) == ("words", 64)
 
 
-def test_questions_are_drawn_by_a_seed_that_is_told(service):
+def test_questions_come_by_a_seed_that_is_told_or_in_their_order_with_the_episodes_title(service, store, embedder):
     _, drawn = service.ask("/qa/batch", {"size": 2})
     assert len(drawn["questions"]) == 2 and drawn["num_available"] == 3
     assert service.ask("/qa/batch", {"size": 2, "seed": drawn["seed"]})[1] == drawn
-
-
-def test_questions_come_in_their_order_and_name_the_episode_as_chunks_do(service):
     _, found = service.ask("/qa/batch", {"shuffle": False, "size": 2})
     assert [pair["id"] for pair in found["questions"]] == ["q0", "q1"] and found["seed"] is None
     assert found["questions"][1]["episode"] == "The Tide Clock" and found["questions"][1]["evidence"] == ["tide_3"]
     _, found = service.ask("/qa/batch", {"shuffle": False, "episodes": ["The Tide Clock"]})
     assert [pair["id"] for pair in found["questions"]] == ["q0", "q1"] and found["num_available"] == 2
+    with served(store.uri, embedder) as without_questions:
+        status, found = without_questions.ask("/qa/batch", {})
+    assert status == 404 and "midthought memory questions" in found["detail"]
 
 
 def test_questions_of_the_memorys_own_table_are_found_without_being_named(store):
@@ -119,12 +98,6 @@ def test_questions_of_the_memorys_own_table_are_found_without_being_named(store)
     assert stored.changed() == []
 
 
-def test_a_memory_without_questions_says_so(store, embedder):
-    with served(store.uri, embedder) as service:
-        status, found = service.ask("/qa/batch", {})
-    assert status == 404 and "midthought memory questions" in found["detail"]
-
-
 def test_without_the_token_there_is_a_sign_of_life_only(store, embedder):
     with served(store.uri, embedder, access=AccessPolicy(token=TOKEN)) as service:
         document = service.ask("/openapi.json", Authorization=f"Bearer {TOKEN}")[1]
@@ -139,26 +112,20 @@ def test_without_the_token_there_is_a_sign_of_life_only(store, embedder):
         assert service.ask("/search", {"query": "yes"}, Authorization=f"bearer {TOKEN}")[0] == 200
 
 
-def test_a_name_that_was_made_to_point_here_is_refused(service):
+def test_other_hosts_and_pages_from_elsewhere_may_not_ask_and_answers_carry_safe_headers(service):
     assert service.ask("/stats", Host="evil.example")[0] == 421
     assert service.ask("/healthz", Host=f"evil.example:{service.port}")[0] == 421
     for host in (f"localhost:{service.port}", "127.0.0.1", "[::1]:80"):
         assert service.ask("/stats", Host=host)[0] == 200, host
-
-
-def test_pages_from_elsewhere_may_not_ask_and_get_no_permission_to(service):
-    assert service.ask("/search", {"query": "yes"}, Origin="http://evil.example")[0] == 403
-    status, headers, _ = service.answer("/search", None, "OPTIONS", Origin=service.url)
-    assert status == 405 and not any(name.startswith("access-control") for name in headers)
-    assert service.ask("/search", {"query": "yes"}, Origin=service.url)[0] == 200
-
-
-def test_every_answer_carries_safe_headers(service):
     for path in ("/", "/stats", "/nothing", "/chunks"):
         _, headers, _ = service.answer(path)
         assert "default-src 'none'" in headers["content-security-policy"], path
         assert (headers["x-content-type-options"], headers["x-frame-options"]) == ("nosniff", "DENY")
         assert "server" not in headers
+    assert service.ask("/search", {"query": "yes"}, Origin="http://evil.example")[0] == 403
+    status, headers, _ = service.answer("/search", None, "OPTIONS", Origin=service.url)
+    assert status == 405 and not any(name.startswith("access-control") for name in headers)
+    assert service.ask("/search", {"query": "yes"}, Origin=service.url)[0] == 200
 
 
 def test_what_is_too_large_or_no_json_is_refused(service):

@@ -1,7 +1,6 @@
 """A service finds the results of later builds, and answers requests while they write."""
 
 import shutil
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -104,51 +103,3 @@ def test_what_fails_once_is_made_up_for(store, embedder, chunks, other_chunks, m
         service.state.follow()
         assert service.ask("/stats")[1]["num_chunks"] == len(chunks) + 1
         assert service.ask("/stats")[1]["num_questions"] == 1
-
-
-def test_a_service_that_does_not_follow_serves_the_memory_as_it_was(store, embedder, chunks, other_chunks):
-    with served(store.uri, embedder, follow_seconds=None) as service:
-        store.build(chunks + other_chunks)
-        time.sleep(5 * SECONDS)
-        assert best(service).startswith("tide")
-        service.state.follow()
-        assert best(service) == "quay_0"
-
-
-def test_no_search_fails_while_builds_write(store, embedder, chunks, other_chunks):
-    with served(store.uri, embedder, follow_seconds=SECONDS) as service:
-        statuses, is_over = [], threading.Event()
-
-        def ask() -> None:
-            while not is_over.is_set():
-                for mode in ("hybrid", "vector", "full_text"):
-                    statuses.append(service.ask("/search", {"query": "a copper hand", "mode": mode})[0])
-                statuses.append(service.ask("/episodes")[0])
-
-        asking = threading.Thread(target=ask)
-        asking.start()
-        for _ in range(6):
-            store.build(chunks + other_chunks)
-            store.build(chunks)
-        is_over.set()
-        asking.join()
-        assert set(statuses) == {200} and len(statuses) > 20
-
-
-def test_a_memory_is_taken_up_once_a_build_has_indexed_all_of_it(store, embedder, chunks, other_chunks, monkeypatch):
-    from midthought.memory import table
-
-    reader = MemoryStore.open(store.uri, embedder=embedder)
-    assert len(reader) == len(chunks) and not reader.follow()
-    index, seen = table.index_table, []
-
-    def look(*arguments: object) -> None:
-        seen.append((reader.follow(), len(reader)))
-        index(*arguments)
-        seen.append((reader.follow(), len(reader)))
-
-    monkeypatch.setattr(table, "index_table", look)
-    store.build(chunks + other_chunks)
-    assert seen == [(False, len(chunks)), (True, len(chunks) + 1)]
-    assert not reader.follow()
-    assert reader.search("herons on the quay", 1)[0].chunk_id == "quay_0"

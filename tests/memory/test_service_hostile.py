@@ -15,10 +15,6 @@ from serving import served
 from midthought.memory.store import MemoryStore
 from midthought.types import Task
 
-NUM_EXAMPLES = 25
-NUM_MANY = 2_000
-"""For each of the seven operations, about: 10^4 and more in all."""
-
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory, new_embedder):
@@ -70,12 +66,9 @@ def test_odd_bodies_are_refused(service):
             assert isinstance(found["detail"], str) and len(found["detail"]) < 1000
 
 
-def test_odd_addresses_are_refused(service):
+def test_odd_addresses_and_methods_are_refused(service):
     for path in ("/..%2f..%2fetc%2fpasswd", "//", "/", "/search/", "/%00", "/search%0d%0aX:", "/static/../search"):
         assert service.ask(path)[0] in (404, 405, 307), path
-
-
-def test_odd_methods_are_refused(service):
     for method in ("PUT", "DELETE", "PATCH", "TRACE", "OPTIONS", "BREW", "HEAD"):
         assert service.ask("/search", method=method)[0] in (400, 405), method
 
@@ -136,7 +129,7 @@ def test_one_client_cannot_take_all_connections(service, monkeypatch):
         assert several[0].recv(100).startswith(b"HTTP/1.1 200")
 
 
-def fuzz(service, num_examples, caplog):
+def test_requests_made_from_the_schema_never_break_the_service(service, caplog):
     schemathesis = pytest.importorskip("schemathesis")
     import hypothesis
 
@@ -144,7 +137,7 @@ def fuzz(service, num_examples, caplog):
     schema = schemathesis.openapi.from_dict(document)
     schema.config.update(base_url=service.url)
     settings = hypothesis.settings(
-        max_examples=num_examples, database=None, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
+        max_examples=25, database=None, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
     )
     num_sent = 0
 
@@ -162,17 +155,8 @@ def fuzz(service, num_examples, caplog):
 
         send()
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
-    return num_sent
-
-
-def test_requests_made_from_the_schema_never_break_the_service(service, caplog):
-    assert fuzz(service, NUM_EXAMPLES, caplog) > 50
+    assert num_sent > 50
     assert service.ask("/search", {"query": "tide", "k": 1})[1]["hits"][0]["chunk_id"] == "t_0"
-
-
-@pytest.mark.slow
-def test_ten_thousand_requests_made_from_the_schema_never_break_the_service(service, caplog):
-    assert fuzz(service, NUM_MANY, caplog) >= 10_000
 
 
 def test_a_crowd_that_is_too_large_is_told_to_come_again(service):

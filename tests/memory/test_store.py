@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from midthought.errors import MemoryStoreError, SettingsError  # noqa: E402
-from midthought.memory.rows import COLUMNS, read_rows, rows_of, write_rows  # noqa: E402
+from midthought.memory.rows import COLUMNS, read_rows, rows_of  # noqa: E402
 from midthought.memory.store import MemoryStore  # noqa: E402
 
 MODES = ["full_text", "vector", "hybrid"]
@@ -30,22 +30,27 @@ def test_the_table_has_the_columns_of_the_original_and_any_client_can_search_it(
     }  # fmt: skip
     found = table.search("a boy's mitten", query_type="fts").limit(1).to_list()
     assert found[0]["id"] == "tide_2"
+    stored = np.asarray(table.to_arrow()["vector"].to_pylist(), np.float32)
+    np.testing.assert_array_equal(stored, store.embedder.embed([chunk.transcript for chunk in chunks]))
+    assert store.get(["tide_3", "none", "tide_0", "x' OR 1=1"]) == {"tide_0": chunks[0], "tide_3": chunks[3]}
+    assert store.get([]) == {}
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_exact_quote_is_found_in_every_mode(store, mode):
+def test_an_exact_quote_is_found_and_equal_scores_come_in_the_order_of_ids(store, mode):
     (hit,) = store.search("used a boy's mitten to quieten the beat", k=1, mode=mode)
     assert (hit.chunk_id, hit.speaker, hit.episode, hit.time) == ("tide_2", "Ann", "The Tide Clock", "00:00:02")
     assert hit.transcript.startswith("Somebody had") and hit.score > 0
+    assert [hit.chunk_id for hit in store.search("yes.", k=2, mode=mode)] == ["tide_4", "tide_5"]
 
 
-@pytest.mark.parametrize(
-    "query",
-    ["“I don’t wind it”", "+i -dont OR wind:it*", "I DONT (wind AND [it", 'wind "every third" \\ ^day~2', "café"],
-)
-def test_a_query_is_plain_words_whatever_signs_it_holds(store, query):
-    expected = "tide_3" if query == "café" else "tide_1"
-    assert store.search(query, k=1, mode="full_text")[0].chunk_id == expected
+def test_a_query_is_plain_words_whatever_signs_it_holds_and_needs_no_embedding_model(store, monkeypatch):
+    monkeypatch.setattr("midthought.memory.store.load_embedder", lambda: pytest.fail("loaded"))
+    fresh = MemoryStore.open(store.uri)
+    for query in ("“I don’t wind it”", "+i -dont OR wind:it*", "I DONT (wind AND [it", 'wind "every third" \\ ^day~2'):
+        assert fresh.search(query, k=1, mode="full_text")[0].chunk_id == "tide_1", query
+    assert fresh.search("café", k=1, mode="full_text")[0].chunk_id == "tide_3"
+    assert fresh.search("xylophone", mode="full_text") == fresh.search("?!", mode="full_text") == []
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -53,11 +58,6 @@ def test_a_query_is_plain_words_whatever_signs_it_holds(store, query):
 def test_any_text_can_be_asked_for(store, query):
     assert len(store.search(query, mode="full_text")) <= 3
     assert len(store.search(query, mode="hybrid")) == 3
-
-
-def test_a_query_without_known_words_finds_nothing_by_words(store):
-    assert store.search("xylophone", mode="full_text") == []
-    assert store.search("?!", mode="full_text") == []
 
 
 def test_words_in_the_order_of_the_query_rank_before_the_same_words_in_another(store, chunks):
@@ -84,11 +84,6 @@ def test_asking_for_more_does_not_change_which_come_first(store, chunks, mode):
     most = store.search("yes, yes, the tide clock", k=10, mode=mode)
     for k in range(1, 10):
         assert store.search("yes, yes, the tide clock", k=k, mode=mode) == most[:k]
-
-
-def test_equal_scores_come_in_the_order_of_ids_in_every_mode(store):
-    for mode in MODES:
-        assert [hit.chunk_id for hit in store.search("yes.", k=2, mode=mode)] == ["tide_4", "tide_5"]
 
 
 def test_building_again_adds_nothing_and_embeds_nothing(tmp_path, store, chunks, embedder):
@@ -198,27 +193,12 @@ def test_vectors_are_indexed_from_a_number_of_rows_on(store, chunks, monkeypatch
     ]
 
 
-def test_chunks_are_ordered_by_number_not_by_letters(store, chunks):
-    more = [replace(chunks[5], chunk_id=f"tide_{number}", number=number) for number in (10, 9)]
-    store.build([*more, *chunks])
-    assert [chunk.number for chunk in store.chunks()] == [0, 1, 2, 3, 4, 5, 9, 10]
-    assert store.chunks()[0] == chunks[0]
-
-
 def test_many_threads_search_a_fresh_store_at_once_and_find_the_same(tmp_path, new_embedder, store, chunks):
     fresh = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
     queries = [(chunk.transcript, mode) for chunk in chunks[:5] for mode in MODES] * 8
     with ThreadPoolExecutor(16) as pool:
         found = list(pool.map(lambda query: fresh.search(query[0], 3, query[1]), queries))
     assert found == [store.search(text, 3, mode) for text, mode in queries]
-
-
-def test_searching_goes_on_while_the_memory_is_built_anew(store, chunks):
-    with ThreadPoolExecutor(4) as pool:
-        searches = [pool.submit(store.search, "mitten", 1, "full_text") for _ in range(200)]
-        for number in range(3):
-            store.build([*chunks, replace(chunks[0], chunk_id=f"x_{number}", stem="x", number=number)])
-    assert {search.result()[0].chunk_id for search in searches} == {"tide_2"}
 
 
 def test_another_embedding_model_is_refused_with_both_names(tmp_path, new_embedder, store, chunks, monkeypatch):
@@ -232,19 +212,6 @@ def test_another_embedding_model_is_refused_with_both_names(tmp_path, new_embedd
     rows = rows_of(chunks, new_embedder(32).embed(["x"] * 6), "other")
     with pytest.raises(MemoryStoreError, match=r"not with other \(32"):
         late.ingest(rows)
-
-
-def test_full_text_search_needs_no_embedding_model(tmp_path, store, monkeypatch):
-    monkeypatch.setattr("midthought.memory.store.load_embedder", lambda: pytest.fail("loaded"))
-    assert MemoryStore.open(tmp_path / "memory").search("mitten", mode="full_text")
-
-
-def test_a_memory_that_is_not_built_is_told_and_not_begun(tmp_path, new_embedder):
-    store = MemoryStore.open(tmp_path / "none", embedder=new_embedder())
-    assert not store.is_built and len(store) == 0
-    with pytest.raises(MemoryStoreError, match=r"none: there is no memory .*build it with 'midthought memory build'"):
-        store.search("x")
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_failing_build_leaves_its_vectors_only_and_an_old_memory_as_it_was(
@@ -271,21 +238,20 @@ def test_a_failing_build_leaves_its_vectors_only_and_an_old_memory_as_it_was(
     assert memory.chunks() == chunks and memory.search("herring", mode="full_text")[0].chunk_id == "tide_3"
 
 
-def test_an_empty_memory_finds_nothing_and_can_be_filled(tmp_path, new_embedder, chunks):
-    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
-    store.build([])
-    assert all(store.search("x", mode=mode) == [] for mode in MODES)
-    assert MemoryStore.open(tmp_path / "memory", embedder=new_embedder(32)).add(chunks).num_added == 6
-
-
-def test_a_table_is_found_among_many(tmp_path, embedder, chunks):
+def test_what_cannot_be_searched_or_built_is_refused_with_the_remedy(tmp_path, store, embedder, chunks):
+    with pytest.raises(SettingsError, match="Did you mean 'full_text'"):
+        store.search("x", mode="fulltext")
+    with pytest.raises(SettingsError, match="k must be at least 1, not 0"):
+        store.search("x", k=0)
+    with pytest.raises(MemoryStoreError, match="two different chunks have the id 'tide_0'"):
+        MemoryStore.open(tmp_path / "m", embedder=embedder).build([chunks[0], replace(chunks[0], speaker="X")])
+    none = MemoryStore.open(tmp_path / "none", embedder=embedder)
+    assert not none.is_built and len(none) == 0
+    with pytest.raises(MemoryStoreError, match=r"none: there is no memory .*build it with 'midthought memory build'"):
+        none.search("x")
+    assert not (tmp_path / "m").exists() and not (tmp_path / "none").exists(), "they are not begun"
     for number in range(15):
         lancedb.connect(tmp_path / "db").create_table(f"t{number:02}", pa.table({"id": ["x"]}))
-    MemoryStore.open(tmp_path / "db", embedder=embedder).build(chunks)
-    assert len(MemoryStore.open(tmp_path / "db")) == 6
-
-
-def test_a_foreign_table_or_file_is_refused(tmp_path, embedder, chunks):
     lancedb.connect(tmp_path / "db").create_table("transcripts", pa.table({"id": ["x"], "text": ["y"]}))
     with pytest.raises(MemoryStoreError, match="it lacks episode, speaker"):
         MemoryStore.open(tmp_path / "db", embedder=embedder)
@@ -295,56 +261,12 @@ def test_a_foreign_table_or_file_is_refused(tmp_path, embedder, chunks):
         MemoryStore.open(tmp_path / "file", embedder=embedder).build(chunks)
 
 
-def test_two_different_chunks_of_one_id_are_refused(tmp_path, embedder, chunks):
-    with pytest.raises(MemoryStoreError, match="two different chunks have the id 'tide_0'"):
-        MemoryStore.open(tmp_path / "m", embedder=embedder).build([chunks[0], replace(chunks[0], speaker="X")])
-
-
-def test_an_unknown_mode_names_the_near_one(store):
-    with pytest.raises(SettingsError, match="Did you mean 'full_text'"):
-        store.search("x", mode="fulltext")
-    with pytest.raises(SettingsError, match="k must be at least 1, not 0"):
-        store.search("x", k=0)
-
-
-def test_rows_from_a_file_make_the_same_memory(tmp_path, store, chunks, embedder):
-    vectors = embedder.embed([chunk.transcript for chunk in chunks])
-    write_rows(rows_of(chunks, vectors, embedder.name), tmp_path / "rows.parquet")
-    other = MemoryStore.open(tmp_path / "other", embedder=embedder)
-    report = other.ingest(read_rows(tmp_path / "rows.parquet"))
-    assert (report.num_added, report.num_kept) == (6, 0)
-    assert other.ingest(read_rows(tmp_path / "rows.parquet")).num_kept == 6
-    assert other.search("herring scales") == store.search("herring scales")
-
-
 def test_a_file_that_holds_no_rows_is_refused(tmp_path):
     (tmp_path / "x.parquet").write_text("no")
     with pytest.raises(MemoryStoreError, match=r"x\.parquet: not a file of embedded chunks"):
         read_rows(tmp_path / "x.parquet")
     with pytest.raises(MemoryStoreError, match="there is no such file"):
         read_rows(tmp_path / "y.parquet")
-
-
-def test_vectors_are_kept_as_they_were_embedded(store, chunks, embedder):
-    stored = np.asarray(lancedb.connect(store.uri).open_table("transcripts").to_arrow()["vector"].to_pylist())
-    np.testing.assert_array_equal(stored.astype(np.float32), embedder.embed([chunk.transcript for chunk in chunks]))
-
-
-def test_a_large_memory_is_changed_in_place_where_little_changes(store, chunks, new_embedder, monkeypatch):
-    monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 7)
-    many = [replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=f"Line {n}.") for n in range(50)]
-    store.build([*chunks, *many])
-    monkeypatch.setattr("midthought.memory.table.TableLocation.write", lambda *_: pytest.fail("written anew"))
-    changed = replace(many[3], transcript="A changed line about herring.")
-    added = replace(chunks[0], chunk_id="y_0", stem="y", number=0, transcript="An added line.")
-    wanted = [*chunks, *many[:3], changed, *many[5:], added]
-    report = store.build(wanted)
-    assert (report.num_added, report.num_kept, report.num_removed, report.num_embedded) == (2, 54, 2, 2)
-    assert {chunk.chunk_id: chunk for chunk in store.chunks()} == {chunk.chunk_id: chunk for chunk in wanted}
-    for mode in MODES:
-        assert store.search("a changed line about herring", 1, mode)[0].chunk_id == "x_3"
-        assert store.search("An added line.", 1, mode)[0].chunk_id == "y_0"
-        assert store.search("line 4", 60, mode, episodes=["The Tide Clock"])[0].transcript != "Line 4."
 
 
 def test_the_partitions_of_a_large_memory_keep_their_size_when_it_is_changed(tmp_path, chunks, monkeypatch):
@@ -413,8 +335,3 @@ def test_vectors_in_a_cache_of_ones_own_outlive_the_memory(tmp_path, chunks, new
     assert len(first.embedded) == 5 and again.build(chunks).num_embedded == 0
     rows = [lancedb.connect(tmp_path / name).open_table("transcripts").to_arrow() for name in "ab"]
     assert rows[0].equals(rows[1]) and not (tmp_path / "a" / "embeddings").exists()
-
-
-def test_chunks_are_given_by_their_ids(store, chunks):
-    assert store.get(["tide_3", "none", "tide_0", "x' OR 1=1"]) == {"tide_0": chunks[0], "tide_3": chunks[3]}
-    assert store.get([]) == {}

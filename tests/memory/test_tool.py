@@ -10,6 +10,8 @@ def test_the_result_is_one_numbered_line_for_each_chunk(store, chunks):
     output = MemoryRetrievalTool(store, mode="full_text").execute(query="the wheel, in the café, and a mitten", k=2)
     assert output.text == f"[1] {format_chunk(chunks[3])}\n[2] {format_chunk(chunks[2])}"
     assert output.metadata == {"chunk_ids": ["tide_3", "tide_2"]}
+    output = MemoryRetrievalTool(store, mode="full_text").execute(query="xylophone")
+    assert (output.text, output.metadata) == (NOTHING_FOUND, {"chunk_ids": []})
 
 
 def test_a_line_names_speaker_episode_and_time_before_the_words(chunks):
@@ -18,31 +20,15 @@ def test_a_line_names_speaker_episode_and_time_before_the_words(chunks):
     assert places == sorted(places) and "\n" not in line
 
 
-def test_a_chunk_and_a_hit_are_written_alike(store, chunks):
-    (hit,) = store.search("mitten", k=1, mode="full_text")
-    assert format_chunk(hit) == format_chunk(chunks[2])
-
-
-def test_nothing_found_is_said(store):
-    output = MemoryRetrievalTool(store, mode="full_text").execute(query="xylophone")
-    assert (output.text, output.metadata) == (NOTHING_FOUND, {"chunk_ids": []})
-
-
 def test_k_is_the_constructors_unless_the_call_says_otherwise(store):
     tool = MemoryRetrievalTool(store, k=2, mode="vector")
     assert len(tool.execute(query="yes").metadata["chunk_ids"]) == 2
     assert len(tool.execute(query="yes", k=4).metadata["chunk_ids"]) == 4
     schema = tool.definition.parameters_schema()
     assert schema["required"] == ["query"] and schema["properties"]["k"]["default"] == 2
-
-
-@pytest.mark.parametrize(("parameters", "words"), [({"query": " "}, "empty"), ({"query": "x", "k": 11}, "1 to 10")])
-def test_what_cannot_be_searched_is_an_error_that_the_model_reads(store, parameters, words):
-    with pytest.raises(ValueError, match=words):
-        MemoryRetrievalTool(store).execute(**parameters)
-
-
-def test_k_of_the_constructor_is_checked(store):
+    for parameters, words in (({"query": " "}, "empty"), ({"query": "x", "k": 11}, "1 to 10")):
+        with pytest.raises(ValueError, match=words):
+            tool.execute(**parameters)
     with pytest.raises(SettingsError, match="from 1 to 10, not 0"):
         MemoryRetrievalTool(store, k=0)
 
@@ -62,11 +48,6 @@ def test_the_last_words_of_the_thought_are_embedded_after_the_query_if_that_is_s
     MemoryRetrievalTool(store, mode="hybrid", thought_words=4).execute(query="the clock", thought=thought)
     MemoryRetrievalTool(store, mode="full_text", thought_words=4).execute(query="the clock", thought=thought)
     assert embedder.embedded == ["the clock", "the clock\nspoke of a mitten."]
-
-
-def test_full_text_search_ignores_the_thought(store):
-    hits = store.search("boy's", k=3, mode="full_text")
-    assert store.search("boy's", k=3, mode="full_text", thought="the wheel in the café") == hits
 
 
 def test_other_thoughts_are_other_searches(store):

@@ -1,6 +1,5 @@
 """A transcript keeps the name that the memory has for it, however the files that are read together change."""
 
-import json
 import random
 import shutil
 from dataclasses import replace
@@ -11,7 +10,7 @@ pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
 from word_embedder import WordEmbedder
 
-from midthought.memory.build import build_memory, chunk_all
+from midthought.memory.build import chunk_all
 from midthought.memory.names import same_words
 from midthought.memory.store import MemoryStore
 from midthought.memory.transcripts import read_transcripts
@@ -68,21 +67,6 @@ def test_a_single_file_updates_the_transcript_that_has_its_folder_in_the_name(tm
     assert "1 added" not in run("build", "same", "--replace").out and stems(tmp_path) == ["b-ep"]
 
 
-def test_another_format_of_a_stored_transcript_does_not_rename_it(tmp_path, run):
-    write(tmp_path / "same", "a/ep.md")
-    run("build", "same")
-    (tmp_path / "same" / "a" / "ep.txt").write_text((tmp_path / "same" / "a" / "ep.md").read_text())
-    run("build", "same")
-    assert "ep" in stems(tmp_path) and len(stems(tmp_path)) == 2
-
-
-def test_the_library_keeps_names_too(tmp_path):
-    write(tmp_path / "same", "a/ep.md")
-    build_memory(tmp_path / "same", tmp_path / "memory", embedder=WordEmbedder())
-    write(tmp_path / "same", "b/ep.md")
-    assert build_memory(tmp_path / "same", tmp_path / "memory", embedder=WordEmbedder()).num_removed == 0
-
-
 def test_the_same_words_under_another_name_are_reported_with_both_names(tmp_path, run):
     write(tmp_path / "same", "a/ep.md", "b/other.md")
     run("build", "same")
@@ -101,14 +85,6 @@ def test_a_renamed_file_is_reported_only_if_its_old_name_stays(tmp_path, run, co
     assert f"{renamed}; if the file was renamed, --replace removes 'ep'" in said.err and "searches" not in said.err
     said = run("build", "same", "--replace")
     assert "1 added, 1 kept, 1 removed" in said.out and said.err == "" and stems(tmp_path) == ["other", "tide"]
-
-
-def test_a_copy_in_the_folder_is_reported_once(tmp_path, run):
-    write(tmp_path / "same", "a/ep.md")
-    run("build", "same")
-    write(tmp_path / "same", "a/tide.md")
-    lines = run("build", "same", "--replace").err.splitlines()
-    assert len(lines) == 1 and "the same words are all taken (--each-once: the first): a/ep.md, a/tide.md" in lines[0]
 
 
 def test_a_new_transcript_is_compared_with_few_stored_ones(tmp_path, monkeypatch):
@@ -138,11 +114,3 @@ def test_given_transcripts_do_not_hide_a_stored_copy(tmp_path):
     store.build(chunk_all([*given, old]))
     new = replace(old, stem="new")
     assert list(same_words([*given, new], store)) == [(new, "old")]
-
-
-def test_inspect_shows_names(tmp_path, command):
-    write(tmp_path / "same", "a/ep.md", "b/ep.md")
-    code, said = command("memory", "inspect", tmp_path / "same")
-    assert code == 0 and "(named 'a-ep')" in said.out and "(named 'b-ep')" in said.out
-    found = json.loads(command("memory", "inspect", tmp_path / "same", "--json")[1].out)
-    assert [each["name"] for each in found["files"]] == ["a-ep", "b-ep"]

@@ -29,66 +29,36 @@ def said(transcript: Transcript) -> list[tuple[str, str, str | None]]:
 # -- Markdown ------------------------------------------------------------------------------------------------------
 
 
-def test_a_markdown_turn_goes_on_over_paragraphs_until_the_next_speaker(read):
-    transcript = read("the-show-7.md", "**Ann:** One.\n\nTwo\nthree.\n\n**Bob B. Reece, Psy.D:**\n\nFour.\n")
-    assert said(transcript) == [("Ann", "One. Two three.", None), ("Bob B. Reece, Psy.D", "Four.", None)]
-    assert (transcript.stem, transcript.episode) == ("the-show-7", "The Show 7")
+MARKDOWN = {
+    "**Ann:** One.\n\nTwo\nthree.\n\n**Bob B. Reece, Psy.D:**\n\nFour.\n": "Ann: One. Two three. / Bob B. Reece, Psy.D: Four.",
+    "# The *Tide* Clock\n\nRecorded in May.\n\n**Ann:** One.\n\n## Part two\n\nTwo.\n": "Ann: One. Two.",
+    "**Ann:** One. \\[00:10\\]\n\n**Bob:** Two.\n\n**Break**: \\[37:58\\]\n\n**Ann:** Three.\n\n**Bob:** Four.": (
+        "Ann: One. / Bob 00:00:10: Two. / Ann 00:37:58: Three. / Bob: Four."  # a time is that of the next turn
+    ),
+    "**Ann:** One.\n\n**Break:** \\[19:02\\] to \\[20:00\\]\n\n**Bob:** Two.": "Ann: One. / Bob 00:20:00: Two.",
+    "**Jingle:**\n\n**Ann:** One.\n\n\\* \\* \\*\n\n**Clip from Elsewhere :**\n\n**Break:**\n": "Ann: One.",
+    "**Ann:** I read:\n\n> A line\n> goes on.\n\n- one\n- two\n": "Ann: I read: A line goes on. one two",
+    "**Ann:** We \\[unintelligible 00:04:48.27\\] go.": "Ann: We [unintelligible] go.",
+    "**Ann:** See [the *docs*](https://x.org/a_(b) 'T') and **bold _words_**, `snake_case *x*`, snake_case_name, "
+    "\\*literal\\*, 5 * 3 * 2, ~~gone~~ &amp; ![pic](a.png)<https://y.org> <b>b</b> x<y \\[laughter\\].": (
+        "Ann: See the docs and bold words, snake_case *x*, snake_case_name, "
+        "*literal*, 5 * 3 * 2, gone & https://y.org b x<y [laughter]."
+    ),
+}
 
 
-def test_a_first_heading_gives_the_title_and_later_headings_are_not_speech(read):
-    transcript = read("a.md", "# The *Tide* Clock\n\nRecorded in May.\n\n**Ann:** One.\n\n## Part two\n\nTwo.\n")
-    assert transcript.episode == "The Tide Clock"
-    assert said(transcript) == [("Ann", "One. Two.", None)]
-
-
-def test_front_matter_gives_the_title(read):
-    transcript = read("a.md", '---\ntitle: "The Bell"\ndate: 2020\n---\n**Ann:** One.\n')
-    assert (transcript.episode, said(transcript)) == ("The Bell", [("Ann", "One.", None)])
+def test_markdown_gives_its_words_with_speakers_and_times(read):
+    for text, expected in MARKDOWN.items():
+        transcript = read("the-show-7.md", text)
+        turns = [f"{speaker}{f' {time}' if time else ''}: {words}" for speaker, words, time in said(transcript)]
+        assert " / ".join(turns) == expected
+        assert transcript.episode == ("The Tide Clock" if text.startswith("# The") else "The Show 7")
 
 
 def test_inline_times_are_taken_out_and_kept_with_the_word_that_follows(read):
     turn, second = read("a.md", "**Ann:** \\[04:01.06\\] One two [1:05:09] three.\n\n**Bob:** \\[75:10\\] Yes.").turns
     assert turn == Turn("Ann", "One two three.", "00:04:01", ((2, "01:05:09"),))
     assert second.time == "01:15:10"
-
-
-def test_a_time_at_the_end_or_in_a_silent_turn_is_that_of_the_next_turn(read):
-    text = "**Ann:** One. \\[00:10\\]\n\n**Bob:** Two.\n\n**Break**: \\[37:58\\]\n\n**Ann:** Three.\n\n**Bob:** Four."
-    assert [turn.time for turn in read("a.md", text).turns] == [None, "00:00:10", "00:37:58", None]
-
-
-def test_a_range_of_times_is_no_speech_and_counts_by_its_end(read):
-    text = "**Ann:** One.\n\n**Break:** \\[19:02\\] to \\[20:00\\]\n\n**Bob:** Two."
-    assert said(read("a.md", text)) == [("Ann", "One.", None), ("Bob", "Two.", "00:20:00")]
-
-
-def test_turns_without_speech_vanish(read):
-    transcript = read(
-        "a.md", "**Jingle:**\n\n**Ann:** One.\n\n\\* \\* \\*\n\n**Clip from Elsewhere :**\n\n**Break:**\n"
-    )
-    assert said(transcript) == [("Ann", "One.", None)]
-
-
-def test_links_and_emphasis_give_their_words_and_escapes_their_signs(read):
-    text = (
-        "**Ann:** See [the *docs*](https://x.org/a_(b) 'T') and **bold _words_**, `snake_case *x*`, snake_case_name, "
-        "\\*literal\\*, 5 * 3 * 2, ~~gone~~ &amp; ![pic](a.png)<https://y.org> <b>b</b> x<y \\[laughter\\]."
-    )
-    expected = (
-        "See the docs and bold words, snake_case *x*, snake_case_name, "
-        "*literal*, 5 * 3 * 2, gone & https://y.org b x<y [laughter]."
-    )
-    assert said(read("a.md", text)) == [("Ann", expected, None)]
-
-
-def test_quotes_and_lists_lose_their_marks_only(read):
-    transcript = read("a.md", "**Ann:** I read:\n\n> A line\n> goes on.\n\n- one\n- two\n")
-    assert said(transcript) == [("Ann", "I read: A line goes on. one two", None)]
-
-
-def test_an_unintelligible_note_loses_its_time_and_gives_none(read):
-    (turn,) = read("a.md", "**Ann:** We \\[unintelligible 00:04:48.27\\] go.").turns
-    assert turn == Turn("Ann", "We [unintelligible] go.")
 
 
 def test_stray_signs_in_a_long_turn_cost_little(read):
@@ -99,23 +69,6 @@ def test_stray_signs_in_a_long_turn_cost_little(read):
 
 
 # -- plain text ----------------------------------------------------------------------------------------------------
-
-
-def test_plain_text_with_names_and_times_on_their_own_lines(read):
-    transcript = read("a.txt", "Ann Lee (00:00):\r\nOne\r\ntwo.\r\n\r\nBob (01:02:03):\r\nThe point: three.\r\n")
-    assert said(transcript) == [("Ann Lee", "One two.", "00:00:00"), ("Bob", "The point: three.", "01:02:03")]
-
-
-def test_plain_text_with_dashes_after_the_time_and_wrapped_lines(read):
-    transcript = read("a.txt", "Zoë Müller-Sim (00:00:07) - One\ntwo\n\nthree.\n\nBob (00:09) - Four.\n")
-    assert said(transcript) == [("Zoë Müller-Sim", "One two three.", "00:00:07"), ("Bob", "Four.", "00:00:09")]
-
-
-def test_plain_text_with_times_before_the_names(read):
-    assert said(read("a.txt", "[00:01] Ann: One.\n[00:02] Bob: Two.")) == [
-        ("Ann", "One.", "00:00:01"),
-        ("Bob", "Two.", "00:00:02"),
-    ]
 
 
 def test_a_label_within_a_paragraph_counts_only_if_it_starts_another(read):
@@ -152,55 +105,7 @@ def test_prose_is_read_from_fifty_words_on_and_lines_with_times_always(read):
 # -- JSON ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_original_json_layout(read):
-    content = [
-        {"speaker": "Ann", "transcript": " One\n two. ", "time": "00:00:05"},
-        {"speaker": "Bob", "transcript": "  ", "time": "00:00:06"},
-        {"transcript": "Three."},
-    ]
-    document = {"speakers": ["Ann", "Bob"], "episode": "The Bell", "content": content}
-    transcript = read("a.json", json.dumps(document))
-    assert transcript.episode == "The Bell"
-    assert said(transcript) == [("Ann", "One two.", "00:00:05"), ("Unknown Speaker", "Three.", "00:00:06")]
-
-
-def test_podcast_segments_of_one_speaker_form_one_turn_that_keeps_their_times(read):
-    segments = [
-        {"speaker": "Ann", "startTime": 0.5, "endTime": 1, "body": "One two"},
-        {"speaker": "Ann", "startTime": 61.9, "body": "three."},
-        {"startTime": 70, "body": "Four."},
-        {"speaker": "Bob", "startTime": 3600, "body": "Five."},
-    ]
-    first, second = read("a.json", json.dumps({"version": "1.0.0", "segments": segments})).turns
-    assert first == Turn("Ann", "One two three. Four.", "00:00:00", ((2, "00:01:01"), (3, "00:01:10")))
-    assert second == Turn("Bob", "Five.", "01:00:00")
-
-
 # -- captions ------------------------------------------------------------------------------------------------------
-
-
-def test_srt_cues_merge_until_another_speaker_is_named(read):
-    text = (
-        "\ufeff1\r\n00:00:00,500 --> 00:00:02,000\r\nAnn: One\r\ntwo\r\n\r\n"
-        "2\r\n00:00:02,000 --> 00:00:03,000\r\n<i>three</i> <laugh>.\r\n\r\n"
-        "3\r\n00:01:03,000 --> 00:01:04,000\r\nBob: Four &amp; five.\r\n"
-    )
-    assert read("a.srt", text.encode()).turns == (
-        Turn("Ann", "One two three <laugh>.", "00:00:00", ((2, "00:00:02"),)),
-        Turn("Bob", "Four & five.", "00:01:03"),
-    )
-
-
-def test_vtt_voices_notes_and_short_times(read):
-    text = (
-        "WEBVTT - a title\n\nNOTE not\nspeech\n\nSTYLE\n::cue { color: red }\n\n"
-        "intro\n00:01.000 --> 00:02.000 align:start\n<v.loud Ann Lee>One</v>\n\n"
-        "00:02.000 --> 00:03.000\n<v Ann Lee>two. <v Bob>Three.\n"
-    )
-    assert read("a.vtt", text).turns == (
-        Turn("Ann Lee", "One two.", "00:00:01", ((1, "00:00:02"),)),
-        Turn("Bob", "Three.", "00:00:02"),
-    )
 
 
 # -- odd values ----------------------------------------------------------------------------------------------------
@@ -229,13 +134,6 @@ def test_milliseconds_are_told_by_the_time_of_a_word(read):
         assert times == ["00:00:00", "00:00:04", "00:00:08", "00:00:12"], (factor, keys)
 
 
-def test_one_json_object_on_each_line(read):
-    text = (
-        '{"start": 1, "speaker": 0, "text": "One two."}\n{"start": 2, "speaker": {"name": "Bob"}, "text": "Three."}\n'
-    )
-    assert said(read("a", text)) == [("Speaker 0", "One two.", "00:00:01"), ("Bob", "Three.", "00:00:02")]
-
-
 def test_values_of_wrong_types_and_odd_letters_do_not_stop_a_file(read):
     entries = [
         {"speaker": ["x"], "start": "soon", "text": "One\x00 \ud800two."},
@@ -246,19 +144,6 @@ def test_values_of_wrong_types_and_odd_letters_do_not_stop_a_file(read):
     assert said(read("a.json", json.dumps({"segments": entries}))) == [
         ("Unknown Speaker", "One two. Three. Four. 00:01", None)
     ]
-
-
-def test_html_pages_without_cite_are_read_line_by_line(read):
-    page = (
-        "<!DOCTYPE html><html><head><title>The Bell &amp; I</title><style>p { x: '<p>' }</style></head><body>"
-        "<script>if (a < b) { document.write('<p>Eve: no</p>') }</script><!-- <p>Eve: no</p> -->"
-        '<div class="ts-segment"><span class="ts-name">Ann Lee</span><span class="ts-timestamp">'
-        '<a href="https://x.org?t=1">(00:00:01)</a></span> <span class="ts-text">One &lt;two&gt;.</span></div>'
-        '<div class="ts-segment"><span>Bob</span> <span><a>(00:00:02)</a></span> <span>Three.</span></div></body></html>'
-    )
-    transcript = read("a.html", page)
-    assert transcript.episode == "The Bell & I"
-    assert said(transcript) == [("Ann Lee", "One <two>.", "00:00:01"), ("Bob", "Three.", "00:00:02")]
 
 
 # -- repetitions ---------------------------------------------------------------------------------------------------
@@ -326,27 +211,28 @@ def test_files_of_one_name_get_stems_of_their_own(tmp_path):
     assert stems == ["one-1", "two-1", "two-2.md", "two-2.txt"]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("a.md", b"Only prose.", "Only prose.; write each turn as '**Speaker:** text', or declare in notation.yaml"),
-        ("a.md", "**Ann:** café, naïve".encode().replace(b"\xaf", b"?"), "not UTF-8 text (byte 18)"),
-        ("a.md", b"\xff\xfe*\0*\0\xd8", "not whole UTF-16-LE text"),
-        ("a.txt", b"Ann: \0\0\1\2\0", "NUL bytes, so it is not text; export its words"),
-        ("a.json", b'{"episode": ', "not valid JSON"),
-        ("a.json", b"[1]", "no list of objects with a text"),
-        ("a.json", b'{"words": 1}', "no list of objects with a text"),
-        ("a.json", b'{"segments": [{"text": "x", "start": 1' + b"0" * 5000 + b"}]}", "not valid JSON"),
-        ("a.json", b'{"content": ["x"]}', "no list of objects with a text"),
-        ("a.vtt", b"WEBVTT\n", "no speaker turn found"),
-        ("a.csv", b"who,what\nAnn,Yes\n", "its columns are 'who, what'; name its columns speaker, text, start"),
-        ("a.pdf", b"x", "no speaker turn found"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_named_with_reason_and_remedy(read, name, content, words):
-    with pytest.raises(TranscriptError) as caught:
-        read(name, content)
-    assert name in str(caught.value) and words in str(caught.value)
+UNREADABLE = [
+    ("a.md", b"Only prose.", "Only prose.; write each turn as '**Speaker:** text', or declare in notation.yaml"),
+    ("a.md", "**Ann:** café, naïve".encode().replace(b"\xaf", b"?"), "not UTF-8 text (byte 18)"),
+    ("a.md", b"\xff\xfe*\0*\0\xd8", "not whole UTF-16-LE text"),
+    ("a.txt", b"Ann: \0\0\1\2\0", "NUL bytes, so it is not text; export its words"),
+    ("a.json", b'{"episode": ', "not valid JSON"),
+    ("a.json", b"[1]", "no list of objects with a text"),
+    ("a.json", b'{"words": 1}', "no list of objects with a text"),
+    ("a.json", b'{"segments": [{"text": "x", "start": 1' + b"0" * 5000 + b"}]}", "not valid JSON"),
+    ("a.json", b'{"content": ["x"]}', "no list of objects with a text"),
+    ("a.vtt", b"WEBVTT\n", "no speaker turn found"),
+    ("a.csv", b"who,what\nAnn,Yes\n", "its columns are 'who, what'; name its columns speaker, text, start"),
+    ("a.pdf", b"x", "no speaker turn found"),
+    *(("a.txt", blank, "it is empty; give a file with words") for blank in (b"", b"\xef\xbb\xbf", b" \n\t\n", b"\xff\xfe")),
+]  # fmt: skip
+
+
+def test_a_file_that_cannot_be_read_is_named_with_reason_and_remedy(read):
+    for name, content, words in UNREADABLE:
+        with pytest.raises(TranscriptError) as caught:
+            read(name, content)
+        assert name in str(caught.value) and words in str(caught.value)
 
 
 def test_a_missing_path_and_a_folder_without_transcripts_are_told(tmp_path):

@@ -23,19 +23,18 @@ def unused(folder) -> list[str]:
     return [each.replace(f"{folder}/", "") for each in read_transcripts(folder).unused_settings]
 
 
-@pytest.mark.parametrize(
-    ("name", "right"),
-    [("notation.yml", "notation.yaml"), ("b/speakers.yml", "speakers.yaml"), ("Speakers.YAML", "speakers.yaml")],
-)
-def test_a_file_of_another_name_is_reported(folder, name, right):
-    (folder / name).write_text("SPEAKER_00: Ann Lee\n")
-    assert unused(folder) == [f"{name}: it is not used; rename it to {right}"]
-    assert read_transcripts(folder).left_out == ()
-
-
-def test_a_file_beside_a_single_transcript_is_reported_too(folder):
+def test_a_file_of_another_name_is_reported(folder):
+    right_names = {"notation.yml": "notation.yaml", "b/speakers.yml": "speakers.yaml", "Speakers.YAML": "speakers.yaml"}
+    for name, right in right_names.items():
+        (folder / name).write_text("SPEAKER_00: Ann Lee\n")
+        assert unused(folder) == [f"{name}: it is not used; rename it to {right}"]
+        assert read_transcripts(folder).left_out == ()
+        (folder / name).unlink()
     (folder / "speakers.yml").write_text("SPEAKER_00: Ann Lee\n")
-    assert "speakers.yml: it is not used" in CliRunner().invoke(app, ["inspect", str(folder / "a.txt")]).output
+    for words in (["inspect", folder / "a.txt"], ["inspect", folder], ["chunk", folder, folder / "out.jsonl"]):
+        assert "speakers.yml: it is not used" in CliRunner().invoke(app, list(map(str, words))).output
+    found = json.loads(CliRunner().invoke(app, ["inspect", str(folder), "--json"]).output)
+    assert len(found["unused_settings"]) == 1
 
 
 def test_a_pattern_that_no_name_matches_is_reported(folder):
@@ -54,14 +53,3 @@ def test_labels_that_no_transcript_has_are_reported_by_file(folder):
         "speakers.yaml: labels that no transcript has: 'SPEAKER_7', 'd: SPEAKER_00'; correct or remove",
         "b/speakers.yaml: labels that no transcript has: 'S0', 'S1', 'S2' and 2 more; correct or remove",
     ]
-
-
-def test_the_commands_show_it(folder):
-    (folder / "speakers.yaml").write_text("SPEAKER_7: Bob\n")
-    words = "speakers.yaml: labels that no transcript has: 'SPEAKER_7'"
-    assert words in CliRunner().invoke(app, ["inspect", str(folder)]).output
-    assert words in CliRunner().invoke(app, ["chunk", str(folder), str(folder / "out.jsonl")]).output
-    found = json.loads(CliRunner().invoke(app, ["inspect", str(folder), "--json"]).output)
-    assert len(found["unused_settings"]) == 1
-    (folder / "speakers.yaml").write_text("SPEAKER_01: Bob\n")
-    assert unused(folder) == []

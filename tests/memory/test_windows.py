@@ -3,7 +3,6 @@
 import itertools
 import re
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,12 +84,6 @@ def test_a_window_lists_its_speakers_and_shows_who_said_what(windows):
     assert format_chunk(mixed).startswith("episode: The Tide Clock; 00:00:00: Ann: On day 1 the keeper")
 
 
-def test_the_context_is_embedded_and_not_displayed(windows):
-    assert windows[0].embedded_text.startswith("The Tide Clock. Ann")
-    assert "Tide" not in windows[0].transcript
-    assert "The Tide Clock. Ann" not in format_chunk(windows[0])
-
-
 def test_a_speaker_filter_matches_any_speaker_of_a_window(window_store, windows):
     for name in ("Ann", "Bob"):
         found = window_store.search("slow clock", 100, "vector", speakers=[name])
@@ -103,11 +96,6 @@ def test_a_speaker_filter_matches_any_speaker_of_a_window(window_store, windows)
     }
 
 
-def test_a_hit_shows_who_said_what(window_store):
-    hit = window_store.search("herring was packed in ice", 1)[0]
-    assert "Bob: The herring was packed in ice." in format_chunk(hit)
-
-
 def test_windows_survive_the_table_and_the_files_between_the_steps(window_store, windows, tmp_path, new_embedder):
     assert window_store.chunks() == windows
     write_chunks(windows, tmp_path / "chunks.jsonl")
@@ -117,14 +105,6 @@ def test_windows_survive_the_table_and_the_files_between_the_steps(window_store,
     store.ingest(read_rows(tmp_path / "rows.parquet"))
     assert store.chunks() == windows
     assert not store.build(windows).changes
-
-
-def test_a_memory_of_turns_becomes_one_of_windows_and_back(tmp_path, new_embedder, transcript, windows):
-    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
-    turns = chunk_transcript(transcript, 18)
-    for chunks in (turns, windows, turns):
-        store.build(chunks)
-        assert store.chunks() == chunks
 
 
 @pytest.mark.parametrize("min_rows", [20, 20_000], ids=["large", "small"])
@@ -143,28 +123,6 @@ def test_windows_and_turns_are_added_to_each_other_and_nothing_is_lost(
     assert store.has_windows and store.chunks() == [*bells, gull, *windows]
     assert [hit.chunk_id for hit in store.search("gull", 1, "full_text", speakers=["Dora"])] == ["gull_0"]
     assert all(hit.chunk_id.startswith("tide_") for hit in store.search("slow clock", 3, speakers=["Bob"]))
-
-
-def test_changed_context_is_embedded_again(tmp_path, new_embedder, windows):
-    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
-    store.build(windows)
-    assert store.build(
-        [replace(window, embedded=f"Another title.\n{window.embedded}") for window in windows]
-    ).num_embedded == len(windows)
-
-
-def test_one_speaker_is_displayed_as_before():
-    chunk = Chunk("a_0", "A", "a", "Ann", "The words.", "00:00:01", 0)
-    assert chunk.speakers == ("Ann",)
-    assert format_chunk(chunk) == "speaker: Ann; episode: A; 00:00:01: The words."
-
-
-def test_text_without_blanks_keeps_its_letters():
-    transcript = talk(Turn("Li Wei", "潮水来得很晚。" * 90), Turn("Wang Fang", "是的。"))
-    windows = chunk_transcript(transcript, Chunking("windows"))
-    assert len(windows) > 1
-    assert all(window.transcript.replace(" 是的。", "") in transcript.turns[0].text for window in windows)
-    assert windows[-1].turns[-1] == (1, transcript.turns[1].speaker)
 
 
 UNSPACED = {
@@ -237,16 +195,6 @@ def test_a_time_filter_finds_what_is_said_then_in_a_window_that_begins_before(
             assert hit.time < "00:19:00" and hit.times[-1] == (hit.turns[-1][0], "00:20:00")
             assert not memory.search("mitten", 1, mode, after="00:20:01")
             assert not memory.search("mitten", 1, mode, before="00:00:05")
-
-
-def test_a_time_filter_compares_the_latest_time_of_a_window_whose_clock_starts_again(tmp_path, new_embedder):
-    turns = [("Ann", "The tide clock has one copper hand.", "00:50:00"), ("Bob", "It was late.", "00:59:20")]
-    again = Turn("Ann", "Here is the second recorder.", "00:00:04")
-    [window] = chunk_transcript(talk(*(Turn(*turn) for turn in turns), again), Chunking("windows"))
-    assert [time for _, time in window.times] == ["00:59:20", "00:00:04"]
-    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
-    store.build([window])
-    assert store.search("copper hand", 1, after="00:59:20") and not store.search("copper hand", 1, after="00:59:21")
 
 
 def test_a_memory_without_the_times_of_sentences_is_searched_and_gets_them_by_a_build(
