@@ -108,20 +108,13 @@ def test_the_ledger_by_hand():
     assert trajectory.sampled_runs() == [[5, 6], [3], [6]]
     assert (trajectory.num_sampled, trajectory.num_response, trajectory.num_calls) == (4, 8, 1)
     assert (trajectory.policy_versions, trajectory.policy_version, trajectory.num_cut) == ([1, 2, 2], 2, 4)
-    assert first.policy_versions == [-1, -1, 1, 1, -1, -1, -1, 2] and second.policy_versions == [-1, -1, 2]
-
-
-def test_samples_in_a_row_are_one_run_and_results_in_a_row_are_two():
-    trajectory = Trajectory(TASK, [1])
-    trajectory.add_sampled(completion([2]))
-    trajectory.add_sampled(completion([3]))
+    trajectory.add_sampled(completion([7]))  # samples in a row are one run, results in a row are two
     trajectory.add_results([EVENT], [4])
     trajectory.add_results([EVENT], [5])
-    assert trajectory.sampled_runs() == [[2, 3]]
-    assert [(span.kind, span.start, span.end) for span in trajectory.spans[2:]] == [
-        (SpanKind.RESULT, 3, 4),
-        (SpanKind.RESULT, 4, 5),
-    ]
+    assert trajectory.sampled_runs()[-1] == [6, 7]
+    assert [(span.start, span.end) for span in trajectory.spans[-2:]] == [(4, 5), (5, 6)]
+    second = example().segments[1]
+    assert first.policy_versions == [-1, -1, 1, 1, -1, -1, -1, 2] and second.policy_versions == [-1, -1, 2]
 
 
 def test_nothing_can_be_added_once_the_episode_has_ended():

@@ -10,12 +10,9 @@ from midthought.errors import DataError
 SYSTEM, USER = {"role": "system", "content": "Be kind."}, {"role": "user", "content": "Q"}
 SQUAD = {"id": "5", "title": "T", "context": "C", "question": "Q", "answers": {"text": ["A", "B"], "answer_start": [0]}}
 VERL = {
-    "data_source": "x/y",
-    "prompt": [USER],
-    "ability": "math",
-    "reward_model": {"style": "rule", "ground_truth": "A"},
+    "data_source": "x/y", "prompt": [USER], "ability": "math", "reward_model": {"style": "rule", "ground_truth": "A"},
     "extra_info": {"index": 0},
-}
+}  # fmt: skip
 CHOICE = {"question": "Q", "choices": ["A", "B"], "answer": 0}
 FORMS = {
     "alpaca": ({"instruction": "Q", "input": "I", "output": "A", "text": "x"}, "Q\n\nI", "A", "text"),
@@ -70,32 +67,27 @@ def test_a_column_that_becomes_a_label_counts_as_used_and_later_rows_count_too(c
     assert task.labels["meta.kind"] == "x" and unused(caplog) == "late"
 
 
-@pytest.mark.parametrize(
-    ("row", "columns", "prompt", "answer", "left_out"),
-    [
-        ({"problem_text": "Q", "gold_text": "A"}, {"problem_text": "question", "gold_text": "answer"}, "Q", "A", ""),
-        ({"passage": "C", "question": "Q", "answer": "A"}, {"passage": "context"}, "C\n\nQ", "A", ""),
-        ({"prompt": "x", "text": "Q", "answer": "A"}, {"text": "question"}, "Q", "A", "prompt"),
-        ({"Answer": "x", "question": "Q", "truth": "A"}, {"truth": "answer"}, "Q", "A", "Answer"),
-        ({"x": {"truth": "A"}, "question": "Q"}, {"x.truth": "answer"}, "Q", "A", ""),
-        ({"task": "Q", "data": "I", "output": "A"}, {"task": "instruction", "data": "input"}, "Q\n\nI", "A", ""),
-        ({"answer": "Q", "question": "A"}, {"answer": "question", "question": "answer"}, "Q", "A", ""),
-    ],
-)
-def test_a_user_maps_columns_to_ours(row, columns, prompt, answer, left_out, caplog):
-    (task,) = load_tasks([row], columns=columns)
-    assert (task.prompt, task.answer, unused(caplog)) == (prompt, answer, left_out)
+MAPPED = [
+    ({"problem_text": "Q", "gold_text": "A"}, {"problem_text": "question", "gold_text": "answer"}, "Q", ""),
+    ({"passage": "C", "question": "Q", "answer": "A"}, {"passage": "context"}, "C\n\nQ", ""),
+    ({"prompt": "x", "text": "Q", "answer": "A"}, {"text": "question"}, "Q", "prompt"),
+    ({"Answer": "x", "question": "Q", "truth": "A"}, {"truth": "answer"}, "Q", "Answer"),
+    ({"x": {"truth": "A"}, "question": "Q"}, {"x.truth": "answer"}, "Q", ""),
+    ({"task": "Q", "data": "I", "output": "A"}, {"task": "instruction", "data": "input"}, "Q\n\nI", ""),
+    ({"answer": "Q", "question": "A"}, {"answer": "question", "question": "answer"}, "Q", ""),
+]
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
+def test_a_user_maps_columns_to_ours_and_unknown_names_are_refused_with_near_ones(caplog):
+    for row, columns, prompt, left_out in MAPPED:
+        caplog.clear()
+        (task,) = load_tasks([row], columns=columns)
+        assert (task.prompt, task.answer, unused(caplog)) == (prompt, "A", left_out)
+    for columns, message in (
         ({"problem_txt": "question"}, "row 1: it has no 'problem_txt'. Did you mean 'problem_text'"),
         ({"problem_text": "qestion"}, "'qestion' is no name that is read. Did you mean 'question'"),
         ({"problem_text": "question", "answer": "question"}, "only one column can be 'question'"),
-    ],
-)
-def test_unknown_names_in_columns_are_refused_with_near_ones(columns, message):
-    with pytest.raises(DataError) as raised:
-        load_tasks([{"problem_text": "Q", "answer": "A"}], columns=columns)
-    assert message in str(raised.value)
+    ):
+        with pytest.raises(DataError) as raised:
+            load_tasks([{"problem_text": "Q", "answer": "A"}], columns=columns)
+        assert message in str(raised.value)

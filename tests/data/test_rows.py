@@ -1,6 +1,5 @@
 """Rows of files: their positions, problems of single rows, and errors that end a file."""
 
-from itertools import islice
 from types import SimpleNamespace
 
 import pytest
@@ -123,13 +122,3 @@ def test_what_is_no_source_or_of_another_form_is_refused_with_the_remedy(tmp_pat
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match=message):
             list(rows_of(tmp_path / name))
-
-
-def test_no_more_is_read_than_is_asked_for():
-    def endless():
-        number = 0
-        while True:
-            number += 1
-            yield {"number": number}
-
-    assert [row.value["number"] for row in islice(rows_of(endless()), 3)] == [1, 2, 3]

@@ -77,7 +77,6 @@ class FakeServer:
             so far, whatever `policy` says; `records` says how: `model`, with its `temperature`, or all that is sampled
             from (`processed`).
         server_eos: its own end-of-sequence tokens.
-        incremental: SGLang's events hold the new tokens only.
         tokenize: for `/tokenize`; without it there is none.
         receiver: takes the weights without files (`fake_weights.py`); without it there are no routes for that.
         load: takes the path of new weights or adapters and gives the `logits` that they make; without it there are no
@@ -97,7 +96,6 @@ class FakeServer:
         records: Literal["model", "temperature", "processed"] = "model",
         server_eos: Sequence[int] = (),
         chunk_size: int = 1,
-        incremental: bool = False,
         token_seconds: float = 0.0,
         tokenize: Callable[[str], list[int]] | None = None,
         key: str = "",
@@ -108,7 +106,7 @@ class FakeServer:
     ) -> None:
         self.kind, self.policy, self.model, self.root = kind, policy, model, root
         self.max_model_len, self.logprob, self.logits, self.records = max_model_len, logprob, logits, records
-        self.server_eos, self.chunk_size, self.incremental = server_eos, chunk_size, incremental
+        self.server_eos, self.chunk_size = server_eos, chunk_size
         self.token_seconds, self.tokenize, self.key = token_seconds, tokenize, key
         self.faults: list[Fault | None] = []
         """One for each of the next requests for a completion, in their order; None lets one pass."""
@@ -480,10 +478,8 @@ def _sglang_events(fake: FakeServer, body: dict[str, Any]) -> Iterator[tuple[int
     params = body["sampling_params"]
     listed: list[list[Any]] = []
     for chunk in _chunks(fake, body["input_ids"], params, params["max_new_tokens"], body.get("lora_path")):
-        new = [[logprob, token_id, None] for token_id, logprob, _ in chunk]
-        listed += new
+        listed += [[logprob, token_id, None] for token_id, logprob, _ in chunk]
         reason = chunk[-1][2]
-        shown = new if fake.incremental else listed
         finish: dict[str, Any] | None = None
         if reason == "stop":
             finish = {"type": "stop", "matched": chunk[-1][0]}
@@ -494,9 +490,9 @@ def _sglang_events(fake: FakeServer, body: dict[str, Any]) -> Iterator[tuple[int
             "finish_reason": finish,
             "prompt_tokens": len(body["input_ids"]),
             "completion_tokens": len(listed),
-            "output_token_logprobs": list(shown),
+            "output_token_logprobs": list(listed),
         }
-        yield len(chunk), {"text": LINE_ENDS, "output_ids": [entry[1] for entry in shown], "meta_info": meta}
+        yield len(chunk), {"text": LINE_ENDS, "output_ids": [entry[1] for entry in listed], "meta_info": meta}
 
 
 def _aborted(fake: FakeServer, event: dict[str, Any]) -> dict[str, Any]:

@@ -91,12 +91,6 @@ def join_and_receive(address: str, port: int, name: str, found: Any) -> None:
     found.put(tensor.tolist())
 
 
-def open_handle(pickled: bytes, found: Any) -> None:
-    """A process that opens a handle and reads the tensor."""
-    function, arguments = pickle.loads(pickled)  # noqa: S301  # from this test
-    found.put(function(*arguments).tolist())
-
-
 def receive(group: Any, dtypes: list[str], shapes: list[list[int]]) -> list[Tensor]:
     tensors = [torch.empty(shape, dtype=getattr(torch, dtype)) for dtype, shape in zip(dtypes, shapes, strict=True)]
     for tensor in tensors:

@@ -35,7 +35,7 @@ def equal(some: Sequence[Completion], others: Sequence[Completion]) -> bool:
     )
 
 
-def test_the_next_pass_begins_before_the_tokens_of_the_last_one_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_pass_begins_before_the_tokens_of_the_last_one_are_read(monkeypatch):
     order: list[str] = []
 
     class Noted(sampling.DrawnTokens):
@@ -70,7 +70,7 @@ def test_the_next_pass_begins_before_the_tokens_of_the_last_one_are_read(monkeyp
 
 
 @pytest.mark.parametrize("num_sequences", [1, 7])
-def test_sequences_that_end_at_different_tokens_are_the_same(num_sequences: int) -> None:
+def test_sequences_that_end_at_different_tokens_are_the_same(num_sequences):
     found: list[list[Completion]] = []
     for engine in engines(eos_token_ids=[3, 4]):
 
@@ -94,7 +94,7 @@ def test_sequences_that_end_at_different_tokens_are_the_same(num_sequences: int)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_gives_the_tokens_of_a_cpu() -> None:
+def test_a_gpu_gives_the_tokens_of_a_cpu():
     """Asynchronous by default, with CUDA graphs."""
     prompts = [prompt(4 + number, seed=number) for number in range(7)]
     plain, _ = engines()
@@ -105,13 +105,13 @@ def test_a_gpu_gives_the_tokens_of_a_cpu() -> None:
         assert one.token_ids == other.token_ids, number
 
 
-def test_a_repetition_penalty_needs_every_token_at_once() -> None:
+def test_a_repetition_penalty_needs_every_token_at_once():
     found = [sample_all(engine, [prompt(6)], max_tokens=30, repetition_penalty=3.0) for engine in engines()]
     assert equal(*found)
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
-def test_episodes_with_tools_on_a_short_cache_are_the_same(seed: int) -> None:
+def test_episodes_with_tools_on_a_short_cache_are_the_same(seed):
     async def episode(engine: LocalEngine, number: int) -> list[Completion]:
         own, ids, done = random.Random(f"{seed}-{number}"), prompt(5 + number % 9, seed=number % 4), []
         for _ in range(3):

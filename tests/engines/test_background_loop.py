@@ -58,15 +58,6 @@ def test_it_gives_what_the_coroutine_gives_and_raises_what_it_raises(loop):
     assert loop.run(give(4)) == 4, "a later call starts again"
 
 
-def test_all_calls_share_one_thread_which_starts_with_the_first(loop):
-    async def where():
-        return threading.current_thread()
-
-    assert threads() == []
-    assert loop.run(where()) is loop.run(where())
-    assert len(threads()) == 1
-
-
 def test_several_threads_may_wait_at_once(loop):
     meeting = asyncio.Event()
 
@@ -114,8 +105,12 @@ def test_closing_cancels_what_is_running_so_that_nobody_waits_for_ever(loop):
             waiting.result(timeout=30)
 
 
-def test_the_thread_ends_when_nobody_holds_the_loop_any_more():
+def test_all_calls_share_one_thread_which_starts_with_the_first_and_ends_when_nobody_holds_the_loop():
+    async def where():
+        return threading.current_thread()
+
     loop = BackgroundLoop(NAME)
-    assert loop.run(give(1)) == 1 and len(threads()) == 1
+    assert threads() == []
+    assert loop.run(where()) is loop.run(where()) and len(threads()) == 1
     del loop
     wait_until(lambda: not threads())

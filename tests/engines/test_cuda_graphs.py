@@ -135,9 +135,7 @@ def reads_own_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("reads_own_keys")
 @pytest.mark.parametrize("name", ["qwen3", "llama", "mistral, windows"])
-def test_replayed_passes_of_several_tokens_give_what_plain_ones_give(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replayed_passes_of_several_tokens_give_what_plain_ones_give(name, monkeypatch):
     monkeypatch.setattr(recorded, "NUMBERS_OF_TOKENS", (4, 8, 16))
     tape = Tape()
     both = runners(make(name), tape)
@@ -167,9 +165,9 @@ def test_replayed_passes_of_several_tokens_give_what_plain_ones_give(
 )
 @pytest.mark.usefixtures("reads_own_keys")
 def test_passes_of_several_tokens_beyond_a_limit_are_computed(
-    owner: Any, limit: str, value: Any, lengths: dict[int, int], num_new: dict[int, int], num_recordings: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    owner, limit, value, lengths, num_new, num_recordings,
+    monkeypatch
+):  # fmt: skip
     monkeypatch.setattr(owner, limit, value)
     tape = Tape()
     sequences = Sequences(runners(make("qwen3"), tape), lengths, room_for=60)
@@ -179,7 +177,7 @@ def test_passes_of_several_tokens_beyond_a_limit_are_computed(
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_replayed_passes_give_what_plain_ones_give(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replayed_passes_give_what_plain_ones_give(name, monkeypatch):
     monkeypatch.setattr(recorded, "KEYS_PER_STEP", 16)
     tape = Tape()
     both = runners(make(name), tape)
@@ -192,7 +190,7 @@ def test_replayed_passes_give_what_plain_ones_give(name: str, monkeypatch: pytes
     assert tape.num_recordings <= 5
 
 
-def test_slots_that_take_no_part_are_left_alone() -> None:
+def test_slots_that_take_no_part_are_left_alone():
     tape = Tape()
     plain, replaying = runners(make("qwen3"), tape)
     sequences = Sequences([plain, replaying], {slot: 6 + slot for slot in range(6)}, room_for=60)
@@ -206,7 +204,7 @@ def test_slots_that_take_no_part_are_left_alone() -> None:
     assert sequences.go_on([1, 2, 3, 4], 5) < sequences.rounding
 
 
-def test_a_cache_that_grows_is_recorded_anew() -> None:
+def test_a_cache_that_grows_is_recorded_anew():
     tape = Tape()
     sequences = Sequences(runners(make("llama"), tape), {0: 5, 1: 7})
     assert sequences.go_on([0, 1], 50) < sequences.rounding
@@ -216,7 +214,7 @@ def test_a_cache_that_grows_is_recorded_anew() -> None:
     assert sequences.both[1].cache.length > 64
 
 
-def test_a_size_that_was_rarely_replayed_has_to_occur_again_before_it_is_recorded() -> None:
+def test_a_size_that_was_rarely_replayed_has_to_occur_again_before_it_is_recorded():
     tape = Tape()
     both = runners(make("qwen3"), tape)
 
@@ -234,7 +232,7 @@ def test_a_size_that_was_rarely_replayed_has_to_occur_again_before_it_is_recorde
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gpt2, its own forward pass"])
-def test_weights_are_replayed_as_they_are_in_place_and_recorded_anew_elsewhere(name: str) -> None:
+def test_weights_are_replayed_as_they_are_in_place_and_recorded_anew_elsewhere(name):
     model, tape = make(name), Tape()
     both = runners(model, tape)
     sequences = Sequences(both, {0: 5, 1: 7}, room_for=90)
@@ -254,7 +252,7 @@ def test_weights_are_replayed_as_they_are_in_place_and_recorded_anew_elsewhere(n
     assert tape.num_recordings > num_recordings
 
 
-def test_after_all_recordings_were_discarded_new_memory_is_used() -> None:
+def test_after_all_recordings_were_discarded_new_memory_is_used():
     """PyTorch frees the memory pool of CUDA graphs with the last of them and fails if it is used again."""
     tapes: list[Tape] = []
 
@@ -273,7 +271,7 @@ def test_after_all_recordings_were_discarded_new_memory_is_used() -> None:
     assert [tape.num_recordings for tape in tapes] == [2, 1]
 
 
-def test_a_recording_that_gives_other_logits_is_noticed_and_not_used(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_recording_that_gives_other_logits_or_cannot_be_made_is_noticed_and_not_used(caplog):
     def wrong(compute: Pass) -> Pass:
         return lambda: compute() + torch.linspace(0, 1, 61)
 
@@ -284,8 +282,6 @@ def test_a_recording_that_gives_other_logits_is_noticed_and_not_used(caplog: pyt
     ]
     assert len([record for record in caplog.records if "off by" in record.message]) == 1
 
-
-def test_a_pass_that_cannot_be_recorded_is_computed(caplog: pytest.LogCaptureFixture) -> None:
     def refuse(compute: Pass) -> Pass:
         raise RuntimeError("operation not permitted when stream is capturing")
 
@@ -295,7 +291,7 @@ def test_a_pass_that_cannot_be_recorded_is_computed(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.usefixtures("reads_own_keys")
-def test_a_size_without_memory_is_computed_and_others_are_recorded() -> None:
+def test_a_size_without_memory_is_computed_and_others_are_recorded():
     tape, num_refused = Tape(), 0
 
     def record(compute: Pass) -> Pass:
@@ -320,7 +316,7 @@ def test_a_size_without_memory_is_computed_and_others_are_recorded() -> None:
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
-def test_an_engine_that_replays_samples_the_same(async_scheduling: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_replays_samples_the_same(async_scheduling, monkeypatch):
     """Episodes that come and go, more than there are slots, with results between their samples."""
     monkeypatch.setattr(recorded, "KEYS_PER_STEP", 32)
     model, tape = make("qwen3"), Tape()
@@ -354,9 +350,7 @@ def test_an_engine_that_replays_samples_the_same(async_scheduling: bool, monkeyp
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_cuda_graphs_give_what_plain_passes_give(
-    name: str, dtype: torch.dtype, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cuda_graphs_give_what_plain_passes_give(name, dtype, caplog, monkeypatch):
     monkeypatch.setattr(recorded, "KEYS_PER_STEP", 16)
     num_replays = 0
 

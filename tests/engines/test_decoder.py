@@ -39,7 +39,7 @@ def make(config: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_it_gives_the_logits_of_the_models_own_forward_pass(name: str) -> None:
+def test_it_gives_the_logits_of_the_models_own_forward_pass(name):
     model = make(CONFIGS[name]())
     twin = share_tensors(model)
     decoder = Decoder.of(twin)
@@ -79,7 +79,7 @@ def give_other_memory(model: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [change_in_place, change_past_the_version_counters, give_other_memory])
-def test_weights_that_were_changed_are_seen(change: Callable[[Any], None]) -> None:
+def test_weights_that_were_changed_are_seen(change):
     model = make(CONFIGS["qwen3"]())
     runner = make_runner(model)
     row = Row([1, 2, 3], 0, 0)
@@ -94,9 +94,7 @@ def test_weights_that_were_changed_are_seen(change: Callable[[Any], None]) -> No
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_weights_that_are_too_large_to_copy_are_read_where_they_are(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
-) -> None:
+def test_weights_that_are_too_large_to_copy_are_read_where_they_are(monkeypatch, dtype):
     config = CONFIGS["qwen3"]()
     config.initializer_range = 0.02
     torch.manual_seed(0)
@@ -134,7 +132,7 @@ def with_other_layer(model: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [with_hook, with_other_forward, with_other_layer])
-def test_a_model_that_was_changed_keeps_its_own_forward_pass(change: Callable[[Any], None]) -> None:
+def test_a_model_that_was_changed_keeps_its_own_forward_pass(change):
     model = make(CONFIGS["llama"]())
     change(model)
     assert Decoder.of(model) is None
@@ -144,7 +142,7 @@ def test_a_model_that_was_changed_keeps_its_own_forward_pass(change: Callable[[A
     assert torch.allclose(make_runner(model).forward([row]), expected, atol=logit_tolerance(model))
 
 
-def test_other_models_and_other_activations_are_left_to_themselves() -> None:
+def test_other_models_and_other_activations_are_left_to_themselves():
     small = GPT2Config(vocab_size=61, n_embd=32, n_layer=2, n_head=2, bos_token_id=None, eos_token_id=None)
     assert Decoder.of(make(small)) is None
     assert Decoder.of(make(LlamaConfig(**SIZES, hidden_act="gelu"))) is None
@@ -152,7 +150,7 @@ def test_other_models_and_other_activations_are_left_to_themselves() -> None:
 
 @pytest.mark.parametrize("shape", [(5, 48), (3, 6, 16)])
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
-def test_rms_norms_are_torchs_own(shape: tuple[int, ...], scale: float) -> None:
+def test_rms_norms_are_torchs_own(shape, scale):
     torch.manual_seed(0)
     hidden, weight = scale * torch.randn(shape), torch.randn(shape[1:])
     expected = torch.nn.functional.rms_norm(hidden, shape[-1:], None, 1e-6) * weight

@@ -41,7 +41,7 @@ def planned(*words: Any) -> list[str]:
     return shlex.split(result.output)
 
 
-def test_vllm_is_started_with_what_our_engine_needs(model: Path) -> None:
+def test_vllm_is_started_with_what_our_engine_needs(model):
     words = planned(
         model, "--port", 8123, "--dtype", "float32", "--max-seq-len", 512, "--tensor-parallel", 2, "--", "--seed", "3"
     )
@@ -62,7 +62,7 @@ def test_vllm_is_started_with_what_our_engine_needs(model: Path) -> None:
     assert "--enable-lora" not in words
 
 
-def test_a_server_for_adapters_keeps_its_weights(model: Path) -> None:
+def test_a_server_for_adapters_keeps_its_weights(model):
     words = planned(model, "--lora-rank", 12)
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" in words and "VLLM_SERVER_DEV_MODE=1" not in words
     assert words[words.index("--max-lora-rank") + 1] == "16"  # vLLM knows certain ranks only
@@ -71,18 +71,23 @@ def test_a_server_for_adapters_keeps_its_weights(model: Path) -> None:
     assert words[words.index("--max-lora-rank") + 1] == "12"
 
 
-def test_a_server_that_receives_tensors_is_started_for_that(model: Path) -> None:
+def test_a_server_that_receives_tensors_or_sleeps_is_started_for_that(model):
     words = planned(model, "--weight-transport", "ipc")
     assert json.loads(words[words.index("--weight-transfer-config") + 1]) == {"backend": "ipc"}
     assert "VLLM_ALLOW_INSECURE_SERIALIZATION=1" in words
     words = planned(model, "--weight-transport", "nccl")
     assert json.loads(words[words.index("--weight-transfer-config") + 1]) == {"backend": "nccl"}
     assert "VLLM_ALLOW_INSECURE_SERIALIZATION=1" not in words
+    options = ServerOptions(port=1, accepts_weights=True, weight_transport="ipc", can_sleep=True, gpu_memory_share=0.4)
+    line = " ".join(SERVER_ENGINES["vllm"].dialect.command("m", options)[0])
+    assert "--enable-sleep-mode --gpu-memory-utilization 0.4" in line
+    line = " ".join(SERVER_ENGINES["sglang"].dialect.command("m", options)[0])
+    assert "--enable-memory-saver --mem-fraction-static 0.4" in line
     for more in (["--no-weights"], ["--lora-rank", 8], ["--backend", "sglang"]):
         assert "--weight-transfer-config" not in planned(model, "--weight-transport", "ipc", *more)
 
 
-def test_who_takes_weights_listens_on_this_machine_only(model: Path) -> None:
+def test_who_takes_weights_listens_on_this_machine_only(model):
     for more in ([], ["--lora-rank", 8]):
         with pytest.raises(SettingsError, match=r"host='0.0.0.0'.*--no-weights"):
             planned(model, "--host", "0.0.0.0", *more)
@@ -98,7 +103,7 @@ FORBIDDEN_FLAGS = (
 
 
 @pytest.mark.parametrize("backend", ["vllm", "sglang"])
-def test_flags_cannot_change_the_address_the_key_or_whose_code_runs(backend: str) -> None:
+def test_flags_cannot_change_the_address_the_key_or_whose_code_runs(backend):
     dialect = SERVER_ENGINES[backend].dialect
     for flags in FORBIDDEN_FLAGS:
         with pytest.raises(SettingsError, match=r"server_flags: '--.* is not allowed"):
@@ -108,7 +113,7 @@ def test_flags_cannot_change_the_address_the_key_or_whose_code_runs(backend: str
     assert launch.words[launch.words.index("--host") + 1] == "127.0.0.1"
 
 
-def test_a_tied_model_is_started_from_a_copy_without_the_tie(renderer: Any, tmp_path: Path) -> None:
+def test_a_tied_model_is_started_from_a_copy_without_the_tie(renderer, tmp_path):
     from test_weight_sync import make_model
 
     from midthought.pretrained import load_model, save_model
@@ -128,7 +133,7 @@ def test_a_tied_model_is_started_from_a_copy_without_the_tie(renderer: Any, tmp_
     assert words[words.index("--model") + 1] == str(tmp_path / "model")
 
 
-def test_what_is_not_there_is_named() -> None:
+def test_what_is_not_there_is_named():
     with pytest.raises(ModelPathError, match="/nowhere/model"):
         planned("/nowhere/model")
     with pytest.raises(EngineError, match="no-such-program"):
@@ -137,7 +142,7 @@ def test_what_is_not_there_is_named() -> None:
         planned("model", "--backend", "vlm")
 
 
-def test_signals_are_handed_on_and_the_exit_code_is_the_servers(tmp_path: Path) -> None:
+def test_signals_are_handed_on_and_the_exit_code_is_the_servers(tmp_path):
     server = (
         "import signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\n"

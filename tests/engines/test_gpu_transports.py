@@ -44,7 +44,7 @@ print(tensor.tolist())
 """
 
 
-def test_another_process_reads_a_gpus_memory_by_its_handle() -> None:
+def test_another_process_reads_a_gpus_memory_by_its_handle():
     handles, weight = CudaHandles(), torch.full((1000, 3), 0.5, device="cuda", dtype=torch.bfloat16)
     sent = pickle.dumps({handles.device_id(weight): handles.handle(weight)[1]})
     weight += 0.5
@@ -54,7 +54,7 @@ def test_another_process_reads_a_gpus_memory_by_its_handle() -> None:
     handles.after_reading()
 
 
-def test_groups_of_one_rank_broadcast() -> None:
+def test_groups_of_one_rank_broadcast():
     device = torch.device("cuda:0")
     groups = [NcclGroup(1, device), TorchGroup(1, device, name="midthought")]
     for group in groups:
@@ -65,7 +65,7 @@ def test_groups_of_one_rank_broadcast() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_a_process_on_another_gpu_receives_by_the_unique_id() -> None:
+def test_a_process_on_another_gpu_receives_by_the_unique_id():
     group = NcclGroup(2, torch.device("cuda:0"))
     command = [sys.executable, "-c", JOIN_AND_RECEIVE, base64.b64encode(group.unique_id).decode()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -77,7 +77,7 @@ def test_a_process_on_another_gpu_receives_by_the_unique_id() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not PYTHON, reason="MIDTHOUGHT_VLLM_PYTHON does not name an interpreter with vLLM")
 @pytest.mark.parametrize("lora_rank", [0, 8])
-def test_a_run_sends_its_weights_to_a_vllm_server_on_its_gpu(lora_rank: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_sends_its_weights_to_a_vllm_server_on_its_gpu(lora_rank, caplog):
     config = create_default_config(
         model={"hidden_size": 64, "num_layers": 2, "vocab_size": 400, "dtype": "bfloat16", "lora_rank": lora_rank},
         inference={

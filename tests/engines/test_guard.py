@@ -6,7 +6,6 @@ import asyncio
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from server_engines import is_alive, until
@@ -43,7 +42,7 @@ time.sleep(600)
     ],
 )
 @pytest.mark.parametrize("starter", STARTERS)
-def test_a_server_and_its_workers_end_when_the_run_is_killed(starter: str, first: str, tmp_path: Path) -> None:
+def test_a_server_and_its_workers_end_when_the_run_is_killed(starter, first, tmp_path):
     told = tmp_path / "pids"
     server = SERVER.format(first=first, path=str(told))
     run = subprocess.Popen([sys.executable, "-c", STARTERS[starter].format(server=server)], cwd=tmp_path)
@@ -57,5 +56,5 @@ def test_a_server_and_its_workers_end_when_the_run_is_killed(starter: str, first
     asyncio.run(until(lambda: not any(map(is_alive, pids)), seconds=5.0 + (5.0 if first else 0.0)))
 
 
-def test_a_server_that_ends_by_itself_leaves_its_exit_code() -> None:
+def test_a_server_that_ends_by_itself_leaves_its_exit_code():
     assert start_guarded([sys.executable, "-c", "import sys; sys.exit(7)"]).wait(30) == 7

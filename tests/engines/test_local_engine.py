@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+import small_decoders
 import torch
 from precision import logit_tolerance
 from transformers import (
@@ -32,19 +33,8 @@ from midthought.errors import EngineError
 from midthought.types import Completion, Finish
 
 VOCAB = 97
-SIZES = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 48,
-    "pad_token_id": None,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "initializer_range": 0.3,  # far from uniform, so that a wrong cache shows
-}
+SIZES = {**small_decoders.SIZES, "vocab_size": VOCAB, "num_hidden_layers": 2, "head_dim": 8}
+"""Weights far from uniform, so that a wrong cache shows."""
 CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     "llama": lambda: LlamaConfig(**SIZES),
     "qwen3": lambda: Qwen3Config(**SIZES),
@@ -106,7 +96,7 @@ def sample_all(engine: LocalEngine, prompts: Sequence[Sequence[int]], **sampling
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_logprobs_of_sampled_tokens_are_those_of_a_plain_forward_pass_across_a_call(name: str) -> None:
+def test_logprobs_of_sampled_tokens_are_those_of_a_plain_forward_pass_across_a_call(name):
     model = make_model(name)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -131,7 +121,7 @@ def test_logprobs_of_sampled_tokens_are_those_of_a_plain_forward_pass_across_a_c
     assert engine.stats.num_reused_tokens > 0
 
 
-def test_a_result_costs_its_own_tokens_only() -> None:
+def test_a_result_costs_its_own_tokens_only():
     engine = LocalEngine(make_model(), eos_token_ids=[])
 
     async def run() -> None:
@@ -148,7 +138,7 @@ def test_a_result_costs_its_own_tokens_only() -> None:
     assert engine.stats.num_sampled_tokens == 12 + 5
 
 
-def test_a_changed_prefix_is_computed_anew_from_where_it_differs() -> None:
+def test_a_changed_prefix_is_computed_anew_from_where_it_differs():
     model = make_model()
     engine = LocalEngine(model, eos_token_ids=[])
     ids = prompt(20)
@@ -163,7 +153,7 @@ def test_a_changed_prefix_is_computed_anew_from_where_it_differs() -> None:
     assert_exact(model, changed, completion)
 
 
-def test_batched_and_alone_give_the_same_tokens() -> None:
+def test_batched_and_alone_give_the_same_tokens():
     model = make_model()
     prompts = [prompt(3 + 2 * number, seed=number) for number in range(9)]
     together = sample_all(LocalEngine(model, eos_token_ids=[0, 1]), prompts, max_tokens=30)
@@ -177,7 +167,7 @@ def test_batched_and_alone_give_the_same_tokens() -> None:
     assert len({completion.token_ids for completion in together}) == len(prompts)
 
 
-def test_temperature_zero_is_greedy_and_records_the_logprob_at_temperature_one() -> None:
+def test_temperature_zero_is_greedy_and_records_the_logprob_at_temperature_one():
     model = make_model()
     ids = prompt(6)
     completion = sample_all(LocalEngine(model, eos_token_ids=[]), [ids], max_tokens=8, temperature=0.0)[0]
@@ -188,7 +178,7 @@ def test_temperature_zero_is_greedy_and_records_the_logprob_at_temperature_one()
     assert_exact(model, ids, completion)
 
 
-def test_sampling_ends_at_the_end_token_at_max_tokens_and_at_the_slots_length() -> None:
+def test_sampling_ends_at_the_end_token_at_max_tokens_and_at_the_slots_length():
     model = make_model()
     ids = prompt(10)
     free = sample_all(LocalEngine(model, eos_token_ids=[]), [ids], max_tokens=25)[0]
@@ -203,7 +193,7 @@ def test_sampling_ends_at_the_end_token_at_max_tokens_and_at_the_slots_length() 
     assert (full.token_ids, full.finish) == ((), Finish.LENGTH)
 
 
-def test_a_model_that_cannot_keep_a_cache_is_computed_anew_with_one_warning() -> None:
+def test_a_model_that_cannot_keep_a_cache_is_computed_anew_with_one_warning():
     torch.manual_seed(0)
     config = MambaConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, state_size=4, initializer_range=0.3)
     model = AutoModelForCausalLM.from_config(config).eval()
@@ -226,7 +216,7 @@ async def until_sampled(engine: LocalEngine, num_tokens: int) -> int:
 
 
 @BOTH_SCHEDULES
-def test_weights_that_change_in_place_in_mid_sample_are_sampled_from_at_once(is_later: bool) -> None:
+def test_weights_that_change_in_place_in_mid_sample_are_sampled_from_at_once(is_later):
     model, other = make_model(seed=0), make_model(seed=1)
     engine = LocalEngine(model, eos_token_ids=[], async_scheduling=is_later)
     ids = prompt(12)
@@ -245,7 +235,7 @@ def test_weights_that_change_in_place_in_mid_sample_are_sampled_from_at_once(is_
     assert completion.policy_version == 1 and len(new) == 12 - num_old > 0
 
 
-def test_an_engine_that_sleeps_while_it_samples_computes_the_rest_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_sleeps_while_it_samples_computes_the_rest_again(monkeypatch):
     monkeypatch.setattr(kv_cache_manager.KVCacheManager, "is_on_gpu", True)
     engine = LocalEngine(make_model(), eos_token_ids=[], async_scheduling=True)
 
@@ -259,7 +249,7 @@ def test_an_engine_that_sleeps_while_it_samples_computes_the_rest_again(monkeypa
     assert_exact(make_model(), prompt(12), asyncio.run(run()))
 
 
-def test_the_learners_model_is_left_alone() -> None:
+def test_the_learners_model_is_left_alone():
     model = make_model().train()
     implementation = model.config._attn_implementation
     sample_all(LocalEngine(model, eos_token_ids=[]), [prompt(5)], max_tokens=3)
@@ -269,9 +259,7 @@ def test_the_learners_model_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("num_idle", [0, 9])
-def test_running_sequences_are_moved_together_when_others_have_ended(
-    num_idle: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_running_sequences_are_moved_together_when_others_have_ended(num_idle, monkeypatch):
     """Most episodes end early (or stay idle in their slots), so the last ones are left in the highest slots."""
     model = make_model()
     numbers = {tuple(prompt(5 + number % 3, seed=number)): number for number in range(28)}
@@ -311,7 +299,7 @@ def test_running_sequences_are_moved_together_when_others_have_ended(
         assert engine.stats.num_reused_tokens == sum(5 + number % 3 + 2 for number in range(num_idle))
 
 
-def test_an_engine_lives_through_several_event_loops_even_abandoned_ones() -> None:
+def test_an_engine_lives_through_several_event_loops_even_abandoned_ones():
     model = make_model()
     engine = LocalEngine(model, eos_token_ids=[])
     ids = prompt(9)
@@ -326,7 +314,7 @@ def test_an_engine_lives_through_several_event_loops_even_abandoned_ones() -> No
 
 
 @BOTH_SCHEDULES
-def test_a_failing_pass_fails_every_request_and_a_raising_stopper_its_own_only(is_later: bool) -> None:
+def test_a_failing_pass_fails_every_request_and_a_raising_stopper_its_own_only(is_later):
     class Broken:
         def feed(self, token_id: int) -> bool:
             raise LookupError("no such piece")
@@ -353,7 +341,7 @@ def test_a_failing_pass_fails_every_request_and_a_raising_stopper_its_own_only(i
 
 
 @BOTH_SCHEDULES
-def test_closing_an_episode_cancels_its_sample_and_leaves_the_others_alone(is_later: bool) -> None:
+def test_closing_an_episode_cancels_its_sample_and_leaves_the_others_alone(is_later):
     engine = LocalEngine(make_model(), eos_token_ids=[], async_scheduling=is_later)
 
     async def run() -> list[Any]:
@@ -372,7 +360,7 @@ def test_closing_an_episode_cancels_its_sample_and_leaves_the_others_alone(is_la
         assert_exact(make_model(), prompt(8, seed=number), completion)
 
 
-def test_nothing_to_continue_and_asking_twice_are_errors() -> None:
+def test_nothing_to_continue_and_asking_twice_are_errors():
     engine = LocalEngine(make_model(), eos_token_ids=[])
     with pytest.raises(EngineError, match="nothing to continue"):
         asyncio.run(engine.sample(1, [], Sampling(max_tokens=3)))
@@ -387,7 +375,7 @@ def test_nothing_to_continue_and_asking_twice_are_errors() -> None:
     asyncio.run(twice())
 
 
-def test_deterministic_runs_agree_bit_by_bit_whatever_the_tools_take() -> None:
+def test_deterministic_runs_agree_bit_by_bit_whatever_the_tools_take():
     model = make_model()
 
     async def episode(engine: LocalEngine, number: int, delays: Sequence[float]) -> list[Completion]:
@@ -416,7 +404,7 @@ def test_deterministic_runs_agree_bit_by_bit_whatever_the_tools_take() -> None:
     assert stats[0][1] > 0
 
 
-def test_what_an_engine_did_before_does_not_change_a_deterministic_run() -> None:
+def test_what_an_engine_did_before_does_not_change_a_deterministic_run():
     """A resumed run has a fresh engine; an evaluation has episodes of the same numbers and the same weights."""
     model, head = make_model(), prompt(20)
     used, fresh = (LocalEngine(model, eos_token_ids=[], max_num_seqs=4, deterministic=True) for _ in range(2))
@@ -443,7 +431,7 @@ def test_what_an_engine_did_before_does_not_change_a_deterministic_run() -> None
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_the_prompt_of_a_group_is_computed_once(deterministic: bool) -> None:
+def test_the_prompt_of_a_group_is_computed_once(deterministic):
     model = make_model()
     engine = LocalEngine(model, eos_token_ids=[], deterministic=deterministic)
     apart = LocalEngine(model, eos_token_ids=[], deterministic=deterministic, share_prefixes=False)
@@ -459,7 +447,7 @@ def test_the_prompt_of_a_group_is_computed_once(deterministic: bool) -> None:
         assert_exact(model, prompts[0], one)
 
 
-def test_prompts_that_only_begin_alike_share_their_beginning() -> None:
+def test_prompts_that_only_begin_alike_share_their_beginning():
     engine = LocalEngine(make_model(), eos_token_ids=[])
     prompts = [[*prompt(40), *prompt(3 + number, seed=9 + number)] for number in range(5)]
     for ids, completion in zip(prompts, sample_all(engine, prompts, max_tokens=10), strict=True):
@@ -467,7 +455,7 @@ def test_prompts_that_only_begin_alike_share_their_beginning() -> None:
     assert engine.stats.num_prefilled_tokens == 40 + sum(3 + number for number in range(5))
 
 
-def test_what_a_closed_episode_left_serves_the_next_one_that_begins_alike() -> None:
+def test_what_a_closed_episode_left_serves_the_next_one_that_begins_alike():
     model = make_model()
     engine = LocalEngine(model, eos_token_ids=[], max_num_seqs=1)
 
@@ -491,9 +479,7 @@ def test_what_a_closed_episode_left_serves_the_next_one_that_begins_alike() -> N
 BYTES_PER_TOKEN = 2 * 2 * 2 * 8 * 4  # layers, keys and values, heads, head size, fp32
 
 
-def test_where_memory_is_short_fewer_run_at_once_and_that_is_said(
-    caplog: pytest.LogCaptureFixture, made_runners: list[Runner]
-) -> None:
+def test_where_memory_is_short_fewer_run_at_once_and_that_is_said(caplog, made_runners):
     model = make_model()
     prompts = [prompt(20 + number, seed=number) for number in range(10)]
     engine = LocalEngine(model, eos_token_ids=[], max_cache_bytes=3 * 64 * BYTES_PER_TOKEN)
@@ -511,9 +497,7 @@ def test_where_memory_is_short_fewer_run_at_once_and_that_is_said(
 
 
 @pytest.mark.parametrize("num_sequences", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
-def test_sequences_that_outgrow_it_in_mid_sample_take_no_more_memory_than_they_may(
-    num_sequences: int, made_runners: list[Runner]
-) -> None:
+def test_sequences_that_outgrow_it_in_mid_sample_take_no_more_memory_than_they_may(num_sequences, made_runners):
     """KVCacheManager is made for some hundred tokens ahead, and these want more."""
     model = make_model()
     max_cache_bytes = 2 * 700 * BYTES_PER_TOKEN
@@ -542,9 +526,7 @@ def test_sequences_that_outgrow_it_in_mid_sample_take_no_more_memory_than_they_m
     assert (engine.stats.num_relaid > 0) == (num_sequences > 1)
 
 
-def test_an_out_of_memory_error_is_met_with_fewer_at_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_out_of_memory_error_is_met_with_fewer_at_once(caplog, monkeypatch):
     model = make_model()
     engine = LocalEngine(model, eos_token_ids=[])
     prompts = [prompt(10, seed=number) for number in range(6)]
@@ -581,7 +563,7 @@ def test_an_out_of_memory_error_is_met_with_fewer_at_once(
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=[] if seed in (2, 3) else pytest.mark.slow) for seed in range(6)]
 )
-def test_whatever_the_engine_is_short_of_every_token_is_the_models_own(seed: int) -> None:
+def test_whatever_the_engine_is_short_of_every_token_is_the_models_own(seed):
     """Episodes of several turns with common beginnings, on engines short of slots, of room in a pass, of memory."""
     draw = random.Random(seed)
     model = make_model()
@@ -615,14 +597,14 @@ def test_whatever_the_engine_is_short_of_every_token_is_the_models_own(seed: int
     asyncio.run(run())
 
 
-def test_prompts_that_wait_for_room_go_first_and_sequences_then_sample_side_by_side() -> None:
+def test_prompts_that_wait_for_room_go_first_and_sequences_then_sample_side_by_side():
     engine = LocalEngine(make_model(), eos_token_ids=[], max_batched_tokens=64)
     completions = sample_all(engine, [prompt(30, seed=number) for number in range(7)], max_tokens=5)
     assert [len(completion.token_ids) for completion in completions] == [5] * 7
     assert engine.stats.num_forward_passes == 4 + 4  # two prompts a pass, whose logits give the first token; four more
 
 
-def test_what_quick_tools_bring_is_computed_together() -> None:
+def test_what_quick_tools_bring_is_computed_together():
     engine = LocalEngine(make_model(), eos_token_ids=[])
     num_episodes = 6
 
@@ -645,40 +627,10 @@ def test_what_quick_tools_bring_is_computed_together() -> None:
     assert engine.stats.num_forward_passes == 3 * 4
 
 
-def test_results_that_come_in_any_order_are_computed_in_the_order_of_their_slots(made_runners: list[Runner]) -> None:
-    """Neighbours that bring equally many tokens are then computed at once."""
-    model = make_model()
-    engine = LocalEngine(model, eos_token_ids=[])
-    num_episodes = 6
-
-    async def run() -> list[tuple[int, int]]:
-        computed: list[tuple[int, int]] = []
-        ids = [list(prompt(20, seed=number)) for number in range(num_episodes)]
-        for number, own in enumerate(ids):
-            engine.open(number)
-            own += (await engine.sample(number, own, Sampling(max_tokens=3))).token_ids
-        (runner,) = made_runners
-        plain = runner.forward
-
-        def forward(rows: Sequence[Row], **options: Any) -> torch.Tensor:
-            computed.extend((row.slot, len(row.token_ids) - row.num_cached) for row in rows)
-            return plain(rows, **options)
-
-        runner.forward = forward  # type: ignore[method-assign]
-        order = [3, 0, 5, 1, 4, 2]
-        requests = [engine.sample(number, [*ids[number], *prompt(5)], Sampling(max_tokens=1)) for number in order]
-        for number, completion in zip(order, await asyncio.gather(*requests), strict=True):
-            context = [*ids[number], *prompt(5)]
-            assert_exact(model, context, completion)
-        return computed
-
-    assert asyncio.run(run()) == [(slot, 6) for slot in range(num_episodes)]
-
-
 @pytest.mark.parametrize(("num_away", "yield_seconds"), [(0, 1e9), (1, 1e9), (0, 0.0)])
 def test_others_have_their_turn_after_every_pass_while_a_result_may_come_and_else_now_and_then(
-    num_away: int, yield_seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    num_away, yield_seconds, monkeypatch
+):
     monkeypatch.setattr(local, "YIELD_SECONDS", yield_seconds)
     engine = LocalEngine(make_model(), eos_token_ids=[])
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fake_server import FakeServer, hashed
+from fake_server import FakeServer
+from server_engines import KINDS, engine_for, until, written
 
 from midthought.engines.engine import Sampling
 from midthought.engines.pausable_engine import FIRST_NUMBER, PausableEngine
@@ -90,9 +91,8 @@ def test_nothing_is_sampled_before_it_opens():
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("num_turns", range(1, 40))
-def test_wherever_it_interrupts_no_token_is_lost_or_written_twice(num_turns):
-    async def scenario():
+def test_wherever_it_interrupts_no_token_is_lost_or_written_twice():
+    async def scenario(num_turns):
         engine = Counter(patience=3)
         pausable = PausableEngine(engine)
         running = [asyncio.ensure_future(until_done(pausable, episode, 12)) for episode in range(3)]
@@ -112,7 +112,8 @@ def test_wherever_it_interrupts_no_token_is_lost_or_written_twice(num_turns):
             versions = [part.policy_version for part in done]
             assert versions == sorted(versions)
 
-    asyncio.run(scenario())
+    for num_turns in range(1, 40):
+        asyncio.run(scenario(num_turns))
 
 
 def test_what_the_episodes_own_stopper_and_the_end_of_sequence_say_is_kept():
@@ -130,6 +131,12 @@ def test_what_the_episodes_own_stopper_and_the_end_of_sequence_say_is_kept():
         pausable.resume()
         end = await pausable.sample(0, [0, 1, 2, 3, 4, 5], Sampling(max_tokens=50), stopper=StopsAt())
         assert (end.token_ids, end.finish) == ((99,), Finish.END)
+        engine.policy_version = 4
+        assert (pausable.policy_version, pausable.eos_token_ids) == (4, frozenset({99}))
+        engine.sample = None
+        with pytest.raises(TypeError, match="not callable"):  # an engine that fails fails its episode
+            await pausable.sample(0, [0], Sampling(max_tokens=3))
+        await pausable.pause()
 
     asyncio.run(scenario())
 
@@ -216,52 +223,21 @@ def test_cancelling_an_episode_goes_through_wherever_it_is():
             asyncio.run(scenario(opens, num_turns))
 
 
-def test_an_engine_that_fails_fails_its_episode():
-    class Broken(Counter):
-        async def sample(self, episode, token_ids, sampling, *, stopper=None):
-            raise RuntimeError("no power")
-
-    async def scenario():
-        pausable = PausableEngine(Broken())
-        pausable.resume()
-        with pytest.raises(RuntimeError, match="no power"):
-            await pausable.sample(0, [0], Sampling(max_tokens=3))
-        await pausable.pause()
-
-    asyncio.run(scenario())
-
-
-def test_it_has_the_engines_version_and_ends_of_sequence():
-    engine = Counter()
-    engine.policy_version = 4
-    pausable = PausableEngine(engine)
-    assert (pausable.policy_version, pausable.eos_token_ids) == (4, frozenset({99}))
-
-
-@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@KINDS
 def test_what_a_server_streams_is_interrupted_too_and_goes_on_from_the_same_token(kind):
-    pytest.importorskip("httpx")
-    from midthought.engines.servers.sglang import SGLangEngine
-    from midthought.engines.servers.vllm import VLLMEngine
-
     async def scenario(server):
-        made = {"vllm": VLLMEngine, "sglang": SGLangEngine}[kind]
-        pausable = PausableEngine(made([server.url], server.model, eos_token_ids=frozenset()))
+        pausable = PausableEngine(engine_for(server))
         running = asyncio.ensure_future(until_done(pausable, 0, 13))
         pausable.resume()
-        while not server.prompts:
-            await asyncio.sleep(0.005)
+        await until(lambda: server.prompts)
         await asyncio.sleep(0.1)
         await pausable.pause()
         num_requests = len(server.prompts)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.1)
         assert pausable.num_waiting == 1 and len(server.prompts) == num_requests
         pausable.resume()
         token_ids, done = await running
-        context = [0]
-        while len(context) < 13:
-            context.append(hashed(context, 50))
-        assert token_ids == context
+        assert token_ids == [0, *written(12, [0])]
         assert len(done) == 2 and 0 < len(done[0].token_ids) < 12
 
     with FakeServer(kind, token_seconds=0.03) as server:

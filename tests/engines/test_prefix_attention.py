@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,7 +29,7 @@ def plain(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: t
     return (scores if mask is None else scores + mask).softmax(-1) @ values
 
 
-def test_groups_get_what_rows_get_alone() -> None:
+def test_groups_get_what_rows_get_alone():
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(7, 2, 3, 4, generator=generator, dtype=torch.float64)
     keys, values = torch.randn(2, 7, 2, 30, 4, generator=generator, dtype=torch.float64)
@@ -47,7 +46,7 @@ def test_groups_get_what_rows_get_alone() -> None:
 
 @given(st.lists(st.sampled_from([0, 5, MIN_PREFIX_TOKENS, MIN_PREFIX_TOKENS + 9]), min_size=1, max_size=20))
 @settings(max_examples=200, deadline=None)
-def test_groups_cover_every_row_once_and_share_no_more_than_neighbours_do(common: list[int]) -> None:
+def test_groups_cover_every_row_once_and_share_no_more_than_neighbours_do(common):
     common[0] = 0
     groups = find_groups(common)
     if not groups:
@@ -64,9 +63,7 @@ def test_groups_cover_every_row_once_and_share_no_more_than_neighbours_do(common
             assert end - start >= MIN_GROUP_ROWS and num_tokens == min(common[start + 1 : end]) >= MIN_PREFIX_TOKENS
 
 
-def test_samples_of_one_long_prompt_are_those_of_a_plain_forward_pass_whoever_leaves_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_samples_of_one_long_prompt_are_those_of_a_plain_forward_pass_whoever_leaves_first(monkeypatch):
     model = make_model("llama")
     prompts = (
         [prompt(MIN_PREFIX_TOKENS + 20, seed=1)] * 6 + [prompt(30, seed=2)] + [prompt(MIN_PREFIX_TOKENS, seed=3)] * 4
@@ -95,23 +92,3 @@ def test_samples_of_one_long_prompt_are_those_of_a_plain_forward_pass_whoever_le
     for ids, ours, theirs in zip(prompts, shared, alone, strict=True):
         assert ours.token_ids == theirs.token_ids
         assert_exact(model, ids, ours, MIN_PREFIX_TOKENS)
-
-
-def test_a_sample_that_is_cancelled_leaves_its_group_right() -> None:
-    model = make_model("llama")
-    ids = prompt(MIN_PREFIX_TOKENS + 5, seed=1)
-    engine = LocalEngine(model, eos_token_ids=[], max_seq_len=600)
-
-    async def run() -> list[Completion]:
-        tasks = [
-            asyncio.ensure_future(engine.sample(number, ids, Sampling(max_tokens=30, seed=number)))
-            for number in range(6)
-        ]
-        while engine.stats.num_forward_passes < 6:
-            await asyncio.sleep(0)
-        tasks[0].cancel()
-        tasks[3].cancel()
-        return await asyncio.gather(*(task for number, task in enumerate(tasks) if number not in (0, 3)))
-
-    for completion in asyncio.run(run()):
-        assert_exact(model, ids, completion, MIN_PREFIX_TOKENS)

@@ -14,7 +14,7 @@ from fake_weights import GlooGroup, SharedHandles
 from test_weight_sync import learn, make_model
 
 from midthought.engines.servers.connection import Connections, RetryPolicy
-from midthought.engines.servers.dialect import Routes, ServerOptions, WeightSender
+from midthought.engines.servers.dialect import Routes, ServerOptions
 from midthought.engines.servers.endpoints import Endpoint
 from midthought.engines.servers.process import ServerProcess, free_port
 from midthought.engines.servers.vllm import VLLMDialect
@@ -36,9 +36,7 @@ pytestmark = [
     [("ipc", VLLMIpcSender(SharedHandles()), ["init"]), ("nccl", VLLMNcclSender(GlooGroup), ["shutdown", "init"])],
     ids=["ipc", "nccl"],
 )
-def test_vllm_itself_receives_every_tensor_of_two_updates(
-    name: str, sender: WeightSender, first: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vllm_itself_receives_every_tensor_of_two_updates(name, sender, first, monkeypatch):
     here = Path(__file__).parent
     monkeypatch.setenv("PYTHONPATH", f"{here}{os.pathsep}{here.parents[1]}")
     policy = make_model(tied=True)
@@ -83,7 +81,7 @@ print("found", found.weight_transfer_config.backend, found.enable_sleep_mode, fo
 """
 
 
-def test_vllm_itself_takes_the_flags_of_a_server_that_receives_tensors_and_sleeps() -> None:
+def test_vllm_itself_takes_the_flags_of_a_server_that_receives_tensors_and_sleeps():
     options = ServerOptions(port=1, accepts_weights=True, weight_transport="ipc", can_sleep=True, gpu_memory_share=0.4)
     words, _ = VLLMDialect().command("m", options)
     command = [PYTHON, "-c", PARSE, *words[words.index("--model") :]]

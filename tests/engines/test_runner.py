@@ -40,7 +40,7 @@ def make(config: PreTrainedConfig) -> Any:
     return AutoModelForCausalLM.from_config(config).eval()
 
 
-def test_models_on_the_attention_interface_keep_a_cache_and_those_that_need_more_do_not() -> None:
+def test_models_on_the_attention_interface_keep_a_cache_and_those_that_need_more_do_not():
     two: dict[str, Any] = {**SMALL, "num_key_value_heads": 2}
     learned_positions = GPT2Config(**TOKENS, n_embd=32, n_layer=2, n_head=2, initializer_range=0.3)
     for config in (
@@ -63,7 +63,7 @@ def test_models_on_the_attention_interface_keep_a_cache_and_those_that_need_more
             assert not make_runner(make(config)).keeps_cache
 
 
-def test_a_window_that_the_layers_do_not_ask_for_is_noticed() -> None:
+def test_a_window_that_the_layers_do_not_ask_for_is_noticed():
     """No difference in numbers shows it: the checked sequences are shorter than the window."""
     model = make(MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=4096))
     runner = make_runner(model)
@@ -96,9 +96,7 @@ def _without_window(attention: Any) -> Any:
 
 @pytest.mark.parametrize("model", ["full attention", "window", "soft caps"])
 @pytest.mark.parametrize("max_joined", [0, 50, 1000], ids=["apart", "two by two", "joined"])
-def test_rows_that_bring_equally_many_tokens_are_computed_as_each_alone(
-    model: str, max_joined: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_bring_equally_many_tokens_are_computed_as_each_alone(model, max_joined, monkeypatch):
     monkeypatch.setattr(slot_batch, "MAX_JOINED_TOKENS", max_joined)
     config = {
         "full attention": MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=None),
@@ -116,7 +114,7 @@ def test_rows_that_bring_equally_many_tokens_are_computed_as_each_alone(
         torch.testing.assert_close(cached.forward(rows), plain.forward(rows), atol=logit_tolerance(policy), rtol=0)
 
 
-def test_rows_are_joined_where_they_bring_equally_many_to_equally_many_in_slots_that_follow_each_other() -> None:
+def test_rows_are_joined_where_they_bring_equally_many_to_equally_many_in_slots_that_follow_each_other():
     first = RowGroup(0, 6, slot=2, num_cached=4)
     two = first.joined(RowGroup(6, 12, slot=3, num_cached=4))
     assert two == RowGroup(0, 12, slot=2, num_cached=4, num_rows=2)
@@ -132,7 +130,7 @@ def test_rows_are_joined_where_they_bring_equally_many_to_equally_many_in_slots_
     assert RowGroup(0, half, slot=0, num_cached=0).joined(RowGroup(half, 2 * half, slot=1, num_cached=0)) is None
 
 
-def test_shared_tensors_are_the_same_objects_until_a_parameter_is_replaced() -> None:
+def test_shared_tensors_are_the_same_objects_until_a_parameter_is_replaced():
     model = make(MistralConfig(**SMALL, num_key_value_heads=2))
     twin = share_tensors(model)
     assert twin is not model
@@ -150,9 +148,7 @@ def test_shared_tensors_are_the_same_objects_until_a_parameter_is_replaced() -> 
         (5, (9, 9, 9), (3, 40, 17)),
     ],
 )
-def test_steps_carry_rows_on_as_forward_passes_would(
-    window: int | None, lengths: tuple[int, ...], slots: tuple[int, ...]
-) -> None:
+def test_steps_carry_rows_on_as_forward_passes_would(window, lengths, slots):
     """For more tokens than a mask is made ahead for."""
     model = make(MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=window))
     generator = torch.Generator().manual_seed(1)

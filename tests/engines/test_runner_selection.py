@@ -64,7 +64,7 @@ def uses_decoder(runner: Runner) -> bool:
 
 @pytest.mark.parametrize("dtype", [*HALF, torch.float32])
 @pytest.mark.parametrize("name", ["Llama", "Qwen3, tied"])
-def test_the_fused_decoder_is_used_in_every_precision(name: str, dtype: torch.dtype) -> None:
+def test_the_fused_decoder_is_used_in_every_precision(name, dtype):
     model = make(CONFIGS[name], dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -117,9 +117,7 @@ def of_another_model(change: Callable[[Any], None]) -> Callable[..., Decoder]:
     [OtherPositions, *map(of_another_model, (no_rotation, swapped_key_heads, a_layer_left_out, sharper_attention))],
     ids=["other positions", "no rotation", "swapped key heads", "a layer left out", "sharper attention"],
 )
-def test_a_decoder_with_a_fault_is_rejected_with_the_deviation(
-    faulty: Callable[..., Decoder], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_decoder_with_a_fault_is_rejected_with_the_deviation(faulty, dtype, monkeypatch):
     model = make(CONFIGS["Llama"], dtype)
     monkeypatch.setattr(Decoder, "of", faulty)
     with pytest.warns(UserWarning, match="the fused decoder is not used .* nats on average"):
@@ -129,7 +127,7 @@ def test_a_decoder_with_a_fault_is_rejected_with_the_deviation(
 
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_reference_is_the_forward_pass_of_a_float32_copy(name: str, dtype: torch.dtype) -> None:
+def test_the_reference_is_the_forward_pass_of_a_float32_copy(name, dtype):
     model = make(CONFIGS[name], dtype)
     before = {key: (tensor.data_ptr(), tensor.dtype) for key, tensor in model.state_dict().items()}
     sequences = [list(range(5, 17)), [3, 1, 4]]
@@ -144,7 +142,7 @@ def test_the_reference_is_the_forward_pass_of_a_float32_copy(name: str, dtype: t
     assert {key: (tensor.data_ptr(), tensor.dtype) for key, tensor in model.state_dict().items()} == before
 
 
-def test_the_reference_holds_one_layer_in_float32_at_a_time() -> None:
+def test_the_reference_holds_one_layer_in_float32_at_a_time():
     model = make(CONFIGS["Llama"], torch.bfloat16)
     trees: list[Any] = []
     seen: list[int] = []
@@ -162,7 +160,7 @@ def test_the_reference_holds_one_layer_in_float32_at_a_time() -> None:
     assert seen == [1] * len(model.model.layers)
 
 
-def test_a_deviation_weighs_tokens_by_their_probability() -> None:
+def test_a_deviation_weighs_tokens_by_their_probability():
     reference = torch.tensor([0.75, 0.25]).log()
     found = torch.tensor([0.5, 0.5]).log()
     expected = 0.75 * abs(torch.tensor(0.5 / 0.75).log()) + 0.25 * torch.tensor(0.5 / 0.25).log()

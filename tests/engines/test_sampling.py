@@ -33,7 +33,7 @@ ROUNDING = tolerance(torch.float32, magnitude=6.0, num_operations=4)
 """Of a log-probability: a difference, an exponential, a sum (which is added up in pairs), a logarithm; logits are below 6."""
 
 
-def test_tokens_are_drawn_by_inverse_cdf_at_the_temperature() -> None:
+def test_tokens_are_drawn_by_inverse_cdf_at_the_temperature():
     for uniform, token in ((0.0, 0), (0.49, 0), (0.51, 1), (0.79, 1), (0.81, 2), (1 - 2**-53, 2)):
         tokens, logprobs = draw(THREE, np.array([uniform]), [how()])
         assert (tokens, logprobs) == ([token], pytest.approx([THREE[0, token].item()], abs=ROUNDING))
@@ -43,7 +43,7 @@ def test_tokens_are_drawn_by_inverse_cdf_at_the_temperature() -> None:
         assert (tokens, logprobs) == ([token], pytest.approx([math.log(square / 38)], abs=ROUNDING))
 
 
-def test_temperature_zero_is_argmax_beside_rows_that_are_drawn() -> None:
+def test_temperature_zero_is_argmax_beside_rows_that_are_drawn():
     logits = THREE.expand(2, 3)
     tokens, logprobs = draw(logits, np.array([0.9, 0.9]), [how(temperature=0.0, top_p=0.1), how()])
     assert tokens == [0, 2]
@@ -77,14 +77,14 @@ FOUR = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
         (how(min_p=0.25, temperature=0.5), {0: 16, 1: 9, 2: 4}),
     ],
 )
-def test_what_may_come_and_how_often(sampling: Sampling, weights: dict[int, int]) -> None:
+def test_what_may_come_and_how_often(sampling, weights):
     total = sum(weights.values())
     assert drawn(FOUR, sampling) == pytest.approx(
         {token: math.log(weight / total) for token, weight in weights.items()}, abs=ROUNDING
     )
 
 
-def test_tokens_that_stand_in_the_sequence_are_penalised_once() -> None:
+def test_tokens_that_stand_in_the_sequence_are_penalised_once():
     logits = torch.tensor([[2.0, -1.0, 1.0, 0.0]])
     expected = torch.tensor([1.0, -2.0, 1.0, 0.0]).log_softmax(-1)
     found = drawn(logits, how(repetition_penalty=2.0), [0, 1, 0, 3])
@@ -93,7 +93,7 @@ def test_tokens_that_stand_in_the_sequence_are_penalised_once() -> None:
     assert (token, logprob) == (2, pytest.approx(torch.tensor([0.5, -1.0, 1.0, 0.0]).log_softmax(-1)[2].item()))
 
 
-def test_rows_of_a_batch_do_not_change_each_other() -> None:
+def test_rows_of_a_batch_do_not_change_each_other():
     generator = torch.Generator().manual_seed(0)
     ways = [how(), how(top_k=5), how(min_p=0.2), how(top_p=0.5), how(temperature=0.0), how(repetition_penalty=1.5)]
     logits = 3 * torch.randn(len(ways), 50, generator=generator)
@@ -115,7 +115,7 @@ def test_rows_of_a_batch_do_not_change_each_other() -> None:
         how(temperature=0.7, top_k=20, top_p=0.9),
     ],
 )
-def test_the_distribution_is_that_of_transformers_own_processors(way: Sampling) -> None:
+def test_the_distribution_is_that_of_transformers_own_processors(way):
     from transformers.generation import logits_process as theirs
 
     logits = 2 * torch.randn(1, 60, generator=torch.Generator().manual_seed(1))
@@ -136,7 +136,7 @@ def test_the_distribution_is_that_of_transformers_own_processors(way: Sampling) 
         assert logprob == pytest.approx(expected[token].item(), abs=ROUNDING)
 
 
-def test_tokens_without_probability_are_never_drawn_at_the_edges() -> None:
+def test_tokens_without_probability_are_never_drawn_at_the_edges():
     logits = torch.tensor([[-torch.inf, 0.0, 0.0, -torch.inf]])
     assert draw(logits, np.array([0.0]), [how()])[0] == [1]
     assert draw(logits, np.array([1 - 2**-53]), [how()])[0] == [2]
@@ -146,7 +146,7 @@ def test_tokens_without_probability_are_never_drawn_at_the_edges() -> None:
         assert draw(logits, np.array([0.0, 0.5, 1 - 2**-53]), [how()] * 3) == ([only] * 3, [0.0] * 3)
 
 
-def test_a_stream_depends_on_its_seed_and_position_only_and_is_uniform() -> None:
+def test_a_stream_depends_on_its_seed_and_position_only_and_is_uniform():
     together = RandomStreams([1, 2, 1]).at([5, 5, 6])
     assert RandomStreams([1]).at([6])[0] == together[2]
     assert len(set(together)) == 3
@@ -159,7 +159,7 @@ def test_a_stream_depends_on_its_seed_and_position_only_and_is_uniform() -> None
     assert len(set(RandomStreams([-1, 2**63, 2**80 + 5, 5]).at([0, 0, 0, 0]))) == 3  # 2**80 + 5 ≡ 5 modulo 2**64
 
 
-def test_a_long_vocabulary_is_drawn_from_as_a_short_one_is() -> None:
+def test_a_long_vocabulary_is_drawn_from_as_a_short_one_is():
     num_tokens, num_rows = 2 * MAX_SUMMED + 77, 400
     logits = torch.randn(1, num_tokens, generator=torch.Generator().manual_seed(2))
     logits[:, ::3] = -torch.inf

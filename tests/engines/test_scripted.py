@@ -10,11 +10,10 @@ import pytest
 from midthought.engines.engine import Sampling
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import EngineError
-from midthought.tokenization import Renderer
 from midthought.types import Finish
 
 
-def test_it_stops_at_max_tokens_at_the_stopper_and_at_its_end_and_goes_on_after_each(renderer: Renderer) -> None:
+def test_it_stops_at_max_tokens_at_the_stopper_and_at_its_end_and_goes_on_after_each(renderer):
     ids = renderer.control("abcdef")
     engine = ScriptedEngine(["abcdef"], renderer)
 
@@ -34,7 +33,7 @@ def test_it_stops_at_max_tokens_at_the_stopper_and_at_its_end_and_goes_on_after_
     ]
 
 
-def test_a_function_sees_the_context_each_time_its_last_words_are_written(renderer: Renderer) -> None:
+def test_a_function_sees_the_context_each_time_its_last_words_are_written(renderer):
     def script(episode: int, token_ids: object) -> str | None:
         text = renderer.decode(list(token_ids))  # type: ignore[call-overload]
         return None if text.endswith("b") else "b" if text.endswith("a") else "a"
@@ -45,7 +44,7 @@ def test_a_function_sees_the_context_each_time_its_last_words_are_written(render
     assert completion.sampled_logprobs == (-1.5,) * 3
 
 
-def test_an_episode_without_a_script_or_with_a_list_of_texts_is_an_error(renderer: Renderer) -> None:
+def test_an_episode_without_a_script_or_with_a_list_of_texts_is_an_error(renderer):
     with pytest.raises(EngineError, match="'a' among an episode's token ids"):
         script = [["a", "b"]]
         asyncio.run(ScriptedEngine(script, renderer).sample(0, [1], Sampling(max_tokens=9)))  # type: ignore[arg-type]

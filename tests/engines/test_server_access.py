@@ -52,7 +52,7 @@ def permissions(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_vllm_that_we_start_listens_on_a_socket_in_a_private_folder(tmp_path: Path) -> None:
+def test_a_vllm_that_we_start_listens_on_a_socket_in_a_private_folder(tmp_path):
     server = started("vllm", tmp_path / "log")
     path = socket_path(server.url)
     assert path is not None and path.is_socket() and permissions(path.parent) == 0o700
@@ -67,7 +67,7 @@ def test_a_vllm_that_we_start_listens_on_a_socket_in_a_private_folder(tmp_path: 
     assert not path.parent.exists()
 
 
-def test_an_sglang_that_we_start_answers_only_requests_with_its_random_key(tmp_path: Path) -> None:
+def test_an_sglang_that_we_start_answers_only_requests_with_its_random_key(tmp_path):
     server, other = started("sglang", tmp_path / "log"), started("sglang", tmp_path / "other")
     try:
         assert len(server.key) >= 32 and server.key != other.key
@@ -92,7 +92,7 @@ def test_an_sglang_that_we_start_answers_only_requests_with_its_random_key(tmp_p
     assert not key_file.parent.exists()
 
 
-def test_a_server_that_prints_its_key_and_ends_does_not_show_it_in_the_error(tmp_path: Path) -> None:
+def test_a_server_that_prints_its_key_and_ends_does_not_show_it_in_the_error(tmp_path):
     python = interpreter(tmp_path, 'while [ "$1" != --config ]; do shift; done\ncat "$2"\nexit 3')
     with pytest.raises(EngineError, match=r'ended with code 3.*"api-key": "…"') as error:
         started("sglang", tmp_path / "log", python)
@@ -100,7 +100,7 @@ def test_a_server_that_prints_its_key_and_ends_does_not_show_it_in_the_error(tmp
     assert len(key) >= 32 and key not in str(error.value)
 
 
-def test_a_server_that_nobody_holds_any_more_leaves_no_folder(tmp_path: Path) -> None:
+def test_a_server_that_nobody_holds_any_more_leaves_no_folder(tmp_path):
     server = started("vllm", tmp_path / "log")
     path = socket_path(server.url)
     assert path is not None
@@ -109,7 +109,7 @@ def test_a_server_that_nobody_holds_any_more_leaves_no_folder(tmp_path: Path) ->
     assert not path.parent.exists()
 
 
-def test_a_socket_is_an_address_like_any_other(short_folder: Path) -> None:
+def test_a_socket_is_an_address_like_any_other(short_folder):
     with FakeServer(uds=str(short_folder / "a.sock")) as first, FakeServer() as second:
         assert first.url == f"unix:{short_folder}/a.sock"
         engine = VLLMEngine([first.url, second.url], "tiny", eos_token_ids=[], retry_policy=PATIENCE)
@@ -126,7 +126,7 @@ def test_a_socket_is_an_address_like_any_other(short_folder: Path) -> None:
         asyncio.run(gone.check())
 
 
-def test_a_socket_where_others_could_reach_it_is_refused(short_folder: Path) -> None:
+def test_a_socket_where_others_could_reach_it_is_refused(short_folder):
     assert private_socket(short_folder / "new" / "s.sock") == short_folder / "new" / "s.sock"
     assert permissions(short_folder / "new") == 0o700
     (short_folder / "open").mkdir()
@@ -140,7 +140,7 @@ def test_a_socket_where_others_could_reach_it_is_refused(short_folder: Path) -> 
         private_socket(short_folder / "file")
 
 
-def test_a_socket_that_a_dead_server_left_is_replaced_and_that_of_a_living_one_is_not(short_folder: Path) -> None:
+def test_a_socket_that_a_dead_server_left_is_replaced_and_that_of_a_living_one_is_not(short_folder):
     path = short_folder / "s.sock"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
@@ -160,7 +160,7 @@ def planned(*words: Any) -> str:
     return result.output
 
 
-def test_engine_serve_protects_a_server_by_a_socket_or_a_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_engine_serve_protects_a_server_by_a_socket_or_a_key(monkeypatch, tmp_path):
     monkeypatch.setenv("OUR_KEY", "open-sesame-0123456789")
     assert f"--uds {tmp_path}/s.sock" in planned("--uds", tmp_path / "s.sock")
     output = planned("--backend", "sglang", "--api-key-env", "OUR_KEY")

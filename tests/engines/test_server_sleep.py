@@ -32,9 +32,7 @@ pytest.importorskip("httpx")
         ),
     ],
 )  # fmt: skip
-def test_asleep_a_server_takes_memory_for_weights_then_loads_then_takes_memory_for_the_cache(
-    kind: Any, order: list[str]
-) -> None:
+def test_asleep_a_server_takes_memory_for_weights_then_loads_then_takes_memory_for_the_cache(kind, order):
     policy = make_model()
     with serving(kind, "ipc") as servers:
         engine = synced(servers, policy, way("ipc"), can_sleep=True)
@@ -58,7 +56,7 @@ def test_asleep_a_server_takes_memory_for_weights_then_loads_then_takes_memory_f
         ("sglang", ["/flush_cache", "/release_memory_occupation kv_cache", "/resume_memory_occupation kv_cache"]),
     ],
 )
-def test_a_base_model_under_adapters_is_kept_while_the_server_sleeps(kind: Any, order: list[str]) -> None:
+def test_a_base_model_under_adapters_is_kept_while_the_server_sleeps(kind, order):
     peft = pytest.importorskip("peft")
     original = make_model()
     policy = peft.get_peft_model(copy.deepcopy(original), peft.LoraConfig(r=4, target_modules="all-linear"))
@@ -79,7 +77,7 @@ def test_a_base_model_under_adapters_is_kept_while_the_server_sleeps(kind: Any, 
 
 
 @KINDS
-def test_a_wake_up_that_fails_the_check_is_repeated_before_anything_is_sampled(kind: Any) -> None:
+def test_a_wake_up_that_fails_the_check_is_repeated_before_anything_is_sampled(kind):
     policy = make_model()
     with serving(kind, "ipc") as servers:
         engine = synced(servers, policy, way("ipc"), can_sleep=True)
@@ -94,9 +92,14 @@ def test_a_wake_up_that_fails_the_check_is_repeated_before_anything_is_sampled(k
         engine.shutdown()
 
 
-def test_sglang_is_released_and_flushed_only_once_it_has_ended_every_request() -> None:
+def test_sglang_is_released_and_flushed_only_once_it_has_ended_every_request():
     policy = make_model()
     with serving("sglang", "ipc") as servers:
+        engine = synced(servers, policy, way("ipc"))
+        servers[0].orders.clear()
+        engine.sleep()
+        assert servers[0].orders == [], "a server of its own does not sleep"
+        engine.shutdown()
         engine = synced(servers, policy, way("ipc"), can_sleep=True)
 
         def request_that_ends_later() -> threading.Event:
@@ -120,14 +123,4 @@ def test_sglang_is_released_and_flushed_only_once_it_has_ended_every_request() -
         engine.update_weights()
         assert has_ended.is_set()
         assert difference(engine, policy) < logit_tolerance(policy)
-        engine.shutdown()
-
-
-def test_a_server_of_its_own_does_not_sleep() -> None:
-    policy = make_model()
-    with serving("vllm", "ipc") as servers:
-        engine = synced(servers, policy, way("ipc"))
-        servers[0].orders.clear()
-        engine.sleep()
-        assert servers[0].orders == []
         engine.shutdown()

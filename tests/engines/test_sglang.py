@@ -11,13 +11,11 @@ import pytest
 from fake_server import FakeServer
 from server_engines import PROMPT, engine_for, sample
 
-from midthought.engines.create import BACKENDS, create_inference_engine
 from midthought.engines.engine import Sampling
 from midthought.engines.servers.sglang import SGLangDialect, SGLangInferenceEngine
 from midthought.engines.servers.streams import RetryableError
 from midthought.errors import EngineError, MissingExtraError
-from midthought.tokenization import Renderer
-from midthought.types import Completion, Finish
+from midthought.types import Finish
 
 pytest.importorskip("httpx")
 
@@ -38,7 +36,7 @@ def event(listed: list[Any], completion_tokens: int, reason: Any = None, prompt_
     }
 
 
-def test_a_request_says_everything_that_the_servers_defaults_could_change() -> None:
+def test_a_request_says_everything_that_the_servers_defaults_could_change():
     sampling = Sampling(
         max_tokens=5, temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, repetition_penalty=1.5, seed=2**40 + 11
     )
@@ -80,7 +78,7 @@ A, B, C = [-0.1, 5, None], [-0.2, 6, None], [None, 7, None]
         [([A, B], 2), ([], 2), ([C], 3)],
     ],
 )
-def test_cumulative_and_incremental_events_give_the_same_tokens(events: list[tuple[list[Any], int]]) -> None:
+def test_cumulative_and_incremental_events_give_the_same_tokens(events):
     read = SGLangDialect().reader(PROMPT)
     chunks = [read(event(listed, num_all)) for listed, num_all in events]
     assert [token_id for chunk in chunks for token_id in chunk.token_ids] == [5, 6, 7]
@@ -88,7 +86,7 @@ def test_cumulative_and_incremental_events_give_the_same_tokens(events: list[tup
     assert logprobs[:2] == [-0.1, -0.2] and math.isnan(logprobs[2])
 
 
-def test_events_that_do_not_fit_together_and_refusals_are_told_apart() -> None:
+def test_events_that_do_not_fit_together_and_refusals_are_told_apart():
     with pytest.raises(ValueError, match="1 tokens listed, 4 sampled, 0 seen"):
         SGLangDialect().reader(PROMPT)(event([A], 4))
     with pytest.raises(EngineError, match="prompt of 3 tokens and continued one of 4"):
@@ -104,33 +102,27 @@ def test_events_that_do_not_fit_together_and_refusals_are_told_apart() -> None:
             )
 
 
-@pytest.mark.parametrize("incremental", [False, True])
-@pytest.mark.parametrize("chunk_size", [1, 4])
-def test_both_ways_of_streaming_give_the_same_completion(incremental: bool, chunk_size: int) -> None:
-    with FakeServer("sglang", counting, incremental=incremental, chunk_size=chunk_size) as server:
-        assert sample(engine_for(server), 6) == Completion(
-            token_ids=(3, 4, 5, 6, 7, 8), sampled_logprobs=(-0.5,) * 6, finish=Finish.LENGTH
-        )
-        assert sample(engine_for(server, eos=[6]), 6) == Completion(
-            token_ids=(3, 4, 5, 6), sampled_logprobs=(-0.5,) * 4, finish=Finish.END
-        )
+def test_both_ways_out_are_named_where_the_package_is_missing(renderer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sglang", None)
+    with pytest.raises(MissingExtraError, match=r"sglang is not installed.*base_url=.*midthought\[sglang\]"):
+        SGLangInferenceEngine("tiny", tokenizer=renderer.tokenizer)
 
 
-def test_where_the_server_stops_at_a_token_that_is_no_end_for_us_it_goes_on() -> None:
+def test_where_the_server_stops_at_a_token_that_is_no_end_for_us_it_goes_on():
     with FakeServer("sglang", counting, server_eos=[4, 5]) as server:
         completion = sample(engine_for(server, eos=[7]), 6)
         assert (completion.token_ids, completion.finish) == ((3, 4, 5, 6, 7), Finish.END)
         assert server.prompts == [PROMPT, [*PROMPT, 3, 4], [*PROMPT, 3, 4, 5]]
 
 
-def test_a_server_that_ends_without_a_token_again_and_again_is_given_up() -> None:
+def test_a_server_that_ends_without_a_token_again_and_again_is_given_up():
     with FakeServer("sglang", counting, server_eos=[3]) as server:
         server.alter = lambda said: event([], 0, {"type": "stop", "matched": "NaN happened"})
         with pytest.raises(EngineError, match=r"2 requests failed.*ended without a token"):
             sample(engine_for(server, max_attempts=2), 6)
 
 
-def test_temperature_counts_in_its_log_probabilities_and_the_nucleus_does_not() -> None:
+def test_temperature_counts_in_its_log_probabilities_and_the_nucleus_does_not():
     with FakeServer("sglang", logits=[2.0, 1.0, 0.0, -1.0], records="temperature") as server:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -141,22 +133,3 @@ def test_temperature_counts_in_its_log_probabilities_and_the_nucleus_does_not() 
         with pytest.warns(UserWarning, match=r"what it samples with top_p=0\.8.* NaN is recorded instead"):
             completion = sample(engine_for(server), 6, top_p=0.8)
         assert all(map(math.isnan, completion.sampled_logprobs))
-
-
-def test_it_is_made_by_name_and_names_both_ways_out_where_the_package_is_missing(
-    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(BACKENDS, "sglang", SGLangInferenceEngine)
-    answer = renderer.control("Ada.<|im_end|>")
-    prompt = renderer.control("Who?")
-
-    def tokenize(text: str) -> list[int]:
-        return list(renderer.tokenizer(text, add_special_tokens=False).input_ids)
-
-    with FakeServer("sglang", lambda context: answer[len(context) - len(prompt)], tokenize=tokenize) as server:
-        options: dict[str, Any] = {"base_url": server.url, "tokenizer": renderer.tokenizer}
-        with create_inference_engine("tiny", backend="sglang", config=options) as engine:
-            assert engine.generate("Who?", temperature=0.0).sequences == ["Ada."]
-    monkeypatch.setitem(sys.modules, "sglang", None)
-    with pytest.raises(MissingExtraError, match=r"sglang is not installed.*base_url=.*midthought\[sglang\]"):
-        create_inference_engine("tiny", backend="sglang", tokenizer=renderer.tokenizer)

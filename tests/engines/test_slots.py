@@ -12,7 +12,7 @@ from midthought.engines.local.slots import MIN_SHARED_TOKENS, Slots, num_common
 LATER = float("inf")
 
 
-def test_a_slot_is_free_then_new_then_that_of_the_longest_unused() -> None:
+def test_a_slot_is_free_then_new_then_that_of_the_longest_unused():
     slots = Slots(2)
     for now, episode in enumerate((10, 11)):
         assert slots.acquire(episode, [], set(), unused_since=LATER)
@@ -29,7 +29,7 @@ def test_a_slot_is_free_then_new_then_that_of_the_longest_unused() -> None:
     assert slots.slot(13) == 0
 
 
-def test_common_tokens_end_where_they_differ_and_before_the_last_one() -> None:
+def test_common_tokens_end_where_they_differ_and_before_the_last_one():
     slots = Slots(1)
     slots.acquire(1, [], set(), unused_since=LATER)
     slots.set_tokens(1, [5, 6, 7], now=0)
@@ -39,15 +39,13 @@ def test_common_tokens_end_where_they_differ_and_before_the_last_one() -> None:
 
 
 @given(st.lists(st.integers(0, 1)), st.lists(st.integers(0, 1)), st.integers(0, 20))
-def test_common_tokens_are_counted_where_they_are_more_than_asked_for(
-    some: list[int], others: list[int], more_than: int
-) -> None:
+def test_common_tokens_are_counted_where_they_are_more_than_asked_for(some, others, more_than):
     pairs = zip(some, others, strict=False)
     common = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
     assert num_common(some, others, more_than=more_than) == (common if common > more_than else 0)
 
 
-def test_what_was_left_in_a_slot_is_built_upon_where_it_is_worth_it() -> None:
+def test_what_was_left_in_a_slot_is_built_upon_where_it_is_worth_it():
     enough, too_few = list(range(MIN_SHARED_TOKENS)), list(range(MIN_SHARED_TOKENS - 1))
     slots = Slots(3)
     for episode, left in enumerate(([*too_few, 90], [*enough, 91], [*enough, 92, 93])):
@@ -65,7 +63,7 @@ def test_what_was_left_in_a_slot_is_built_upon_where_it_is_worth_it() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(num_slots=st.integers(1, 30), data=st.data())
-def test_compacting_keeps_every_episodes_tokens_and_leaves_few_holes(num_slots: int, data: st.DataObject) -> None:
+def test_compacting_keeps_every_episodes_tokens_and_leaves_few_holes(num_slots, data):
     slots = Slots(num_slots)
     cells = [-1] * (num_slots + 1)  # what stands in each slot, the scratch slot included
     for episode in range(num_slots):

@@ -42,7 +42,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
 
 @pytest.mark.parametrize("num_before", [0, 3])
-def test_requests_on_a_server_that_hangs_continue_on_one_that_has_room(num_before: int) -> None:
+def test_requests_on_a_server_that_hangs_continue_on_one_that_has_room(num_before):
     async def one(engine: ServerEngine, number: int) -> None:
         engine.open(number)
         sampled = await engine.sample(number, [*PROMPT, number], Sampling(max_tokens=20))
@@ -77,9 +77,7 @@ async def write(slow: SlowServers, endpoint: Endpoint, num_requests: int, token_
 
 
 @pytest.mark.parametrize(("num_requests", "is_slow"), [(1, True), (10, False)])
-def test_a_server_is_slow_by_request_and_in_total(
-    num_requests: int, is_slow: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_is_slow_by_request_and_in_total(num_requests, is_slow, monkeypatch):
     """Ten requests at a tenth of the speed are as much work: that server is full, not slow."""
     endpoints = Endpoints(["http://a:1", "http://b:1"], pause_seconds=1.0, max_pause_seconds=1.0, max_num_seqs=16)
     a, b = endpoints.all
@@ -119,7 +117,7 @@ def taken(endpoints: Endpoints, *episodes: int) -> list[str]:
     return asyncio.run(take())
 
 
-def test_an_episode_leaves_a_slow_server_only_for_one_with_room(two: Any) -> None:
+def test_an_episode_leaves_a_slow_server_only_for_one_with_room(two):
     endpoints, a, b, clock = two
     assert taken(endpoints, 1) == ["a"]
     a.slow_until = clock[0] + 30
@@ -132,7 +130,7 @@ def test_an_episode_leaves_a_slow_server_only_for_one_with_room(two: Any) -> Non
     assert taken(endpoints, 3) == ["a"]
 
 
-def test_after_its_pause_one_request_at_a_time_tests_a_failed_server(two: Any) -> None:
+def test_after_its_pause_one_request_at_a_time_tests_a_failed_server(two):
     endpoints, a, _, clock = two
     endpoints.failed(a, "out of order", started_at=clock[0])
     assert taken(endpoints, 1, 2) == ["b", "b"]
@@ -145,7 +143,7 @@ def test_after_its_pause_one_request_at_a_time_tests_a_failed_server(two: Any) -
 @pytest.mark.parametrize(
     ("token_seconds", "expected"), [(0.035, "bbbabbbba"), (0.011, "ababababa"), (0.0, "ababababa")]
 )
-def test_a_server_gets_new_episodes_by_its_measured_speed(two: Any, token_seconds: float, expected: str) -> None:
+def test_a_server_gets_new_episodes_by_its_measured_speed(two, token_seconds, expected):
     """Three times as slow: a third as many. Differences below 30 % are chance."""
     endpoints, a, b, _ = two
     a.token_seconds, b.token_seconds = token_seconds, 0.01

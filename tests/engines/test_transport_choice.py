@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +10,9 @@ from server_engines import interpreter
 from test_weight_sync import make_model
 
 from midthought.config import InferenceConfig
-from midthought.engines.servers.dialect import ServerOptions
-from midthought.engines.servers.sglang import SGLangDialect
 from midthought.engines.servers.training import server_options, start_for_policy
-from midthought.engines.servers.vllm import VLLMDialect
 from midthought.engines.weight_sync.transport import WeightTransport, choose_transport, server_gpus, shares_gpu
 from midthought.errors import EngineError, SettingsError
-from midthought.tokenization import Renderer
 
 
 def way(name: Any, **options: Any) -> WeightTransport:
@@ -45,13 +40,13 @@ def way(name: Any, **options: Any) -> WeightTransport:
         ("nccl", {"device": "cuda:0", "is_started_here": True}, "nccl"),
     ],
 )
-def test_the_way_follows_from_the_situation(setting: str, situation: dict[str, Any], name: str) -> None:
+def test_the_way_follows_from_the_situation(setting, situation, name):
     chosen = choose_transport(setting, **{"sends_adapters": False, "is_started_here": False, **situation})
     assert chosen.name == name
     assert chosen.is_required == (setting != "auto" and not situation.get("sends_adapters"))
 
 
-def test_a_way_that_cannot_be_is_refused_with_the_remedy() -> None:
+def test_a_way_that_cannot_be_is_refused_with_the_remedy():
     situation: dict[str, Any] = {"device": "cpu", "sends_adapters": False, "is_started_here": True}
     for name in ("ipc", "nccl"):
         with pytest.raises(SettingsError, match=rf"weight_transport='{name}' needs a policy on a GPU.*'shared_memory'"):
@@ -60,7 +55,7 @@ def test_a_way_that_cannot_be_is_refused_with_the_remedy() -> None:
         choose_transport("shared_memory", weights_path="/shared", **situation)
 
 
-def test_only_a_server_on_the_policys_gpu_sleeps() -> None:
+def test_only_a_server_on_the_policys_gpu_sleeps():
     assert shares_gpu("cuda:0", is_started_here=True, server_flags=["--gpu-memory-utilization", "0.4"])
     assert shares_gpu("cuda:1", is_started_here=True, server_flags=["--tp", "2"])
     assert not shares_gpu("cuda:1", is_started_here=True, server_flags=[])
@@ -75,18 +70,7 @@ def test_only_a_server_on_the_policys_gpu_sleeps() -> None:
         assert list(server_gpus(flags)) == gpus
 
 
-def test_servers_are_started_for_the_transport_and_for_sleep() -> None:
-    options = ServerOptions(port=1, accepts_weights=True, weight_transport="ipc", can_sleep=True, gpu_memory_share=0.4)
-    words, environment = VLLMDialect().command("m", options)
-    line = " ".join(words)
-    assert '--weight-transfer-config {"backend": "ipc"}' in line
-    assert "--enable-sleep-mode --gpu-memory-utilization 0.4" in line
-    assert environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] == environment["VLLM_SERVER_DEV_MODE"] == "1"
-    words, _ = SGLangDialect().command("m", options)
-    assert "--enable-memory-saver --mem-fraction-static 0.4" in " ".join(words)
-
-
-def test_a_run_starts_its_server_for_the_transport_of_its_policy() -> None:
+def test_a_run_starts_its_server_for_the_transport_of_its_policy():
     inference = InferenceConfig(
         backend="vllm", max_num_seqs=4, gpu_memory_utilization=0.4, server_flags=["--seed", "1"]
     )
@@ -105,9 +89,7 @@ exec "{python}" "{server}" "$@"
 """
 
 
-def test_a_vllm_that_is_too_old_is_started_for_files(
-    renderer: Renderer, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_vllm_that_is_too_old_is_started_for_files(renderer, tmp_path, caplog):
     policy = make_model()
     inference = InferenceConfig(backend="vllm", server_python=interpreter(tmp_path, OLD_SERVER), max_num_seqs=4)
 

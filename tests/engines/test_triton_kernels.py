@@ -96,6 +96,11 @@ def test_an_engine_samples_the_same_tokens():
 @pytest.mark.parametrize("window", [None, 65])
 def test_attention_to_keys_of_several_blocks(window):
     kernels = kernels_of(CPU, "triton_decoder")
+    zeros = torch.zeros(3, 8, 16), torch.zeros(4, 2, 30, 16)
+    assert kernels.can_attend(*zeros, zeros[1])
+    with pytest.MonkeyPatch.context() as patch:  # attention that is wrong is not used
+        patch.setattr(kernels, "attend", lambda query, *_, **__: query)
+        assert not kernels.can_attend(zeros[0][:, :2], zeros[1], zeros[1])
     draw = torch.Generator().manual_seed(2)
     query, keys, values = (torch.randn(size, generator=draw) for size in ((3, 6, 24), (4, 2, 150, 24), (4, 2, 150, 24)))
     slots, lengths = torch.tensor([3, 0, 1]), torch.tensor([150, 1, 64])
@@ -108,14 +113,6 @@ def test_attention_to_keys_of_several_blocks(window):
         torch.testing.assert_close(found[row], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_attention_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch):
-    kernels = kernels_of(CPU, "triton_decoder")
-    query, keys = torch.zeros(3, 8, 16), torch.zeros(4, 2, 30, 16)
-    assert kernels.can_attend(query, keys, keys)
-    monkeypatch.setattr(kernels, "attend", lambda query, *_, **__: query)
-    assert not kernels.can_attend(query[:, :2], keys, keys)
-
-
 def drawn(
     logits: torch.Tensor, uniforms: torch.Tensor, temperatures: torch.Tensor | None
 ) -> tuple[list[int], torch.Tensor]:
@@ -125,7 +122,7 @@ def drawn(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_tokens_are_those_that_pytorch_samples(dtype, monkeypatch: pytest.MonkeyPatch):
+def test_tokens_are_those_that_pytorch_samples(dtype, monkeypatch):
     draw = torch.Generator().manual_seed(3)
     logits = (4.0 * torch.randn(40, 3000, generator=draw)).to(dtype)
     uniforms = torch.rand(40, generator=draw, dtype=torch.float64)
@@ -146,10 +143,7 @@ def test_tokens_that_are_left_out_are_never_sampled():
     token_ids, logprobs = drawn(logits, uniforms, None)
     assert token_ids == [700, 700, 2100]
     torch.testing.assert_close(logprobs, torch.tensor([0.2, 0.2, 0.8], dtype=torch.float64).log(), atol=1e-6, rtol=0)
-
-
-def test_a_temperature_divides_the_logits():
-    logits = torch.zeros(2, 2)
+    logits = torch.zeros(2, 2)  # a temperature divides the logits
     logits[:, 1] = torch.tensor(3.0).log()
     token_ids, logprobs = drawn(logits, torch.tensor([0.2, 0.2], dtype=torch.float64), torch.tensor([[1.0], [0.5]]))
     assert token_ids == [0, 1]
@@ -207,7 +201,7 @@ FUSED = {
 
 @pytest.mark.parametrize("tiles", [(32, 16, 16), (32, 16, 16, 2, 2, 1, True)], ids=["one", "split and swapped"])
 @pytest.mark.parametrize("config, is_used", FUSED.values(), ids=FUSED.keys())
-def test_fused_products_give_the_passes_of_the_models_layers(config, is_used, tiles, monkeypatch: pytest.MonkeyPatch):
+def test_fused_products_give_the_passes_of_the_models_layers(config, is_used, tiles, monkeypatch):
     fuse_products(monkeypatch, kernels_of(CPU, "triton_products").Tiles(*tiles))
     model = make_model(config)
     decoder = Decoder.of(model)
@@ -224,9 +218,7 @@ def test_fused_products_give_the_passes_of_the_models_layers(config, is_used, ti
 
 
 @pytest.mark.parametrize("seconds_per_call, is_wrong", [(0.0, False), (0.1, False), (0.0, True)])
-def test_fused_products_that_are_slower_or_wrong_are_not_used(
-    seconds_per_call, is_wrong, monkeypatch: pytest.MonkeyPatch
-):
+def test_fused_products_that_are_slower_or_wrong_are_not_used(seconds_per_call, is_wrong, monkeypatch):
     products = kernels_of(CPU, "triton_products")
     if is_wrong:
 
@@ -244,9 +236,7 @@ def test_fused_products_that_are_slower_or_wrong_are_not_used(
 
 @pytest.mark.parametrize("decodes_first", [False, True], ids=["separate kernels", "fused products"])
 @pytest.mark.parametrize("name", ["norms of the heads", "no norms of the heads"])
-def test_a_recorded_pass_of_several_tokens_per_row_is_that_of_the_models_layers(
-    name, decodes_first, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_recorded_pass_of_several_tokens_per_row_is_that_of_the_models_layers(name, decodes_first, monkeypatch):
     fuse_products(monkeypatch, kernels_of(CPU, "triton_products").Tiles(32, 16, 16))
     monkeypatch.setattr(Decoder, "reads_own_keys", True)
     attention = kernels_of(CPU, "triton_attention")

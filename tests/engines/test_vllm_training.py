@@ -8,7 +8,6 @@ import io
 import json
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ def difference(engine: SyncedEngine, policy: Any) -> float:
     return off_by(sampled, policy, temperature=0.7)
 
 
-def test_it_samples_from_the_policy_before_and_after_every_update(engines: list[AsyncLLM], tmp_path: Path) -> None:
+def test_it_samples_from_the_policy_before_and_after_every_update(engines, tmp_path):
     policy = make_model(tied=True)
     engine = synced(policy, tmp_path)
     assert engines[0].log == UPDATE * 2  # the perturbed weights, then the real ones
@@ -74,7 +73,7 @@ def test_it_samples_from_the_policy_before_and_after_every_update(engines: list[
     assert engines[0].log[-1] == "shutdown"
 
 
-def test_lora_adapters_are_sent_alone_and_the_base_model_once(engines: list[AsyncLLM], tmp_path: Path) -> None:
+def test_lora_adapters_are_sent_alone_and_the_base_model_once(engines, tmp_path):
     policy = with_lora(make_model())
     engine = synced(policy, tmp_path, enable_lora=True)
     first = ["pause", "load", "add adapter", "reset cache", "resume"]
@@ -87,9 +86,7 @@ def test_lora_adapters_are_sent_alone_and_the_base_model_once(engines: list[Asyn
     assert len(engines[0].adapters) == 1
 
 
-def test_asleep_it_takes_memory_for_the_weights_then_loads_then_takes_memory_for_the_cache(
-    engines: list[AsyncLLM], tmp_path: Path
-) -> None:
+def test_asleep_it_takes_memory_for_the_weights_then_loads_then_takes_memory_for_the_cache(engines, tmp_path):
     policy = make_model()
     engine = synced(policy, tmp_path, enable_sleep_mode=True)
     engines[0].log.clear()
@@ -110,7 +107,7 @@ def test_asleep_it_takes_memory_for_the_weights_then_loads_then_takes_memory_for
     assert difference(engine, policy) < 1e-5, "a wake-up that failed the check is repeated"
 
 
-def test_a_base_model_under_adapters_stays_in_memory_while_it_sleeps(engines: list[AsyncLLM], tmp_path: Path) -> None:
+def test_a_base_model_under_adapters_stays_in_memory_while_it_sleeps(engines, tmp_path):
     policy = with_lora(make_model())
     engine = synced(policy, tmp_path, enable_sleep_mode=True, enable_lora=True)
     engines[0].log.clear()
@@ -121,7 +118,7 @@ def test_a_base_model_under_adapters_stays_in_memory_while_it_sleeps(engines: li
     assert difference(engine, policy) < 1e-5
 
 
-def test_samples_wake_it_once_with_the_same_version(engines: list[AsyncLLM], tmp_path: Path) -> None:
+def test_samples_wake_it_once_with_the_same_version(engines, tmp_path):
     policy = make_model()
     engine = synced(policy, tmp_path, enable_sleep_mode=True)
     engine.sleep()
@@ -135,30 +132,7 @@ def test_samples_wake_it_once_with_the_same_version(engines: list[AsyncLLM], tmp
     assert engines[0].log == ["wake weights", "load", "wake kv_cache", "reset cache", "resume"]
 
 
-def test_no_completion_mixes_two_versions(engines: list[AsyncLLM], tmp_path: Path) -> None:
-    policy = make_model()
-    engine = synced(policy, tmp_path)
-
-    async def run() -> list[tuple[int, int]]:
-        has_started = threading.Event()
-
-        class Started:
-            def feed(self, token_id: int) -> bool:
-                has_started.set()
-                return False
-
-        first = asyncio.create_task(engine.sample(0, PROMPT, Sampling(max_tokens=40), stopper=Started()))
-        await asyncio.to_thread(has_started.wait)
-        update = asyncio.create_task(asyncio.to_thread(engine.update_weights))
-        await asyncio.sleep(0.02)
-        second = await engine.sample(1, PROMPT, Sampling(max_tokens=2))
-        await update
-        return [(each.policy_version, len(each.token_ids)) for each in (await first, second)]
-
-    assert asyncio.run(run()) == [(0, 40), (1, 2)]
-
-
-def test_an_update_that_vllm_refuses_or_only_claims_stops_the_run(engines: list[AsyncLLM], tmp_path: Path) -> None:
+def test_an_update_that_vllm_refuses_or_only_claims_stops_the_run(engines, tmp_path):
     policy = make_model()
     engine = synced(policy, tmp_path)
     engines[0].refuses_updates = True
@@ -173,7 +147,7 @@ def test_an_update_that_vllm_refuses_or_only_claims_stops_the_run(engines: list[
     assert engine.policy_version == 0
 
 
-def test_vllm_gets_the_memory_share_and_the_rank(renderer: Any) -> None:
+def test_vllm_gets_the_memory_share_and_the_rank(renderer):
     inference = InferenceConfig(backend="vllm", in_process=True, gpu_memory_utilization=0.35)
     policy = make_model()
     assert vllm_arguments(policy, inference, "cpu") == {}
@@ -182,7 +156,7 @@ def test_vllm_gets_the_memory_share_and_the_rank(renderer: Any) -> None:
     assert vllm_arguments(adapted, inference, "cpu") == {"enable_lora": True, "max_loras": 1, "max_lora_rank": 8}
 
 
-def test_a_run_gets_its_engine_from_the_settings(engines: list[AsyncLLM], renderer: Any) -> None:
+def test_a_run_gets_its_engine_from_the_settings(engines, renderer):
     policy = make_model(tied=True)
     policy.resize_token_embeddings(len(renderer.tokenizer))
     inference = InferenceConfig(backend="vllm", in_process=True, max_num_seqs=4)
@@ -193,9 +167,7 @@ def test_a_run_gets_its_engine_from_the_settings(engines: list[AsyncLLM], render
     engine.shutdown()
 
 
-def test_settings_that_contradict_each_other_and_a_missing_package_are_named_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_settings_that_contradict_each_other_and_a_missing_package_are_named_first(monkeypatch):
     settings: dict[str, Any]
     for settings, message in (
         ({"backend": "sglang"}, "only 'vllm' can run without a server"),
@@ -229,7 +201,7 @@ print(json.dumps(found))
 """
 
 
-def test_another_process_reads_the_same_values() -> None:
+def test_another_process_reads_the_same_values():
     shared = SharedTensors(TENSORS.items)
     words = [sys.executable, "-c", READER, json.dumps(shared.manifest)]
     found = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
@@ -245,9 +217,7 @@ def test_another_process_reads_the_same_values() -> None:
     shared.close()
 
 
-def test_a_full_memory_folder_falls_back_to_the_temporary_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_memory_folder_falls_back_to_the_temporary_folder(tmp_path, monkeypatch, caplog):
     small, large = tmp_path / "small", tmp_path / "large"
     small.mkdir()
     large.mkdir()

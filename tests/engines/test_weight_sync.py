@@ -125,9 +125,7 @@ def difference(engine: SyncedEngine, policy: Any, num_episodes: int = 1, prompt:
 
 
 @pytest.mark.parametrize("max_shard_bytes", [2**30, 6_000])
-def test_a_folder_is_written_layer_by_layer_and_tied_embeddings_as_two_tensors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_shard_bytes: int
-) -> None:
+def test_a_folder_is_written_layer_by_layer_and_tied_embeddings_as_two_tensors(tmp_path, monkeypatch, max_shard_bytes):
     tied, sizes = make_model(tied=True), []
 
     def save(tensors: dict[str, torch.Tensor], file: Path, **options: Any) -> None:
@@ -146,7 +144,7 @@ def test_a_folder_is_written_layer_by_layer_and_tied_embeddings_as_two_tensors(
     assert sum("lm_head.weight" in load_file(file) for file in files) == 1
 
 
-def test_a_folder_that_could_not_be_written_whole_or_is_the_users_stays_as_it_was(policy: Any, tmp_path: Path) -> None:
+def test_a_folder_that_could_not_be_written_whole_or_is_the_users_stays_as_it_was(policy, tmp_path):
     write_model(policy, tmp_path / "model")
     before = (tmp_path / "model" / "model.safetensors").read_bytes()
 
@@ -166,7 +164,7 @@ def test_a_folder_that_could_not_be_written_whole_or_is_the_users_stays_as_it_wa
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_what_was_out_of_order_is_in_order_again_to_the_bit(tied: bool) -> None:
+def test_what_was_out_of_order_is_in_order_again_to_the_bit(tied):
     model = make_model(tied=tied)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     plain = model(torch.tensor([PROMPT])).logits
@@ -180,7 +178,7 @@ def test_what_was_out_of_order_is_in_order_again_to_the_bit(tied: bool) -> None:
 
 @KINDS
 @pytest.mark.parametrize("tied", [False, True])
-def test_after_every_update_all_servers_compute_with_the_new_weights(kind: Any, tied: bool, tmp_path: Path) -> None:
+def test_after_every_update_all_servers_compute_with_the_new_weights(kind, tied, tmp_path):
     policy = make_model(tied=tied)
     with serving(policy, kind, num_servers=2) as servers:
         engine = synced(servers, policy, folder=tmp_path)
@@ -203,7 +201,7 @@ def test_after_every_update_all_servers_compute_with_the_new_weights(kind: Any, 
 
 
 @KINDS
-def test_a_prefix_cache_that_keeps_older_weights_is_found(policy: Any, kind: Any) -> None:
+def test_a_server_that_keeps_its_weights_or_its_prefix_cache_is_found_before_training(policy, kind):
     class Forgetful(dict[tuple[int, ...], Any]):
         def clear(self) -> None:
             pass
@@ -212,10 +210,6 @@ def test_a_prefix_cache_that_keeps_older_weights_is_found(policy: Any, kind: Any
         servers[0].prefix_cache = Forgetful()
         with pytest.raises(EngineError, match=r"does not compute with the new weights.*prefix cache"):
             synced(servers, policy)
-
-
-@KINDS
-def test_a_server_that_says_done_and_keeps_its_weights_is_found_before_training(policy: Any, kind: Any) -> None:
     old = logits_of(copy.deepcopy(policy))
     with (
         serving(policy, kind, load=lambda path: old) as servers,
@@ -225,7 +219,7 @@ def test_a_server_that_says_done_and_keeps_its_weights_is_found_before_training(
     assert torch.equal(torch.tensor(old(PROMPT)), torch.tensor(logits_of(policy)(PROMPT)))  # in order again
 
 
-def test_a_server_of_a_tied_model_that_reloads_the_embedding_alone_is_found_and_the_tie_named() -> None:
+def test_a_server_of_a_tied_model_that_reloads_the_embedding_alone_is_found_and_the_tie_named():
     policy = make_model(tied=True)
     head = policy.lm_head.weight.detach().clone()
 
@@ -242,33 +236,25 @@ def test_a_server_of_a_tied_model_that_reloads_the_embedding_alone_is_found_and_
 
 
 @KINDS
-def test_a_server_that_was_not_started_for_training_is_named_with_the_remedy(policy: Any, kind: Any) -> None:
-    remedy = {"vllm": "VLLM_SERVER_DEV_MODE=1", "sglang": "/update_weights_from_disk"}[kind]
-    with (
-        serving(policy, kind, load=None) as servers,
-        pytest.raises(EngineError, match=rf"{servers[0].url} does not take new weights: .*{remedy}"),
-    ):
-        synced(servers, policy)
-
-
-@KINDS
-def test_a_server_that_cannot_read_the_folder_says_so_in_its_own_words(policy: Any, kind: Any) -> None:
+def test_a_server_that_does_not_take_weights_is_named_with_its_words_and_the_remedy(policy, kind):
     def elsewhere(path: str) -> Any:
         raise OSError(f"no such folder here: {path}")
 
-    with (
-        serving(policy, kind, load=elsewhere) as servers,
-        pytest.raises(EngineError, match=r"does not take new weights: .*no such folder here"),
-    ):
-        synced(servers, policy)
-    assert not servers[0].is_paused
+    remedy = {"vllm": "VLLM_SERVER_DEV_MODE=1", "sglang": "/update_weights_from_disk"}[kind]
+    for loading, words in ((None, remedy), (elsewhere, "no such folder here")):
+        with (
+            serving(policy, kind, load=loading) as servers,
+            pytest.raises(EngineError, match=rf"{servers[0].url} does not take new weights: .*{words}"),
+        ):
+            synced(servers, policy)
+        assert not servers[0].is_paused
 
 
 # -- what is on its way meanwhile ----------------------------------------------------------------------------------
 
 
 @KINDS
-def test_no_completion_mixes_two_versions(policy: Any, kind: Any) -> None:
+def test_no_completion_mixes_two_versions(policy, kind):
     async def run(engine: SyncedEngine, server: FakeServer) -> list[Completion]:
         early = [asyncio.ensure_future(engine.sample(n, PROMPT, Sampling(max_tokens=30))) for n in range(3)]
         while server.num_running < 3:
@@ -297,7 +283,7 @@ def test_no_completion_mixes_two_versions(policy: Any, kind: Any) -> None:
         assert off_by(completion, policy if completion.policy_version else old) < logit_tolerance(policy)
 
 
-def test_a_sample_that_does_not_end_is_not_waited_for_without_end() -> None:
+def test_a_sample_that_does_not_end_is_not_waited_for_without_end():
     async def run() -> None:
         gate = UpdateLock()
         async with gate.sampling():
@@ -320,7 +306,7 @@ def test_a_sample_that_does_not_end_is_not_waited_for_without_end() -> None:
 
 
 @KINDS
-def test_a_server_that_is_away_gets_the_weights_before_anything_is_sampled_from_it(policy: Any, kind: Any) -> None:
+def test_a_server_that_is_away_gets_the_weights_before_anything_is_sampled_from_it(policy, kind):
     port = free_port()
     with serving(policy, kind) as servers:
         with serving(policy, kind, port=port) as others:
@@ -337,7 +323,7 @@ def test_a_server_that_is_away_gets_the_weights_before_anything_is_sampled_from_
 
 
 @KINDS
-def test_a_server_whose_connections_broke_proves_itself_anew(policy: Any, kind: Any) -> None:
+def test_a_server_whose_connections_broke_proves_itself_anew(policy, kind):
     with serving(policy, kind) as servers:
         engine = synced(servers, policy)
         num_orders = len(servers[0].orders)
@@ -351,7 +337,7 @@ def test_a_server_whose_connections_broke_proves_itself_anew(policy: Any, kind: 
         engine.shutdown()
 
 
-def test_no_server_at_all_is_an_error(policy: Any) -> None:
+def test_no_server_at_all_is_an_error(policy):
     with serving(policy) as servers:
         engine = synced(servers, policy)
     with pytest.raises(EngineError, match="no server takes the new weights"):
@@ -364,7 +350,7 @@ def test_no_server_at_all_is_an_error(policy: Any) -> None:
 
 
 @KINDS
-def test_adapters_are_loaded_under_a_new_name_and_older_ones_dropped(kind: Any, tmp_path: Path) -> None:
+def test_adapters_are_loaded_under_a_new_name_and_older_ones_dropped(kind, tmp_path):
     peft = pytest.importorskip("peft")
     base = make_model(tied=True)
     original = copy.deepcopy(base)
@@ -407,7 +393,7 @@ UNLOADABLE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", UNLOADABLE)
-def test_adapters_that_servers_refuse_or_misread_are_sent_merged(kind: str, tmp_path: Path) -> None:
+def test_adapters_that_servers_refuse_or_misread_are_sent_merged(kind, tmp_path):
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=4, task_type="CAUSAL_LM", **{"target_modules": "all-linear", **UNLOADABLE[kind]})
     policy = make_model(tied=bool(UNLOADABLE[kind]))
@@ -426,7 +412,7 @@ def test_adapters_that_servers_refuse_or_misread_are_sent_merged(kind: str, tmp_
         engine.shutdown()
 
 
-def test_the_probe_has_room_in_short_contexts_or_says_that_it_has_none(policy: Any) -> None:
+def test_the_probe_has_room_in_short_contexts_or_says_that_it_has_none(policy):
     with serving(policy, max_model_len=10) as servers:
         engine = synced(servers, policy)
         assert max(len(prompt) for prompt in servers[0].prompts) < 10
@@ -440,7 +426,7 @@ def test_the_probe_has_room_in_short_contexts_or_says_that_it_has_none(policy: A
 
 
 @pytest.mark.parametrize("is_started_here", [True, False])
-def test_weights_for_a_server_that_was_started_here_stay_in_memory(policy: Any, is_started_here: bool) -> None:
+def test_weights_for_a_server_that_was_started_here_stay_in_memory(policy, is_started_here):
     """Another server may not see the memory folder, for example in a container."""
     if not MEMORY_FOLDER.is_dir():
         pytest.skip(f"this system has no {MEMORY_FOLDER}")

@@ -14,16 +14,10 @@ from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.launch import start_server
 from midthought.engines.servers.process import free_port
 from midthought.engines.servers.vllm import VLLMDialect
-from midthought.errors import NoReplyError
 from midthought.http_json import ChatEndpoint, EndpointSettings
 from midthought.learning.small_model import make_policy, make_tokenizer
-from midthought.memory.chunks import Chunk
-from midthought.memory.llm_questions.episodes import GenerationPlan
-from midthought.memory.llm_questions.generate import generate_questions
 from midthought.memory.llm_questions.prompts import GRADE, GRADE_SCHEMA
 from midthought.memory.llm_questions.structured_output import StructuredOutputModel
-from midthought.memory.questions import read_questions
-from midthought.memory.store import MemoryStore
 from midthought.pretrained import save_model
 
 PYTHON = os.environ.get("MIDTHOUGHT_VLLM_PYTHON", "")
@@ -75,19 +69,3 @@ def test_replies_follow_the_schema_and_are_kept(url: str, tmp_path: Path, monkey
     assert len(bodies) == first.num_asked >= 4
     again = model_at(url, tmp_path / "replies.sqlite")
     assert asyncio.run(compare(again)) == replies and again.num_asked == 0
-
-
-def test_what_a_model_that_knows_nothing_writes_is_not_accepted(url: str, tmp_path: Path, embedder) -> None:
-    said = ["The clock has one copper hand.", "It was built in 1911.", "Herring scales were found in it."]
-    chunks = [Chunk(f"tide_{n}", "The Tide", "tide", "Ann", text, "00:00:00", n) for n, text in enumerate(said)]
-    store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
-    store.build(chunks)
-    out = tmp_path / "questions.jsonl"
-    try:
-        report = generate_questions(
-            store, model_at(url, tmp_path / "r.sqlite"), embedder, out, GenerationPlan(2, num_rounds=1)
-        )
-    except NoReplyError as error:
-        assert "no question was generated; tide: 3 replies" in str(error)
-    else:
-        assert not report.accepted and read_questions(tmp_path / "questions.refused.jsonl")

@@ -3,7 +3,6 @@
 import http.client
 import os
 import signal
-import threading
 import time
 
 import pytest
@@ -14,7 +13,6 @@ pytest.importorskip("fastapi", reason="the serve extra is not installed")
 
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import MiniLMEmbedder
-from midthought.memory.remote import RemoteMemory
 from midthought.memory.store import MemoryStore
 
 
@@ -76,21 +74,3 @@ def first_line(process: CommandProcess) -> str:
         assert process.returncode is None and time.monotonic() < deadline, process.errors
         time.sleep(0.01)
     return process.output.partition("\n")[0]
-
-
-def test_a_service_in_a_thread_ends_when_it_is_told(memory):
-    from midthought.memory.service.app import make_app
-    from midthought.memory.service.auth import AccessPolicy
-    from midthought.memory.service.server import address, listen, make_server
-    from midthought.memory.service.state import ServiceState
-
-    embedder = MiniLMEmbedder(dtype="float32")
-    state = ServiceState(MemoryStore.open(memory, embedder=embedder), embedder)
-    listening = listen("::1", 0) if os.path.exists("/proc/net/if_inet6") else listen("127.0.0.1", 0)
-    server = make_server(make_app(state, AccessPolicy(host=listening.getsockname()[0])))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    assert RemoteMemory(address(listening)).search("tide", 1)
-    server.should_exit = True
-    thread.join(30)
-    assert not thread.is_alive()

@@ -9,16 +9,13 @@ import pytest
 
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
-import lancedb
-from lancedb.index import FTS
 from serving import served
 
 from midthought.errors import SettingsError
 from midthought.memory.build import embed_chunks
 from midthought.memory.chunks import Chunk, chunk_transcript, read_chunks, write_chunks
-from midthought.memory.indices import WORD_INDEX
 from midthought.memory.remote import RemoteMemory
-from midthought.memory.rows import TIME_COLUMNS, read_rows, write_rows
+from midthought.memory.rows import read_rows, write_rows
 from midthought.memory.service.browse import FacetCounts
 from midthought.memory.splitting import Chunking, num_tokens
 from midthought.memory.store import MemoryStore
@@ -195,21 +192,6 @@ def test_a_time_filter_finds_what_is_said_then_in_a_window_that_begins_before(
             assert hit.time < "00:19:00" and hit.times[-1] == (hit.turns[-1][0], "00:20:00")
             assert not memory.search("mitten", 1, mode, after="00:20:01")
             assert not memory.search("mitten", 1, mode, before="00:00:05")
-
-
-def test_a_memory_without_the_times_of_sentences_is_searched_and_gets_them_by_a_build(
-    tmp_path, new_embedder, timed_windows
-):
-    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
-    store.build(timed_windows)
-    rows = lancedb.connect(store.uri).open_table(store.table).to_arrow().drop_columns([*TIME_COLUMNS])
-    old = lancedb.connect(tmp_path / "old").create_table(store.table, rows)
-    old.create_index("transcript", config=FTS(**WORD_INDEX))
-    store = MemoryStore.open(tmp_path / "old", embedder=new_embedder())
-    [hit] = store.search("mitten", 1)
-    assert hit.times == () and not store.search("mitten", 1, after="00:20:00")
-    assert store.build(timed_windows).num_embedded == 0
-    assert store.chunks() == timed_windows and store.search("mitten", 1, after="00:20:00")
 
 
 def test_the_tool_searches_within_what_the_call_names(window_store):
