@@ -22,7 +22,7 @@ from midthought.types import Completion
 
 ENGINES: dict[str, type[ServerEngine]] = {"vllm": VLLMEngine, "sglang": SGLangEngine}
 KINDS = pytest.mark.parametrize("kind", ["vllm", "sglang"])
-PROMPT = [7, 8, 9]
+PROMPT = [3, 1, 2]
 IMPATIENT: dict[str, Any] = {"pause_seconds": 0.01, "max_pause_seconds": 0.05}
 
 

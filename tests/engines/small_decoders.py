@@ -1,8 +1,11 @@
-"""Settings of decoders that are small enough to compare to the last digit."""
+"""Decoders that are small enough to compare to the last digit."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 SIZES: dict[str, Any] = {
     "vocab_size": 61,
@@ -16,3 +19,9 @@ SIZES: dict[str, Any] = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
+
+
+def small_model(seed: int = 0, **changes: Any) -> Any:
+    """A Qwen3 with random weights, in evaluation mode; `changes` of its settings."""
+    torch.manual_seed(seed)
+    return Qwen3ForCausalLM(Qwen3Config(**{**SIZES, "head_dim": 8, **changes})).eval()
