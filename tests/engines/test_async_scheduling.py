@@ -69,30 +69,6 @@ def test_the_next_pass_begins_before_the_tokens_of_the_last_one_are_read(monkeyp
         assert order[1:] == expected, "the prompt's own pass comes first, and its token is read at once"
 
 
-@pytest.mark.parametrize("num_sequences", [1, 7])
-def test_sequences_that_end_at_different_tokens_are_the_same(num_sequences):
-    found: list[list[Completion]] = []
-    for engine in engines(eos_token_ids=[3, 4]):
-
-        async def run(engine: LocalEngine = engine) -> list[Completion]:
-            return await asyncio.gather(
-                *(
-                    engine.sample(
-                        number,
-                        prompt(4 + number, seed=number),
-                        Sampling(max_tokens=9 + 5 * number, seed=number),
-                        stopper=StopAfter(6 * number) if number % 2 else None,
-                    )
-                    for number in range(num_sequences)
-                )
-            )
-
-        found.append(asyncio.run(run()))
-    assert equal(*found)
-    if num_sequences > 1:
-        assert {completion.finish for completion in found[0]} == set(Finish)
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_gives_the_tokens_of_a_cpu():
     """Asynchronous by default, with CUDA graphs."""
@@ -110,7 +86,7 @@ def test_a_repetition_penalty_needs_every_token_at_once():
     assert equal(*found)
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_episodes_with_tools_on_a_short_cache_are_the_same(seed):
     async def episode(engine: LocalEngine, number: int) -> list[Completion]:
         own, ids, done = random.Random(f"{seed}-{number}"), prompt(5 + number % 9, seed=number % 4), []
@@ -136,4 +112,5 @@ def test_episodes_with_tools_on_a_short_cache_are_the_same(seed):
         "max_batched_tokens": draw.choice([32, 2048]),
         "max_cache_bytes": draw.choice([None, 100_000]),
     }
-    assert equal(*(asyncio.run(run(engine)) for engine in engines(**options)))
+    plain, later = (asyncio.run(run(engine)) for engine in engines(**options))
+    assert equal(plain, later) and {completion.finish for completion in plain} == set(Finish)

@@ -190,20 +190,6 @@ def test_replayed_passes_give_what_plain_ones_give(name, monkeypatch):
     assert tape.num_recordings <= 5
 
 
-def test_slots_that_take_no_part_are_left_alone():
-    tape = Tape()
-    plain, replaying = runners(make("qwen3"), tape)
-    sequences = Sequences([plain, replaying], {slot: 6 + slot for slot in range(6)}, room_for=60)
-    sequences.go_on([0, 5], MIN_PASSES)
-    before = [keys[1:5].clone() for keys in keys_of(replaying)]
-    sequences.go_on([0, 5], 20)
-    assert tape.num_replays > 20
-    assert len(before) == SIZES["num_hidden_layers"]
-    for old, keys in zip(before, keys_of(replaying), strict=True):
-        assert torch.equal(old, keys[1:5])
-    assert sequences.go_on([1, 2, 3, 4], 5) < sequences.rounding
-
-
 def test_a_cache_that_grows_is_recorded_anew():
     tape = Tape()
     sequences = Sequences(runners(make("llama"), tape), {0: 5, 1: 7})

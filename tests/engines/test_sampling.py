@@ -43,13 +43,6 @@ def test_tokens_are_drawn_by_inverse_cdf_at_the_temperature():
         assert (tokens, logprobs) == ([token], pytest.approx([math.log(square / 38)], abs=ROUNDING))
 
 
-def test_temperature_zero_is_argmax_beside_rows_that_are_drawn():
-    logits = THREE.expand(2, 3)
-    tokens, logprobs = draw(logits, np.array([0.9, 0.9]), [how(temperature=0.0, top_p=0.1), how()])
-    assert tokens == [0, 2]
-    assert logprobs == pytest.approx([math.log(0.5), math.log(0.2)], abs=ROUNDING)
-
-
 def drawn(logits: torch.Tensor, sampling: Sampling, history: Sequence[int] = ()) -> dict[int, float]:
     """Every token that can come, and its log-probability."""
     found = {}

@@ -75,9 +75,8 @@ def rows_at(folder: Path):
     return table.to_arrow()
 
 
-@pytest.mark.parametrize("num_kills", [3, pytest.param(10, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("over_another", [False, True], ids=["a new memory", "another memory's place"])
-def test_a_build_that_was_killed_at_random_moments_ends_in_the_same_table(tmp_path, over_another, num_kills):
+def test_a_build_that_was_killed_at_random_moments_ends_in_the_same_table(tmp_path, over_another, num_kills=3):
     builder, random_moment = Builder(), random.Random(7)
     whole = tmp_path / "whole"
     if over_another:

@@ -154,11 +154,10 @@ def change(uri: str, min_rows: int, what: str, started) -> None:
         store.delete(["zephyrine"])
 
 
-@pytest.mark.parametrize("num_kills", [3, pytest.param(25, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("what", ["add", "delete"])
 @pytest.mark.parametrize("min_rows", [20, 1_000], ids=["large", "small"])
 def test_a_process_killed_while_it_adds_or_deletes_leaves_the_memory_as_before_or_after(
-    tmp_path, monkeypatch, min_rows, what, num_kills
+    tmp_path, monkeypatch, min_rows, what, num_kills=3
 ):
     monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", min_rows)
     rng, uri = random.Random(3), str(tmp_path / "memory")
