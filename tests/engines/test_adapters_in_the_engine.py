@@ -191,6 +191,25 @@ def test_adapters_are_not_merged_if_the_settings_say_so():
     assert [len(each.copies) for each in (*plain, *adapted_ones)] == [2, 2, 0, 0], "weight and bias, or not copied"
 
 
+def test_small_adapters_of_a_bfloat16_model_are_not_rounded_away():
+    """An update of a tenth of a unit in the last place of every weight, all in one direction."""
+    model = make(dtype=torch.bfloat16)
+    layer = model.model.layers[0].self_attn.q_proj
+    with torch.no_grad():
+        layer.weight.fill_(1.0)
+    adapted = with_adapters(model, target_modules=["q_proj"], r=1, lora_alpha=1, std=0.0)
+    lora: Any = adapted.get_base_model().model.layers[0].self_attn.q_proj
+    with torch.no_grad():
+        lora.lora_A.default.weight.fill_(1.0)
+        lora.lora_B.default.weight.fill_(2**-7 / 10)
+    projection = weight_copies.Projection(lora)
+    projection.copy()
+    weight = projection.copies[0]
+    assert weight is not None
+    assert weight.float().mean().item() == pytest.approx(1 + 2**-7 / 10, abs=2**-7 / 30)
+    assert set(weight.float().unique().tolist()) == {1.0, 1 + 2**-7}
+
+
 def test_a_model_that_learns_a_prompt_is_refused():
     config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     with warnings.catch_warnings():

@@ -15,7 +15,7 @@ lancedb = pytest.importorskip("lancedb", reason="the memory extra is not install
 from midthought.memory.chunks import Chunk  # noqa: E402
 from midthought.memory.store import MemoryStore  # noqa: E402
 
-NUM_CHUNKS = 400
+NUM_CHUNKS, NUM_KILLS = 400, 3
 
 
 class SlowEmbedder:
@@ -76,14 +76,14 @@ def rows_at(folder: Path):
 
 
 @pytest.mark.parametrize("over_another", [False, True], ids=["a new memory", "another memory's place"])
-def test_a_build_that_was_killed_at_random_moments_ends_in_the_same_table(tmp_path, over_another, num_kills=3):
+def test_a_build_that_was_killed_at_random_moments_ends_in_the_same_table(tmp_path, over_another):
     builder, random_moment = Builder(), random.Random(7)
     whole = tmp_path / "whole"
     if over_another:
         builder.run(whole, seed=0)
     _, seconds = builder.run(whole, seed=1)
     num_killed = 0
-    for number in range(num_kills):
+    for number in range(NUM_KILLS):
         folder = tmp_path / str(number)
         if over_another:
             builder.run(folder, seed=0)
@@ -97,4 +97,4 @@ def test_a_build_that_was_killed_at_random_moments_ends_in_the_same_table(tmp_pa
         assert len(embedded) - len(set(embedded)) <= SlowEmbedder.texts_per_call
         hit = MemoryStore.open(folder / "memory").search("words of 150", 1, "full_text")[0]
         assert hit.transcript == "Words of 150."
-    assert num_killed >= num_kills // 2
+    assert num_killed >= NUM_KILLS // 2

@@ -20,6 +20,7 @@ from midthought.errors import MemoryStoreError  # noqa: E402
 from midthought.memory.chunks import Chunk  # noqa: E402
 from midthought.memory.store import MemoryStore  # noqa: E402
 
+NUM_KILLS = 3
 SECRET = "Xylotheque keepers whisper about quarzbruch lanterns every leap winter."
 
 
@@ -157,14 +158,14 @@ def change(uri: str, min_rows: int, what: str, started) -> None:
 @pytest.mark.parametrize("what", ["add", "delete"])
 @pytest.mark.parametrize("min_rows", [20, 1_000], ids=["large", "small"])
 def test_a_process_killed_while_it_adds_or_deletes_leaves_the_memory_as_before_or_after(
-    tmp_path, monkeypatch, min_rows, what, num_kills=3
+    tmp_path, monkeypatch, min_rows, what
 ):
     monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", min_rows)
     rng, uri = random.Random(3), str(tmp_path / "memory")
     first = [chunk for stem in ("a", "b") for chunk in episode(stem, 12)] + secret_episode()
     after = [*first[:12], *episode("b", 3), *episode("new", 40), *secret_episode()] if what == "add" else first[:24]
     seconds = 0.5
-    for number in range(num_kills + 1):
+    for number in range(NUM_KILLS + 1):
         store = MemoryStore.open(uri, embedder=WordEmbedder())
         store.build(first)
         started = FORKS.Event()
