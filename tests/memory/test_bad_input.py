@@ -1,5 +1,6 @@
 """Bad input and full disks: one clear message, bounded memory, nothing half built."""
 
+import contextlib
 import json
 import os
 import resource
@@ -158,18 +159,18 @@ def test_a_memory_on_a_read_only_disk_is_searched_and_found_complete_but_not_cha
     assert store.chunks() == chunks
 
 
-@pytest.fixture
-def largest_file():
-    """Sets the size from which on a file cannot be written; None: the limit of the system."""
+@contextlib.contextmanager
+def files_of_at_most(max_bytes: int):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda max_bytes: resource.setrlimit(resource.RLIMIT_FSIZE, (soft if max_bytes is None else max_bytes, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("is_large", [False, True])
-def test_a_write_that_fails_anywhere_leaves_the_memory_as_it_was(
-    tmp_path, chunks, new_embedder, monkeypatch, largest_file, is_large
-):
+def test_a_write_that_fails_anywhere_leaves_the_memory_as_it_was(tmp_path, chunks, new_embedder, monkeypatch, is_large):
     """The limit on the size of files stops the build at another file each time."""
     monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 300 if is_large else 10_000)
     first, cache = more_of(chunks, 400), tmp_path / "cache"
@@ -179,14 +180,12 @@ def test_a_write_that_fails_anywhere_leaves_the_memory_as_it_was(
     num_failed = 0
     for max_bytes in (0, 700, 2_000, 5_000, 20_000, 60_000):
         store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder(), embedding_cache=cache)
-        largest_file(max_bytes)
         try:
-            is_added = store.add(added).changes
+            with files_of_at_most(max_bytes):
+                is_added = store.add(added).changes
         except MidthoughtError as error:
             is_added, num_failed = False, num_failed + 1
             assert isinstance(error, StorageError) and "larger than allowed" in str(error), error
-        finally:
-            largest_file(None)
         reader = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
         assert len(reader) == (450 if is_added else 400), max_bytes
         assert [reader.search(first[7].transcript, 1, mode)[0].chunk_id for mode in MODES] == ["x_7"] * 3
@@ -194,10 +193,10 @@ def test_a_write_that_fails_anywhere_leaves_the_memory_as_it_was(
     assert num_failed >= 3
 
 
-def test_a_cache_on_a_full_disk_is_named(tmp_path, chunks, new_embedder, largest_file):
+def test_a_cache_on_a_full_disk_is_named(tmp_path, chunks, new_embedder):
     store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder(), embedding_cache=tmp_path / "cache")
-    largest_file(100)
-    with pytest.raises(StorageError, match=r"cache.*: the file would be larger than allowed here"):
+    full = pytest.raises(StorageError, match=r"cache.*: the file would be larger than allowed here")
+    with files_of_at_most(100), full:
         store.build(chunks)
     assert not store.is_built and not (tmp_path / "memory").exists()
 

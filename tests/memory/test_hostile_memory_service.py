@@ -129,7 +129,8 @@ def remote(monkeypatch):
 
     def at(*arguments, **options):
         services.append(Service(*arguments, **options))
-        memory = RemoteMemory(services[-1].url, token_env="MEMORY_TOKEN", timeout_seconds=SECONDS, retries=1)
+        seconds = SECONDS / 4 if options.get("pieces") else SECONDS
+        memory = RemoteMemory(services[-1].url, token_env="MEMORY_TOKEN", timeout_seconds=seconds, retries=1)
         return memory, services[-1]
 
     yield at

@@ -13,10 +13,10 @@ pytest.importorskip("lancedb", reason="the memory extra is not installed")
 from midthought.errors import NoReplyError
 from midthought.memory.remote import RemoteMemory
 
-SECONDS = 1.0
-GENEROUS = 10 * SECONDS
+SECONDS = 0.5
+GENEROUS = 20 * SECONDS
 """Stops a test whose request does not end at its deadline. Nothing is measured: the error says which deadline it was."""
-GIVEN_UP = r"the memory did not answer within 1 seconds"
+GIVEN_UP = rf"the memory did not answer within {SECONDS:g} seconds"
 
 
 class Silent:
