@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from small_tokenizer import small_tokenizer
 from tokenizers import (
@@ -290,6 +290,8 @@ def test_truncation_gives_what_it_gives_when_all_of_the_text_is_encoded(make) ->
 
     @settings(max_examples=40)
     @given(text=long_texts, max_tokens=st.integers(0, 40))
+    @example(text="tide" * 300, max_tokens=5)
+    @example(text="}0" * 900, max_tokens=9)
     def check(text: str, max_tokens: int) -> None:
         assert len(renderer.foreign(text, max_tokens)) <= max_tokens
         assert renderer.truncate(text, max_tokens) == truncated_whole(renderer, foreign, text, max_tokens)

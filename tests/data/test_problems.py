@@ -221,6 +221,16 @@ def test_mmlus_own_csv_files_name_no_columns(tmp_path):
     tasks = load_problems("mmlu", write_csv(tmp_path / "law_test.csv", lines))
     assert [(task.task_id, task.answer) for task in tasks] == [("law_test:1", "B"), ("law_test:4", "D")]
     assert tasks[0].labels["options"] == ["0", "4", "4", "6"]
+    path = tmp_path / "law_test.csv"
+    path.write_bytes(b"Which?,0,4,6,9,B\nx,A\n\xff?,0,4,6,9,B\nAnd?,0,4,6,9,C\n")
+    tasks = load_problems("mmlu", path, strict=False)
+    assert [task.answer for task in tasks] == ["B", "C"]
+    assert [words.partition(";")[0] for words in tasks.skipped] == [
+        "law_test.csv, line 2: it has 2 fields", "law_test.csv, line 3: it is not UTF-8",
+    ]  # fmt: skip
+    path.write_text(f"Which?,0,4,6,9,B\n{'x' * 200_000},0,4,6,9,B\n")
+    with pytest.raises(DataError, match=r"law_test\.csv, line 2: .*field"):
+        load_problems("mmlu", path)
 
 
 def test_json_lines_and_parquet_give_the_same_tasks(tmp_path):
