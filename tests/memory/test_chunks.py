@@ -42,8 +42,9 @@ def test_a_turn_is_never_left_with_a_crumb_of_one_or_two_words(words, max_words)
 
 
 def test_turns_are_cut_at_sentences_then_at_commas_then_into_pieces_of_like_length():
+    first = "One two three four. Five six seven."
     for text, max_words, expected in (
-        ("One two three. Four five six. Seven eight.", 7, ["One two three. Four five six.", "Seven eight."]),
+        (f"{first} Eight nine ten eleven.", 7, [first, "Eight nine ten eleven."]),
         ("a b c d e f, g h i j", 8, ["a b c d e f,", "g h i j"]),
         ("a b c d e f g h i j k l m n o p q r s t", 18, ["a b c d e f g h i j", "k l m n o p q r s t"]),
         ("Yes.", 18, ["Yes."]),
