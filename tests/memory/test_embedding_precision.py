@@ -152,7 +152,7 @@ def test_nothing_is_measured_for_few_texts_or_a_run_that_must_not_depend_on_time
     assert load_embedder(folder, measures=False).settle(TEXTS) == "float32"
     assert load_embedder(f"{folder}?dtype=bfloat16", measures=False).settle(TEXTS) == "bfloat16"
     assert calls == []
-    many = MiniLMEmbedder(folder)
+    many = load_embedder(folder)
     many.settle(TEXTS)
     assert pickle.loads(pickle.dumps(many)).settle(TEXTS) == "bfloat16" and len(calls) == 2  # noqa: S301
     with pytest.raises(SettingsError, match=r"unknown dtype=half; give one of auto, float32, bfloat16"):
