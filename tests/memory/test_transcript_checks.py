@@ -106,7 +106,7 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(tmp_path, monke
                 read_transcript(tmp_path / name)
 
 
-LONG = 5_000_000
+LONG = 1_000_000
 HOSTILE = {
     "long.txt": "Ann: " + "a " * (LONG // 2),
     "letters.txt": "a" * LONG,
@@ -145,7 +145,7 @@ def test_a_hostile_file_is_read_or_refused_with_its_name_in_little_time(tmp_path
         assert read_transcript(tmp_path / name).is_doubtful
     except TranscriptError as error:
         assert str(error).startswith(f"{tmp_path / name}: ") and ";" in str(error) and len(str(error)) < 1000
-    assert time.process_time() - began < 60  # seconds; a cost that grows with the square takes hours
+    assert time.process_time() - began < 30  # seconds; a cost that grows with the square takes hours
 
 
 def test_entities_of_a_hostile_word_file_stay_small(tmp_path):
