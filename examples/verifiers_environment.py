@@ -1,11 +1,10 @@
-"""Train in an environment of the package `verifiers`: v1 (from 0.4), or `MultiTurnEnv` of 0.1 to 0.3.
+"""Train on a taskset of the package `verifiers` (from 0.4).
 
 pip install verifiers
 python examples/verifiers_environment.py                   # tiny model, CPU, seconds
-python examples/verifiers_environment.py --model Qwen/Qwen3-0.6B --environment NAME
+python examples/verifiers_environment.py --model Qwen/Qwen3-0.6B --taskset NAME
 
-`--environment` loads an installed taskset or environment by its name; by default a small one is defined here: reverse a word;
-with `MultiTurnEnv`, the first wrong answer gets a hint.
+`--taskset` loads an installed taskset by its name; by default a small one is defined here: reverse a word.
 """
 
 from __future__ import annotations
@@ -45,39 +44,14 @@ def taskset(name: str | None) -> Any:
     return Words(vf.TasksetConfig(id="words"))
 
 
-def multi_turn_environment(name: str | None) -> Any:
-    """A MultiTurnEnv of verifiers up to 0.3, with two turns. The rubric pays for a correct last answer."""
-    import verifiers as vf
-    from datasets import Dataset
-
-    if name is not None:
-        return vf.load_environment(name)
-
-    class Reversal(vf.MultiTurnEnv):
-        async def env_response(self, messages: Any, state: Any, **options: Any) -> Any:
-            return [{"role": "user", "content": f"The first letter is {state['answer'][0]}. Try again."}]
-
-    def is_correct(completion: Any, answer: str, **options: Any) -> float:
-        return float(answer in completion[-1]["content"])
-
-    rows = [
-        {"prompt": [{"role": "user", "content": f"Reverse the word {word}."}], "answer": word[::-1]} for word in WORDS
-    ]
-    return Reversal(dataset=Dataset.from_list(rows), rubric=vf.Rubric(funcs=[is_correct]), max_turns=2)
-
-
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, float]]:
     parser = example_parser(__doc__)
-    parser.add_argument("--environment", help="name of an installed environment; default: a built-in one")
+    parser.add_argument("--taskset", help="name of an installed taskset; default: the one of this file")
     options = parser.parse_args(arguments)
     if importlib.util.find_spec("verifiers") is None:
         raise SystemExit("This example needs the package verifiers: pip install verifiers")
-    import verifiers
-
-    has_multi_turn = hasattr(verifiers, "MultiTurnEnv")
-    loaded = multi_turn_environment(options.environment) if has_multi_turn else taskset(options.environment)
     config = make_config(options, adv_estimator="grpo", group_size=4)
-    with Trainer(config, from_verifiers(loaded), run_path=options.run) as trainer:
+    with Trainer(config, from_verifiers(taskset(options.taskset)), run_path=options.run) as trainer:
         history = trainer.fit()
     print_rewards(history)
     return history

@@ -18,12 +18,8 @@ MODULES = [
 ]
 
 
-NEEDS = {"midthought.env.textarena": "textarena"}
-
-
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_a_module_run(name, tmp_path, monkeypatch):
-    pytest.importorskip(NEEDS.get(name, "midthought"))
     monkeypatch.chdir(tmp_path)
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert result.failed == 0

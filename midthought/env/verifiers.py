@@ -1,178 +1,317 @@
-"""Environments of the package `verifiers`: `MultiTurnEnv` (versions 0.1 to 0.3) here, `verifiers.v1` in `verifiers_v1`.
+"""Plays tasks of the package `verifiers` (from 0.4, `verifiers.v1`): one policy answers, the task's rewards score the record.
 
-The adapter of `MultiTurnEnv` is duck-typed and does not import the package.
+The package's harnesses, runtimes, tool servers and model clients are not used: `Env.run` gets an agent whose answers come from
+`step`. The package is imported when an episode begins.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
-import json
+import itertools
 import random
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from midthought.config import EnvironmentConfig
 from midthought.env.environment import BaseEnvironment, StepResult
-from midthought.env.episode import takes
-from midthought.env.verifiers_v1 import VerifiersV1Environment
-from midthought.errors import SettingsError
+from midthought.errors import EpisodeError, SettingsError
+
+MAX_TASKS = 10_000
+"""Tasks that are read from a taskset; an infinite one is cut here."""
 
 
 def from_verifiers(
     env: Any, *, rows: Sequence[Any] | None = None, config: EnvironmentConfig | None = None
 ) -> BaseEnvironment:
-    """Returns an environment for a `MultiTurnEnv` (`verifiers` 0.1 to 0.3), or for a `Taskset` or an `Env` of `verifiers.v1`.
+    """Returns an environment for a `Taskset` or an `Env` of `verifiers.v1`.
 
-    `MultiTurnEnv`: every `reset` draws one of `rows` (None: `env.get_dataset()`), each with a `prompt` (a string or chat
-    messages) and, if the environment needs them, `answer`, `info`, `task`. The policy's answers go through `setup_state`,
-    `env_response` and `is_completed`. The rubric's reward is the reward of the last step, also if `config.max_steps` ends the
-    episode; its metrics are `info["metrics"]`. Tools of a `ToolEnv` are not available: register them as tools of this library.
+    Every `reset` draws one of `rows`, tasks of the taskset (None: its first 10,000). A taskset's task is one answer; an `Env` of
+    one agent may exchange several turns with it. The task's rewards are the reward of the last step, also if `config.max_steps`
+    ends the episode; `info["metrics"]` are its metrics. A started episode cannot be copied: the other episodes of its group are
+    started again with the same seed.
 
-    `verifiers.v1`: every `reset` draws one of `rows`, tasks of the taskset (None: its first 10,000). A taskset's task is one
-    answer; an `Env` of one agent may exchange several turns with it. The task's rewards are the reward of the last step. Tasks
-    that need a runtime, tool servers or several agents are refused. A started episode cannot be copied: the other episodes of its
-    group are started again with the same seed.
-
-    Raises `SettingsError` for an empty set of rows, something else than these classes, and what is not supported.
+    Raises `SettingsError` for an empty set of rows, for something else than these classes, and for tasks that need a runtime,
+    tool servers or several agents.
     """
-    if hasattr(env, "load") or hasattr(env, "taskset"):
-        return VerifiersV1Environment(env, rows, config)
-    if not hasattr(env, "env_response"):
-        hint = "; a v1 environment is loaded by verifiers.v1.load_environment or load_taskset"
+    if not hasattr(env, "load") and not hasattr(env, "taskset"):
         raise SettingsError(
-            f"{type(env).__name__} is neither a MultiTurnEnv nor a Taskset or Env of verifiers.v1{hint}"
+            f"{type(env).__name__} is neither a Taskset nor an Env of verifiers.v1; load one with verifiers.v1.load_taskset or "
+            "verifiers.v1.load_environment"
         )
-    if rows is None:
-        rows = env.get_dataset()
-    if not len(rows):
-        raise SettingsError(f"{type(env).__name__} has no rows to play; give rows=[{{'prompt': …, 'answer': …}}]")
     return VerifiersEnvironment(env, rows, config)
 
 
 class VerifiersEnvironment(BaseEnvironment):
-    """See `from_verifiers`. Copies share `env` and `rows`; everything else is in the state of the episode."""
+    """See `from_verifiers`. Copies share the tasks; a started episode cannot be copied."""
 
-    def __init__(self, env: Any, rows: Sequence[Mapping[str, Any]], config: EnvironmentConfig | None) -> None:
+    def __init__(self, env: Any, tasks: Sequence[Any] | None, config: EnvironmentConfig | None) -> None:
+        """`env`: a `Taskset` or an `Env` of one agent. Raises `SettingsError` if it needs more than a policy that answers."""
         super().__init__(config)
-        self._shared = _Shared(env, rows)
-        self._state: Any = {}
+        self._source = _Source(env, tasks)
+        self._conversation: _Conversation | None = None
 
     async def reset(self, seed: int | None = None) -> str:
-        """Returns the prompt of a row drawn by the seed, its messages joined."""
-        rows = self._shared.rows
-        row = rows[random.Random(seed).randrange(len(rows))]
-        self._state = _first_state(row)
-        setup = getattr(self._shared.env, "setup_state", None)
-        if setup is not None:
-            self._state = await _result_of(setup(self._state)) or self._state
-        return _words(self._state["prompt"])
+        """Draws a task by the seed. Returns its system prompt and prompt, or the environment's first message, as text."""
+        await self.close()
+        tasks = self._source.tasks
+        task = tasks[random.Random(seed).randrange(len(tasks))]
+        self._conversation = _Conversation(self._source, task)
+        observation = await self._conversation.next_message()
+        if observation is None:
+            raise EpisodeError(f"{self._source.name} ended before its agent was asked anything")
+        return observation
 
     async def step(self, action: str) -> StepResult:
-        """Adds the answer and then the environment's response to the conversation."""
-        state, env = self._state, self._shared.env
-        context = [*state["prompt"], *state["completion"]]
-        answer = Message(role="assistant", content=action)
-        state["completion"] = [*state["completion"], answer]
-        state["trajectory"].append({"prompt": context, "completion": [answer], "response": None, "reward": None})
-        state["turn"] += 1
-        reply: list[Message] = []
-        is_over = await self._is_completed()
-        if not is_over:
-            response = await _result_of(env.env_response([*context, answer], state))
-            if isinstance(response, tuple):  # up to 0.1.5: with the state
-                response, self._state = response
-            reply = _messages(response)
-            self._state["completion"] = [*self._state["completion"], *reply]
-            is_over = self._state.get("final_env_response") is not None
-            is_over = is_over or (self._reads_messages() and await self._is_completed())
-        is_last = is_over or self.get_step_count() + 1 == self.config.max_steps
-        reward = await self._rubric_reward() if is_last else 0.0
-        return _words(reply), reward, is_over, {"metrics": dict(self._state.get("metrics") or {})}
+        """Gives the answer to the environment. The last step has the task's weighted reward; `info["metrics"]` its metrics."""
+        conversation = self._conversation
+        if conversation is None:
+            raise EpisodeError("the environment is closed; call reset() first")
+        await conversation.answer(action)
+        message = await conversation.next_message()
+        if message is not None and self.get_step_count() + 1 == self.config.max_steps:
+            await conversation.terminate("max_turns")
+            return message, conversation.trace.reward, False, {"metrics": conversation.metrics()}
+        if message is not None:
+            return message, 0.0, False, {"metrics": {}}
+        return "", conversation.trace.reward, True, {"metrics": conversation.metrics()}
 
-    def _reads_messages(self) -> bool:
-        """Whether `is_completed` also takes the messages (up to 0.1.5); then it is called again after the environment's reply."""
-        return takes(self._shared.env.is_completed, [], {})
-
-    async def _is_completed(self) -> bool:
-        is_completed, state = self._shared.env.is_completed, self._state
-        if self._reads_messages():
-            return bool(await _result_of(is_completed([*state["prompt"], *state["completion"]], state)))
-        return bool(await _result_of(is_completed(state)))
-
-    async def _rubric_reward(self) -> float:
-        """Returns the reward of `rubric.score_rollout`, with any of the signatures that it has had."""
-        state, score = self._state, self._shared.env.rubric.score_rollout
-        if takes(score, state):
-            result = score(state)
-        elif takes(score, state, score_sem=None):
-            result = score(state, score_sem=contextlib.nullcontext())
-        else:
-            about = {"task": state["task"], "info": state["info"]}
-            result = score(state["prompt"], state["completion"], state["answer"], state, **about)
-        if (scored := await _result_of(result)) is not None:
-            state["reward"], state["metrics"] = scored.reward, scored.metrics
-        return state["reward"]
+    async def close(self) -> None:
+        """Cancels the episode if it has not ended."""
+        conversation, self._conversation = self._conversation, None
+        if conversation is not None:
+            await conversation.cancel()
 
 
-class Message(dict[str, Any]):
-    """A chat message with access by item and by attribute, because environments use both."""
+class _Source:
+    """The tasks and the environment that copies share."""
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self.get(name)
+    def __init__(self, env: Any, tasks: Sequence[Any] | None) -> None:
+        taskset = getattr(env, "taskset", env)
+        self.env = None if taskset is env else env
+        self.name = type(env).__name__
+        self.tasks = list(itertools.islice(taskset, MAX_TASKS)) if tasks is None else list(tasks)
+        if not self.tasks:
+            raise SettingsError(f"{self.name} has no tasks to play; give rows=[task, …]")
+        for each in {type(task): task for task in self.tasks}.values():
+            _check_task(each)
+        self.seat = "agent" if self.env is None else _only_seat(env)
+        _check_serving(env, taskset)
 
-
-class _Shared:
-    """State that copies of an environment share."""
-
-    def __init__(self, env: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-        self.env, self.rows = env, rows
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Shared:
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Source:
         return self
 
 
-def _first_state(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the initial state of a rollout, with the keys of all versions."""
-    info = row.get("info") or {}
-    return {
-        **row,
-        "prompt": _messages(row["prompt"]),
-        "answer": row.get("answer", ""),
-        "info": json.loads(info) if isinstance(info, str) else dict(info),
-        "task": row.get("task", "default"),
-        "completion": [],
-        "trajectory": [],
-        "responses": [],
-        "turn": 0,
-        "is_completed": False,
-        "final_env_response": None,
-        "error": None,
-        "reward": None,
-        "metrics": None,
-        "timing": {"start_time": time.time(), "generation_ms": 0.0, "scoring_ms": 0.0, "total_ms": 0.0},
-    }
+class _Conversation:
+    """One running episode: `Env.run` in a task of the event loop, and the two queues between it and `step`."""
+
+    def __init__(self, source: _Source, task: Any) -> None:
+        self.trace: Any = None
+        self._source = source
+        self._task = task
+        self._messages: asyncio.Queue[str] = asyncio.Queue()  # at most one each: every message waits for its answer
+        self._answers: asyncio.Queue[str | None] = asyncio.Queue()
+        self._running = asyncio.ensure_future(self._run())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Conversation:
+        raise TypeError("a running episode of verifiers.v1 cannot be copied")
+
+    async def next_message(self) -> str | None:
+        """Returns the next message to the policy; None if the episode has ended. Raises what the environment raised."""
+        waiting = asyncio.ensure_future(self._messages.get())
+        try:
+            await asyncio.wait({waiting, self._running}, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                return waiting.result()
+            self._running.result()
+            return None
+        finally:
+            waiting.cancel()
+
+    async def answer(self, text: str) -> None:
+        await self._answers.put(text)
+
+    async def terminate(self, condition: str) -> None:
+        """Ends the exchange: the environment's pending turn is `terminated`. Returns when the episode is scored."""
+        self.trace.stop(condition)
+        await self._answers.put(None)
+        if await self.next_message() is not None:
+            raise EpisodeError(f"{self._source.name} asked its agent again after the exchange was terminated")
+
+    async def cancel(self) -> None:
+        self._running.cancel()
+        with contextlib.suppress(BaseException):
+            await self._running
+
+    def metrics(self) -> dict[str, float]:
+        rewards = {name: each.score for name, each in self.trace.rewards.items() if each is not None}
+        return {**rewards, **{name: value for name, value in self.trace.metrics.items() if value is not None}}
+
+    async def ask(self, trace: Any, texts: Sequence[str]) -> str | None:
+        """Passes a message to the policy and returns its answer; None if the exchange is terminated."""
+        self.trace = trace
+        await self._messages.put("\n\n".join(text for text in texts if text))
+        return await self._answers.get()
+
+    async def _run(self) -> None:
+        from verifiers.v1.episode import Episode
+
+        agent = _PolicyAgent(self)
+        env, task = self._source.env, self._task
+        if env is None:
+            await agent.run(task)
+            return
+        agents = SimpleNamespace(**{self._source.seat: agent})
+        await env.setup(agents)
+        await env.run(task, agents)
+        if not agent.traces:
+            raise EpisodeError(f"{self._source.name}.run ended without an agent's run")
+        episode = Episode(task=agent.traces[0].task, traces=agent.traces, ok=True)
+        await env.finalize(task, episode)
 
 
-def _messages(said: Any) -> list[Message]:
-    if isinstance(said, str):
-        return [Message(role="user", content=said)]
-    listed = [said] if isinstance(said, Mapping) else said
-    return [Message(each if isinstance(each, Mapping) else each.model_dump()) for each in listed]
+class _PolicyAgent:
+    """What `Env.run` sees as its agent: `run` and `interaction`, as in `verifiers.v1.Agent`."""
+
+    trainable = True
+
+    def __init__(self, conversation: _Conversation) -> None:
+        self.traces: list[Any] = []
+        self._conversation = conversation
+
+    async def run(self, task: Any, **_: Any) -> Any:
+        """One answer to the task's prompt, scored."""
+        async with self.interaction(task) as interaction:
+            await interaction.turn()
+        return interaction.trace
+
+    @contextlib.asynccontextmanager
+    async def interaction(self, task: Any, **_: Any) -> AsyncIterator[_Interaction]:
+        """An exchange of several turns; it is scored when the block ends."""
+        if self.traces:
+            raise EpisodeError(
+                "the environment runs its agent several times in one episode; one exchange per episode is supported"
+            )
+        interaction = _Interaction(self._conversation, task)
+        self.traces.append(interaction.trace)
+        await _invoked(task.setup, trace=interaction.trace, runtime=None)
+        yield interaction
+        trace = interaction.trace
+        trace.stop("user_closed")
+        await _invoked(task.finalize, trace=trace, runtime=None)
+        await task.score(trace)
+        trace.ok = True
 
 
-def _words(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the contents of chat messages as one string; of multi-part contents only the text parts."""
-    contents = (message["content"] for message in messages)
-    texts = (
-        each if isinstance(each, str) else "\n".join(part["text"] for part in each or () if part.get("type") == "text")
-        for each in contents
-    )
-    return "\n\n".join(texts)
+class _Interaction:
+    """What `Env.run` sees as the exchange with its agent, as `verifiers.v1.Interaction`."""
+
+    def __init__(self, conversation: _Conversation, task: Any) -> None:
+        from verifiers.v1.configs.agent import AgentConfig
+        from verifiers.v1.state import state_cls
+        from verifiers.v1.trace import AgentInfo, Trace, TraceTask
+
+        recorded = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
+        self.trace = Trace(task=recorded, agent=AgentInfo(config=AgentConfig()), state=state_cls(type(task))())
+        self._conversation = conversation
+        self._task = task
+        self._is_over = False
+
+    async def turn(self, message: Any = None) -> Any:
+        """Sends a message (or the task's prompt) to the policy and returns a `Segment` with its answer."""
+        from verifiers.v1.agent import Segment
+        from verifiers.v1.types import AssistantMessage, content_text
+
+        if self._is_over:
+            raise EpisodeError("the exchange is over: a segment was terminated")
+        added = list(self._added(message))
+        answer = None
+        if not self.trace.nodes or not await self._has_stopped():
+            for each in added:
+                self._append(each)
+            answer = await self._conversation.ask(self.trace, [content_text(each.content) for each in added])
+        if answer is None:
+            self._is_over = True
+            return Segment(messages=[], terminated=True)
+        reply = AssistantMessage(content=answer)
+        self._append(reply, sampled=True)
+        return Segment(messages=[reply])
+
+    def _added(self, message: Any) -> Iterator[Any]:
+        """Returns the messages that this turn adds to the record."""
+        from verifiers.v1.dialects import parse_message
+        from verifiers.v1.types import SystemMessage, UserMessage
+
+        data = self._task.data
+        if not self.trace.nodes and data.system_prompt is not None:
+            yield SystemMessage(content=data.system_prompt)
+        given = data.prompt if message is None else message
+        if given is None:
+            raise EpisodeError("the task has no prompt; its environment must open the exchange with a message")
+        for each in [UserMessage(content=given)] if isinstance(given, str) else given:
+            yield parse_message(each) if isinstance(each, dict) else each
+
+    def _append(self, message: Any, *, sampled: bool = False) -> None:
+        from verifiers.v1.graph import MessageNode
+
+        parent = len(self.trace.nodes) - 1 if self.trace.nodes else None
+        self.trace.nodes.append(MessageNode(parent=parent, message=message, sampled=sampled))
+
+    async def _has_stopped(self) -> bool:
+        """Whether one of the task's `@stop` functions ends the exchange."""
+        for function in self._task.hooks("stop"):
+            if await _invoked(function, trace=self.trace, task=self._task.data):
+                self.trace.stop(function.__name__)
+                return True
+        return False
 
 
-async def _result_of(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
+async def _invoked(function: Callable[..., Any], **available: Any) -> Any:
+    """Calls a hook with the arguments that it takes."""
+    taken = inspect.signature(function).parameters
+    result = function(**{name: value for name, value in available.items() if name in taken})
+    return await result if inspect.isawaitable(result) else result
+
+
+def _check_task(task: Any) -> None:
+    from verifiers.v1.task import Task
+    from verifiers.v1.utils.decorators import discover_decorated
+
+    kind = type(task)
+    needs = "which this adapter does not start; play it with the package, or write a BaseEnvironment"
+    hooks = [*task.hooks("reward"), *task.hooks("metric")]
+    hooks += [getattr(task, name) for name in ("setup", "finalize") if getattr(kind, name) is not getattr(Task, name)]
+    if kind.NEEDS_CONTAINER or task.data.image or any(map(_requires_runtime, hooks)):
+        raise SettingsError(f"tasks {kind.__name__} need a runtime (a container or a process), {needs}")
+    if task.toolsets(task.config):
+        raise SettingsError(f"tasks {kind.__name__} need tool servers, {needs}; tools can be tools of this library")
+    if discover_decorated(task, "intercept"):
+        raise SettingsError(f"tasks {kind.__name__} intercept model requests, of which there are none in this adapter")
+
+
+def _requires_runtime(function: Callable[..., Any]) -> bool:
+    parameter = inspect.signature(function).parameters.get("runtime")
+    return parameter is not None and parameter.default is inspect.Parameter.empty
+
+
+def _only_seat(env: Any) -> str:
+    from verifiers.v1.configs.agent import agent_config_fields
+
+    seats = list(agent_config_fields(env.config))
+    if len(seats) != 1:
+        raise SettingsError(
+            f"{type(env).__name__} has the agents {', '.join(seats)}; environments of one agent are supported: train that agent "
+            "with its Taskset, or write the others into a BaseEnvironment"
+        )
+    return seats[0]
+
+
+def _check_serving(env: Any, taskset: Any) -> None:
+    from verifiers.v1.env import Env
+
+    if taskset.toolsets(taskset.config):
+        raise SettingsError(f"{type(taskset).__name__} shares tool servers, which this adapter does not start")
+    if isinstance(env, Env) and type(env).start is not Env.start:
+        raise SettingsError(f"{type(env).__name__}.start sets up shared resources, which this adapter does not support")

@@ -1,19 +1,84 @@
-"""Environments of `verifiers` up to 0.3: small classes with the protocols of all its versions, and the package itself."""
+"""Tasksets and environments of `verifiers.v1`, with the package itself (from 0.4)."""
 
 from __future__ import annotations
 
-import threading
-from types import SimpleNamespace
+import copy
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from midthought import Trainer, create_default_config
 from midthought.config import EnvironmentConfig
 from midthought.env.environment import BaseEnvironment
 from midthought.env.environment_tasks import EnvironmentTasks
-from midthought.env.episode import EnvironmentEpisode, call_blocking
+from midthought.env.episode import call_blocking
 from midthought.env.verifiers import from_verifiers
-from midthought.errors import SettingsError
+from midthought.errors import EpisodeError, SettingsError
+
+vf = pytest.importorskip("verifiers.v1", reason="needs the package verifiers from 0.4: make test-all")
+
+PACKAGE = '''
+"""A package as authors write it: three words to reverse, with an environment that gives the first letter."""
+import verifiers.v1 as vf
+
+class Word(vf.TaskData):
+    answer: str
+
+class Reverse(vf.Task[Word]):
+    async def setup(self, trace):
+        trace.info["is_set_up"] = True
+
+    @vf.reward(weight=2.0)
+    async def is_right(self, task, trace):
+        return float(task.answer in trace.last_reply and trace.info["is_set_up"])
+
+    @vf.metric
+    async def num_messages(self, trace):
+        return float(len(trace.messages))
+
+    @vf.stop
+    async def gave_up(self, trace):
+        return trace.last_reply == "I give up"
+
+class Words(vf.Taskset[Reverse, vf.TasksetConfig]):
+    def load(self):
+        for word in ("stone", "tide", "lamp"):
+            yield Reverse(Word(prompt=f"Reverse {word}.", system_prompt="One word.", answer=word[::-1]))
+
+class HintsConfig(vf.EnvConfig):
+    player: vf.AgentConfig = vf.AgentConfig()
+
+class Hints(vf.Env[HintsConfig]):
+    async def run(self, task, agents):
+        async with agents.player.interaction(task) as exchange:
+            segment = await exchange.turn()
+            while not segment.terminated and task.data.answer not in segment.last_reply:
+                segment = await exchange.turn(f"It begins with {task.data.answer[0]}.")
+
+    async def finalize(self, task, episode):
+        episode.traces[0].record_metric("num_turns", episode.num_turns)
+
+__all__ = ["Words", "Hints"]
+'''
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "reversed_words.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "reversed_words"
+
+
+@pytest.fixture
+def words(package: str) -> Any:
+    return vf.load_taskset(vf.TasksetConfig(id=package))
+
+
+@pytest.fixture
+def hints(package: str) -> Any:
+    return vf.load_environment(vf.resolve_env_config({"taskset": {"id": package}}))
 
 
 def begin(world: BaseEnvironment, **options: Any) -> str:
@@ -24,181 +89,108 @@ def do(world: BaseEnvironment, action: str) -> Any:
     return call_blocking(lambda: world.step(action), 30.0, "step")
 
 
-ROWS = [
-    {
-        "prompt": [{"role": "system", "content": "Guess."}, {"role": "user", "content": f"1 to {top}"}],
-        "answer": str(top),
-    }
-    for top in (3, 5, 9)
-]
+def answer_of(prompt: str) -> str:
+    return prompt.split()[-1][-2::-1]
 
 
-def hint(guess: str, answer: str) -> str:
-    return "right" if guess == answer else "no digit" if not guess.isdigit() else "more" if guess < answer else "less"
-
-
-class Oldest:
-    """Up to 0.1.5: replies come with the state, `is_completed` reads the messages, scores are returned."""
-
-    def __init__(self) -> None:
-        self.rubric = self
-        self.setups = 0
-
-    def get_dataset(self):
-        return ROWS
-
-    async def setup_state(self, state, **options):
-        self.setups += 1
-        return {**state, "guesses": []}
-
-    async def is_completed(self, messages, state, **options):
-        return bool(state["guesses"]) and state["guesses"][-1] == state["answer"]
-
-    async def env_response(self, messages, state, **options):
-        state["guesses"].append(messages[-1]["content"])
-        return [{"role": "user", "content": hint(messages[-1]["content"], state["answer"])}], state
-
-    async def score_rollout(self, prompt, completion, answer, state, task="default", info=None, **options):
-        reward = 1 / len(state["guesses"]) if completion[-2]["content"] == answer else 0.0
-        return SimpleNamespace(reward=reward, metrics={"guesses": len(state["guesses"])})
-
-
-class Newer(Oldest):
-    """From 0.1.6: replies come alone, `is_completed` reads the state, scores are written into it."""
-
-    async def setup_state(self, state):
-        state["guesses"] = []
-
-    async def is_completed(self, state, **options):
-        return state.get("final_env_response") is not None or len(state["trajectory"]) >= 8
-
-    async def env_response(self, messages, state, **options):
-        return answered(messages[-1].content, state)
-
-    async def score_rollout(self, state):
-        scored = await super().score_rollout(state["prompt"], state["completion"], state["answer"], state)
-        state["reward"], state["metrics"] = scored.reward, scored.metrics
-
-
-class Between(Newer):
-    """0.1.6 to 0.1.9: as above, scored under a semaphore."""
-
-    async def score_rollout(self, state, score_sem):
-        async with score_sem:
-            await super().score_rollout(state)
-
-
-class Plain(Newer):
-    """Its authors wrote plain functions where those are allowed."""
-
-    def setup_state(self, state):
-        state["guesses"] = []
-
-    def env_response(self, messages, state):
-        return answered(messages[-1]["content"], state)
-
-
-def answered(guess: str, state: Any) -> list[dict[str, str]]:
-    state["guesses"].append(guess)
-    reply = [{"role": "user", "content": hint(guess, state["answer"])}]
-    if guess == state["answer"]:
-        state["final_env_response"] = reply
-    return reply
-
-
-KINDS = [Oldest, Between, Newer, Plain]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_chat_is_played_to_its_end_and_the_rubric_pays_the_last_answer(kind):
-    world = from_verifiers(kind())
+def test_a_task_is_one_answer_scored_by_its_rewards(words: Any) -> None:
+    world = from_verifiers(words)
     prompt = begin(world, seed=0)
-    top = prompt[-1]
-    assert prompt == f"Guess.\n\n1 to {top}" and prompt == begin(world, seed=0)
-    assert do(world, "1") == ("more", 0.0, False, {"metrics": {}})
-    assert do(world, "what?") == ("no digit", 0.0, False, {"metrics": {}})
-    assert do(world, top) == ("right", pytest.approx(1 / 3), True, {"metrics": {"guesses": 3}})
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_limit_on_steps_is_scored_as_an_end(kind):
-    world = from_verifiers(kind(), config=EnvironmentConfig(max_steps=2))
+    assert prompt.startswith("One word.\n\nReverse ") and prompt == begin(world, seed=0)
+    assert do(world, answer_of(prompt)) == ("", 2.0, True, {"metrics": {"is_right": 1.0, "num_messages": 3.0}})
     begin(world, seed=0)
-    do(world, "1")
-    assert do(world, "1") == ("more", 0.0, True, {"metrics": {"guesses": 2}, "truncated": True})
+    assert do(world, "no idea")[1:3] == (0.0, True)
 
 
-def test_an_end_before_the_environments_reply_has_no_words():
-    world = from_verifiers(Newer(), rows=[{"prompt": "1 to 3", "answer": "3"}])
-    assert begin(world) == "1 to 3"
-    for _ in range(7):
-        assert do(world, "1")[0] == "more"
-    assert do(world, "1")[:3] == ("", 0.0, True)
+def test_every_task_is_drawn_and_some_may_be_chosen(words: Any) -> None:
+    world = from_verifiers(words)
+    assert len({begin(world, seed=seed) for seed in range(20)}) == 3
+    world = from_verifiers(words, rows=list(words)[:1])
+    assert {begin(world, seed=seed) for seed in range(5)} == {"One word.\n\nReverse stone."}
+    with pytest.raises(SettingsError, match="Words has no tasks to play"):
+        from_verifiers(words, rows=[])
 
 
-def test_every_row_is_drawn_and_an_empty_set_is_refused():
-    assert {begin(from_verifiers(Oldest()), seed=seed)[-1] for seed in range(30)} == {"3", "5", "9"}
-    with pytest.raises(SettingsError, match="Oldest has no rows to play; give rows="):
-        from_verifiers(Oldest(), rows=[])
+def test_an_environment_exchanges_turns_and_adds_its_own_judgement(hints: Any) -> None:
+    world = from_verifiers(hints)
+    prompt = begin(world, seed=1)
+    answer = answer_of(prompt)
+    assert do(world, "what?") == (f"It begins with {answer[0]}.", 0.0, False, {"metrics": {}})
+    metrics = {"is_right": 1.0, "num_messages": 5.0, "num_turns": 2.0}
+    assert do(world, f"It is {answer}.") == ("", 2.0, True, {"metrics": metrics})
 
 
-def test_contents_in_parts_are_read_and_info_that_is_json_is_opened():
-    class Asking(Newer):
-        async def env_response(self, messages, state):
-            parts = [{"type": "text", "text": state["info"]["words"]}, {"type": "image_url", "image_url": "…"}]
-            return {"role": "user", "content": parts}
-
-    world = from_verifiers(Asking(), rows=[{"prompt": "?", "info": '{"words": "a picture"}'}])
+def test_a_stop_of_the_task_ends_the_exchange(hints: Any) -> None:
+    world = from_verifiers(hints)
     begin(world)
-    assert do(world, "go")[0] == "a picture"
+    assert do(world, "I give up")[1:3] == (0.0, True)
 
 
-def test_episodes_share_the_environment_and_nothing_of_their_state():
-    class Watched(Newer):
-        def __init__(self):
-            super().__init__()
-            self.lock = threading.Lock()
-            self.seen = []
+def test_the_limit_on_steps_is_scored_as_an_end(hints: Any) -> None:
+    world = from_verifiers(hints, config=EnvironmentConfig(max_steps=2))
+    begin(world)
+    assert not do(world, "a")[2]
+    _, reward, done, info = do(world, "b")
+    assert (reward, done, info["truncated"], info["metrics"]["num_turns"]) == (0.0, True, True, 2.0)
 
-        async def env_response(self, messages, state):
-            self.seen.append((self, state))
-            return await super().env_response(messages, state)
 
-    env = Watched()
-    tasks = EnvironmentTasks(from_verifiers(env))
+def test_episodes_of_a_group_start_alike_and_are_closed(hints: Any) -> None:
+    tasks = EnvironmentTasks(from_verifiers(hints))
     (task,) = tasks.make(1, seed=0)
     one, other = tasks.start(task), tasks.start(task)
-    do(one, "1")
-    do(one, "1")
-    do(other, "2")
-    players, states = zip(*env.seen, strict=True)
-    assert players == (env, env, env)
-    assert states[0] is states[1] is not states[2]
-    assert (states[1]["guesses"], states[2]["guesses"]) == (["1", "1"], ["2"])
-    assert isinstance(tasks.episode(task), EnvironmentEpisode)
+    do(one, "a")
+    assert do(other, answer_of(task.prompt))[1] == 2.0, "the episodes share no state"
+    call_blocking(one.close, 30.0, "close")
+    with pytest.raises(EpisodeError, match=r"the environment is closed; call reset\(\) first"):
+        do(one, "b")
+    with pytest.raises(TypeError, match="cannot be copied"):
+        copy.deepcopy(other)
 
 
-def test_a_real_environment_of_verifiers_is_played():
-    verifiers = pytest.importorskip("verifiers")
-    if not hasattr(verifiers, "MultiTurnEnv"):
-        pytest.skip("this version of verifiers has no MultiTurnEnv")
-    from datasets import Dataset
+def test_what_the_environment_raises_is_the_error_of_the_episode(words: Any) -> None:
+    class Broken(vf.Env[vf.SingleAgentEnvConfig]):
+        async def run(self, task, agents):
+            await agents.agent.run(task)
+            raise OSError("no disk")
 
-    class Guess(verifiers.MultiTurnEnv):
-        async def setup_state(self, state):
-            state["guesses"] = []
-            return state
+    world = from_verifiers(Broken(vf.SingleAgentEnvConfig(taskset={"id": words.config.id})))
+    begin(world)
+    with pytest.raises(EpisodeError, match="raised OSError: no disk"):
+        do(world, "a")
 
-        async def env_response(self, messages, state, **options):
-            return answered(messages[-1]["content"], state)
 
-    def is_right(completion, answer, **options):
-        return float(any(message["content"] == answer for message in completion if message["role"] == "assistant"))
+def test_what_needs_more_than_a_policy_is_refused(words: Any) -> None:
+    class Boxed(vf.Task[vf.TaskData]):
+        @vf.reward
+        async def file_exists(self, trace, runtime) -> float:
+            return 1.0
 
-    rows = Dataset.from_list([{"question": "1 to 5", "answer": "5"}])
-    env = Guess(dataset=rows, rubric=verifiers.Rubric(funcs=[is_right]), system_prompt="Guess.", max_turns=4)
-    world = from_verifiers(env)
-    assert begin(world) == "Guess.\n\n1 to 5"
-    assert do(world, "3")[:3] == ("more", 0.0, False)
-    observation, reward, done, info = do(world, "5")
-    assert (observation, reward, done) == ("right", 1.0, True) and info["metrics"]["is_right"] == 1.0
+    class Image(vf.Task[vf.TaskData]):
+        NEEDS_CONTAINER = True
+
+    class Two(vf.EnvConfig):
+        solver: vf.AgentConfig = vf.AgentConfig()
+        judge: vf.AgentConfig = vf.AgentConfig()
+
+    class Judged(vf.Env[Two]):
+        async def run(self, task, agents):
+            pass
+
+    for kind in (Boxed, Image):
+        with pytest.raises(SettingsError, match=f"tasks {kind.__name__} need a runtime"):
+            from_verifiers(words, rows=[kind(vf.TaskData(prompt="a"))])
+    with pytest.raises(
+        SettingsError, match="Judged has the agents solver, judge; environments of one agent are supported"
+    ):
+        from_verifiers(Judged(Two(taskset={"id": words.config.id})))
+    with pytest.raises(SettingsError, match=r"neither a Taskset nor an Env of verifiers\.v1"):
+        from_verifiers(object())
+
+
+def test_a_model_trains_in_an_environment(hints: Any) -> None:
+    few = {"num_train_iters": 2, "batch_size": 4, "group_size": 2, "mini_batch_size": 4, "adv_estimator": "grpo"}
+    config = create_default_config(training=few, inference={"max_tokens": 24}, environment={"max_steps": 2})
+    with Trainer(config, from_verifiers(hints)) as trainer:
+        history = trainer.fit()
+    assert all(math.isfinite(metrics["reward/mean"]) for metrics in history)
+    assert [metrics["env/num_failed_resets"] for metrics in history] == [0.0, 0.0]

@@ -22,7 +22,7 @@ def examples_folder(monkeypatch, tmp_path) -> None:
     """As for `python examples/NAME.py`: the script's folder is on the path."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.chdir(tmp_path)
-    for name in ("options", *SCRIPTS, "verifiers_environment", "textarena_game", "openenv_server"):
+    for name in ("options", *SCRIPTS, "verifiers_environment", "openenv_server"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -34,11 +34,6 @@ def test_an_example_trains_with_its_tiny_model(name, capsys):
     assert len(history) == 1
     assert all(math.isfinite(metrics["reward/mean"]) for metrics in history)
     assert "iteration 1: mean reward" in capsys.readouterr().out
-
-
-def test_the_textarena_example_trains_against_its_opponent():
-    pytest.importorskip("textarena", reason="needs the package textarena: make test-all")
-    assert math.isfinite(importlib.import_module("textarena_game").main(["--iterations", "1"])[0]["reward/mean"])
 
 
 def test_the_openenv_example_needs_an_address(capsys):
