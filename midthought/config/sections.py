@@ -39,7 +39,7 @@ class ModelConfig(Section):
     `local_path`, if there is one; the CPU for the small randomly initialized model, because it is faster there."""
     critic: Literal["auto", "separate", "shared"] = "auto"
     """`separate`: a copy of the base model with a value head; `shared`: a value head on the policy's own trunk. `auto`: shared
-    for a model from `local_path` on a GPU, or if a separate one does not fit; with `ray.num_critics`, verl, or else separate."""
+    for a model from `local_path` on a GPU, or if a separate one does not fit; with verl, or else separate."""
     tensor_parallel_size: Harmless[int] = Field(1, ge=1)
     """GPUs among which a vLLM or SGLang server that the run starts splits the model. Other engines use one GPU each; the learner
     uses `ray.num_learners`."""
@@ -218,9 +218,6 @@ class RayConfig(Section):
     """GPUs per actor; if not 0, its engine runs on the first of them."""
     num_learners: Harmless[int] = Field(1, ge=1)
     """Ray processes that train together, each with a shard of all models (FSDP2). 1: this process trains."""
-    num_critics: Harmless[int] = Field(0, ge=0)
-    """Ray processes that train a separate critic at the same time as the learners train the policy, with the same resources
-    each. 0: the learners of the policy also train the critic."""
     cpus_per_learner: Harmless[float] = Field(1.0, gt=0)
     """CPUs per learner; threads as with `cpus_per_actor`."""
     gpus_per_learner: Harmless[float] = Field(0.0, ge=0)

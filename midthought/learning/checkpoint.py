@@ -23,8 +23,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from midthought.errors import CheckpointError, ModelPathError, UserError
-from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.adapters import has_adapters
+from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.learning.run_checks import require_finite
 from midthought.manifest import MANIFEST, damage_in
 from midthought.output_folder import recover, remove, replaced

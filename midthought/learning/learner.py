@@ -46,9 +46,8 @@ class Learner:
     own reference, it is compared with itself without adapters. Raises ValueError if no parameter of the policy learns, or
     if it is its own reference and has no adapters.
 
-    Without a policy, only the critic learns (`CriticLearner`). With a `process_group`, this learner is one of several
-    ranks, each with its shard of the models: all ranks get the same calls with the same batch and return the same
-    metrics.
+    With a `process_group`, this learner is one of several ranks, each with its shard of the models: all ranks get the same
+    calls with the same batch and return the same metrics.
     """
 
     def __init__(
@@ -61,11 +60,11 @@ class Learner:
         process_group: ProcessGroup | None = None,
         teacher: Any | None = None,
     ) -> None:
-        if reference is policy is not None and not hasattr(policy, "disable_adapter"):
+        if reference is policy and not hasattr(policy, "disable_adapter"):
             raise ValueError("the reference is the policy itself, which learns; give `frozen_copy(policy)`")
-        if policy is not None and not any(parameter.requires_grad for parameter in policy.parameters()):
+        if not any(parameter.requires_grad for parameter in policy.parameters()):
             raise ValueError("no parameter of the policy requires a gradient: there is nothing to train")
-        self.policy: Any = policy.eval() if policy is not None else None
+        self.policy: Any = policy.eval()
         self.critic = critic.eval() if critic is not None else None
         self.reference = reference.eval() if reference is not None else None
         self.process_group: ProcessGroup = process_group or SingleProcess()
@@ -75,7 +74,7 @@ class Learner:
         self.num_policy_steps = 0
         """Optimizer steps in which the policy learned: its learning-rate schedule counts these."""
         self.kl_controller = KLController(training.kl_coef, training.target_kl, training.kl_horizon)
-        modules = {name: module for name, module in (("policy", policy), ("critic", critic)) if module is not None}
+        modules = {"policy": policy} | ({} if critic is None else {"critic": critic})
         self.optimizer = Optimizer(modules, training, schedule)
         offload = training.offload_reference and self.process_group.is_alone
         self._scoring = {
@@ -175,7 +174,7 @@ class Learner:
         totals: dict[str, float] = defaultdict(float)
         steps = 0
         self._pass_values = None
-        if batch.slots is not None and self.policy is not None and not critic_only:
+        if batch.slots is not None and not critic_only:
             self._pass_values = PassValues(int(batch.slots.max()), self.device)
         for _ in range(self.training.ppo_epochs):
             generator = torch.Generator().manual_seed(self.training.seed * 1_000_003 + self.num_steps)

@@ -85,7 +85,7 @@ class Critic(nn.Module):
 
 
 class Models(NamedTuple):
-    """The models of a learner. With LoRA, the reference is the policy itself. Without a policy, only a critic learns."""
+    """The models of a learner. With LoRA, the reference is the policy itself."""
 
     policy: Any
     critic: Critic | None

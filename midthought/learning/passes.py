@@ -46,9 +46,9 @@ class ForwardPasses:
         self.training = training
         self.process_group = process_group
         self.limit = MicroBatchLimit(is_alone=process_group.is_alone)
-        self._owner: Any = policy if policy is not None else critic
+        self._policy = policy
         trunk = critic.trunk if critic is not None else None
-        learning = [model for model in (policy, trunk) if model is not None]
+        learning = [policy] if trunk is None else [policy, trunk]
         self._models = [*learning, *(model for model in others if model not in (None, policy))]
         self._recomputed = None
         if training.recomputes_layers:
@@ -61,7 +61,7 @@ class ForwardPasses:
 
     @property
     def device(self) -> torch.device:
-        return next(iter(self._owner.parameters())).device
+        return next(iter(self._policy.parameters())).device
 
     @functools.cached_property
     def is_packed(self) -> bool:

@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from midthought.config import RecipeConfig
-from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import select_episodes
+from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.phase_meter import Phase, PhaseMeter
 from midthought.rollout.rollout_batch import RolloutBatch, RolloutSource

@@ -144,7 +144,7 @@ def choose(
     model = config.model
     takes_adapters = is_large and not by_verl and find_spec("peft") is not None
     rank = model.adapter_rank if model.lora_rank != "auto" or not takes_adapters else LORA_RANK
-    is_shared = is_large and not by_verl and not config.ray.num_critics
+    is_shared = is_large and not by_verl
     if has_vllm is None:
         has_vllm = not vllm_problem(installed_vllm())
     may_use_vllm = is_large and not by_verl and not needs_local(config)
@@ -360,8 +360,8 @@ def _unknown(config: RecipeConfig, hardware: Hardware) -> str:
     ray = config.ray
     if hardware.memory_gib is None:
         return f"the memory of {hardware.name} is not known"
-    if ray.num_learners > 1 or ray.num_critics:
-        return "ray.num_learners and ray.num_critics learn on machines whose memory is not known here"
+    if ray.num_learners > 1:
+        return "ray.num_learners learn on machines whose memory is not known here"
     return ""
 
 

@@ -54,15 +54,14 @@ def plan_arguments(config: RecipeConfig) -> dict[str, Any]:
 def _of_ray(ray: RayConfig) -> dict[str, Any]:
     """Returns the learning and sampling GPUs, one per process; empty if learning or sampling runs on CPUs.
 
-    Ranks share all models. A single training process has one GPU, and so has a single sampling process. A critic on its own
-    ranks does not use these GPUs.
+    Ranks share all models. A single training process has one GPU, and so has a single sampling process.
     """
     has_ranks = ray.num_learners > 1
     if not (has_ranks or ray.use_ray):
         return {}
     if (has_ranks and not ray.gpus_per_learner) or (ray.use_ray and not ray.gpus_per_actor):
         return {}
-    found: dict[str, Any] = {"shard": ray.num_learners} | ({"critic": "none"} if ray.num_critics else {})
+    found: dict[str, Any] = {"shard": ray.num_learners}
     if ray.colocate:
         return {**found, "gpus": ray.num_learners, "engine_copies": True}
     num_engines = ray.num_actors if ray.use_ray else 1

@@ -19,7 +19,7 @@ from midthought.config import RecipeConfig, SupervisedSection, require_allowed
 from midthought.errors import SettingsError
 from midthought.evaluation.arms import EvaluationArm
 from midthought.evaluation.metrics import unfinished
-from midthought.learning.actor_critic import AnyLearner
+from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.learning.run_checks import check_training, require_finite
 from midthought.plan.choices import choose_and_plan, words_of_stage
 from midthought.plan.engine_choice import before_choice

@@ -12,9 +12,9 @@ from typing import Any
 
 from midthought.config import CheckpointConfig, ModelConfig
 from midthought.errors import CheckpointError
-from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.adapters import has_adapters
 from midthought.learning.checkpoint import latest, step_of
+from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.learning.run_checks import require_finite
 from midthought.learning.stopping import StopRequest
 from midthought.peft_folders import merge

@@ -11,7 +11,6 @@ from typing import Any
 
 from midthought.config import CheckpointConfig
 from midthought.errors import CheckpointError
-from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.checkpoint import (
     Checkpoint,
     keep_last,
@@ -21,6 +20,7 @@ from midthought.learning.checkpoint import (
     step_path,
     step_paths,
 )
+from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.manifest import MANIFEST
 from midthought.output_folder import kind_of, recover, remove
 from midthought.report.run_folder import RunFolder

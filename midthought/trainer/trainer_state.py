@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import CheckpointError
-from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
+from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.report.json_lines import json_value
 from midthought.trainer.initial_policy import vocabulary_digest
 from midthought.trainer.run_writer import RunWriter

@@ -10,7 +10,6 @@ from training_settings import training
 from midthought.errors import SettingsError
 from midthought.learning import passes
 from midthought.learning.batch import TokenBatch
-from midthought.learning.critic_learner import CriticLearner
 from midthought.learning.learner import Learner
 from midthought.learning.micro_batch_limit import MicroBatchLimit
 from midthought.learning.model import Critic
@@ -102,23 +101,6 @@ def test_passes_without_a_step_are_repeated_too(make_policy, batch, fits_only):
     other = learner_of(make_policy, micro_batch_tokens=LARGE)
     fits_only(other, full - 1)
     other.sft_gradients(batch)
-
-
-def test_a_critic_scores_with_smaller_micro_batches(make_policy, batch, monkeypatch):
-    critic = Critic.separate(make_policy(seed=0))
-    expected = CriticLearner(critic, training(micro_batch_tokens=LARGE)).score(batch)[0].values
-    values, sizes = Critic.token_values, []
-
-    def limited(self, micro, **options):
-        sizes.append(micro.num_tokens)
-        if micro.num_tokens == batch.num_tokens:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return values(self, micro, **options)
-
-    monkeypatch.setattr(Critic, "token_values", limited)
-    learner = CriticLearner(critic, training(micro_batch_tokens=LARGE))
-    torch.testing.assert_close(learner.score(batch)[0].values, expected)
-    assert sizes[0] == batch.num_tokens > sizes[-1]
 
 
 def test_out_of_memory_outside_of_a_micro_batch_is_no_reason_to_make_it_smaller(batch):

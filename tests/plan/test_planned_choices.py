@@ -51,10 +51,6 @@ def test_what_a_user_sets_stays_and_the_learning_rate_follows_it():
     assert values(choose(auto(model={"lora_rank": 4}), on_gpu=False))[-1] == 1e-5
 
 
-def test_a_critic_on_ranks_of_its_own_shares_nothing():
-    assert choose(auto(ray={"num_critics": 2}), on_gpu=True).model.critic == "separate"
-
-
 def test_without_peft_the_weights_themselves_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     choice = choose_and_plan(auto(), gpu(80), source=QWEN)

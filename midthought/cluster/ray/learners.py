@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from midthought.algo.losses import POLICY_LOSSES
 from midthought.cluster.ray.actor_pool import WorkerLostError, get_result
-from midthought.cluster.ray.ray_cluster import RayCluster, Role, describe_resources, num_processes
+from midthought.cluster.ray.ray_cluster import RayCluster, describe_resources
 from midthought.cluster.ray.serialization import deserialize, serialize
 from midthought.cluster.ray.weights import fill_placeholders, placeholder_of
 from midthought.cluster.ray.worker import Numerics
@@ -29,16 +29,14 @@ _log = logging.getLogger(__name__)
 
 
 class RayWorkerGroup:
-    """The `settings.num_learners` (or `num_critics`) ranks of a learner on a Ray cluster.
+    """The `settings.num_learners` ranks of a learner on a Ray cluster.
 
     Each rank holds a shard of the model, so if one is lost, all are stopped, and the run must resume from a checkpoint.
     With `is_deterministic` they compute with as many threads as this process.
     """
 
-    def __init__(self, settings: RayConfig, *, role: Role = "learner", is_deterministic: bool = False) -> None:
-        """`role`: whose resources they use; "critic" for ranks that train only a critic."""
+    def __init__(self, settings: RayConfig, *, is_deterministic: bool = False) -> None:
         self._settings = settings
-        self._role: Role = role
         self._num_threads = None if is_deterministic else max(1, int(settings.cpus_per_learner))
         self._cluster: RayCluster | None = None
         self._actors: list[Any] = []
@@ -52,14 +50,14 @@ class RayWorkerGroup:
         tensors = models.tensors()
         learning = {name for name, tensor in tensors.items() if tensor.requires_grad}
         payload = serialize((models, training, schedule, loss, learning), "what is learned", placeholder_of(tensors))
-        self._cluster = RayCluster(self._settings, self._role)
+        self._cluster = RayCluster(self._settings, "learner")
         search_path = [os.path.abspath(folder) for folder in sys.path]
         numerics = Numerics.of_this_process(self._num_threads)
-        number_of = range(num_processes(self._settings, self._role))
+        number_of = range(self._settings.num_learners)
         actor = ray.remote(LearnerActor)
         self._actors = [
             actor.options(**self._cluster.options(self._settings, number), max_restarts=0).remote(
-                f"{self._role}-{number}", numerics, search_path
+                f"learner-{number}", numerics, search_path
             )
             for number in number_of
         ]
@@ -107,13 +105,13 @@ class RayWorkerGroup:
                 ready, waiting = ray.wait(waiting, num_returns=1, timeout=seconds)
                 if not ready:
                     raise EngineError(
-                        f"not all {self._role} ranks started within {seconds:g} seconds. {describe_resources()}"
+                        f"not all learner ranks started within {seconds:g} seconds. {describe_resources()}"
                     )
                 try:
                     get_result(ready[0])
                 except Exception as error:
                     for reference, lost in _losses(ready[0], error, waiting):
-                        name = f"{self._role}-{number[reference]} of {len(actors)} {self._role} ranks"
+                        name = f"learner-{number[reference]} of {len(actors)} learner ranks"
                         raise EngineError(f"{name} was lost ({what}): {lost}; {_REMEDY}") from error
                     raise
             return [get_result(reference) for reference in asked]

@@ -24,8 +24,8 @@ _lock = threading.Lock()
 _num_open = 0
 """Open `RayCluster` objects on the connection that was made here; closing the last one ends it."""
 
-Role = Literal["actor", "learner", "critic"]
-"""Which processes the resources are for: rollout workers, learner ranks, or ranks that train only a critic."""
+Role = Literal["actor", "learner"]
+"""Which processes the resources are for: rollout workers, or learner ranks."""
 _shared_groups: dict[tuple[int, int], list[Any]] = {}
 """(number of actors, number of learners) to [placement group, number of users], for `ray.colocate`."""
 _CONNECT_TIMEOUT_SECONDS = 10.0
@@ -35,7 +35,7 @@ _LOCAL_RESERVE_SECONDS = 10.0
 
 def check_ray(settings: RayConfig, inference: InferenceConfig) -> None:
     """Raises `SettingsError` if Ray does not support these settings, `MissingExtraError` if Ray is needed and not installed."""
-    if settings.use_ray or settings.num_learners > 1 or settings.num_critics:
+    if settings.use_ray or settings.num_learners > 1:
         optional("ray", "ray")
     if settings.colocate and not (settings.use_ray and settings.num_learners > 1):
         raise SettingsError(
@@ -74,7 +74,7 @@ class RayCluster:
             self._is_ours = bool(_num_open) or _connect(settings)
             _num_open += self._is_ours
         self._role: Role = role
-        self._is_colocated = settings.colocate and role != "critic"
+        self._is_colocated = settings.colocate
         self._group: Any = None
         self._is_local = self._is_ours and not settings.address
         try:
@@ -128,11 +128,10 @@ class RayCluster:
                 _shared_groups[settings.num_actors, settings.num_learners] = [group, 1]
             return group
         remove_placement_group(group)
-        size = "learner" if role == "critic" else role
         raise SettingsError(
             f"ray.num_{role}s={number} with {_describe(bundle)} each: the cluster could not reserve them within "
             f"{seconds:g} seconds. {describe_resources()}; ask for fewer or smaller {role}s (ray.num_{role}s, "
-            f"ray.cpus_per_{size}, ray.gpus_per_{size}), or add nodes"
+            f"ray.cpus_per_{role}, ray.gpus_per_{role}), or add nodes"
         )
 
 
@@ -154,7 +153,7 @@ def num_processes(settings: RayConfig, role: Role) -> int:
 
 def resources_of(settings: RayConfig, role: Role = "actor") -> dict[str, float]:
     """Resources of one process, by Ray's names."""
-    if role != "actor":
+    if role == "learner":
         wanted = {"CPU": settings.cpus_per_learner, "GPU": settings.gpus_per_learner}
     else:
         wanted = {"CPU": settings.cpus_per_actor, "GPU": settings.gpus_per_actor}
@@ -222,7 +221,6 @@ def _start(settings: RayConfig) -> None:
     num_cores = os.cpu_count() or 1
     num_actors = settings.num_actors if settings.use_ray else 0
     num_learners = settings.num_learners if settings.num_learners > 1 else 0
-    num_learners += settings.num_critics
     num_wanted = math.ceil(num_actors * settings.cpus_per_actor) + math.ceil(num_learners * settings.cpus_per_learner)
     if num_wanted > num_cores:
         _log.warning(

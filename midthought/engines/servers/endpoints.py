@@ -19,9 +19,6 @@ from midthought.network import socket_path
 
 logger = logging.getLogger(__name__)
 
-_MIN_SLOWNESS = 1.3
-"""Smaller differences of speed are chance."""
-
 
 @dataclass(frozen=True, slots=True)
 class LogprobMode:
@@ -68,16 +65,7 @@ class Endpoint:
     """End of the pause after a failure; a token from the server ends it earlier."""
     busy_until: float = 0.0
     """End of the pause that the server requested itself."""
-    slow_until: float = 0.0
-    """Until then other servers with room are preferred (`SlowServers`)."""
-    token_seconds: float = 0.0
-    """Mean time per token of one of its requests, as last measured (`SlowServers`); 0: not measured."""
     last_error: str = ""
-
-    def slowness(self, usual: float) -> float:
-        """Returns its time per token relative to `usual`; 1 if it is not much longer, or not measured."""
-        ratio = self.token_seconds / usual if usual else 1.0
-        return ratio if ratio > _MIN_SLOWNESS else 1.0
 
     @property
     def free_at(self) -> float:
@@ -85,8 +73,8 @@ class Endpoint:
 
 
 class Endpoints:
-    """The servers of one engine. A new episode goes to the server with the fewest requests, weighted by its time per token.
-    It stays on that server, whose prefix cache contains it, while the server works and is not slow.
+    """The servers of one engine. A new episode goes to the server with the fewest requests. It stays on that server, whose
+    prefix cache contains it, while the server works.
 
     After a failure a server pauses for `pause_seconds`; each further consecutive failure doubles the pause, up to
     `max_pause_seconds`, with jitter. After the pause one request at a time tests it, until it returns a token (a half-open
@@ -102,7 +90,6 @@ class Endpoints:
         *,
         pause_seconds: float,
         max_pause_seconds: float,
-        max_num_seqs: int = 128,
         max_outage_seconds: float = math.inf,
     ) -> None:
         self.all = tuple(Endpoint(url) for url in dict.fromkeys(map(_clean, urls)))
@@ -110,7 +97,6 @@ class Endpoints:
             raise SettingsError("base_url is empty; write http://HOST:PORT or unix:/PATH, or a list of them")
         self._pause_seconds = pause_seconds
         self._max_pause_seconds = max_pause_seconds
-        self._max_num_seqs = max_num_seqs
         self._max_outage_seconds = max_outage_seconds
         self._outage_since = math.inf
         """Start time of the first failed request since the last token of any server."""
@@ -136,27 +122,13 @@ class Endpoints:
             rest = max(0.0, rest) + random.uniform(0.0, self._pause_seconds)
             await asyncio.sleep(max(0.0, min(rest, self._outage_seconds_left)))
         endpoint = self._home.get(episode)
-        if endpoint not in free or self.is_slow(endpoint):
-            candidates = [each for each in free if not self.is_slow(each)] or free
-            usual = min((each.token_seconds for each in candidates if each.token_seconds), default=0.0)
-            endpoint = min(candidates, key=lambda each: (each.num_taken + 1) * each.slowness(usual))
-            self._home[episode] = endpoint
+        if endpoint not in free:
+            endpoint = self._home[episode] = min(free, key=lambda each: each.num_taken)
         return endpoint
 
     def _free(self) -> list[Endpoint]:
         free = [endpoint for endpoint in self.all if self.is_free(endpoint)]
         return [endpoint for endpoint in free if not (endpoint.num_failures and endpoint.num_taken)] or free
-
-    def is_slow(self, endpoint: Endpoint) -> bool:
-        """Whether the server was found to be slow and another one has room for its requests."""
-        now = time.monotonic()
-        return endpoint.slow_until > now and any(
-            other.slow_until <= now
-            and other.num_taken < self._max_num_seqs
-            and not other.num_failures
-            and self.is_free(other)
-            for other in self.all
-        )
 
     def forget(self, episode: int) -> None:
         """Releases the episode's server: the episode has ended, or a new one starts."""

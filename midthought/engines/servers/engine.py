@@ -20,7 +20,6 @@ from midthought.engines.servers.dialect import Dialect
 from midthought.engines.servers.endpoints import Endpoint, Endpoints
 from midthought.engines.servers.preparation import Preparation
 from midthought.engines.servers.requests import CompletionRequests
-from midthought.engines.servers.slow_servers import SlowServers
 from midthought.engines.servers.streams import PartialCompletion, RetryableError
 from midthought.engines.servers.weight_updates import WeightUpdates
 from midthought.engines.weight_sync.publication import Publication, Reads
@@ -36,10 +35,9 @@ class ServerEngine:
     """Samples from one model on one or several servers. Implements `midthought.engines.engine.Engine`.
 
     Each token that arrives is kept and passed to the stopper at once. After a failed request the next one, to the same server
-    or another, continues from the prompt and the tokens kept so far; a request on a slow server continues elsewhere in the same
-    way (`SlowServers`). So no token counts twice, and long completions fail no more often than short ones; but the rest is
-    sampled with another seed. A request's seed depends only on (seed, position of its first token), not on the server: a run
-    is as reproducible as the servers.
+    or another, continues from the prompt and the tokens kept so far. So no token counts twice, and long completions fail no
+    more often than short ones; but the rest is sampled with another seed. A request's seed depends only on (seed, position of
+    its first token), not on the server: a run is as reproducible as the servers.
 
     Log-probabilities refer to the sampling distribution. At temperature 0 or 1 without filters every server returns them.
     Otherwise each server is probed once; if it returns others, the engine warns and records NaN, which excludes the
@@ -99,10 +97,8 @@ class ServerEngine:
             [base_url] if isinstance(base_url, str) else base_url,
             pause_seconds=self.retry_policy.pause_seconds,
             max_pause_seconds=self.retry_policy.max_pause_seconds,
-            max_num_seqs=max_num_seqs,
             max_outage_seconds=math.inf if max_outage_seconds is None else max_outage_seconds,
         )
-        self._slow_servers = SlowServers(self._endpoints)
         self._max_outage_seconds = max_outage_seconds
         self._connections = Connections(
             self._endpoints.all,
@@ -287,7 +283,7 @@ class ServerEngine:
         session = self._connections.session()
         async with session.slots[endpoint]:
             started_at = time.monotonic()
-            if not self._endpoints.is_free(endpoint) or self._endpoints.is_slow(endpoint):
+            if not self._endpoints.is_free(endpoint):
                 return
             try:
                 await self._ensure_ready(session, endpoint)
@@ -297,8 +293,7 @@ class ServerEngine:
                     draft.finish = Finish.LENGTH
                     return
                 draft.is_exact = await self._preparation.has_exact_logprobs(session, endpoint, draft)
-                async with self._slow_servers.watch(endpoint, draft):
-                    await self._requests.stream(endpoint, draft, room, self._preparation.adapter)
+                await self._requests.stream(endpoint, draft, room, self._preparation.adapter)
             except RetryableError as fault:
                 if fault.is_disconnected:
                     endpoint.loaded = None

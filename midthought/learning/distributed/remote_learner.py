@@ -16,6 +16,7 @@ from midthought.algo.kl import KLController
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import credit_batch
+from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
 from midthought.learning.model import Critic, Models
 
@@ -72,7 +73,7 @@ class RemoteLearner:
 
     @property
     def device(self) -> torch.device:
-        """Device of the policy in this process; without a policy, of the critic."""
+        """Device of the policy in this process."""
         return next(iter(self._here.tensors().values())).device
 
     @property
@@ -121,7 +122,7 @@ class RemoteLearner:
         has_policy_learned = counts[1] != self.num_policy_steps
         self.num_steps, self.num_policy_steps = counts
         self._is_critic_old = self._critic is not None
-        if self.policy is not None and has_policy_learned:
+        if has_policy_learned:
             self._fetch("policy.")
         return metrics
 
@@ -151,7 +152,7 @@ class RemoteLearner:
         for names in _buckets((name, _num_bytes(tensor)) for name, tensor in moments.items()):
             self._call("load_moments", {name: moments[name] for name in names})
         self.num_steps = state["num_steps"]
-        self.num_policy_steps = state.get("num_policy_steps", self.num_steps)
+        self.num_policy_steps = state["num_policy_steps"]
         self._call("restore_steps", self.num_steps, self.num_policy_steps)
         self.kl_controller.load_state_dict(state["kl_controller"])
 
@@ -192,6 +193,10 @@ class RemoteLearner:
     @property
     def _here(self) -> Models:
         return Models(self.policy, self._critic, None)
+
+
+AnyLearner = Learner | RemoteLearner
+"""Any learner that the training loop accepts."""
 
 
 def _num_bytes(tensor: Tensor) -> int:

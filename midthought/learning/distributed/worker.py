@@ -14,7 +14,6 @@ from torch import Tensor
 
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
-from midthought.learning.critic_learner import CriticLearner
 from midthought.learning.distributed.dtensor import part_like, whole
 from midthought.learning.distributed.fsdp import shard_models
 from midthought.learning.distributed.process_group import DistributedGroup
@@ -62,12 +61,9 @@ class LearnerWorker:
         """Creates the learner. Call it after every weight is loaded."""
         policy, critic, reference, teacher = self._models
         process_group = DistributedGroup(self._device)
-        if policy is None and critic is not None:
-            self.learner: Learner = CriticLearner(critic, self._training, self._schedule, process_group)
-        else:
-            self.learner = Learner(
-                policy, critic, reference, self._training, self._schedule, process_group, teacher=teacher
-            )
+        self.learner = Learner(
+            policy, critic, reference, self._training, self._schedule, process_group, teacher=teacher
+        )
 
     def tensors(self, names: Sequence[str]) -> dict[str, Tensor]:
         """Returns these weights, whole, in main memory, on the first rank; an empty dict on the others."""

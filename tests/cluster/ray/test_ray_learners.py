@@ -77,35 +77,6 @@ def test_two_iterations_with_two_learner_ranks_are_those_of_this_process(on_rank
     assert any((near[2][name] != tensor).any() for name, tensor in initial.items())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("num_learners", [1, 2])
-def test_a_critic_on_a_rank_of_its_own_learns_what_it_learns_in_this_process(
-    num_learners, cluster, near, policy, tokenizer
-):
-    apart = config(num_learners)
-    apart.ray.num_critics = 1
-    far = run(policy.double(), tokenizer, config=apart, environment=Echo)
-    for name in ("loss", "grad_norm", "critic_grad_norm", "value_loss", "reward/mean"):
-        assert [f[name] for f in far[0]] == pytest.approx([f[name] for f in near[0]], rel=1e-5, abs=1e-6)
-    assert max(float((far[2][name] - tensor).abs().max()) for name, tensor in near[2].items()) < 1e-6
-
-
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        ({"model": {"critic": "shared"}}, r"num_critics=1, but model\.critic='shared'"),
-        (
-            {"training": {"adv_estimator": "grpo", "group_size": 2}},
-            r"num_critics=1, but training\.adv_estimator='grpo' has no critic",
-        ),
-    ],
-)
-def test_critic_ranks_without_a_critic_of_its_own_are_refused(sections, message, policy, tokenizer):
-    asked = settings(ray={"use_ray": False, "num_critics": 1}, **({"model": {"critic": "separate"}} | sections))
-    with pytest.raises(SettingsError, match=message):
-        RayPPOTrainer(asked, environment=Echo, model=policy, tokenizer=tokenizer)
-
-
 def test_ranks_go_on_from_a_checkpoint_and_one_that_dies_ends_the_run_with_the_way_to_go_on(on_ranks, tokenizer):
     trainer = on_ranks.trainer
     trainer.load_checkpoint(on_ranks.checkpoint)
