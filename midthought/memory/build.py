@@ -14,7 +14,7 @@ from midthought.memory.changes import BuildReport
 from midthought.memory.chunks import Chunk, chunk_transcript
 from midthought.memory.embedding import Embedder, Progress, embed_texts, load_embedder
 from midthought.memory.names import with_stored_names
-from midthought.memory.rows import rows_of
+from midthought.memory.rows import are_windows, rows_of
 from midthought.memory.sentence_vectors import packed
 from midthought.memory.splitting import Chunking
 from midthought.memory.store import MemoryStore
@@ -68,6 +68,6 @@ def embed_chunks(chunks: list[Chunk], embedder: Embedder | None = None, progress
     sentences = [chunk.embedded_sentences for chunk in chunks]
     vectors = embed_texts([*(chunk.embedded_text for chunk in chunks), *chain(*sentences)], embedder, progress)
     ends = np.cumsum([len(chunks), *map(len, sentences)])
-    own = [packed(vectors[start:end]) for start, end in pairwise(ends)] if any(sentences) else None
+    own = [packed(vectors[start:end]) for start, end in pairwise(ends)] if are_windows(chunks) else None
     precision = getattr(embedder, "precision", None)
     return rows_of(chunks, vectors[: len(chunks)], embedder.name, precision, sentences=own)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from midthought.errors import MemoryStoreError
 from midthought.memory.chunks import Chunk
 from midthought.memory.duplicates import is_corrected
-from midthought.memory.indices import word_indices
-from midthought.memory.rows import SENTENCES, chunk_columns, chunks_of, require_values
+from midthought.memory.indices import has_word_index
+from midthought.memory.rows import SENTENCES, are_windows, chunk_columns, chunks_of, require_values
 from midthought.memory.sql_conditions import may_be_of
 from midthought.memory.table import TableSnapshot
 from midthought.memory.vector_cache import digest_of
@@ -131,7 +131,7 @@ class Changes:
     @property
     def has_windows(self) -> bool:
         """Whether a wanted chunk needs the columns of windows."""
-        return any(chunk.turns or chunk.embedded for chunk in self.wanted)
+        return are_windows(self.wanted)
 
     def are_few(self, num_rows: int) -> bool:
         """Whether updating a table of so many rows in place is cheaper than rewriting it."""
@@ -168,8 +168,7 @@ def compare(
     """
     if opened is None:
         return KnownRows(), Changes.between(KnownRows(), wanted), False
-    can_update, num_rows = opened.is_large and bool(word_indices(opened.table)), opened.table.count_rows()
-    can_update = can_update and opened.has_times == opened.has_windows
+    can_update, num_rows = opened.is_large and has_word_index(opened.table), opened.table.count_rows()
     if stems is not None and can_update:
         known = KnownRows.read(opened.table, stems)
         changes = Changes.between(known, wanted)

@@ -7,10 +7,9 @@ from typing import Any
 
 WORD_INDEX: dict[str, Any] = {
     "with_position": True, "stem": False, "remove_stop_words": False, "ascii_folding": True, "lower_case": True,
+    "base_tokenizer": "icu/split",
 }  # fmt: skip
-_SCRIPTS: dict[str, Any] = {"base_tokenizer": "icu/split"}
-"""Words of scripts without blanks by ICU's dictionaries; all others as LanceDB's default finds them. Indices of earlier versions
-lack it."""
+"""ICU's dictionaries find the words of scripts without blanks; all others are found as by LanceDB's default."""
 MIN_ROWS_FOR_VECTOR_INDEX = 20_000  # with fewer rows every vector is compared
 ROWS_PER_PARTITION = 1_000
 MAX_UNINDEXED_ROWS = 2_000
@@ -26,7 +25,7 @@ def index_table(table: Any, keep_versions: timedelta) -> None:
     """
     from lancedb.index import FTS, Bitmap, BTree, IvfSq, LabelList
 
-    table.create_index("transcript", config=FTS(**WORD_INDEX, **_SCRIPTS))
+    table.create_index("transcript", config=FTS(**WORD_INDEX))
     if table.count_rows() >= MIN_ROWS_FOR_VECTOR_INDEX:
         sizes: dict[str, Any] = {"target_partition_size": ROWS_PER_PARTITION, "max_iterations": 20, "sample_rate": 64}
         table.create_index("vector", config=IvfSq(distance_type="cosine", **sizes))
@@ -42,13 +41,16 @@ def is_indexed(table: Any) -> bool:
     """Whether the full-text index covers every row; in a large table, all rows but `MAX_UNINDEXED_ROWS`, which LanceDB searches
     one by one."""
     limit = MAX_UNINDEXED_ROWS if vector_indices(table) else 0
-    return any(index.num_unindexed_rows <= limit for index in word_indices(table))
+    return any(index.num_unindexed_rows <= limit for index in _word_indices(table))
 
 
-def word_indices(table: Any) -> list[Any]:
-    """Returns the full-text index with the options that searches need, whichever rows it covers; none if there is none."""
-    indices = (index for index in table.list_indices() if index.columns == ["transcript"])
-    return [index for index in indices if WORD_INDEX.items() <= (index.index_details or {}).items()]
+def has_word_index(table: Any) -> bool:
+    """Whether there is a full-text index, whichever rows it covers."""
+    return bool(_word_indices(table))
+
+
+def _word_indices(table: Any) -> list[Any]:
+    return [index for index in table.list_indices() if index.columns == ["transcript"]]
 
 
 def are_behind(table: Any) -> bool:

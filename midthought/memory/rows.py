@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +22,15 @@ if TYPE_CHECKING:
 CHUNK_COLUMNS = ("id", "episode", "speaker", "transcript", "time", "chunk_id")
 COLUMNS = (*CHUNK_COLUMNS, "embedding_model", "embedding_dimension", "vector")
 """`id` is the chunk's id, `chunk_id` its number within the episode, `vector` a fixed-size list of float32."""
-WINDOW_COLUMNS = ("turns", "embedded")
-"""Only in a table with windows: `Chunk.turns` as JSON, `Chunk.embedded`. In the database it also has a list `speakers`."""
-TIME_COLUMNS = ("times", "last_time")
-"""Only in a table with windows: `Chunk.times` as JSON, `Chunk.latest_time`. Memories of earlier versions lack them."""
+WINDOW_COLUMNS = ("turns", "embedded", "times")
+"""Only in a table with windows: `Chunk.turns` and `Chunk.times` as JSON, `Chunk.embedded`. In the database it also has a list
+`speakers`, and `last_time` (`Chunk.latest_time`)."""
 SENTENCES = "sentence_vectors"
-"""Only in a table with windows: `sentence_vectors.packed` of `Chunk.embedded_sentences`. Memories of earlier versions lack it."""
+"""Only in a table with windows: `sentence_vectors.packed` of `Chunk.embedded_sentences`."""
 
 
 _PRECISION = b"midthought.embedding_precision"
-_TEXT_COLUMNS = ("id", "episode", "speaker", "transcript", "time", "embedding_model", *WINDOW_COLUMNS, *TIME_COLUMNS)
+_TEXT_COLUMNS = ("id", "episode", "speaker", "transcript", "time", "embedding_model", *WINDOW_COLUMNS, "last_time")
 _KINDS = {
     **dict.fromkeys(_TEXT_COLUMNS, r"(dictionary<values=)?(large_)?string.*"),
     **dict.fromkeys(("chunk_id", "embedding_dimension"), r"u?int\d+"),
@@ -59,7 +58,7 @@ def rows_of(
     """Returns one row per chunk, in order; `vectors` is float32 [N, D], computed in `precision`.
 
     `has_windows`: whether there are columns for windows; None: if one of these chunks is a window. `sentences`: the column
-    `SENTENCES`; None: without it.
+    `SENTENCES`, only with windows.
     """
     pa = optional("pyarrow", "memory")
     dimension = vectors.shape[1]
@@ -70,7 +69,7 @@ def rows_of(
         "transcript": [chunk.transcript for chunk in chunks],
         "time": [chunk.time for chunk in chunks],
     }
-    has_windows = any(chunk.turns or chunk.embedded for chunk in chunks) if has_windows is None else has_windows
+    has_windows = are_windows(chunks) if has_windows is None else has_windows
     columns = {
         **{name: pa.array(column, pa.string()) for name, column in texts.items()},
         "chunk_id": pa.array([chunk.number for chunk in chunks], pa.int64()),
@@ -89,6 +88,11 @@ def rows_of(
     if sentences is not None:
         columns[SENTENCES] = pa.array(sentences, pa.large_binary())
     return pa.table(columns, metadata={_PRECISION: precision} if precision else None)
+
+
+def are_windows(chunks: Iterable[Chunk]) -> bool:
+    """Whether one of the chunks needs the columns of windows."""
+    return any(chunk.turns or chunk.embedded for chunk in chunks)
 
 
 def vector_column(vectors: np.ndarray) -> pa.FixedSizeListArray:
@@ -110,17 +114,28 @@ def chunks_of(rows: pa.Table) -> list[Chunk]:
     chunks = []
     for row in zip(*(rows.column(name).to_pylist() for name in names), strict=True):
         chunk_id, episode, speaker, transcript, time, number, *window = row
-        turns, embedded = (places_of_json(window[0]), window[1]) if window else ((), "")
-        times = places_of_json(window[2]) if len(window) > 2 else ()
+        turns, embedded, times = window or ("[]", "", "[]")
         stem = chunk_id.removesuffix(f"_{number}")
-        chunks.append(Chunk(chunk_id, episode, stem, speaker, transcript, time, number, turns, embedded, times))
+        chunks.append(
+            Chunk(
+                chunk_id,
+                episode,
+                stem,
+                speaker,
+                transcript,
+                time,
+                number,
+                places_of_json(turns),
+                embedded,
+                places_of_json(times),
+            )
+        )
     return chunks
 
 
 def chunk_columns(names: Collection[str]) -> tuple[str, ...]:
     """Returns which of a table's columns `chunks_of` reads: memories without windows have fewer."""
-    windows = WINDOW_COLUMNS if {*WINDOW_COLUMNS} <= {*names} else ()
-    return (*CHUNK_COLUMNS, *windows, *(["times"] if windows and "times" in names else []))
+    return (*CHUNK_COLUMNS, *(WINDOW_COLUMNS if {*WINDOW_COLUMNS} <= {*names} else ()))
 
 
 def places_of_json(text: str) -> tuple[tuple[int, str], ...]:
@@ -151,7 +166,8 @@ def sentences_of_rows(rows: pa.Table) -> list[bytes] | None:
 def require_columns(schema: pa.Schema, where: str) -> None:
     """Raises MemoryStoreError, naming `where`, if columns are missing (of windows: some of them) or of other types."""
     names = schema.names
-    needed = [*COLUMNS, *([*WINDOW_COLUMNS] if {*WINDOW_COLUMNS, SENTENCES} & {*names} else [])]
+    of_windows = (*WINDOW_COLUMNS, SENTENCES)
+    needed = [*COLUMNS, *(of_windows if {*of_windows} & {*names} else ())]
     if missing := [name for name in needed if name not in names]:
         raise MemoryStoreError(
             f"{where} is not a memory: it lacks {', '.join(missing)}; give another place or table name"

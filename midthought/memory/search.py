@@ -98,11 +98,11 @@ def find_each(
     windows, whose many words hide a short quote within a question.
     """
     table, is_large, has_windows = opened.table, opened.is_large, opened.has_windows
-    limit, where = max(2 * k, _MIN_CANDIDATES), filters.to_sql(has_windows, opened.has_times)
+    limit, where = max(2 * k, _MIN_CANDIDATES), filters.to_sql(has_windows)
     if has_windows:
         limit *= 2  # neighbouring windows repeat each other
-    columns = [*_HIT_COLUMNS, *(["turns"] if has_windows else []), *(["times"] if opened.has_times else [])]
-    meaning_columns = [*columns, *([SENTENCES] if opened.has_sentences else [])]
+    columns = [*_HIT_COLUMNS, *(["turns", "times"] if has_windows else [])]
+    meaning_columns = [*columns, *([SENTENCES] if has_windows else [])]
     num_together = 1 if is_large else _MAX_TOGETHER
     num_read = k if is_large and mode == "vector" and not has_windows else limit
     parts = [vectors[start : start + num_together] for start in range(0, len(queries), num_together)]
@@ -327,13 +327,13 @@ class Filters:
         times = (time and clock_time(time) for time in (after, before))
         return cls(tuple(dict.fromkeys(episodes)), tuple(dict.fromkeys(speakers)), *times)
 
-    def to_sql(self, has_windows: bool = False, has_times: bool = False) -> str | None:
+    def to_sql(self, has_windows: bool = False) -> str | None:
         """Returns the SQL condition for LanceDB, None if all chunks match. A window matches if one of its speakers does."""
         parts = [is_among("episode", self.episodes)] if self.episodes else []
         if self.speakers:
             parts.append(
                 (has_any if has_windows else is_among)("speakers" if has_windows else "speaker", self.speakers)
             )
-        parts += [f"{'last_time' if has_times else 'time'} >= {quoted(self.after)}"] if self.after else []
+        parts += [f"{'last_time' if has_windows else 'time'} >= {quoted(self.after)}"] if self.after else []
         parts += [f"time < {quoted(self.before)}"] if self.before else []
         return " AND ".join(parts) or None

@@ -271,8 +271,6 @@ class MemoryStore:
             embedded = list(map(with_thought, queries, map(encodable, thoughts))) if thoughts else queries
             vectors = list(embed_queries(embedded, embedder))
         near = vectors or []
-        if near:
-            self._open_table().warn_if_old(self.uri)
         return self._reader.read(lambda opened: find_each(opened, queries, near, k, mode, within))
 
     def warm(self) -> None:

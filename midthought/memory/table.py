@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from midthought.errors import MemoryStoreError, MidthoughtError
 from midthought.memory.indices import are_behind, index_table, is_indexed, is_wholly_indexed, vector_indices
-from midthought.memory.rows import SENTENCES, TIME_COLUMNS, precision_of, require_columns, require_values
+from midthought.memory.rows import precision_of, require_columns, require_values
 from midthought.memory.sql_conditions import is_among, quoted
 from midthought.memory.write_lock import only_writer
 from midthought.precision import Precision
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 BUILD_REMEDY = "build it with 'midthought memory build'"
 _PLACES_IN_RUST = re.compile(r", \S+\.rs:\d+:\d+")
 """Where in its own sources LanceDB noticed an error."""
-_warn_once = functools.cache(logging.getLogger(__name__).warning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +44,6 @@ class TableSnapshot:
     """Precision of the vectors."""
     has_windows: bool = False
     """Whether there are columns for windows."""
-    has_sentences: bool = False
-    """Whether the sentences of windows have vectors."""
-    has_times: bool = False
-    """Whether the sentences of windows have times."""
-
-    def warn_if_old(self, uri: str) -> None:
-        """Logs, once for each memory, that windows have no vectors of sentences, and the remedy."""
-        if self.has_windows and not self.has_sentences:
-            remedy = f"add one of its transcripts again: midthought memory add TRANSCRIPT --path {uri}"
-            if self.is_large:
-                remedy = "build it again: midthought memory build TRANSCRIPTS --path ANOTHER_FOLDER"
-            _warn_once(
-                "%s: an earlier version built this memory, and its sentences have no vectors; searches by meaning find less. "
-                "For vectors of all of them, %s",
-                uri,
-                remedy,
-            )
 
 
 class TableLocation:
@@ -122,12 +103,8 @@ class TableLocation:
         size = getattr(table.schema.field("vector").type, "list_size", None)
         if embedding and size != embedding[1]:
             raise MemoryStoreError(f"{where}: its vectors have {size} dimensions, not {embedding[1]}; build it again")
-        is_large, names = bool(vector_indices(table)), table.schema.names
-        has_windows, has_sentences = "speakers" in names, SENTENCES in names
-        has_times = {*TIME_COLUMNS} <= {*names}
-        return TableSnapshot(
-            table, embedding, is_indexed(table), is_large, precision, has_windows, has_sentences, has_times
-        )
+        is_large, has_windows = bool(vector_indices(table)), "speakers" in table.schema.names
+        return TableSnapshot(table, embedding, is_indexed(table), is_large, precision, has_windows)
 
     def is_newest(self, opened: TableSnapshot) -> bool:
         """Whether no complete version was written since. Raises MemoryStoreError if the table was deleted.

@@ -40,7 +40,7 @@ class NewVectors:
     num_embedded: int = 0
     choice: PrecisionChoice | None = None
     sentences: SentencesOf | None = None
-    """None: sentences get no vectors."""
+    """None: there are no windows."""
 
     @classmethod
     def of_rows(cls, rows: pa.Table, chunks: Sequence[Chunk]) -> NewVectors:
@@ -78,8 +78,7 @@ def upsert(
     if not replace and opened:
         changes.require_allowed(location.uri, opened.table, stems)
     new = None
-    lacks_sentences = opened and stems is not None and changes.has_windows and not opened.has_sentences
-    if opened is None or changes.any or (lacks_sentences and not can_update):
+    if opened is None or changes.any:
         new = prepare(opened, known, changes, can_update)
         write_changes(location, opened, changes, new, embedding, can_update)
     elif not opened.is_indexed:
@@ -97,12 +96,7 @@ def write_changes(
     can_update: bool,
 ) -> None:
     """Makes the table hold the wanted chunks: updates it in place (`can_update`), or rewrites it."""
-    is_update = (
-        can_update
-        and opened is not None
-        and new.precision == opened.precision
-        and (new.sentences is not None) == opened.has_sentences
-    )
+    is_update = can_update and opened is not None and new.precision == opened.precision
     has_windows = opened.has_windows if is_update and opened else changes.has_windows
     how = new, embedding[0], has_windows
     schema = _rows([], np.zeros((0, embedding[1]), np.float32), *how).schema
@@ -219,10 +213,10 @@ def embed_new(
     texts = in_order({chunk.embedded_text for chunk in changes.new})
     own, precision = with_settled_precision(embedder, stored, caches, texts)
     vectors = VectorSource(opened and opened.table, known, caches[precision])
-    has_sentences = opened.has_sentences if can_update and opened else changes.has_windows
-    spoken = (changes.new if can_update else changes.wanted) if has_sentences else []
+    has_windows = opened.has_windows if can_update and opened else changes.has_windows
+    spoken = (changes.new if can_update else changes.wanted) if has_windows else []
     num_embedded = vectors.embed_missing(changes.new, spoken, own, progress)
-    sentences = vectors.sentences if has_sentences else None
+    sentences = vectors.sentences if has_windows else None
     return NewVectors(vectors, precision, num_embedded, getattr(own, "choice", None), sentences)
 
 

@@ -65,7 +65,7 @@ def trajectory_from_json(row: Mapping[str, Any]) -> Trajectory:
         trajectory.reward = Reward.from_dict(row["reward"])
     trajectory.turns = [turn_from_json(turn) for turn in row["turns"]]
     trajectory.turn_ends = [(segment, index) for segment, index in row["turn_ends"]]
-    trajectory.call_ends = [(segment, index) for segment, index in row.get("call_ends", ())]  # older records have none
+    trajectory.call_ends = [(segment, index) for segment, index in row["call_ends"]]
     trajectory.values = list(map(_number, row["values"]))
     trajectory.check()
     return trajectory
@@ -110,7 +110,6 @@ def _segment_to_json(segment: Segment) -> dict[str, Any]:
 
 
 def _segment_from_json(row: Mapping[str, Any]) -> Segment:
-    # Older records have no temperatures, only three values per span: temperature 1.
     spans = [Span(SpanKind(kind), *rest) for kind, *rest in row["spans"]]
     mask = [span.kind is SpanKind.SAMPLED for span in spans for _ in range(span.start, span.end)]
     return Segment(

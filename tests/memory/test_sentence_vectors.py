@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
+from midthought.errors import MemoryStoreError
 from midthought.memory.build import embed_chunks
 from midthought.memory.chunks import chunk_transcript
 from midthought.memory.rows import SENTENCES, read_rows, sentences_of_rows, write_rows
@@ -132,44 +133,24 @@ def test_every_window_has_the_vectors_of_its_sentences_also_by_the_steps_one_by_
     assert stored_sentences(apart) == {}, "chunks by turns have none"
 
 
-def test_a_memory_without_them_is_named_once_and_gets_them_when_its_transcripts_are_added_again(
-    tmp_path, new_embedder, caplog
-):
-    chunks = windows_of(TIDE)
-    path = tmp_path / "memory"
-    MemoryStore.open(path, embedder=new_embedder()).ingest(
-        embed_chunks(chunks, new_embedder()).drop_columns([SENTENCES])
-    )
-    for mode in ("full_text", "vector", "hybrid"):
-        MemoryStore.open(path, embedder=new_embedder()).search("drowned chapel", 3, mode)
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert f"midthought memory add TRANSCRIPT --path {path}" in told
-    assert MemoryStore.open(path, embedder=new_embedder()).add(chunks).num_added == 0
-    store = MemoryStore.open(path, embedder=new_embedder())
-    assert stored_sentences(store).keys() == {chunk.chunk_id for chunk in chunks}
-    caplog.clear()
-    store.search("drowned chapel", 3)
-    assert not caplog.records
-    before = versions(path)
-    store.add(chunks)
-    assert versions(path) == before  # nothing is written
+def test_windows_without_them_are_no_memory(tmp_path, new_embedder):
+    rows = embed_chunks(windows_of(TIDE), new_embedder()).drop_columns([SENTENCES])
+    write_rows(rows, tmp_path / "rows.parquet")
+    with pytest.raises(MemoryStoreError, match=f"rows.parquet is not a memory: it lacks {SENTENCES}"):
+        read_rows(tmp_path / "rows.parquet")
 
 
-@pytest.mark.parametrize("has_sentences", [True, False])
-def test_a_large_memory_that_is_changed_in_place_keeps_its_columns(tmp_path, new_embedder, monkeypatch, has_sentences):
+def test_a_large_memory_that_is_changed_in_place_keeps_its_columns(tmp_path, new_embedder, monkeypatch):
     monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 7)
     show = [window for n in range(8) for window in windows_of(episode(f"boat{n}", filler(f"plank of boat {n}", 30)))]
-    rows = embed_chunks(show, new_embedder())
     store = MemoryStore.open(tmp_path, embedder=new_embedder())
-    store.ingest(rows if has_sentences else rows.drop_columns([SENTENCES]))
+    store.ingest(embed_chunks(show, new_embedder()))
     loom = windows_of(episode("loom", filler("thread", 9)))
     other = new_embedder()
     changed = MemoryStore.open(tmp_path, embedder=other)
     changed.add(loom)
     stored = stored_sentences(changed)
-    assert bool(stored) == has_sentences
     assert all("thread" in text for text in other.embedded)
-    if has_sentences:
-        assert stored[loom[0].chunk_id] == packed(other.embed(loom[0].embedded_sentences))
+    assert stored[loom[0].chunk_id] == packed(other.embed(loom[0].embedded_sentences))
     assert changed.search("The thread number 3 was painted green before winter came back.", 1)[0].episode == "Loom"
     assert len(changed.chunks()) == len(show) + len(loom)
