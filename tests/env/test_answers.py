@@ -27,125 +27,120 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("so \\boxed{5}, no: \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}"),
-        ("\\boxed{1} and \\boxed{2", "1"),
-        ("\\boxed{\\sqrt{\\frac{a}{b}}}", "\\sqrt{\\frac{a}{b}}"),
-        ("\\boxed{１２}", "12"),
-        ("\\boxed{−3}", "-3"),
-        ("\\boxed{1\\,000}", "1000"),
-        ("\\boxed{$5$.}", "5"),
-        ("\\boxed{\\(5\\)}", "5"),
-        ("Long thoughts.\nThe answer is $\\frac{1}{2}$.", "\\frac{1}{2}"),
-        ("**Answer:** 12", "12"),
-        ("345", "345"),
-        (".5", ".5"),
-        ("many\nlines, 5", None),
-        ("\\boxed{}", None),
-        ("", None),
-    ],
-)
-def test_a_mathematical_answer_is_the_last_box_or_else_what_is_stated(text, answer):
-    assert extract("math", text) == answer
+MATHEMATICAL = [
+    ("so \\boxed{5}, no: \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}"),
+    ("\\boxed{1} and \\boxed{2", "1"),
+    ("\\boxed{\\sqrt{\\frac{a}{b}}}", "\\sqrt{\\frac{a}{b}}"),
+    ("\\boxed{１２}", "12"),
+    ("\\boxed{−3}", "-3"),
+    ("\\boxed{1\\,000}", "1000"),
+    ("\\boxed{$5$.}", "5"),
+    ("\\boxed{\\(5\\)}", "5"),
+    ("Long thoughts.\nThe answer is $\\frac{1}{2}$.", "\\frac{1}{2}"),
+    ("**Answer:** 12", "12"),
+    ("345", "345"),
+    ("many\nlines, 5", None),
+    ("\\boxed{}", None),
+    ("", None),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("She has 3 and buys 4, so 7.", "7"),
-        ("A: 1,234 dollars", "1234"),
-        ("He owes -$5.50", "-11/2"),
-        ("it is −３ degrees", "-3"),
-        ("50%", "50"),
-        ("18 m^2", "18"),
-        ("2 of 3\n#### 1,234\nThanks, 3 cheers", "1234"),
-        ("\\boxed{18} dollars in 7 days", "18"),
-        ("\\boxed{18 \\text{ cm}^{2}}", "18"),
-        ("\\boxed{\\text{18}}", "18"),
-        ("\\boxed{1\\,000}", "1000"),
-        ("\\boxed{7}\n#### 8", "8"),
-        ("#### 8, so \\boxed{9}", "9"),
-        ("\\boxed{}, well, 5", "5"),
-        ("9" * 400, None),
-        ("many", None),
-        ("", None),
-    ],
-)
-def test_a_number_is_the_last_one_of_the_plainest_statement(text, number):
-    assert extract("gsm8k", text) == extract("multiplication", text) == number
+def test_a_mathematical_answer_is_the_last_box_or_else_what_is_stated():
+    for text, answer in MATHEMATICAL:
+        assert extract("math", text) == answer
 
 
-@pytest.mark.parametrize(
-    ("text", "digits"),
-    [
-        ("\\boxed{1288B99350}", "1288B99350"),
-        ("\\boxed{0x1288b99350}", "1288B99350"),
-        ("\\boxed{\\text{1288 B993 50}_{16}}", "1288B99350"),
-        ("\\boxed{1288B99350 \\text{ (base 16)}}", "1288B99350"),
-        ("\\boxed{FACE}", "FACE"),
-        ("\\boxed{0012}", "12"),
-        ("\\boxed{12 or 13}", None),
-        ("31310 * 5 = F5F50, so in all 1288B99350 in base 16.", "1288B99350"),
-        ("The answer is FACE.", "FACE"),
-        ("Answer: `12AB`, from 3 steps", "12AB"),
-        ("12AB₁₆", "12AB"),
-        ("it is a face", None),
-        ("", None),
-    ],
-)
-def test_a_hexadecimal_answer_is_a_whole_number_of_base_16(text, digits):
-    assert extract("hex", text) == digits
+NUMBERS = [
+    ("She has 3 and buys 4, so 7.", "7"),
+    ("A: 1,234 dollars", "1234"),
+    ("He owes -$5.50", "-11/2"),
+    ("it is −３ degrees", "-3"),
+    ("2 of 3\n#### 1,234\nThanks, 3 cheers", "1234"),
+    ("\\boxed{18} dollars in 7 days", "18"),
+    ("\\boxed{18 \\text{ cm}^{2}}", "18"),
+    ("\\boxed{1\\,000}", "1000"),
+    ("\\boxed{7}\n#### 8", "8"),
+    ("#### 8, so \\boxed{9}", "9"),
+    ("9" * 400, None),
+    ("many", None),
+    ("", None),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "letter"),
-    [
-        ("The answer is (B).", "B"),
-        ("\\boxed{\\text{(D)}}", "D"),
-        ("B. Paris", "B"),
-        ("the answer is B", "B"),
-        ("Ｂ", "B"),
-        ("A dog", None),
-        ("the answer is a dog", None),
-        ("", None),
-    ],
-)
-def test_an_option_is_a_letter_and_no_article(text, letter):
-    assert extract("mmlu", text) == extract("mmlu_pro", text) == extract("gpqa", text) == letter
+def test_a_number_is_the_last_one_of_the_plainest_statement():
+    for text, number in NUMBERS:
+        assert extract("gsm8k", text) == extract("multiplication", text) == number
 
 
-@pytest.mark.parametrize(
-    ("text", "entity"),
-    [
-        ("It was \\boxed{\\text{The Who}}", "The Who"),
-        ("\\boxed{AT\\&T}", "AT&T"),
-        ("I think.\nThe answer is: Paris", "Paris"),
-        ("I think.\n\n**Paris**\n", "Paris"),
-        ("x" * 400, None),
-        ("", None),
-    ],
-)
-def test_an_entity_is_the_box_or_else_what_is_stated(text, entity):
-    assert extract("trivia_qa", text) == entity
+HEXADECIMAL = [
+    ("\\boxed{1288B99350}", "1288B99350"),
+    ("\\boxed{0x1288b99350}", "1288B99350"),
+    ("\\boxed{\\text{1288 B993 50}_{16}}", "1288B99350"),
+    ("\\boxed{1288B99350 \\text{ (base 16)}}", "1288B99350"),
+    ("\\boxed{FACE}", "FACE"),
+    ("\\boxed{0012}", "12"),
+    ("\\boxed{12 or 13}", None),
+    ("31310 * 5 = F5F50, so in all 1288B99350 in base 16.", "1288B99350"),
+    ("The answer is FACE.", "FACE"),
+    ("Answer: `12AB`, from 3 steps", "12AB"),
+    ("12AB₁₆", "12AB"),
+    ("it is a face", None),
+    ("", None),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "normalised"),
-    [
-        ("The Beatles", "beatles"),
-        ("Rock 'n' Roll", "rock n roll"),
-        ("snow_white", "snow white"),
-        ("An   Apple, a day!", "apple day"),
-        ("The The", "the the"),
-        ("?", "?"),
-        ("ＡＢＢＡ", "abba"),
-        ("", ""),
-    ],
-)
-def test_names_are_normalised_as_for_trivia_qa(name, normalised):
-    assert normalised_entity(name) == normalised
+def test_a_hexadecimal_answer_is_a_whole_number_of_base_16():
+    for text, digits in HEXADECIMAL:
+        assert extract("hex", text) == digits
+
+
+LETTERS = [
+    ("The answer is (B).", "B"),
+    ("\\boxed{\\text{(D)}}", "D"),
+    ("B. Paris", "B"),
+    ("the answer is B", "B"),
+    ("Ｂ", "B"),
+    ("A dog", None),
+    ("the answer is a dog", None),
+    ("", None),
+]
+
+
+def test_an_option_is_a_letter_and_no_article():
+    for text, letter in LETTERS:
+        assert extract("mmlu", text) == extract("mmlu_pro", text) == extract("gpqa", text) == letter
+
+
+ENTITIES = [
+    ("It was \\boxed{\\text{The Who}}", "The Who"),
+    ("\\boxed{AT\\&T}", "AT&T"),
+    ("I think.\nThe answer is: Paris", "Paris"),
+    ("I think.\n\n**Paris**\n", "Paris"),
+    ("x" * 400, None),
+    ("", None),
+]
+
+
+def test_an_entity_is_the_box_or_else_what_is_stated():
+    for text, entity in ENTITIES:
+        assert extract("trivia_qa", text) == entity
+
+
+NAMES = [
+    ("The Beatles", "beatles"),
+    ("Rock 'n' Roll", "rock n roll"),
+    ("snow_white", "snow white"),
+    ("An   Apple, a day!", "apple day"),
+    ("The The", "the the"),
+    ("?", "?"),
+    ("ＡＢＢＡ", "abba"),
+    ("", ""),
+]
+
+
+def test_names_are_normalised_as_for_trivia_qa():
+    for name, normalised in NAMES:
+        assert normalised_entity(name) == normalised
 
 
 def test_every_alias_is_right_and_a_part_of_one_is_not():
@@ -157,102 +152,55 @@ def test_every_alias_is_right_and_a_part_of_one_is_not():
 
 
 VERDICTS = [
-    ("gsm8k", "So she pays 18 dollars.", "18", True),
-    ("gsm8k", "18 m^2", "18", True),
     ("gsm8k", "She earns $1,234.00 in 3 weeks: \\boxed{\\$1{,}234 \\text{ per year}}", "1234", True),
-    ("gsm8k", "2 + 3 = 5\n#### 5", "5", True),
     ("gsm8k", "2 + 3 = 5\n#### 5\nThanks for the 2 questions", "5", True),
     ("gsm8k", "first 5, then 6", "5", False),
-    ("gsm8k", "-5", "5", False),
-    ("gsm8k", "−5", "-5", True),
-    ("gsm8k", "It is \\frac{1}{2}", "0.5", True),
     ("gsm8k", "1 1/2 cups", "1.5", True),
     ("gsm8k", "eighteen", "18", False),
-    ("gsm8k", "", "18", False),
     ("multiplication", "12345 * 67890 = 838,102,050", "838102050", True),
-    ("multiplication", "838102051", "838102050", False),
-    ("hex", "The answer is 0x1f.", "1F", True),
     ("hex", "\\boxed{1F_{16}}", "001f", True),
     ("hex", "a face", "FACE", False),
-    ("math", "\\boxed{\\dfrac{1}{2}}", "0.5", True),
     ("math", "\\boxed{2, -6}", "-6,2", True),
     ("math", "\\boxed{x+1}", "1+x", True),
-    ("math", "\\boxed{108\\ \\text{m}}", "108", True),
-    ("math", "", "3", False),
-    ("math", "345", "345", True),
-    ("math", "\\boxed{0.5}", "\\frac{1}{2}", True),
-    ("math", "\\boxed{100 cm^2}", "100", True),
-    ("math", "\\boxed{y^2+1}", "y+1", False),
     ("math", "\\boxed{\\{\\frac{1}{2}\\}^2}", "0.5", False),
     ("math", "\\boxed{Evelyn}", "\\text{Evelyn}", True),
-    ("math", "\\boxed{odd}", "\\text{even}", False),
-    ("math", "\\boxed{3, 4}", "3", False),
     ("math", "\\boxed{3 or 4}", "3", False),
     ("math", "\\boxed{3} \\boxed{4}", "3", False),
     ("math", "\\boxed{3}", "so \\boxed{3}", True),
     ("math", "\\boxed{" + "(" * 5000 + "}", "3", False),
-    ("aime_2024", "\\boxed{73}", "073", True),
     ("aime_2024", "Thus the answer is 073.", "73", True),
-    ("aime_2024", "\\boxed{74}", "73", False),
-    ("mmlu", "The answer is (B).", "B", True),
-    ("mmlu_pro", "\\boxed{\\text{J}}", "J", True),
-    ("gpqa", "B. Paris", "B", True),
-    ("gpqa", "A dog", "A", False),
     ("mmlu", "Paris", "B", False),
-    ("trivia_qa", "The answer is: The Beatles!", "beatles", True),
+    ("mmlu_pro", "\\boxed{\\text{J}}", "J", True),
+    ("gpqa", "A dog", "A", False),
     ("trivia_qa", "I think.\n\n**Paris**", "Paris", True),
     ("trivia_qa", "Paris, the capital", "Paris", False),
-    ("", "The answer is 42.", "42", True),
     ("", "It is $1,250", "1250", True),
-    ("", "1,250", "1250", True),
-    ("", "5", "-5", False),
-    ("", "7 of 12", "7", False),
-    ("", "it is 25 %", "25%", True),
-    ("", "3.50", "3.5", True),
-    ("", "\\frac{7}{2}", "3.5", True),
-    ("", "", "42", False),
     ("", "no number", "42", False),
-    ("", "Yes.", "yes", True),
     ("", "Yes, it is.", "yes", False),
-    ("", "no", "yes", False),
-    ("", "B", "B", True),
     ("", "b)", "B", True),
-    ("", "1/2", "1/2", True),
-    ("", "Ada  LOVELACE.", "ada lovelace", True),
     ("", "It was Ada Lovelace.", "Ada Lovelace", False),
-    ("", " ", "Ada", False),
-    ("", "?", "?", False),
-    ("my_own_set", "It is 42", "42", True),
     ("my_own_set", "the tide", "The tide", True),
     ("", "9" * 100_000, "9", False),
-    ("", "-" * 100_000 + "9", "9", False),
     ("", "1," * 50_000 + " so 9", "9", True),
     ("", "the tide " * 20_000, "the tide", False),
     ("math", "\\boxed{" * 20_000 + "9", "9", False),
 ]
-"""(data set, text, truth, verdict): the verdicts of the former judges of the recipes and of the trainer."""
+"""(data set, text, truth, verdict)"""
 
 
 @needs_math_verify
-@pytest.mark.parametrize(("dataset", "text", "truth", "right"), VERDICTS, ids=range(len(VERDICTS)))
-def test_a_task_is_judged_by_its_data_set_or_by_its_truth(dataset, text, truth, right):
-    task = Task(task_id="t", prompt="?", answer=truth, labels={"dataset": dataset} if dataset else {})
-    assert task_is_right(task, text) is right
-    if dataset in CHECKS:
-        assert is_right(dataset, text, truth) is task_is_right(task, text, "trivia_qa") is right
+def test_a_task_is_judged_by_its_data_set_or_by_its_truth():
+    for dataset, text, truth, right in VERDICTS:
+        task = Task(task_id="t", prompt="?", answer=truth, labels={"dataset": dataset} if dataset else {})
+        assert task_is_right(task, text) is right, (dataset, text[:60])
+        if dataset in CHECKS:
+            assert is_right(dataset, text, truth) is task_is_right(task, text, "trivia_qa") is right
 
 
 def test_without_a_data_set_each_alias_is_judged_by_its_own_kind():
     task = Task(task_id="t", prompt="?", answer="12", aliases=("a dozen",))
     assert task_is_right(task, "There are 12.") and task_is_right(task, "A dozen.")
     assert not task_is_right(task, "There are a dozen.")
-
-
-def test_a_number_without_a_data_set_is_read_as_for_gsm8k():
-    task = Task(task_id="t", prompt="?", answer="42")
-    assert task_is_right(task, "So \\boxed{42}, in 3 steps") and task_is_right(task, "40 + 2\n#### 42\nin 3 steps")
-    long = "9" * 400
-    assert task_is_right(Task(task_id="t", prompt="?", answer=long), long)
 
 
 @EVERY_DATASET
@@ -314,14 +262,6 @@ def test_another_answer_is_wrong(dataset, data):
     same = {"trivia_qa": normalised_entity, "gsm8k": Fraction, "multiplication": int}.get(dataset, str)
     if said.strip() and truth.strip():
         assert is_right(dataset, f"\\boxed{{{said}}}", truth) is (same(said) == same(truth))
-
-
-@given(
-    st.integers(-(10**12), 10**12),
-    st.sampled_from(["{}", "{:,}", "${:,}", "{}.00", "{:,} dollars.", "**{}**", "$\\boxed{{{:,}}}$"]),
-)
-def test_a_number_is_right_however_it_is_written(number, form):
-    assert is_right("gsm8k", f"From 3 and 4 follows {form.format(number)}", str(number))
 
 
 @EVERY_CHECK

@@ -28,13 +28,6 @@ def test_what_is_drawn_follows_from_seed_purpose_iteration_and_attempt_alone():
     assert len(others) == 5
 
 
-def test_drawing_again_gives_the_same_tasks_whatever_came_between():
-    stream = EnvironmentTaskSampler(Numbers, seed=0)
-    first = stream.draw(3, 2)
-    stream.draw(4, 2)
-    assert stream.draw(3, 2) == first
-
-
 def test_tasks_of_every_attempt_of_the_iteration_still_have_episodes():
     stream = EnvironmentTaskSampler(Numbers, seed=0)
     batches = [stream.draw(7, 2, attempt) for attempt in range(3)]

@@ -24,7 +24,6 @@ from midthought.env.episode import (
     episode_statistics,
 )
 from midthought.env.game import SimpleGameEnvironment
-from midthought.env.reward_functions import takes_environment
 from midthought.env.rewards import well_formed_thought
 from midthought.errors import EpisodeError, RewardError, SettingsError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
@@ -122,22 +121,20 @@ def scored(reward_fn: Any, *, rewards: tuple[float, ...] = (1.0, 2.0)) -> Reward
 # -- one episode -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("written", "action"),
-    [
-        ("go", "go"),
-        ("  go on\n", "go on"),
-        ("<think>Hm.</think>\n\ngo", "go"),
-        ("Hm.</think>no<think>Ah.</think> go", "go"),
-        ("<think>go, and nothing after it", ""),
-        ("Hm.</think>", ""),
-        ("", ""),
-        ("é🦉\ud800", "é🦉\ud800"),
-    ],
-)
-def test_the_environment_is_told_what_follows_the_last_thought(written, action):
-    episode, trajectory = EnvironmentEpisode(ready(Echo())), new_trajectory()
-    assert say(episode, trajectory, written) == [f"heard {action!r}"]
+WRITTEN = [
+    ("go", "go"),
+    ("<think>Hm.</think>\n\ngo", "go"),
+    ("Hm.</think>no<think>Ah.</think> go", "go"),
+    ("<think>go, and nothing after it", ""),
+    ("", ""),
+    ("é🦉\ud800", "é🦉\ud800"),
+]
+
+
+def test_the_environment_is_told_what_follows_the_last_thought():
+    for written, action in WRITTEN:
+        episode, trajectory = EnvironmentEpisode(ready(Echo())), new_trajectory()
+        assert say(episode, trajectory, written) == [f"heard {action!r}"]
 
 
 def test_a_reply_fills_the_turn_in_and_the_end_of_the_episode_is_none():
@@ -249,10 +246,10 @@ def test_a_step_that_cancels_itself_is_a_failure_and_cancels_nobody_else():
     assert "cancelled itself" in failure(AsyncDoing(raising(asyncio.CancelledError())))
 
 
-@pytest.mark.parametrize("kind", [Doing, AsyncDoing])
-def test_a_reward_that_is_no_number_is_a_failure(kind):
-    message = failure(kind(lambda: ("seen", float("nan"), False, {})))
-    assert message == f"{kind.__name__}.step: the reward must be a finite number, got nan (float)"
+def test_a_reward_that_is_no_number_is_a_failure():
+    for kind in [Doing, AsyncDoing]:
+        message = failure(kind(lambda: ("seen", float("nan"), False, {})))
+        assert message == f"{kind.__name__}.step: the reward must be a finite number, got nan (float)"
 
 
 def test_a_cancelled_rollout_cancels_the_step():
@@ -292,70 +289,54 @@ class Judge:
         return environment.get_step_count()
 
 
-@pytest.mark.parametrize(
-    ("reward_fn", "reward"),
-    [
-        (lambda trajectory: 2, Reward(parts={"reward_fn": 2.0})),
-        (lambda trajectory: len(trajectory), Reward(parts={"reward_fn": 2.0})),
-        (lambda trajectory: {"a": 1, "b": -0.5}, Reward(parts={"a": 1.0, "b": -0.5})),
-        (lambda trajectory: Reward(parts={"a": 1.0}, turns=(0.5,)), Reward(parts={"a": 1.0}, turns=(0.5,))),
-        (lambda trajectory, environment: float(environment.is_done()), Reward(parts={"reward_fn": 0.0})),
-        (lambda one, two: isinstance(two, Echo), Reward(parts={"reward_fn": 1.0})),
-        (lambda trajectory, env=None: env.get_step_count(), Reward(parts={"reward_fn": 0.0})),
-        (lambda trajectory, scale=3.0: scale, Reward(parts={"reward_fn": 3.0})),
-        (lambda *everything: len(everything), Reward(parts={"reward_fn": 1.0})),
-        (slowly, Reward(parts={"reward_fn": 0.25})),
-        (Judge(), Reward(parts={"reward_fn": 0.0})),
-        (len, Reward(parts={"reward_fn": 2.0})),
-        (lambda trajectory: {}, Reward()),
-        (lambda trajectory: Reward(spans=[(0, trajectory.num_response, 2)]), Reward(spans=((0, 4, 2.0),))),
-    ],
-)
-def test_a_reward_function_replaces_what_the_environment_paid(reward_fn, reward):
-    assert scored(reward_fn) == reward
+REWARDS = [
+    (lambda trajectory: 2, Reward(parts={"reward_fn": 2.0})),
+    (lambda trajectory: {"a": 1, "b": -0.5}, Reward(parts={"a": 1.0, "b": -0.5})),
+    (lambda trajectory: Reward(parts={"a": 1.0}, turns=(0.5,)), Reward(parts={"a": 1.0}, turns=(0.5,))),
+    (lambda trajectory, environment: float(environment.is_done()), Reward(parts={"reward_fn": 0.0})),
+    (lambda trajectory, env=None: env.get_step_count(), Reward(parts={"reward_fn": 0.0})),
+    (lambda trajectory, scale=3.0: scale, Reward(parts={"reward_fn": 3.0})),
+    (lambda *everything: len(everything), Reward(parts={"reward_fn": 1.0})),
+    (slowly, Reward(parts={"reward_fn": 0.25})),
+    (Judge(), Reward(parts={"reward_fn": 0.0})),
+    (lambda trajectory: Reward(spans=[(0, trajectory.num_response, 2)]), Reward(spans=((0, 4, 2.0),))),
+]
 
 
-@pytest.mark.parametrize(
-    "reward_fn",
-    [lambda: 0, lambda one, two, three: 0, lambda trajectory, *, scale: 0, 3, "reward"],
-    ids=["no parameter", "three", "a needed keyword", "a number", "a name"],
-)
-def test_a_reward_function_that_cannot_be_called_is_refused_at_once_with_both_forms(reward_fn):
-    remedy = r"write it as f\(trajectory\) or f\(trajectory, environment\)"
-    with pytest.raises(RewardError, match=remedy):
-        EnvironmentEpisode(Echo(), reward_fn)
-    with pytest.raises(RewardError, match=remedy):
-        EnvironmentTasks(Echo, reward_fn)
+def test_a_reward_function_replaces_what_the_environment_paid():
+    for reward_fn, reward in REWARDS:
+        assert scored(reward_fn) == reward
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (float("nan"), "finite number, got nan"),
-        (None, "finite number, got None"),
-        ("1", "finite number, got '1'"),
-        ({"a": 1.0, "b": float("inf")}, "part 'b' must be a finite number, got inf"),
-        (Reward(parts={"a": float("nan")}), "part 'a' must be a finite number, got nan"),
-        (Reward(turns=(0.0, float("nan"))), "turn 1's reward must be a finite number, got nan"),
-        (Reward(calls=(0.0,)), "rewards for 1 calls, the episode has 0; give one per call"),
-        (Reward(spans=((0, 99, 1.0),)), "reward_fn: task 't': the span 0:99 is not inside the record"),
-        (Reward(spans=((1, 2, float("nan")),)), "reward_fn: span 1:2's reward must be a finite number, got nan"),
-        (Reward(turns=(0.0, 0.0, 0.0)), "rewards for 3 turns, the episode has 2"),
-    ],
-)
-def test_a_reward_that_cannot_be_learned_from_is_an_error(value, message):
-    with pytest.raises(EpisodeError, match=message):
-        scored(lambda trajectory: value)
+NO_REWARDS = [lambda: 0, lambda one, two, three: 0, lambda trajectory, *, scale: 0, 3, "reward"]
 
 
-def test_a_reward_function_that_raises_is_named():
-    with pytest.raises(EpisodeError, match="reward_fn raised KeyError: 'answer'"):
-        scored(lambda trajectory: {}["answer"])
+def test_a_reward_function_that_cannot_be_called_is_refused_at_once_with_both_forms():
+    for reward_fn in NO_REWARDS:
+        remedy = r"write it as f\(trajectory\) or f\(trajectory, environment\)"
+        with pytest.raises(RewardError, match=remedy):
+            EnvironmentEpisode(Echo(), reward_fn)
+        with pytest.raises(RewardError, match=remedy):
+            EnvironmentTasks(Echo, reward_fn)
 
 
-def test_a_function_with_a_default_that_is_no_environment_gets_the_trajectory_only():
-    assert not takes_environment(lambda trajectory, weight=1.0: weight)
-    assert takes_environment(lambda trajectory, environment=None: 0)
+WRONG_REWARDS = [
+    (float("nan"), "finite number, got nan"),
+    ("1", "finite number, got '1'"),
+    ({"a": 1.0, "b": float("inf")}, "part 'b' must be a finite number, got inf"),
+    (Reward(parts={"a": float("nan")}), "part 'a' must be a finite number, got nan"),
+    (Reward(turns=(0.0, float("nan"))), "turn 1's reward must be a finite number, got nan"),
+    (Reward(calls=(0.0,)), "rewards for 1 calls, the episode has 0; give one per call"),
+    (Reward(spans=((0, 99, 1.0),)), "reward_fn: task 't': the span 0:99 is not inside the record"),
+    (Reward(spans=((1, 2, float("nan")),)), "reward_fn: span 1:2's reward must be a finite number, got nan"),
+    (Reward(turns=(0.0, 0.0, 0.0)), "rewards for 3 turns, the episode has 2"),
+]
+
+
+def test_a_reward_that_cannot_be_learned_from_is_an_error():
+    for value, message in WRONG_REWARDS:
+        with pytest.raises(EpisodeError, match=message):
+            scored(lambda trajectory, value=value: value)
 
 
 def test_steps_that_a_tool_took_are_counted_and_may_end_the_episode():
@@ -373,17 +354,17 @@ def test_steps_that_a_tool_took_are_counted_and_may_end_the_episode():
 # -- tasks -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("source", [Echo, Echo(), lambda: Echo()], ids=["class", "instance", "factory"])
-def test_every_group_begins_alike_and_no_two_groups_do(source):
-    tasks = EnvironmentTasks(source)
-    made = tasks.make(3, seed=7)
-    assert len({task.task_id for task in made}) == len({task.prompt for task in made}) == 3
-    for task in made:
-        one, other = tasks.episode(task).environment, tasks.episode(task).environment
-        assert one is not other and one.start == other.start
-        assert task.prompt == f"Say something.\nstart {one.start}" and task.answer == ""
-    assert [task.prompt for task in made] == [task.prompt for task in EnvironmentTasks(source).make(3, seed=7)]
-    assert [task.prompt for task in made] != [task.prompt for task in tasks.make(3, seed=8)]
+def test_every_group_begins_alike_and_no_two_groups_do():
+    for source in [Echo, Echo(), lambda: Echo()]:
+        tasks = EnvironmentTasks(source)
+        made = tasks.make(3, seed=7)
+        assert len({task.task_id for task in made}) == len({task.prompt for task in made}) == 3
+        for task in made:
+            one, other = tasks.episode(task).environment, tasks.episode(task).environment
+            assert one is not other and one.start == other.start
+            assert task.prompt == f"Say something.\nstart {one.start}" and task.answer == ""
+        assert [task.prompt for task in made] == [task.prompt for task in EnvironmentTasks(source).make(3, seed=7)]
+        assert [task.prompt for task in made] != [task.prompt for task in tasks.make(3, seed=8)]
 
 
 def test_an_instance_that_was_given_stays_as_it_was():
@@ -423,18 +404,6 @@ def test_asynchronous_resets_run_side_by_side():
     assert len({task.prompt for task in EnvironmentTasks(Meeting).make(4, seed=0)}) == 4
 
 
-def test_tasks_can_be_made_inside_a_running_loop():
-    class Later(Echo):
-        async def reset(self, seed=None):
-            await asyncio.sleep(0)
-            return super().reset(seed)
-
-    async def notebook() -> list[Task]:
-        return EnvironmentTasks(Echo).make(2, seed=0) + EnvironmentTasks(Later).make(2, seed=0)
-
-    assert len(asyncio.run(notebook())) == 4
-
-
 def test_an_instance_that_cannot_be_copied_is_told_to_become_a_factory():
     with pytest.raises(EpisodeError, match=r"Locked cannot be copied \(TypeError: .*lock.*\); give a factory"):
         EnvironmentTasks(Locked()).make(1, seed=0)
@@ -471,10 +440,6 @@ def test_tasks_of_an_earlier_call_are_not_known_any_more():
     tasks.make(1, seed=1)
     with pytest.raises(EpisodeError, match="'Echo-0-0' is not of the newest make"):
         tasks.episode(old)
-
-
-def test_no_groups_are_no_tasks():
-    assert EnvironmentTasks(Echo).make(0, seed=0) == []
 
 
 class Alike:
@@ -571,37 +536,6 @@ def test_statistics_leave_out_failed_episodes_and_success_that_nobody_spoke_of()
     assert episode_statistics([broken]) == episode_statistics([]) == {"num_episodes": 0.0}
 
 
-def test_a_turn_that_no_environment_answered_is_no_step():
-    trajectory = finished((1.0, {}))
-    trajectory.stop_reason = None
-    write(trajectory, "cut off")
-    trajectory.stop_reason = StopReason.LENGTH
-    assert episode_statistics([trajectory])["steps_mean"] == 1.0
-
-
-def test_hundreds_of_episodes_of_the_game_run_side_by_side():
-    tasks = EnvironmentTasks(SimpleGameEnvironment)
-    made = tasks.make(10, seed=0)
-
-    async def play(task: Task) -> Trajectory:
-        trajectory, episode = new_trajectory(task.prompt), tasks.episode(task)
-        sight: str | None = task.prompt.splitlines()[-1]
-        while sight is not None:
-            write(trajectory, "take" if "here" in sight else "complete" if "have" in sight else sight.split(" is ")[-1])
-            sight = await episode.reply(trajectory)
-        trajectory.stop_reason = StopReason.ANSWERED
-        trajectory.reward = await episode.score(trajectory)
-        return trajectory
-
-    async def play_all() -> list[Trajectory]:
-        return await asyncio.gather(*(play(task) for task in made * 20))
-
-    trajectories = asyncio.run(play_all())
-    optimum = sum(tasks.start(task).optimal_return() for task in made) / 10
-    statistics = episode_statistics(trajectories)
-    assert statistics["return_mean"] == pytest.approx(optimum) and statistics["success_share"] == 1.0
-
-
 # -- under the loop --------------------------------------------------------------------------------------------
 
 
@@ -660,26 +594,6 @@ def test_an_episode_that_the_environment_cuts_is_not_reported_as_answered(limit)
         assert trajectory.error is None and trajectory.stop_reason is StopReason.MAX_STEPS
         assert trajectory.dones == [False, True] and trajectory.reward.total == 2.0
     assert episode_statistics(trajectories)["truncated_share"] == 1.0
-
-
-@pytest.mark.parametrize("value", [False, True, None, len], ids=["false", "true", "none", "a function"])
-def test_an_attribute_of_the_environment_named_is_truncated_has_no_effect(value):
-    class Own(Echo):
-        def __init__(self) -> None:
-            super().__init__()
-            self.is_truncated = value
-
-        def step(self, action: str) -> tuple[str, float, bool, dict]:
-            return "more", 1.0, action == "end", {"truncated": action == "end" and self.get_step_count() == 1}
-
-    def ends_at(step: int) -> Callable[[str], str | None]:
-        return lambda text: (
-            ("end" if text.count("assistant\n") == step else "go") if text.endswith("assistant\n") else None
-        )
-
-    for step, reason in ((1, StopReason.ANSWERED), (2, StopReason.MAX_STEPS)):
-        for trajectory in roll_out(EnvironmentTasks(Own), ends_at(step)):
-            assert (trajectory.error, trajectory.stop_reason) == (None, reason)
 
 
 @pytest.mark.parametrize(("max_steps", "reward"), [(1, 0.0), (None, 1.0)], ids=["cut", "ended"])
@@ -757,12 +671,12 @@ def run_with(environment: Closing, action: str = "end") -> Trajectory:
     return trajectory
 
 
-@pytest.mark.parametrize("kind", [Closing, AsyncClosing])
-def test_an_environment_is_closed_once_when_its_episode_has_its_reward(kind):
-    world = kind()
-    world.reset(seed=0)
-    assert run_with(world).reward is not None
-    assert world.log == ["closed"]
+def test_an_environment_is_closed_once_when_its_episode_has_its_reward():
+    for kind in [Closing, AsyncClosing]:
+        world = kind()
+        world.reset(seed=0)
+        assert run_with(world).reward is not None
+        assert world.log == ["closed"]
 
 
 def test_an_environment_is_closed_if_its_episode_fails():

@@ -415,9 +415,3 @@ def test_clients_of_the_package_are_played(real_url: str, in_a_loop: bool) -> No
     assert do(world, "four")[0].startswith("Not an action: ")
     assert do(world, "5") == ("right", 1.0, True, {})
     call_blocking(world.close, 30.0, "close")
-
-
-def test_a_model_trains_on_a_server_of_the_package(real_url: str) -> None:
-    with Trainer(small(batch_size=2, mini_batch_size=2), from_openenv(real_url)) as trainer:
-        history = trainer.fit()
-    assert all(metrics["env/num_failed_resets"] == 0 for metrics in history)

@@ -33,19 +33,19 @@ def test_nobody_replies():
     assert asyncio.run(QuestionEnvironment(combine_rewards([len])).reply(episode(4))) is None
 
 
-@pytest.mark.parametrize(
-    ("trajectory", "parts"),
-    [
-        (episode(2, 3, 4, 6), {"correct": 1.0, "thought": 0.1, "calls": 0.0}),
-        (episode(2, 3, 5, 6), {"correct": 0.0, "thought": 0.1, "calls": 0.0}),
-        (episode(3, 4, 6, num_calls=2), {"correct": 1.0, "thought": 0.1, "calls": -0.2}),
-        (episode(4, 6), {"correct": 0.0, "thought": 0.0, "calls": 0.0}),
-    ],
-)
-def test_the_reward_of_the_settings_pays_answer_and_thought_and_takes_for_calls(trajectory, parts):
-    reward = answer_reward(RewardConfig(), decode, ["<end>"])
-    found = asyncio.run(QuestionEnvironment(reward).score(trajectory))
-    assert dict(found.parts) == pytest.approx(parts)
+PAID = [
+    (episode(2, 3, 4, 6), {"correct": 1.0, "thought": 0.1, "calls": 0.0}),
+    (episode(2, 3, 5, 6), {"correct": 0.0, "thought": 0.1, "calls": 0.0}),
+    (episode(3, 4, 6, num_calls=2), {"correct": 1.0, "thought": 0.1, "calls": -0.2}),
+    (episode(4, 6), {"correct": 0.0, "thought": 0.0, "calls": 0.0}),
+]
+
+
+def test_the_reward_of_the_settings_pays_answer_and_thought_and_takes_for_calls():
+    for trajectory, parts in PAID:
+        reward = answer_reward(RewardConfig(), decode, ["<end>"])
+        found = asyncio.run(QuestionEnvironment(reward).score(trajectory))
+        assert dict(found.parts) == pytest.approx(parts)
 
 
 def test_a_wrong_answer_costs_what_the_settings_say_and_an_abstention_nothing():
@@ -57,16 +57,15 @@ def test_a_wrong_answer_costs_what_the_settings_say_and_an_abstention_nothing():
     assert reward(episode(2, 2)).parts["wrong_answer"] == 0.0  # the thought was not closed: no answer
 
 
-@pytest.mark.parametrize("seconds", [None, 5.0])
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_reward_is_the_same_with_a_deadline_and_without(seconds, is_async):
+def test_a_reward_is_the_same_with_a_deadline_and_without():
     async def later(trajectory):
         await asyncio.sleep(0)
         return 2.0
 
-    function = later if is_async else lambda trajectory: 2.0
-    environment = QuestionEnvironment(combine_rewards([("two", 1.5, function)]), seconds)
-    assert dict(asyncio.run(environment.score(episode(4))).parts) == {"two": 3.0}
+    for seconds in (None, 5.0):
+        for function in (later, lambda trajectory: 2.0):
+            environment = QuestionEnvironment(combine_rewards([("two", 1.5, function)]), seconds)
+            assert dict(asyncio.run(environment.score(episode(4))).parts) == {"two": 3.0}
 
 
 def test_a_reward_that_blocks_holds_nobody_up():
@@ -83,22 +82,21 @@ def test_a_reward_that_blocks_holds_nobody_up():
     assert [reward.total for reward in asyncio.run(score_many())] == [1.0] * 8
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_reward_that_hangs_is_given_up(is_async):
-    async def hangs_politely(trajectory):
-        await asyncio.sleep(60)
+def test_a_reward_that_hangs_is_given_up():
+    for is_async in [False, True]:
 
-    function = hangs_politely if is_async else lambda trajectory: time.sleep(1)
-    environment = QuestionEnvironment(combine_rewards([("hangs", 1.0, function)]), 0.05)
-    with pytest.raises(EpisodeError, match=r"the reward did not finish within 0\.05 seconds"):
-        asyncio.run(environment.score(episode(4)))
+        async def hangs_politely(trajectory):
+            await asyncio.sleep(60)
+
+        function = hangs_politely if is_async else lambda trajectory: time.sleep(1)
+        environment = QuestionEnvironment(combine_rewards([("hangs", 1.0, function)]), 0.05)
+        with pytest.raises(EpisodeError, match=r"the reward did not finish within 0\.05 seconds"):
+            asyncio.run(environment.score(episode(4)))
 
 
-@pytest.mark.parametrize("seconds", [None, 5.0])
-@pytest.mark.parametrize(
-    ("value", "words"), [(float("nan"), "returned nan"), ("red", "returned 'red'"), (None, "returned None")]
-)
-def test_what_is_no_number_is_said_with_the_functions_name(seconds, value, words):
-    environment = QuestionEnvironment(combine_rewards([("mine", 1.0, lambda trajectory: value)]), seconds)
-    with pytest.raises((RewardError, EpisodeError), match=f"reward function 'mine' {words}"):
-        asyncio.run(environment.score(episode(4)))
+def test_what_is_no_number_is_said_with_the_functions_name():
+    for seconds in (None, 5.0):
+        for value, words in ((float("nan"), "returned nan"), ("red", "returned 'red'")):
+            reward = combine_rewards([("mine", 1.0, lambda trajectory, value=value: value)])
+            with pytest.raises((RewardError, EpisodeError), match=f"reward function 'mine' {words}"):
+                asyncio.run(QuestionEnvironment(reward, seconds).score(episode(4)))

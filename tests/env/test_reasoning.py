@@ -1,7 +1,5 @@
 """What counts as the answer and as a well-formed thought: the policy's own words only. A token is a word here."""
 
-import pytest
-
 from midthought.env.reasoning import (
     final_answer,
     is_well_formed,
@@ -78,46 +76,46 @@ def episode_of_turns(*outputs: str, begins_in_thought: bool = False) -> Trajecto
     return trajectory
 
 
-@pytest.mark.parametrize(
-    ("outputs", "last", "last_after_an_opening"),
-    [
-        (["Bob", "<think>hm</think> Ada "], "Ada", "Ada"),
-        (["hm</think>Ada"], "Ada", "Ada"),
-        (["<think>hm</think>Bob<think>no</think>Ada"], "Ada", "Ada"),
-        ([" Ada\n"], "Ada", None),
-        (["<think>Ada"], None, None),
-        (["hm</think>Bob<think>Ada"], None, None),
-        (["hm</think>"], "", ""),
-        (["hm</think>Ada", "Bob"], "Bob", None),
-        ([], None, None),
-    ],
-)
-def test_the_last_answer_is_read_from_the_last_turn_without_its_thought(outputs, last, last_after_an_opening):
-    assert last_answer(episode_of_turns(*outputs)) == last
-    assert last_answer(episode_of_turns(*outputs, begins_in_thought=True)) == last_after_an_opening
+TURNS = [
+    (["Bob", "<think>hm</think> Ada "], "Ada", "Ada"),
+    (["hm</think>Ada"], "Ada", "Ada"),
+    (["<think>hm</think>Bob<think>no</think>Ada"], "Ada", "Ada"),
+    ([" Ada\n"], "Ada", None),
+    (["<think>Ada"], None, None),
+    (["hm</think>Bob<think>Ada"], None, None),
+    (["hm</think>"], "", ""),
+    (["hm</think>Ada", "Bob"], "Bob", None),
+    ([], None, None),
+]
 
 
-@pytest.mark.parametrize(
-    ("prompt", "written", "well_formed"),
-    [
-        ("Who ? <think>", "hm </think> Ada <end>", True),
-        ("Who ?", "<think> hm </think> Ada <end>", True),
-        ("Who ? <think>", "<think> hm </think> Ada <end>", False),
-        ("Who ?", "hm </think> Ada <end>", False),
-        ("Who ? <think>", "hm Ada <end>", False),
-        ("Who ? <think>", "hm </think> </think> Ada <end>", False),
-        ("Who ? <think>", "hm </think> Ada <think> hm </think> Ada <end>", False),
-        ("Who ? <think>", "hm </think> <end>", False),
-        ("<think> Who ?", "hm </think> Ada <end>", False),
-    ],
-)
-def test_a_well_formed_thought_is_opened_once_closed_once_and_followed_by_an_answer(prompt, written, well_formed):
-    assert is_well_formed(episode(written, prompt=prompt), decode, ["<end>"]) is well_formed
+def test_the_last_answer_is_read_from_the_last_turn_without_its_thought():
+    for outputs, last, last_after_an_opening in TURNS:
+        assert last_answer(episode_of_turns(*outputs)) == last
+        assert last_answer(episode_of_turns(*outputs, begins_in_thought=True)) == last_after_an_opening
 
 
-@pytest.mark.parametrize("end", [reason for reason in StopReason if reason.is_truncated])
-def test_a_thought_in_an_episode_that_was_cut_off_is_not_well_formed(end):
-    assert not is_well_formed(episode("hm </think> Ada", end=end), decode)
+THOUGHTS = [
+    ("Who ? <think>", "hm </think> Ada <end>", True),
+    ("Who ?", "<think> hm </think> Ada <end>", True),
+    ("Who ? <think>", "<think> hm </think> Ada <end>", False),
+    ("Who ?", "hm </think> Ada <end>", False),
+    ("Who ? <think>", "hm Ada <end>", False),
+    ("Who ? <think>", "hm </think> </think> Ada <end>", False),
+    ("Who ? <think>", "hm </think> Ada <think> hm </think> Ada <end>", False),
+    ("Who ? <think>", "hm </think> <end>", False),
+    ("<think> Who ?", "hm </think> Ada <end>", False),
+]
+
+
+def test_a_well_formed_thought_is_opened_once_closed_once_and_followed_by_an_answer():
+    for prompt, written, well_formed in THOUGHTS:
+        assert is_well_formed(episode(written, prompt=prompt), decode, ["<end>"]) is well_formed
+
+
+def test_a_thought_in_an_episode_that_was_cut_off_is_not_well_formed():
+    for end in [reason for reason in StopReason if reason.is_truncated]:
+        assert not is_well_formed(episode("hm </think> Ada", end=end), decode)
 
 
 def test_normalising_twice_changes_nothing_more():

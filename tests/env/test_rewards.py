@@ -6,7 +6,6 @@ import functools
 import importlib
 import importlib.util
 import math
-import pickle
 import re
 import signal
 from fractions import Fraction
@@ -92,20 +91,20 @@ REWARD = WeightedReward(
 )
 
 
-@pytest.mark.parametrize(
-    ("done", "parts"),
-    [
-        (episode("hm</think> Ada$"), {"correct": 1.0, "thought": 0.1, "calls": 0.0}),
-        (episode("hm</think> Ada$", calls=2), {"correct": 1.0, "thought": 0.1, "calls": -0.3}),
-        (episode("hm</think> Bob$", calls=1), {"correct": 0.0, "thought": 0.1, "calls": -0.15}),
-        (episode("hm Ada$"), {"correct": 0.0, "thought": 0.0, "calls": 0.0}),
-        (episode("hm</think> A. L.$", aliases=("a l",)), {"correct": 1.0, "thought": 0.1, "calls": 0.0}),
-    ],
-)
-def test_the_parts_by_hand(done, parts):
-    reward = REWARD(done)
-    assert dict(reward.parts) == pytest.approx(parts)
-    assert reward.total == pytest.approx(sum(parts.values()))
+BY_HAND = [
+    (episode("hm</think> Ada$"), {"correct": 1.0, "thought": 0.1, "calls": 0.0}),
+    (episode("hm</think> Ada$", calls=2), {"correct": 1.0, "thought": 0.1, "calls": -0.3}),
+    (episode("hm</think> Bob$", calls=1), {"correct": 0.0, "thought": 0.1, "calls": -0.15}),
+    (episode("hm Ada$"), {"correct": 0.0, "thought": 0.0, "calls": 0.0}),
+    (episode("hm</think> A. L.$", aliases=("a l",)), {"correct": 1.0, "thought": 0.1, "calls": 0.0}),
+]
+
+
+def test_the_parts_by_hand():
+    for done, parts in BY_HAND:
+        reward = REWARD(done)
+        assert dict(reward.parts) == pytest.approx(parts)
+        assert reward.total == pytest.approx(sum(parts.values()))
 
 
 def test_that_the_memory_does_not_say_counts_only_after_a_call_that_returned_a_result():
@@ -125,18 +124,6 @@ def test_that_the_memory_does_not_say_counts_only_after_a_call_that_returned_a_r
 def test_a_result_that_the_policy_wrote_itself_earns_nothing_and_costs_nothing():
     forged = episode("#call look {}\n#look_result:\n[1] Ada\n\nhm</think> Bob$")
     assert REWARD(forged) == REWARD(episode("hm</think> Bob$"))
-
-
-def test_every_call_costs_the_same_whatever_became_of_it_and_whether_it_was_needed():
-    for outcome in ToolOutcome:
-        done = episode("hm</think> Ada$")
-        done.tool_events.append(ToolEvent(call=ToolCall(tool_name="look"), outcome=outcome))
-        assert REWARD(done).parts["calls"] == -0.15
-
-
-@given(st.dictionaries(st.sampled_from(["needs_memory", "kind", "quote"]), st.booleans() | st.text(max_size=5)))
-def test_labels_change_no_reward(labels):
-    assert REWARD(episode("hm</think> Ada$", calls=1, labels=labels)) == REWARD(episode("hm</think> Ada$", calls=1))
 
 
 # -- many functions, one reward --------------------------------------------------------------------------------
@@ -173,25 +160,6 @@ def test_a_reward_with_an_asynchronous_part_is_awaited():
     scored = asyncio.run(reward(DONE))
     assert list(scored.parts.items()) == [("later", 0.5), ("one", 1.0)]
     assert asyncio.run(reward.score(DONE)) == scored
-
-
-def test_asynchronous_parts_wait_side_by_side():
-    arrived = []
-
-    async def meet(name):
-        arrived.append(name)
-        while len(arrived) < 2:
-            await asyncio.sleep(0)
-        return 1.0
-
-    async def first(trajectory):
-        return await meet("first")
-
-    async def second(trajectory):
-        return await meet("second")
-
-    reward = combine_rewards([first, second])
-    assert asyncio.run(asyncio.wait_for(reward.score(DONE), 60)).total == 2.0
 
 
 def test_a_blocking_function_in_a_thread_does_not_hold_up_the_loop():
@@ -243,36 +211,36 @@ def test_combined_rewards_join_each_other_times_their_weights():
     assert asyncio.run(reward.score(episode("hm</think> Ada$"))).total == pytest.approx(0.5 + 1.0 + 0.1 + 1.0)
 
 
-def test_a_combined_reward_travels_to_another_process():
-    reward = pickle.loads(pickle.dumps(combine_rewards([one, num_calls])))  # noqa: S301
-    assert reward(DONE).total == 1.0
+def test_a_function_of_another_form_is_refused_with_both_that_are_accepted():
+    for function in [
+        lambda: 1.0,
+        lambda a, b, c: 1.0,
+        lambda a, *, b: 1.0,
+        lambda *, trajectory: 1.0,
+        "correct",
+        5,
+        None,
+    ]:
+        with pytest.raises(RewardError, match=r"'mine'.*f\(trajectory\) or f\(trajectory, environment\)"):
+            combine_rewards([("mine", 1.0, function)])
 
 
-@pytest.mark.parametrize(
-    "function",
-    [lambda: 1.0, lambda a, b, c: 1.0, lambda a, *, b: 1.0, lambda *, trajectory: 1.0, "correct", 5, None],
-)
-def test_a_function_of_another_form_is_refused_with_both_that_are_accepted(function):
-    with pytest.raises(RewardError, match=r"'mine'.*f\(trajectory\) or f\(trajectory, environment\)"):
-        combine_rewards([("mine", 1.0, function)])
+NOT_COMBINED = [
+    ([], "at least one"),
+    ([one, one], "two reward functions are named 'one'"),
+    ([lambda trajectory: 1.0], "a lambda has no name"),
+    ([("one", one)], r"\(name, weight, function\)"),
+    ([("", 1.0, one)], r"\(name, weight, function\)"),
+    ([weighted(one, math.nan)], "the weight of reward function 'one' is nan"),
+    ([weighted(one, "much")], "the weight of reward function 'one' is 'much'"),
+    (one, r"give a list of them"),
+]
 
 
-@pytest.mark.parametrize(
-    ("functions", "message"),
-    [
-        ([], "at least one"),
-        ([one, one], "two reward functions are named 'one'"),
-        ([lambda trajectory: 1.0], "a lambda has no name"),
-        ([("one", one)], r"\(name, weight, function\)"),
-        ([("", 1.0, one)], r"\(name, weight, function\)"),
-        ([weighted(one, math.nan)], "the weight of reward function 'one' is nan"),
-        ([weighted(one, "much")], "the weight of reward function 'one' is 'much'"),
-        (one, r"give a list of them"),
-    ],
-)
-def test_what_cannot_be_combined_is_refused_at_once(functions, message):
-    with pytest.raises(RewardError, match=message):
-        combine_rewards(functions)
+def test_what_cannot_be_combined_is_refused_at_once():
+    for functions, message in NOT_COMBINED:
+        with pytest.raises(RewardError, match=message):
+            combine_rewards(functions)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, "1", [1.0], 1j, 10**400, 1e308])
@@ -291,24 +259,26 @@ def test_what_is_no_finite_number_names_the_function_and_the_task(value):
 SCALARS = [np.float32(1), np.bool_(True), np.array(1.0), torch.tensor(1.0), torch.tensor(True)]
 
 
-@pytest.mark.parametrize("value", [True, 1, 1.0, Fraction(1, 1), *SCALARS])
-def test_every_real_number_will_do_and_is_recorded_as_a_float(value):
-    (part,) = combine_rewards([("mine", np.float32(0.5), lambda trajectory: value)])(DONE).parts.values()
-    assert part == 0.5 and type(part) is float
+def test_every_real_number_will_do_and_is_recorded_as_a_float():
+    for value in [True, 1, 1.0, Fraction(1, 1), *SCALARS]:
+        (part,) = combine_rewards([("mine", np.float32(0.5), lambda trajectory, value=value: value)])(
+            DONE
+        ).parts.values()
+        assert part == 0.5 and type(part) is float
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda completions, **rest: [1.0],
-        lambda prompts, completions: [1.0],
-        lambda data_source, solution_str, ground_truth, extra_info=None: 1.0,
-        lambda response, answer: float(response == answer),
-    ],
-)
-def test_a_function_of_texts_names_what_it_is_called_with_instead(function):
-    with pytest.raises(RewardError, match=r"'mine' takes .*f\(trajectory\).*model_output.*task\.answer.*matched"):
-        combine_rewards([("mine", 1.0, function)])
+OF_TEXTS = [
+    lambda completions, **rest: [1.0],
+    lambda prompts, completions: [1.0],
+    lambda data_source, solution_str, ground_truth, extra_info=None: 1.0,
+    lambda response, answer: float(response == answer),
+]
+
+
+def test_a_function_of_texts_names_what_it_is_called_with_instead():
+    for function in OF_TEXTS:
+        with pytest.raises(RewardError, match=r"'mine' takes .*f\(trajectory\).*model_output.*task\.answer.*matched"):
+            combine_rewards([("mine", 1.0, function)])
 
 
 def two_turns() -> Trajectory:
@@ -353,32 +323,20 @@ def test_rewards_per_call_are_weighted_and_added_to_each_other():
     assert reward.total == 2.75
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (Reward(calls=(1.0,)), r"'mine' returned rewards for 1 calls for task 't'; the episode has 2"),
-        (Reward(calls=(1.0, math.nan)), r"'mine' returned nan for call 1 for task 't'"),
-    ],
-)
-def test_bad_rewards_per_call_are_named(value, message):
-    with pytest.raises(RewardError, match=message):
-        combine_rewards([("mine", 100.0, lambda trajectory: value)])(two_calls())
+BAD_TURNS = [
+    (Reward(turns=(1.0,)), r"'mine' returned rewards for 1 turns for task 't'; the episode has 2"),
+    (Reward(turns=(1.0, 2.0, 3.0)), r"for 3 turns for task 't'; the episode has 2"),
+    (Reward(turns=(1.0, math.nan)), r"'mine' returned nan for turn 1 for task 't'"),
+    (Reward(turns=(None, 1.0)), r"'mine' returned None for turn 0"),
+    (Reward(turns=(1e308, 0.0)), r"'mine' returned 1e\+308 for turn 0"),
+    (Reward(parts={"a": math.inf}), r"'mine' returned inf for part 'a'"),
+]
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (Reward(turns=(1.0,)), r"'mine' returned rewards for 1 turns for task 't'; the episode has 2"),
-        (Reward(turns=(1.0, 2.0, 3.0)), r"for 3 turns for task 't'; the episode has 2"),
-        (Reward(turns=(1.0, math.nan)), r"'mine' returned nan for turn 1 for task 't'"),
-        (Reward(turns=(None, 1.0)), r"'mine' returned None for turn 0"),
-        (Reward(turns=(1e308, 0.0)), r"'mine' returned 1e\+308 for turn 0"),
-        (Reward(parts={"a": math.inf}), r"'mine' returned inf for part 'a'"),
-    ],
-)
-def test_bad_rewards_per_turn_are_named(value, message):
-    with pytest.raises(RewardError, match=message):
-        combine_rewards([("mine", 100.0, lambda trajectory: value)])(two_turns())
+def test_bad_rewards_per_turn_are_named():
+    for value, message in BAD_TURNS:
+        with pytest.raises(RewardError, match=message):
+            combine_rewards([("mine", 100.0, lambda trajectory, value=value: value)])(two_turns())
 
 
 def test_spans_of_several_functions_follow_each_other_each_with_its_weight():
@@ -392,18 +350,18 @@ def test_spans_of_several_functions_follow_each_other_each_with_its_weight():
     assert reward == Reward(turns=(0.25, 0.0), spans=((8, 9, 0.5), (9, 10, -1.0), (0, 9, 2.0)))
 
 
-@pytest.mark.parametrize(
-    ("span", "message"),
-    [
-        ((0, 99, 1.0), r"'mine': task 't': the span 0:99 is not inside the record, which has \d+ tokens"),
-        ((0, 1, 1.0), r"'mine': task 't': the span 0:1 has only tokens of prompts"),
-        ((8, 9, math.nan), r"'mine' returned nan for span 8:9 for task 't'"),
-        ((1, 2), r"'mine': span 0 is \(1, 2\); give \(start, end, value\)"),
-    ],
-)
-def test_bad_spans_are_named(span, message):
-    with pytest.raises(RewardError, match=message):
-        combine_rewards([("mine", 1.0, lambda trajectory: Reward(spans=(span,)))])(two_turns())
+BAD_SPANS = [
+    ((0, 99, 1.0), r"'mine': task 't': the span 0:99 is not inside the record, which has \d+ tokens"),
+    ((0, 1, 1.0), r"'mine': task 't': the span 0:1 has only tokens of prompts"),
+    ((8, 9, math.nan), r"'mine' returned nan for span 8:9 for task 't'"),
+    ((1, 2), r"'mine': span 0 is \(1, 2\); give \(start, end, value\)"),
+]
+
+
+def test_bad_spans_are_named():
+    for span, message in BAD_SPANS:
+        with pytest.raises(RewardError, match=message):
+            combine_rewards([("mine", 1.0, lambda trajectory, span=span: Reward(spans=(span,)))])(two_turns())
 
 
 def test_parts_of_two_functions_with_one_name_are_refused():
@@ -425,27 +383,28 @@ def test_a_function_that_raises_is_named_with_the_task_and_the_cause():
         assert isinstance(raised.value.__cause__, KeyError)
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_function_that_returns_none_does_not_apply_and_has_no_part(is_async):
-    def mine(trajectory):
-        return trajectory.task.labels.get("mine")
+def test_a_function_that_returns_none_does_not_apply_and_has_no_part():
+    for is_async in [False, True]:
 
-    async def mine_later(trajectory):
-        return mine(trajectory)
+        def mine(trajectory):
+            return trajectory.task.labels.get("mine")
 
-    part = weighted(mine_later if is_async else mine, 2.0, name="mine")
-    for labels, parts in (({}, {"other": 1.0}), ({"mine": 0}, {"mine": 0.0, "other": 1.0})):
-        judged = Trajectory(Task(task_id="t", prompt="?", answer="!", labels=labels), [1])
-        reward = asyncio.run(combine_rewards([part, ("other", 1.0, lambda trajectory: 1)]).score(judged))
-        assert reward.parts == parts and reward.total == sum(parts.values())
-    for functions, named in (
-        ([part], "'mine'"),
-        ([part, ("other", 1.0, lambda trajectory: None)], "'mine' and 'other'"),
-    ):
-        with pytest.raises(
-            RewardError, match=f"{named} returned None for task 't': None means .* does not apply; return a number"
+        async def mine_later(trajectory):
+            return mine(trajectory)
+
+        part = weighted(mine_later if is_async else mine, 2.0, name="mine")
+        for labels, parts in (({}, {"other": 1.0}), ({"mine": 0}, {"mine": 0.0, "other": 1.0})):
+            judged = Trajectory(Task(task_id="t", prompt="?", answer="!", labels=labels), [1])
+            reward = asyncio.run(combine_rewards([part, ("other", 1.0, lambda trajectory: 1)]).score(judged))
+            assert reward.parts == parts and reward.total == sum(parts.values())
+        for functions, named in (
+            ([part], "'mine'"),
+            ([part, ("other", 1.0, lambda trajectory: None)], "'mine' and 'other'"),
         ):
-            asyncio.run(combine_rewards(functions).score(DONE))
+            with pytest.raises(
+                RewardError, match=f"{named} returned None for task 't': None means .* does not apply; return a number"
+            ):
+                asyncio.run(combine_rewards(functions).score(DONE))
 
 
 def alarmed(trajectory):
@@ -464,18 +423,16 @@ def verified(trajectory):
     return float(math_verify.verify(half, half))
 
 
-@pytest.mark.parametrize("function", [alarmed, parsed, verified])
-def test_a_time_limit_by_signals_is_told_that_rewards_run_in_threads(function):
-    remedy = (
-        r"run in threads.* use .*mathematical_match, .*parsing_timeout=None.*timeout_seconds=None.*step_timeout_seconds"
-    )
-    for episode in (
-        QuestionEnvironment(combine_rewards([function]), timeout_seconds=60.0),
-        EnvironmentEpisode(SimpleGameEnvironment(), function),
-    ):
-        with pytest.raises(EpisodeError, match=f"raised ValueError.*{remedy}") as raised:
-            asyncio.run(episode.score(DONE))
-        assert str(raised.value).count("run in threads") == 1
+def test_a_time_limit_by_signals_is_told_that_rewards_run_in_threads():
+    for function in [alarmed, parsed, verified]:
+        remedy = r"run in threads.* use .*mathematical_match, .*parsing_timeout=None.*timeout_seconds=None.*step_timeout_seconds"
+        for episode in (
+            QuestionEnvironment(combine_rewards([function]), timeout_seconds=60.0),
+            EnvironmentEpisode(SimpleGameEnvironment(), function),
+        ):
+            with pytest.raises(EpisodeError, match=f"raised ValueError.*{remedy}") as raised:
+                asyncio.run(episode.score(DONE))
+            assert str(raised.value).count("run in threads") == 1
 
 
 def test_a_plain_call_of_a_hidden_asynchronous_function_says_what_to_do():
@@ -512,28 +469,23 @@ def value_of(function, trajectory) -> float:
     return asyncio.run(scored).total
 
 
-@pytest.mark.parametrize(
-    ("match", "written", "task", "value"),
-    [
-        (exact_match, "hm</think> ada.", {}, 1.0),
-        (exact_match, "hm</think> Countess", {"aliases": ("Bob", "countess")}, 1.0),
-        (fuzzy_match, "Ada Lovelace", {"aliases": ("Bob",)}, 2 / 3),
-        (fuzzy_match, "Ada Lovelace", {"aliases": ("the Lovelace, Ada",)}, 1.0),
-        (numeric_match, "3 times 4 is 12.", {"answer": "#### 12"}, 1.0),
-        (functools.partial(numeric_match, absolute_tolerance=1), "11", {"answer": "12"}, 1.0),
-        (option_match, "The answer is (C).", {"answer": "C"}, 1.0),
-        (exact_match, "<think> Ada", {}, 0.0),
-        (exact_match, "hm</think>", {}, 0.0),
-        (exact_match, " ", {"answer": ""}, 0.0),
-    ],
-)
-def test_an_answer_is_worth_its_best_match(match, written, task, value):
-    assert value_of(matched(match), episode(written, **task)) == pytest.approx(value)
+MATCHES = [
+    (exact_match, "hm</think> ada.", {}, 1.0),
+    (exact_match, "hm</think> Countess", {"aliases": ("Bob", "countess")}, 1.0),
+    (fuzzy_match, "Ada Lovelace", {"aliases": ("Bob",)}, 2 / 3),
+    (fuzzy_match, "Ada Lovelace", {"aliases": ("the Lovelace, Ada",)}, 1.0),
+    (numeric_match, "3 times 4 is 12.", {"answer": "#### 12"}, 1.0),
+    (functools.partial(numeric_match, absolute_tolerance=1), "11", {"answer": "12"}, 1.0),
+    (option_match, "The answer is (C).", {"answer": "C"}, 1.0),
+    (exact_match, "<think> Ada", {}, 0.0),
+    (exact_match, "hm</think>", {}, 0.0),
+    (exact_match, " ", {"answer": ""}, 0.0),
+]
 
 
-def test_a_match_bears_its_functions_name():
-    reward = combine_rewards([matched(exact_match), matched(functools.partial(numeric_match, absolute_tolerance=1))])
-    assert list(reward.parts) == ["exact_match", "numeric_match"]
+def test_an_answer_is_worth_its_best_match():
+    for match, written, task, value in MATCHES:
+        assert value_of(matched(match), episode(written, **task)) == pytest.approx(value)
 
 
 def test_the_part_that_counts_may_be_extracted_and_the_answer_read_elsewhere():
@@ -542,15 +494,6 @@ def test_the_part_that_counts_may_be_extracted_and_the_answer_read_elsewhere():
     assert value_of(boxed, episode("Ada")) == 0.0
     by_tokens = matched(exact_match, read=functools.partial(final_answer, decode=decode, end_tokens=["$"]))
     assert value_of(by_tokens, episode("hm</think> Ada$")) == 1.0
-
-
-def test_a_match_may_be_asynchronous():
-    async def slow_match(answer, truth):
-        await asyncio.sleep(0)
-        return answer == truth
-
-    assert value_of(matched(slow_match), episode("Ada", aliases=("Bob",))) == 1.0
-    assert value_of(matched(slow_match), episode("Eve", aliases=("Bob",))) == 0.0
 
 
 @pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="needs math-verify")
@@ -595,40 +538,40 @@ def test_tool_use_is_counted_from_the_events():
     assert value_of(used_tool, episode("look_result: Ada")) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("num_tokens", "excess", "inside"),
-    [
-        (5, 0.0, 0.5),
-        (0, 0.0, 0.0),
-        (9, 0.0, 0.9),
-        (10, 0.0, 1.0),
-        (20, 0.0, 1.0),
-        (21, 0.05, 0.9),
-        (25, 0.25, 0.5),
-        (60, 2.0, 0.0),
-    ],
-)
-def test_length_is_counted_in_the_policys_own_tokens(num_tokens, excess, inside):
-    trajectory = Trajectory(DONE.task, [1] * 100)
-    trajectory.add_results([EVENT], [2] * 100)
-    trajectory.add_demonstrated([3] * num_tokens)
-    assert value_of(tokens_beyond(20), trajectory) == pytest.approx(excess)
-    assert value_of(length_within(10, 20, margin_tokens=10), trajectory) == pytest.approx(inside)
+LENGTHS = [
+    (5, 0.0, 0.5),
+    (0, 0.0, 0.0),
+    (9, 0.0, 0.9),
+    (10, 0.0, 1.0),
+    (20, 0.0, 1.0),
+    (21, 0.05, 0.9),
+    (25, 0.25, 0.5),
+    (60, 2.0, 0.0),
+]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: calls_beyond(-1),
-        lambda: tokens_beyond(0),
-        lambda: length_within(5, 4, margin_tokens=1),
-        lambda: length_within(-1, 4, margin_tokens=1),
-        lambda: length_within(1, 4, margin_tokens=0),
-    ],
-)
-def test_limits_that_make_no_sense_are_refused(make):
-    with pytest.raises(RewardError):
-        make()
+def test_length_is_counted_in_the_policys_own_tokens():
+    for num_tokens, excess, inside in LENGTHS:
+        trajectory = Trajectory(DONE.task, [1] * 100)
+        trajectory.add_results([EVENT], [2] * 100)
+        trajectory.add_demonstrated([3] * num_tokens)
+        assert value_of(tokens_beyond(20), trajectory) == pytest.approx(excess)
+        assert value_of(length_within(10, 20, margin_tokens=10), trajectory) == pytest.approx(inside)
+
+
+NO_LIMITS = [
+    lambda: calls_beyond(-1),
+    lambda: tokens_beyond(0),
+    lambda: length_within(5, 4, margin_tokens=1),
+    lambda: length_within(-1, 4, margin_tokens=1),
+    lambda: length_within(1, 4, margin_tokens=0),
+]
+
+
+def test_limits_that_make_no_sense_are_refused():
+    for make in NO_LIMITS:
+        with pytest.raises(RewardError):
+            make()
 
 
 @given(st.dictionaries(st.text(max_size=5), st.booleans()), st.text(max_size=20))
