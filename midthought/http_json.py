@@ -149,7 +149,7 @@ class ChatEndpoint(JsonEndpoint):
 
     async def ask(self, body: bytes) -> Reply:
         """Returns the reply to one request (JSON), with the retries of `post`. Raises `NoReplyError`."""
-        return await self.post(body, _reply_of)
+        return await self.post(body, reply_of)
 
 
 def as_data(material: Mapping[str, Any]) -> str:
@@ -158,7 +158,8 @@ def as_data(material: Mapping[str, Any]) -> str:
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def _reply_of(document: Any) -> Reply:
+def reply_of(document: Any) -> Reply:
+    """Returns the reply in a chat completion (parsed JSON). Raises ValueError if it is none."""
     try:
         choice = document["choices"][0]
         text = str(choice["message"]["content"] or "").encode(errors="replace").decode()  # no lone surrogates

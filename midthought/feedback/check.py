@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from midthought.feedback.critics.model import THOUGHT_END, feedback_prompt, requ
 from midthought.feedback.critics.registry import make_critic
 from midthought.feedback.critics.settings import FeedbackSettings, read_feedback_settings
 from midthought.feedback.masking import mask_answer
+from midthought.http_json import reply_of
 from midthought.network import is_local, read_key, tls_context
 from midthought.types import Task
 
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 
 REACH_SECONDS = 5.0
 """Time limit of requests that do not need the model."""
-NUM_REPEATED_TOKENS = 48
-"""Length of the feedback that is requested twice."""
-NUM_FEW_TOKENS = 4
-
 SAMPLE = Task(
     task_id="feedback-check",
     prompt="What is 17 * 24? Put the result into \\boxed{}.",
@@ -61,7 +58,7 @@ class Finding:
 
     server: str
     what: str
-    """`reachable`, `model`, `stop_token_ids`, `feedback`, `same words`, `max_tokens`."""
+    """`reachable`, `model`, `stop_token_ids` or `feedback`."""
     found: Found
     words: str
     remedy: str = ""
@@ -113,18 +110,15 @@ def run_check(path: str | Path, tell: Callable[[str], None] = print) -> int:
 
 
 def check_server(url: str, settings: FeedbackSettings) -> list[Finding]:
-    """The findings of one server. Stops if it cannot be reached, does not serve the model or gives no feedback."""
-    asking = _Asking(url, settings)
-    checks: list[tuple[str, Callable[[], str]]] = [
-        ("reachable", asking.is_reachable),
-        ("model", asking.serves_model),
-        ("stop_token_ids", asking.stop_tokens_are_special),
-        ("feedback", asking.gives_feedback),
-        ("same words", asking.says_the_same_again),
-        ("max_tokens", asking.keeps_to_max_tokens),
-    ]
+    """The findings of one server. Stops if it cannot be reached or does not serve the model."""
     findings: list[Finding] = []
-    with asking.client:
+    with _Server(url, settings) as server:
+        checks: list[tuple[str, Callable[[], str]]] = [
+            ("reachable", server.is_reachable),
+            ("model", server.serves_model),
+            ("stop_token_ids", server.stop_tokens_are_special),
+            ("feedback", server.gives_feedback),
+        ]
         for what, check in checks:
             started = time.monotonic()
             try:
@@ -133,22 +127,21 @@ def check_server(url: str, settings: FeedbackSettings) -> list[Finding]:
                 words, remedy, found = str(problem), problem.remedy, problem.found
             seconds = time.monotonic() - started
             findings.append(Finding(server=url, what=what, found=found, words=words, remedy=remedy, seconds=seconds))
-            if found is Found.BAD and what in ("reachable", "model", "feedback"):
+            if found is Found.BAD and what in ("reachable", "model"):
                 break
     return findings
 
 
-class _Asking:
-    """The checks of one server."""
+class _Server:
+    """One server; each check returns what it found, or raises `_Problem`."""
 
     def __init__(self, url: str, settings: FeedbackSettings) -> None:
         import httpx
 
-        self.url = url.rstrip("/")
-        self.root = self.url.removesuffix("/v1")
-        self.settings = settings
+        self._url = url.rstrip("/")
+        self._settings = settings
         self._key = key = read_key(settings.api_key_env, url)
-        self.client = httpx.Client(
+        self._client = httpx.Client(
             headers={"Authorization": f"Bearer {key}"} if key else {},
             trust_env=not is_local(url),
             verify=tls_context(trust_env=not is_local(url)),
@@ -158,28 +151,30 @@ class _Asking:
             SAMPLE, SAMPLE_ANSWER, SAMPLE_REASONING, shows_solution=settings.process_feedback
         )
 
+    def __enter__(self) -> _Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
     def is_reachable(self) -> str:
-        response = self._send("GET", f"{self.url}/models", None, REACH_SECONDS)
+        response = self._send("GET", f"{self._url}/models", None, REACH_SECONDS)
         if response.status_code in (401, 403):
             raise _Problem(
                 f"status {response.status_code}: the key is missing or wrong",
                 "put the key into an environment variable and name it with api_key_env",
             )
-        if response.status_code != 200:
-            raise _Problem(
-                f"status {response.status_code} at {self.url}/models",
-                "give the address up to and with /v1 of an OpenAI-compatible server",
-            )
         try:
             self._served = [str(model["id"]) for model in response.json()["data"]]
         except (ValueError, LookupError, TypeError, RecursionError):
             raise _Problem(
-                f"{self.url}/models is no list of models", "give the address of an OpenAI-compatible server"
+                f"status {response.status_code}, and no list of models, at {self._url}/models",
+                "give the address up to and with /v1 of an OpenAI-compatible server",
             ) from None
         return "it answers"
 
     def serves_model(self) -> str:
-        model = self.settings.model
+        model = self._settings.model
         if model not in self._served:
             raise _Problem(
                 f"it does not serve {model!r}. {near_names(model, self._served)}",
@@ -189,10 +184,11 @@ class _Asking:
 
     def stop_tokens_are_special(self) -> str:
         """Every stop id must be a control token of the served tokenizer; otherwise feedback would end at an ordinary word."""
-        ids = self.settings.stop_token_ids
+        ids = self._settings.stop_token_ids
         for token_id in ids:
-            text = self._text_of(token_id)
-            if not _CONTROL_TOKEN.fullmatch(text) or self._ids_of(text) != [token_id]:
+            text = str(self._tokenizer("detokenize", {"tokens": [token_id]}).get("prompt", ""))
+            own = self._tokenizer("tokenize", {"prompt": text, "add_special_tokens": False}).get("tokens")
+            if not _CONTROL_TOKEN.fullmatch(text) or own != [token_id]:
                 what = f"the ordinary token {text!r}" if text else "no token"
                 raise _Problem(
                     f"token {token_id} is {what} in the served tokenizer: it would cut feedback without notice",
@@ -202,85 +198,37 @@ class _Asking:
         return f"{ids} are control tokens" if ids else "none; the model's own end token ends feedback"
 
     def gives_feedback(self) -> str:
+        settings = self._settings
         started = time.monotonic()
-        reply = self._complete({}, self.settings.timeout_seconds)
-        seconds = time.monotonic() - started
-        text = reply.text.rpartition(THOUGHT_END)[2].strip()
-        if not text:
+        response = self._send(
+            "POST", f"{self._url}/chat/completions", request_body(settings, self._prompt), settings.timeout_seconds
+        )
+        try:
+            reply = reply_of(response.json())
+        except (ValueError, RecursionError):
+            text = response.text.replace(self._key, "…") if self._key else response.text
+            raise _Problem(
+                f"status {response.status_code}, and no chat completion: {' '.join(text.split())[:200]}",
+                "read the server's log; check its address, its load (max_concurrency), and that it supports every parameter "
+                "(stop_token_ids and seed are vLLM's)",
+            ) from None
+        words = " ".join(mask_answer(reply.text.rpartition(THOUGHT_END)[2], SAMPLE).split())[:120]
+        if not words:
             raise _Problem(
                 f"the feedback is empty (it ended with {reply.finish_reason!r})",
                 "check stop_token_ids, raise max_tokens, or use an instruction-tuned model",
             )
-        beginning = " ".join(mask_answer(text, SAMPLE).split())[:120]
         if reply.finish_reason == "length":
-            raise _Problem(
-                f"cut after max_tokens={self.settings.max_tokens}: {beginning}", "raise max_tokens", Found.UNKNOWN
-            )
-        return f"in {seconds:.1f} of {self.settings.timeout_seconds:g} s: {beginning}"
+            raise _Problem(f"cut after max_tokens={settings.max_tokens}: {words}", "raise max_tokens", Found.UNKNOWN)
+        return f"in {time.monotonic() - started:.1f} of {settings.timeout_seconds:g} s: {words}"
 
-    def says_the_same_again(self) -> str:
-        """At temperature 0 the seed must not matter; above 0, the same seed must give the same words."""
-        few = {"max_tokens": min(NUM_REPEATED_TOKENS, self.settings.max_tokens)}
-        other_seed = self.settings.seed + (1 if self.settings.temperature == 0 else 0)
-        replies = [
-            self._complete({**few, "seed": seed}, self.settings.timeout_seconds).text
-            for seed in (self.settings.seed, other_seed)
-        ]
-        if replies[0] != replies[1]:
-            raise _Problem(
-                f"temperature={self.settings.temperature:g} and seed={self.settings.seed} gave two different texts",
-                "the server ignores temperature or seed: check its version and the proxies in front of it (a busy server "
-                "can also differ by rounding; a run keeps the first feedback)",
-            )
-        return f"temperature {self.settings.temperature:g}: the same words twice"
-
-    def keeps_to_max_tokens(self) -> str:
-        reply = self._complete({"max_tokens": NUM_FEW_TOKENS}, self.settings.timeout_seconds)
-        if reply.num_tokens is None:
-            raise _Problem("the server does not count its tokens (`usage`)", "", Found.UNKNOWN)
-        if reply.num_tokens > NUM_FEW_TOKENS:
-            raise _Problem(
-                f"{reply.num_tokens} tokens came, {NUM_FEW_TOKENS} were allowed",
-                "the server ignores max_tokens: check its version and the proxies in front of it",
-            )
-        return f"{reply.num_tokens} tokens of at most {NUM_FEW_TOKENS}"
-
-    def _complete(self, changes: dict[str, Any], timeout_seconds: float) -> _Reply:
-        body = {**request_body(self.settings, self._prompt), **changes}
-        response = self._send("POST", f"{self.url}/chat/completions", body, timeout_seconds)
-        if response.status_code != 200:
-            text = response.text.replace(self._key, "…") if self._key else response.text
-            words = " ".join(text.split())[:200]
-            raise _Problem(f"status {response.status_code}: {words}", _remedy_for(response.status_code))
-        try:
-            content = response.json()
-            choice = content["choices"][0]
-            usage = content.get("usage") or {}
-            return _Reply(
-                text=str(choice["message"]["content"] or ""),
-                finish_reason=str(choice.get("finish_reason")),
-                num_tokens=usage.get("completion_tokens"),
-            )
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            raise _Problem(
-                "the reply is no chat completion", "give the address of an OpenAI-compatible server"
-            ) from None
-
-    def _text_of(self, token_id: int) -> str:
-        content = self._tokenizer("detokenize", {"tokens": [token_id]})
-        return str(content.get("prompt", "")) if content is not None else ""
-
-    def _ids_of(self, text: str) -> Sequence[int]:
-        content = self._tokenizer("tokenize", {"prompt": text, "add_special_tokens": False})
-        return content.get("tokens", []) if content is not None else []
-
-    def _tokenizer(self, route: str, body: dict[str, Any]) -> dict[str, Any] | None:
-        """The reply of vLLM's route; None if it refuses (an id outside the vocabulary)."""
-        body = {"model": self.settings.model, **body}
-        response = self._send("POST", f"{self.root}/{route}", body, REACH_SECONDS)
+    def _tokenizer(self, route: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The reply of vLLM's route; empty if it refuses (an id outside the vocabulary)."""
+        body = {"model": self._settings.model, **body}
+        response = self._send("POST", f"{self._url.removesuffix('/v1')}/{route}", body, REACH_SECONDS)
         if response.status_code in (404, 405):
             raise _Problem(
-                f"the server has no /{route}, so {self.settings.stop_token_ids} cannot be checked",
+                f"the server has no /{route}, so {self._settings.stop_token_ids} cannot be checked",
                 f"set stop_token_ids to [] unless the model is a Llama 3 ({_LLAMA_3})",
                 Found.UNKNOWN,
             )
@@ -288,13 +236,13 @@ class _Asking:
             content = response.json() if response.status_code == 200 else None
         except ValueError:
             content = None
-        return content if isinstance(content, dict) else None
+        return content if isinstance(content, dict) else {}
 
     def _send(self, method: str, url: str, body: dict[str, Any] | None, timeout_seconds: float) -> httpx.Response:
         import httpx
 
         try:
-            return self.client.request(method, url, json=body, timeout=timeout_seconds)
+            return self._client.request(method, url, json=body, timeout=timeout_seconds)
         except httpx.TimeoutException:
             raise _Problem(
                 f"no reply within {timeout_seconds:g} seconds",
@@ -303,20 +251,5 @@ class _Asking:
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise _Problem(
                 f"{type(error).__name__}: {error}"[:200],
-                f"start the server (vllm serve {self.settings.model}), or correct its address",
+                f"start the server (vllm serve {self._settings.model}), or correct its address",
             ) from None
-
-
-@dataclass(frozen=True, slots=True)
-class _Reply:
-    text: str
-    finish_reason: str
-    num_tokens: int | None
-
-
-def _remedy_for(status: int) -> str:
-    if status == 429:
-        return "the server is busy or limits its clients: lower max_concurrency, or add servers"
-    if status >= 500:
-        return "read the server's log; the error is on its side"
-    return "the server rejects the request: check that it supports every parameter (stop_token_ids and seed are vLLM's)"

@@ -1,6 +1,6 @@
 """Converts published feedback logs (one record per problem and round) to tool-calling conversations in Parquet, for SFT.
 
-Reads the log line by line into a temporary database on disk, then makes the conversations from it, problem by problem.
+Reads the log line by line and keeps the used fields of rounds 0 to 2 in memory.
 """
 
 from __future__ import annotations
@@ -8,12 +8,9 @@ from __future__ import annotations
 import codecs
 import json
 import os
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,7 +70,7 @@ def convert(
 
     Args:
         source: the log.
-        out: written atomically; memory does not grow with the log.
+        out: written atomically.
         dataset: selects the prompt's request for the form of the answer.
         strict: raise at the first bad record; otherwise bad records are reported, counted and left out.
         recheck: compare answers with the log's `normalized_answer` (`answers.is_right`) instead of trusting `is_correct`.
@@ -96,21 +93,18 @@ def convert(
         report.num_bad_rows += 1
         tell(f"{source.name}, line {line}: {why}; skipped")
 
-    # a database without a name is a temporary file
-    with closing(sqlite3.connect("")) as records, source.open("rb") as file:
-        records.execute("CREATE TABLE problems (number INTEGER PRIMARY KEY, id TEXT UNIQUE)")
-        columns = ", ".join(Record._fields)
-        records.execute(f"CREATE TABLE records ({columns}, line, PRIMARY KEY (problem, iteration)) WITHOUT ROWID")
+    problems: dict[str, dict[int, Record]] = {}
+    with source.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
                 if line.strip():
-                    _store(records, line, number, report, dataset if recheck else None)
+                    _store(problems, read_record(line, number), report, dataset if recheck else None)
             except RecordError as why:
                 tell_bad(number, why)
-        try:
-            write_parquet(out, schema, _conversations(records, report, dataset))
-        except DataError:
-            raise DataError(f"{source} gives no conversation; {'; '.join(report_lines(report))}") from None
+    try:
+        write_parquet(out, schema, _conversations(problems, report, dataset))
+    except DataError:
+        raise DataError(f"{source} gives no conversation; {'; '.join(report_lines(report))}") from None
     return report
 
 
@@ -149,8 +143,9 @@ class RecordError(ValueError):
 class Record(NamedTuple):
     """The fields of a record that are used."""
 
-    problem: str | int
-    """Its id in the log; in the database its number, in the order of first appearance."""
+    line: int
+    problem: str
+    """Its id in the log."""
     iteration: int
     question: str
     """Empty if the record has it only as part of the history."""
@@ -160,8 +155,8 @@ class Record(NamedTuple):
     is_right: bool
 
 
-def read_record(line: bytes) -> Record:
-    """Parses a line of the log. Raises RecordError if a field is missing or has another type than in the published logs."""
+def read_record(line: bytes, number: int) -> Record:
+    """Parses line `number` of the log. Raises RecordError if a field is missing or has another type than in published logs."""
     try:
         row = json.loads(line.removeprefix(codecs.BOM_UTF8).decode())
     except (ValueError, RecursionError) as error:
@@ -174,6 +169,7 @@ def read_record(line: bytes) -> Record:
     if not isinstance(is_correct, bool):
         raise RecordError(f"is_correct is {_short(is_correct)}; it must be true or false")
     record = Record(
+        line=number,
         problem=_problem_id(row),
         iteration=iteration,
         question=_question(row, iteration, is_correct),
@@ -183,7 +179,7 @@ def read_record(line: bytes) -> Record:
         is_right=is_correct,
     )
     try:
-        "".join((str(record.problem), record.question, record.response, record.feedback)).encode()
+        "".join((record.problem, record.question, record.response, record.feedback)).encode()
     except UnicodeEncodeError:
         raise RecordError("it contains half of a character (a lone surrogate)") from None
     return record
@@ -238,31 +234,27 @@ def _short(value: object) -> str:
 
 
 def _store(
-    records: sqlite3.Connection, line: bytes, number: int, report: ConversionReport, checked_as: str | None
+    problems: dict[str, dict[int, Record]], record: Record, report: ConversionReport, checked_as: str | None
 ) -> None:
-    record = read_record(line)
     if record.iteration >= len(KINDS):
         report.num_later_rounds += 1
         return
     if checked_as is not None:
         record = rechecked(record, checked_as)
-    records.execute("INSERT OR IGNORE INTO problems (id) VALUES (?)", (record.problem,))
-    (problem,) = records.execute("SELECT number FROM problems WHERE id = ?", (record.problem,)).fetchone()
-    row = (*record._replace(problem=problem), number)
-    if not records.execute("INSERT OR IGNORE INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row).rowcount:
-        same = "SELECT line FROM records WHERE problem = ? AND iteration = ?"
-        (before,) = records.execute(same, row[:2]).fetchone()
-        raise RecordError(f"round {record.iteration} of {record.problem!r} is already in line {before}")
+    first = problems.setdefault(record.problem, {}).setdefault(record.iteration, record)
+    if first is not record:
+        raise RecordError(f"round {record.iteration} of {record.problem!r} is already in line {first.line}")
 
 
 # -- conversations -------------------------------------------------------------------------------------------------
 
 
-def _conversations(records: sqlite3.Connection, report: ConversionReport, dataset: str) -> Iterator[dict[str, Any]]:
+def _conversations(
+    problems: Mapping[str, Mapping[int, Record]], report: ConversionReport, dataset: str
+) -> Iterator[dict[str, Any]]:
     tools = [DEFINITION.json_schema()]
-    found = records.execute(f"SELECT {', '.join(Record._fields)} FROM records ORDER BY problem, iteration")  # noqa: S608  # our names
-    for _, group in groupby(map(Record._make, found), key=lambda record: record.problem):
-        rounds = list(group)
+    for of_problem in problems.values():
+        rounds = [record for _, record in sorted(of_problem.items())]
         why_not = _why_not(rounds)
         if why_not is not None:
             report.skipped[why_not] += 1

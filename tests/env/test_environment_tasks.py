@@ -115,15 +115,6 @@ def test_where_all_fail_they_are_reset_again_from_other_seeds(monkeypatch, caplo
     assert caplog.text.count("the server is away") == MAX_TRIES - 1
 
 
-def test_where_all_go_on_failing_it_is_an_error(monkeypatch):
-    monkeypatch.setattr(Flaky, "num_failures", 100)
-    with pytest.raises(
-        EpisodeError, match=r"Flaky.reset raised ConnectionError: the server is away \(6 resets in a row"
-    ):
-        EnvironmentTaskSampler(Flaky, seed=0).draw(0, 2)
-    assert Flaky.num_failures == 100 - 2 * MAX_TRIES
-
-
 def test_where_groups_are_drawn_one_by_one_a_group_that_fails_does_not_end_the_run_but_two_in_a_row_do(monkeypatch):
     monkeypatch.setattr(Flaky, "num_failures", MAX_TRIES)
     stream = EnvironmentTaskSampler(Flaky, seed=0)

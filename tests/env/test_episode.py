@@ -156,16 +156,6 @@ def test_the_reward_of_every_turn_stays_with_its_turn():
     assert reward == Reward(turns=(1.0, 3.0, 0.0)) and reward.total == 4.0
 
 
-def test_asynchronous_environments_play_the_same():
-    async def answer() -> Any:
-        await asyncio.sleep(0)
-        return "seen", 0.5, False, {}
-
-    trajectory = new_trajectory()
-    assert say(EnvironmentEpisode(ready(AsyncDoing(answer))), trajectory, "go") == ["seen"]
-    assert trajectory.turns[0].reward == 0.5
-
-
 def test_all_steps_of_an_environment_with_its_own_loop_run_on_the_same_loop():
     """Connections belong to a loop; the rollout's loop lives for one iteration only."""
     loops = []

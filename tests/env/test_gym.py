@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from midthought.env.environment import BaseEnvironment
-from midthought.env.environment_tasks import EnvironmentTasks
 from midthought.env.game import SimpleGameEnvironment
 from midthought.env.gym import GymnasiumEnvironment, as_gymnasium
 from midthought.errors import EpisodeError, MissingExtraError, SettingsError
@@ -225,22 +224,6 @@ def test_environments_of_the_package_play_without_functions():
         copy.deepcopy(world).close()
 
 
-def test_the_environments_that_were_made_for_an_iteration_are_closed():
-    made: list[Mirror] = []
-
-    def make() -> GymnasiumEnvironment:
-        made.append(Mirror(SPACES.Discrete(2)))
-        return GymnasiumEnvironment(made[-1])
-
-    tasks = EnvironmentTasks(make)
-    (task,) = tasks.make(1, seed=0)
-    episode = tasks.episode(task)
-    asyncio.run(episode.close())
-    assert episode.environment.gym_env.num_closed == 1 and made[0].num_closed == 0, "the episode has a copy of its own"
-    tasks.close()
-    assert [each.num_closed for each in made] == [1]
-
-
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     with pytest.raises(MissingExtraError, match=r"midthought\[gym\]"):
@@ -255,17 +238,6 @@ def test_the_game_passes_gymnasiums_own_checks():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(as_gymnasium(SimpleGameEnvironment()), skip_render_check=True)
-
-
-def test_the_game_plays_under_gymnasium():
-    world = as_gymnasium(SimpleGameEnvironment())
-    observation, info = world.reset(seed=18)
-    assert (observation, info) == ("The key is south east.", {})
-    assert world.render().endswith("The key is south east.") and "@" in world.render()
-    for action in ("south", "east", "take"):
-        assert world.step(action)[2:4] == (False, False)
-    assert world.step("complete")[2:4] == (True, False)
-    assert "Ünï\ncode" in world.observation_space and world.action_space.sample() in world.action_space
 
 
 def test_there_and_back_again_nothing_is_lost():

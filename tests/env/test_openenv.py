@@ -22,7 +22,6 @@ from midthought.env.environment_tasks import EnvironmentTasks
 from midthought.env.episode import call_blocking
 from midthought.env.openenv import from_openenv
 from midthought.errors import EpisodeError, MissingExtraError, SettingsError
-from midthought.types import Completion, Finish, Task, Trajectory, Turn
 
 
 @contextlib.contextmanager
@@ -124,25 +123,6 @@ def test_a_client_of_text_needs_no_functions_and_gets_no_seed_that_it_does_not_t
 def test_an_observation_that_is_no_text_names_its_fields():
     with pytest.raises(EpisodeError, match="is a Output with stdout, exit_code, not text; give observation_to_text="):
         begin(from_openenv(Client()))
-
-
-@pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_a_group_has_a_session_for_every_episode(kind):
-    clients = []
-
-    def make():
-        clients.append(kind())
-        return coding(clients[-1])
-
-    tasks = EnvironmentTasks(make)
-    (task,) = tasks.make(1, seed=0)
-    episodes = [tasks.episode(task) for _ in range(3)]
-    for number, episode in enumerate(episodes):
-        trajectory = Trajectory(Task(task_id="t", prompt=task.prompt, answer=""), [1])
-        trajectory.add_sampled(Completion(token_ids=(2,), sampled_logprobs=(0.0,), finish=Finish.END))
-        trajectory.end_turn(Turn(turn_number=0, model_output=f"x = {number}"))
-        assert asyncio.run(episode.reply(trajectory)) == f"ran x = {number}"
-        assert sorted(client.ran for client in clients if client.ran) == [[f"x = {n}"] for n in range(number + 1)]
 
 
 def test_a_session_alone_cannot_be_trained_on():

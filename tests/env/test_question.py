@@ -57,17 +57,6 @@ def test_a_wrong_answer_costs_what_the_settings_say_and_an_abstention_nothing():
     assert reward(episode(2, 2)).parts["wrong_answer"] == 0.0  # the thought was not closed: no answer
 
 
-def test_a_reward_is_the_same_with_a_deadline_and_without():
-    async def later(trajectory):
-        await asyncio.sleep(0)
-        return 2.0
-
-    for seconds in (None, 5.0):
-        for function in (later, lambda trajectory: 2.0):
-            environment = QuestionEnvironment(combine_rewards([("two", 1.5, function)]), seconds)
-            assert dict(asyncio.run(environment.score(episode(4))).parts) == {"two": 3.0}
-
-
 def test_a_reward_that_blocks_holds_nobody_up():
     together = threading.Barrier(8)
 

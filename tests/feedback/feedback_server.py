@@ -39,7 +39,6 @@ class FeedbackServer(ThreadingHTTPServer):
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.finish_reason = "stop"
-        self.honours_max_tokens = True
         self.released = threading.Event()
         self.lock = threading.Lock()
 
@@ -84,10 +83,8 @@ class _Handler(BaseHTTPRequestHandler):
             server.headers.append(dict(self.headers))
         fault = server.next_fault()
         words = server.words(body)
-        num_tokens = min(len(words.split()), body["max_tokens"]) if server.honours_max_tokens else len(words.split())
-        cut = " ".join(words.split(" ")[:num_tokens])
-        choice = {"index": 0, "message": {"role": "assistant", "content": cut}, "finish_reason": server.finish_reason}
-        reply = {"choices": [choice], "usage": {"completion_tokens": num_tokens}}
+        choice = {"index": 0, "message": {"role": "assistant", "content": words}, "finish_reason": server.finish_reason}
+        reply = {"choices": [choice]}
         if isinstance(fault, int):
             self._answer(fault, {"error": {"message": "out of order"}})
         elif fault == "stall":

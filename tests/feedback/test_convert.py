@@ -1,9 +1,7 @@
-"""Logs to conversations: made logs of every kind, exact to the row; broken rows; a log larger than one wants in memory."""
+"""Logs to conversations: constructed logs of every kind, exact to the row, and broken rows."""
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -124,58 +122,53 @@ def test_the_published_math_log(real_data, tmp_path):
     assert parquet.read_metadata(tmp_path / "sft.parquet").num_rows == 15
 
 
-@pytest.mark.parametrize(
-    ("rows", "reason"),
-    [
-        (rounds("a", False), "wrong, and not tried again"),
-        (rounds("a", False, False), "wrong after one feedback, and not tried again"),
-        (rounds("a", False, False, False), "wrong after two feedbacks"),
-        (rounds("a", True, True), "went on after being right"),
-        (rounds("a", False, True, False), "went on after being right"),
-        (rounds("a", False, True)[1:], "a round is missing"),
-        (rounds("a", False, False, True)[::2], "a round is missing"),
-        (rounds("a", False, True, feedback=""), "without feedback"),
-        (rounds("a", False, True, feedback=[" \n", None]), "without feedback"),
-        (rounds("a", False, True, full_response=[" "]), "an answer is empty"),
-    ],
+SKIPPED = (
+    (rounds("a", False), "wrong, and not tried again"),
+    (rounds("a", False, False), "wrong after one feedback, and not tried again"),
+    (rounds("a", False, False, False), "wrong after two feedbacks"),
+    (rounds("a", True, True), "went on after being right"),
+    (rounds("a", False, True)[1:], "a round is missing"),
+    (rounds("a", False, False, True)[::2], "a round is missing"),
+    (rounds("a", False, True, feedback=[" \n", None]), "without feedback"),
+    (rounds("a", False, True, full_response=[" "]), "an answer is empty"),
 )
-def test_why_a_problem_gives_no_conversation(tmp_path, rows, reason):
-    done = Converted(tmp_path, [*rows, row("right", 0, True)])
-    assert done.report.skipped == {reason: 1}
-    assert done.questions == ["Question right?"]
 
 
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        (b"{\n", "it is not JSON"),
-        (b"\xff\n", "it is not JSON"),
-        (b"[" * 100_000 + b"\n", "it is not JSON"),
-        (b"[]\n", "it is of type list, not an object"),
-        (row("x", -1, True), "iteration is -1"),
-        (row("x", 0, True, iteration="0"), "iteration is '0'"),
-        (row("x", 0, True, iteration=True), "iteration is True"),
-        (row("x", 0, True, is_correct=1), "is_correct is 1"),
-        (row("x", 0, True, full_response=[]), "full_response is []"),
-        (row("x", 0, True, full_response=["a", "b"]), "full_response is ['a', 'b']"),
-        (row("x", 0, True, full_response="a"), "full_response is 'a'"),
-        (row("x", 0, False, feedback=3), "feedback is 3"),
-        (row("x", 0, False, original_question=None), "it has no original_question"),
-        (row("x", 0, True, unique_id=None, original_question=None), "it does not name its problem"),
-        (row("x", 0, True, full_response=["\ud800"]), "half of a character"),
-        (row("a", 0, True), "round 0 of 'a' is already in line 1"),
-    ],
+def test_why_a_problem_gives_no_conversation(tmp_path):
+    for rows, reason in SKIPPED:
+        done = Converted(tmp_path, [*rows, row("right", 0, True)])
+        assert done.report.skipped == {reason: 1}
+        assert done.questions == ["Question right?"]
+
+
+BAD = (
+    (b"{\n", "it is not JSON"),
+    (b"\xff\n", "it is not JSON"),
+    (b"[" * 100_000 + b"\n", "it is not JSON"),
+    (b"[]\n", "it is of type list, not an object"),
+    (row("x", -1, True), "iteration is -1"),
+    (row("x", 0, True, iteration=True), "iteration is True"),
+    (row("x", 0, True, is_correct=1), "is_correct is 1"),
+    (row("x", 0, True, full_response=["a", "b"]), "full_response is ['a', 'b']"),
+    (row("x", 0, False, feedback=3), "feedback is 3"),
+    (row("x", 0, False, original_question=None), "it has no original_question"),
+    (row("x", 0, True, unique_id=None, original_question=None), "it does not name its problem"),
+    (row("x", 0, True, full_response=["\ud800"]), "half of a character"),
+    (row("a", 0, True), "round 0 of 'a' is already in line 1"),
 )
-def test_a_bad_row_is_told_by_its_line_and_left_out_or_fails(tmp_path, line, why):
-    lines = [row("a", 0, True), b"\n", line, row("b", 0, True)]
-    done = Converted(tmp_path, lines)
-    assert done.questions == ["Question a?", "Question b?"]
-    assert done.report.num_bad_rows == len(done.told) == 1
-    assert done.told[0].startswith("log.jsonl, line 3: ") and why in done.told[0]
-    done.out.unlink()
-    with pytest.raises(DataError, match="line 3: "):
-        Converted(tmp_path, lines, strict=True)
-    assert os.listdir(tmp_path) == ["log.jsonl"]
+
+
+def test_a_bad_row_is_told_by_its_line_and_left_out_or_fails(tmp_path):
+    for line, why in BAD:
+        lines = [row("a", 0, True), b"\n", line, row("b", 0, True)]
+        done = Converted(tmp_path, lines)
+        assert done.questions == ["Question a?", "Question b?"]
+        assert done.report.num_bad_rows == len(done.told) == 1
+        assert done.told[0].startswith("log.jsonl, line 3: ") and why in done.told[0]
+        done.out.unlink()
+        with pytest.raises(DataError, match="line 3: "):
+            Converted(tmp_path, lines, strict=True)
+        assert os.listdir(tmp_path) == ["log.jsonl"]
 
 
 def test_what_other_data_sets_logs_look_like(tmp_path):
@@ -216,32 +209,20 @@ HOSTILE = (
 )
 
 
-@pytest.mark.parametrize("published", PUBLISHED, ids=[published.name for published in PUBLISHED])
-def test_texts_of_a_log_never_become_control_tokens(tmp_path, published):
+def test_texts_of_a_log_never_become_control_tokens(tmp_path):
     """In the conversation that another trainer encodes, there are as many control tokens as with harmless texts."""
-    tokenizer = published.tokenizer()
-    tokens = [*published.tokens, published.eos, *([published.bos] if published.bos else [])]
-
-    def num_control_tokens(text):
-        first = row("a", 0, False, original_question=text, full_response=[text], feedback=[text])
-        done = Converted(tmp_path, [first, row("a", 1, True, full_response=[text])])
-        texts = [message["content"] for message in done.rows[0]["messages"]]
-        texts.append(done.rows[0]["messages"][2]["tool_calls"][0]["function"]["arguments"]["current_answer"])
-        token_ids = tokenizer("\n".join(texts), add_special_tokens=False).input_ids
-        return sum(token_id in tokenizer.added_tokens_decoder for token_id in token_ids), done.report.num_broken_up
-
-    assert num_control_tokens("harmless") == (0, 0)
-    assert num_control_tokens(HOSTILE.format(end=published.eos, start=tokens[0]) + "".join(tokens)) == (0, 1)
-
-
-@given(st.data())
-def test_the_order_of_the_rows_does_not_matter(tmp_path_factory, data):
-    kinds = data.draw(st.lists(st.sampled_from([(True,), (False, True), (False, False, True), (False,)]), min_size=1))
-    rows = [each for number, kind in enumerate([(True,), *kinds]) for each in rounds(f"p{number}", *kind)]
-    one = Converted(tmp_path_factory.mktemp("one"), rows)
-    other = Converted(tmp_path_factory.mktemp("other"), data.draw(st.permutations(rows)))
-    assert one.report == other.report
-    assert sorted(one.questions) == sorted(other.questions)
+    for published in PUBLISHED:
+        tokenizer = published.tokenizer()
+        tokens = [*published.tokens, published.eos, *([published.bos] if published.bos else [])]
+        hostile = HOSTILE.format(end=published.eos, start=tokens[0]) + "".join(tokens)
+        for text, num_broken_up in (("harmless", 0), (hostile, 1)):
+            first = row("a", 0, False, original_question=text, full_response=[text], feedback=[text])
+            done = Converted(tmp_path, [first, row("a", 1, True, full_response=[text])])
+            texts = [message["content"] for message in done.rows[0]["messages"]]
+            texts.append(done.rows[0]["messages"][2]["tool_calls"][0]["function"]["arguments"]["current_answer"])
+            token_ids = tokenizer("\n".join(texts), add_special_tokens=False).input_ids
+            assert not any(token_id in tokenizer.added_tokens_decoder for token_id in token_ids), published.name
+            assert done.report.num_broken_up == num_broken_up
 
 
 def test_answers_can_be_checked_anew(tmp_path):
@@ -275,36 +256,3 @@ def test_what_cannot_be_converted_is_said_before_anything_is_read(tmp_path):
     with pytest.raises(DataError, match=r"unknown data set 'maths'.*math"):
         convert(tmp_path / "log.jsonl", tmp_path / "out.parquet", dataset="maths")
     assert (tmp_path / "log.jsonl").read_text() == "{}"
-
-
-MEASURED = """
-import resource, sys, time
-from midthought.feedback.convert import convert
-begun = time.monotonic()
-report = convert(sys.argv[1], sys.argv[2])
-print(report.conversations.total(), time.monotonic() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
-"""
-
-
-@pytest.mark.slow
-def test_100000_rows_take_seconds_and_memory_does_not_grow(tmp_path):
-    def measure(num_problems: int) -> tuple[int, float, int]:
-        source = tmp_path / f"{num_problems}.jsonl"
-        kinds = [(True,), (False, True), (False, False, True), (False,) * 4]
-        with source.open("w", encoding="utf-8") as file:
-            for iteration in range(4):
-                for number in range(num_problems):
-                    right = kinds[number % 4]
-                    if iteration < len(right):
-                        file.write(
-                            json.dumps(row(f"p{number}", iteration, right[iteration], solution="x " * 1000)) + "\n"
-                        )
-        command = [sys.executable, "-c", MEASURED, str(source), str(tmp_path / "out.parquet")]
-        done = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-        return int(done[0]), float(done[1]), int(done[2])
-
-    small, _, small_megabytes = measure(4_000)
-    large, seconds, megabytes = measure(40_000)
-    assert (small, large) == (3_000, 30_000)
-    assert seconds < 30
-    assert megabytes < small_megabytes + 60

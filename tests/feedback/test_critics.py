@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import socket
 import time
@@ -19,10 +20,9 @@ from hypothesis import strategies as st
 from midthought.data.problems.problem_sets import load_problems
 from midthought.errors import DataError, NoReplyError, SettingsError
 from midthought.feedback.critics import registry
-from midthought.feedback.critics.critic import Critic, Masked
+from midthought.feedback.critics.critic import Critic
 from midthought.feedback.critics.equations import equations
 from midthought.feedback.critics.hints import Hints, calculation_of
-from midthought.feedback.critics.process import Process, solution_steps
 from midthought.feedback.critics.registry import critic_names, make_critic
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.masking import MASK
@@ -48,7 +48,7 @@ def named(name: str, **settings: Any) -> Critic:
 def test_an_unknown_critic_is_refused_with_the_near_names() -> None:
     with pytest.raises(SettingsError, match=r"critic='hint' is unknown\. Did you mean 'hints'\?"):
         named("hint")
-    assert critic_names() == ["generic", "hints", "model", "none", "outcome", "process", "wrong"]
+    assert critic_names() == ["hints", "model", "none", "outcome", "wrong"]
 
 
 class Blabber:
@@ -64,18 +64,13 @@ def test_a_critic_of_ones_own_gets_a_name_and_the_mask() -> None:
         again.register_critic("blabber", lambda settings: Blabber())
 
 
-@pytest.mark.parametrize("name", ["outcome", "process", "hints", "generic", "wrong", "none"])
-@pytest.mark.parametrize(
-    "answer", ["5525", "\\boxed{5545}", "123 * 45 = 5535 + 1", "5535 is my first idea, 7 is the answer", ""]
-)
-def test_no_critic_says_the_answer_and_each_says_the_same_again(name: str, answer: str) -> None:
-    first, second = (say(named(name), answer, "123 * 5 = 615, 123 * 4 = 482") for _ in range(2))
-    assert first == second and first.startswith(RETRY_ONLY)
-    assert "5535" not in first
-
-
-def test_none_says_that_it_was_wrong_and_not_a_word_more() -> None:
-    assert say(named("none"), "7", "because") == RETRY_ONLY
+def test_no_critic_says_the_answer_and_each_says_the_same_again() -> None:
+    answers = ["5525", "\\boxed{5545}", "123 * 45 = 5535 + 1", "5535 is my first idea, 7 is the answer", ""]
+    for name, answer in itertools.product(("outcome", "hints", "wrong", "none"), answers):
+        first, second = (say(named(name), answer, "123 * 5 = 615, 123 * 4 = 482") for _ in range(2))
+        assert first == second and first.startswith(RETRY_ONLY)
+        assert "5535" not in first
+    assert first == RETRY_ONLY  # `none`
 
 
 def test_outcome_says_what_was_judged() -> None:
@@ -85,16 +80,11 @@ def test_outcome_says_what_was_judged() -> None:
     assert say(named("outcome"), "7") == RETRY_ONLY  # without a data set nobody knows how answers are found
 
 
-@pytest.mark.parametrize("name", ["outcome", "process", "hints", "wrong"])
-def test_a_list_of_candidates_is_not_given_back_with_one_of_them_masked(name: str) -> None:
+def test_a_list_of_candidates_is_not_given_back_with_one_of_them_masked() -> None:
     candidates = " + ".join(str(number) for number in range(5530, 5540))
-    for answer in (candidates, f"{candidates} = 1", f"Is it one of {candidates}? I say 7."):
-        assert MASK not in say(named(name), answer)
-
-
-def test_generic_advice_does_not_depend_on_what_is_right() -> None:
-    other = Task(task_id="p", prompt="What is 1 + 1?", answer="2")
-    assert say(named("generic"), "7") == say(named("generic"), "7", task=other)
+    for name in ("outcome", "hints", "wrong"):
+        for answer in (candidates, f"{candidates} = 1", f"Is it one of {candidates}? I say 7."):
+            assert MASK not in say(named(name), answer)
 
 
 def test_the_wrong_critic_blames_a_step_that_is_right() -> None:
@@ -106,28 +96,29 @@ def test_the_wrong_critic_blames_a_step_that_is_right() -> None:
 # -- equations ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("7 * 4 = 28", [True]),
-        ("7 * 4 = 27", [False]),
-        ("so 340 + 68 = 408, and 340+58=398.", [True, True]),
-        ("1,200 × 3 = 3,600", [True]),
-        ("2 + 3 * 4 = 14", [True]),
-        ("10 - 4 - 3 = 3", [True]),
-        ("7 / 2 = 3.5 and 1 / 3 = 0.33", [True, True]),
-        ("5 / 0 = 0", []),
-        ("$12 + $3 = $15", [True]),
-        ("2 \\times 3 = 6", [True]),
-        ("12 * 20 = 12 * 2 * 10", []),
-        ("3x + 4 = 10", []),
-        ("2^3 + 1 = 9", []),
-        ("(1 + 2) * 3 = 9", []),
-        ("1 + 1 = 2 = 3", [True]),
-    ],
+STATEMENTS = (
+    ("7 * 4 = 28", [True]),
+    ("7 * 4 = 27", [False]),
+    ("so 340 + 68 = 408, and 340+58=398.", [True, True]),
+    ("1,200 × 3 = 3,600", [True]),
+    ("2 + 3 * 4 = 14", [True]),
+    ("10 - 4 - 3 = 3", [True]),
+    ("7 / 2 = 3.5 and 1 / 3 = 0.33", [True, True]),
+    ("5 / 0 = 0", []),
+    ("$12 + $3 = $15", [True]),
+    ("2 \\times 3 = 6", [True]),
+    ("12 * 20 = 12 * 2 * 10", []),
+    ("3x + 4 = 10", []),
+    ("2^3 + 1 = 9", []),
+    ("(1 + 2) * 3 = 9", []),
+    ("1 + 1 = 2 = 3", [True]),
 )
-def test_statements_of_arithmetic_are_found_and_judged(text: str, found: list[bool]) -> None:
-    assert [each.is_true for each in equations(text)] == found
+"""Text -> whether each statement in it is true."""
+
+
+def test_statements_of_arithmetic_are_found_and_judged() -> None:
+    for text, found in STATEMENTS:
+        assert [each.is_true for each in equations(text)] == found, text
 
 
 def test_in_base_16_letters_are_digits() -> None:
@@ -140,33 +131,34 @@ def test_a_statement_is_true_where_python_says_so(first: int, second: int, error
     assert [each.is_true for each in equations(f"{first} {sign} {second} = {value}")] == [error == 0]
 
 
-@pytest.mark.parametrize("hostile", ["1 + " * 20_000, "1 " * 40_000, "1,111" * 20_000, "=" * 80_000, "1" * 80_000])
-def test_searching_for_statements_takes_time_that_grows_with_the_text_only(hostile: str) -> None:
-    began = time.process_time()
-    list(equations(hostile)), list(equations(hostile, 16))
-    assert time.process_time() - began < 5  # a quadratic search takes minutes
+def test_searching_for_statements_takes_time_that_grows_with_the_text_only() -> None:
+    for hostile in ("1 + " * 20_000, "1 " * 40_000, "1,111" * 20_000, "=" * 80_000, "1" * 80_000):
+        began = time.process_time()
+        list(equations(hostile)), list(equations(hostile, 16))
+        assert time.process_time() - began < 5  # a quadratic search takes minutes
 
 
 # -- hints -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("answer", "reasoning", "hint"),
-    [
-        ("5525", "123 * 5 = 605 and 123 * 40 = 4920", "This step is wrong: 123 * 5 = 605."),
-        ("5525", "123 * 40 = 4920", "Your steps hold no right value for 123 × 5."),
-        ("5525", "123 * 5 = 615 and 123 * 4 = 492", "it is their sum that goes wrong"),
-        ("5525", "", "The digit at the tens place is wrong; what is to its right is right."),
-        ("\\boxed{6535}", "", "The digit at the thousands place is wrong; the 3 digits to its right are right."),
-        ("5534", "", "The digit at the ones place is wrong."),
-        ("535", "", "The answer has too few digits."),
-        ("15535", "", "The answer has too many digits."),
-        ("-5535", "", "The sign is wrong."),
-        ("I do not know", "", "There is no whole number in the answer."),
-    ],
+HINTS = (
+    ("5525", "123 * 5 = 605 and 123 * 40 = 4920", "This step is wrong: 123 * 5 = 605."),
+    ("5525", "123 * 40 = 4920", "Your steps hold no right value for 123 × 5."),
+    ("5525", "123 * 5 = 615 and 123 * 4 = 492", "it is their sum that goes wrong"),
+    ("5525", "", "The digit at the tens place is wrong; what is to its right is right."),
+    ("\\boxed{6535}", "", "The digit at the thousands place is wrong; the 3 digits to its right are right."),
+    ("5534", "", "The digit at the ones place is wrong."),
+    ("535", "", "The answer has too few digits."),
+    ("15535", "", "The answer has too many digits."),
+    ("-5535", "", "The sign is wrong."),
+    ("I do not know", "", "There is no whole number in the answer."),
 )
-def test_hints_say_where_a_product_goes_wrong(answer: str, reasoning: str, hint: str) -> None:
-    assert hint in asyncio.run(Hints().feedback(PRODUCT, answer, reasoning))
+"""Answer, reasoning -> part of the hint."""
+
+
+def test_hints_say_where_a_product_goes_wrong() -> None:
+    for answer, reasoning, hint in HINTS:
+        assert hint in say(Hints(), answer, reasoning)
 
 
 def test_hints_work_for_sums_differences_and_base_16() -> None:
@@ -196,50 +188,6 @@ def test_hints_for_real_products_never_hold_the_answer(dataset: str, name: str, 
             said = f"{wrong:X}" if dataset == "hex" else str(wrong)
             words = asyncio.run(Hints().feedback(task, f"\\boxed{{{said}}}", ""))
             assert task.answer not in words.replace(said, "") and len(words) > len(RETRY_ONLY) + 10
-
-
-# -- the worked solution -----------------------------------------------------------------------------------------
-
-EGGS = Task(
-    task_id="e",
-    prompt="Ducks lay 16 eggs. Ann eats 3 and bakes with 4. The rest is sold for $2 each. How much does she make?",
-    answer="18",
-    labels={
-        "solution": "Ann sells 16 - 3 - 4 = <<16-3-4=9>>9 eggs a day.\nShe makes 9 * 2 = $<<9*2=18>>18 every day.\n#### 18"
-    },
-)
-
-
-def test_process_names_the_first_step_that_is_not_there_without_its_result() -> None:
-    words = say(named("process"), "26", "16 - 3 = 13 and 13 * 2 = 26", EGGS)
-    assert words.endswith("Ann sells 16 - 3 - 4 = … eggs a day.") and "At the first step" in words
-    words = say(named("process"), "9", "16 - 3 - 4 = 9", EGGS)
-    assert words.endswith(
-        "Up to step 1 you agree with a right solution; then yours goes another way. What is to be done there: "
-        "She makes 9 * 2 = … every day."
-    )
-
-
-def test_process_names_the_policys_own_false_statement_first() -> None:
-    assert "This step is wrong: 16 - 3 = 12." in say(named("process"), "24", "16 - 3 = 12", EGGS)
-
-
-def test_process_needs_a_worked_solution() -> None:
-    with pytest.raises(DataError, match="'x' has no worked solution"):
-        say(Process(), "7", task=Task(task_id="x", prompt="?", answer="8"))
-
-
-def test_a_solution_of_mathematics_is_parted_into_sentences() -> None:
-    text = "Let $x = 3.5$. Then $2x = 7$.[asy]draw((0,0));[/asy]\n\nThus $\\boxed{7}$."
-    assert solution_steps(text) == ["Let $x = 3.5$.", "Then $2x = 7$.", "Thus $\\boxed{7}$."]
-
-
-@pytest.mark.parametrize(("dataset", "path"), [("gsm8k", "gsm8k/test.jsonl"), ("math", "math/math500_test.jsonl")])
-def test_process_never_says_a_real_answer(dataset: str, path: str, real_data: Path) -> None:
-    critic = Masked(Process())
-    for task in load_problems(dataset, str(real_data / path))[::5]:
-        if len(task.answer) > 3:  # shorter ones are numbers of many problems, too
-            assert task.answer not in say(critic, "I do not know", task=task).replace(task.labels["question"], "")
 
 
 # -- the model ---------------------------------------------------------------------------------------------------
@@ -299,14 +247,15 @@ def test_a_thought_before_the_feedback_is_left_out_and_the_answer_masked() -> No
         assert say(model(server.url), "1") == f"Go on, {MASK} is near."
 
 
-@pytest.mark.parametrize("fault", [500, 503, 429, 404, 400, "half", "no_choice", "cut"])
-def test_the_next_server_answers_where_one_fails(fault: int | str) -> None:
-    with FeedbackServer() as broken, FeedbackServer(lambda body: "from the other") as whole:
-        broken.always = fault
-        critic = model(broken.url, whole.url)
-        assert [say(critic, str(number)) for number in range(4)] == ["from the other"] * 4
-        assert len(broken.requests) <= 1  # it is asked last for a while
-        assert len(whole.requests) == 4
+def test_the_next_server_answers_where_one_fails() -> None:
+    faults: list[int | str] = [500, 429, 404, "half", "no_choice", "cut"]
+    for fault in faults:
+        with FeedbackServer() as broken, FeedbackServer(lambda body: "from the other") as whole:
+            broken.always = fault
+            critic = model(broken.url, whole.url)
+            assert [say(critic, str(number)) for number in range(4)] == ["from the other"] * 4
+            assert len(broken.requests) <= 1  # it is asked last for a while
+            assert len(whole.requests) == 4
 
 
 def test_a_stalled_server_and_one_that_is_not_there_cost_their_time_once() -> None:

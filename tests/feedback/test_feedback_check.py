@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,12 @@ def check(server: FeedbackServer, **settings: Any) -> dict[str, Finding]:
 def test_a_server_that_works_passes_every_check() -> None:
     with FeedbackServer() as server:
         findings = check(server)
-    assert list(findings) == ["reachable", "model", "stop_token_ids", "feedback", "same words", "max_tokens"]
+    assert list(findings) == ["reachable", "model", "stop_token_ids", "feedback"]
     assert {finding.found for finding in findings.values()} == {Found.GOOD}
     assert {finding.remedy for finding in findings.values()} == {""}
     assert "Step 2 is wrong" in findings["feedback"].words
-    assert [body["max_tokens"] for body in server.requests] == [2000, 48, 48, 4]
-    assert [body["seed"] for body in server.requests] == [14, 14, 15, 14]  # at temperature 0 the seed must not matter
-
-
-def test_the_answer_of_the_sample_is_masked_in_what_is_shown() -> None:
-    with FeedbackServer(lambda body: "It is 408.") as server:
-        assert "It is [masked]." in check(server)["feedback"].words
+    (body,) = server.requests
+    assert (body["max_tokens"], body["seed"], body["temperature"]) == (2000, 14, 0.0)
 
 
 def test_a_server_that_is_not_there_is_the_only_finding() -> None:
@@ -52,19 +47,19 @@ def test_another_model_is_named_with_those_that_are_served() -> None:
     assert "--served-model-name" in findings["model"].remedy
 
 
-@pytest.mark.parametrize(
-    ("tokens", "words"), [(QWEN, "the ordinary token ' Ordnung'"), ({}, "is no token in the served")]
-)
-def test_llama_3s_stop_ids_are_refused_with_another_tokenizer(tokens: dict[int, str], words: str) -> None:
-    with FeedbackServer(tokens=tokens) as server:
-        finding = check(server)["stop_token_ids"]
-        assert finding.found is Found.BAD and words in finding.words and "set stop_token_ids to []" in finding.remedy
-        assert check(server, stop_token_ids=[])["stop_token_ids"].found is Found.GOOD
-
-
-def test_a_text_that_only_looks_like_a_control_token_is_no_control_token() -> None:
-    with FeedbackServer(tokens={128001: "<|end_of_text|>", 5: "<|end_of_text|>", 128009: "<|eot_id|>"}) as server:
-        assert check(server)["stop_token_ids"].found is Found.BAD
+def test_stop_ids_that_are_no_control_tokens_of_the_served_tokenizer_are_refused() -> None:
+    other = {128001: "<|end_of_text|>", 5: "<|end_of_text|>", 128009: "<|eot_id|>"}
+    for tokens, words in (
+        (QWEN, "the ordinary token ' Ordnung'"),
+        ({}, "is no token in the served"),
+        (other, "128001"),
+    ):
+        with FeedbackServer(tokens=tokens) as server:
+            finding = check(server)["stop_token_ids"]
+            assert (
+                finding.found is Found.BAD and words in finding.words and "set stop_token_ids to []" in finding.remedy
+            )
+            assert check(server, stop_token_ids=[])["stop_token_ids"].found is Found.GOOD
 
 
 def test_a_server_without_a_tokenizer_leaves_the_stop_ids_open() -> None:
@@ -73,49 +68,29 @@ def test_a_server_without_a_tokenizer_leaves_the_stop_ids_open() -> None:
     assert finding.found is Found.UNKNOWN and "unless the model is a Llama 3" in finding.remedy
 
 
-@pytest.mark.parametrize(
-    ("fault", "words", "remedy"),
-    [
-        (500, "status 500: .*out of order", "server's log"),
-        (429, "status 429", "lower max_concurrency"),
-        (400, "status 400", "rejects the request"),
-        ("half", "no chat completion", "OpenAI-compatible"),
-        ("no_choice", "no chat completion", "OpenAI-compatible"),
-        ("cut", "Error", "start the server"),
-        ("stall", "no reply within 0.3 seconds", "raise timeout_seconds"),
-    ],
-)
-def test_a_server_that_gives_no_feedback_is_told_with_its_remedy(fault: int | str, words: str, remedy: str) -> None:
-    import re
-
-    with FeedbackServer() as server:
-        server.always = fault
-        finding = check(server, timeout_seconds=0.3)["feedback"]
-    assert finding.found is Found.BAD and re.search(words, finding.words) and remedy in finding.remedy
+def test_a_server_that_gives_no_feedback_is_told_with_a_remedy() -> None:
+    faults: dict[int | str, tuple[str, str]] = {
+        500: ("status 500, .*out of order", "server's log"),
+        "half": ("no chat completion", "server's log"),
+        "no_choice": ("no chat completion", "server's log"),
+        "cut": ("Error", "start the server"),
+        "stall": ("no reply within 0.3 seconds", "raise timeout_seconds"),
+    }
+    for fault, (words, remedy) in faults.items():
+        with FeedbackServer() as server:
+            server.always = fault
+            finding = check(server, timeout_seconds=0.3)["feedback"]
+        assert finding.found is Found.BAD and re.search(words, finding.words) and remedy in finding.remedy
 
 
-def test_empty_feedback_fails_and_feedback_that_is_cut_is_told() -> None:
+def test_empty_feedback_fails_and_feedback_that_is_cut_is_told_masked() -> None:
     with FeedbackServer(lambda body: "") as server:
         finding = check(server)["feedback"]
         assert finding.found is Found.BAD and "stop_token_ids" in finding.remedy
-        server.words, server.finish_reason = (lambda body: "Step 2 is"), "length"
+        server.words, server.finish_reason = (lambda body: "It is 408"), "length"
         finding = check(server)["feedback"]
         assert finding.found is Found.UNKNOWN and finding.remedy == "raise max_tokens"
-
-
-def test_a_server_that_ignores_temperature_or_max_tokens_is_found_out() -> None:
-    numbers = itertools.count()
-    with FeedbackServer(lambda body: f"Hint {next(numbers)}: look again at the second of your steps") as server:
-        assert check(server)["same words"].found is Found.BAD
-        server.honours_max_tokens = False
-        finding = check(server)["max_tokens"]
-    assert finding.found is Found.BAD and "4 were allowed" in finding.words
-
-
-def test_with_a_temperature_the_seed_must_give_the_same_words() -> None:
-    with FeedbackServer(lambda body: f"drawn with {body['seed']}") as server:
-        assert check(server, temperature=0.7)["same words"].found is Found.GOOD
-        assert check(server, temperature=0.0)["same words"].found is Found.BAD
+        assert "It is [masked]" in finding.words
 
 
 def test_the_command_prints_a_line_each_and_its_status_says_whether_all_is_well(tmp_path: Path) -> None:
@@ -124,13 +99,13 @@ def test_the_command_prints_a_line_each_and_its_status_says_whether_all_is_well(
         path = tmp_path / "feedback.yaml"
         path.write_text(f"servers: [{good.url}]\nmodel: critic\n")
         assert run_check(path, lines.append) == 0
-        assert lines[0] == good.url and lines[-1] == "6 checks, none failed."
-        assert all(line.startswith("  ok ") for line in lines[1:-1]) and len(lines) == 8
+        assert lines[0] == good.url and lines[-1] == "4 checks, none failed."
+        assert all(line.startswith("  ok ") for line in lines[1:-1]) and len(lines) == 6
         lines.clear()
         path.write_text(f"servers: [{good.url}, {bad.url}]\nmodel: critic\n")
         assert run_check(path, lines.append) == 1
     failed = next(number for number, line in enumerate(lines) if line.startswith("  FAILED stop_token_ids"))
-    assert "set stop_token_ids to []" in lines[failed + 1] and lines[-1] == "12 checks, 1 failed."
+    assert "set stop_token_ids to []" in lines[failed + 1] and lines[-1] == "8 checks, 1 failed."
 
 
 def test_a_critic_without_a_server_needs_no_check(tmp_path: Path) -> None:
