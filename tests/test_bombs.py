@@ -8,8 +8,7 @@ import pytest
 
 from midthought.config.overrides import parse_assignments, read_yaml
 from midthought.data.rows import rows_of
-from midthought.errors import DataError, MemoryStoreError, MidthoughtError, SettingsError
-from midthought.feedback.convert import RecordError, read_record
+from midthought.errors import MemoryStoreError, MidthoughtError, SettingsError
 from midthought.feedback.critics.settings import read_feedback_settings
 from midthought.memory.chunks import Chunk, read_chunks
 from midthought.memory.questions import read_questions
@@ -45,16 +44,6 @@ def test_a_settings_file_stays_small(tmp_path, read, text, problem):
     path.write_text(text)
     with pytest.raises(SettingsError, match=problem):
         read(path)
-
-
-@pytest.mark.parametrize("key", ["words", "alternatives", "items", "x"])
-def test_a_transcript_of_nested_objects_is_read_or_refused(tmp_path, key):
-    path = tmp_path / "a.json"
-    path.write_text(f'{{"{key}": [' * 450 + '{"text": "Yes."}' + "]}" * 450)
-    try:
-        assert read_transcript(path).num_words == 1
-    except MidthoughtError as error:
-        assert "a.json" in str(error)
 
 
 def test_aliases_of_ordinary_settings_are_read(tmp_path):
@@ -93,17 +82,6 @@ def test_json_that_python_cannot_hold_is_an_error_of_ours(tmp_path, name, text):
         JSON_READERS[name](path)
     except MidthoughtError as error:
         assert len(str(error)) < 1000
-
-
-def test_recorded_episodes_that_are_not_utf_8_are_an_error_of_ours(tmp_path):
-    (tmp_path / "trajectories.jsonl").write_bytes(b'{"task": "\xed\xa0\x80"}\n')
-    with pytest.raises(DataError, match="line 1 is not a recorded episode"):
-        load_trajectories(tmp_path / "trajectories.jsonl")
-
-
-def test_a_nested_record_of_a_log_is_refused():
-    with pytest.raises(RecordError, match="it is not JSON"):
-        read_record(NESTED.encode())
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from published_templates import PUBLISHED, Published
 
 from midthought.tokenization import Renderer
@@ -82,11 +81,6 @@ def page() -> str:
 
 def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text("utf-8") == page(), "regenerate it: python tests/test_chat_templates_page.py"
-
-
-@pytest.mark.parametrize("published", PUBLISHED, ids=lambda published: published.name)
-def test_every_template_says_where_it_comes_from(published: Published) -> None:
-    assert published.text.startswith("{#- Written for these tests from the public description of the format")
 
 
 if __name__ == "__main__":

@@ -31,11 +31,6 @@ Cara: We bake it twice and carry it down to the valley on the backs of mules.
 """
 
 
-def test_the_module_is_the_command():
-    done = subprocess.run([sys.executable, "-m", "midthought", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("midthought ")
-
-
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -103,43 +98,12 @@ def test_questions_are_made_from_a_folder_of_transcripts(here, call):
     assert code == 0 and "quotes.jsonl: 9 questions" in said
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (("trian",), "trian"),
-        (("train",), "RECIPE"),
-        (("report",), "RUN"),
-        ((*TRAIN, "--bogus"), "--bogus"),
-        (("memory", "search", "tide", "--k", "many"), "--k"),
-    ],
-)
-def test_words_that_are_no_command_are_told_without_a_traceback(here, call, words, named):
-    before = files(here)
-    code, _, error = call(*words)
-    assert code == 2
-    assert named.lower() in error.lower() and "Traceback" not in error
-    assert files(here) == before
-
-
-def test_a_second_command_in_the_same_process_works_like_the_first(here, call):
-    """The recipe's submodule `train` must not take the place of what the command line calls."""
-    for _ in range(2):
-        assert "nowhere" in call(*TRAIN, "memory.transcripts=nowhere")[2]
-
-
 def test_the_installed_command_tells_a_mistake_the_same_way(here):
     done = subprocess.run(
         [sys.executable, "-m", "midthought.cli", *TRAIN, "training.sed=1"], capture_output=True, text=True
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("midthought: unknown key 'sed'") and done.stderr.count("\n") == 1
-
-
-def test_help_names_every_command(call):
-    code, text, _ = call("--help")
-    assert code == 0 and all(name in text for name in ("train", "report", "memory"))
-    code, text, _ = call("memory", "--help")
-    assert code == 0 and all(name in text for name in ("build", "search", "chunk", "embed", "ingest", "questions"))
 
 
 @pytest.fixture
@@ -166,16 +130,6 @@ def test_a_memory_is_built_once_and_searched_by_words_and_by_meaning(transcripts
         "memory", "search", "loaves baked in the mountains", "--path", "mem", "--k", "1", "--mode", "vector"
     )
     assert text.startswith("[1] speaker: Cara; episode: Bread;")
-
-
-def test_a_memory_is_extended_in_the_way_it_was_built(transcripts, call):
-    for more, num_added, num_known in (((), 1, 1), (("--chunking", "turns"), 2, 3)):
-        path = f"mem{num_known}"
-        call("memory", "build", "episodes/tide.md", "--path", path, *more)
-        code, text, _ = call("memory", "add", "episodes", "--path", path)
-        assert code == 0 and f"{path}: {num_added} added, {num_known} known, 0 removed; " in text
-        line = call("memory", "search", "wind the thing every third day", "--path", path, "--k", "1")[1]
-        assert line.startswith("[1] speaker: Bob; episode: The Tide Clock; 00:01:37: ") == (num_known > 1)
 
 
 def test_the_steps_one_by_one_make_the_memory_that_building_makes(transcripts, call):

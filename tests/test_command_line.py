@@ -109,17 +109,6 @@ def test_bash_completes_settings():
     assert in_shell("bash", script) == ["training.clip_ratio_high="]
 
 
-def test_fish_completes_commands():
-    script = 'midthought --show-completion fish | source; complete -C "midthought ini"'
-    assert in_shell("fish", script)[0] == "init"
-
-
-def test_zsh_completes_the_values_of_a_setting():
-    shown = "compdef() { }; _arguments() { print -r -- $1 }; words=(midthought train podcast model.dtype=b); CURRENT=4"
-    script = f'{shown}; eval "$(midthought --show-completion zsh)"; _midthought_completion'
-    assert in_shell("zsh", script) == ["*:", ':(("model.dtype=bfloat16"))']
-
-
 @pytest.mark.parametrize(
     ("params", "incomplete", "offered"),
     [

@@ -17,35 +17,23 @@ def write(path: Path, text: str, kind: str = "model") -> None:
 
 
 def test_a_folder_that_was_written_here_is_replaced_and_nothing_is_left_beside_it(tmp_path):
-    write(tmp_path / "model", "first")
-    write(tmp_path / "model", "second")
-    assert (tmp_path / "model/weights").read_text() == "second"
-    assert kind_of(tmp_path / "model") == "model"
+    (tmp_path / "model").mkdir()
+    for text in ("first", "second"):
+        write(tmp_path / "model", text)
+        assert (tmp_path / "model/weights").read_text() == text
+    assert kind_of(tmp_path / "model") == "model" and '"weights"' in (tmp_path / "model" / MARK).read_text()
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_an_empty_folder_is_used(tmp_path):
-    (tmp_path / "model").mkdir()
-    write(tmp_path / "model", "first")
-    assert (tmp_path / "model/weights").read_text() == "first"
-
-
-def test_a_folder_of_the_user_stays_as_it_is_and_is_named_with_the_remedy(tmp_path):
+def test_a_folder_or_file_of_the_user_stays_as_it_is_and_is_named_with_the_remedy(tmp_path):
     thesis = tmp_path / "thesis"
     thesis.mkdir()
     (thesis / "chapter.tex").write_text("years of work")
-    with pytest.raises(
-        OutputPathError, match=r"thesis is not empty \(chapter.tex\) and was not written by midthought.*give"
-    ):
+    with pytest.raises(OutputPathError, match=r"is not empty \(chapter.tex\) and was not written by midthought.*give"):
         write(thesis, "model")
+    with pytest.raises(OutputPathError, match=r"chapter.tex is a file"):
+        write(thesis / "chapter.tex", "model")
     assert (thesis / "chapter.tex").read_text() == "years of work" and os.listdir(thesis) == ["chapter.tex"]
-
-
-def test_a_file_of_the_user_stays_as_it_is(tmp_path):
-    (tmp_path / "notes").write_text("mine")
-    with pytest.raises(OutputPathError, match="notes is a file"):
-        write(tmp_path / "notes", "model")
-    assert (tmp_path / "notes").read_text() == "mine"
 
 
 def test_a_file_that_the_user_added_to_our_folder_is_not_lost(tmp_path):
@@ -145,11 +133,6 @@ def test_a_process_killed_while_it_writes_a_mark_does_not_stop_the_next_one(mark
     write(tmp_path / "model", "third")
     assert (tmp_path / "model/weights").read_text() == "third" and os.listdir(tmp_path) == ["model"]
     assert sorted(os.listdir(tmp_path / "model")) == [MARK, "manifest.json", "weights"]
-
-
-def test_the_mark_lists_the_files(tmp_path):
-    write(tmp_path / "model", "first")
-    assert '"weights"' in (tmp_path / "model" / MARK).read_text()
 
 
 KILLED_WHILE_REMOVING = """

@@ -30,11 +30,11 @@ from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.plan.activations import logits_sizes
-from midthought.plan.choice_table import word
+from midthought.plan.choices import word
 from midthought.plan.hardware import GPUS
+from midthought.plan.measures import fastest_update
 from midthought.plan.memory import Memory
 from midthought.plan.settings import PlanSettings
-from midthought.plan.sizes import fastest_update
 
 CHOSEN = ("training.gradient_checkpointing", "training.micro_batch_tokens")
 LORA_RANK = 16

@@ -48,31 +48,27 @@ def plan(
         Path | None, typer.Option(help="With --recipe: YAML file of settings, or the name of one that is included.")
     ] = None,
     engine: Annotated[str, typer.Option(help="With --recipe: the trainer, midthought or verl.")] = "midthought",
-    sizes: Annotated[
-        bool, typer.Option("--sizes", help="Print a table of model sizes; with --recipe, what train chooses.")
-    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print bytes as JSON.")] = False,
 ) -> None:
     """Estimate a run's memory per GPU before starting it; no weights are loaded."""
-    from midthought.plan.command import choice_rows, make_plan, size_rows, split_words
+    from midthought.config import parse_assignments
+    from midthought.plan.choices import chosen_plan
+    from midthought.plan.memory import Memory
+    from midthought.plan.settings import PlanSettings
+    from midthought.plan.shape import find_shape
     from midthought.plan.table import to_dict, to_lines
 
-    own, of_recipe = split_words(words or [])
-    if recipe is None and (config is not None or of_recipe):
+    of_recipe = [word for word in words or [] if "." in word.partition("=")[0]]
+    given = parse_assignments([word for word in words or [] if word not in of_recipe])
+    if recipe is not None:
+        settings = _recipe_settings(recipe, of_recipe, config, engine)
+        source = str(given.get("model", settings.model.local_path))
+        memory = chosen_plan(settings, source, given, is_given=bool(source), has_vllm=False)[1]
+    elif config is not None or of_recipe:
         raise SettingsError(f"{config or of_recipe[0]}: a recipe's setting; name the recipe with --recipe")
-    if sizes and (as_json or engine != "midthought"):
-        raise SettingsError("--sizes plans several models with the settings given; leave --json and --engine out")
-    if sizes and recipe:
-
-        def begin(model: str) -> RecipeConfig:
-            return _recipe_settings(recipe, [*of_recipe, f"model.local_path={model}"], config, engine)
-
-        tell("\n".join(choice_rows(begin, own)))
-        return
-    if sizes:
-        tell("\n".join(size_rows(own)))
-        return
-    memory = make_plan(own, _recipe_settings(recipe, of_recipe, config, engine) if recipe else None)
+    else:
+        arguments = PlanSettings(**given)
+        memory = Memory(find_shape(arguments), arguments)
     tell(json.dumps(to_dict(memory), indent=1) if as_json else "\n".join(to_lines(memory)))
 
 

@@ -14,10 +14,7 @@ from midthought.config.algorithms import algorithm_summary
 from midthought.config.changes import unset_values
 from midthought.config.store import TINY
 from midthought.errors import ModelPathError, SettingsError
-from midthought.plan.advice import ON_ONE_CPU, ON_ONE_GPU, remedy
-from midthought.plan.choice_table import table, word
 from midthought.plan.engine_choice import (
-    choose_backend,
     installed_vllm,
     is_planned_in_process,
     needs_local,
@@ -25,11 +22,11 @@ from midthought.plan.engine_choice import (
     vllm_problem,
 )
 from midthought.plan.hardware import GIB, Hardware
+from midthought.plan.measures import fitted, is_enough, remedy
 from midthought.plan.memory import Memory
-from midthought.plan.run_settings import plan_arguments
+from midthought.plan.run_settings import model_arguments, plan_arguments
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import Shape, find_shape, read_config
-from midthought.plan.sizes import fitted, is_enough, most_bytes
 from midthought.references import require_installed
 
 LORA_RANK = 32
@@ -50,6 +47,11 @@ _CHOSEN_HERE = (
     *("attn_implementation", "chat_template_date", "gpu_memory_utilization", "micro_batch_tokens", "max_num_seqs"),
     "logits_mib",
 )
+_SHOWN = (
+    *("model.dtype", "model.critic", "model.lora_rank", "model.attn_implementation", "training.gradient_checkpointing"),
+    *("training.learning_rate", "training.rollout_correction", "training.micro_batch_tokens", "training.logits_mib"),
+    *("inference.backend", "inference.in_process", "inference.gpu_memory_utilization", "inference.max_num_seqs"),
+)
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
 
 
@@ -68,22 +70,48 @@ class Choice:
     """Whether the model is the user's."""
 
     def table(self) -> Iterator[str]:
-        """Yields a table of setting, value and why, and the required memory."""
+        """Yields the settings that matter to this run, one a line, and the required memory."""
         yield f"Chosen for {self.hardware}:"
-        names = {choice.partition("=")[0] for choice in self.chosen}
-        yield from table(self.config, names, on_gpu=self.hardware.kind == "gpu", is_given=self.is_given)
+        yield from self._rows()
         if self.algorithm:
             yield self.algorithm
         if self.plan is None:
             yield f"Memory is not checked before this run: {self.unknown}"
         else:
-            most, limit = most_bytes(self.plan) / GIB, self.plan.limit / GIB
-            yield f"Memory needed (midthought plan): {most:.1f} GiB; {limit:.1f} GiB can be used"
+            needed, limit = self.plan.needed / GIB, self.plan.limit / GIB
+            yield f"Memory needed (midthought plan): {needed:.1f} GiB; {limit:.1f} GiB can be used"
         if self.plan is not None and self.plan.settings.in_process and self.config.model.adapter_rank:
             num_gib = self.plan.engine_weights / GIB
             yield f"While the learner works, vLLM keeps the base model in CPU memory: {num_gib:.1f} GiB"
         if self.hardware.occupied:
             yield self.hardware.occupied
+
+    def _rows(self) -> Iterator[str]:
+        config, names = self.config, {choice.partition("=")[0] for choice in self.chosen}
+        in_process, on_gpu = is_planned_in_process(config), self.hardware.kind == "gpu"
+        does_matter = {
+            "critic": config.training.has_critic,
+            "in_process": in_process,
+            "gpu_memory_utilization": in_process and on_gpu,
+        }
+        for name in (*_SHOWN, *(f"{section}.{key}" for section, each in config for key in each.test_sizes)):
+            section, _, key = name.partition(".")
+            if does_matter.get(key, True):
+                value = getattr(getattr(config, section), key)
+                is_open = name in names or value == "auto"
+                note = self._note(key, value) if is_open else "set by the user or the recipe"
+                yield f"{name}={word(value)}  {note}".rstrip()
+
+    def _note(self, key: str, value: Any) -> str:
+        """Returns what is missing for a better value, with the remedy."""
+        if self.hardware.kind == "gpu" and self.is_given:
+            if key == "lora_rank" and not value and find_spec("peft") is None:
+                return "peft is not installed, so all weights are trained; for adapters: pip install 'midthought[lora]'"
+            if key == "backend" and value == "local" and not needs_local(self.config):
+                return (
+                    vllm_problem(installed_vllm()) or "vLLM's own copy of the weights does not fit beside the learner"
+                )
+        return ""
 
     @property
     def algorithm(self) -> str:
@@ -102,29 +130,23 @@ class Choice:
         plan = self.plan
         if plan is None or self.fits:
             return
-        settings = " ".join(self.remedy())
+        names = {choice.partition("=")[0] for choice in self.chosen}  # they are `auto`, and follow
+        settings = " ".join(each for setting, each in remedy(plan).items() if setting not in names)
         way = (
             f"it fits with {settings}"
             if settings
             else "no setting makes it fit; take a smaller model, or hardware with more memory"
         )
-        name = plan.settings.model or "the model"
+        room = f"of {self.hardware} {plan.limit / GIB:.1f} GiB can be used"
         raise SettingsError(
-            f"{name} does not fit: training needs {most_bytes(plan) / GIB:.1f} GiB, and of {self.hardware} "
-            f"{plan.limit / GIB:.1f} GiB can be used; {way}{'; ' * bool(self.hardware.occupied)}{self.hardware.occupied}"
+            f"{plan.settings.model or 'the model'} does not fit: training needs {plan.needed / GIB:.1f} GiB, and {room}; "
+            f"{way}{'; ' * bool(self.hardware.occupied)}{self.hardware.occupied}"
         )
 
     @property
     def fits(self) -> bool:
         """Whether the run fits, as far as known."""
         return self.plan is None or is_enough(self.plan)
-
-    def remedy(self) -> list[str]:
-        """Settings with which the run fits (`advice.remedy`), without those that are `auto`, which follow; empty if none do."""
-        assert self.plan is not None
-        words, better = remedy(self.plan, ON_ONE_GPU if self.hardware.kind == "gpu" else ON_ONE_CPU)
-        names = {choice.partition("=")[0] for choice in self.chosen}
-        return [each for setting, each in words.items() if setting not in names] if better.fits else []
 
 
 def choose(
@@ -148,7 +170,7 @@ def choose(
     if has_vllm is None:
         has_vllm = not vllm_problem(installed_vllm())
     may_use_vllm = is_large and not by_verl and not needs_local(config)
-    backend, in_process = choose_backend("gpu" if may_use_vllm else "cpu", has_vllm)
+    backend, in_process = ("vllm", True) if may_use_vllm and has_vllm else ("local", False)
     if requested := requested_backend(config.inference):
         backend, in_process = requested, config.inference.in_process
     rate, warmup_rate = (ADAPTER_RATES if rank else WEIGHT_RATES) if is_given else MADE_RATES
@@ -256,12 +278,10 @@ def plan_of_loaded(
     """
     on_gpu = hardware.kind == "gpu"
     more = {**_machine(hardware), **_apart(settled, on_gpu), **words}
-    sizes = ("model", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "vocab_size")
     unknown, plan = _unknown(config, hardware), None
     if not unknown:
         try:
-            arguments = {**plan_arguments(settled), **more}
-            settings = PlanSettings(**{key: value for key, value in arguments.items() if key not in sizes})
+            settings = PlanSettings(**{**plan_arguments(settled), **more})
             changes, plan = _fitted(config, Memory(Shape.from_config(model), settings), {*words})
             settled = settled.merged(changes).merged(_planned_values(config, plan, ""))
             settled = _of_whole_gpu(config, settled, hardware)
@@ -339,11 +359,7 @@ def _planned_values(config: RecipeConfig, plan: Memory, source: str) -> dict[str
 
 def plan_of(config: RecipeConfig, source: str, words: Mapping[str, Any]) -> Memory:
     """Returns the plan of a run without `auto` that starts from the model in `source`, on the GPUs in `words`."""
-    found = plan_arguments(config)
-    if source:
-        found = {key: value for key, value in found.items() if key not in ("hidden_size", "num_layers", "num_heads")}
-        found["model"] = source
-    settings = PlanSettings(**{**found, **words})
+    settings = PlanSettings(**{**plan_arguments(config), **model_arguments(config.model, source), **words})
     return Memory(find_shape(settings), settings)
 
 
@@ -363,6 +379,11 @@ def _unknown(config: RecipeConfig, hardware: Hardware) -> str:
     if ray.num_learners > 1:
         return "ray.num_learners learn on machines whose memory is not known here"
     return ""
+
+
+def word(value: Any) -> str:
+    """Returns a value in the syntax of the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _changed(before: RecipeConfig, after: RecipeConfig) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import metadata
-from typing import Literal
 
 from midthought.config import InferenceConfig, RecipeConfig
 from midthought.plan.memory import Memory
@@ -13,11 +12,6 @@ KNOWN_VLLM = "0.32"
 LARGEST_SHARE = 0.9
 """Largest share of a GPU's memory that vLLM gets: its own default."""
 SMALLEST_SHARE = 0.05
-
-
-def choose_backend(kind: Literal["cpu", "gpu"], has_vllm: bool) -> tuple[str, bool]:
-    """Returns `inference.backend` and `inference.in_process` for a device and an environment with or without a usable vLLM."""
-    return ("vllm", True) if kind == "gpu" and has_vllm else ("local", False)
 
 
 def vllm_problem(version: str | None) -> str:

@@ -7,11 +7,12 @@ computing, with the next layer's prefetched.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
 from functools import cached_property
+from typing import Any
 
 from midthought.plan.activations import FLOAT, Activations, Head
-from midthought.plan.learning_memory import Learning
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import Shape
 
@@ -31,6 +32,23 @@ ENOUGH_SEQUENCES = 16
 """An engine with fewer concurrent sequences, while more are waiting, reads its weights for too few tokens."""
 
 
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """What a trained or frozen model holds on one GPU all the time, in bytes."""
+
+    weights: int = 0
+    masters: int = 0
+    gradients: int = 0
+    moments: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(astuple(self))
+
+    def __add__(self, other: Learning) -> Learning:
+        return Learning(*map(sum, zip(astuple(self), astuple(other), strict=True)))
+
+
 @dataclass(frozen=True)
 class Memory:
     """Memory of a GPU by part, for `settings` and a model of `shape`."""
@@ -38,11 +56,13 @@ class Memory:
     shape: Shape
     settings: PlanSettings
 
+    def changed(self, changes: Mapping[str, Any]) -> Memory:
+        """Returns the plan with these arguments."""
+        return Memory(self.shape, self.settings.model_copy(update=changes))
+
     @property
     def width(self) -> int:
         return WIDTHS[self.settings.dtype]
-
-    # -- permanent -----------------------------------------------------------------------------------------------
 
     @property
     def policy(self) -> Learning:
@@ -101,20 +121,6 @@ class Memory:
         layers = min(GATHERED_LAYERS, shape.num_layers) * shape.layer_parameters
         return self.width * (layers + shape.parameters - shape.all_layers_parameters)
 
-    # -- temporary -------------------------------------------------------------------------------------------------
-
-    @property
-    def of_policy(self) -> Activations:
-        return self._activations(self.settings.lora_rank)
-
-    @property
-    def activations(self) -> int:
-        """Activations that the policy keeps between forward and backward pass of a micro-batch."""
-        settings = self.settings
-        recomputed = settings.gradient_checkpointing
-        kept = settings.tokens_of_pass * self.of_policy.kept(recomputed=recomputed)
-        return kept + self.of_policy.constant(recomputed=recomputed) + self.head.hidden
-
     @cached_property
     def head(self) -> Head:
         settings = self.settings
@@ -147,14 +153,16 @@ class Memory:
         largest = max(embedding, self.shared(embedding * FLOAT // width)) if self._has_masters else embedding
         during = {**stays, "reference": resident, "gradients": gradients}
         after = {**stays, "reference": resident, "gradients": held.gradients}
-        policy = self.of_policy
-        layers = tokens * policy.worked_on(recomputed=recomputed) + policy.constant(recomputed=recomputed) + head.hidden
+        policy = self._activations(settings.lora_rank)
+        constant = policy.constant(recomputed=recomputed) + head.hidden
+        kept = tokens * policy.kept(recomputed=recomputed) + constant
+        layers = tokens * policy.worked_on(recomputed=recomputed) + constant
         expert_gradient = policy.weight_gradient if self.accumulates or settings.lora_rank else 0
         scored = tokens * (self._activations(1).layer + width * hidden)
         found = {
             "output layer's backward pass": {
                 **during,
-                "activations": self.activations,
+                "activations": kept,
                 "logits": head.backward,
                 "temporary gradient": head.weight,
             },
@@ -169,7 +177,7 @@ class Memory:
         }
         if settings.critic == "separate":
             of_critic = tokens * self._activations(0).worked_on(recomputed=recomputed)
-            both = {**during, "activations": self.activations + of_critic, "logits": head.kept}
+            both = {**during, "activations": kept + of_critic, "logits": head.kept}
             found["critic's backward pass"] = both
         return found
 
@@ -203,8 +211,6 @@ class Memory:
         """The learner's memory by part, at its peak."""
         return self.moments[self.worst_moment]
 
-    # -- the engine --------------------------------------------------------------------------------------------------
-
     @property
     def engine_weights(self) -> int:
         """Weights on a GPU of the engine."""
@@ -219,18 +225,14 @@ class Memory:
 
     def kv_bytes_of_sequence(self, num_tokens: float) -> float:
         """Bytes of a sequence's keys and values on a GPU of the engine. `local` also keeps what a sliding window has passed."""
-        drops_old = self.settings.engine != "local"
-        return (
-            self.shape.kv_bytes_of_sequence(num_tokens, self.width, drops_old=drops_old) / self.settings.tensor_parallel
-        )
+        whole = self.shape.kv_bytes_of_sequence(num_tokens, self.width, drops_old=self.settings.engine != "local")
+        return whole / self.settings.tensor_parallel
 
     @property
     def kv_room(self) -> int:
         """Memory for keys and values on a GPU of the engine; negative if its weights alone do not fit."""
-        settings = self.settings
-        share = settings.gpu_memory_utilization
-        if settings.engine == "local":
-            share = min(share, 0.5)
+        settings, share = self.settings, self.settings.gpu_memory_utilization
+        share = min(share, 0.5) if settings.engine == "local" else share
         return round(share * settings.memory_bytes) - self.engine_weights
 
     @property
@@ -263,9 +265,8 @@ class Memory:
     def merged_adapters(self) -> int:
         """Merged copies of all layers that `local` samples from; 0 if it has no memory for them."""
         settings = self.settings
-        if settings.engine != "local" or not settings.lora_rank or not settings.merge_adapters:
-            return 0
-        if not self.shape.has_fused_decoder:
+        merges = settings.engine == "local" and settings.lora_rank and settings.merge_adapters
+        if not merges or not self.shape.has_fused_decoder:
             return 0
         copies = self.width * self.shape.all_layers_parameters
         if copies <= MAX_COPIED_BYTES:
@@ -281,60 +282,53 @@ class Memory:
             "engine's weights": self.engine_weights,
             "merged adapters": self.merged_adapters,
             "joined weights": self.joined_weights,
-            "merging one layer": self.merge_temporary if self.merged_adapters else 0,
+            "merging one layer": MERGE_BYTES[self.width] * self.shape.largest_map if self.merged_adapters else 0,
             "engine's KV cache": self.kv_cache,
             "weight-sync buckets": self.bucket,
         }
 
-    @property
-    def engine_while_learning(self) -> dict[str, int]:
-        """The engine's memory that stays while the learner works, on a GPU of both.
-
-        On a GPU, `local` releases its cache, and an engine that sleeps releases everything.
-        """
-        engine, settings = self.engine, self.settings
-        if settings.engine == "local":
-            engine["merging one layer"] = 0
-            return {**engine, "engine's KV cache": 0} if settings.device == "gpu" else engine
-        return {} if settings.engine_sleeps else engine
-
-    @property
-    def merge_temporary(self) -> int:
-        """Temporary memory while adapters are merged into a layer's largest weight."""
-        return MERGE_BYTES[self.width] * self.shape.largest_map
-
-    # -- together ------------------------------------------------------------------------------------------------------
-
     @cached_property
     def phases(self) -> dict[str, dict[str, int]]:
-        """Memory of a GPU by part, for every phase with its own GPUs or its own time."""
-        settings, learner, engine = self.settings, self.learner, self.engine
+        """Memory of a GPU by part, for every phase with its own GPUs or its own time.
+
+        While the learner works, an engine that sleeps has released everything, and `local` its cache on a GPU. While an engine
+        in the same process samples, the learner still has its gradients; verl's discards them at the end of its step.
+        """
+        settings, learner, engine, held = self.settings, self.learner, self.engine, self.held
+        is_local = settings.engine == "local"
         if settings.is_split:
             return {"learning": learner, "sampling": engine}
-        learning = {**learner, **self.engine_while_learning}
-        if not settings.engine_sleeps and settings.engine != "local":
+        stays = {} if settings.engine_sleeps and not is_local else dict(engine)
+        if is_local:
+            stays["merging one layer"] = 0
+            if settings.device == "gpu":
+                stays["engine's KV cache"] = 0
+        learning = {**learner, **stays}
+        if not settings.engine_sleeps and not is_local:
             return {"learning": learning}
-        held = {} if settings.offload else self.held_while_sampling
-        return {"learning": learning, "sampling": {**held, **engine}}
-
-    @property
-    def held_while_sampling(self) -> dict[str, int]:
-        """The learner's memory while an engine in the same process samples. It discards its gradients at the start of its next
-        step; verl's learner discards them at the end."""
-        settings, held = self.settings, self.held
-        has_gradients = settings.in_process or settings.engine == "local"
-        return {
+        of_learner = {
             "weights": held.weights,
             "float32 masters": held.masters,
             "Adam moments": held.moments,
             "reference": 0 if settings.offload_reference else self.reference,
-            "gradients": held.gradients if has_gradients else 0,
+            "gradients": held.gradients if settings.in_process or is_local else 0,
         }
+        return {"learning": learning, "sampling": {**({} if settings.offload else of_learner), **engine}}
 
     @property
     def totals(self) -> dict[str, int]:
         """Total memory of every phase."""
         return {name: sum(parts.values()) for name, parts in self.phases.items()}
+
+    @property
+    def needed(self) -> int:
+        """Memory of the largest phase."""
+        return max(self.totals.values())
+
+    @property
+    def excess(self) -> int:
+        """Memory that all phases need beyond the limit."""
+        return sum(max(0, total - self.limit) for total in self.totals.values())
 
     @property
     def limit(self) -> int:
@@ -344,15 +338,13 @@ class Memory:
     @property
     def fits(self) -> bool:
         """Whether all parts fit and an engine holds enough sequences."""
-        return max(self.totals.values()) <= self.limit and self.has_enough_sequences
+        return self.needed <= self.limit and self.has_enough_sequences
 
     @property
     def has_enough_sequences(self) -> bool:
         settings = self.settings
         wanted = min(ENOUGH_SEQUENCES, settings.max_num_seqs, -(-settings.batch_size // settings.num_engines))
         return self.num_sequences >= wanted
-
-    # -- pieces ----------------------------------------------------------------------------------------------------------
 
     @property
     def _has_masters(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from midthought.config import RayConfig, RecipeConfig, settled
+from midthought.config import ModelConfig, RayConfig, RecipeConfig, settled
 
 HEAD_SIZE = 64
 MLP = 3
@@ -27,7 +27,6 @@ def plan_arguments(config: RecipeConfig) -> dict[str, Any]:
     model, training, inference = config.model, config.training, config.inference
     needs = training.needs
     found: dict[str, Any] = {key: getattr(training, key) for key in FROM_TRAINING}
-    found |= _size(config)
     found |= {
         "logits_mib": training.max_logits_mib,
         "micro_batch_tokens": training.max_micro_batch_tokens,
@@ -85,10 +84,10 @@ def _of_verl(verl: Any, response_tokens: int) -> dict[str, Any]:
     }
 
 
-def _size(config: RecipeConfig) -> dict[str, Any]:
-    model = config.model
-    if model.local_path:
-        return {"model": model.local_path}
+def model_arguments(model: ModelConfig, source: str = "") -> dict[str, Any]:
+    """Returns the model of a plan: `source` or the one of the settings, or the sizes of the small one that a run creates."""
+    if source or model.local_path:
+        return {"model": source or model.local_path}
     return {
         "hidden_size": model.hidden_size,
         "num_layers": model.num_layers,

@@ -209,10 +209,6 @@ class Shape:
         of_router = rank * (hidden + self.num_experts)
         return of_shared + of_router + self.num_experts * rank * (2 * (hidden + 2 * size) + size + hidden)
 
-    def kv_bytes(self, bytes_per_number: int) -> int:
-        """Bytes of a token's keys and values in all layers."""
-        return 2 * self.num_layers * self.key_size * bytes_per_number
-
     def kv_bytes_of_sequence(self, num_tokens: float, bytes_per_number: int, *, drops_old: bool = True) -> float:
         """Bytes of a sequence's keys and values. `drops_old`: layers with a sliding window keep only the window."""
         in_window = min(num_tokens, self.sliding_window) if drops_old and self.num_sliding_layers else num_tokens

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from midthought.plan.advice import remedy
 from midthought.plan.hardware import GIB
+from midthought.plan.measures import remedy
 from midthought.plan.memory import MIB, Memory
-from midthought.plan.saving_memory import device_bytes, main_memory_bytes
 
 NAME_WIDTH = 46
 
@@ -16,15 +15,13 @@ NAME_WIDTH = 46
 def to_lines(memory: Memory) -> Iterator[str]:
     """Yields the lines that `midthought plan` prints."""
     yield from _head(memory)
-    unit, size_of_unit = ("GiB", GIB) if max(memory.totals.values()) >= GIB else ("MiB", MIB)
+    unit, size_of_unit = ("GiB", GIB) if memory.needed >= GIB else ("MiB", MIB)
     for phase, parts in memory.phases.items():
         moment = f", at its peak ({memory.worst_moment})" if phase == "learning" else ""
         yield f"\n{unit} per GPU while {phase}{moment}"
         yield from (_row(name, size / size_of_unit) for name, size in parts.items() if size)
         yield _row("total", memory.totals[phase] / size_of_unit)
     yield f"\n{_verdict(memory)}"
-    of_gpu = f"{device_bytes(memory) / size_of_unit:.1f} {unit} of GPU memory beside what is held"
-    yield f"Saving takes {main_memory_bytes(memory) / size_of_unit:.1f} {unit} of CPU memory and {of_gpu}."
     if memory.in_main_memory:
         size = f"{memory.in_main_memory / size_of_unit:.1f} {unit}"
         yield f"The optimizer takes {size} of CPU memory (copies of the weights, gradients, Adam moments)."
@@ -32,7 +29,6 @@ def to_lines(memory: Memory) -> Iterator[str]:
 
 def to_dict(memory: Memory) -> dict[str, Any]:
     """Returns the same as values, in bytes."""
-    words, better = remedy(memory)
     return {
         "settings": memory.settings.model_dump(),
         "parameters": memory.shape.parameters,
@@ -40,12 +36,11 @@ def to_dict(memory: Memory) -> dict[str, Any]:
         "memory_bytes": memory.phases,
         "total_bytes": memory.totals,
         "limit_bytes": memory.limit,
-        "saving_bytes": main_memory_bytes(memory),
         "main_memory_bytes": memory.in_main_memory,
         "worst_moment": memory.worst_moment,
         "sequences_per_engine": memory.num_sequences,
         "fits": memory.fits,
-        "fits_with": [*words.values()] if better.fits else [],
+        "fits_with": [*remedy(memory).values()],
     }
 
 
@@ -70,17 +65,18 @@ def _head(memory: Memory) -> Iterator[str]:
 
 
 def _verdict(memory: Memory) -> str:
-    most, limit = max(memory.totals.values()) / GIB, memory.limit / GIB
     share = f"{memory.settings.headroom:.0%} of the memory reserved"
-    words = f"{most:.1f} GiB of {limit:.1f} ({share}); an engine samples {memory.num_sequences} sequences at once"
+    words = (
+        f"{memory.needed / GIB:.1f} GiB of {memory.limit / GIB:.1f} ({share}); an engine samples {memory.num_sequences} "
+        "sequences at once"
+    )
     if not memory.has_enough_sequences:
         words += ", too few"
     if memory.fits:
         return f"Fits: {words}."
-    settings, better = remedy(memory)
-    if not better.fits:
-        return f"Does not fit: {words}. No setting makes it fit; take a smaller model, or GPUs with more memory."
-    return f"Does not fit: {words}. It fits with {' '.join(settings.values())}."
+    if settings := " ".join(remedy(memory).values()):
+        return f"Does not fit: {words}. It fits with {settings}."
+    return f"Does not fit: {words}. No setting makes it fit; take a smaller model, more GPUs, or GPUs with more memory."
 
 
 def _row(name: str, value: float) -> str:

@@ -19,7 +19,7 @@ class Scale(StrEnum):
     """One color: the smaller the darker."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Quantity:
     """One quantity of a token."""
 
@@ -28,88 +28,77 @@ class Quantity:
     label: str
     meaning: str
     scale: Scale = Scale.NONE
-    center: float = 0.0
     column: str = ""
     """Column of float32 numbers in the recording; empty if it is not such a number."""
+    center: float = 0.0
     minus: str = ""
     """Column that is subtracted from `column`."""
 
 
 _QUANTITIES = (
-    Quantity(name="token_id", label="id", meaning="Id in the vocabulary."),
-    Quantity(name="text", label="text", meaning="The text that the token completes."),
+    Quantity("token_id", "id", "Id in the vocabulary."),
+    Quantity("text", "text", "The text that the token completes."),
+    Quantity("author", "author", "Who wrote it: policy, tool, prompt, or reply (of the environment or user)."),
+    Quantity("in_loss", "mask", "Whether the update trained on it.", Scale.SEQUENTIAL),
+    Quantity("policy_version", "policy version", "Version of the policy that sampled it.", Scale.SEQUENTIAL),
     Quantity(
-        name="author",
-        label="author",
-        meaning="Who wrote it: policy, tool, prompt, or reply (of the environment or user).",
-    ),
-    Quantity(name="in_loss", label="mask", meaning="Whether the update trained on it.", scale=Scale.SEQUENTIAL),
-    Quantity(
-        name="policy_version",
-        label="policy version",
-        meaning="Version of the policy that sampled it.",
-        scale=Scale.SEQUENTIAL,
+        "advantage",
+        "advantage",
+        "As the loss used it: above 0 the update makes the token more likely, below 0 less likely.",
+        Scale.DIVERGING,
+        "advantages",
     ),
     Quantity(
-        name="advantage",
-        label="advantage",
-        meaning="As the loss used it: above 0 the update makes the token more likely, below 0 less likely.",
-        scale=Scale.DIVERGING,
-        column="advantages",
+        "sampled_logprob",
+        "log-probability, sampled",
+        "As the engine recorded it, in nats.",
+        Scale.REVERSED,
+        "sampled_logprobs",
     ),
     Quantity(
-        name="sampled_logprob",
-        label="log-probability, sampled",
-        meaning="As the engine recorded it, in nats.",
-        scale=Scale.REVERSED,
-        column="sampled_logprobs",
+        "logprob",
+        "log-probability, recomputed",
+        "By the learner before the update, in nats.",
+        Scale.REVERSED,
+        "logprobs",
     ),
     Quantity(
-        name="logprob",
-        label="log-probability, recomputed",
-        meaning="By the learner before the update, in nats.",
-        scale=Scale.REVERSED,
-        column="logprobs",
+        "reference_logprob",
+        "log-probability, reference",
+        "Of the reference policy, in nats.",
+        Scale.REVERSED,
+        "reference_logprobs",
     ),
     Quantity(
-        name="reference_logprob",
-        label="log-probability, reference",
-        meaning="Of the reference policy, in nats.",
-        scale=Scale.REVERSED,
-        column="reference_logprobs",
-    ),
-    Quantity(
-        name="ratio",
-        label="ratio",
-        meaning="exp(log π − log π_old) in the last pass of the update.",
-        scale=Scale.DIVERGING,
+        "ratio",
+        "ratio",
+        "exp(log π − log π_old) in the last pass of the update.",
+        Scale.DIVERGING,
+        "ratios",
         center=1.0,
-        column="ratios",
+    ),
+    Quantity("value", "value", "Of the critic, before the update.", Scale.DIVERGING, "values"),
+    Quantity(
+        "entropy",
+        "entropy",
+        "Of the distribution at the token in the last pass, in nats.",
+        Scale.SEQUENTIAL,
+        "entropies",
     ),
     Quantity(
-        name="value", label="value", meaning="Of the critic, before the update.", scale=Scale.DIVERGING, column="values"
-    ),
-    Quantity(
-        name="entropy",
-        label="entropy",
-        meaning="Of the distribution at the token in the last pass, in nats.",
-        scale=Scale.SEQUENTIAL,
-        column="entropies",
-    ),
-    Quantity(
-        name="recomputed_minus_sampled",
-        label="recomputed − sampled",
-        meaning="Difference of both log-probabilities: 0 if engine and learner compute the same.",
-        scale=Scale.DIVERGING,
-        column="logprobs",
+        "recomputed_minus_sampled",
+        "recomputed − sampled",
+        "Difference of both log-probabilities: 0 if engine and learner compute the same.",
+        Scale.DIVERGING,
+        "logprobs",
         minus="sampled_logprobs",
     ),
     Quantity(
-        name="policy_minus_reference",
-        label="policy − reference",
-        meaning="Log-probability before the update minus the reference policy's: the token's term of the KL divergence (k1).",
-        scale=Scale.DIVERGING,
-        column="logprobs",
+        "policy_minus_reference",
+        "policy − reference",
+        "Log-probability before the update minus the reference policy's: the token's term of the KL divergence (k1).",
+        Scale.DIVERGING,
+        "logprobs",
         minus="reference_logprobs",
     ),
 )

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import py_compile
-import sys
-import types
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
 import torch
 
 from benchmarks.__main__ import main
-from benchmarks.gpu import agreement, command, fit, graphs, learning, one_rank, runners
+from benchmarks.gpu import agreement, command, fit, graphs, one_rank, runners
 from benchmarks.gpu.command import TINY_MODELS, Worker
-from benchmarks.gpu.compiled_files import keep_compiled_files
 from benchmarks.gpu.findings import CHECKS, Check, Outcome, Report, Status, to_markdown, to_summary, to_text
 from benchmarks.gpu.machine import Machine
-from benchmarks.gpu.reduced_wheel import reduce_wheel
 from benchmarks.gpu.worker import run_check
 from benchmarks.plan import settings_of
 from midthought.engines.local import runner_selection as trial
@@ -109,17 +102,6 @@ def test_a_rank_that_learns_something_else_fails_the_check(monkeypatch: pytest.M
     assert failures(outcome) == ["largest difference of log-probabilities after an update"]
 
 
-@pytest.mark.parametrize(("memory_gib", "keeps_layers"), [(24, False), (140, True)])
-def test_the_learner_is_measured_with_the_settings_that_a_run_chooses(memory_gib: float, keeps_layers: bool) -> None:
-    (work,) = [work for work in learning.WORKS if work.name == "1.7B"]
-    batch = learning.make_batch(Machine("cpu", is_tiny=True, model_names=("tiny",)), "tiny", 4)
-    chosen = learning.chosen_update(work, batch, memory_gib, is_packed=True)
-    assert chosen == {
-        "gradient_checkpointing": not keeps_layers,
-        "micro_batch_tokens": 16_384 if keeps_layers else 4096,
-    }
-
-
 @pytest.mark.slow
 def test_a_plan_that_is_off_by_half_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     planned_bytes = fit.planned_bytes
@@ -161,27 +143,6 @@ def test_rows_are_compared_up_to_their_first_difference() -> None:
     assert compared.largest_gap == 0.5
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def needs_a_package(machine: Machine, report: Report) -> None:
-        import a_package_that_nobody_has  # noqa: F401
-
-    module = types.ModuleType("check_of_a_test")
-    module.run = needs_a_package  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    outcome = run(module.__name__)
-    assert (outcome.status, outcome.reason) == (Status.NOT_RUN, "a_package_that_nobody_has is not installed")
-
-
-def test_a_requirement_that_is_not_met_is_reported_though_the_check_broke_later() -> None:
-    outcome = Outcome(check=QUICK)
-    report = Report(outcome.findings.append)
-    report.at_most("tiny", "error", float("nan"), 0.1, "nats")
-    outcome.end(Status.ERROR, "ValueError: 3", 1.0)
-    assert outcome.status is Status.FAILED
-    assert "| **FAILED**: ValueError: 3 |" in to_markdown([outcome])
-    assert outcome.to_json()["findings"][0]["value"] == "nan"
-
-
 def test_the_summary_has_a_line_per_check_with_its_required_figures_and_details_are_not_printed() -> None:
     outcome, other = Outcome(check=QUICK._replace(number=2)), Outcome(check=QUICK)
     report = Report(outcome.findings.append)
@@ -199,60 +160,6 @@ def test_the_summary_has_a_line_per_check_with_its_required_figures_and_details_
     ]
     assert "attention" not in to_text(outcome)
     assert "| attention | 8 µs |" in to_markdown([outcome])
-
-
-def test_every_check_has_a_number_of_its_own() -> None:
-    assert sorted(check.number for check in CHECKS) == list(range(1, 13))
-
-
-def test_compiled_files_are_kept_in_the_user_s_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "package_without_compiled_files"
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "__init__.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("PYTHONPYCACHEPREFIX", "")
-    monkeypatch.setattr(sys, "pycache_prefix", None)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    keep_compiled_files([name])
-    importlib.import_module(name)
-    assert len(list((tmp_path / "cache").rglob(f"{name}/__init__*.pyc"))) == 1
-    monkeypatch.setattr(sys, "pycache_prefix", None)
-    py_compile.compile(str(tmp_path / name / "__init__.py"))
-    keep_compiled_files([name])
-    assert sys.pycache_prefix is None
-
-
-def test_a_reduced_wheel_has_the_library_for_one_cuda_version(tmp_path: Path) -> None:
-    path = tmp_path / "bitsandbytes-1-py3-none-any.whl"
-    libraries = [f"bitsandbytes/libbitsandbytes_{kind}.so" for kind in ("cpu", "cuda128", "cuda130", "rocm64")]
-    with ZipFile(path, "w") as wheel:
-        for name in ("bitsandbytes/__init__.py", *libraries):
-            wheel.writestr(name, name)
-        wheel.writestr("bitsandbytes-1.dist-info/RECORD", "".join(f"{name},,\n" for name in libraries))
-    reduce_wheel(path, "13.0")
-    kept = ["bitsandbytes/libbitsandbytes_cpu.so", "bitsandbytes/libbitsandbytes_cuda130.so"]
-    with ZipFile(path) as wheel:
-        assert wheel.namelist() == ["bitsandbytes/__init__.py", *kept, "bitsandbytes-1.dist-info/RECORD"]
-        assert wheel.read("bitsandbytes-1.dist-info/RECORD").decode() == "".join(f"{name},,\n" for name in kept)
-    with pytest.raises(SystemExit, match="has no libbitsandbytes_cuda120"):
-        reduce_wheel(path, "12.0")
-
-
-def test_a_check_whose_parts_were_all_left_out_was_not_run() -> None:
-    outcome = Outcome(check=QUICK)
-    Report(outcome.findings.append).left_out("8B", "no time is left")
-    outcome.end(Status.OK, "", 1.0)
-    assert (outcome.status, outcome.reason) == (Status.NOT_RUN, "no time is left")
-
-
-def test_a_gpu_without_a_number_is_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most functions of torch.cuda refuse a device without a number."""
-    chosen: list[torch.device] = []
-    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    assert Machine("cuda", is_tiny=True, model_names=TINY_MODELS).device == torch.device("cuda:0")
-    assert Machine("cuda:1", is_tiny=True, model_names=TINY_MODELS).device == torch.device("cuda:1")
-    assert [device.index for device in chosen] == [0, 1]
 
 
 @pytest.mark.slow
@@ -278,12 +185,6 @@ def test_a_check_that_hangs_or_dies_does_not_hide_the_next_one(
     assert [first.status, last.status] == [Status.OK, Status.OK]
     assert last.findings
     assert worker.device_name == "cpu"
-
-
-def test_without_time_a_check_is_not_run() -> None:
-    outcome = Outcome(check=QUICK)
-    Worker("cpu", True, TINY_MODELS).run(outcome, 0.5, on_finding=lambda: None)
-    assert (outcome.status, outcome.reason) == (Status.NOT_RUN, "no time is left")
 
 
 @pytest.mark.slow

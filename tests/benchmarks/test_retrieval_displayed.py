@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.retrieval import QUESTIONS, displayed
+from benchmarks.retrieval import QUESTIONS
 from benchmarks.retrieval.asked import Asked, Episodes, Place, read_questions, words_of
 from benchmarks.retrieval.displayed import HARD, Found, Step, found_in, measure_steps
 from benchmarks.retrieval.hard import Hardness, is_for_tuning, stem_of
@@ -57,11 +57,6 @@ def test_a_question_is_hard_without_a_common_run_or_rare_word() -> None:
     assert [stem_of(word) for word in ("clocks", "running", "runs", "the")] == ["clock", "run", "run", "the"]
 
 
-def test_about_half_of_the_questions_is_for_tuning() -> None:
-    share = sum(is_for_tuning(Asked(f"Question {n}?", PASSAGE, is_quote=False)) for n in range(400)) / 400
-    assert 0.4 < share < 0.6
-
-
 def test_the_part_compares_steps(tmp_path: Path) -> None:
     pytest.importorskip("lancedb", reason="the memory extra is not installed")
     folder = tmp_path / "episodes"
@@ -78,16 +73,6 @@ def test_the_part_compares_steps(tmp_path: Path) -> None:
     assert found["1 hard paraphrases (questions)", "recall@1"].value.median == 1.0
     assert found["1 hard paraphrases (questions)", "recall@1"].goal == "≥ 0.3"
     assert found["1 quotes", "recall in 200 displayed words"].value.median == 1.0
-
-
-def test_without_the_episodes_the_part_is_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from benchmarks.options import Options
-
-    monkeypatch.setattr(displayed, "FOLDER", tmp_path / "changelog_md")
-    assert list(displayed.measure(Options())) == []
-    assert "left out" in capsys.readouterr().err
 
 
 def test_there_are_500_hard_paraphrases_half_of_them_held_out(real_episodes: Episodes) -> None:

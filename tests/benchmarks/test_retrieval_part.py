@@ -14,7 +14,6 @@ from benchmarks.retrieval import MODES, QUESTIONS, measure_folder
 from benchmarks.retrieval.asked import QUOTE_LENGTHS, Episodes, Place, draw_quotes, read_questions, words_of
 from benchmarks.retrieval.figures import FIGURES, NUM_DRAWS, drawn_means, interval, lead
 from midthought.memory.build import chunk_all
-from midthought.memory.chunks import Chunk
 from midthought.memory.transcripts import Transcript, read_transcripts
 
 SAMPLE = Path(retrieval.__file__).parents[2] / "midthought/recipes/podcast/sample"
@@ -55,13 +54,6 @@ def test_chunks_are_found_where_they_stand(
         assert of_episode[-1].end == len(words)
 
 
-def test_chunks_that_overlap_are_found_too() -> None:
-    episodes = Episodes([])
-    episodes.words["talk"] = words_of("a b a b c d")
-    chunks = [Chunk(f"talk_{n}", "", "talk", "", text, "", n) for n, text in enumerate(["A, b", "a B c", "b c d."])]
-    assert list(episodes.places_of(chunks).values()) == [Place("talk", 0, 2), Place("talk", 2, 5), Place("talk", 3, 6)]
-
-
 def test_quotes_stand_once_in_all_episodes_and_in_the_chunk_they_are_from(
     transcripts: tuple[Transcript, ...], episodes: Episodes
 ) -> None:
@@ -89,17 +81,6 @@ def test_a_question_is_answered_by_what_overlaps_its_passage_and_a_quote_by_what
     assert [place.covers(passage) for place in [Place("talk", 0, 7), *around]] == [True] + [False] * 5
 
 
-@pytest.mark.parametrize(
-    ("begins", "ends", "told"),
-    [("it", "of May", "2 times"), ("never said", "of May", "0 times"), ("the ninth", "now it", "before")],
-)
-def test_a_pointer_that_leads_nowhere_is_named(begins: str, ends: str, told: str) -> None:
-    episodes = Episodes([])
-    episodes.words["talk"] = words_of(TALK)
-    with pytest.raises(ValueError, match=told):
-        episodes.passage("talk", begins, ends)
-
-
 def test_figures_of_ranks() -> None:
     """Ranks 1, 4, none, 2 in one mode; all first in the other."""
     ranks = np.array([[1, 1], [4, 1], [0, 1], [2, 1]])
@@ -111,13 +92,6 @@ def test_figures_of_ranks() -> None:
     leads = lead(means["recall@3"], 0)
     assert leads[0] == -0.5
     assert interval(leads).lowest == -1.0 and interval(leads).highest == 0.0
-
-
-def test_the_interval_is_that_of_a_proportion() -> None:
-    """Half of 400 found: 0.5 ± 1.96 · √(0.25 / 400) = 0.5 ± 0.049."""
-    spread = interval(drawn_means(np.array([[0], [1]] * 200), FIGURES["recall@1"], seed=1)[:, 0])
-    assert spread.median == 0.5
-    assert (spread.lowest, spread.highest) == pytest.approx((0.451, 0.549), abs=0.006)
 
 
 @pytest.mark.slow
@@ -143,16 +117,6 @@ def test_the_part_runs_on_the_sample_episodes(folder: Path, tmp_path: Path, caps
             assert figures["quotes within questions"][1] >= 0.5
     assert [row.goal for row in rows if row.goal] == (["≥ -0.02"] * 4 + ["≥ 0"] * 2) * 2
     assert capsys.readouterr().out.count("| hybrid |") == 8
-
-
-def test_without_the_episodes_the_part_is_left_out_and_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from benchmarks.options import Options
-
-    monkeypatch.setattr(retrieval, "FOLDER", tmp_path / "changelog_md")
-    assert list(retrieval.measure(Options())) == []
-    assert "left out, ../shared/data/podcast/changelog_md is not there" in capsys.readouterr().err
 
 
 def test_the_frozen_questions_point_at_one_passage_each_in_other_words(real_episodes: Episodes) -> None:

@@ -1,24 +1,17 @@
-"""Copies of weights that the local engine makes, and memory that saving takes, against what tensors are allocated."""
+"""Copies of weights that the local engine makes, against what tensors are allocated."""
 
 from __future__ import annotations
 
 import gc
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.plan import make_policy, peak_bytes, settings_of
-from midthought.config import TrainingConfig
+from benchmarks.plan import make_policy, settings_of
 from midthought.engines.local.runner_selection import make_runner
 from midthought.learning.adapters import add_adapters
-from midthought.learning.checkpoint import save_checkpoint
-from midthought.learning.learner import Learner
-from midthought.learning.model import Critic
-from midthought.peft_folders import save_merged
 from midthought.plan.memory import Memory
-from midthought.plan.saving_memory import device_bytes
 from midthought.plan.shape import find_shape
 
 SIZE = "hidden_size=256 num_layers=4 num_heads=8 num_kv_heads=4 head_dim=32 intermediate_size=768 vocab_size=4000 engine=local"
@@ -61,24 +54,3 @@ def test_the_engines_copies_have_the_planned_size(dtype, lora_rank):
         copied = alive_bytes() - before - runner.num_bytes - memory.width * TABLE_OF_TURNS
     planned = memory.merged_adapters if lora_rank else memory.joined_weights
     assert planned > 0 and planned == pytest.approx(copied, rel=0.01)
-
-
-@pytest.mark.parametrize("words", ["dtype=float32", "dtype=bfloat16", "dtype=float32 critic=separate"])
-def test_saving_takes_the_memory_that_is_planned(words, tmp_path):
-    memory = memory_of(words)
-    policy = model_of(memory)
-    critic = Critic.separate(policy) if memory.settings.critic == "separate" else None
-    training = TrainingConfig(
-        learning_rate=1e-5, warmup_steps=0, adv_estimator="gae" if critic else "grpo", kl_coef=0.0, kl_loss_coef=0.0
-    )
-    learner = Learner(policy, critic, None, training)
-    taken = peak_bytes(lambda: save_checkpoint(tmp_path / "checkpoint", learner))
-    assert device_bytes(memory) == pytest.approx(taken, rel=0.05)
-
-
-@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
-def test_writing_a_merged_model_takes_the_memory_that_is_planned(dtype, tmp_path: Path):
-    memory = memory_of(f"dtype={dtype}", "lora_rank=8")
-    model = model_of(memory)
-    taken = peak_bytes(lambda: save_merged(model, tmp_path / "merged"))
-    assert device_bytes(memory) == pytest.approx(taken, rel=0.1)

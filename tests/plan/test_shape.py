@@ -12,121 +12,41 @@ from midthought.plan.model_configs import MODEL_CONFIGS
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import Shape, find_shape
 
+
+def config(
+    kind: str, hidden: int, inner: int, layers: int, heads: int, kv: int, vocabulary: int, **more: Any
+) -> dict[str, Any]:
+    sizes = {"hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers, "vocab_size": vocabulary}
+    return {"model_type": kind, **sizes, "num_attention_heads": heads, "num_key_value_heads": kv, **more}
+
+
 CONFIGS: dict[str, tuple[dict[str, Any], int]] = {
-    "Qwen3-0.6B": (
-        {
-            "model_type": "qwen3",
-            "hidden_size": 1024,
-            "intermediate_size": 3072,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
-            "vocab_size": 151936,
-            "tie_word_embeddings": True,
-            "attention_bias": False,
-        },
-        596_049_920,
-    ),
-    "Qwen3-8B": (
-        {
-            "model_type": "qwen3",
-            "hidden_size": 4096,
-            "intermediate_size": 12288,
-            "num_hidden_layers": 36,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
-            "vocab_size": 151936,
-            "tie_word_embeddings": False,
-            "attention_bias": False,
-        },
-        8_190_735_360,
-    ),
-    "Llama-3.1-70B": (
-        {
-            "model_type": "llama",
-            "hidden_size": 8192,
-            "intermediate_size": 28672,
-            "num_hidden_layers": 80,
-            "num_attention_heads": 64,
-            "num_key_value_heads": 8,
-            "vocab_size": 128256,
-            "tie_word_embeddings": False,
-            "attention_bias": False,
-            "mlp_bias": False,
-        },
-        70_553_706_496,
-    ),
-    "Qwen2.5-32B": (
-        {
-            "model_type": "qwen2",
-            "hidden_size": 5120,
-            "intermediate_size": 27648,
-            "num_hidden_layers": 64,
-            "num_attention_heads": 40,
-            "num_key_value_heads": 8,
-            "vocab_size": 152064,
-            "tie_word_embeddings": False,
-        },
-        32_763_876_352,
-    ),
+    "Qwen3-0.6B": (config("qwen3", 1024, 3072, 28, 16, 8, 151936, head_dim=128, tie_word_embeddings=True), 596_049_920),
+    "Qwen3-8B": (config("qwen3", 4096, 12288, 36, 32, 8, 151936, head_dim=128), 8_190_735_360),
+    "Llama-3.1-70B": (config("llama", 8192, 28672, 80, 64, 8, 128256), 70_553_706_496),
+    "Qwen2.5-32B": (config("qwen2", 5120, 27648, 64, 40, 8, 152064), 32_763_876_352),
     "Qwen3-30B-A3B": (
-        {
-            "model_type": "qwen3_moe",
-            "hidden_size": 2048,
-            "intermediate_size": 6144,
-            "moe_intermediate_size": 768,
-            "num_hidden_layers": 48,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 4,
-            "head_dim": 128,
-            "num_experts": 128,
-            "num_experts_per_tok": 8,
-            "vocab_size": 151936,
-        },
+        config(
+            "qwen3_moe",
+            2048,
+            6144,
+            48,
+            32,
+            4,
+            151936,
+            moe_intermediate_size=768,
+            head_dim=128,
+            num_experts=128,
+            num_experts_per_tok=8,
+        ),
         30_532_122_624,
     ),
     "Mixtral-8x7B": (
-        {
-            "model_type": "mixtral",
-            "hidden_size": 4096,
-            "intermediate_size": 14336,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "num_local_experts": 8,
-            "num_experts_per_tok": 2,
-            "vocab_size": 32000,
-        },
+        config("mixtral", 4096, 14336, 32, 32, 8, 32000, num_local_experts=8, num_experts_per_tok=2),
         46_702_792_704,
     ),
-    "gemma-2-2b": (
-        {
-            "model_type": "gemma2",
-            "hidden_size": 2304,
-            "intermediate_size": 9216,
-            "num_hidden_layers": 26,
-            "num_attention_heads": 8,
-            "num_key_value_heads": 4,
-            "head_dim": 256,
-            "vocab_size": 256000,
-        },
-        2_614_341_888,
-    ),
-    "gemma-3-1b": (
-        {
-            "model_type": "gemma3_text",
-            "hidden_size": 1152,
-            "intermediate_size": 6912,
-            "num_hidden_layers": 26,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 1,
-            "head_dim": 256,
-            "vocab_size": 262144,
-        },
-        999_885_952,
-    ),
+    "gemma-2-2b": (config("gemma2", 2304, 9216, 26, 8, 4, 256000, head_dim=256), 2_614_341_888),
+    "gemma-3-1b": (config("gemma3_text", 1152, 6912, 26, 4, 1, 262144, head_dim=256), 999_885_952),
 }
 """What their config.json say, and how many parameters their model cards and checkpoints have."""
 SMALL = {
@@ -137,6 +57,14 @@ SMALL = {
     "vocab_size": 100,
 }
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+SHARED_EXPERT = {
+    "model_type": "qwen2_moe",
+    **SMALL,
+    **EXPERTS,
+    "num_key_value_heads": 2,
+    "shared_expert_intermediate_size": 40,
+}
+MIXTRAL = {"model_type": "mixtral", **SMALL, "num_key_value_heads": 2, "num_local_experts": 6, "num_experts_per_tok": 2}
 
 
 def on_the_meta_device(config: dict[str, Any]) -> Any:
@@ -150,9 +78,9 @@ def on_the_meta_device(config: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_public_model_has_as_many_parameters_as_transformers_makes(name):
-    config, published = CONFIGS[name]
-    shape = Shape.from_config(config)
-    assert shape.parameters == sum(parameter.numel() for parameter in on_the_meta_device(config).parameters())
+    sizes, published = CONFIGS[name]
+    shape = Shape.from_config(sizes)
+    assert shape.parameters == sum(parameter.numel() for parameter in on_the_meta_device(sizes).parameters())
     assert shape.parameters == published
 
 
@@ -166,17 +94,11 @@ def test_a_public_model_has_as_many_parameters_as_transformers_makes(name):
         {"model_type": "qwen3", **SMALL, "num_key_value_heads": 2, "attention_bias": True},
         {"model_type": "gemma2", **SMALL, "num_key_value_heads": 2, "head_dim": 16},
         {"model_type": "gemma3_text", **SMALL, "num_key_value_heads": 2, "head_dim": 16, "attention_bias": True},
-        {"model_type": "mixtral", **SMALL, "num_key_value_heads": 2, "num_local_experts": 6, "num_experts_per_tok": 2},
+        MIXTRAL,
         {"model_type": "qwen3_moe", **SMALL, **EXPERTS, "head_dim": 16, "attention_bias": True},
         {"model_type": "qwen3_moe", **SMALL, **EXPERTS, "head_dim": 16, "mlp_only_layers": [0]},
         {"model_type": "qwen3_moe", **SMALL, **EXPERTS, "head_dim": 16, "decoder_sparse_step": 2},
-        {
-            "model_type": "qwen2_moe",
-            **SMALL,
-            **EXPERTS,
-            "num_key_value_heads": 2,
-            "shared_expert_intermediate_size": 40,
-        },
+        SHARED_EXPERT,
     ],
     ids=lambda config: "-".join([config["model_type"], *sorted(config.keys() - SMALL.keys() - {"model_type"})]),
 )
@@ -192,15 +114,9 @@ def test_biases_ties_and_head_sizes_are_counted(config):
     [
         {"model_type": "qwen3", **SMALL, "num_key_value_heads": 2, "head_dim": 16},
         {"model_type": "gemma3_text", **SMALL, "num_key_value_heads": 2, "head_dim": 16},
-        {"model_type": "mixtral", **SMALL, "num_key_value_heads": 2, "num_local_experts": 6, "num_experts_per_tok": 2},
+        MIXTRAL,
         {"model_type": "qwen3_moe", **SMALL, **EXPERTS, "head_dim": 16, "mlp_only_layers": [0]},
-        {
-            "model_type": "qwen2_moe",
-            **SMALL,
-            **EXPERTS,
-            "num_key_value_heads": 2,
-            "shared_expert_intermediate_size": 40,
-        },
+        SHARED_EXPERT,
     ],
     ids=lambda config: config["model_type"],
 )
@@ -226,48 +142,30 @@ def test_layers_with_a_window_keep_no_more_than_the_window():
     shape = Shape.from_config({**CONFIGS["gemma-3-1b"][0], "sliding_window": 512})
     assert (shape.num_sliding_layers, shape.sliding_window) == (22, 512)
     assert shape.kv_bytes_of_sequence(2048, 2) == 1024 * (4 * 2048 + 22 * 512)
-    assert shape.kv_bytes_of_sequence(2048, 2, drops_old=False) == 2048 * shape.kv_bytes(2) == 1024 * 26 * 2048
+    assert shape.kv_bytes_of_sequence(2048, 2, drops_old=False) == 1024 * 26 * 2048
 
 
-def test_keys_and_values_of_a_token_of_qwen3_8b_are_144_kib():
-    """36 layers × 8 heads × 128 numbers × (keys, values) × 2 bytes."""
-    assert Shape.from_config(CONFIGS["Qwen3-8B"][0]).kv_bytes(2) == 36 * 8 * 128 * 2 * 2 == 144 * 1024
-
-
-def test_a_folder_needs_its_config_alone(tmp_path):
-    config, published = CONFIGS["Qwen3-0.6B"]
-    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
-    assert find_shape(PlanSettings(model=str(tmp_path))).parameters == published
-
-
-def test_adapters_are_of_the_size_of_their_base_model(tmp_path):
-    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen3-8B"}', "utf-8")
-    assert find_shape(PlanSettings(model=str(tmp_path))) == find_shape(PlanSettings(model="Qwen/Qwen3-8B"))
-
-
-def test_a_well_known_model_needs_no_network():
-    assert find_shape(PlanSettings(model="Qwen/Qwen3-8B")) == Shape.from_config(CONFIGS["Qwen3-8B"][0])
+def test_a_model_is_found_by_folder_by_name_by_its_adapters_or_by_sizes_in_words(tmp_path):
+    qwen = Shape.from_config(CONFIGS["Qwen3-8B"][0])
+    (tmp_path / "adapters").mkdir()
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["Qwen3-8B"][0]), "utf-8")
+    (tmp_path / "adapters" / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen3-8B"}', "utf-8")
+    for model in ("Qwen/Qwen3-8B", str(tmp_path), str(tmp_path / "adapters")):
+        assert find_shape(PlanSettings(model=model)) == qwen
+    sizes = {"num_heads": 32, "num_kv_heads": 8, "head_dim": 128, "intermediate_size": 12288}
+    assert find_shape(PlanSettings(hidden_size=4096, num_layers=36, **sizes)) == qwen
     assert all(Shape.from_config(config).parameters > 5e8 for config in MODEL_CONFIGS.values())
 
 
-def test_sizes_in_words_are_those_of_the_model_they_describe():
-    words = PlanSettings(
-        hidden_size=4096, num_layers=36, num_heads=32, num_kv_heads=8, head_dim=128, intermediate_size=12288
-    )
-    assert find_shape(words) == Shape.from_config(CONFIGS["Qwen3-8B"][0])
-
-
-@pytest.mark.parametrize(
-    ("words", "error", "message"),
-    [
+def test_a_size_that_is_missing_is_requested(tmp_path):
+    for words, error, message in (
         ({}, SettingsError, "give model=FOLDER"),
         ({"model": "no/such/folder"}, ModelPathError, "neither a folder"),
         ({"model": "Qwen/Qwen3-8B", "num_layers": 2}, SettingsError, "say the size twice"),
-    ],
-)
-def test_a_size_that_is_not_said_is_asked_for(words, error, message):
-    with pytest.raises(error, match=message):
-        find_shape(PlanSettings(**words))
+        ({"model": str(tmp_path)}, ModelPathError, r"no config\.json"),
+    ):
+        with pytest.raises(error, match=message):
+            find_shape(PlanSettings(**words))
 
 
 def test_an_architecture_that_is_not_counted_is_refused_with_the_way_out():
@@ -275,8 +173,3 @@ def test_an_architecture_that_is_not_counted_is_refused_with_the_way_out():
         Shape.from_config({"model_type": "deepseek_v3", **SMALL})
     with pytest.raises(SettingsError, match=r"'mixtral': its configuration lacks 'num_experts'"):
         Shape.from_config({"model_type": "mixtral", **SMALL})
-
-
-def test_a_folder_without_a_config_is_refused(tmp_path):
-    with pytest.raises(ModelPathError, match=r"no config\.json"):
-        find_shape(PlanSettings(model=str(tmp_path)))

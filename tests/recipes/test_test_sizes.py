@@ -51,8 +51,7 @@ def test_a_slower_model_plays_fewer_questions_but_enough_for_an_interval(recipe,
         numbers.append(getattr(getattr(choice.config, section), key))
         work = choice.plan.shape.computing_parameters * choice.plan.settings.tokens_of_episode
         assert numbers[-1] == min(most, max(MIN_QUESTIONS, int(ARM_WORK["cpu"] / work)))
-        (row,) = [row for row in choice.table() if row.startswith(f"{section}.{key}={numbers[-1]} ")]
-        assert f"by parameters × tokens: at least 100, at most {most}" in row
+        assert f"{section}.{key}={numbers[-1]}" in choice.table()
     assert (numbers[0], numbers[-1]) == (most, MIN_QUESTIONS)
     assert numbers == sorted(numbers, reverse=True) and len(set(numbers)) > 2
 

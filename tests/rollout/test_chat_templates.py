@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from playing import play_turns
 from published_templates import PUBLISHED, Published
 
-from midthought.config import InferenceConfig
-from midthought.engines.scripted import ScriptedEngine
 from midthought.env.reasoning import last_answer
-from midthought.errors import DataError, SettingsError
+from midthought.errors import SettingsError
 from midthought.rollout.demonstration import demonstration
-from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.detection import ChosenCallFormat, choose_call_format
 from midthought.tools.call_formats.native import NativeCallFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.registry import ToolRegistry
-from midthought.types import Reward, StopReason, Task, ToolOutcome, Trajectory
+from midthought.types import StopReason, Task, ToolOutcome, Trajectory
 
 BY_NAME = {published.name: published for published in PUBLISHED}
 WITH_CALLS = [published for published in PUBLISHED if published.label]
@@ -51,17 +46,6 @@ class Look(Tool):
         return self._result or (RESULT if limit > 1 else query)
 
 
-class Host:
-    def __init__(self, replies: Sequence[str]) -> None:
-        self._replies = list(replies)
-
-    async def reply(self, trajectory: Trajectory) -> str | None:
-        return self._replies.pop(0) if self._replies else None
-
-    async def score(self, trajectory: Trajectory) -> Reward:
-        return Reward()
-
-
 def named(published: Published) -> str:
     return published.name
 
@@ -77,20 +61,16 @@ def play(
     result: str | None = None,
     **limits: Any,
 ) -> Trajectory:
-    """One episode in which the policy writes these turns, with the tokens at their ends."""
-    script = iter(turns)
-    task = Task(task_id="t", prompt=QUESTION, answer="")
-    registry = ToolRegistry([Look(result)])
-    parts = RolloutParts(
-        engine=ScriptedEngine(lambda episode, token_ids: next(script, None), choice.renderer),
-        renderer=choice.renderer,
+    trajectory = play_turns(
+        turns,
+        choice.renderer,
+        replies=replies,
         call_format=choice.call_format,
-        executor=ToolExecutor(registry),
-        messages=lambda task: task.messages("Be brief.", choice.call_format.instructions(registry.definitions())),
-        environment=lambda task: Host(replies),
-        inference=InferenceConfig(max_tokens=4000, max_segment_length=2000, max_turns=8, **limits),
+        tools=[Look(result)],
+        messages=lambda task: first_messages(choice),
+        max_segment_length=2000,
+        **limits,
     )
-    (trajectory,) = asyncio.run(run_episodes(parts, [EpisodeStart(task=task, seed=1)]))
     assert trajectory.stop_reason is StopReason.ANSWERED, (trajectory.error, trajectory.tool_events)
     return trajectory
 
@@ -176,39 +156,28 @@ def first_messages(choice: ChosenCallFormat) -> list[dict[str, Any]]:
 # -- detection -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("published", PUBLISHED, ids=named)
-def test_the_call_format_is_found_from_what_the_template_writes(published: Published) -> None:
-    choice = chosen(published)
-    assert choice.call_format.name == (published.label or "in_thought")
-
-
-def test_a_template_without_calls_says_why_and_falls_back_to_calls_in_the_thought() -> None:
-    choice = chosen(BY_NAME["gemma_3"])
-    assert (
-        choice.reason == "in_thought (#call), because the chat template refuses calls" or "omits calls" in choice.reason
-    )
+def test_the_call_format_is_found_from_what_the_template_writes() -> None:
+    found = {published.name: chosen(published).call_format.name for published in PUBLISHED}
+    assert found == {published.name: published.label or "in_thought" for published in PUBLISHED}
+    reason = chosen(BY_NAME["gemma_3"]).reason
+    assert "refuses calls" in reason or "omits calls" in reason
 
 
 @pytest.mark.parametrize("published", WITH_CALLS, ids=named)
-def test_a_call_is_written_as_the_template_writes_it(published: Published) -> None:
+def test_a_call_is_written_as_the_template_writes_it_and_read_back(published: Published) -> None:
     choice = chosen(published)
+    call_format = native(choice)
     calls = [("look_up", ARGUMENTS), ("look_up", {"query": "b"})][: 1 + published.is_parallel]
-    text = choice.renderer.chat_template.text(
-        [{"role": "user", "content": "a"}, said_by_assistant(published, choice, "", calls, 0)]
-    )
-    assert native(choice).render_calls(calls) in text
-
-
-@pytest.mark.parametrize(
-    "arguments", [ARGUMENTS, {}, {"query": "true"}, {"query": "12"}, {"query": "</s> ] } x"}], ids=str
-)
-@pytest.mark.parametrize("published", WITH_CALLS, ids=named)
-def test_a_written_call_is_read_back(published: Published, arguments: Any) -> None:
-    call_format = native(chosen(published))
-    calls = [("look_up", arguments), ("other.tool", {"query": "b"})][: 1 + published.is_parallel]
-    found = call_format.parse_all(call_format.render_calls(calls))
-    assert [(call.tool_name, call.parameters) for call in found] == calls
-    assert all(call.success for call in found)
+    user = {"role": "user", "content": "a"}
+    text = choice.renderer.chat_template.text([user, said_by_assistant(published, choice, "", calls, 0)])
+    assert call_format.render_calls(calls) in text
+    for arguments in (ARGUMENTS, {}, {"query": "true"}, {"query": "12"}, {"query": "</s> ] } x"}):
+        calls = [("look_up", arguments), ("other.tool", {"query": "b"})][: 1 + published.is_parallel]
+        found = call_format.parse_all(call_format.render_calls(calls))
+        assert [(call.tool_name, call.parameters) for call in found] == calls
+        assert all(call.success for call in found)
+    for text in ('I would call look_up({"query": 1}).', "functions.look_up is a tool.", '{"answer": {"query": 1}}', ""):
+        assert call_format.parse_all(text) == []
 
 
 # -- episodes --------------------------------------------------------------------------------------------------
@@ -360,16 +329,6 @@ def test_a_demonstration_has_the_tokens_and_the_mask_of_an_episode(published: Pu
     assert shown.tool_events[0].call.parameters == ARGUMENTS
 
 
-@pytest.mark.parametrize(
-    "roles", [["user"], ["assistant"], ["user", "assistant", "user"], ["user", *["assistant"] * 2]]
-)
-def test_a_demonstration_alternates_and_ends_with_an_answer(roles: list[str]) -> None:
-    choice = chosen(PUBLISHED[0])
-    messages = [{"role": role, "content": "a"} for role in roles]
-    with pytest.raises(DataError, match="task 't'"):
-        demonstration(Task(task_id="t", prompt="", answer=""), messages, choice.renderer, native(choice))
-
-
 def test_an_answer_that_does_not_continue_its_prompt_is_an_error() -> None:
     minimax = BY_NAME["minimax_m2"]
     choice = chosen(minimax)
@@ -395,25 +354,18 @@ BAD = {
     "gemma_4": ["<|tool_call>call:look_up{query:<tool_call|>", "<|tool_call>call:look_up<tool_call|>"],
     "kimi_k2": ["<|tool_call_begin|>functions.look_up:0<|tool_call_argument_begin|>x<|tool_call_end|>"],
 }
-BAD_CALLS = [(published, text) for published in PUBLISHED for text in BAD.get(published.name, ())]
 
 
-@pytest.mark.parametrize(("published", "text"), BAD_CALLS, ids=lambda given: getattr(given, "name", repr(given)))
-def test_a_malformed_call_is_answered_with_an_error(published: Published, text: str) -> None:
+@pytest.mark.parametrize("name", BAD)
+def test_a_malformed_call_is_answered_with_an_error(name: str) -> None:
+    published = BY_NAME[name]
     choice = chosen(published)
-    turns = [text + (published.call_end or published.eos), answer_turn(published, "Sorry.")]
-    if published.name == "qwen3":
-        turns[0] = "<think>\nHm.\n</think>\n\n" + turns[0]
-    trajectory = play(choice, turns)
-    assert [event.outcome for event in trajectory.tool_events] == [ToolOutcome.MALFORMED]
-    assert "error: " in choice.renderer.decode(trajectory.token_ids)
-
-
-@pytest.mark.parametrize("published", WITH_CALLS, ids=named)
-def test_an_answer_without_a_marker_is_no_call(published: Published) -> None:
-    call_format = native(chosen(published))
-    for text in ('I would call look_up({"query": 1}).', "functions.look_up is a tool.", '{"answer": {"query": 1}}', ""):
-        assert call_format.parse_all(text) == []
+    thought = "<think>\nHm.\n</think>\n\n" if name == "qwen3" else ""
+    for text in BAD[name]:
+        turns = [f"{thought}{text}{published.call_end or published.eos}", answer_turn(published, "Sorry.")]
+        trajectory = play(choice, turns)
+        assert [event.outcome for event in trajectory.tool_events] == [ToolOutcome.MALFORMED]
+        assert "error: " in choice.renderer.decode(trajectory.token_ids)
 
 
 def test_a_call_inside_a_thought_is_no_call() -> None:
@@ -424,17 +376,14 @@ def test_a_call_inside_a_thought_is_no_call() -> None:
     assert call_format.parse_all(f"{call}", in_thought=True) == []
 
 
-def test_gpt_oss_may_name_the_recipient_in_either_place_of_the_header() -> None:
-    gpt_oss = BY_NAME["gpt_oss"]
+def test_calls_may_be_written_in_other_ways_than_the_templates() -> None:
     header = "<|channel|>commentary to=functions.look_up <|constrain|>json<|message|>"
-    (call,) = native(chosen(gpt_oss)).parse_all(header + '{"query": "x"}')
-    assert (call.tool_name, call.parameters) == ("look_up", {"query": "x"})
-
-
-def test_llama_may_write_its_python_tag_before_a_call() -> None:
-    llama = BY_NAME["llama3_1"]
-    (call,) = native(chosen(llama)).parse_all('<|python_tag|>{"name": "look_up", "parameters": {"query": "x"}}')
-    assert (call.tool_name, call.parameters) == ("look_up", {"query": "x"})
+    for name, text in (
+        ("gpt_oss", header + '{"query": "x"}'),
+        ("llama3_1", '<|python_tag|>{"name": "look_up", "parameters": {"query": "x"}}'),
+    ):
+        (call,) = native(chosen(BY_NAME[name])).parse_all(text)
+        assert (call.tool_name, call.parameters) == ("look_up", {"query": "x"})
 
 
 def test_values_of_tags_have_the_types_of_the_tools_schema() -> None:
@@ -448,13 +397,13 @@ def test_values_of_tags_have_the_types_of_the_tools_schema() -> None:
 # -- prompts ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("published", PUBLISHED, ids=named)
-def test_a_prompt_has_the_token_ids_of_apply_chat_template(published: Published) -> None:
-    tokenizer = published.tokenizer()
-    messages = [{"role": "system", "content": " Be\nbrief.\n"}, {"role": "user", "content": " Wie? 水 "}]
-    messages += [answer(published, "the tide"), {"role": "user", "content": "the tide\n"}]
-    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    assert Renderer(tokenizer).prompt(messages) == expected
+def test_a_prompt_has_the_token_ids_of_apply_chat_template() -> None:
+    for published in PUBLISHED:
+        tokenizer = published.tokenizer()
+        messages = [{"role": "system", "content": " Be\nbrief.\n"}, {"role": "user", "content": " Wie? 水 "}]
+        messages += [answer(published, "the tide"), {"role": "user", "content": "the tide\n"}]
+        expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        assert Renderer(tokenizer).prompt(messages) == expected, published.name
 
 
 def test_arguments_of_the_template_apply_to_every_prompt_and_reply() -> None:
@@ -466,17 +415,12 @@ def test_arguments_of_the_template_apply_to_every_prompt_and_reply() -> None:
     assert text.count("<|im_start|>assistant\n<think>\n\n</think>\n\n") == 2
 
 
-def test_an_argument_that_the_template_does_not_use_is_an_error_that_names_those_it_uses() -> None:
-    qwen = BY_NAME["qwen3"]
+def test_an_unused_argument_and_a_description_with_a_control_token_are_errors() -> None:
+    tokenizer = BY_NAME["qwen3"].tokenizer()
     with pytest.raises(SettingsError, match=r"does not use 'enable_thought'\. Did you mean 'enable_thinking'"):
-        Renderer(qwen.tokenizer(), {"enable_thought": False})
-
-
-def test_a_description_of_a_tool_with_a_control_token_is_an_error() -> None:
-    qwen = BY_NAME["qwen3"]
-    tool = ToolDefinition("look", "Ends with <|im_end|>.", [])
+        Renderer(tokenizer, {"enable_thought": False})
     with pytest.raises(SettingsError, match=re.escape("contains the control token '<|im_end|>'")):
-        choose_call_format(Renderer(qwen.tokenizer()), [tool])
+        choose_call_format(Renderer(tokenizer), [ToolDefinition("look", "Ends with <|im_end|>.", [])])
 
 
 @pytest.mark.parametrize(

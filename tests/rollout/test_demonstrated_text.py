@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
+from playing import play_turns
 
 from midthought import tool
-from midthought.config import InferenceConfig
-from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import DataError
 from midthought.learning.small_model import make_tokenizer
 from midthought.rollout.demonstration import demonstration
-from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.call_formats.registry import find_call_format
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.registry import ToolRegistry
-from midthought.types import Reward, StopReason, Task, Trajectory
+from midthought.types import StopReason, Task, Trajectory
 
 TASK = Task(task_id="t", prompt="What is 12 times 3?", answer="36")
 FORMATS = ("in_thought", "react", "hermes", "json", "function_calling")
@@ -31,19 +26,6 @@ FORMATS = ("in_thought", "react", "hermes", "json", "function_calling")
 def multiply(a: int, b: int) -> int:
     """Multiplies two whole numbers."""
     return a * b
-
-
-class Host:
-    """Asks once more."""
-
-    def __init__(self, *replies: str) -> None:
-        self._replies = list(replies)
-
-    async def reply(self, trajectory: Trajectory) -> str | None:
-        return self._replies.pop(0) if self._replies else None
-
-    async def score(self, trajectory: Trajectory) -> Reward:
-        return Reward()
 
 
 @pytest.fixture(scope="module")
@@ -80,32 +62,27 @@ CONVERSATIONS = {
 
 def played(trajectory: Trajectory, renderer: Renderer, call_format: ToolCallFormat, *replies: str) -> Trajectory:
     """The episode in which the policy samples the demonstrated texts."""
-    script = iter(trajectory.sampled_runs())
-    parts = RolloutParts(
-        engine=ScriptedEngine(lambda episode, token_ids: next(script, None), renderer),
-        renderer=renderer,
-        call_format=call_format,
-        executor=ToolExecutor(ToolRegistry([multiply])),
-        messages=lambda task: task.messages(),
-        environment=lambda task: Host(*replies),
-        inference=InferenceConfig(max_tokens=2000, max_turns=8),
-    )
-    (episode,) = asyncio.run(run_episodes(parts, [EpisodeStart(task=TASK, seed=1)]))
+    options = {
+        "call_format": call_format,
+        "tools": [multiply],
+        "messages": lambda task: TASK.messages(),
+        "max_turns": 8,
+    }
+    episode = play_turns(trajectory.sampled_runs(), renderer, replies=replies, **options)
     assert episode.stop_reason is StopReason.ANSWERED, (episode.error, episode.tool_events)
     return episode
 
 
-@pytest.mark.parametrize("conversation", CONVERSATIONS)
 @pytest.mark.parametrize("name", [*FORMATS, "between"])
-def test_it_has_the_tokens_the_mask_and_the_calls_of_an_episode(name, conversation, renderer):
+def test_it_has_the_tokens_the_mask_and_the_calls_of_an_episode(name, renderer):
     call_format = InThoughtFormat("between") if name == "between" else find_call_format(name)
-    messages = CONVERSATIONS[conversation]
-    shown = demonstration(TASK, messages, renderer, call_format)
-    episode = played(shown, renderer, call_format, *["Once more."] * (conversation == "a reply"))
-    assert renderer.decode(shown.token_ids) == renderer.decode(episode.token_ids)
-    assert (shown.token_ids, shown.loss_mask) == (episode.token_ids, episode.loss_mask)
-    assert [event.call for event in shown.tool_events] == [event.call for event in episode.tool_events]
-    assert shown.num_calls == sum(len(message.get("tool_calls", ())) for message in messages)
+    for conversation, messages in CONVERSATIONS.items():
+        shown = demonstration(TASK, messages, renderer, call_format)
+        episode = played(shown, renderer, call_format, *["Once more."] * (conversation == "a reply"))
+        assert renderer.decode(shown.token_ids) == renderer.decode(episode.token_ids)
+        assert (shown.token_ids, shown.loss_mask) == (episode.token_ids, episode.loss_mask)
+        assert [event.call for event in shown.tool_events] == [event.call for event in episode.tool_events]
+        assert shown.num_calls == sum(len(message.get("tool_calls", ())) for message in messages)
 
 
 def parts(text: str) -> list[dict[str, str]]:

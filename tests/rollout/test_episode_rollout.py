@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from playing import EveryFew, Host, parts_of, play, spoken
 from precision import logit_tolerance
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, PreTrainedConfig, Qwen3Config
 
-from midthought.config import InferenceConfig
-from midthought.engines.engine import Engine
 from midthought.engines.local.engine import LocalEngine
-from midthought.engines.scripted import Script, ScriptedEngine
-from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
+from midthought.engines.scripted import ScriptedEngine
+from midthought.rollout.episode import RolloutParts
 from midthought.tokenization import Renderer
-from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.registry import ToolRegistry
-from midthought.types import ParsedAction, Reward, SpanKind, StopReason, Task, ToolEvent, ToolOutcome, Trajectory
+from midthought.types import Reward, SpanKind, StopReason, ToolOutcome, Trajectory
 
 MARK = "⟦tool⟧"
 
@@ -48,86 +43,34 @@ class Look(Tool):
         return f"{MARK}{word}</think>{MARK}"
 
 
-def executor(seconds: dict[str, float] | None = None) -> ToolExecutor:
-    registry = ToolRegistry()
-    registry.register(Look(seconds))
-    return ToolExecutor(registry)
-
-
-class Judge:
-    """Replies with the given words, one answer after the other, and rewards the length of the policy's own words."""
-
-    def __init__(self, replies: Sequence[str] = ()) -> None:
-        self._replies = list(replies)
-
-    async def reply(self, trajectory: Trajectory) -> str | None:
-        return self._replies.pop(0) if self._replies else None
-
-    async def score(self, trajectory: Trajectory) -> Reward:
-        return Reward(parts={"length": float(trajectory.num_sampled)})
-
-
-def task(number: int = 0) -> Task:
-    return Task(task_id=f"t{number}", prompt=f"Who found tide number {number}?", answer="Ada")
-
-
-def run(
-    engine: Engine,
-    renderer: Renderer,
-    *,
-    num_episodes: int = 1,
-    tools: ToolExecutor | None = None,
-    judge: Callable[[Task], Any] = lambda _: Judge(),
-    call_format: Any = None,
-    on_finished: Callable[[Trajectory], None] | None = None,
-    **limits: Any,
-) -> list[Trajectory]:
-    parts = RolloutParts(
-        engine=engine,
-        renderer=renderer,
-        call_format=call_format or InThoughtFormat(),
-        executor=tools or executor(),
-        messages=lambda task: [{"role": "user", "content": task.prompt}],
-        environment=judge,
-        inference=InferenceConfig(**{"max_tokens": 4000, **limits}),
-    )
-    starts = [EpisodeStart(task=task(number), seed=1000 + number) for number in range(num_episodes)]
-    trajectories = asyncio.run(run_episodes(parts, starts, on_finished=on_finished))
+def run(engine: Any, renderer: Renderer, *, num_episodes: int = 1, on_finished: Any = None, **options: Any) -> Any:
+    parts: RolloutParts = parts_of(engine, renderer, **{"tools": [Look()], **options})
+    trajectories = play(parts, num_episodes, on_finished=on_finished)
     for trajectory in trajectories:
         trajectory.check()
     return trajectories
 
 
-def run_script(script: Script, renderer: Renderer, **options: Any) -> Trajectory:
-    return run(ScriptedEngine(script, renderer), renderer, **options)[0]
-
-
-def spans(trajectory: Trajectory, renderer: Renderer) -> list[tuple[SpanKind, str]]:
-    return [(span.kind, renderer.decode(trajectory.token_ids[span.start : span.end])) for span in trajectory.spans]
+def run_script(script: Sequence[Any], renderer: Renderer, **options: Any) -> Trajectory:
+    found: Trajectory = run(ScriptedEngine(script, renderer), renderer, **options)[0]
+    return found
 
 
 def test_a_call_is_answered_in_the_same_thought_and_the_answer_follows(renderer: Renderer) -> None:
     written = '<think>Hm. #call look {"word": "tide"}', "So it was Ada.</think>Ada"
     trajectory = run_script(["".join(written)], renderer)
-    prompt = "<|im_start|>user\nWho found tide number 0?<|im_end|>\n<|im_start|>assistant\n"
-    assert spans(trajectory, renderer) == [
-        (SpanKind.PROMPT, prompt),
+    assert spoken(trajectory, renderer) == [
+        (SpanKind.PROMPT, "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"),
         (SpanKind.SAMPLED, written[0]),
         (SpanKind.RESULT, f"\n#look_result:\n{MARK}tide</think>{MARK}\n\n"),
         (SpanKind.SAMPLED, written[1] + "<|im_end|>"),
     ]
     assert trajectory.stop_reason is StopReason.ANSWERED
-    assert [(event.call.parameters, event.outcome) for event in trajectory.tool_events] == [
-        ({"word": "tide"}, ToolOutcome.OK)
-    ]
+    ((call, outcome),) = [(event.call.parameters, event.outcome) for event in trajectory.tool_events]
+    assert (call, outcome) == ({"word": "tide"}, ToolOutcome.OK)
     assert trajectory.reward == Reward(parts={"length": float(trajectory.num_sampled)})
-    assert not renderer.control_token_ids.intersection(
-        token for token, span in zip(trajectory.token_ids, _kinds(trajectory), strict=True) if span is SpanKind.RESULT
-    )
-
-
-def _kinds(trajectory: Trajectory) -> list[SpanKind]:
-    return [span.kind for span in trajectory.spans for _ in range(span.start, span.end)]
+    result = trajectory.spans[2]
+    assert not renderer.control_token_ids.intersection(trajectory.token_ids[result.start : result.end])
 
 
 WORDS = st.text(alphabet='ab#{}"\\ \n:.é🦉', max_size=12)
@@ -174,7 +117,7 @@ def test_masked_tokens_are_exactly_what_the_policy_wrote_and_no_tool_token_is_am
     # Pieces that split `</think>` leave it spelled in ordinary tokens; the text is the same.
     assert renderer.decode(masked[:-1]) == text
     assert trajectory.num_calls == num_calls
-    for kind, words in spans(trajectory, renderer):
+    for kind, words in spoken(trajectory, renderer):
         assert (MARK in words) <= (kind is SpanKind.RESULT)
         assert words.startswith(("\n#look_", "\n#unknown_error:")) or kind is not SpanKind.RESULT
     assert sum(span.kind is SpanKind.RESULT for span in trajectory.spans) == num_calls
@@ -210,14 +153,14 @@ def test_a_long_result_is_cut_and_the_record_holds_what_the_policy_read(renderer
     read = trajectory.tool_events[0].call.result
     assert read is not None
     assert len(renderer.foreign(read)) <= 20
-    assert read in spans(trajectory, renderer)[2][1]
+    assert read in spoken(trajectory, renderer)[2][1]
 
 
 def test_a_reply_is_a_chat_turn_and_a_new_thought_with_a_fresh_call_budget(renderer: Renderer) -> None:
     written = "<think>#call look {}</think>first<|im_end|><think>#call look {}</think>second"
-    options: dict[str, Any] = {"judge": lambda _: Judge(["No <|im_end|>."]), "max_tool_calls_per_cot": 1}
+    options: dict[str, Any] = {"environment": lambda _: Host(["No <|im_end|>."]), "max_tool_calls_per_cot": 1}
     trajectory = run_script([written], renderer, **options)
-    replies = [words for kind, words in spans(trajectory, renderer) if kind is SpanKind.REPLY]
+    replies = [words for kind, words in spoken(trajectory, renderer) if kind is SpanKind.REPLY]
     assert replies == ["\n<|im_start|>user\nNo <|im_end|>.<|im_end|>\n<|im_start|>assistant\n"]
     assert [event.outcome for event in trajectory.tool_events] == [ToolOutcome.OK] * 2
     assert trajectory.stop_reason is StopReason.ANSWERED
@@ -229,7 +172,7 @@ def test_a_reply_is_a_chat_turn_and_a_new_thought_with_a_fresh_call_budget(rende
 
 
 def test_what_breaks_inside_one_episode_ends_that_one_only(renderer: Renderer) -> None:
-    class Broken(Judge):
+    class Broken(Host):
         async def score(self, trajectory: Trajectory) -> Reward:
             raise ZeroDivisionError("no judge today")
 
@@ -238,7 +181,7 @@ def test_what_breaks_inside_one_episode_ends_that_one_only(renderer: Renderer) -
         ScriptedEngine(["one", "two", "three"], renderer),
         renderer,
         num_episodes=3,
-        judge=lambda task: Broken() if task.task_id == "t1" else Judge(),
+        environment=lambda task: Broken() if task.task_id == "t1" else Host(),
         on_finished=lambda trajectory: finished.append(trajectory.task.task_id),
     )
     assert [trajectory.stop_reason for trajectory in trajectories] == [
@@ -252,45 +195,12 @@ def test_what_breaks_inside_one_episode_ends_that_one_only(renderer: Renderer) -
 
 
 def test_an_interrupt_is_not_swallowed(renderer: Renderer) -> None:
-    class Interrupted(Judge):
+    class Interrupted(Host):
         async def score(self, trajectory: Trajectory) -> Reward:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(ScriptedEngine(["one"], renderer), renderer, judge=lambda _: Interrupted())
-
-
-class EveryFew:
-    """A call format for models that know none: a call "ends" after so many pieces of text, a few times over."""
-
-    name = "every_few"
-    think_tags = ("<think>", "</think>")
-    fence_may_hold_call = False
-    stops_at_call = True
-
-    def __init__(self, num_pieces: int = 5, num_calls: int = 2, words: Sequence[str] = ("tide",)) -> None:
-        self._num_pieces, self._num_calls, self._words = num_pieces, num_calls, list(words)
-
-    def scanner(self, *, in_thought: bool) -> EveryFew:
-        return EveryFew(
-            self._num_pieces, self._num_calls, [self._words.pop(0) if len(self._words) > 1 else self._words[0]]
-        )
-
-    def feed(self, piece: str) -> bool:
-        self._num_pieces -= 1
-        return self._num_pieces == 0 and self._num_calls > 0
-
-    def take(self) -> list[ParsedAction]:
-        if self._num_pieces > 0 or self._num_calls == 0:
-            return []
-        self._num_pieces, self._num_calls = 6, self._num_calls - 1
-        return [ParsedAction(tool_name="look", parameters={"word": self._words[0]}, raw_text="", success=True)]
-
-    def resume(self) -> None:
-        pass
-
-    def render_results(self, events: Sequence[ToolEvent]) -> str:
-        return "".join(f"[{event.call.result}]" for event in events)
+        run(ScriptedEngine(["one"], renderer), renderer, environment=lambda _: Interrupted())
 
 
 def small_model(config_class: type[PreTrainedConfig], renderer: Renderer, **more: Any) -> Any:
@@ -358,7 +268,7 @@ def test_a_slow_tool_holds_up_only_its_own_episode(renderer: Renderer) -> None:
         engine,
         renderer,
         num_episodes=8,
-        tools=executor({"slow": 0.5}),
+        tools=[Look({"slow": 0.5})],
         call_format=EveryFew(num_calls=1, words=["quick", "quick", "slow", "quick"]),
         on_finished=lambda trajectory: finished.append((trajectory.task.task_id, time.perf_counter() - begun)),
         max_tokens=60,
@@ -377,7 +287,7 @@ def test_deterministic_rollouts_agree_bit_by_bit_whatever_the_tools_take(rendere
             engine,
             renderer,
             num_episodes=9,
-            tools=executor(seconds),
+            tools=[Look(seconds)],
             call_format=EveryFew(words=["a", "b", "c", "d"]),
             max_tokens=90,
         )

@@ -8,18 +8,15 @@ import time
 from collections import defaultdict
 
 import pytest
+from playing import parts_of
 
 from midthought.background_loop import BackgroundLoop
-from midthought.config import InferenceConfig
 from midthought.errors import EngineError, SettingsError
-from midthought.rollout.episode import RolloutParts
 from midthought.rollout.in_flight import InFlightEpisodes
 from midthought.rollout.trajectory_json import trajectory_to_json
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
-from midthought.tools.executor import ToolExecutor
 from midthought.tools.function_tool import tool
-from midthought.tools.registry import ToolRegistry
 from midthought.types import Completion, Finish, Reward, StopReason, Task, ToolCall, ToolEvent, ToolOutcome
 
 CALL_FORMAT = InThoughtFormat()
@@ -116,14 +113,13 @@ class Bench:
             time.sleep(seconds)
             return RESULT
 
-        parts = RolloutParts(
-            engine=self.engine,
-            renderer=renderer,
-            call_format=CALL_FORMAT,
-            executor=ToolExecutor(ToolRegistry([other_tool or look])),
+        parts = parts_of(
+            self.engine,
+            renderer,
+            tools=[other_tool or look],
             messages=lambda task: task.messages(),
             environment=lambda task: environment(),
-            inference=InferenceConfig(max_tokens=2000, max_segment_length=32),
+            max_segment_length=32,
         )
         limits = {"max_carry_overs": 2, **limits}
         self.stream = InFlightEpisodes(parts, self.loop, seed=1, deterministic=deterministic, **limits)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from playing import Add, spoken
 from precision import logit_tolerance
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -18,11 +19,10 @@ from midthought.config import EnvironmentConfig
 from midthought.engines.byte_tokenizer import byte_tokenizer
 from midthought.engines.create import LocalInferenceEngine, ScriptedInferenceEngine
 from midthought.env.environment import BaseEnvironment, EpisodeError
-from midthought.env.game import SimpleGameEnvironment
 from midthought.errors import EngineError, SettingsError
 from midthought.rollout.multi_turn import MultiTurnInferenceEngine
 from midthought.tools.builtin.environment_step import EnvironmentStepTool
-from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
+from midthought.tools.definition import Tool, ToolDefinition
 from midthought.tools.multi_turn import MultiTurnManager
 from midthought.tools.parsers import (
     ActionParser,
@@ -51,15 +51,6 @@ NO_SYSTEM_ROLE = (
 PARSERS = [JSONActionParser, ReActActionParser, FunctionCallingParser, HermesParser, InThoughtParser]
 
 
-class Add(Tool):
-    definition = ToolDefinition(
-        "add", "Adds two numbers.", [ToolParameter("a", "integer", "one"), ToolParameter("b", "integer", "other")]
-    )
-
-    def execute(self, a: int, b: int) -> str:
-        return str(a + b)
-
-
 class Guess(BaseEnvironment):
     """Pays 1 for the 7 and 0.25 for any other digit."""
 
@@ -82,7 +73,6 @@ class Guess(BaseEnvironment):
 
 class AsyncGuess(Guess):
     async def step(self, action: str) -> tuple[str, float, bool, dict]:
-        await asyncio.sleep(0)
         return super().step(action)
 
 
@@ -110,17 +100,6 @@ def with_tools(
 
 def call(a: int, b: int) -> str:
     return HermesParser().render_call("add", {"a": a, "b": b})
-
-
-def spoken(talk: MultiTurnInferenceEngine) -> list[tuple[SpanKind, str]]:
-    """Who wrote what, over all segments, after the first prompt."""
-    decode = talk.engine.renderer.decode
-    spans = [
-        (span.kind, decode(segment.token_ids[span.start : span.end]))
-        for segment in talk.trajectory.segments
-        for span in segment.spans
-    ]
-    return spans[1:]
 
 
 # -- by hand -------------------------------------------------------------------------------------------------------
@@ -156,7 +135,8 @@ def test_calls_of_any_call_format_are_run_and_their_results_stand_in_the_convers
         outcomes.append(talk.step())
     assert outcomes[0]["tool_call"].parameters == {"a": 20, "b": 22} and outcomes[0]["tool_result"] == "42"
     assert outcomes[-1]["response"].endswith(answer) and len(outcomes) == (1 if stops else 2)
-    results = [words for kind, words in spoken(talk) if kind is SpanKind.RESULT]
+    spans = spoken(talk.trajectory, talk.engine.renderer)
+    results = [words for kind, words in spans if kind is SpanKind.RESULT]
     assert len(results) == 1 and "42" in results[0]
     assert talk.tool_manager is not None
     summary = talk.tool_manager.get_episode_summary()
@@ -165,47 +145,33 @@ def test_calls_of_any_call_format_are_run_and_their_results_stand_in_the_convers
     talk.trajectory.check()
 
 
-def test_all_calls_of_a_turn_are_run_and_the_policy_reads_all_results():
-    talk = with_tools(engine_of([f"{call(1, 2)}{call(30, 40)}", "Done."]))
+def test_all_calls_of_a_turn_are_run_and_what_went_wrong_is_a_result():
+    talk = with_tools(engine_of([f"{call(1, 2)}{call(30, 40)}", HermesParser().render_call("subtract", {}), "Oh."]))
     talk.start_conversation("Add.")
     outcome = talk.step()
     assert outcome["tool_call"].result == "3" and outcome["tool_result"] == "3\n70"
     assert "tool\n3<|im_end|>" in talk.format_conversation() and "tool\n70<|im_end|>" in talk.format_conversation()
-
-
-def test_what_went_wrong_with_a_call_is_its_result():
-    talk = with_tools(engine_of([HermesParser().render_call("subtract", {}), "Oh."]))
-    talk.start_conversation("Subtract.")
     outcome = talk.step()
     assert outcome["tool_call"].success is False and "unknown tool 'subtract'" in outcome["tool_result"]
     assert talk.step()["response"] == "Oh."
 
 
-def test_without_enable_tools_a_call_is_just_text():
-    talk = MultiTurnInferenceEngine(engine_of([call(1, 2)]), tool_manager=manager())
-    talk.start_conversation("Add.")
-    assert talk.step() == {"response": call(1, 2), "tool_call": talk.trajectory.turns[0].tool_call, "tool_result": None}
-    assert talk.trajectory.num_calls == 0 and "Adds two numbers" not in talk.format_conversation()
-
-
 def test_the_system_prompt_stands_first_and_describes_the_tools_where_they_are_enabled():
-    def opening(**options: Any) -> str:
-        talk = MultiTurnInferenceEngine(engine_of([""]), tool_manager=manager(), **options)
+    def opening(template: str | None = None, **options: Any) -> str:
+        talk = MultiTurnInferenceEngine(engine_of([call(1, 2)], template=template), tool_manager=manager(), **options)
         talk.start_conversation("Hi")
-        return talk.format_conversation()
+        text = talk.format_conversation()
+        assert (talk.step()["tool_result"] == "3") == ("enable_tools" in options)
+        return text
 
     assert opening().startswith("<|im_start|>user\nHi")
     assert opening(system_prompt="Be brief.").startswith("<|im_start|>system\nBe brief.<|im_end|>")
+    inside = "<|im_start|>user\nBe brief.\n\nHi<|im_end|>\n<|im_start|>assistant\n"
+    assert opening(NO_SYSTEM_ROLE, system_prompt="Be brief.") == inside
     tools = manager().get_system_prompt()
     assert opening(enable_tools=True).startswith(f"<|im_start|>system\n{tools}<|im_end|>")
     both = opening(system_prompt="Be brief.", enable_tools=True)
     assert both.startswith(f"<|im_start|>system\nBe brief.\n\n{tools}<|im_end|>\n<|im_start|>user\nHi<|im_end|>")
-
-
-def test_a_template_without_a_system_role_gets_the_system_prompt_in_the_users_first_message():
-    talk = MultiTurnInferenceEngine(engine_of(["Yes."], template=NO_SYSTEM_ROLE), system_prompt="Be brief.")
-    talk.start_conversation("Hi")
-    assert talk.format_conversation() == "<|im_start|>user\nBe brief.\n\nHi<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_max_tokens_is_of_one_answer_and_an_answer_that_is_cut_ends_the_conversation():
@@ -217,14 +183,10 @@ def test_max_tokens_is_of_one_answer_and_an_answer_that_is_cut_ends_the_conversa
     assert talk.trajectory.stop_reason is StopReason.LENGTH and not talk.awaits_policy
     with pytest.raises(EngineError, match=r"ended after 3 turns \(length\)"):
         talk.step("on")
-
-
-def test_results_written_into_an_answer_do_not_count_as_its_tokens():
     text = '<think>#call add {"a": 1, "b": 1}</think>' + "x" * 20
     talk = with_tools(engine_of([text]), InThoughtParser())
-    talk.start_conversation("Go")
+    talk.start_conversation("Go")  # results in an answer do not count
     assert talk.step(max_tokens=len(text) - len("<think></think>") + 2 + 1)["response"].endswith("x" * 20)
-    assert talk.trajectory.num_response > len(text)
 
 
 def test_a_conversation_ends_after_max_turns():
@@ -237,14 +199,12 @@ def test_a_conversation_ends_after_max_turns():
     with pytest.raises(EngineError, match=r"ended after 2 turns \(answered\)"):
         talk.step("on")
     assert talk.format_conversation().endswith("two<|im_end|>")
-
-
-def test_a_call_in_the_last_turn_by_hand_is_run_for_whoever_asked():
-    talk = with_tools(engine_of([call(1, 2)]), max_turns=1)
-    talk.start_conversation("Add")
-    assert talk.step()["tool_result"] == "3"
-    assert talk.trajectory.stop_reason is StopReason.MAX_TURNS and not talk.awaits_policy
-    talk.trajectory.check()
+    talk.start_conversation("second")
+    assert talk.trajectory.turns == [] and "Count" not in talk.format_conversation()
+    called = with_tools(engine_of([call(1, 2)]), max_turns=1)
+    called.start_conversation("Add")
+    assert called.step()["tool_result"] == "3", "a call in the last turn by hand is run for whoever asked"
+    assert called.trajectory.stop_reason is StopReason.MAX_TURNS and not called.awaits_policy
 
 
 def test_a_step_out_of_turn_says_what_to_do_instead():
@@ -265,37 +225,21 @@ def test_a_step_out_of_turn_says_what_to_do_instead():
     assert talk.trajectory.stop_reason is None and len(talk.trajectory.turns) == 2
 
 
-def test_a_new_conversation_begins_anew():
-    engine = engine_of(["one", "two"], ["three"])
-    talk = MultiTurnInferenceEngine(engine)
-    talk.start_conversation("first")
-    talk.step()
-    talk.start_conversation("second")
-    assert talk.step()["response"] == "three" and "first" not in talk.format_conversation()
-
-
-def test_an_engine_that_fails_ends_the_conversation_and_its_error_is_raised():
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(ZeroDivisionError("no words"), StopReason.FAILED), (KeyboardInterrupt(), StopReason.CANCELLED)],
+)
+def test_an_engine_that_fails_ends_the_conversation_and_its_error_is_raised(error, reason):
     def script(episode: int, token_ids: Sequence[int]) -> str:
-        raise ZeroDivisionError("no words")
+        raise error
 
     talk = MultiTurnInferenceEngine(ScriptedInferenceEngine(script))
     talk.start_conversation("Hi")
-    with pytest.raises(ZeroDivisionError, match="no words"):
+    with pytest.raises(type(error)):
         talk.step()
-    assert (talk.trajectory.stop_reason, talk.trajectory.error) == (StopReason.FAILED, "ZeroDivisionError: no words")
-    with pytest.raises(EngineError, match=r"\(failed\)"):
+    assert talk.trajectory.stop_reason is reason
+    with pytest.raises(EngineError, match=rf"\({reason}\)"):
         talk.step()
-
-
-def test_an_interrupt_ends_the_conversation_and_goes_through():
-    def script(episode: int, token_ids: Sequence[int]) -> str:
-        raise KeyboardInterrupt
-
-    talk = MultiTurnInferenceEngine(ScriptedInferenceEngine(script))
-    talk.start_conversation("Hi")
-    with pytest.raises(KeyboardInterrupt):
-        talk.step()
-    assert talk.trajectory.stop_reason is StopReason.CANCELLED
 
 
 def test_a_tool_may_use_the_same_engine():
@@ -316,16 +260,6 @@ def test_a_tool_may_use_the_same_engine():
         talk.start_conversation("Hi")
         assert "I think so." in talk.step()["tool_result"]
         assert talk.step()["response"] == "Done."
-
-
-def test_hostile_words_are_words():
-    talk = MultiTurnInferenceEngine(engine_of(["ok", "ok", "ok"]))
-    talk.start_conversation("")
-    talk.step()
-    talk.step("\ud800<think>\x00")
-    assert "?<think>\x00<|im_end|>" in talk.format_conversation()
-    talk.step("🦉" * 1000)
-    talk.trajectory.check()
 
 
 @pytest.mark.parametrize(
@@ -350,14 +284,6 @@ def test_hostile_words_are_words():
 def test_a_wrong_argument_is_named(wrong, message):
     with pytest.raises(SettingsError, match=message):
         wrong(engine_of(["x"]))
-
-
-def test_an_unknown_sampling_option_of_a_step_is_named_and_changes_nothing():
-    talk = MultiTurnInferenceEngine(engine_of(["Hello."]))
-    talk.start_conversation("Hi")
-    with pytest.raises(SettingsError, match=r"unknown sampling option 'temprature'\. Did you mean 'temperature'"):
-        talk.step(temprature=0.5)
-    assert talk.step()["response"] == "Hello."
 
 
 def test_everything_works_inside_a_running_event_loop():
@@ -408,22 +334,14 @@ def test_an_episode_without_an_environment_is_the_answer_with_its_calls():
     assert talk.tool_manager is not None and talk.tool_manager.get_episode_summary()["num_tool_calls"] == 2
 
 
-def test_max_turns_ends_an_episode_and_may_be_given_for_one_alone():
-    talk = MultiTurnInferenceEngine(engine_of(*[["1"] * 9] * 2), max_turns=3)
+def test_an_episode_ends_after_max_turns_or_at_the_environments_own_limit():
+    talk = MultiTurnInferenceEngine(engine_of(*[["1"] * 9] * 3), max_turns=3)
     assert talk.run_episode(Guess(), "")["num_turns"] == 3
     assert talk.trajectory.stop_reason is StopReason.MAX_TURNS
     assert talk.run_episode(Guess(), "", max_turns=2)["total_reward"] == 0.5
-
-
-def test_the_environments_own_limit_ends_an_episode():
-    talk = MultiTurnInferenceEngine(engine_of(["1"] * 9))
-    summary = talk.run_episode(Guess(EnvironmentConfig(max_steps=2)), "")
-    assert summary["num_turns"] == 2 and talk.trajectory.stop_reason is StopReason.MAX_STEPS
-    assert talk.trajectory.dones == [False, True]
-
-
-def test_an_episode_that_a_tool_steps_to_the_limit_is_cut_there():
-    env = Guess(EnvironmentConfig(max_steps=1))
+    assert talk.run_episode(Guess(EnvironmentConfig(max_steps=2)), "")["num_turns"] == 2
+    assert talk.trajectory.stop_reason is StopReason.MAX_STEPS and talk.trajectory.dones == [False, True]
+    env = Guess(EnvironmentConfig(max_steps=1))  # a tool may take the last step
     step = HermesParser().render_call("environment_step", {"action": "3"})
     talk = with_tools(engine_of([step, "5"]), None, EnvironmentStepTool(env))
     assert talk.run_episode(env, "")["num_turns"] == 2
@@ -440,15 +358,6 @@ def test_tools_may_step_the_environment_and_what_that_pays_is_counted():
     assert summary["total_reward"] == env.get_episode_reward() == 1.5
     assert talk.trajectory.reward == Reward(parts={"steps_by_tools": 1.25}, turns=(0.0, 0.25, 0.0, 0.0))
     assert summary["turns"][2].tool_call.result == "Right.\nreward: 1; the episode has ended"
-
-
-def test_the_game_of_the_library_can_be_played():
-    env = SimpleGameEnvironment()
-    first = env.reset(seed=1)
-    talk = MultiTurnInferenceEngine(ScriptedInferenceEngine(lambda e, ids: "I go north<|im_end|>"), max_turns=3)
-    summary = talk.run_episode(env, "")
-    assert summary["num_turns"] == 3 and env.get_step_count() == 3
-    assert f"{first}<|im_end|>\n<|im_start|>assistant\nI go north" in talk.format_conversation()
 
 
 def test_an_environment_that_breaks_is_the_cause_of_the_error_and_the_record_says_so():
@@ -532,18 +441,15 @@ class EvenCalls(ActionParser):
 def model() -> Any:
     """Random, but for a head that ends an answer at about every twelfth token."""
     torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=261,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        initializer_range=0.1,
-        tie_word_embeddings=False,
-    )
-    model = Qwen3ForCausalLM(config).eval()
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "head_dim": 8,
+    }
+    more = {"vocab_size": 261, "num_key_value_heads": 2, "initializer_range": 0.1, "tie_word_embeddings": False}
+    model = Qwen3ForCausalLM(Qwen3Config(**sizes, **more)).eval()
     head = torch.nn.Linear(32, 261)
     with torch.no_grad():
         head.weight.copy_(model.lm_head.weight)
@@ -620,15 +526,6 @@ def test_a_conversation_that_waits_for_its_user_holds_nobody_up(model):
         assert_rescored(model, talk.trajectory)
 
 
-def test_a_conversation_that_fills_the_engines_context_says_so(model):
-    with local(model, max_seq_len=60) as engine:
-        talk = MultiTurnInferenceEngine(engine)
-        talk.start_conversation("x" * 100)
-        with pytest.raises(EngineError, match="fill the engine's context"):
-            talk.step()
-        assert talk.trajectory.stop_reason is StopReason.LENGTH
-
-
 def test_an_episode_whose_prompt_fills_the_engines_context_fails_and_others_beside_it_do_not(model):
     with local(model, max_seq_len=60) as engine:
         talk = MultiTurnInferenceEngine(engine)
@@ -641,6 +538,12 @@ def test_an_episode_whose_prompt_fills_the_engines_context_fails_and_others_besi
     assert long["stop_reason"] is StopReason.FAILED and "fills the engine's context" in long["error"]
     assert long["num_turns"] == 0 and long["total_reward"] is None
     assert short["stop_reason"] is StopReason.LENGTH and short["error"] is None and short["num_turns"] == 1
+    with local(model, max_seq_len=60) as engine:
+        talk = MultiTurnInferenceEngine(engine)
+        talk.start_conversation("x" * 100)
+        with pytest.raises(EngineError, match="fill the engine's context"):
+            talk.step()
+        assert talk.trajectory.stop_reason is StopReason.LENGTH
 
 
 def test_an_engine_stays_its_callers(model):

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from playing import EveryFew
 from small_qwen import make_model
-from test_episode_rollout import EveryFew, Look, run
+from test_episode_rollout import Look, run
 
 from midthought import RayPPOTrainer, create_default_config
 from midthought.engines.engine import Sampling
@@ -193,11 +194,6 @@ def test_a_server_of_a_tied_model_follows_what_is_stored_apart_and_is_found_out_
         server.stop()
 
 
-class EveryFewSaidNothing(EveryFew):
-    def instructions(self, definitions: Any) -> str:
-        return ""
-
-
 @pytest.mark.parametrize("lora_rank", [0, 4])
 def test_two_updates_through_it_keep_recomputed_and_sampled_together(lora_rank: int) -> None:
     if lora_rank:
@@ -228,7 +224,7 @@ def test_two_updates_through_it_keep_recomputed_and_sampled_together(lora_rank: 
         dataset=rows,
         reward_fn=lambda trajectory: float(sum(trajectory.token_ids) % 7),
         tools=[Look()],
-        call_format=EveryFewSaidNothing(num_calls=2),
+        call_format=EveryFew(num_calls=2),
     ) as trainer:
         weights = [weight for weight in trainer.learner.policy.parameters() if weight.requires_grad]
         before = [weight.detach().clone() for weight in weights]

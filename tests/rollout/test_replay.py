@@ -8,29 +8,19 @@ import json
 import math
 
 import pytest
+from playing import parts_of
 
-from midthought.config import InferenceConfig
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import RecordError
-from midthought.rollout.episode import RolloutParts, run_episode
+from midthought.rollout.episode import run_episode
 from midthought.rollout.replay import replayed
 from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
 from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.tools.executor import ToolExecutor
 from midthought.tools.function_tool import tool
-from midthought.tools.registry import ToolRegistry
-from midthought.types import Completion, Finish, Reward, SpanKind, StopReason, Task, Trajectory
+from midthought.types import Completion, Finish, SpanKind, StopReason, Task, Trajectory
 
 CALL_FORMATS = {"in_thought": InThoughtFormat(), "hermes": HermesFormat()}
-
-
-class Judge:
-    async def reply(self, trajectory):
-        return None
-
-    async def score(self, trajectory):
-        return Reward(parts={"calls": float(trajectory.num_calls)})
 
 
 class Reciter:
@@ -76,15 +66,8 @@ def parts(engine, renderer, call_format, asked):
         asked.append(word)
         return f"The {word} was there. " * 6
 
-    return RolloutParts(
-        engine=engine,
-        renderer=renderer,
-        call_format=call_format,
-        executor=ToolExecutor(ToolRegistry([look])),
-        messages=lambda task: [{"role": "user", "content": task.prompt}],
-        environment=lambda task: Judge(),
-        inference=InferenceConfig(max_tokens=600, max_segment_length=23, max_result_tokens=40),
-    )
+    limits = {"max_tokens": 600, "max_segment_length": 23, "max_result_tokens": 40}
+    return parts_of(engine, renderer, call_format=call_format, tools=[look], **limits)
 
 
 def begin(renderer):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from playing import play_turns
 from published_templates import PUBLISHED, Published
 
 from midthought import tool
@@ -18,13 +19,12 @@ from midthought.rollout.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
 from midthought.rollout.chat_messages import checked_messages
 from midthought.rollout.chat_policy import ChatPolicy
 from midthought.rollout.demonstration import demonstration
-from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.detection import choose_call_format
 from midthought.tools.call_formats.native import NativeCallFormat
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.types import Reward, Task, ToolOutcome, Trajectory
+from midthought.types import Task, ToolOutcome, Trajectory
 
 WITH_CALLS = [published for published in PUBLISHED if published.label]
 TASK = Task(task_id="t", prompt="What time is it?", answer="")
@@ -134,27 +134,10 @@ class Setup:
         return after
 
 
-class Nobody:
-    async def reply(self, trajectory: Trajectory) -> str | None:
-        return None
-
-    async def score(self, trajectory: Trajectory) -> Reward:
-        return Reward()
-
-
 def play(setup: Setup, turn: str) -> Trajectory:
-    script = iter([turn, f"Noon.{setup.published.answer_end or setup.published.eos}"])
-    parts = RolloutParts(
-        engine=ScriptedEngine(lambda episode, token_ids: next(script, None), setup.renderer),
-        renderer=setup.renderer,
-        call_format=setup.call_format,
-        executor=ToolExecutor(TOOLS),
-        messages=lambda task: setup.first,
-        environment=lambda task: Nobody(),
-        inference=InferenceConfig(max_tokens=4000, max_segment_length=2000, max_turns=8),
-    )
-    (trajectory,) = asyncio.run(run_episodes(parts, [EpisodeStart(task=TASK, seed=1)]))
-    return trajectory
+    turns = [turn, f"Noon.{setup.published.answer_end or setup.published.eos}"]
+    options = {"call_format": setup.call_format, "tools": ToolExecutor(TOOLS), "messages": lambda task: setup.first}
+    return play_turns(turns, setup.renderer, max_segment_length=2000, **options)
 
 
 def between(setup: Setup, trajectory: Trajectory) -> str:

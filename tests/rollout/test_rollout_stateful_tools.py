@@ -9,18 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from playing import Host, parts_of, starts
 
-from midthought.config import EnvironmentConfig, InferenceConfig
+from midthought.config import EnvironmentConfig
 from midthought.engines.scripted import ScriptedEngine
 from midthought.env.environment import BaseEnvironment
 from midthought.env.episode import EnvironmentEpisode
-from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
+from midthought.rollout.episode import run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.builtin.environment_step import EnvironmentStepTool
-from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.registry import ToolRegistry
 from midthought.types import Reward, StopReason, Task, Trajectory
 
 NUM_EPISODES = 64
@@ -61,42 +59,22 @@ class AsyncNotes(Notes):
         return Notes.execute(self, word)
 
 
-class Silent:
-    """An environment that says nothing; `happen` is called when the episode is judged."""
-
-    def __init__(self, happen: Callable[[Trajectory], None] = lambda _: None) -> None:
-        self.happen = happen
-
-    async def reply(self, trajectory: Trajectory) -> None:
-        return None
-
-    async def score(self, trajectory: Trajectory) -> Reward:
-        self.happen(trajectory)
-        return Reward(parts={"length": 1.0})
-
-
 def script(number: int) -> str:
     calls = "".join(f'Now #call note {{"word": "{number}{letter}"}}' for letter in "abc")
     return f"<think>{calls}</think>Ada"
 
 
-def parts_of(renderer: Renderer, tool: Tool, environment: Any, scripts: list[str]) -> RolloutParts:
-    return RolloutParts(
-        engine=ScriptedEngine(scripts, renderer),
-        renderer=renderer,
-        call_format=InThoughtFormat(),
-        executor=ToolExecutor(ToolRegistry([tool])),
-        messages=lambda task: [{"role": "user", "content": task.prompt}],
-        environment=environment,
-        inference=InferenceConfig(max_tokens=2000),
-    )
+def watched_parts(renderer: Renderer, tool: Tool, happen: Callable[[Trajectory], None], scripts: list[str]) -> Any:
+    """`happen` is called when an episode is scored."""
+
+    def score(trajectory: Trajectory) -> Reward:
+        happen(trajectory)
+        return Reward()
+
+    return parts_of(ScriptedEngine(scripts, renderer), renderer, tools=[tool], environment=lambda _: Host(score=score))
 
 
-def start(number: int) -> EpisodeStart:
-    return EpisodeStart(task=Task(task_id=f"t{number}", prompt="Who?", answer="Ada"), seed=100 + number)
-
-
-STARTS = [start(number) for number in range(NUM_EPISODES)]
+STARTS = starts(NUM_EPISODES)
 SCRIPTS = [script(number) for number in range(NUM_EPISODES)]
 
 
@@ -104,13 +82,13 @@ SCRIPTS = [script(number) for number in range(NUM_EPISODES)]
 def test_64_concurrent_episodes_each_see_only_their_own_state(renderer: Renderer, kind: type[Notes]) -> None:
     tool = kind()
     at_score: list[bool] = []
-    watched = Silent(lambda trajectory: at_score.append(trajectory.task.task_id in tool.open_now))
-    parts = parts_of(renderer, tool, lambda _: watched, SCRIPTS)
+    happen = lambda trajectory: at_score.append(trajectory.task.task_id in tool.open_now)  # noqa: E731
+    parts = watched_parts(renderer, tool, happen, SCRIPTS)
     for number, trajectory in enumerate(asyncio.run(run_episodes(parts, STARTS))):
         assert trajectory.stop_reason is StopReason.ANSWERED
         words = [f"{number}a", f"{number}b", f"{number}c"]
         seen = [event.call.result for event in trajectory.tool_events]
-        assert seen == [" ".join([f"t{number}", str(100 + number), *words[:count]]) for count in (1, 2, 3)]
+        assert seen == [" ".join([f"t{number}", str(number), *words[:count]]) for count in (1, 2, 3)]
     assert tool.num_opened == NUM_EPISODES and not tool.open_now
     assert at_score == [True] * NUM_EPISODES, "it is closed after the reward"
 
@@ -133,7 +111,7 @@ def test_what_fails_or_is_too_late_leaves_nothing_open(renderer: Renderer) -> No
             raise RuntimeError("the judge broke")
 
     tool = Faulty()
-    parts = parts_of(renderer, tool, lambda _: Silent(break_some), SCRIPTS[:5])
+    parts = watched_parts(renderer, tool, break_some, SCRIPTS[:5])
     done = asyncio.run(run_episodes(parts, STARTS[:5]))
     over.set()
     assert [t.stop_reason for t in done] == [*[StopReason.ANSWERED] * 3, StopReason.FAILED, StopReason.ANSWERED]
@@ -147,7 +125,7 @@ def test_a_cancelled_rollout_leaves_nothing_open(renderer: Renderer) -> None:
             return ""
 
     tool = Hanging()
-    parts = parts_of(renderer, tool, lambda _: Silent(), SCRIPTS)
+    parts = watched_parts(renderer, tool, lambda _: None, SCRIPTS)
 
     async def cancel() -> None:
         running = asyncio.ensure_future(run_episodes(parts, STARTS))
@@ -190,7 +168,8 @@ def test_64_episodes_step_their_own_environments_by_one_tool(renderer: Renderer,
         return EnvironmentEpisode(world)
 
     step = '#call environment_step {"action": "up"}'
-    parts = parts_of(renderer, EnvironmentStepTool(), episode, [f"<think>{step * 3}</think>up"] * NUM_EPISODES)
+    engine = ScriptedEngine([f"<think>{step * 3}</think>up"] * NUM_EPISODES, renderer)
+    parts = parts_of(engine, renderer, tools=[EnvironmentStepTool()], environment=episode)
     for number, trajectory in enumerate(asyncio.run(run_episodes(parts, STARTS))):
         seen = [str(event.call.result).partition("\n")[0] for event in trajectory.tool_events]
         assert seen == [f"ladder {number}: up, {height} up" for height in (1, 2, 3)]

@@ -5,62 +5,32 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from playing import EveryFew, parts_of, starts
 from test_episode_rollout import small_model
 from transformers import Qwen3Config
 
-from midthought.config import InferenceConfig
-from midthought.engines.engine import Engine, Sampling, Stopper
+from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import SettingsError
-from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
+from midthought.rollout.episode import run_episodes
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.types import Completion, ParsedAction, Reward, StopReason, Task, ToolEvent, ToolOutcome, Trajectory
-
-
-class Silent:
-    """An environment that says nothing."""
-
-    async def reply(self, trajectory: Trajectory) -> None:
-        return None
-
-    async def score(self, trajectory: Trajectory) -> Reward:
-        return Reward()
+from midthought.types import Completion, StopReason, ToolOutcome, Trajectory
 
 
 def episodes(
-    engine: Engine,
-    renderer: Renderer,
-    box: ToolExecutor,
-    num_episodes: int,
-    *,
-    call_format: Any = None,
-    on_finished: Callable[[Trajectory], None] | None = None,
-    **limits: Any,
+    engine: Any, renderer: Renderer, box: ToolExecutor, number: int, *, on_finished: Any = None, **more: Any
 ) -> Any:
-    parts = RolloutParts(
-        engine=engine,
-        renderer=renderer,
-        call_format=call_format or InThoughtFormat(),
-        executor=box,
-        messages=lambda task: [{"role": "user", "content": task.prompt}],
-        environment=lambda _: Silent(),
-        inference=InferenceConfig(**{"max_tokens": 2000, **limits}),
-    )
-    starts = [
-        EpisodeStart(task=Task(task_id=f"t{number}", prompt="Who?", answer="Ada"), seed=number, group=number // 2)
-        for number in range(num_episodes)
-    ]
-    return run_episodes(parts, starts, on_finished=on_finished)
+    return run_episodes(parts_of(engine, renderer, tools=box, **more), starts(number), on_finished=on_finished)
 
 
 class Act(Tool):
@@ -243,50 +213,16 @@ class Look(Tool):
         return ToolOutput(f"<{word}>", {"word": word})
 
 
-class EveryFewPieces:
-    """A call format for models that know none: a call "ends" after so many pieces of text, for each word."""
-
-    name = "every_few_pieces"
-    think_tags = ("<think>", "</think>")
-    fence_may_hold_call = False
-    stops_at_call = True
-
-    def __init__(self, words: Sequence[str] = ()) -> None:
-        self._words = list(words)
-        self._num_pieces = 0
-        self._scanners = itertools.count()
-
-    def scanner(self, *, in_thought: bool) -> EveryFewPieces:
-        number = next(self._scanners)
-        return EveryFewPieces(["ab"[number % 2], "bad", "ab"[number // 2 % 2]])
-
-    def feed(self, piece: str) -> bool:
-        self._num_pieces += 1
-        return self._num_pieces == 4 and bool(self._words)
-
-    def take(self) -> list[ParsedAction]:
-        if self._num_pieces < 4 or not self._words:
-            return []
-        self._num_pieces = 0
-        return [ParsedAction(tool_name="look", parameters={"word": self._words.pop(0)}, raw_text="", success=True)]
-
-    def resume(self) -> None:
-        pass
-
-    def render_results(self, events: Sequence[ToolEvent]) -> str:
-        return "".join(f"[{event.call.result}]" for event in events)
-
-
 def test_what_is_shared_in_deterministic_rollouts_does_not_hang_on_what_the_tools_take(renderer: Renderer) -> None:
     model = small_model(Qwen3Config, renderer)
+    words = [["ab"[number % 2], "bad", "ab"[number // 2 % 2]] for number in range(9)]
     records = []
     for seconds in ((0.0,), (0.02, 0.0, 0.01)):
         look = Look(seconds)
         engine = LocalEngine(model, eos_token_ids=[], max_num_seqs=4, deterministic=True)
         box = ToolExecutor(ToolRegistry([look]))
-        done = asyncio.run(
-            episodes(engine, renderer, box, 9, call_format=EveryFewPieces(), max_tokens=60, max_segment_length=8)
-        )
+        limits = {"max_tokens": 60, "max_segment_length": 8}
+        done = asyncio.run(episodes(engine, renderer, box, 9, call_format=EveryFew(num_calls=3, words=words), **limits))
         assert all(trajectory.error is None for trajectory in done)
         events = [event for trajectory in done for event in trajectory.tool_events]
         assert len(events) == 27 and sorted(set(look.asked)) == ["a", "b", "bad"]

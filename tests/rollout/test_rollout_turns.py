@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from playing import Add, Host, play_turns, spoken
 
-from midthought.config import InferenceConfig
 from midthought.engines.byte_tokenizer import byte_tokenizer
-from midthought.engines.scripted import ScriptedEngine
 from midthought.env.reasoning import last_answer, own_text
 from midthought.errors import SettingsError
-from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.registry import ToolRegistry
-from midthought.types import Reward, SpanKind, StopReason, Task, ToolOutcome, Trajectory
+from midthought.types import Reward, SpanKind, StopReason, ToolOutcome, Trajectory
 
 DROPS_THOUGHTS = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
@@ -34,24 +28,12 @@ NO_TOOL_ROLE = (
 )
 
 
-class Add(Tool):
-    definition = ToolDefinition(
-        "add", "Adds.", [ToolParameter("a", "integer", "first"), ToolParameter("b", "integer", "second")]
-    )
-
-    def execute(self, a: int, b: int) -> str:
-        return str(a + b)
-
-
-class Host:
-    """Says the given words, one after each answer."""
-
-    def __init__(self, replies: Sequence[str] = ()) -> None:
-        self._replies = list(replies)
+class PayingHost(Host):
+    """Pays 0.25 for each turn and 1 at the end."""
 
     async def reply(self, trajectory: Trajectory) -> str | None:
         trajectory.turns[-1].reward = 0.25
-        return self._replies.pop(0) if self._replies else None
+        return await super().reply(trajectory)
 
     async def score(self, trajectory: Trajectory) -> Reward:
         return Reward(parts={"end": 1.0}, turns=tuple(turn.reward for turn in trajectory.turns))
@@ -59,42 +41,22 @@ class Host:
 
 def renderer_with(template: str | None = None) -> Renderer:
     tokenizer = byte_tokenizer()
-    if template is not None:
-        tokenizer.chat_template = template
+    tokenizer.chat_template = template or tokenizer.chat_template
     return Renderer(tokenizer)
 
 
 def play(
     texts: Sequence[str], call_format: Any, *, renderer: Renderer, replies: Sequence[str] = (), **limits: Any
 ) -> Trajectory:
-    """One episode in which the policy writes these turns, one after the other."""
-    pending = list(texts)
-    engine = ScriptedEngine(lambda episode, token_ids: pending.pop(0) + "<|im_end|>", renderer)
-    parts = RolloutParts(
-        engine=engine,
-        renderer=renderer,
-        call_format=call_format,
-        executor=ToolExecutor(ToolRegistry([Add()])),
-        messages=lambda task: [{"role": "user", "content": task.prompt}],
-        environment=lambda task: Host(replies),
-        inference=InferenceConfig(**{"max_tokens": 4000, **limits}),
-    )
-    start = EpisodeStart(task=Task(task_id="t", prompt="What is it?", answer="5"), seed=1)
-    trajectory = asyncio.run(run_episodes(parts, [start]))[0]
+    turns = [text + "<|im_end|>" for text in texts]
+    options = {"call_format": call_format, "tools": [Add()], "environment": lambda task: PayingHost(replies)}
+    trajectory = play_turns(turns, renderer, **options, **limits)
     trajectory.check()
     return trajectory
 
 
 def call(a: int, b: int) -> str:
     return HermesFormat().render_call("add", {"a": a, "b": b})
-
-
-def spoken(trajectory: Trajectory, renderer: Renderer) -> list[tuple[SpanKind, str]]:
-    return [
-        (span.kind, renderer.decode(segment.token_ids[span.start : span.end]))
-        for segment in trajectory.segments
-        for span in segment.spans
-    ]
 
 
 def test_all_calls_of_a_chat_turn_are_run_at_its_end_and_answered_as_tool_messages():
@@ -119,7 +81,7 @@ def test_every_answer_is_a_turn_with_its_words_its_call_and_what_came_back():
     assert first.tool_call.result == "5" and first.parsed_action is not None and first.observation == "5"
     assert (second.model_output, second.observation, bool(second.tool_call)) == ("Five", "Sure?", False)
     assert (third.model_output, third.done, third.observation) == ("Six", True, None)
-    assert trajectory.states == ["What is it?", "5", "Sure?"] and trajectory.actions[1:] == ["Five", "Six"]
+    assert trajectory.states == ["Who?", "5", "Sure?"] and trajectory.actions[1:] == ["Five", "Six"]
     assert trajectory.dones == [False, False, True]
     assert trajectory.rewards == [0.0, 0.25, 1.25] and trajectory.get_return() == 1.5
     assert trajectory.get_return(0.5) == 0.0 + 0.125 + 0.3125
@@ -153,23 +115,17 @@ def test_a_call_in_the_last_allowed_turn_is_not_run():
     assert trajectory.num_calls == 1 and len(trajectory) == 2
 
 
-def test_calls_beyond_the_budget_of_a_reply_are_answered_so():
+def test_a_budget_that_is_spent_ends_the_episode_and_what_happened_is_recorded():
+    cut = play([call(1, 1) * 9], HermesFormat(), renderer=renderer_with(), max_tokens=90)
+    assert cut.stop_reason is StopReason.LENGTH
+    assert cut.num_calls == 0 and len(cut) == 1 and not cut.turns[0].done
+    unfit = play([call(1, 1)], HermesFormat(), renderer=renderer_with(), max_tokens=len(call(1, 1)) + 9)
+    assert unfit.stop_reason is StopReason.LENGTH and unfit.num_calls == 1
+    assert [span.kind for span in unfit.spans] == [SpanKind.PROMPT, SpanKind.SAMPLED]
     texts = [f"{call(1, 1)}{call(2, 2)}", "Two", call(3, 3), "Six"]
-    trajectory = play(texts, HermesFormat(), renderer=renderer_with(), replies=["And three?"], max_tool_calls_per_cot=1)
-    outcomes = [event.outcome for event in trajectory.tool_events]
-    assert outcomes == [ToolOutcome.OK, ToolOutcome.NO_CALLS_LEFT, ToolOutcome.OK]
-
-
-def test_results_that_do_not_fit_end_the_episode_with_their_events_recorded():
-    trajectory = play([call(1, 1)], HermesFormat(), renderer=renderer_with(), max_tokens=len(call(1, 1)) + 9)
-    assert trajectory.stop_reason is StopReason.LENGTH and trajectory.num_calls == 1
-    assert [span.kind for span in trajectory.spans] == [SpanKind.PROMPT, SpanKind.SAMPLED]
-
-
-def test_a_turn_that_is_cut_by_the_budget_is_recorded_and_its_calls_are_not_run():
-    trajectory = play([call(1, 1) * 9], HermesFormat(), renderer=renderer_with(), max_tokens=90)
-    assert trajectory.stop_reason is StopReason.LENGTH
-    assert trajectory.num_calls == 0 and len(trajectory) == 1 and not trajectory.turns[0].done
+    few = play(texts, HermesFormat(), renderer=renderer_with(), replies=["And three?"], max_tool_calls_per_cot=1)
+    outcomes = [event.outcome for event in few.tool_events]
+    assert outcomes == [ToolOutcome.OK, ToolOutcome.NO_CALLS_LEFT, ToolOutcome.OK], "the budget is of one reply"
 
 
 def test_a_template_that_refuses_the_tool_role_gets_results_as_the_users_words():
@@ -194,7 +150,7 @@ def test_without_kept_thoughts_a_reply_begins_a_segment_as_the_template_writes_i
     assert len(trajectory.segments) == 2 and trajectory.turn_ends[0][0] == 0 and trajectory.turn_ends[1][0] == 1
     prompt = trajectory.segments[1].spans[0]
     conversation = [
-        {"role": "user", "content": "What is it?"},
+        {"role": "user", "content": "Who?"},
         {"role": "assistant", "content": texts[0]},
         {"role": "user", "content": "More"},
     ]

@@ -52,15 +52,11 @@ SCRIPT = '''
 import asyncio, json, os, signal, sys, threading, time
 import psutil
 from midthought import create_inference_engine
-from midthought.config import InferenceConfig
 from midthought.errors import MidthoughtError
 from midthought.engines.engine import Sampling
-from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.tools.function_tool import tool
-from midthought.tools.registry import ToolRegistry
-from midthought.tools.executor import ToolExecutor
-from midthought.types import ParsedAction, Reward, Task
+from playing import EveryFew, parts_of, play
 
 LONG = Sampling(max_tokens=30_000)
 
@@ -68,42 +64,6 @@ LONG = Sampling(max_tokens=30_000)
 def look(word: str) -> str:
     """Look a word up."""
     return f"the {word} clock"
-
-class EveryFew:
-    name, fence_may_hold_call, stops_at_call = "every_few", False, True
-    think_tags = ("<think>", "</think>")
-
-    def __init__(self):
-        self.num_pieces, self.num_calls = 5, 3
-
-    def scanner(self, *, in_thought):
-        return EveryFew()
-
-    def feed(self, piece):
-        self.num_pieces -= 1
-        return self.num_pieces == 0 and self.num_calls > 0
-
-    def take(self):
-        if self.num_pieces > 0 or self.num_calls == 0:
-            return []
-        self.num_pieces, self.num_calls = 6, self.num_calls - 1
-        return [ParsedAction(tool_name="look", parameters={"word": "tide"}, raw_text="", success=True)]
-
-    def resume(self):
-        pass
-
-    def render_results(self, events):
-        return "".join(f"[{event.call.result}]" for event in events)
-
-    def instructions(self, definitions):
-        return ""
-
-class Judge:
-    async def reply(self, trajectory):
-        return None
-
-    async def score(self, trajectory):
-        return Reward(parts={"length": 1.0})
 
 class At:
     """Stops at a number of tokens; before the first one it lets more of them come."""
@@ -117,15 +77,8 @@ class At:
         return self.number == 0
 
 def trajectories(engine, temperature):
-    registry = ToolRegistry()
-    registry.register(look)
-    parts = RolloutParts(
-        engine=engine.core, renderer=engine.renderer, call_format=EveryFew(), executor=ToolExecutor(registry),
-        messages=lambda task: [{"role": "user", "content": task.prompt}], environment=lambda task: Judge(),
-        inference=InferenceConfig(max_tokens=150, max_segment_length=24, temperature=temperature),
-    )
-    starts = [EpisodeStart(task=Task(task_id=str(n), prompt=f"Who found tide {n}?", answer=""), seed=n) for n in range(6)]
-    found = asyncio.run(run_episodes(parts, starts))
+    limits = {"max_tokens": 150, "max_segment_length": 24, "temperature": temperature}
+    found = play(parts_of(engine.core, engine.renderer, call_format=EveryFew(num_calls=3), tools=[look], **limits), 6)
     for each in found:
         each.check()
     return [
@@ -300,11 +253,11 @@ def report(model: Any, renderer: Renderer, tmp_path_factory: pytest.TempPathFact
     model.config.max_position_embeddings = 40_000  # what is not aborted goes on for longer than anybody waits here
     save_model(model, renderer.tokenizer, folder / "model")
     (folder / "script.py").write_text(SCRIPT, "utf-8")
-    repository = str(Path(midthought.__file__).parents[1])
+    paths = f"{Path(midthought.__file__).parents[1]}:{Path(__file__).parent}"
     words = [PYTHON, str(folder / "script.py"), str(folder / "model"), str(folder / "report.json")]
     ended = subprocess.run(
         [*words, json.dumps([{**PLAIN, **drawn} for drawn in DRAWN]), PROMPT],
-        env={**os.environ, "PYTHONPATH": repository, "VLLM_CPU_KVCACHE_SPACE": "1"},
+        env={**os.environ, "PYTHONPATH": paths, "VLLM_CPU_KVCACHE_SPACE": "1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from playing import EveryFew
 from small_qwen import make_model
 from small_tokenizer import small_tokenizer
 
@@ -18,7 +19,6 @@ from midthought import RayPPOTrainer, create_default_config
 from midthought.engines.weight_sync import synced_engine
 from midthought.errors import EngineError
 from midthought.tools.function_tool import tool
-from midthought.types import ParsedAction
 
 CASES: dict[str, dict[str, Any]] = {
     "full, untied": {},
@@ -34,38 +34,6 @@ CASES: dict[str, dict[str, Any]] = {
 def look(word: str) -> str:
     """Look a word up."""
     return f"the {word} clock"
-
-
-class EveryFew:
-    """Calls the tool after every few tokens, whatever they are."""
-
-    name, fence_may_hold_call, stops_at_call = "every_few", False, True
-    think_tags = ("<think>", "</think>")
-
-    def __init__(self) -> None:
-        self.num_pieces, self.num_calls = 5, 2
-
-    def scanner(self, *, in_thought: bool) -> EveryFew:
-        return EveryFew()
-
-    def feed(self, piece: str) -> bool:
-        self.num_pieces -= 1
-        return self.num_pieces == 0 and self.num_calls > 0
-
-    def take(self) -> list[ParsedAction]:
-        if self.num_pieces > 0 or self.num_calls == 0:
-            return []
-        self.num_pieces, self.num_calls = 6, self.num_calls - 1
-        return [ParsedAction(tool_name="look", parameters={"word": "tide"}, raw_text="", success=True)]
-
-    def resume(self) -> None:
-        pass
-
-    def render_results(self, events: Any) -> str:
-        return "".join(f"[{event.call.result}]" for event in events)
-
-    def instructions(self, definitions: Any) -> str:
-        return ""
 
 
 def make_policy(vocab_size: int, tied: bool, lora: dict[str, Any] | None) -> Any:
