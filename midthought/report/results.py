@@ -67,10 +67,7 @@ def number(summary: Summary, key: str | None) -> float | None:
 
 
 def interval(summary: Summary, key: str) -> tuple[float, float] | None:
-    """Returns the confidence interval of `key`: `KEY_interval: [low, high]`, or `KEY.low` and `KEY.high`."""
-    pair = summary.get(f"{key}_interval") or summary.get(f"{key}.interval")
-    if isinstance(pair, list) and len(pair) == 2 and None not in pair:
-        return float(pair[0]), float(pair[1])
+    """Returns the confidence interval of `key`: `KEY.low` and `KEY.high`."""
     low, high = number(summary, f"{key}.low"), number(summary, f"{key}.high")
     return None if low is None or high is None else (low, high)
 
@@ -194,7 +191,7 @@ def more_metrics(summary: Summary) -> str:
         "validation/reward/mean",
         *(key for _, key in VALIDATION_RATES),
     }
-    ends = (".low", ".high", "_interval", ".interval")
+    ends = (".low", ".high")
     rest = {key: value for key, value in summary.items() if key not in shown and not key.endswith(ends)}
     return macro("more_metrics")([(key, _plain(value)) for key, value in rest.items()]) if rest else ""
 

@@ -77,12 +77,6 @@ def test_an_unknown_part_is_refused_with_those_there_are(capsys: pytest.CaptureF
     assert all(part in message for part in PARTS)
 
 
-def test_no_rounds_at_all_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["parse", "--rounds", "0"])
-    assert "give 1 or more" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("style", ["in_thought", "hermes"])
 def test_our_episodes_have_the_shape_that_was_asked_for(style: str) -> None:
     reciter = Reciter("tiny", style, num_span=SHAPE.num_span)

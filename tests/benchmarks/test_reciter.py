@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.reciter import SIZES, STYLES, WORDS, Reciter, make_model, make_tokenizer
-from benchmarks.work import Shape, Work, prompt_ids, some_slow
+from benchmarks.reciter import STYLES, Reciter
+from benchmarks.work import Shape, Work, prompt_ids
 
 SPAN = 14
 
@@ -44,27 +44,6 @@ def test_a_token_that_is_not_due_is_found_out() -> None:
         reciter.check([row[0], row[0]])
 
 
-def test_all_words_of_a_place_are_about_equally_probable() -> None:
-    reciter = Reciter("tiny", "in_thought", num_span=SPAN)
-    with torch.no_grad():
-        logits = reciter.model(torch.tensor([prompt_ids(reciter, " ab cd")])).logits[0, -1]
-    probabilities = logits.softmax(-1)[reciter.places[0]]
-    assert probabilities.sum() == pytest.approx(1.0, abs=1e-6)
-    assert probabilities.tolist() == pytest.approx([1 / 12] * 12, rel=1e-3)
-
-
-def test_the_larger_model_has_half_a_billion_parameters() -> None:
-    with torch.device("meta"):
-        model = make_model(SIZES["half"], make_tokenizer(STYLES["hermes"].template), 1024)
-    assert sum(weight.numel() for weight in model.parameters()) == pytest.approx(0.5e9, rel=0.05)
-
-
-@pytest.mark.parametrize("num_span", [3, 7, 70, 200])
-def test_a_span_that_cannot_be_recited_is_refused(num_span: int) -> None:
-    with pytest.raises(ValueError, match=f"num_span={num_span}"):
-        Reciter("tiny", "in_thought", num_span=num_span)
-
-
 @pytest.mark.parametrize("style", STYLES)
 def test_prompts_and_results_have_exactly_the_tokens_asked_for(style: str) -> None:
     reciter = Reciter("tiny", style, num_span=SPAN)
@@ -75,21 +54,3 @@ def test_prompts_and_results_have_exactly_the_tokens_asked_for(style: str) -> No
     assert work.prompts[0] == work.prompts[1] != work.prompts[2] == work.prompts[3]
     assert work.prompts != Work(reciter, shape, seed=4).prompts
     assert (shape.num_sampled, shape.num_response, shape.length) == (42, 164, 241)
-
-
-def test_lengths_without_room_for_a_text_are_refused() -> None:
-    reciter = Reciter("tiny", "in_thought", num_span=SPAN)
-    with pytest.raises(ValueError, match="no room"):
-        Work(reciter, Shape(num_prompt=5, num_span=SPAN), seed=0)
-
-
-def test_every_word_is_one_token() -> None:
-    reciter = Reciter("tiny", "in_thought", num_span=SPAN)
-    assert len(reciter.renderer.foreign("".join(WORDS))) == len(WORDS) == 676
-
-
-def test_one_call_in_twenty_is_thirty_times_slower() -> None:
-    latency = some_slow(0.1)
-    seconds = [latency(number) for number in range(128)]
-    assert sorted(set(seconds)) == pytest.approx([0.1, 3.0])
-    assert [number for number, each in enumerate(seconds) if each > 1] == [19, 39, 59, 79, 99, 119]

@@ -35,14 +35,9 @@ def test_rate_and_time_left_follow_the_last_half_minute() -> None:
     assert progress.rate == pytest.approx(2.0)
     assert progress.seconds_left == pytest.approx(15.0)
     assert progress.counts() == "70/100 steps · 2/s · 15 s left"
-
-
-def test_what_a_resumed_stage_had_done_does_not_count_for_the_rate() -> None:
-    clock = Clock()
-    progress = Progress("x", total=100, clock=clock)
-    progress.start_at(50)
+    progress.start_at(50)  # a resumed stage: earlier steps do not count for the rate
     clock.now += 10.0
-    progress.advance(5)
+    progress.follow(55, 100)  # of work that reports its own counts
     assert progress.counts() == "55/100 steps · 2 s each · 1 min 30 s left"
 
 
@@ -144,10 +139,3 @@ def test_a_stream_that_knows_no_unicode_is_no_reason_to_stop() -> None:
         progress.advance(1, reward=0.2)
     out.seek(0)
     assert "[1] PPO  2 steps" in out.read()
-
-
-def test_a_bar_follows_work_that_reports_its_own_counts() -> None:
-    with Console(quiet=True).stage("Memory") as bar:
-        bar.follow(3, 10)
-        bar.follow(7, 10)
-        assert (bar.done, bar.total) == (7, 10)

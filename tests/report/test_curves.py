@@ -50,11 +50,6 @@ def test_every_metric_gets_exactly_one_place() -> None:
     assert [chart.title for chart in rest] == ["time/seconds"]
 
 
-def test_curves_of_one_subject_share_a_chart() -> None:
-    (chart,), _ = plan_charts({"exact_match": [(1, 0.1)], "oracle.exact_match": [(1, 0.9)]})
-    assert list(chart.lines) == ["exact match", "oracle.exact match"]
-
-
 @pytest.mark.parametrize(
     "points",
     [[(1, 0.0)], [(1, 3e-4)] * 3, [(5, -2.0), (5, -2.0)], [(1, 1e30), (2, -1e30)], [(i, 3e-4) for i in range(900)]],

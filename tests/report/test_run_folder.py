@@ -5,7 +5,6 @@ import math
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,15 +25,11 @@ def scalars(path: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-def test_nothing_is_made_before_the_first_write(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path / "run")
-    assert run.metrics.num_lines == run.trajectories.num_lines == 0
-    run.close()
-    assert not run.path.exists()
-
-
 def test_a_metric_line_is_on_the_disk_when_log_returns(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
+    run = RunFolder(tmp_path / "run")
+    assert run.metrics.num_lines == run.trajectories.num_lines == 0 and not run.path.exists()
+    with pytest.raises(ValueError, match="'stage' or 'step'"):
+        run.log("ppo", 1, {"step": 2})
     run.log("ppo", 3, {"reward/mean": 0.5, "loss/policy": math.nan, "time/seconds": 1})
     line = {"stage": "ppo", "step": 3, "reward/mean": 0.5, "loss/policy": None, "time/seconds": 1.0}
     assert json.loads(run.metrics_path.read_text()) == line
@@ -73,34 +68,17 @@ def test_a_resumed_run_writes_the_same_metrics_as_one_that_never_stopped(tmp_pat
         assert scalars(resumed.tensorboard_path / stage) == scalars(whole.tensorboard_path / stage)
 
 
-def test_trajectories_are_cut_back_like_metrics(tmp_path: Path) -> None:
+def test_the_summary_has_flat_dotted_keys_and_one_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
-    run.add_trajectories([{"task_id": "a"}])
-    cursor = run.trajectories.num_lines
-    run.add_trajectories([{"task_id": "b"}, {"task_id": "c"}])
-    run.trajectories.keep(cursor)
-    assert run.trajectories_path.read_text() == '{"task_id": "a"}\n'
-
-
-@pytest.mark.parametrize("summary", [{"after": {"oracle": {"exact_match": 0.9}}}, {"after.oracle.exact_match": 0.9}])
-def test_the_summary_stands_under_flat_dotted_keys(tmp_path: Path, summary: dict[str, Any]) -> None:
-    run = RunFolder(tmp_path)
-    run.write_summary({**summary, "control.exact_match": None, "bad": math.nan})
-    assert json.loads(run.summary_path.read_text()) == {
-        "after.oracle.exact_match": 0.9,
-        "control.exact_match": None,
-        "bad": None,
-    }
-    assert flat_keys(summary) == {"after.oracle.exact_match": 0.9}
-
-
-def test_a_summary_that_cannot_be_written_leaves_the_old_one_whole(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    run.write_summary({"seed": 1})
-    with pytest.raises(TypeError):
-        run.write_summary({"seed": object()})
+    for summary in ({"after": {"oracle": {"exact_match": 0.9}}}, {"after.oracle.exact_match": 0.9}):
+        run.write_summary({**summary, "control.exact_match": None, "bad": math.nan})
+        written = {"after.oracle.exact_match": 0.9, "control.exact_match": None, "bad": None}
+        assert json.loads(run.summary_path.read_text()) == written
+        assert flat_keys(summary) == {"after.oracle.exact_match": 0.9}
+        with pytest.raises(TypeError):
+            run.write_summary({"seed": object()})
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
-    assert json.loads(run.summary_path.read_text()) == {"seed": 1}
+    assert json.loads(run.summary_path.read_text()) == written
 
 
 def test_a_new_run_does_not_write_into_an_old_one(tmp_path: Path) -> None:
@@ -108,11 +86,6 @@ def test_a_new_run_does_not_write_into_an_old_one(tmp_path: Path) -> None:
     RunFolder(tmp_path).metrics.append([{"stage": "sft", "step": 1}])
     with pytest.raises(CheckpointError, match=r"already holds a run \(metrics.jsonl\).*--resume"):
         RunFolder(tmp_path).create()
-
-
-def test_a_metric_cannot_take_the_name_of_the_step(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'stage' or 'step'"):
-        RunFolder(tmp_path).log("ppo", 1, {"step": 2})
 
 
 def test_the_room_needs_neither_torch_nor_tensorboard_nor_rich_to_be_imported() -> None:
@@ -132,12 +105,6 @@ def test_a_folder_with_other_files_is_refused_and_stays_as_it_is(tmp_path: Path)
             RunFolder(tmp_path).create(resume=resume)
     assert (tmp_path / "config.yaml").read_text() == "mine: 1\n"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["checkpoints", "config.yaml"]
-
-
-def test_settings_that_are_not_utf_8_are_shown_as_far_as_they_can_be_read(tmp_path: Path) -> None:
-    RunFolder(tmp_path).create().unlock()
-    (tmp_path / "config.yaml").write_bytes(b"training:\n  seed: \xff7\n")
-    assert "seed: \N{REPLACEMENT CHARACTER}7" in write_report(tmp_path).read_text("utf-8")
 
 
 def test_a_report_of_the_user_is_not_replaced(tmp_path: Path) -> None:

@@ -72,12 +72,11 @@ def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path: Path, is_r
     holder.wait()
 
 
-def test_a_process_that_ends_by_itself_leaves_the_lock_free(tmp_path: Path) -> None:
+def test_another_process_with_the_same_number_is_not_the_holder_and_another_machine_of_the_same_name_is(
+    tmp_path: Path,
+) -> None:
     hold(tmp_path, 0).wait()
-    assert (tmp_path / ".lock").read_text() == ""
-
-
-def test_another_process_with_the_same_number_is_not_the_holder(tmp_path: Path) -> None:
+    assert (tmp_path / ".lock").read_text() == "", "it has ended by itself"
     lock = RunLock.acquire(tmp_path)
     record = json.loads((tmp_path / ".lock").read_text())
     lock.release()
@@ -85,6 +84,9 @@ def test_another_process_with_the_same_number_is_not_the_holder(tmp_path: Path) 
     lock = RunLock.acquire(tmp_path)
     assert json.loads((tmp_path / ".lock").read_text())["process_started"] == record["process_started"]
     lock.release()
+    (tmp_path / ".lock").write_text(json.dumps({**record, "machine": "another", "process_started": "then"}))
+    with pytest.raises(RunLockedError, match=r"remove .*\.lock"):
+        RunLock.acquire(tmp_path)
 
 
 def test_the_lock_of_another_host_is_named_with_the_remedy_until_it_is_silent_for_long(
@@ -120,15 +122,6 @@ def test_a_jump_of_the_clock_does_not_end_the_lock_of_a_living_holder_on_another
     with pytest.raises(RunLockedError, match="process 4711 on host node17"):
         RunLock.acquire(tmp_path)
     heartbeat.join()
-
-
-def test_hosts_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
-    lock = RunLock.acquire(tmp_path)
-    record = json.loads((tmp_path / ".lock").read_text())
-    lock.release()
-    (tmp_path / ".lock").write_text(json.dumps({**record, "machine": "another", "process_started": "then"}))
-    with pytest.raises(RunLockedError, match=r"remove .*\.lock"):
-        RunLock.acquire(tmp_path)
 
 
 def test_the_holder_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
