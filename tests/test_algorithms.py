@@ -82,6 +82,8 @@ def test_an_assignment_replaces_what_was_set_before_and_later_ones_win():
     assert config.training.changed(algorithm="dapo") == of("dapo")
     config.training.algorithm = None
     assert config.training.policy_loss == "gspo"
+    with pytest.raises(SettingsError, match="frozen"):
+        ConfigStore().frozen().training.algorithm = "gspo"
 
 
 def test_a_preset_replaces_the_values_of_the_recipe_but_not_those_of_the_users_file(yaml):

@@ -24,7 +24,7 @@ NARROW = {
 }
 LARGE = {"hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8}
 LARGE |= {"intermediate_size": 12_288, "vocab_size": 151_936}
-SHAPES = {"small": SMALL, "one layer": ONE_LAYER, "narrow": NARROW, "large": LARGE}
+SHAPES = {"one layer": ONE_LAYER, "narrow": NARROW, "large": LARGE}
 RUNS = (
     {},
     {"training": {"adv_estimator": "grpo", "mini_batch_size": 2}},

@@ -7,7 +7,7 @@ import pytest
 from midthought.config import ConfigStore, RecipeConfig
 from midthought.errors import MissingExtraError, SettingsError
 from midthought.plan.choices import as_recorded, choose, choose_and_plan, plan_of, plan_of_loaded
-from midthought.plan.hardware import GIB, Hardware
+from midthought.plan.hardware import GIB, Hardware, find_hardware
 from midthought.plan.model_configs import MODEL_CONFIGS
 
 QWEN = "Qwen/Qwen3-1.7B"
@@ -222,3 +222,9 @@ def test_a_servers_memory_is_not_counted_with_the_learners():
     local = choose_and_plan(auto(), gpu(48), source=QWEN)
     server = choose_and_plan(auto(inference={"backend": "vllm"}), gpu(48), source=QWEN)
     assert local.plan.totals["learning"] > server.plan.totals["learning"] == sum(local.plan.learner.values())
+
+
+def test_this_machine_says_how_much_memory_it_has():
+    found = find_hardware("cpu")
+    assert found.kind == "cpu" and found.memory_gib > 0.1
+    assert find_hardware("cuda:99").memory_gib is None
