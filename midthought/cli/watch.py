@@ -21,13 +21,13 @@ def watch(
 
     Reads the run folder only, so it works from another terminal or machine.
     """
-    from midthought.report.watch import RunState, RunWatcher
+    from midthought.report.watch import RunState, follow, state_of
 
-    watcher = RunWatcher(run)
     tell_damage(run)
     with value_errors(run):
-        for line in watcher.look() if once else watcher.follow(interval):
+        for line in follow(run, None if once else interval):
             tell(line)
-    tell(f"{run}: {watcher.state}")
-    if watcher.state is RunState.ENDED:
+    state = state_of(run)
+    tell(f"{run}: {state}")
+    if state is RunState.ENDED:
         raise typer.Exit(1)

@@ -39,39 +39,31 @@ class RunState(StrEnum):
     ENDED = "ended before its last evaluation; --resume continues it"
 
 
-class RunWatcher:
-    """Reads a run folder again and again."""
+def state_of(path: Path) -> RunState:
+    """Returns the state of the run in this folder."""
+    if RunLock.is_held(path):
+        return RunState.RUNNING
+    return RunState.FINISHED if RunFolder(path, trackers=()).summary_path.is_file() else RunState.ENDED
 
-    def __init__(self, path: Path) -> None:
-        """Raises `CheckpointError` if there is no folder."""
-        if not path.is_dir():
-            raise CheckpointError(f"{path} is no run folder; give the folder that `midthought train` writes")
-        self.path = path
-        self.state = RunState.RUNNING
-        """As of the last look."""
-        self._folder = RunFolder(path, trackers=())
-        self._size = self._num_shown = 0
 
-    def look(self) -> Iterator[str]:
-        """Yields a line for each line of the metrics that is new since the last look; the first time for the last ten at most."""
-        is_held = RunLock.is_held(self.path)  # asked first: a run that ends then has written its last line
-        is_finished = self._folder.summary_path.is_file()
-        self.state = RunState.RUNNING if is_held else RunState.FINISHED if is_finished else RunState.ENDED
-        metrics = self._folder.metrics_path
-        size = metrics.stat().st_size if metrics.is_file() else 0
-        if size == self._size:
+def follow(path: Path, interval_seconds: float | None = None) -> Iterator[str]:
+    """Yields a line for each line of the metrics until no process works in the folder; of earlier lines the last ten at most.
+
+    `interval_seconds`: time between two looks at the folder; None: looks once. Raises `CheckpointError` if there is no folder.
+    """
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is no run folder; give the folder that `midthought train` writes")
+    log, size, num_shown = RunFolder(path, trackers=()).metrics, 0, -1
+    while True:
+        state = state_of(path)  # asked first: a run that ends then has written its last line
+        now = log.path.stat().st_size if log.path.is_file() else 0
+        if now != size:
+            rows = list(log.read())
+            yield from map(metrics_line, rows[num_shown if num_shown >= 0 else max(len(rows) - NUM_EARLIER, 0) :])
+            size, num_shown = now, len(rows)
+        if interval_seconds is None or state is not RunState.RUNNING:
             return
-        rows = list(self._folder.metrics.read())
-        first = self._num_shown if self._size else len(rows) - NUM_EARLIER
-        self._size, self._num_shown = size, len(rows)
-        yield from map(metrics_line, rows[max(first, 0) :])
-
-    def follow(self, interval_seconds: float) -> Iterator[str]:
-        """Yields lines until no process works in the folder."""
-        yield from self.look()
-        while self.state is RunState.RUNNING:
-            time.sleep(interval_seconds)
-            yield from self.look()
+        time.sleep(interval_seconds)
 
 
 def metrics_line(row: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from small_runs import FEEDBACK, PODCAST, metrics, weights
 
 from midthought.cli import main
 from midthought.report.trackers import Tracker, tracker
-from midthought.report.watch import RunState, RunWatcher
+from midthought.report.watch import RunState, follow, state_of
 
 DEAD_SERVER = ["inference.deterministic=false", "inference.backend=vllm", "inference.base_url=[http://127.0.0.1:9]"]
 UNTAUGHT = ["sft.num_steps=0", "training.overlong_buffer_tokens=0", "training.num_train_iters=12"]
@@ -114,5 +114,4 @@ def test_a_healthy_run_reports_nothing(recipe, monkeypatch, caplog, tmp_path):
     assert train(monkeypatch, recipe, tmp_path / "run") == 0
     assert [record for record in caplog.records if record.name == "midthought.checks"] == []
     assert (tmp_path / "run" / "policy").is_dir()
-    watcher = RunWatcher(tmp_path / "run")
-    assert list(watcher.look()) and watcher.state is RunState.FINISHED
+    assert list(follow(tmp_path / "run")) and state_of(tmp_path / "run") is RunState.FINISHED

@@ -407,25 +407,6 @@ def test_thoughts_are_kept_and_that_serving_would_drop_them_is_said_once():
     assert talk_thoughtfully(None)[1] == []
 
 
-def test_without_kept_thoughts_every_message_begins_a_segment_as_the_template_writes_it():
-    talk, said = talk_thoughtfully(DROPS_THOUGHTS, keep_thoughts=False)
-    assert said == [] and len(talk.trajectory.segments) == 3
-    served = talk.engine.renderer.tokenizer.apply_chat_template(
-        [
-            {"role": "user", "content": "Hi"},
-            {"role": "assistant", "content": THOUGHTFUL[0]},
-            {"role": "user", "content": "And?"},
-            {"role": "assistant", "content": THOUGHTFUL[1]},
-            {"role": "user", "content": "So?"},
-        ],
-        tokenize=False,
-        add_generation_prompt=True,
-    )
-    assert talk.format_conversation() == f"{served}{THOUGHTFUL[2]}<|im_end|>"
-    assert [segment for segment, _ in talk.trajectory.turn_ends] == [0, 1, 2]
-    talk.trajectory.check()
-
-
 # -- a real model --------------------------------------------------------------------------------------------------
 
 
@@ -490,18 +471,6 @@ def test_rescoring_a_conversation_gives_the_sampled_log_probabilities(model, kee
     assert len(trajectory.segments) == (1 if keep_thoughts else 4)
     assert len(trajectory.turns) > 4 and trajectory.num_calls == len(trajectory.turns) - 4
     assert_rescored(model, trajectory)
-
-
-def test_rescoring_episodes_that_run_side_by_side_gives_the_sampled_log_probabilities(model):
-    with local(model, max_num_seqs=3) as engine:
-        talk = with_tools(engine, EvenCalls())
-        summaries = talk.run_episodes([Guess() for _ in range(5)], ["Begin."] * 5, max_turns=4, max_tokens=100)
-    assert sum(summary["tools"]["num_tool_calls"] for summary in summaries) > 0
-    assert sum(summary["num_turns"] for summary in summaries) > 10
-    assert len({str(trajectory.token_ids) for trajectory in talk.trajectories}) == 5
-    for trajectory in talk.trajectories:
-        assert trajectory.error is None
-        assert_rescored(model, trajectory)
 
 
 def test_a_conversation_can_be_repeated_and_another_seed_is_another_one(model):
