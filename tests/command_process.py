@@ -40,10 +40,7 @@ class CommandProcess:
     """
 
     def __init__(
-        self,
-        *words: str,
-        environment: Mapping[str, str] | None = None,
-        prepare: Callable[[], None] | None = None,
+        self, *words: str, environment: Mapping[str, str] | None = None, prepare: Callable[[], None] | None = None
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="midthought-command-")
         variables = dict(os.environ if environment is None else environment)

@@ -39,10 +39,7 @@ def test_a_given_model_learns_at_published_rates_without_kl_and_entropy():
 
 
 def test_tiny_gives_exactly_the_settings_that_were_not_set():
-    assert create_default_config(preset="tiny").given() == {
-        **{name: {} for name in ConfigStore.model_fields},
-        **TINY,
-    }
+    assert create_default_config(preset="tiny").given() == {**{name: {} for name in ConfigStore.model_fields}, **TINY}
     config = create_default_config(preset="tiny", training={"learning_rate": 1e-5}, inference={"max_tokens": 2048})
     assert config.training.learning_rate == 1e-5
     assert config.inference.max_tokens == 2048  # set, though it equals the default

@@ -20,8 +20,7 @@ Tools = Annotated[list[str] | None, typer.Option(help="MODULE:NAME of a tool ins
 NoTools = Annotated[bool, typer.Option("--no-tools", help="Without the run's tools.")]
 System = Annotated[str | None, typer.Option(help="System prompt instead of the run's.")]
 CallFormat = Annotated[
-    str | None,
-    typer.Option(help="Name of the call format, if the run does not record one; MODULE:NAME for your own."),
+    str | None, typer.Option(help="Name of the call format, if the run does not record one; MODULE:NAME for your own.")
 ]
 Device = Annotated[str | None, typer.Option(help="Device: cpu, cuda, …; default: that of the run's settings.")]
 

@@ -150,12 +150,7 @@ class Choice:
 
 
 def choose(
-    config: AnyConfig,
-    *,
-    on_gpu: bool,
-    is_given: bool = True,
-    by_verl: bool = False,
-    has_vllm: bool | None = None,
+    config: AnyConfig, *, on_gpu: bool, is_given: bool = True, by_verl: bool = False, has_vllm: bool | None = None
 ) -> AnyConfig:
     """Returns the settings with a value for every `auto`, except shares of memory and kernels, which need a plan.
 

@@ -28,12 +28,7 @@ MIN_POINTS_TO_SMOOTH = 25
 MAX_WITHOUT_TOPICS = 4
 """Charts of a stage that are not divided into topics, at most."""
 
-STAGES = {
-    "sft": "Warm-up (SFT)",
-    "ppo": "Reinforcement learning",
-    "validation": "Validation",
-    "control": "Control arm",
-}
+STAGES = {"sft": "Warm-up (SFT)", "ppo": "Reinforcement learning", "validation": "Validation", "control": "Control arm"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +55,7 @@ class Axis:
 
 
 def curves(
-    metrics: Mapping[str, Mapping[str, Points]],
-    marks: Mapping[str, Mapping[int, str]] = MappingProxyType({}),
+    metrics: Mapping[str, Mapping[str, Points]], marks: Mapping[str, Mapping[int, str]] = MappingProxyType({})
 ) -> tuple[str, list[dict[str, Any]]]:
     """Returns all charts as HTML, by stage, and their points for the page's script, in the order of `data-chart`.
 

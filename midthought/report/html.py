@@ -42,10 +42,7 @@ SCRIPTS = ("curves.js", *(f"page/{name}.js" for name in _PARTS))
 
 
 def write_report(
-    run_path: str | os.PathLike[str],
-    *,
-    max_trajectories: int = MAX_TRAJECTORIES,
-    max_mib: float = MAX_MIB,
+    run_path: str | os.PathLike[str], *, max_trajectories: int = MAX_TRAJECTORIES, max_mib: float = MAX_MIB
 ) -> Path:
     """Writes `report.html` into the run folder from its present contents, and returns its path.
 
@@ -63,10 +60,7 @@ def write_report(
 
 
 def report_page(
-    run_path: str | os.PathLike[str],
-    *,
-    max_trajectories: int = MAX_TRAJECTORIES,
-    max_mib: float = MAX_MIB,
+    run_path: str | os.PathLike[str], *, max_trajectories: int = MAX_TRAJECTORIES, max_mib: float = MAX_MIB
 ) -> str:
     """Returns the whole page as HTML. Arguments as of `write_report`.
 

@@ -28,80 +28,42 @@ class Quantity:
     label: str
     meaning: str
     scale: Scale = Scale.NONE
+    center: float = 0.0
     column: str = ""
     """Column of float32 numbers in the recording; empty if it is not such a number."""
-    center: float = 0.0
     minus: str = ""
     """Column that is subtracted from `column`."""
 
 
+# fmt: off
 _QUANTITIES = (
     Quantity("token_id", "id", "Id in the vocabulary."),
     Quantity("text", "text", "The text that the token completes."),
     Quantity("author", "author", "Who wrote it: policy, tool, prompt, or reply (of the environment or user)."),
     Quantity("in_loss", "mask", "Whether the update trained on it.", Scale.SEQUENTIAL),
     Quantity("policy_version", "policy version", "Version of the policy that sampled it.", Scale.SEQUENTIAL),
-    Quantity(
-        "advantage",
-        "advantage",
-        "As the loss used it: above 0 the update makes the token more likely, below 0 less likely.",
-        Scale.DIVERGING,
-        "advantages",
-    ),
-    Quantity(
-        "sampled_logprob",
-        "log-probability, sampled",
-        "As the engine recorded it, in nats.",
-        Scale.REVERSED,
-        "sampled_logprobs",
-    ),
-    Quantity(
-        "logprob",
-        "log-probability, recomputed",
-        "By the learner before the update, in nats.",
-        Scale.REVERSED,
-        "logprobs",
-    ),
-    Quantity(
-        "reference_logprob",
-        "log-probability, reference",
-        "Of the reference policy, in nats.",
-        Scale.REVERSED,
-        "reference_logprobs",
-    ),
-    Quantity(
-        "ratio",
-        "ratio",
-        "exp(log π − log π_old) in the last pass of the update.",
-        Scale.DIVERGING,
-        "ratios",
-        center=1.0,
-    ),
-    Quantity("value", "value", "Of the critic, before the update.", Scale.DIVERGING, "values"),
-    Quantity(
-        "entropy",
-        "entropy",
-        "Of the distribution at the token in the last pass, in nats.",
-        Scale.SEQUENTIAL,
-        "entropies",
-    ),
-    Quantity(
-        "recomputed_minus_sampled",
-        "recomputed − sampled",
-        "Difference of both log-probabilities: 0 if engine and learner compute the same.",
-        Scale.DIVERGING,
-        "logprobs",
-        minus="sampled_logprobs",
-    ),
-    Quantity(
-        "policy_minus_reference",
-        "policy − reference",
-        "Log-probability before the update minus the reference policy's: the token's term of the KL divergence (k1).",
-        Scale.DIVERGING,
-        "logprobs",
-        minus="reference_logprobs",
-    ),
+    Quantity("advantage", "advantage",
+             "As the loss used it: above 0 the update makes the token more likely, below 0 less likely.",
+             Scale.DIVERGING, column="advantages"),
+    Quantity("sampled_logprob", "log-probability, sampled", "As the engine recorded it, in nats.", Scale.REVERSED,
+             column="sampled_logprobs"),
+    Quantity("logprob", "log-probability, recomputed", "By the learner before the update, in nats.", Scale.REVERSED,
+             column="logprobs"),
+    Quantity("reference_logprob", "log-probability, reference", "Of the reference policy, in nats.", Scale.REVERSED,
+             column="reference_logprobs"),
+    Quantity("ratio", "ratio", "exp(log π − log π_old) in the last pass of the update.", Scale.DIVERGING, column="ratios",
+             center=1.0),
+    Quantity("value", "value", "Of the critic, before the update.", Scale.DIVERGING, column="values"),
+    Quantity("entropy", "entropy", "Of the distribution at the token in the last pass, in nats.", Scale.SEQUENTIAL,
+             column="entropies"),
+    Quantity("recomputed_minus_sampled", "recomputed − sampled",
+             "Difference of both log-probabilities: 0 if engine and learner compute the same.", Scale.DIVERGING,
+             column="logprobs", minus="sampled_logprobs"),
+    Quantity("policy_minus_reference", "policy − reference",
+             "Log-probability before the update minus the reference policy's: the token's term of the KL divergence (k1).",
+             Scale.DIVERGING, column="logprobs", minus="reference_logprobs"),
 )
+# fmt: on
 
 
 def token_quantities() -> tuple[Quantity, ...]:

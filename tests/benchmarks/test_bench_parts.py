@@ -44,9 +44,7 @@ def run(part: str, folder: Path) -> list[dict]:
             marks=[pytest.mark.slow, pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")],
         ),
         pytest.param(
-            "learner",
-            [*["≥ 0.85", *["≥ 1.5"] * trl_loop.is_installed()] * 2, "≤ 0.4"],
-            marks=pytest.mark.slow,
+            "learner", [*["≥ 0.85", *["≥ 1.5"] * trl_loop.is_installed()] * 2, "≤ 0.4"], marks=pytest.mark.slow
         ),
         pytest.param(
             "trl",

@@ -146,8 +146,7 @@ def test_the_table_says_what_is_missing_for_a_better_value():
 
 
 @pytest.mark.parametrize(
-    ("version", "words"),
-    [(None, "not installed"), ("0.11.2", "vLLM 0.11.2 is installed, and 0.32"), ("0.32.1", "")],
+    ("version", "words"), [(None, "not installed"), ("0.11.2", "vLLM 0.11.2 is installed, and 0.32"), ("0.32.1", "")]
 )
 def test_a_missing_or_another_vllm_is_reported_with_the_remedy(version, words):
     problem = vllm_problem(version)

@@ -2,15 +2,7 @@ from __future__ import annotations
 
 import re
 
-from midthought.report.results import (
-    arms_table,
-    cards,
-    control_arms_table,
-    duration,
-    more_metrics,
-    signed,
-    verdict,
-)
+from midthought.report.results import arms_table, cards, control_arms_table, duration, more_metrics, signed, verdict
 
 AFTER = {"before.exact_match": 0.304, "after.exact_match": 0.861, "after.constant_guess": 0.055}
 

@@ -112,12 +112,7 @@ def results(
     choice: ChosenCallFormat, calls: Sequence[Any], texts: Sequence[str], before: int = 0
 ) -> list[dict[str, Any]]:
     return [
-        {
-            "role": "tool",
-            "name": name,
-            "tool_call_id": native(choice).syntax.make_id(name, number),
-            "content": text,
-        }
+        {"role": "tool", "name": name, "tool_call_id": native(choice).syntax.make_id(name, number), "content": text}
         for number, ((name, _), text) in enumerate(zip(calls, texts, strict=True), before)
     ]
 

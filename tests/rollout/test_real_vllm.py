@@ -119,9 +119,7 @@ def test_what_is_drawn_otherwise_is_recorded_as_it_was_drawn(
             assert abs(float(expected - recorded)) < 1e-3
 
 
-def test_prompts_of_more_tokens_than_a_pass_takes_are_drawn_after_with_their_seeds(
-    engine: VLLMInferenceEngine,
-) -> None:
+def test_prompts_of_more_tokens_than_a_pass_takes_are_drawn_after_with_their_seeds(engine: VLLMInferenceEngine) -> None:
     """vLLM on a CPU ends where it computes such a prompt in parts."""
 
     async def sample(number: int) -> Completion:

@@ -65,10 +65,7 @@ def test_all_calls_of_a_chat_turn_are_run_at_its_end_and_answered_as_tool_messag
     trajectory = play([first, "It is 5."], HermesFormat(), renderer=renderer)
     assert spoken(trajectory, renderer)[1:] == [
         (SpanKind.SAMPLED, first + "<|im_end|>"),
-        (
-            SpanKind.RESULT,
-            "\n<|im_start|>tool\n5<|im_end|>\n<|im_start|>tool\n30<|im_end|>\n<|im_start|>assistant\n",
-        ),
+        (SpanKind.RESULT, "\n<|im_start|>tool\n5<|im_end|>\n<|im_start|>tool\n30<|im_end|>\n<|im_start|>assistant\n"),
         (SpanKind.SAMPLED, "It is 5.<|im_end|>"),
     ]
     assert [event.outcome for event in trajectory.tool_events] == [ToolOutcome.OK, ToolOutcome.OK]
