@@ -228,34 +228,14 @@ def test_settings_come_back_from_their_yaml_as_they_were(tmp_path_factory, chang
     assert PodcastConfig().merged(read_yaml(path)) == config
 
 
+# fmt: off
 WORDS = {
-    "1": 1,
-    "1e-3": 1e-3,
-    "1E+2": 100.0,
-    "0.5": 0.5,
-    "true": True,
-    "null": None,
-    "": "",
-    "[x, y]": ["x", "y"],
-    "tide clock": "tide clock",
-    "x=y": "x=y",
-    "/models/qwen": "/models/qwen",
-    "[x": "[x",
-    "-1.5": -1.5,
-    "-3": -3,
-    "[1e-3, '1e-3']": [1e-3, "1e-3"],
-    "'1e-3'": "1e-3",
-    '"7"': "7",
-    "007": "007",
-    "1e": "1e",
-    "nano": "nano",
-    "12:30": "12:30",
-    "2024-01-01": "2024-01-01",
-    "on": "on",
-    "my #1 run": "my #1 run",
-    "#1": "#1",
-    ".inf": math.inf,
+    "1": 1, "1e-3": 1e-3, "1E+2": 100.0, "0.5": 0.5, "true": True, "null": None, "": "", "[x, y]": ["x", "y"],
+    "tide clock": "tide clock", "x=y": "x=y", "/models/qwen": "/models/qwen", "[x": "[x", "-1.5": -1.5, "-3": -3,
+    "[1e-3, '1e-3']": [1e-3, "1e-3"], "'1e-3'": "1e-3", '"7"': "7", "007": "007", "1e": "1e", "nano": "nano",
+    "12:30": "12:30", "2024-01-01": "2024-01-01", "on": "on", "my #1 run": "my #1 run", "#1": "#1", ".inf": math.inf,
 }
+# fmt: on
 
 
 def test_a_word_is_read_as_its_value():

@@ -3,28 +3,17 @@
 from midthought import errors
 from midthought.errors import EngineError, MissingExtraError, UserError, near_names
 
+# fmt: off
 STANDARD = {
-    "SettingsError": ValueError,
-    "TranscriptError": ValueError,
-    "ModelPathError": FileNotFoundError,
-    "CheckpointError": FileNotFoundError,
-    "RunLockedError": BlockingIOError,
-    "StorageError": OSError,
-    "OutputPathError": FileExistsError,
-    "MemoryStoreError": ValueError,
-    "MissingExtraError": ImportError,
-    "RecordError": ValueError,
-    "ForeignTextError": ValueError,
-    "EngineError": RuntimeError,
-    "DataError": ValueError,
-    "RewardError": ValueError,
-    "EpisodeError": RuntimeError,
-    "TrainingStoppedError": RuntimeError,
-    "TrainerClosedError": RuntimeError,
-    "ServersUnreachableError": EngineError,
-    "McpServerError": ConnectionError,
+    "SettingsError": ValueError, "TranscriptError": ValueError, "ModelPathError": FileNotFoundError,
+    "CheckpointError": FileNotFoundError, "RunLockedError": BlockingIOError, "StorageError": OSError,
+    "OutputPathError": FileExistsError, "MemoryStoreError": ValueError, "MissingExtraError": ImportError,
+    "RecordError": ValueError, "ForeignTextError": ValueError, "EngineError": RuntimeError, "DataError": ValueError,
+    "RewardError": ValueError, "EpisodeError": RuntimeError, "TrainingStoppedError": RuntimeError,
+    "TrainerClosedError": RuntimeError, "ServersUnreachableError": EngineError, "McpServerError": ConnectionError,
     "NoReplyError": ConnectionError,
 }
+# fmt: on
 USER_ERRORS = STANDARD.keys() - {"RecordError", "ForeignTextError", "EngineError", "NoReplyError"}
 
 

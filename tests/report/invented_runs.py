@@ -16,34 +16,19 @@ from midthought.report.trajectory_row import trajectory_row
 from midthought.types import Completion, Finish, Reward, StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 SPEAKERS = ("Ada Quill", "Bram Oster", "Cleo Marsh", "Dov Lindqvist")
+# fmt: off
 SUMMARY = {
-    "before.exact_match": 0.304,
-    "before.sampled_exact_match": 0.262,
-    "before.oracle.exact_match": 0.941,
-    "before.call_rate_needed": 0.452,
-    "before.call_rate_needless": 0.498,
-    "after.exact_match": 0.861,
-    "after.exact_match.low": 0.824,
-    "after.exact_match.high": 0.893,
-    "after.sampled_exact_match": 0.843,
-    "after.sampled_exact_match.low": 0.803,
-    "after.sampled_exact_match.high": 0.876,
-    "after.tool_off.exact_match": 0.058,
-    "after.shuffled.exact_match": 0.041,
-    "after.oracle.exact_match": 0.968,
-    "after.no_memory.exact_match": 0.957,
-    "after.constant_guess": 0.055,
-    "after.call_rate_needed": 0.985,
-    "after.call_rate_needless": 0.062,
-    "control.exact_match": None,
-    "num_questions": 412,
-    "seconds": 571.3,
-    "peak_rss_mib": 2214.0,
-    "seed": 1,
-    "retrieval.recall@1": 0.87,
-    "retrieval.recall@3": 0.93,
+    "before.exact_match": 0.304, "before.sampled_exact_match": 0.262, "before.oracle.exact_match": 0.941,
+    "before.call_rate_needed": 0.452, "before.call_rate_needless": 0.498, "after.exact_match": 0.861,
+    "after.exact_match.low": 0.824, "after.exact_match.high": 0.893, "after.sampled_exact_match": 0.843,
+    "after.sampled_exact_match.low": 0.803, "after.sampled_exact_match.high": 0.876,
+    "after.tool_off.exact_match": 0.058, "after.shuffled.exact_match": 0.041, "after.oracle.exact_match": 0.968,
+    "after.no_memory.exact_match": 0.957, "after.constant_guess": 0.055, "after.call_rate_needed": 0.985,
+    "after.call_rate_needless": 0.062, "control.exact_match": None, "num_questions": 412, "seconds": 571.3,
+    "peak_rss_mib": 2214.0, "seed": 1, "retrieval.recall@1": 0.87, "retrieval.recall@3": 0.93,
     "factors.exact_queries": 0.95,
 }
+# fmt: on
 CONFIG = "memory:\n  transcripts: sample  # <script>alert(1)</script>\nppo:\n  learning_rate: 0.0003\n"
 
 
