@@ -99,27 +99,23 @@ def _shorter(memory: Memory) -> Changes | None:
 
 
 _LOCAL_ENGINE = {"engine": "local", "in_process": False, "engine_sleeps": False, "gpu_memory_utilization": 0.5}
+# fmt: off
 MEASURES = (
-    Measure(
-        "training.gradient_checkpointing=true",
-        _if(lambda plan: not plan.gradient_checkpointing, gradient_checkpointing=True),
-    ),
+    Measure("training.gradient_checkpointing=true",
+            _if(lambda plan: not plan.gradient_checkpointing, gradient_checkpointing=True)),
     Measure("training.logits_mib=64", _blocks(64)),
     Measure("training.micro_batch_tokens={micro_batch_tokens}", _smaller_passes),
     Measure("training.gradient_checkpointing=offload", _if(_offloads_activations, offload_activations=True)),
     Measure("training.offload_reference=true", _if(_offloads_reference, offload_reference=True)),
-    Measure(
-        "inference.merge_adapters=false", lambda memory: {"merge_adapters": False} if memory.merged_adapters else None
-    ),
+    Measure("inference.merge_adapters=false",
+            lambda memory: {"merge_adapters": False} if memory.merged_adapters else None),
     Measure("inference.max_num_seqs={max_num_seqs}", _fewer_sequences),
     Measure("inference.gpu_memory_utilization={gpu_memory_utilization}", _less_cache),
     Measure("inference.backend=local", _if(lambda plan: plan.in_process, **_LOCAL_ENGINE)),
     Measure("model.critic=shared", _if(lambda plan: plan.critic == "separate", critic="shared")),
     Measure("model.dtype=bfloat16", _if(lambda plan: plan.dtype == "float32", dtype="bfloat16")),
-    Measure(
-        "training.optimizer=adamw_8bit",
-        _if(lambda plan: plan.optimizer == "adamw" and _trains_weights_alone(plan), optimizer="adamw_8bit"),
-    ),
+    Measure("training.optimizer=adamw_8bit",
+            _if(lambda plan: plan.optimizer == "adamw" and _trains_weights_alone(plan), optimizer="adamw_8bit")),
     Measure("training.offload_optimizer=true", _if(_offloads_optimizer, offload_optimizer=True)),
     Measure("model.lora_rank=32", _if(lambda plan: plan.lora_rank == 0, lora_rank=32)),
     Measure("training.adv_estimator=grpo", _if(lambda plan: plan.critic == "separate", critic="none")),
@@ -129,12 +125,11 @@ MEASURES = (
     Measure("training.logits_mib=16", _blocks(16)),
     Measure("model.dtype=float32", _if(lambda plan: plan.dtype == "bfloat16", dtype="float32")),
     Measure("model.lora_rank=0", _if(lambda plan: plan.lora_rank == 32, lora_rank=0)),
-    Measure(
-        "training.gradient_checkpointing=false",
-        _if(lambda plan: plan.gradient_checkpointing, gradient_checkpointing=False),
-    ),
+    Measure("training.gradient_checkpointing=false",
+            _if(lambda plan: plan.gradient_checkpointing, gradient_checkpointing=False)),
 )
 """Least harm first; their costs are in docs/scaling.md, "If a run does not fit"."""
+# fmt: on
 
 
 def remedy(memory: Memory) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
+# fmt: off
 TOPICS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "Reward": (
         ("Reward", ("reward", "reward/mean", "reward/total", "reward_mean")),
@@ -15,24 +16,18 @@ TOPICS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
         ("Reward by part", ("reward/*",)),
     ),
     "Tool use": (
-        (
-            "Calls per episode",
-            ("episode/calls", "calls", "calls/mean", "calls/per_question", "calls_per_question", "num_calls*"),
-        ),
+        ("Calls per episode", ("episode/calls", "calls", "calls/mean", "calls/per_question", "calls_per_question",
+         "num_calls*")),
         ("Call rate", ("*call_rate*", "calls/need*")),
-        (
-            "Failed calls per episode",
-            ("tool/*/failures", "tool/*/bad_arguments", "tool/*/raised", "tool/*/timed_out", "tool/*/unavailable"),
-        ),
+        ("Failed calls per episode", ("tool/*/failures", "tool/*/bad_arguments", "tool/*/raised", "tool/*/timed_out",
+         "tool/*/unavailable")),
         ("Repeated and invalid calls", ("episode/repeated_calls", "episode/invalid_calls", "episode/no_calls_left")),
         ("Seconds per tool call", ("time/tool/*",)),
     ),
     "Lengths and ends": (
         ("Tokens per episode", ("episode/policy_tokens", "episode/response_tokens")),
-        (
-            "How episodes end",
-            ("episode/answered", "episode/length", "episode/max_turns", "episode/max_steps", "episode/failed"),
-        ),
+        ("How episodes end", ("episode/answered", "episode/length", "episode/max_turns", "episode/max_steps",
+         "episode/failed")),
         ("Repeated text", ("episode/repetition", "episode/empty_thoughts")),
     ),
     "Policy": (
@@ -50,14 +45,13 @@ TOPICS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
         ("Gradient norm", ("grad_norm", "critic_grad_norm", "gradient_norm")),
     ),
     "Time": (
-        (
-            "Seconds per stage",
-            ("time/rollout_seconds", "time/scoring_seconds", "time/update_seconds", "time/weight_update_seconds"),
-        ),
+        ("Seconds per stage", ("time/rollout_seconds", "time/scoring_seconds", "time/update_seconds",
+         "time/weight_update_seconds")),
         ("Tokens per second", ("time/tokens_per_second",)),
     ),
 }
 """Titles and patterns of the keys that belong to a chart; a key may also have a prefix (`learner/entropy`)."""
+# fmt: on
 
 
 def subjects() -> Iterator[tuple[str, str, tuple[str, ...]]]:
