@@ -1,11 +1,9 @@
-"""Advantages: numbers worked by hand, edge cases, and what must not matter to GAE."""
+"""Advantages: numbers worked by hand, and edge cases."""
 
 import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from midthought.algo.advantages import (
     AdvantageEstimator,
@@ -18,14 +16,6 @@ from midthought.algo.advantages import (
 
 def close(actual: torch.Tensor, expected: list) -> None:
     torch.testing.assert_close(actual, torch.tensor(expected), atol=1e-6, rtol=1e-5)
-
-
-def random_batch(seed: int, rows: int = 4, length: int = 9) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    mask = torch.rand(rows, length, generator=generator) < 0.6
-    mask[:, 3] = True
-    rewards = torch.randn(rows, length, generator=generator) * mask
-    return rewards, torch.randn(rows, length, generator=generator), mask
 
 
 def test_gae_over_three_tokens_is_as_worked_by_hand():
@@ -65,42 +55,6 @@ def test_whitening_a_single_token_leaves_it_as_it_is():
     close(whiten_advantages(torch.tensor([[3.0, 5.0]]), torch.tensor([[True, False]])), [[3.0, 0.0]])
 
 
-@settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10_000), gamma=st.floats(0.5, 1.0), lam=st.floats(0.0, 1.0))
-def test_gae_is_the_same_with_tool_tokens_changed_rows_permuted_and_padding_added(seed, gamma, lam):
-    rewards, values, mask = random_batch(seed)
-    advantages, returns = compute_gae_advantage_return(rewards, values, mask, gamma, lam)
-
-    elsewhere = torch.where(mask, values, torch.full_like(values, 1e6))
-    changed, _ = compute_gae_advantage_return(rewards, elsewhere, mask, gamma, lam)
-    assert torch.equal(changed, advantages)
-
-    order = torch.tensor([2, 0, 3, 1])
-    permuted, _ = compute_gae_advantage_return(rewards[order], values[order], mask[order], gamma, lam)
-    torch.testing.assert_close(permuted, advantages[order])
-
-    padded = [torch.nn.functional.pad(tensor, (0, 5)) for tensor in (rewards, values, mask)]
-    wide, wide_returns = compute_gae_advantage_return(*padded, gamma, lam)
-    torch.testing.assert_close(wide[:, :9], advantages)
-    torch.testing.assert_close(wide_returns[:, :9], returns)
-    assert not wide[:, 9:].any()
-
-
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 10_000))
-def test_gae_on_a_masked_row_equals_gae_on_its_policy_tokens_alone(seed):
-    rewards, values, mask = random_batch(seed)
-    advantages, returns = compute_gae_advantage_return(rewards, values, mask, 0.9, 0.8, whiten=False)
-    for row in range(len(mask)):
-        keep = mask[row]
-        alone = torch.ones(1, int(keep.sum()), dtype=torch.bool)
-        short, short_returns = compute_gae_advantage_return(
-            rewards[row : row + 1, keep], values[row : row + 1, keep], alone, 0.9, 0.8, whiten=False
-        )
-        torch.testing.assert_close(advantages[row, keep], short[0])
-        torch.testing.assert_close(returns[row, keep], short_returns[0])
-
-
 def test_grpo_standardises_scores_within_each_group_by_the_unbiased_deviation():
     # group 7: scores 1, 0, 0.5 -> mean 0.5, unbiased deviation 0.5 -> 1, -1, 0; group 3: scores 2, 0 -> ± 1 / √2
     rewards = torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.5, 0.0], [2.0, 0.0], [0.0, 0.0]])
@@ -122,23 +76,6 @@ def test_grpo_without_the_division_subtracts_the_mean_only():
     rewards = torch.tensor([[4.0], [1.0]])
     advantages, _ = compute_grpo_advantage(rewards, torch.ones(2, 1), torch.tensor([0, 0]), norm_by_std=False)
     close(advantages, [[1.5], [-1.5]])
-
-
-def test_grpo_does_not_read_rewards_at_tool_tokens():
-    mask = torch.tensor([[True, False], [True, False]])
-    clean, _ = compute_grpo_advantage(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), mask, torch.tensor([0, 0]))
-    dirty, _ = compute_grpo_advantage(torch.tensor([[1.0, 9.0], [0.0, -9.0]]), mask, torch.tensor([0, 0]))
-    assert torch.equal(clean, dirty)
-
-
-def test_the_estimator_is_chosen_by_name():
-    rewards, values, mask = random_batch(1)
-    by_name, _ = compute_advantage("gae", rewards, mask, values=values, gamma=0.9, lam=0.8, whiten=False)
-    direct, _ = compute_gae_advantage_return(rewards, values, mask, 0.9, 0.8, whiten=False)
-    assert torch.equal(by_name, direct)
-    groups = torch.tensor([0, 0, 1, 1])
-    by_name, _ = compute_advantage(AdvantageEstimator.GRPO, rewards, mask, index=groups)
-    assert torch.equal(by_name, compute_grpo_advantage(rewards, mask, groups)[0])
 
 
 # -- estimators without a critic, by hand --------------------------------------------------------------------------
@@ -203,13 +140,6 @@ def test_a_turn_that_no_other_episode_of_the_group_reached_has_nothing_to_be_com
     close(advantages, [[0.5**0.5, 0.0], [-(0.5**0.5), 0.0]])
 
 
-def test_turn_level_grpo_with_one_turn_each_is_grpo():
-    rewards, _, mask = random_batch(3)
-    groups, turns = torch.tensor([0, 0, 1, 1]), torch.zeros(mask.shape, dtype=torch.int64)
-    by_turn, _ = compute_advantage("grpo_turns", rewards, mask, index=groups, turns=turns)
-    torch.testing.assert_close(by_turn, compute_grpo_advantage(rewards, mask, groups)[0])
-
-
 # -- call steps ----------------------------------------------------------------------------------------------------
 
 
@@ -236,13 +166,6 @@ def test_gamma_discounts_the_rewards_of_later_call_steps(gamma, first):
     close(advantages, [[half, 0, 0.5], [-half, -half, -0.5]])
 
 
-def test_call_level_grpo_without_calls_is_grpo():
-    rewards, _, mask = random_batch(3)
-    groups, calls = torch.tensor([0, 0, 1, 1]), torch.zeros(mask.shape, dtype=torch.int64)
-    by_call, _ = compute_advantage("grpo_calls", rewards, mask, index=groups, calls=calls)
-    torch.testing.assert_close(by_call, compute_grpo_advantage(rewards, mask, groups)[0])
-
-
 def test_a_policy_token_without_a_call_step_is_named():
     calls = torch.tensor([[0, -1, 1], [0, -1, -1], [0, 0, 0]])
     with pytest.raises(ValueError, match="policy token 1 of episode 1 has the call step -1"):
@@ -257,13 +180,6 @@ IN_GROUPS = ["grpo", "dr_grpo", "rloo", "grpo_turns", "grpo_calls"]
 def in_groups(name: str, rewards: torch.Tensor, mask: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
     steps = torch.zeros(mask.shape, dtype=torch.int64)
     return compute_advantage(name, rewards, mask, index=groups, turns=steps, calls=steps)[0]
-
-
-@pytest.mark.parametrize("name", IN_GROUPS)
-def test_a_group_without_spread_gives_zeros(name):
-    rewards = torch.tensor([[0.0, 0.7], [0.7, 0.0], [0.0, 0.7]])
-    advantages = in_groups(name, rewards, torch.ones(3, 2, dtype=torch.bool), GROUP)
-    assert advantages.abs().max() < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -300,34 +216,9 @@ def test_a_batch_without_any_policy_token_has_no_advantage(name):
 # -- bad input -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "missing"),
-    [
-        ("gae", "values"),
-        ("grpo", "groups"),
-        ("rloo", "groups"),
-        ("grpo_turns", "groups"),
-        ("grpo_calls", "calls"),
-    ],
-)
-def test_an_estimator_without_what_it_needs_says_what_is_missing(name, missing):
-    rewards, _, mask = random_batch(1)
-    with pytest.raises(ValueError, match=f"'{name}' needs {missing}"):
-        compute_advantage(name, rewards, mask, index=GROUP if missing == "calls" else None)
-
-
 def test_an_unknown_estimator_is_told_with_the_near_names():
-    rewards, _, mask = random_batch(1)
     with pytest.raises(ValueError, match=r"unknown advantage estimator 'gea'\. Did you mean 'gae'"):
-        compute_advantage("gea", rewards, mask)
-
-
-@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
-def test_a_reward_that_is_no_number_names_the_episode_and_the_token(broken):
-    rewards = REWARDS.clone()
-    rewards[1, 1] = broken
-    with pytest.raises(ValueError, match=rf"the reward of episode 1 at token 1 is {broken}"):
-        compute_advantage("grpo", rewards, MASK, index=GROUP)
+        compute_advantage("gea", REWARDS, MASK)
 
 
 @pytest.mark.parametrize(

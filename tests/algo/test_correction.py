@@ -65,9 +65,3 @@ def test_weights_stay_finite_and_carry_no_gradient():
 def test_a_weight_by_sequence_or_turn_needs_the_episodes_and_turns(level, given):
     with pytest.raises(ValueError, match=rf"by {level} needs the episode, and by turn also the turn, of every token"):
         rollout_weights(RATIOS.log(), torch.zeros(2, 4), MASK, "masked", level=level, **given)
-
-
-@pytest.mark.parametrize("wrong", [{"kind": "none"}, {"kind": "masked", "level": "turn"}])
-def test_an_unknown_kind_or_level_is_refused(wrong):
-    with pytest.raises(ValueError, match=r"none|turn"):
-        weigh(**wrong)

@@ -15,11 +15,6 @@ def test_each_estimate_at_a_log_ratio_of_minus_a_half_is_as_worked_by_hand(kind,
     assert float(estimate) == pytest.approx(expected, abs=tolerance(torch.float32, magnitude=2.0))
 
 
-@pytest.mark.parametrize("kind", list(KLKind))
-def test_every_estimate_is_zero_where_the_policies_agree(kind):
-    assert float(kl_divergence(torch.tensor([-2.0]), torch.tensor([-2.0]), kind)) == 0.0
-
-
 @pytest.mark.parametrize("kind", ["k1", "k3"])
 def test_k1_and_k3_average_to_the_true_divergence_over_the_policys_own_samples(kind):
     policy, reference = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.2, 0.6])
@@ -51,11 +46,6 @@ def test_k3_stays_finite_at_any_ratio():
 @pytest.mark.parametrize(("name", "kind"), [("kl", "k1"), ("mse", "k2"), ("low_var_kl", "k3")])
 def test_verls_names_mean_the_same(name, kind):
     assert KLKind(name) is KLKind(kind)
-
-
-def test_an_unknown_kind_is_an_error():
-    with pytest.raises(ValueError, match="k9"):
-        kl_divergence(torch.zeros(1), torch.zeros(1), "k9")
 
 
 def test_the_penalty_is_taken_off_the_rewards_of_policy_tokens_only():

@@ -24,13 +24,6 @@ def test_the_best_episodes_of_a_group_are_kept_and_of_an_equal_group_none():
     assert selected("keep_best", [-3.0, -2.0], [7, 7]) == [0, 1]
 
 
-def test_rewards_that_are_equal_but_for_the_order_of_their_sum_are_equal():
-    rewards = torch.tensor([[0.1, 0.1, 0.7], [0.7, 0.1, 0.1], [0.0, 0.0, 0.0]])
-    assert float(rewards[0].sum()) != float(rewards[1].sum())
-    advantages, _ = compute_advantage("keep_best", rewards, torch.ones(3, 3), index=torch.tensor([0, 0, 0]))
-    assert advantages[:, 0].tolist() == [1, 1, 0]
-
-
 @pytest.mark.parametrize("scale", [1e-3, 96.0, 1e6])
 def test_scores_of_any_size_are_compared(scale):
     """At 96, the distance to the next float32 is 8e-6."""

@@ -78,14 +78,6 @@ def test_tokens_without_a_finite_sampled_logprob_leave_the_mask_and_are_counted(
     assert torch.isfinite(batch.sampled_logprobs).all()
 
 
-def test_demonstrations_keep_all_their_tokens_though_none_was_sampled():
-    trajectory = trajectory_of(("p", [1]), ("d", [5, 6]), ("t", [7]), ("d", [8]))
-    batch = PPOBatch.from_trajectories([trajectory], demonstrations=True)
-    assert batch.loss_mask.int().tolist() == [[0, 1, 1, 0, 1]]
-    assert batch.num_unscored == 0
-    assert not batch.sampled_logprobs.any()
-
-
 def test_a_batch_without_a_policy_token_is_refused():
     with pytest.raises(RecordError, match="no policy token in 1 trajectories"):
         PPOBatch.from_trajectories([trajectory_of(("p", [1]))])
@@ -108,12 +100,6 @@ def test_a_turns_reward_sits_on_its_last_policy_token_and_the_parts_on_the_very_
     trajectory = trajectory_of(*TURNS)
     trajectory.reward = Reward(parts={"right": 0.5, "form": 0.25}, turns=(2.0, -1.0))
     assert PPOBatch.from_trajectories([trajectory]).rewards.tolist() == [[0, 0, 0, 0, 2.0, 0, -1.0, 0.75]]
-
-
-def test_where_the_last_turn_ends_the_episode_its_reward_and_the_parts_come_together():
-    trajectory = trajectory_of(*TURNS[:-1])
-    trajectory.reward = Reward(parts={"right": 0.5}, turns=(2.0, -1.0))
-    assert PPOBatch.from_trajectories([trajectory]).rewards.tolist() == [[0, 0, 0, 0, 2.0, 0, -0.5]]
 
 
 def test_turns_and_their_rewards_run_on_over_the_segments():
@@ -283,17 +269,6 @@ def test_micro_batches_hold_every_row_once_within_the_budget_and_without_needles
 def test_a_budget_of_nothing_is_refused(make_trajectory):
     with pytest.raises(ValueError, match="max_tokens must be above 0, got 0"):
         TokenBatch.from_trajectories([make_trajectory(1)]).micro_batch_rows(0)
-
-
-@settings(max_examples=20, deadline=None)
-@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=9), num_parts=st.integers(1, 12))
-def test_a_number_of_parts_holds_every_row_once_in_parts_of_almost_one_size(lengths, num_parts):
-    batch = TokenBatch.from_trajectories([trajectory_of(("p", [1]), ("s", [5] * length)) for length in lengths])
-    sizes = [len(micro) for micro in batch.micro_batches(4096, num_parts)]
-    assert len(sizes) == min(num_parts, len(lengths))
-    assert sum(sizes) == len(lengths) and max(sizes) - min(sizes) <= 1
-    episodes = torch.cat([micro.episodes for micro in batch.micro_batches(4096, num_parts)])
-    assert sorted(episodes.tolist()) == list(range(len(lengths)))
 
 
 def test_no_part_at_all_is_refused(make_trajectory):

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from precision import tolerance
 from process_workers import ProcessWorkers
 from training_settings import changed, training
 
@@ -158,20 +157,6 @@ def test_two_ranks_have_the_parameters_of_one_after_updates(way, num_iters, rank
         ours, theirs = alone.state_dict(), ranked.state_dict()
         assert theirs["kl_controller"] == pytest.approx(ours["kl_controller"])
         assert difference(ours["moments"], theirs["moments"]) < 1e-9
-
-
-def test_float32_gradients_are_those_of_one_process_to_a_hundred_thousandth(ranks, make_policy, batch):
-    """Read from Adam's first moment after one step: (1 - β₁) times the gradient; nothing is clipped."""
-    made, settings = models(make_policy, {}, torch.float32), changed(SETTINGS, max_grad_norm=1e9, mini_batch_size=10)
-    found = []
-    with closing(RemoteLearner(copy.deepcopy(made), settings, NO_END, ranks)) as ranked:
-        for learner in (Learner(*made[:3], settings, teacher=made.teacher), ranked):
-            iterate(learner, batch)
-            moments = learner.state_dict()["moments"]
-            found.append(torch.cat([moments[n].flatten() for n in sorted(moments) if n.endswith("/exp_avg")]))
-    assert float((found[0] - found[1]).norm() / found[0].norm()) < tolerance(
-        torch.float32, num_operations=batch.num_tokens
-    )
 
 
 def test_half_precision_weights_learn_in_float32_copies_on_ranks_too(ranks, make_policy, batch):

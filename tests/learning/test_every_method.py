@@ -9,6 +9,7 @@ import pytest
 import torch
 from training_settings import training
 
+from midthought.algo.aggregation import LossAggregation
 from midthought.algo.credit import ESTIMATORS
 from midthought.algo.losses import POLICY_LOSSES
 from midthought.config import TrainingConfig
@@ -18,7 +19,7 @@ from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import NO_END
 from midthought.learning.model import Critic, Models, frozen_copy, token_logprobs
-from midthought.types import Trajectory
+from midthought.types import Completion, Finish, Trajectory
 
 LOSSES: dict[str, dict[str, Any]] = {
     **{name: {} for name in ("ppo", "cispo", "sapo", "gmpo", "gspo", "gspo_sequence", "dppo_tv", "dppo_kl", "nll")},
@@ -37,8 +38,9 @@ TERMS: dict[str, dict[str, Any]] = {
     "KL in the loss": {"kl_loss_coef": 0.2, "kl_loss_unbiased": True},
     "entropy": {"entropy_coef": 0.1},
     "correction": {"rollout_correction": "truncated", "rollout_correction_level": "turn"},
+    **{f"average {name}": {"loss_agg": name, "loss_norm_tokens": 50} for name in LossAggregation},
 }
-"""Terms and weights that are added to a loss."""
+"""Terms and weights that are added to a loss, and its averages."""
 CASES = {
     **{f"loss {name}": {"policy_loss": name, **given} for name, given in LOSSES.items()},
     **{f"estimator {name}": {"adv_estimator": name, **given} for name, given in ESTIMATORS_WITH.items()},
@@ -63,9 +65,12 @@ def test_every_loss_and_every_estimator_has_an_entry():
 
 @pytest.fixture
 def trajectories(make_trajectory) -> list[Trajectory]:
-    """Two tasks with four episodes each, whose lengths and rewards differ."""
+    """Two tasks with four episodes each, whose lengths and rewards differ; one has two segments."""
     rewards = [0.1, 0.5, 0.9, 0.3, 0.9, 0.2, 0.0, 0.7]
-    return [make_trajectory(seed, reward=reward, group=seed // 4) for seed, reward in enumerate(rewards)]
+    made = [make_trajectory(seed, reward=reward, group=seed // 4) for seed, reward in enumerate(rewards)]
+    made[3].begin_segment([4, 5])
+    made[3].add_sampled(Completion(token_ids=(7,), sampled_logprobs=(-1.0,), finish=Finish.END))
+    return made
 
 
 def settings_of(case: dict[str, Any], **changes: Any) -> TrainingConfig:

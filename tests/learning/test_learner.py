@@ -1,11 +1,12 @@
-"""The learner: figures against plain computations, independence of how a step is cut, and that it learns."""
+"""The learner: figures against plain computations, what each step changes, and that it learns. Other ways to compute the same
+step: `test_same_everywhere.py`, `test_every_method.py`."""
 
 import copy
 import math
 
 import pytest
 import torch
-from precision import logit_tolerance, tolerance
+from precision import logit_tolerance
 from training_settings import changed, training
 
 from midthought.algo.advantages import AdvantageEstimator
@@ -19,7 +20,7 @@ from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
 from midthought.learning.model import Critic, frozen_copy, token_logprobs
 from midthought.learning.ppo import improve
-from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory, Turn
+from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory
 
 SETTINGS = training(learning_rate=1e-3, critic_learning_rate=1e-3, mini_batch_size=100)
 
@@ -178,33 +179,6 @@ def test_a_loss_that_no_trained_weight_reaches_is_an_error_with_its_remedy(make_
         learner.update(prepared(learner, batch))
 
 
-def two_turns(paid: tuple[float, ...], group: int = 0) -> Trajectory:
-    """Two turns with a reply between them, the second in a segment of its own."""
-    trajectory = Trajectory(Task(task_id="t", prompt="?", answer="!"), [4, 5], group=group)
-    for number in range(2):
-        trajectory.add_sampled(Completion(token_ids=(7, 8), sampled_logprobs=(-1.0, -1.0), finish=Finish.END))
-        trajectory.end_turn(Turn(turn_number=number, model_output=""))
-        if not number:
-            trajectory.begin_segment([4, 5, 6])
-    trajectory.reward = Reward(turns=paid)
-    return trajectory
-
-
-def test_a_turns_reward_reaches_its_own_turn_and_those_before_it(make_policy):
-    batch = TokenBatch.from_trajectories([two_turns((1.0, 0.5))])
-    credited = prepared(build_learner(make_policy, reference=False), batch)
-    assert credited.returns[batch.loss_mask].tolist() == [1.5, 1.5, 0.5, 0.5]
-
-
-def test_turn_level_grpo_compares_turns_of_one_number_over_the_segments(make_policy):
-    batch = TokenBatch.from_trajectories([two_turns((1.0, 0.0)), two_turns((0.0, 1.0))])
-    learner = build_learner(make_policy, critic=None, reference=False, adv_estimator="grpo_turns")
-    advantages = prepared(learner, batch).advantages[batch.loss_mask]
-    half = 0.5**0.5  # turn 0: to go 1 and 1, no spread; turn 1: 0 and 1
-    expected = torch.tensor([0.0, 0.0, -half, -half, 0.0, 0.0, half, half])
-    torch.testing.assert_close(advantages, expected, atol=1e-4, rtol=1e-4)
-
-
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_scoring_weighs_recomputed_against_sampled_logprobs_where_asked_to(level, make_policy, batch):
     learner = build_learner(
@@ -249,62 +223,6 @@ def test_steps_out_of_order_are_refused(make_policy, batch):
 
 
 # -- updates -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("critic", ["separate", "shared"])
-def test_micro_batches_change_neither_gradients_nor_metrics(critic, make_policy, batch):
-    found = []
-    for tokens in (10_000, 60, 1):
-        learner = build_learner(make_policy, critic=critic, micro_batch_tokens=tokens, kl_loss_coef=0.1)
-        metrics = learner.update(prepared(learner, batch))
-        found.append((metrics, gradients(learner)))
-    rounding = tolerance(torch.float32, num_operations=batch.num_tokens)  # gradients are sums over tokens
-    for metrics, gradient in found[1:]:
-        assert metrics == pytest.approx(found[0][0], rel=rounding, abs=rounding)
-        assert (gradient - found[0][1]).norm() < rounding * found[0][1].norm()
-
-
-@pytest.mark.parametrize(
-    ("loss", "average"),
-    [
-        ("ppo", "seq-mean-token-mean"),
-        ("ppo", "seq-mean-token-sum"),
-        ("ppo", "seq-mean-token-sum-norm"),
-        ("gspo", "seq-mean-token-mean"),
-        *(  # the gradients of every loss: `test_every_method.py`
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in (
-                ("cispo", "token-mean"),
-                ("gspo_sequence", "seq-mean-token-mean"),
-                ("sapo", "seq-mean-token-mean"),
-                ("gmpo", "seq-mean-token-mean"),
-                ("dppo_tv", "token-mean"),
-                ("dppo_kl", "token-mean"),
-            )
-        ),
-    ],
-)
-def test_neither_cutting_nor_order_nor_padding_changes_any_loss_under_any_average(
-    loss, average, make_policy, make_trajectory
-):
-    """Two passes, so that the second one's ratios are not 1."""
-    trajectories = [make_trajectory(seed, group=seed // 2) for seed in range(7)]
-    trajectories[3].begin_segment([4, 5])
-    trajectories[3].add_sampled(Completion(token_ids=(7,), sampled_logprobs=(-1.0,), finish=Finish.END))
-    settings = {"policy_loss": loss, "loss_agg": average, "loss_norm_tokens": 50, "kl_loss_coef": 0.1, "ppo_epochs": 2}
-    found = []
-    for cut, order in (
-        ({"micro_batch_tokens": 10_000}, range(7)),
-        ({"accumulation_steps": 3}, range(7)),
-        ({"accumulation_steps": 100}, [3, 6, 0, 5, 1, 4, 2]),
-    ):
-        learner = build_learner(make_policy, **settings, **cut)
-        batch = TokenBatch.from_trajectories([trajectories[number] for number in order])
-        found.append((learner.update(prepared(learner, batch)), gradients(learner)))
-    rounding = tolerance(torch.float32, num_operations=batch.num_tokens)  # gradients are sums over tokens
-    for metrics, gradient in found[1:]:
-        assert metrics == pytest.approx(found[0][0], rel=rounding, abs=rounding)
-        assert (gradient - found[0][1]).norm() < rounding * found[0][1].norm()
 
 
 def test_the_unbiased_kl_term_is_the_estimate_times_the_ratio(make_policy, batch):
@@ -402,13 +320,10 @@ def test_the_sft_loss_is_the_mean_over_all_policy_tokens_of_the_step(make_policy
     assert metrics["num_tokens"] == batch.num_policy_tokens
 
 
-def test_sft_steps_teach_the_demonstration_and_leave_a_separate_critic_alone(make_policy, batch):
-    learner = build_learner(make_policy, reference=False, learning_rate=1e-2)
+def test_a_supervised_step_lowers_the_loss_of_its_batch_and_leaves_a_separate_critic_alone(make_policy, batch):
+    learner = build_learner(make_policy, reference=False)
     before = [parameter.clone() for parameter in learner.critic.parameters()]
-    first = learner.sft_step(batch)["loss"]
-    for _ in range(30):
-        last = learner.sft_step(batch)["loss"]
-    assert last < 0.3 * first
+    assert learner.sft_step(batch)["loss"] > learner.sft_loss(batch)
     assert all(torch.equal(old, new) for old, new in zip(before, learner.critic.parameters(), strict=True))
 
 
@@ -510,30 +425,6 @@ def test_bfloat16_weights_learn_and_their_state_goes_on(critic, make_policy, bat
     assert one.update(credited) == two.update(credited)
 
 
-def test_of_a_lora_policy_the_adapters_learn_and_without_them_it_is_its_own_reference(make_policy, batch):
-    peft = pytest.importorskip("peft")
-    plain = make_policy()
-    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
-    policy = peft.get_peft_model(make_policy(), config)
-    learner = Learner(
-        policy, Critic.shared(policy), policy, changed(SETTINGS, learning_rate=1e-2, kl_coef=0.1, kl_loss_coef=0.1)
-    )
-    scored, _ = learner.score(batch)
-    with torch.no_grad():
-        expected = token_logprobs(plain, batch)
-    torch.testing.assert_close(scored.reference_logprobs, expected, atol=logit_tolerance(learner.policy), rtol=0)
-    torch.testing.assert_close(scored.old_logprobs, expected, atol=logit_tolerance(learner.policy), rtol=0)
-    before = {name: parameter.clone() for name, parameter in policy.named_parameters()}
-    for _ in range(3):
-        metrics = learner.update(prepared(learner, batch))
-    moved = {name for name, parameter in policy.named_parameters() if not torch.equal(parameter, before[name])}
-    assert moved == {name for name in before if "lora_" in name}
-    assert metrics["kl_loss"] > 0
-    scored, _ = learner.score(batch)
-    torch.testing.assert_close(scored.reference_logprobs, expected, atol=logit_tolerance(learner.policy), rtol=0)
-    assert not torch.allclose(scored.old_logprobs, expected, atol=1e-3)
-
-
 # -- schedule ----------------------------------------------------------------------------------------------------
 
 
@@ -561,17 +452,6 @@ def test_the_step_uses_the_scheduled_rate(make_policy, batch):
 
 
 # -- state -------------------------------------------------------------------------------------------------------
-
-
-def test_the_state_goes_on_exactly_in_a_fresh_learner_with_the_same_weights(make_policy, batch):
-    one = build_learner(make_policy, kl_coef=0.1, target_kl=0.01)
-    one.update(prepared(one, batch))
-    two = build_learner(make_policy, kl_coef=0.1, target_kl=0.01)
-    two.policy.load_state_dict(one.policy.state_dict())
-    two.critic.load_state_dict(one.critic.state_dict())
-    two.load_state_dict(one.state_dict())
-    assert one.update(prepared(one, batch)) == two.update(prepared(two, batch))
-    assert all(torch.equal(a, b) for a, b in zip(one.policy.parameters(), two.policy.parameters(), strict=True))
 
 
 def test_the_state_of_another_model_is_refused(make_policy, batch):

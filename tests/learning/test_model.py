@@ -147,13 +147,6 @@ def test_a_fresh_critic_says_zero_and_learns_from_its_first_gradient(make_policy
     assert all(parameter.grad is None for parameter in policy.parameters())
 
 
-def test_a_separate_critic_shares_no_memory_with_the_policy(make_policy):
-    policy = make_policy(tie_word_embeddings=True)
-    pointers = {parameter.data_ptr() for parameter in policy.parameters()}
-    assert all(parameter.data_ptr() not in pointers for parameter in Critic.separate(policy).parameters())
-    assert Critic.shared(policy).is_shared and not Critic.separate(policy).is_shared
-
-
 def test_a_shared_critic_alone_says_where_its_values_come_from(make_policy, make_trajectory):
     with pytest.raises(ValueError, match="token_outputs"):
         Critic.shared(make_policy()).token_values(batch_of(make_trajectory))

@@ -3,7 +3,6 @@
 from collections import Counter
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from iterations import run_iterations
@@ -238,50 +237,42 @@ def test_where_all_groups_are_flat_no_step_is_taken_and_the_metrics_say_so():
     assert [metrics["batch/num_episodes"] for _, metrics in told] == [0, 0]
 
 
-@pytest.mark.parametrize(("by_turn", "flat"), [(False, True), (True, False)])
-def test_by_turn_a_group_is_flat_only_where_the_rewards_of_all_turns_agree(by_turn, flat):
-    class Turns(FakeSource):
-        def play(self, task, number=0):
-            trajectory = Trajectory(task, [1])
-            for turn in range(2):
-                done = Completion(token_ids=(5,), sampled_logprobs=(-1.0,), finish=Finish.END)
-                trajectory.add_sampled(done)
+class Stepwise(FakeSource):
+    """Episodes of two turns, or with two calls. Rewards of turns, calls or spans differ in their order alone."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+
+    def play(self, task, number=0):
+        trajectory = Trajectory(task, [1])
+        event = ToolEvent(call=ToolCall(tool_name="look"), outcome=ToolOutcome.OK)
+        for turn in range(2):
+            trajectory.add_sampled(Completion(token_ids=(5,), sampled_logprobs=(-1.0,), finish=Finish.CALL))
+            if self.kind == "turns":
                 trajectory.end_turn(Turn(turn_number=turn, model_output=""))
                 trajectory.add_reply([9])
-            trajectory.reward = Reward(turns=(1.0, 0.0) if number % 2 else (0.0, 1.0))
-            return trajectory
-
-    source, told = Turns(), []
-    config = config_of(batch_size=2, group_size=2, adv_estimator="grpo_turns" if by_turn else "grpo")
-    learner = FakeLearner(source.log)
-    run_once(source, learner, config, lambda done, metrics, data: told.append(metrics))
-    assert told[0]["batch/num_flat_groups"] == flat and bool(learner.batches) is not flat
-    assert told[0]["reward/turns"] == 1.0
-
-
-@pytest.mark.parametrize(("by_call", "flat"), [(False, True), (True, False)])
-@pytest.mark.parametrize("kind", ["calls", "spans"])
-def test_by_call_a_group_is_flat_only_where_the_rewards_of_all_calls_and_spans_agree(kind, by_call, flat):
-    class Calls(FakeSource):
-        def play(self, task, number=0):
-            trajectory = Trajectory(task, [1])
-            event = ToolEvent(call=ToolCall(tool_name="look"), outcome=ToolOutcome.OK)
-            for _ in range(2):
-                done = Completion(token_ids=(5,), sampled_logprobs=(-1.0,), finish=Finish.CALL)
-                trajectory.add_sampled(done)
+            else:
                 trajectory.add_results([event], [9])
-            rewards = {"calls": (1.0, 0.0), "spans": ((1, 2, 1.0),)}, {"calls": (0.0, 1.0), "spans": ((3, 4, 1.0),)}
-            trajectory.reward = Reward(parts={"end": 1.0}, **{kind: rewards[number % 2][kind]})
-            return trajectory
+        paid = (((1, 2, 1.0),), ((3, 4, 1.0),)) if self.kind == "spans" else ((1.0, 0.0), (0.0, 1.0))
+        trajectory.reward = Reward(parts={"end": 1.0}, **{self.kind: paid[number % 2]})
+        return trajectory
 
-    source, told = Calls(), []
-    options = {"overlong_buffer_tokens": 2, "overlong_penalty": 0.5}
-    config = config_of(batch_size=2, group_size=2, adv_estimator="grpo_calls" if by_call else "grpo", **options)
-    learner = FakeLearner(source.log)
-    run_once(source, learner, config, lambda done, metrics, data: told.append(metrics))
-    assert told[0]["batch/num_flat_groups"] == flat and bool(learner.batches) is not flat
-    assert told[0][f"reward/per_{kind.rstrip('s')}"] == 1.0 and told[0]["reward/mean"] == 1.5
-    assert told[0]["reward/overlong"] == -0.5
+
+@pytest.mark.parametrize(
+    ("kind", "estimator", "figure"),
+    [("turns", "grpo_turns", "turns"), ("calls", "grpo_calls", "per_call"), ("spans", "grpo_calls", "per_span")],
+)
+def test_a_group_is_flat_by_step_only_if_the_rewards_of_all_steps_agree(kind, estimator, figure):
+    for name, flat in (("grpo", True), (estimator, False)):
+        source, told = Stepwise(kind), []
+        options = {"overlong_buffer_tokens": 2, "overlong_penalty": 0.5}
+        config = config_of(batch_size=2, group_size=2, adv_estimator=name, **options)
+        learner = FakeLearner(source.log)
+        run_once(source, learner, config, lambda done, metrics, data, told=told: told.append(metrics))
+        assert told[0]["batch/num_flat_groups"] == flat and bool(learner.batches) is not flat
+        assert told[0][f"reward/{figure}"] == 1.0 and told[0]["reward/mean"] == 1.5
+        assert told[0]["reward/overlong"] == -0.5
 
 
 # -- dynamic sampling ----------------------------------------------------------------------------------------------
@@ -312,14 +303,6 @@ def test_dynamic_sampling_goes_no_further_than_it_may_and_takes_what_there_is():
     assert told[0][1]["batch/num_rollouts"] == 3 and told[0][1]["batch/num_episodes"] == 6
 
 
-def test_a_full_batch_is_not_rolled_out_again():
-    def pay(task, number):
-        return float(number % 2)
-
-    source, _, told = run(num_iters=2, max_dynamic_batches=9, **{**GROUPED, "pay": pay})
-    assert len(source.asked) == 2 and told[0][1]["batch/num_rollouts"] == 1
-
-
 def test_a_run_that_goes_on_draws_the_same_further_tasks():
     whole, _, _ = run(num_iters=4, max_dynamic_batches=3, **GROUPED)
     rest, _, _ = run(num_iters=4, start=2, max_dynamic_batches=3, **GROUPED)
@@ -343,10 +326,6 @@ def test_the_overlong_penalty_is_a_part_of_the_reward_of_its_own():
     assert told[0][1]["reward/mean"] == pytest.approx(0.75)
     batch = learner.batches[0]
     assert batch.by_episode(batch.rewards).sum(1).tolist() == pytest.approx([0.75] * 4)
-
-
-def test_without_it_rewards_stay_as_they_were_given():
-    assert "reward/overlong" not in run(num_iters=1)[2][0][1]
 
 
 # -- values --------------------------------------------------------------------------------------------------------
@@ -377,12 +356,6 @@ def test_scored_episodes_get_the_critics_value_of_every_turn():
 
 
 # -- figures -------------------------------------------------------------------------------------------------------
-
-
-def test_the_batch_holds_what_the_policy_wrote():
-    batch = run(num_iters=1)[1].batches[0]
-    assert batch.token_ids.tolist() == [1, 5, 6] * 4
-    assert torch.equal(batch.loss_mask, torch.tensor([False, True, True] * 4))
 
 
 def test_the_figures_of_an_iteration_by_hand():
@@ -487,10 +460,3 @@ def test_empty_thoughts_are_counted_if_there_are_thoughts():
         trajectory.turns = [Turn(turn_number=1, model_output=text, begins_in_thought=begins)]
     assert rollout_metrics(done)["episode/empty_thoughts"] == pytest.approx(2 / 3)
     assert "episode/empty_thoughts" not in rollout_metrics(done[3:])
-
-
-def test_seconds_of_waiting_are_means_over_the_episodes():
-    done = [FakeSource().play(task) for task in TASKS[:2]]
-    done[0].tool_seconds, done[1].engine_seconds = 3.0, 1.0
-    metrics = rollout_metrics(done)
-    assert metrics["time/episode/tool_seconds"] == 1.5 and metrics["time/episode/engine_seconds"] == 0.5

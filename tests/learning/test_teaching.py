@@ -1,7 +1,5 @@
-"""A teacher in the learner: its scores, what is added to the advantages, and what must not change the step."""
-
-import copy
-from contextlib import closing
+"""A teacher in the learner: its scores, and what is added to the advantages. The same step computed in other ways:
+`test_every_method.py`."""
 
 import pytest
 import torch
@@ -10,10 +8,8 @@ from training_settings import training
 
 from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
-from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learner import Learner
-from midthought.learning.lr_schedule import NO_END
-from midthought.learning.model import Models, frozen_copy, token_logprobs
+from midthought.learning.model import frozen_copy, token_logprobs
 from midthought.learning.ppo import improve
 from midthought.types import Completion, Finish, Reward, Task, Trajectory
 
@@ -71,29 +67,6 @@ def test_the_term_is_added_to_the_advantages_of_rewards(make_policy, trajectorie
     taught, _ = learner_of(policy, teacher).credit(scored)
     assert rewards.advantages.any()
     torch.testing.assert_close(both.advantages, rewards.advantages + taught.advantages)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"packing": True}, {"micro_batch_tokens": 1}, {"accumulation_steps": 3}, {"offload_reference": True}]
-)
-def test_packing_micro_batches_order_and_offloading_do_not_change_the_step(make_policy, trajectories, changes):
-    policy, teacher = make_policy(seed=1).double(), frozen_copy(make_policy(seed=2)).double()
-    plain, other = (learner_of(copy.deepcopy(policy), teacher, **given) for given in ({}, changes))
-    metrics = improve(plain, TokenBatch.from_trajectories(trajectories))
-    others = improve(other, TokenBatch.from_trajectories(trajectories[::-1]))
-    assert others["kl_teacher"] == pytest.approx(metrics["kl_teacher"], rel=1e-5)
-    assert float((gradient_of(other) - gradient_of(plain)).norm() / gradient_of(plain).norm()) < 1e-5
-
-
-def test_two_ranks_take_the_step_of_one_process(make_policy, trajectories, ranks):
-    policy, teacher = make_policy(seed=1).double(), frozen_copy(make_policy(seed=2)).double()
-    settings = TAUGHT.model_copy(update={"micro_batch_tokens": 40})
-    alone = learner_of(copy.deepcopy(policy), teacher, micro_batch_tokens=40)
-    metrics = improve(alone, TokenBatch.from_trajectories(trajectories))
-    with closing(RemoteLearner(Models(copy.deepcopy(policy), None, None, teacher), settings, NO_END, ranks)) as remote:
-        others = improve(remote, TokenBatch.from_trajectories(trajectories))
-        torch.testing.assert_close(weights_of(remote.policy), weights_of(alone.policy), atol=1e-6, rtol=0)
-    assert others["kl_teacher"] == pytest.approx(metrics["kl_teacher"], rel=1e-5)
 
 
 @pytest.mark.parametrize("is_lora", [False, True])

@@ -136,12 +136,6 @@ def test_the_entropy_is_that_of_the_sampled_distribution(make_policy):
     assert entropies[0] < entropies[1] < entropies[2] < math.log(48)
 
 
-def test_demonstrations_are_learned_at_temperature_one(make_policy):
-    trajectory = Trajectory(Task(task_id="t", prompt="?", answer="!"), [3, 4])
-    trajectory.add_demonstrated([5, 6, 2])
-    assert TokenBatch.from_trajectories([trajectory], demonstrations=True).temperatures is None
-
-
 def test_rows_of_a_batch_keep_their_temperatures_when_it_is_cut(make_policy):
     batch = batch_of(make_policy(), 0.5, 1.6)
     micros = list(batch.micro_batches(40))
