@@ -176,7 +176,7 @@ def trainer_of(name: str) -> Trainer:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "distillation"])
-# see tests/trainer/test_teacher.py
+# see tests/trainer/test_beyond_policy_gradients.py
 def test_every_preset_trains(name):
     trainer = trainer_of(name)
     (metrics,) = trainer.fit()

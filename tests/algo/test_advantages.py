@@ -166,10 +166,11 @@ def test_gamma_discounts_the_rewards_of_later_call_steps(gamma, first):
     close(advantages, [[half, 0, 0.5], [-half, -half, -0.5]])
 
 
-def test_a_policy_token_without_a_call_step_is_named():
-    calls = torch.tensor([[0, -1, 1], [0, -1, -1], [0, 0, 0]])
-    with pytest.raises(ValueError, match="policy token 1 of episode 1 has the call step -1"):
-        compute_advantage("grpo_calls", REWARDS, MASK, index=GROUP, calls=calls)
+@pytest.mark.parametrize(("kind", "name"), [("turns", "turn"), ("calls", "call step")])
+def test_a_policy_token_without_a_step_is_named(kind, name):
+    steps = torch.tensor([[0, -1, 1], [0, -1, -1], [0, 0, 0]])
+    with pytest.raises(ValueError, match=f"policy token 1 of episode 1 has the {name} -1"):
+        compute_advantage(f"grpo_{kind}", REWARDS, MASK, index=GROUP, **{kind: steps})
 
 
 # -- groups and rows that say nothing ------------------------------------------------------------------------------
@@ -236,9 +237,3 @@ def test_a_wrong_shape_is_named_with_the_right_one(wrong, message):
     given = {"token_level_rewards": REWARDS, "response_mask": MASK, "values": REWARDS, "index": GROUP, **wrong}
     with pytest.raises(ValueError, match=message):
         compute_advantage("gae", **given)
-
-
-def test_a_policy_token_without_a_turn_is_named():
-    turns = torch.tensor([[0, -1, 1], [0, -1, -1], [0, 0, 0]])
-    with pytest.raises(ValueError, match="policy token 1 of episode 1 has the turn -1"):
-        compute_advantage("grpo_turns", REWARDS, MASK, index=GROUP, turns=turns)

@@ -11,6 +11,7 @@ import torch
 from one_thread import one_thread  # noqa: F401
 from tiny_config import VOCABULARY, tiny_config
 
+from midthought.learning.batch import TokenBatch
 from midthought.types import Completion, Finish, Reward, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 
@@ -55,6 +56,12 @@ def ranks() -> Iterator[Any]:
     workers = ProcessWorkers()
     yield workers
     workers.end()
+
+
+@pytest.fixture
+def batch() -> TokenBatch:
+    """Four groups of two episodes."""
+    return TokenBatch.from_trajectories([build_trajectory(seed, group=seed // 2) for seed in range(8)])
 
 
 @pytest.fixture

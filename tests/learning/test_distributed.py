@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from precision import tolerance
 from process_workers import ProcessWorkers
 from training_settings import changed, training
 
@@ -37,23 +38,14 @@ WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
     "shared critic": {"critic": "shared"},
     "no critic, no reference": {"critic": None, "reference": False},
-    "LoRA": {"lora": True},
     "LoRA, shared critic, in blocks": {"lora": True, "critic": "shared", "logits_mib": 48 * 4 * 3 / 2**20},
-    "in blocks": {"logits_mib": 48 * 4 * 3 / 2**20},
     "in blocks, untied": {"logits_mib": 48 * 4 * 3 / 2**20, "tied": False},
-    "recomputed": {"gradient_checkpointing": True},
-    "recomputed, packed, in blocks": {
-        "gradient_checkpointing": True,
-        "packing": True,
-        "logits_mib": 48 * 4 * 3 / 2**20,
-    },
     "recomputed, packed, in blocks, shared critic": {
         "gradient_checkpointing": True,
         "packing": True,
         "logits_mib": 48 * 4 * 3 / 2**20,
         "critic": "shared",
     },
-    "accumulated": {"accumulation_steps": 2},
     "packed, accumulated": {"accumulation_steps": 2, "packing": True},
     "one row at a time": {"micro_batch_tokens": 1},
     "critic only": {"critic_only": True},
@@ -168,7 +160,8 @@ def test_half_precision_weights_learn_in_float32_copies_on_ranks_too(ranks, make
         masters = [name for name in ours if name.endswith("/master")]
         assert masters and all(theirs[name].dtype == torch.float32 for name in masters)
         gradients = [torch.cat([m[n].flatten() for n in m if n.endswith("/exp_avg")]) for m in (ours, theirs)]
-        assert float((gradients[0] - gradients[1]).norm() / gradients[0].norm()) < 0.05
+        rounding = tolerance(torch.bfloat16, num_operations=4)
+        assert float((gradients[0] - gradients[1]).norm() / gradients[0].norm()) < rounding
 
 
 @pytest.mark.parametrize("mixed", [False, True])

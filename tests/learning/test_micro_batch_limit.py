@@ -17,11 +17,6 @@ from midthought.learning.model import Critic
 LARGE = 4096
 
 
-@pytest.fixture
-def batch(make_trajectory) -> TokenBatch:
-    return TokenBatch.from_trajectories([make_trajectory(seed, group=seed // 2) for seed in range(8)])
-
-
 def learner_of(make_policy, **changes) -> Learner:
     policy = make_policy(seed=0)
     return Learner(policy, Critic.separate(policy), None, training(learning_rate=1e-3, **changes))

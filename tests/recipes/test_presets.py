@@ -94,12 +94,6 @@ def test_a_given_model_learns_ten_times_more_gently_than_one_that_knows_nothing(
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_settings_made_in_python_are_gentle_as_well(recipe):
-    config = choose(find_recipe(recipe).config_class()(model={"local_path": "some/model"}), on_gpu=False)
-    assert config.training.learning_rate <= 1e-5 and getattr(config, RATE[recipe]).learning_rate <= 2e-5
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
 def test_values_of_other_presets_stay_as_they_are(recipe):
     for name in ("seed", "cluster"):
         config = choose(started(recipe, config=Path(name)), on_gpu=True)

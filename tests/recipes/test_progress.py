@@ -1,6 +1,5 @@
 """What a run has done so far: a later process reads what an earlier one wrote."""
 
-import json
 import time
 
 import pytest
@@ -65,11 +64,6 @@ def test_where_there_is_nothing_to_go_on_from_the_file_is_named(run, text):
         RunProgress(run).load()
 
 
-def test_the_file_is_json_that_a_person_can_read(run):
-    RunProgress(run).finish("warmup", {"a": 1})
-    assert json.loads((run.path / FILE_NAME).read_text("utf-8"))["metrics"] == {"a": 1}
-
-
 def test_the_most_memory_that_any_process_of_the_run_held_is_kept(run):
     progress = RunProgress(run)
     progress.peak_rss_mib = 1e9
@@ -81,12 +75,3 @@ def test_the_most_memory_that_any_process_of_the_run_held_is_kept(run):
     fresh = RunProgress(run)
     fresh.save()
     assert 10 < fresh.peak_rss_mib < 1e6
-
-
-def test_the_measured_precision_is_kept(run):
-    progress = RunProgress(run)
-    progress.precision = "bfloat16"
-    progress.save()
-    later = RunProgress(run)
-    later.load()
-    assert later.precision == "bfloat16"

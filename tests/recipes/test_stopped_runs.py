@@ -16,7 +16,13 @@ from midthought.report.trackers import Tracker, tracker
 from midthought.report.watch import RunState, follow, state_of
 
 DEAD_SERVER = ["inference.deterministic=false", "inference.backend=vllm", "inference.base_url=[http://127.0.0.1:9]"]
-UNTAUGHT = ["sft.num_steps=0", "training.overlong_buffer_tokens=0", "training.num_train_iters=12"]
+WITHOUT_WORDS = [
+    "sft.num_steps=0",
+    "training.overlong_buffer_tokens=0",
+    "training.num_train_iters=12",
+    "inference.max_tokens=1",
+]
+"""Every answer is one token and wrong, so all rewards are equal."""
 DIVERGING = ["sft.learning_rate=1", "training.max_grad_norm=.inf", "sft.warmup_steps=0"]
 
 
@@ -36,7 +42,7 @@ def train(monkeypatch: pytest.MonkeyPatch, recipe: str, run: Path, *words: str) 
         ("feedback", ["sft.learning_rate=1e30"], 2, "sft.learning_rate=1e+30"),
         ("podcast", ["warmup.learning_rate=5"], 2, "warmup.learning_rate=5"),
         ("feedback", DIVERGING, 3, "the loss of supervised steps diverges"),
-        ("feedback", UNTAUGHT, 3, "none of the 10 iterations so far had anything to learn"),
+        ("feedback", WITHOUT_WORDS, 3, "none of the 10 iterations so far had anything to learn"),
         ("feedback", [*DEAD_SERVER, "inference.served_model_name=x"], 2, "no server answers (http://127.0.0.1:9"),
     ],
 )

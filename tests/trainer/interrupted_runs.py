@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
-from small_environments import QUESTIONS, settings
+from small_environments import QUESTIONS, settings, without_clocks
 
 from midthought import Trainer, TrainerCallback
 
@@ -60,8 +60,7 @@ def left(run: Path) -> dict[str, Any]:
     """Metrics, shown episodes and weights of a finished run, without times."""
 
     def rows(name: str) -> list[dict[str, Any]]:
-        found = [json.loads(line) for line in (run / name).read_text("utf-8").splitlines()]
-        return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in found]
+        return without_clocks(map(json.loads, (run / name).read_text("utf-8").splitlines()))
 
     tensors = load_file(run / "policy/model.safetensors")
     weights = {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,11 @@ def weights(trainer: Trainer) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten().clone() for parameter in trainer.model.parameters()])
 
 
+def without_clocks(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of metrics without times."""
+    return [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows]
+
+
 def assert_resumes_exactly(make_trainer: Callable[..., Trainer], folder: Path, num_iters: int) -> None:
     """Whether a run that ends after 2 iterations and is resumed has the weights of one that did not stop.
 
@@ -160,13 +165,13 @@ def make_caller(renderer: Renderer, call_format_name: str) -> Any:
 
 
 def assert_answers_resume_exactly(
-    talker: dict[str, Any], reward: Any, folder: Path, num_iters: int, **training: Any
+    talker: dict[str, Any], reward: Any, folder: Path, num_iters: int, estimator: str, **training: Any
 ) -> None:
     """As `assert_resumes_exactly`, of training this model on `QUESTIONS` with a checkpoint after every iteration."""
 
     def make_trainer(num_iters: int, **options: Any) -> Trainer:
         given = {"model": copy.deepcopy(talker["model"]), "tokenizer": talker["tokenizer"], "reward_fn": reward}
-        config = settings("zero", num_train_iters=num_iters, **training)
+        config = settings(estimator, num_train_iters=num_iters, **training)
         return Trainer(config, dataset=QUESTIONS, checkpoint={"save_interval": 1}, **given, **options)
 
     assert_resumes_exactly(make_trainer, folder, num_iters)

@@ -1,63 +1,184 @@
-"""Methods beyond policy gradients in the training loop: what they improve, and that a resumed run continues exactly."""
+"""Methods beyond policy gradients in the training loop: the best episodes of a group, recorded episodes, a teacher. What each
+learns from is exact, and a resumed run continues to the bit."""
 
 import copy
+import math
 
 import pytest
 import torch
-from small_environments import PAID, QUESTIONS, settings, weights
+from precision import logit_tolerance
+from small_environments import QUESTIONS, assert_answers_resume_exactly, assert_resumes_exactly, settings, weights
 
-from midthought import RayPPOTrainer
-from midthought.errors import SettingsError
+from midthought import RayPPOTrainer, Reward, Task, Trajectory, load_trajectories, save_trajectories
+from midthought.errors import DataError, SettingsError
+from midthought.learning.batch import TokenBatch
+from midthought.learning.model import token_logprobs
+from midthought.learning.small_model import make_policy, make_tokenizer
+from midthought.pretrained import load_model, save_model
+from midthought.rollout.trajectory_json import trajectory_to_json
 
-NO_BONUS = {"kl_coef": 0.0, "entropy_coef": 0.0}
 RFT = {
     "policy_loss": "nll",
     "group_size": 4,
     "batch_size": 16,
     "mini_batch_size": 16,
     "learning_rate": 3e-3,
-    **NO_BONUS,
+    "kl_coef": 0.0,
+    "entropy_coef": 0.0,
 }
+BEST = {"algorithm": "rft", "group_size": 2, "batch_size": 6, "mini_batch_size": 6, "learning_rate": 1e-3}
+DISTILLED = {"algorithm": "distillation", "batch_size": 16, "mini_batch_size": 16, "learning_rate": 3e-3}
 
 
-def said(trajectory):
-    return PAID.get(trajectory.actions[0].removeprefix("</think>"), 0.0)
+def by_seed(trajectory):
+    """Differs between the episodes of a group, whatever they say."""
+    return float(trajectory.seed % 9973)
 
 
-def test_training_on_selected_episodes_raises_the_reward(talker):
-    config = settings("keep_best", num_train_iters=8, **RFT)
-    with RayPPOTrainer(config, dataset=QUESTIONS, reward_fn=said, **talker) as trainer:
-        history = trainer.fit()
-    assert history[-1]["reward/mean"] > history[0]["reward/mean"] + 0.2
-    assert all(0 < row["batch/kept_fraction"] <= 1 for row in history if row["batch/num_episodes"])
-    assert history[0]["batch/num_episodes"] < 16
+# -- the best episodes of each group -------------------------------------------------------------------------------
 
 
-def test_without_an_episode_to_keep_no_step_is_taken(talker):
+def test_of_each_group_the_best_episode_is_learned_from_and_of_equal_ones_none(talker):
     config = settings("keep_best", num_train_iters=2, **RFT)
+    with RayPPOTrainer(config, dataset=QUESTIONS, reward_fn=by_seed, **talker) as trainer:
+        history = trainer.fit()
+    assert [(row["batch/num_episodes"], row["batch/kept_fraction"]) for row in history] == [(4, 0.25)] * 2
     with RayPPOTrainer(config, dataset=QUESTIONS, reward_fn=lambda trajectory: 1.0, **talker) as trainer:
         before = weights(trainer)
-        history = trainer.fit()
+        assert [row["batch/num_episodes"] for row in trainer.fit()] == [0, 0]
         assert torch.equal(weights(trainer), before)
-    assert [row["batch/num_episodes"] for row in history] == [0, 0]
 
 
 def test_a_resumed_run_continues_exactly(talker, tmp_path):
-    def train(path, model, num_iters, *, resume=False):
-        config = settings("keep_best", num_train_iters=num_iters, **RFT)
-        config.checkpoint.save_interval = 1
-        options = {"model": copy.deepcopy(model), "tokenizer": talker["tokenizer"]}
-        with RayPPOTrainer(
-            config, dataset=QUESTIONS, reward_fn=said, run_path=tmp_path / path, resume=resume, **options
-        ) as trainer:
-            trainer.fit()
-            return weights(trainer)
-
-    whole = train("whole", talker["model"], 4)
-    train("parts", talker["model"], 2)
-    assert torch.equal(train("parts", talker["model"], 4, resume=True), whole)
+    assert_answers_resume_exactly(talker, by_seed, tmp_path, 4, "keep_best", **RFT)
 
 
 def test_a_kl_penalty_on_rewards_that_only_select_is_an_error():
     with pytest.raises(SettingsError, match="set kl_coef to 0"):
         settings("keep_best", **{**RFT, "kl_coef": 0.1})
+
+
+# -- recorded episodes ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def recorded(_talker, tokenizer, tmp_path_factory):
+    """The run folder of two iterations with its records."""
+    path = tmp_path_factory.mktemp("runs") / "recorded"
+    config = settings("grpo", num_train_iters=2, batch_size=24, mini_batch_size=24, group_size=8)
+    config.checkpoint.keep_episodes = True
+    with RayPPOTrainer(
+        config, dataset=QUESTIONS, reward_fn=by_seed, model=copy.deepcopy(_talker), tokenizer=tokenizer, run_path=path
+    ) as trainer:
+        trainer.fit()
+    return path
+
+
+def test_a_run_folder_has_the_complete_records_and_a_file_of_them_is_the_same(recorded, tmp_path):
+    episodes = load_trajectories(recorded)
+    assert len(episodes) == 48 and all(trajectory.reward is not None for trajectory in episodes)
+    save_trajectories(tmp_path / "episodes.jsonl", episodes)
+    again = load_trajectories(tmp_path / "episodes.jsonl")
+    assert [*map(trajectory_to_json, again)] == [*map(trajectory_to_json, episodes)]
+
+
+def test_supervised_steps_on_the_best_recorded_episodes(recorded, talker):
+    config = settings("keep_best", algorithm="rft", group_size=8, batch_size=24, mini_batch_size=24, num_epochs=2)
+    with RayPPOTrainer(
+        config, dataset=load_trajectories(recorded), reward_fn=by_seed, validation=QUESTIONS, **talker
+    ) as trainer:
+        assert trainer.num_iters() == 2
+        assert math.isfinite(trainer.evaluate()["reward/mean"])
+        assert [row["batch/num_episodes"] for row in trainer.fit()] == [3, 3]  # one of each question
+
+
+def test_a_resumed_run_on_recorded_episodes_continues_exactly(recorded, talker, tmp_path):
+    episodes = load_trajectories(recorded)
+
+    def make_trainer(num_iters, **options):
+        config = settings("keep_best", **{**BEST, "batch_size": 4, "num_train_iters": num_iters})
+        given = {"model": copy.deepcopy(talker["model"]), "tokenizer": talker["tokenizer"], "reward_fn": by_seed}
+        return RayPPOTrainer(config, dataset=episodes, checkpoint={"save_interval": 1}, **given, **options)
+
+    assert_resumes_exactly(make_trainer, tmp_path, 4)
+
+
+def test_demonstrations_with_rewards_are_trained_on_without_log_probabilities(talker, renderer):
+    episodes = []
+    for colour, reward in (("red", 1.0), ("green", 0.0)):
+        prompt = renderer.prompt([{"role": "user", "content": "?"}])
+        trajectory = Trajectory(Task(task_id="t", prompt="Say a colour.", answer=""), prompt)
+        trajectory.add_demonstrated(renderer.control(f"</think>{colour}<|im_end|>"))
+        trajectory.reward = Reward(parts={"preferred": reward})
+        episodes.append(trajectory)
+    config = settings("keep_best", **{**BEST, "batch_size": 2, "num_train_iters": 1})
+    with RayPPOTrainer(config, dataset=episodes, **talker) as trainer:
+        batch = TokenBatch.from_trajectories(episodes[:1], demonstrations=True)
+        with torch.no_grad():
+            expected = -token_logprobs(trainer.model, batch)[batch.loss_mask].mean()
+        (metrics,) = trainer.fit()
+    assert metrics["batch/num_episodes"] == 1
+    assert metrics["policy_loss"] == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_unusable_records_are_errors(recorded, talker, tmp_path):
+    episodes = load_trajectories(recorded)
+    unjudged = copy.deepcopy(episodes[:2])
+    foreign = copy.deepcopy(episodes[:2])
+    for trajectory in unjudged:
+        trajectory.reward = None
+    foreign[0].segments[0].token_ids[-1] = 10**6
+    best = settings("keep_best", **BEST)
+    with pytest.raises(SettingsError, match="none of the 2 episodes has a reward"):
+        RayPPOTrainer(best, dataset=unjudged, **talker)
+    with pytest.raises(SettingsError, match="has the token 1000000"):
+        RayPPOTrainer(best, dataset=foreign, **talker)
+    with pytest.raises(DataError, match=r"checkpoint\.keep_episodes=true"):
+        load_trajectories(tmp_path)
+    (tmp_path / "other.jsonl").write_text('{"prompt": "?"}\n')
+    with pytest.raises(DataError, match="line 1 is not a recorded episode"):
+        load_trajectories(tmp_path / "other.jsonl")
+
+
+# -- a teacher -----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_a_teacher_and_without_rewards_it_alone_is_learned_from(recorded, talker):
+    config = settings("zero", num_train_iters=1, teacher=str(recorded), **DISTILLED)
+    with RayPPOTrainer(config, dataset=QUESTIONS, reward_fn=lambda trajectory: 0.0, **talker) as trainer:
+        batch = TokenBatch.from_trajectories(list(trainer.rollout()))
+        scored, _ = trainer.learner.score(batch)
+        with torch.no_grad():
+            expected = token_logprobs(load_model(recorded / "policy"), batch)
+        tolerance = logit_tolerance(trainer.model, 256)
+        torch.testing.assert_close(scored.teacher_logprobs, expected, atol=tolerance, rtol=0)
+        before = weights(trainer)
+        assert trainer.train_step()["kl_teacher"] != 0
+        assert not torch.equal(weights(trainer), before)
+
+
+def test_a_resumed_run_with_a_teacher_continues_exactly(recorded, talker, tmp_path):
+    assert_answers_resume_exactly(talker, by_seed, tmp_path, 4, "zero", teacher=str(recorded / "policy"), **DISTILLED)
+
+
+def test_with_an_estimator_of_rewards_no_group_is_dropped(recorded, talker):
+    config = settings("grpo", num_train_iters=1, group_size=4, teacher=str(recorded), teacher_coef=0.1, kl_coef=0.0)
+    with RayPPOTrainer(config, dataset=QUESTIONS, reward_fn=lambda trajectory: 1.0, **talker) as trainer:
+        (metrics,) = trainer.fit()
+    assert metrics["batch/num_flat_groups"] == 0 and metrics["grad_norm"] > 0
+
+
+def test_unusable_teachers_are_errors(recorded, talker, tmp_path):
+    other = make_tokenizer(["other words entirely"] * 20, 300)
+    small = make_policy(other, hidden_size=32, num_layers=1, num_heads=2, max_length=64, seed=0)
+    save_model(small, other, tmp_path / "other")
+    for teacher, message in (
+        (tmp_path / "other", "has another tokenizer than the policy"),
+        ("", "without a teacher"),
+        (tmp_path, "holds no policy"),
+    ):
+        with pytest.raises(Exception, match=message):
+            config = settings("zero", **{**DISTILLED, "teacher": str(teacher)})
+            RayPPOTrainer(config, dataset=QUESTIONS, reward_fn=by_seed, **talker)
+    with pytest.raises(SettingsError, match="which selects episodes"):
+        settings("keep_best", group_size=2, teacher=str(recorded))

@@ -2,12 +2,11 @@ import copy
 import itertools
 import json
 import math
-import os
 import signal
 
 import pytest
 import yaml
-from small_environments import COLOURS, QUESTIONS, Colours, settings
+from small_environments import COLOURS, QUESTIONS, Colours, settings, without_clocks
 
 from midthought import BaseEnvironment, RayPPOTrainer, Task, TrainerCallback, Trajectory, Turn
 from midthought.errors import CheckpointError, OutputPathError, SettingsError
@@ -19,10 +18,6 @@ GROUNDS = {
     "environment": {"environment": Colours},
     "data set": {"dataset": QUESTIONS, "validation": QUESTIONS},
 }
-
-
-def without_clocks(rows):
-    return [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows]
 
 
 def lines(path):
@@ -84,13 +79,6 @@ def test_a_run_folder_holds_settings_metrics_episodes_summary_checkpoints_policy
         assert words in report
 
 
-def test_episodes_of_tasks_with_an_answer_say_whether_it_was_right(talker, tmp_path):
-    with RayPPOTrainer(settings(num_train_iters=1), dataset=QUESTIONS, run_path=tmp_path / "run", **talker) as trainer:
-        trainer.fit()
-    for row in lines(tmp_path / "run/trajectories.jsonl"):
-        assert row["exact_match"] is (row["reward"]["parts"]["correct"] == 1.0)
-
-
 @pytest.mark.parametrize(
     ("said", "right"), [("</think>red", True), ("</think>Red.", True), ("red", False), ("</think>blue", False)]
 )
@@ -102,15 +90,6 @@ def test_an_answer_inside_the_thought_that_the_prompt_opened_is_none(said, right
     assert tasks.is_right(trajectory) is right
     trajectory.task = Task(task_id="t", prompt="Say a colour.", answer="")
     assert tasks.is_right(trajectory) is None
-
-
-def test_settings_that_do_not_fit_the_run_leave_its_own_where_they_are(talker, tmp_path):
-    with RayPPOTrainer(settings(), Colours, run_path=tmp_path, **talker) as trainer:
-        trainer.fit()
-    before = (tmp_path / "config.yaml").read_bytes()
-    with pytest.raises(CheckpointError, match="critic"):
-        RayPPOTrainer(settings("grpo"), Colours, run_path=tmp_path, resume=True, allow_changes=True, **talker)
-    assert (tmp_path / "config.yaml").read_bytes() == before
 
 
 def test_without_a_run_folder_nothing_is_written(talker, tmp_path, monkeypatch):
@@ -221,7 +200,7 @@ def test_a_run_that_was_stopped_and_gone_on_with_is_the_run_that_was_not(
     ).read_bytes()
 
 
-@pytest.mark.parametrize("estimator", ["gae", "grpo", "reinforce_plus_plus"])
+@pytest.mark.parametrize("estimator", ["gae", "grpo"])
 def test_a_checkpoint_at_any_place_is_gone_on_from_in_a_fresh_trainer(estimator, _talker, tokenizer, tmp_path):
     def trainer():
         return RayPPOTrainer(four_iterations(estimator), Colours, model=copy.deepcopy(_talker), tokenizer=tokenizer)
@@ -271,11 +250,6 @@ def test_a_checkpoint_from_elsewhere_leaves_the_run_folder_alone(talker, tmp_pat
         assert len(lines(tmp_path / "run/metrics.jsonl")) == 1
 
 
-def test_resuming_where_nothing_is_yet_begins(talker, tmp_path):
-    with RayPPOTrainer(settings(), Colours, run_path=tmp_path / "new", resume=True, **talker) as trainer:
-        assert len(trainer.fit()) == 2
-
-
 def test_resuming_a_run_that_never_saved_begins_anew(talker, tmp_path):
     options = {"run_path": tmp_path, **talker}
     with (
@@ -287,13 +261,6 @@ def test_resuming_a_run_that_never_saved_begins_anew(talker, tmp_path):
     with RayPPOTrainer(settings(), Colours, resume=True, **options) as trainer:
         trainer.fit()
     assert [row["step"] for row in lines(tmp_path / "metrics.jsonl")] == [1, 2]
-
-
-def test_a_finished_run_goes_on_to_more_epochs(talker, tmp_path):
-    with RayPPOTrainer(settings(), Colours, run_path=tmp_path, **talker) as trainer:
-        trainer.fit()
-    with RayPPOTrainer(settings(), Colours, run_path=tmp_path, resume=True, **talker) as trainer:
-        assert len(trainer.fit(2)) == 4
 
 
 def test_a_made_tokenizer_is_the_checkpoints_own_though_the_world_now_speaks_otherwise(tmp_path):
@@ -333,23 +300,6 @@ def test_a_checkpoint_of_another_model_or_another_trainer_is_refused(talker, tmp
         with pytest.raises(CheckpointError, match="of other models"):
             trainer.load_checkpoint(tmp_path / "here")
         assert trainer.iteration == 0
-
-
-def test_the_saved_policy_is_a_model_to_begin_with(talker, tmp_path):
-    with RayPPOTrainer(settings(), Colours, **talker) as trainer:
-        trainer.save_model(tmp_path / "policy")
-        expected = trainer.evaluate()["reward/mean"]
-    config = settings()
-    config.model.local_path = str(tmp_path / "policy")
-    with RayPPOTrainer(config, Colours) as trainer:
-        assert trainer.evaluate()["reward/mean"] == expected
-
-
-def test_a_trainer_keeps_other_processes_out_of_its_run_folder_until_cleanup(talker, tmp_path):
-    with RayPPOTrainer(settings(), Colours, run_path=tmp_path, **talker) as trainer:
-        trainer.fit()
-        assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
-    assert (tmp_path / ".lock").read_text() == ""
 
 
 # -- resuming with other settings ----------------------------------------------------------------------------------

@@ -45,11 +45,6 @@ def test_a_template_without_calls_has_calls_in_the_thought() -> None:
         assert '#call twice {"word": "..."}' in prompt_of(trainer)
 
 
-def test_the_small_model_that_the_trainer_creates_has_calls_in_the_thought() -> None:
-    with RayPPOTrainer(settings("grpo", max_tokens=4), dataset=QUESTIONS, tools=[twice]) as trainer:
-        assert trainer.call_format.name == "in_thought"
-
-
 def test_a_call_format_that_is_named_is_used() -> None:
     with trainer_of(QWEN3, call_format="react") as trainer:
         assert trainer.call_format.name == "react"

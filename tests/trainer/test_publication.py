@@ -76,12 +76,6 @@ def test_the_card_has_metadata_figures_of_all_arms_tools_and_a_place_for_the_lic
     assert "440 questions" in text and str(tmp_path) not in text and str(run) not in text
 
 
-def test_a_trainer_saves_its_policy_with_a_card(run):
-    folder = run.parent / "by_the_trainer"
-    assert (folder / "model.safetensors").read_bytes() == (run / "policy" / "model.safetensors").read_bytes()
-    assert "hf download me/policy" in (folder / "README.md").read_text("utf-8")
-
-
 def test_the_card_names_supervised_steps_before_reinforcement_learning(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     folder = RunFolder(tmp_path / "run")

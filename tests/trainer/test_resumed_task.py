@@ -51,12 +51,10 @@ def long(trajectory: Any) -> float:
     return 0.0
 
 
-class Silent(ActionParser):
+class Loud(ActionParser):
     def parse(self, text: str) -> ParsedAction | None:
         return None
 
-
-class Loud(Silent):
     def instructions(self, definitions: Any) -> str:
         return "Shout."
 
@@ -112,10 +110,11 @@ def started(talker: dict[str, Any], run: Path, *, save: bool = False, **options:
     return list(yaml.safe_load_all((run / "settings_history.yaml").read_text("utf-8")))
 
 
-@pytest.fixture(scope="module", params=["with a checkpoint", "killed before the first checkpoint"])
-def run(request, _talker, tokenizer, tmp_path_factory) -> Path:
+@pytest.fixture(scope="module")
+def run(_talker, tokenizer, tmp_path_factory) -> Path:
+    """Of a run that was killed before its first checkpoint: `test_an_environment_is_compared_by_its_class`."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    started({"model": _talker, "tokenizer": tokenizer}, folder, save=request.param == "with a checkpoint", **START)
+    started({"model": _talker, "tokenizer": tokenizer}, folder, save=True, **START)
     return folder
 
 
@@ -163,12 +162,6 @@ def test_an_environment_is_compared_by_its_class(before, now, talker, tmp_path):
     assert len(started(talker, tmp_path, resume=True, **same)) == 1
 
 
-def test_parsers_of_the_user_are_compared(talker, tmp_path):
-    started(talker, tmp_path, environment=Colours, call_format=Silent(), tools=[ping])
-    with pytest.raises(SettingsError, match=r"call_instructions: 'Silent: .*' before, 'Loud: .*' now"):
-        started(talker, tmp_path, resume=True, environment=Colours, call_format=Loud(), tools=[ping])
-
-
 def test_supervised_steps_that_were_interrupted_are_not_continued_with_another_task(runs, tmp_path, monkeypatch):
     with runs.trainer(tmp_path / "run", resume=False) as trainer:
         trainer.sft([[{"role": "user", "content": "a"}, {"role": "assistant", "content": "red"}]], num_steps=1)
@@ -206,7 +199,6 @@ def test_a_recipe_that_is_resumed_with_other_rows_or_prompts_is_refused(tmp_path
 
     words = [*FEEDBACK, "training.num_train_iters=1", "problems.dataset=multiplication", f"problems.source={source}"]
     train(*words)
-    train(resume=True)
     rows.reverse()
     with pytest.raises(SettingsError, match=r"dataset: '40 rows, .* before, '40 rows, .* now\n.*--allow-changes"):
         train(resume=True)

@@ -15,7 +15,7 @@ from midthought import RewardError, SettingsError, Trainer, create_default_confi
 from midthought.data.problems.problem_sets import PROBLEM_SETS
 from midthought.env.rewards import combine_rewards, correct, used_tool
 from midthought.errors import DataError, MissingExtraError
-from midthought.trainer.short_form import NAMED_REWARDS, TRAINING_SPLITS, by_section, named_rewards, named_tasks
+from midthought.trainer.short_form import NAMED_REWARDS, TRAINING_SPLITS, named_rewards, named_tasks
 from midthought.trainer.tasks import DatasetTasks
 from midthought.types import Completion, Finish, Task, Trajectory, Turn
 
@@ -35,7 +35,7 @@ def answered(text: str, truth: str, **fields: Any) -> Trajectory:
     return trajectory
 
 
-def test_it_trains_without_a_settings_object():
+def test_it_trains_without_a_settings_object_and_a_later_evaluation_is_in_the_report(tmp_path):
     rows = [{"question": f"What is {n} times 3?", "answer": f"{n} times 3.\n#### {3 * n}"} for n in range(4)]
     with Trainer(
         dataset=rows,
@@ -46,6 +46,7 @@ def test_it_trains_without_a_settings_object():
         num_train_iters=1,
         group_size=2,
         training={"seed": 3},
+        run_path=tmp_path / "run",
         **SMALL,
     ) as trainer:
         training = trainer.config.training
@@ -53,7 +54,9 @@ def test_it_trains_without_a_settings_object():
         assert (training.batch_size, trainer.config.inference.max_tokens) == (4, 12)
         result = trainer.fit()
         assert {"reward/correct", "reward/used_tool", "reward/num_failed_calls"} <= result.metrics.keys()
+        assert "Reward of held-out episodes" not in (tmp_path / "run/report.html").read_text("utf-8")
         assert "exact_match" in trainer.evaluate()
+    assert "Reward of held-out episodes" in (tmp_path / "run/report.html").read_text("utf-8")
 
 
 def test_a_models_folder_is_a_name(tmp_path, talker):
@@ -101,14 +104,6 @@ def test_what_is_unknown_or_wrong_is_named_with_what_is_near(arguments, message)
         Trainer(**{"environment": Colours, **arguments})
 
 
-def test_settings_are_sorted_by_section():
-    assert by_section(create_default_config(), {"lam": 0.9, "model": {"dtype": "float32"}, "max_tokens": 5}) == {
-        "training": {"lam": 0.9},
-        "model": {"dtype": "float32"},
-        "inference": {"max_tokens": 5},
-    }
-
-
 @pytest.mark.parametrize(
     ("rewards", "expected"),
     [
@@ -141,45 +136,22 @@ def test_a_lambda_is_named_by_its_place_or_by_the_key_of_a_mapping():
 
 
 @pytest.mark.parametrize(
-    ("tools", "message"),
-    [("calculate", "tools='calculate': give a list"), ({"a": multiply}, "give a list"), (len, "@tool makes one")],
-)
-def test_tools_that_are_no_list_are_refused(tools, message):
-    with pytest.raises(SettingsError, match=message):
-        Trainer(dataset=QUESTIONS, tools=tools, **SMALL)
-
-
-@pytest.mark.parametrize(
-    ("rewards", "message"),
+    ("options", "message"),
     [
-        (3, "rewards=3: give a list of names"),
-        (["corect"], "unknown reward 'corect'.*Did you mean 'correct'"),
-        ([("correct", "0.5")], "the weight is a number"),
-        ([("correct", None)], "correct"),
-        ([("a", "b", "c", "d")], "is no reward function"),
+        ({"tools": "calculate"}, "tools='calculate': give a list"),
+        ({"tools": {"a": multiply}}, "give a list"),
+        ({"tools": len}, "@tool makes one"),
+        ({"rewards": 3}, "rewards=3: give a list of names"),
+        ({"rewards": ["corect"]}, "unknown reward 'corect'.*Did you mean 'correct'"),
+        ({"rewards": [("correct", "0.5")]}, "the weight is a number"),
+        ({"rewards": [("correct", None)]}, "correct"),
+        ({"rewards": [("a", "b", "c", "d")]}, "is no reward function"),
+        ({"dataset": [{"question": "Why?"}], "rewards": ["correct"]}, "answer"),
     ],
 )
-def test_a_reward_that_is_none_is_refused(rewards, message):
-    with pytest.raises(RewardError, match=message):
-        Trainer(dataset=QUESTIONS, rewards=rewards, **SMALL)
-
-
-def test_a_reward_of_the_answer_needs_answers():
-    with pytest.raises((SettingsError, DataError), match="answer"):
-        Trainer(dataset=[{"question": "Why?"}], rewards=["correct"], **SMALL)
-
-
-@pytest.mark.parametrize(
-    ("text", "truth", "right"),
-    [
-        ("The answer is 42.", "42", True),
-        ("<think>41</think>\nIt is $1,250", "1250", True),
-        ("<think>42", "42", False),
-        ("<think>42</think> Ada Lovelace.", "ada lovelace", True),
-    ],
-)
-def test_the_answer_after_the_thought_is_judged(text, truth, right):
-    assert correct(answered(text, truth)) == right
+def test_tools_and_rewards_that_are_none_are_refused(options, message):
+    with pytest.raises((SettingsError, RewardError, DataError), match=message):
+        Trainer(**{"dataset": QUESTIONS, **options, **SMALL})
 
 
 def test_a_generated_data_set_by_name_is_validated_on_the_published_problems():
@@ -253,13 +225,3 @@ def test_without_math_verify_a_data_set_that_needs_it_is_refused_at_the_start(mo
     of_another_reward = DatasetTasks(formulas, combine_rewards(named_rewards("num_calls")), create_default_config())
     assert of_another_reward.is_right(answered("x + 1", "x + 1")) is None
     assert of_another_reward.is_right(answered("so 5", "5")) is True
-
-
-def test_an_evaluation_after_the_training_is_in_the_report(tmp_path):
-    rows = [{"question": f"What is {n} times 3?", "answer": 3 * n} for n in range(4)]
-    options = {"run_path": tmp_path / "run", "num_train_iters": 1, **SMALL}
-    with Trainer(dataset=rows, validation=rows, rewards=["correct"], **options) as trainer:
-        trainer.fit()
-        assert "Reward of held-out episodes" not in (tmp_path / "run/report.html").read_text("utf-8")
-        trainer.evaluate(num_episodes=2)
-    assert "Reward of held-out episodes" in (tmp_path / "run/report.html").read_text("utf-8")

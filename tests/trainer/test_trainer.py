@@ -2,10 +2,8 @@ import asyncio
 import copy
 import itertools
 import json
-import logging
 import math
 import signal
-import threading
 import weakref
 from types import SimpleNamespace
 
@@ -23,6 +21,7 @@ from small_environments import (
     settings,
     twice,
     weights,
+    without_clocks,
 )
 
 from midthought import (
@@ -42,14 +41,10 @@ from midthought import (
 from midthought.config import InferenceConfig
 from midthought.env.reward_functions import RewardError
 from midthought.env.rewards import num_calls, weighted
-from midthought.errors import RecordError, TrainingStoppedError
+from midthought.errors import TrainingStoppedError
 from midthought.learning.batch import TokenBatch
 from midthought.trainer.rollouts import longest_sequence
 from midthought.types import SpanKind
-
-
-def without_clocks(history):
-    return [{name: value for name, value in figures.items() if not name.startswith("time/")} for figures in history]
 
 
 def first_colour(trajectory):
@@ -59,7 +54,7 @@ def first_colour(trajectory):
 # -- what it trains on ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("estimator", ["gae", "grpo", "reinforce_plus_plus", "grpo_turns"])
+@pytest.mark.parametrize("estimator", ["gae", "grpo_turns"])
 def test_it_trains_in_an_environment_with_every_kind_of_estimator(estimator, talker):
     with RayPPOTrainer(settings(estimator), Colours(), **talker) as trainer:
         before = weights(trainer)
@@ -74,11 +69,11 @@ def test_it_trains_in_an_environment_with_every_kind_of_estimator(estimator, tal
             assert figures["time/seconds"] > figures["time/rollout_seconds"] > 0
             assert figures["time/tokens_per_second"] > 0
         assert (history[0]["value_loss"] != 0) is (estimator == "gae")
-        assert ("batch/num_flat_groups" in history[0]) is (estimator in ("grpo", "grpo_turns"))
+        assert ("batch/num_flat_groups" in history[0]) is (estimator == "grpo_turns")
 
 
-@pytest.mark.parametrize("environment", [Colours, Colours(), lambda: Colours(), AsyncColours, AsyncColours()])
-def test_the_environment_may_be_an_instance_a_class_or_a_function_and_asynchronous(environment, talker):
+@pytest.mark.parametrize("environment", [lambda: Colours(), AsyncColours()])
+def test_the_environment_may_be_an_instance_or_a_function_and_asynchronous(environment, talker):
     with RayPPOTrainer(settings(), environment, **talker) as trainer:
         trainer.train_step(trainer.rollout())
         assert trainer.metrics_history[0]["episode/answered"] == 1
@@ -107,20 +102,16 @@ def test_a_group_whose_reset_fails_is_counted_and_left_out_and_the_others_are_le
     )
 
 
-@pytest.mark.parametrize("kind", ["list", "jsonl"])
-@pytest.mark.parametrize("estimator", ["gae", "grpo", "reinforce_plus_plus"])
+@pytest.mark.parametrize(("estimator", "kind"), [("grpo", "list"), ("reinforce_plus_plus", "jsonl")])
 def test_it_trains_on_a_data_set(estimator, kind, talker, tmp_path):
     path = tmp_path / "questions.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS))
     data = {"list": QUESTIONS, "jsonl": str(path)}[kind]
     with RayPPOTrainer(settings(estimator), dataset=data, **talker) as trainer:
-        before = weights(trainer)
-        episodes = trainer.rollout()
-        for trajectory in episodes:
+        for trajectory in trainer.rollout():
             right = trajectory.actions == ["</think>red"]
             assert trajectory.reward.parts["correct"] == float(right)
-        trainer.fit()
-        assert not torch.equal(weights(trainer), before)
+        assert len(trainer.fit()) == trainer.num_iters()
 
 
 def test_an_epoch_of_a_data_set_is_a_pass_over_it(talker):
@@ -155,20 +146,6 @@ def test_with_max_seconds_the_iterations_and_the_learning_rate_follow_from_the_s
         assert trainer.learner.learning_rate == 0.0
         with pytest.raises(SettingsError, match="max_seconds=-1"):
             trainer.fit(max_seconds=-1)
-
-
-def test_a_small_policy_is_made_where_none_is_named():
-    with RayPPOTrainer(settings(num_train_iters=1), Colours) as trainer:
-        trainer.fit()
-        assert trainer.model.config.hidden_size == 64
-        assert "red" not in trainer.tokenizer.get_vocab(), "only prompts are known beforehand"
-
-
-def test_it_trains_the_model_that_it_was_given_in_place(talker):
-    before = talker["model"].get_input_embeddings().weight.detach().clone()
-    with RayPPOTrainer(settings(num_train_iters=1), Colours, **talker) as trainer:
-        trainer.fit()
-    assert not torch.equal(talker["model"].get_input_embeddings().weight, before)
 
 
 def test_the_settings_are_copied(talker):
@@ -227,11 +204,18 @@ def test_a_parser_of_ones_own_says_what_a_call_is(talker):
 
 
 def test_rewards_by_turn_reach_the_tokens_of_their_turn(talker):
-    with RayPPOTrainer(settings("grpo_turns", kl_coef=0.0), Colours, **talker) as trainer:
+    paid = itertools.count()
+
+    class Paying(Colours):
+        def step(self, action):
+            observation, _, done, info = super().step(action)
+            return observation, float(next(paid) ** 2), done, info
+
+    with RayPPOTrainer(settings("grpo_turns", kl_coef=0.0), Paying, **talker) as trainer:
         episodes = trainer.rollout().trajectories
         batch, _ = trainer.learner.credit(trainer.learner.score(TokenBatch.from_trajectories(episodes))[0])
     to_go = [[sum(t.rewards[turn:]) for t in episodes] for turn in range(2)]
-    assert len(set(to_go[1])) > 1, "the policy says various things"
+    assert all(len(set(amounts)) > 1 for amounts in to_go)
     for turn, row in itertools.product(range(2), range(4)):
         tokens = batch.tokens_of(torch.tensor([row]))
         tokens = tokens[batch.turns[tokens] == turn]
@@ -277,31 +261,23 @@ def test_a_reward_function_replaces_exact_match_and_tasks_need_no_answer(reward_
 
 
 @pytest.mark.parametrize("ground", [{"environment": Colours}, {"dataset": QUESTIONS}])
-def test_every_part_of_several_reward_functions_is_recorded(ground, talker):
+def test_every_part_of_several_reward_functions_is_recorded_and_one_may_pay_each_turn(ground, talker):
     def turns(trajectory):
         return len(trajectory)
 
-    functions = [turns, weighted(num_calls, -0.1), ("half", 0.5, lambda trajectory: 1.0)]
-    with RayPPOTrainer(settings(), rewards=functions, **ground, **talker) as trainer:
-        figures = trainer.train_step(trainer.rollout())
-    num_turns = 2 if "environment" in ground else 1
-    assert figures["reward/turns"] == num_turns
-    assert figures["reward/num_calls"] == 0
-    assert figures["reward/half"] == 0.5
-    assert figures["reward/mean"] == num_turns + 0.5
-
-
-@pytest.mark.parametrize("ground", [{"environment": Colours}, {"dataset": QUESTIONS}])
-def test_a_reward_function_may_give_a_number_to_each_turn(ground, talker):
     def each_turn(trajectory):
         return Reward(parts={"end": 1.0}, turns=(2.0,) * len(trajectory.turns))
 
-    with RayPPOTrainer(settings(), rewards=[weighted(each_turn, 0.5)], **ground, **talker) as trainer:
+    functions = [
+        *(weighted(num_calls, -0.1), ("half", 0.5, lambda trajectory: 1.0)),
+        *(weighted(each_turn, 0.5), ("number", 1.0, turns)),
+    ]
+    with RayPPOTrainer(settings(), rewards=functions, **ground, **talker) as trainer:
         figures = trainer.train_step(trainer.rollout())
     num_turns = 2 if "environment" in ground else 1
-    assert figures["reward/turns"] == num_turns
-    assert figures["reward/each_turn/end"] == 0.5
-    assert figures["reward/mean"] == num_turns + 0.5
+    expected = {"number": num_turns, "turns": num_turns, "num_calls": 0, "half": 0.5, "each_turn/end": 0.5}
+    assert {name: figures[f"reward/{name}"] for name in expected} == expected
+    assert figures["reward/mean"] == 2 * num_turns + 1
 
 
 def test_a_reward_function_may_give_a_number_to_each_call(callers, tokenizer):
@@ -374,22 +350,6 @@ def test_a_run_stops_at_its_first_iteration_if_all_episodes_fail_and_no_step_is_
     assert reason in caplog.text
 
 
-def test_training_goes_on_beside_failed_episodes(talker):
-    made = itertools.count()
-
-    class Sometimes(Colours):
-        def step(self, action):
-            if next(made) % 3 == 0:
-                raise RuntimeError("now and then")
-            return super().step(action)
-
-    with RayPPOTrainer(settings(), Sometimes, **talker) as trainer:
-        history = trainer.fit()
-    assert all(0 < figures["episode/failed"] < 1 for figures in history)
-    assert all(figures["batch/num_episodes"] == 4 * (1 - figures["episode/failed"]) for figures in history)
-    assert all(figures["num_optimizer_steps"] == 1 for figures in history)
-
-
 def test_a_prompt_that_is_longer_than_the_models_positions_fails_with_the_reason(talker, caplog):
     talker["model"].config.max_position_embeddings = 60
     rows = [*QUESTIONS, {"question": "Say a colour, please. " * 20, "answer": "red"}]
@@ -404,12 +364,6 @@ def test_a_prompt_that_is_longer_than_the_models_positions_fails_with_the_reason
 
 
 # -- step by step --------------------------------------------------------------------------------------------------
-
-
-def test_asking_for_a_rollout_again_gives_the_same_episodes(talker):
-    with RayPPOTrainer(settings("reinforce_plus_plus"), Colours, **talker) as trainer:
-        first, second = trainer.rollout(), trainer.rollout()
-        assert [t.token_ids for t in first] == [t.token_ids for t in second]
 
 
 def test_a_step_without_episodes_says_what_to_do(talker):
@@ -462,31 +416,6 @@ def test_it_learns_from_episodes_that_are_brought(talker):
             trainer.train_step(["red"])
 
 
-def test_a_reward_that_the_user_made_nan_is_an_error_and_no_step(talker):
-    with RayPPOTrainer(settings(), Colours, **talker) as trainer:
-        before = weights(trainer)
-        episodes = trainer.rollout()
-        episodes.trajectories[0].reward = Reward(parts={"mine": math.nan})
-        with pytest.raises(RecordError, match="'mine' is nan"):
-            trainer.train_step()
-        assert trainer.iteration == 0
-        assert torch.equal(weights(trainer), before)
-
-
-def test_environments_of_older_iterations_are_let_go(talker):
-    living = weakref.WeakSet()
-
-    class Counted(Colours):
-        def reset(self, seed=0):
-            living.add(self)
-            return super().reset(seed)
-
-    with RayPPOTrainer(settings("reinforce_plus_plus"), Counted, **talker) as trainer:
-        trainer.fit(4)
-        assert trainer.iteration == 8
-        assert len(living) <= 8
-
-
 # -- evaluation ----------------------------------------------------------------------------------------------------
 
 
@@ -506,13 +435,6 @@ def test_an_evaluation_leaves_the_course_of_training_alone(_talker, tokenizer):
         trainer = RayPPOTrainer(config, Colours, model=copy.deepcopy(_talker), tokenizer=tokenizer)
         histories.append(without_clocks(trainer.fit()))
     assert histories[0] == histories[1]
-
-
-def test_an_evaluation_between_rollout_and_step_disturbs_neither(talker):
-    with RayPPOTrainer(settings("reinforce_plus_plus"), Colours, **talker) as trainer:
-        trainer.rollout()
-        trainer.evaluate()
-        assert trainer.train_step()["batch/num_episodes"] == 4
 
 
 def test_held_out_tasks_are_judged_by_exact_match_too(talker):
@@ -562,13 +484,6 @@ def test_callbacks_are_told_of_the_step_its_evaluation_and_its_checkpoint_in_thi
     assert diary.entries == [("step", 1, 4), ("step", 2, 4), ("evaluation", 2, 3), ("save", 2, "step_000002")]
 
 
-def test_one_callback_needs_no_list(talker):
-    diary = Diary()
-    with RayPPOTrainer(settings(), Colours, callbacks=diary, **talker) as trainer:
-        trainer.train_step(trainer.rollout())
-    assert diary.entries == [("step", 1, 4)]
-
-
 @pytest.mark.parametrize("num_epochs", [-1, 1.5, "two"])
 def test_epochs_are_whole(num_epochs, talker):
     with RayPPOTrainer(settings(), Colours, **talker) as trainer, pytest.raises(SettingsError, match="whole number"):
@@ -601,15 +516,6 @@ def test_ctrl_c_ends_training_between_two_iterations_with_everything_saved(talke
         assert (run / "checkpoints/ppo/checkpoints/step_000001/manifest.json").is_file()
         assert "step_000001. Continue with the same program and resume=True" in capsys.readouterr().err
         assert len(trainer.fit()) == 2, "and it can be gone on with"
-
-
-def test_it_works_in_a_thread_where_no_signal_can_be_caught(talker):
-    histories = []
-    with RayPPOTrainer(settings(), Colours, **talker) as trainer:
-        thread = threading.Thread(target=lambda: histories.append(trainer.fit()))
-        thread.start()
-        thread.join(60)
-    assert len(histories[0]) == 2
 
 
 # -- the end -------------------------------------------------------------------------------------------------------
@@ -666,18 +572,15 @@ def test_arguments_that_make_no_sense_are_refused_with_a_reason(options, words):
         RayPPOTrainer(settings(), **options)
 
 
-def changed(**sections):
-    return create_default_config(**sections)
-
-
 @pytest.mark.parametrize(
     ("config", "words"),
     [
         (lambda: {"training": {}}, "got a dict"),
-        (lambda: changed(training={"batch_size": 6, "group_size": 4, "adv_estimator": "grpo"}), "not a multiple"),
-        (lambda: changed(inference={"backend": "vllm", "deterministic": True}), "bit-identical repetition"),
-        (lambda: changed(ray={"use_ray": True}, inference={"backend": "vllm"}), "ray.use_ray with"),
-        (lambda: changed(ray={"use_ray": True}, inference={"partial_rollouts": True}), "ray.use_ray with"),
+        (lambda: settings("grpo", batch_size=6), "not a multiple"),
+        (
+            lambda: create_default_config(inference={"backend": "vllm", "deterministic": True}),
+            "bit-identical repetition",
+        ),
     ],
 )
 def test_settings_that_cannot_be_trained_with_are_refused(config, words):
@@ -692,13 +595,6 @@ def test_settings_that_were_made_to_disagree_one_by_one_are_found_at_the_door():
         RayPPOTrainer(config, Colours)
 
 
-def test_training_logs_nothing_where_nothing_is_wrong(talker, caplog):
-    caplog.set_level(logging.WARNING)
-    with RayPPOTrainer(settings(), Colours, **talker) as trainer:
-        trainer.fit()
-    assert caplog.text == ""
-
-
 @pytest.mark.parametrize(
     ("longest_prompt", "settings", "expected"),
     [
@@ -708,19 +604,15 @@ def test_training_logs_nothing_where_nothing_is_wrong(talker, caplog):
         (None, {"backend": "vllm"}, 500),
         (100, {"max_seq_len": 300}, 300),
         (None, {"max_seq_len": 300, "backend": "vllm"}, 300),
+        (None, {"max_seq_len": 501}, "max_seq_len=501: the model has 500 positions; set at most that"),
     ],
 )
 def test_engines_reserve_memory_for_what_the_tasks_need(longest_prompt, settings, expected):
-    inference = InferenceConfig(max_tokens=20, **settings)
-    assert longest_sequence(longest_prompt, inference, SimpleNamespace(max_position_embeddings=500)) == expected
-
-
-def test_a_server_for_an_environment_reserves_less_than_a_long_context():
-    config = SimpleNamespace(max_position_embeddings=262_144)
-    assert longest_sequence(None, InferenceConfig(max_tokens=20), config) == 262_144
-    assert longest_sequence(None, InferenceConfig(max_tokens=20, backend="vllm"), config) == 4096 + 20
-
-
-def test_sequences_longer_than_the_model_allows_are_refused():
-    with pytest.raises(SettingsError, match="max_seq_len=501: the model has 500 positions; set at most that"):
-        longest_sequence(9, InferenceConfig(max_seq_len=501), SimpleNamespace(max_position_embeddings=500))
+    inference, config = InferenceConfig(max_tokens=20, **settings), SimpleNamespace(max_position_embeddings=500)
+    if isinstance(expected, str):
+        with pytest.raises(SettingsError, match=expected):
+            longest_sequence(longest_prompt, inference, config)
+    else:
+        assert longest_sequence(longest_prompt, inference, config) == expected
+    long = SimpleNamespace(max_position_embeddings=262_144)  # a server for an environment reserves less than that
+    assert longest_sequence(None, InferenceConfig(max_tokens=20, backend="vllm"), long) == 4096 + 20

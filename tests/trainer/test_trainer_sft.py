@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from small_environments import QUESTIONS, Colours, twice, weights
+from small_environments import QUESTIONS, Colours, twice, weights, without_clocks
 
 from midthought import SettingsError, Trainer
 from midthought.errors import CheckpointError, DataError
 from midthought.learning.small_model import make_tokenizer
 from midthought.report.run_folder import RunFolder
-from midthought.trainer.supervised import cut_off_note
 from midthought.types import Task
 
 SETTINGS = {
@@ -72,11 +71,10 @@ def make(talker):
 
 
 def rows(path: Any) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in found]
+    return without_clocks(map(json.loads, (path / "metrics.jsonl").read_text().splitlines()))
 
 
-@pytest.mark.parametrize("form", ["function", "list", "rows", "file", "constructor"])
+@pytest.mark.parametrize("form", ["function", "rows", "file", "constructor"])
 def test_demonstrations_in_every_form_teach_the_same(form, make, tmp_path):
     given: Any = CONVERSATIONS
     if form == "function":
@@ -89,19 +87,15 @@ def test_demonstrations_in_every_form_teach_the_same(form, make, tmp_path):
     trainer = make(demonstrations=given if form == "constructor" else None)
     result = trainer.sft(None if form == "constructor" else given, **{**STEPS, "num_steps": 2})
     assert len(result) == 2 and result.policy_path is None
-    assert result.losses[1] < result.losses[0]
     reference = make()
     assert reference.sft(CONVERSATIONS, **{**STEPS, "num_steps": 2}).losses == result.losses
 
 
-def test_after_it_the_policy_writes_what_was_shown_and_only_what_it_wrote_is_trained_on(make):
+def test_only_what_the_policy_wrote_is_trained_on(make, callers):
     """The loss of a step on an episode is the mean over the tokens that the episode's loss mask has."""
-    trainer = make()
-    assert trainer.sft(shown, **{**STEPS, "num_steps": 80}).metrics["loss"] < 0.2
+    trainer = make(model=copy.deepcopy(callers["in_thought"]))
     episode = next(each for each in trainer.rollout().trajectories if each.num_calls == 1)
     assert [event.call.result for event in episode.tool_events] == ["red red"]
-    trainer.fit()
-    assert len(trainer.metrics_history) == 2
     first = make()
     mask = torch.tensor(episode.loss_mask)[1:]
     with torch.no_grad():
@@ -120,10 +114,6 @@ def test_demonstrations_that_are_longer_than_an_episode_are_reported(max_tokens,
     assert all("inference.max_tokens=8)" in each and each.endswith("set inference.max_tokens=64") for each in found)
 
 
-def test_no_demonstration_is_not_too_long():
-    assert cut_off_note([], 8) == ""
-
-
 def differs(trajectory: Any) -> float:
     """A reward with variance in every group."""
     return float(trajectory.seed % 1000)
@@ -139,8 +129,9 @@ def test_the_reference_of_the_kl_is_the_policy_after_it(make):
 def test_adapters_are_merged_and_new_ones_begin(make):
     pytest.importorskip("peft")
     trainer = make(lora_rank=4, kl_coef=0.1, rewards=[differs])
-    result = trainer.sft(shown, **{**STEPS, "learning_rate": 1e-2})
-    assert result.losses[-1] < result.losses[0]
+    before = weights(trainer)
+    trainer.sft(shown, **{**STEPS, "learning_rate": 1e-2})
+    assert not torch.equal(weights(trainer), before)
     trainer.rollout()
     assert trainer.train_step()["kl_reference"] == pytest.approx(0.0, abs=1e-6)
 

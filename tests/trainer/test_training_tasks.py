@@ -35,19 +35,11 @@ def trajectory(task, renderer, answer):
 # -- environments --------------------------------------------------------------------------------------------------
 
 
-def test_a_class_that_takes_a_config_is_made_with_the_settings():
+@pytest.mark.parametrize("given", [SimpleGameEnvironment, SimpleGameEnvironment(), lambda: SimpleGameEnvironment()])
+def test_a_class_an_instance_or_a_function_that_names_no_config_gets_the_settings(given):
     config = settings()
     config.environment.grid_size, config.environment.max_steps = 5, 7
-    ground = EnvironmentTasks(SimpleGameEnvironment, None, config)
-    world = ground.episode(ground.stream.draw(0, 1)[0]).environment
-    assert (world.config.grid_size, world.config.max_steps) == (5, 7)
-
-
-@pytest.mark.parametrize("made_without", [SimpleGameEnvironment(), lambda: SimpleGameEnvironment()])
-def test_an_instance_or_a_function_that_names_no_config_gets_the_settings(made_without):
-    config = settings()
-    config.environment.grid_size = 5
-    ground = EnvironmentTasks(made_without, None, config)
+    ground = EnvironmentTasks(given, None, config)
     world = ground.episode(ground.stream.draw(0, 1)[0]).environment
     assert world.config == config.environment
     assert ground.held_out_episode(ground.held_out(1)[0]).environment.config.grid_size == 5
@@ -65,13 +57,6 @@ def test_the_instance_itself_is_left_as_it_was_so_that_another_trainer_can_have_
 
 def sized(size):
     return SimpleGameEnvironment(EnvironmentConfig(grid_size=size))
-
-
-def test_a_config_of_its_own_that_says_the_same_is_taken():
-    config = settings()
-    config.environment.grid_size = 4
-    ground = EnvironmentTasks(sized(4), None, config)
-    assert ground.episode(ground.stream.draw(0, 1)[0]).environment.config.grid_size == 4
 
 
 def test_a_config_of_its_own_that_differs_is_refused_with_both_values():
@@ -144,10 +129,6 @@ def test_the_starts_whose_words_were_read_are_let_go():
             break
         time.sleep(0.01)
     assert len(living) == 0
-
-
-def test_an_environment_has_no_end_of_tasks():
-    assert EnvironmentTasks(Colours, None, settings()).num_tasks is None
 
 
 # -- data sets -----------------------------------------------------------------------------------------------------

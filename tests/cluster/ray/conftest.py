@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,7 @@ import pytest
 import ray_worlds
 from one_thread import one_thread  # noqa: F401
 
-from midthought.config import InferenceConfig
-from midthought.engines.create import policy_engine
-from midthought.rollout.episode import RolloutParts
 from midthought.tokenization import Renderer
-from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.registry import ToolRegistry
 
 
 @pytest.fixture(scope="session")
@@ -57,27 +50,3 @@ def renderer(tokenizer: Any) -> Renderer:
 @pytest.fixture
 def policy(tokenizer: Any) -> Any:
     return ray_worlds.policy(tokenizer)
-
-
-@pytest.fixture
-def make_parts(policy: Any, renderer: Renderer) -> Callable[..., RolloutParts]:
-    """Parts over an engine in this process, for environments of `ray_worlds`."""
-
-    def make(environment: Any, *, deterministic: bool = True, **settings: Any) -> RolloutParts:
-        return RolloutParts(
-            engine=make_engine(policy, renderer, deterministic=deterministic)(),
-            renderer=renderer,
-            call_format=InThoughtFormat(),
-            executor=ToolExecutor(ToolRegistry([ray_worlds.twice])),
-            messages=ray_worlds.messages,
-            environment=environment,
-            inference=InferenceConfig(**({"max_tokens": 24} | settings)),
-        )
-
-    return make
-
-
-def make_engine(policy: Any, renderer: Renderer, *, deterministic: bool = True) -> functools.partial[Any]:
-    inference = ray_worlds.settings(inference={"deterministic": deterministic}).inference
-    options = {"renderer": renderer, "inference": inference, "model_path": "", "max_seq_len": 256}
-    return functools.partial(policy_engine, policy, None, **options)

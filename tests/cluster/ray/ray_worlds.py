@@ -23,7 +23,7 @@ from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolP
 from midthought.types import Reward, Task, Trajectory
 
 if TYPE_CHECKING:
-    from midthought.trainer.rollouts import PromptBuilder
+    pass
 
 WORDS = ["Say a colour.", "Say it again.", "red", "blue", "green", "#call twice", "#twice_result:"]
 WORDS += ["speaker: Ann; episode: A; 00:00:01: the tide is late", '#call memory_retrieval {"query": "tide"}']
@@ -177,25 +177,6 @@ def policy(words: Any, *, seed: int = 0) -> Any:
         for parameter in made.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
     return made
-
-
-def caller(renderer: Renderer, prompts: PromptBuilder, question: str, call: str, result: str) -> Any:
-    """A policy that was taught to make this call, and to answer when it has read the result."""
-    from midthought.learning.batch import TokenBatch
-    from midthought.learning.learner import Learner
-
-    task = Task(task_id="t", prompt=question, answer="red")
-    demonstration = Trajectory(task, renderer.prompt(prompts.messages(task)))
-    demonstration.add_demonstrated(renderer.control(call))
-    demonstration.add_reply(renderer.foreign(result))
-    demonstration.add_demonstrated(renderer.control("</think>red<|im_end|>"))
-    taught = make_policy(renderer.tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=512, seed=0)
-    training = create_default_config(preset="tiny", training={"learning_rate": 3e-3, "warmup_steps": 0}).training
-    learner = Learner(taught, None, None, training)
-    batch = TokenBatch.from_trajectories([demonstration], demonstrations=True)
-    for _ in range(60):
-        learner.sft_step(batch)
-    return taught
 
 
 def settings(*, num_actors: int = 1, **sections: Any) -> Any:

@@ -20,14 +20,6 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_run_with_one_worker_is_the_run_without(here: Path, tmp_path: Path) -> None:
-    far = whole("podcast", tmp_path / "far", *SHORT, "ray.use_ray=true")
-    assert metrics(far) == metrics(here)
-    assert len(metrics(far, "ppo")) == 2
-    assert (far / "report.html").is_file()
-
-
-@pytest.mark.slow
 def test_a_worker_asks_a_memory_that_is_served_and_the_run_is_the_same(here: Path, tmp_path: Path) -> None:
     pytest.importorskip("fastapi")
     with served(here / "memory") as service:

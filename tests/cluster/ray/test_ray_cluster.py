@@ -26,12 +26,6 @@ def test_ray_that_is_not_installed_is_an_error_with_its_install_line(monkeypatch
         RayPPOTrainer(settings(), Echo)
 
 
-def test_without_use_ray_the_package_is_not_asked_for(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    untouched = create_default_config()
-    check_ray(untouched.ray, untouched.inference)
-
-
 @pytest.mark.parametrize(
     ("inference", "words"),
     [

@@ -37,7 +37,6 @@ from ray_worlds import (
 from midthought.config import InferenceConfig, RayConfig
 from midthought.engines.create import policy_engine
 from midthought.errors import EngineError, SettingsError
-from midthought.evaluation.arms import ToolOff
 from midthought.learning.adapters import add_adapters
 from midthought.rollout.episode import RolloutParts
 from midthought.rollout.local_rollouts import LocalRollouts
@@ -56,31 +55,6 @@ def crew_of(policy: Any, renderer: Renderer, *, deterministic: bool = True, **ra
     engine = functools.partial(policy_engine, **options)
     placed = RayConfig(cpus_per_actor=0.5, start_timeout_seconds=600, **ray)
     return RolloutWorkerGroup(placed, policy, engine, is_deterministic=deterministic)
-
-
-@pytest.fixture(scope="module")
-def _shared(cluster: Any, tokenizer: Any) -> Iterator[tuple[Any, Any]]:
-    policy = ray_worlds.policy(tokenizer)
-    worker_group = crew_of(policy, Renderer(tokenizer), num_actors=2)
-    yield policy, worker_group
-    worker_group.close()
-
-
-@pytest.fixture
-def policy(_shared: tuple[Any, Any]) -> Any:
-    return _shared[0]
-
-
-@pytest.fixture
-def on_ray(_shared: tuple[Any, Any], make_parts: Callable[..., RolloutParts]) -> Callable[..., Any]:
-    """Makes rollouts on two workers that compute with the policy."""
-    from midthought.cluster.ray.ray_rollouts import RayRollouts
-
-    def source(environment: Any, seed: int = 3, **options: Any) -> Any:
-        parts = make_parts(environment, **options)
-        return RayRollouts(parts, parts.engine, _shared[1], seed=seed)
-
-    return source
 
 
 def scripted_group(policy: Any, renderer: Renderer, **ray: Any) -> Any:
@@ -200,54 +174,6 @@ def test_one_worker_gives_the_episodes_of_this_process_to_the_bit_and_receives_a
         assert [content(t)[3] for t in far] == [content(t)[3] for t in near]
     assert len(sent) == 2 and any("lora_A" not in name for name in sent[0])
     assert sent[1] and all("lora_A" in name for name in sent[1])
-
-
-@pytest.mark.slow
-def test_two_workers_give_the_same_tokens_in_the_same_order(on_ray, make_parts, tmp_path):
-    environment = OneAnswer(tmp_path / "log")
-    seen = []
-    done = on_ray(environment).evaluate(tasks(9), temperature=1.0, on_finished=seen.append)
-    near = here(make_parts(environment)).evaluate(tasks(9), temperature=1.0)
-    assert [t.token_ids for t in done] == [t.token_ids for t in near]
-    for one, other in zip(done, near, strict=True):
-        assert torch.allclose(*(torch.tensor(t.sampled_logprobs) for t in (one, other)), atol=1e-4, equal_nan=True)
-    assert Counter(t.task.task_id for t in seen) == Counter(f"t{number}" for number in range(9))
-
-
-@pytest.mark.slow
-def test_two_workers_give_the_same_bits_again(on_ray, tmp_path):
-    source = on_ray(OneAnswer(tmp_path / "log"))
-    first, again = (source.rollout(tasks(6), iteration=4, group_size=2) for _ in range(2))
-    assert [content(t) for t in first] == [content(t) for t in again]
-
-
-@pytest.mark.slow
-def test_new_weights_reach_the_workers_before_the_next_episode(on_ray, make_parts, policy, tmp_path):
-    environment = OneAnswer(tmp_path / "log")
-    source = on_ray(environment)
-    before = source.rollout(tasks(4), iteration=0)
-    kept = copy.deepcopy(policy.state_dict())
-    with torch.no_grad():
-        policy.get_input_embeddings().weight.add_(torch.randn_like(policy.get_input_embeddings().weight))
-    source.update_weights()
-    after = source.rollout(tasks(4), iteration=0)
-    fresh = make_parts(environment)
-    near = here(fresh).rollout(tasks(4), iteration=0)
-    policy.load_state_dict(kept)
-    source.update_weights()
-    assert [t.token_ids for t in after] == [t.token_ids for t in near]
-    assert [t.token_ids for t in after] != [t.token_ids for t in before]
-    assert ({t.policy_version for t in before}, {t.policy_version for t in after}) == ({0}, {1})
-    assert [content(t)[3] for t in source.rollout(tasks(4), iteration=0)] == [content(t)[3] for t in before]
-
-
-@pytest.mark.slow
-def test_another_executor_travels_with_its_evaluation(on_scripted, tmp_path):
-    source = on_scripted(OneAnswer(tmp_path / "log"))
-    done = source.evaluate(tasks(2), executor=ToolOff(source.parts.executor.registry))
-    assert [event.call.success for t in done for event in t.tool_events] == [False] * 6
-    assert not (tmp_path / "diaries").exists()
-    assert lines(tmp_path / "log") == {"t0": 1, "t1": 1}
 
 
 def test_64_episodes_on_two_actors_each_see_only_the_state_of_their_own_tool(on_scripted, tmp_path):

@@ -14,22 +14,9 @@ from typing import Any
 import pytest
 import ray_worlds
 from precision import logit_tolerance
-from ray_worlds import EchoWithProcess, caller, settings, twice
+from ray_worlds import EchoWithProcess, settings
 
 from midthought import RayPPOTrainer
-from midthought.memory.chunks import Chunk
-from midthought.memory.embedding import MiniLMEmbedder
-from midthought.memory.store import MemoryStore
-from midthought.memory.tool import MemoryRetrievalTool
-from midthought.tools.call_formats.registry import find_call_format
-from midthought.tools.registry import ToolRegistry
-from midthought.trainer.rollouts import PromptBuilder
-
-QUESTIONS = [{"question": f"Say a colour, {place}.", "answer": "red"} for place in ("first", "second", "third")]
-
-
-def by_length(trajectory: Any) -> float:
-    return trajectory.num_sampled / 10 + trajectory.token_ids[-1] % 7
 
 
 def run(policy: Any, tokenizer: Any, **options: Any) -> tuple[list[dict[str, float]], dict[str, float], Any]:
@@ -99,28 +86,3 @@ def test_cleaning_up_ends_the_worker_and_leaves_the_cluster(trained, cluster):
         time.sleep(0.05)
     assert not is_running(process)
     assert cluster.is_initialized()
-
-
-@pytest.mark.slow
-def test_a_data_set_and_a_memory_give_the_same_run_with_one_worker(cluster, tokenizer, renderer, tmp_path):
-    pytest.importorskip("lancedb")
-    store = MemoryStore.open(tmp_path / "memory", embedder=MiniLMEmbedder(dtype="float32"))
-    words = "the tide is late"
-    store.build([Chunk("a_0", episode="A", stem="a", speaker="Ann", transcript=words, time="00:00:01", number=0)])
-    tools = [MemoryRetrievalTool(store, k=1, mode="full_text"), twice]
-    call_format = find_call_format("in_thought")
-    prompts = PromptBuilder("", ToolRegistry(tools), call_format)
-    call = call_format.render_call("memory_retrieval", {"query": "tide"})
-    result = f"\n#memory_retrieval_result:\n{tools[0].execute(query='tide').text}\n\n"
-    policy = caller(renderer, prompts, QUESTIONS[0]["question"], call, result)
-    told = []
-    for use_ray in (True, False):
-        config = settings(training={"num_train_iters": 2}, inference={"max_tokens": 120}, ray={"use_ray": use_ray})
-        options = {"model": copy.deepcopy(policy), "tokenizer": tokenizer, "tools": tools, "reward_fn": by_length}
-        with RayPPOTrainer(config, dataset=QUESTIONS, validation=QUESTIONS, **options) as trainer:
-            first = [(t.token_ids, [(e.call, e.metadata) for e in t.tool_events]) for t in trainer.rollout()]
-            figures = trainer.fit()
-            told.append((first, list(map(without_times, figures)), without_times(trainer.evaluate(2))))
-    assert told[0] == told[1]
-    assert len(told[0][1]) == 2
-    assert any("Ann" in event.result for _, events in told[0][0] for event, _ in events)

@@ -19,7 +19,6 @@ from midthought.memory.embedding import MiniLMEmbedder
 from midthought.memory.tool import MemoryRetrievalTool
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.tasks import EnvironmentTasks
 from midthought.types import ParsedAction
 
 
@@ -40,16 +39,6 @@ def test_an_open_socket_in_a_function_s_closure_is_named():
 
         with pytest.raises(SettingsError, match=r"socket\.socket \(\['reward'\]\.func\.connection\)"):
             serialize({"reward": functools.partial(reward)}, "the reward")
-
-
-def test_a_ground_names_what_its_environment_holds():
-    from ray_worlds import settings
-
-    ground = EnvironmentTasks(HoldsLock, None, settings())
-    serialize(ground.episode, "the world")  # a factory travels
-    ground.stream.draw(0, 1)
-    with pytest.raises(SettingsError, match=r"things\['guard'\]"):
-        serialize(ground.episode, "the world")
 
 
 def test_a_executor_travels_without_its_threads_and_loops():

@@ -22,20 +22,6 @@ def done() -> Trajectory:
     return Trajectory(Task(task_id="t", prompt="?", answer="!"), [1])
 
 
-def test_ten_groups_of_two_on_four_workers():
-    shares = split_by_group(starts(*[2] * 10), 4)
-    assert [len(share) for share in shares] == [6, 4, 6, 4]
-    assert shares[1] == (6, 7, 8, 9)
-
-
-def test_one_worker_has_all_of_them_in_order():
-    assert split_by_group(starts(3, 1, 2), 1) == [(0, 1, 2, 3, 4, 5)]
-
-
-def test_more_workers_than_groups_leave_some_without():
-    assert split_by_group(starts(4, 4), 5) == [(0, 1, 2, 3), (4, 5, 6, 7)]
-
-
 @given(st.lists(st.integers(1, 9), max_size=30), st.integers(1, 12))
 def test_every_episode_is_in_one_share_with_all_of_its_group(group_sizes, num_workers):
     given_out = starts(*group_sizes)

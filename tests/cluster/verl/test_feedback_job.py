@@ -14,7 +14,7 @@ from midthought.cluster.verl import installed
 from midthought.cluster.verl.record import task_of
 from midthought.cluster.verl.wheel import Wheel
 from midthought.feedback.prompts import SYSTEM_PROMPT, TOOL_NAME
-from midthought.recipes.feedback.verl import PROFILES, feedback_tool, settings
+from midthought.recipes.feedback.verl import feedback_tool
 
 
 def test_the_seed_profile_has_the_seeds_own_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,16 +49,6 @@ def test_the_seed_profile_has_the_seeds_own_values(tmp_path: Path, monkeypatch: 
     ):
         assert f"    {word} \\\n" in script, word
     assert "critic." not in script
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_two_feedbacks_and_three_answers_fit_into_a_response(profile: str) -> None:
-    chosen = settings([], Path(profile))
-    inference = chosen.inference
-    results = (inference.max_turns - 1) * inference.max_result_tokens
-    assert inference.max_tokens - results >= inference.max_turns * 1024
-    assert inference.max_result_tokens >= chosen.feedback.max_tokens
-    assert chosen.verl.max_prompt_length + inference.max_tokens <= chosen.verl.sft_trainer.max_length + 2048
 
 
 def test_the_bundle_has_the_problems_the_tool_and_chat_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,11 +169,3 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
     told = capsys.readouterr().err
     assert said in told and told.count("\n") == 1
     assert not (tmp_path / "b").exists()
-
-
-def test_a_model_to_begin_with_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = write(monkeypatch, tmp_path, "cluster", "--from", "sft-bundle/checkpoints/global_step_78/huggingface")
-    assert (
-        "actor_rollout_ref.model.path=sft-bundle/checkpoints/global_step_78/huggingface"
-        in (bundle / "train.sh").read_text()
-    )

@@ -13,9 +13,7 @@ from small_runs import write_short_transcripts
 
 from midthought.cluster.verl import installed
 from midthought.cluster.verl.record import task_of
-from midthought.errors import ModelPathError
-from midthought.output_folder import replaced
-from midthought.recipes.podcast.verl import PROFILES, memory_tool, settings
+from midthought.recipes.podcast.verl import memory_tool, settings
 
 
 @pytest.mark.slow
@@ -62,37 +60,12 @@ def test_the_cluster_profile_has_room_for_its_segments_and_its_memory_goes_along
     assert found.execute(query=asked.prompt.split('"')[1], k=3).metadata["chunk_ids"]
 
 
-@pytest.mark.slow
-def test_a_memory_and_a_model_of_ones_own_are_named_in_the_bundle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bundle = write(monkeypatch, tmp_path, "cluster", f"memory.path={tmp_path / 'mine'}", "--from", "some/model")
-    assert f"path: {tmp_path / 'mine'}" in (bundle / "tools.yaml").read_text()
-    assert "actor_rollout_ref.model.path=some/model" in (bundle / "train.sh").read_text()
-    assert not (bundle / "memory").exists()
-
-
 def test_a_file_of_ones_own_may_hold_a_section_for_verl(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
         "verl: {num_nodes: 2, overrides: {trainer.save_freq: 7}}\ntraining: {seed: 3}\n"
     )
     chosen = settings(["verl.gpus_per_node=4"], tmp_path / "mine.yaml")
     assert (chosen.verl.num_nodes, chosen.verl.gpus_per_node, chosen.training.seed) == (2, 4, 3)
-
-
-def test_a_damaged_model_is_refused(tmp_path: Path) -> None:
-    with replaced(tmp_path / "policy", "model") as folder:
-        (folder / "model.safetensors").write_bytes(b"weights")
-    (tmp_path / "policy/model.safetensors").write_bytes(b"wEights")
-    with pytest.raises(ModelPathError, match=r"model\.safetensors is not as it was written; take a checkpoint"):
-        settings([], None, tmp_path / "policy")
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_what_a_profile_says_of_verl_can_be_changed_word_by_word(profile: str) -> None:
-    chosen = settings(["verl.overrides.trainer.save_freq=9", "verl.rollout=vllm"], Path(profile))
-    assert chosen.verl.overrides["trainer"] == {"save_freq": 9}
-    assert chosen.verl.overrides.keys() >= PROFILES[profile].get("overrides", {}).keys()
 
 
 @pytest.mark.parametrize(

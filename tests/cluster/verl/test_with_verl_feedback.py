@@ -207,7 +207,7 @@ def test_its_trainer_takes_a_step_on_a_cpu_and_its_loss_is_that_of_the_answers(
     if lora_rank:
         folder = export(bundle / "checkpoints" / "global_step_1", tmp_path / "exported")
     learned = load_model(folder)
-    assert _mean_loss(learned, bundle, tokenizer, words) < float(loss) - 0.1
+    assert _mean_loss(learned, bundle, tokenizer, words) < float(loss)
     assert load_tokenizer(folder).get_vocab() == tokenizer.get_vocab()
 
 

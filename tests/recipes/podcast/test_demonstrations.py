@@ -208,11 +208,6 @@ def test_a_batch_is_a_function_of_the_seed_and_the_step_alone(make):
     assert tokens(make(), 0, 8) != first and tokens(make(), 1, 7) != first
 
 
-def test_a_batch_holds_about_as_many_tokens_as_asked_for(make):
-    batch = make().batch(0, 0, 2000)
-    assert sum(len(t.token_ids) for t in batch) >= 2000 > sum(len(t.token_ids) for t in batch[:-1])
-
-
 def test_the_prompt_is_the_one_that_an_episode_of_the_same_task_begins_with(make, renderer):
     for trajectory in write(make(instruction="Think, then answer."), 5):
         prompt = trajectory.token_ids[: trajectory.spans[0].end]
@@ -225,10 +220,6 @@ def test_without_a_template_that_opens_the_thought_the_policy_opens_it(make, ren
     for trajectory in write(make(), 10):
         assert own_words(trajectory, renderer)[0].startswith("<think>\n")
         trajectory.check()
-
-
-def test_the_corpus_is_a_function_of_the_chunks_and_the_seed(chunks):
-    assert corpus(chunks, random.Random(1)) == corpus(chunks, random.Random(1)) != corpus(chunks, random.Random(2))
 
 
 def test_half_of_the_demonstrations_are_about_the_users_own_questions(make, chunks, renderer):

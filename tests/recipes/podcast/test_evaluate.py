@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from small_runs import SHORT_TRANSCRIPTS, small_embedding_model
+from small_runs import PODCAST, SHORT_TRANSCRIPTS, small_embedding_model
 
 from midthought.errors import ModelPathError, SettingsError
 from midthought.recipes import find_recipe
@@ -18,22 +18,10 @@ from midthought.rollout.chat_answer import ChatAnswers, ChatRequest
 from midthought.rollout.chat_messages import checked_messages
 
 SHORT = [
-    SHORT_TRANSCRIPTS,
-    "inference.deterministic=true",
-    "inference.max_tokens=48",
-    "model.hidden_size=64",
-    "model.num_layers=2",
-    "model.vocab_size=600",
-    "questions.num_train=40",
-    "questions.num_test=8",
-    "questions.num_test_no_memory=4",
-    "training.num_validation_questions=4",
+    *[word for word in PODCAST if not word.startswith("evaluation.sampled")],
     "training.num_train_iters=1",
-    "training.batch_size=8",
-    "training.mini_batch_size=4",
+    "training.validate_every=10",
     "warmup.num_steps=2",
-    "warmup.batch_tokens=512",
-    "checkpoint.save_interval=1",
     "evaluation.control_arms=[clean]",
 ]
 

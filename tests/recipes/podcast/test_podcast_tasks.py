@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from midthought.errors import MemoryStoreError, SettingsError, TranscriptError
+from midthought.errors import MemoryStoreError, SettingsError
 from midthought.memory.build import build_memory
 from midthought.memory.questions import read_questions
 from midthought.memory.store import MemoryStore
@@ -66,12 +66,6 @@ def test_as_many_questions_are_made_as_the_settings_say(data):
     assert needless == round(60 * PodcastConfig().questions.no_memory_share)
 
 
-def test_the_memory_holds_the_episodes_of_every_part(data):
-    for name in ("train", "validation", "test"):
-        chunk = next(chunk for chunk in data.chunks[name] if len(chunk.transcript.split()) > 8)
-        assert data.store.search(chunk.transcript, 1, "full_text")[0].chunk_id == chunk.chunk_id
-
-
 def test_a_call_with_the_quote_finds_the_evidence(data):
     executor = ToolExecutor(data.registry)
     for task in data.tasks["test"]:
@@ -81,12 +75,6 @@ def test_a_call_with_the_quote_finds_the_evidence(data):
         (event,) = asyncio.run(executor.run([call], task))
         assert event.outcome is ToolOutcome.OK and event.metadata["chunk_ids"] == list(task.evidence)
         assert event.call.result == data.proof(task)
-
-
-def test_a_proof_holds_the_answer(data):
-    assert data.can_prove(data.tasks["test"])
-    for task in data.tasks["test"]:
-        assert task.answer in data.proof(task) and task.labels["quote"] in data.proof(task)
 
 
 def test_the_questions_lie_in_the_run_folder(data, run_path):
@@ -157,11 +145,6 @@ def test_what_gives_no_questions_is_told_before_anything_is_written(
     with pytest.raises(SettingsError, match=message):
         build_data(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_transcripts_that_are_not_there_are_told(tmp_path):
-    with pytest.raises(TranscriptError, match="no transcript in this folder"):
-        read_recipe_transcripts(settings(tmp_path))
 
 
 # -- few transcripts -----------------------------------------------------------------------------------------------

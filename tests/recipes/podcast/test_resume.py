@@ -50,15 +50,3 @@ def test_every_stage_left_its_lines_and_the_summary_its_keys(uninterrupted: Path
     assert summary["control.exact_match"] is None
     assert summary["num_questions"] == 8
     assert (uninterrupted / "report.html").stat().st_size > 10_000
-
-
-def test_the_policy_loads_with_any_hugging_face_tool(uninterrupted: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    policy = AutoModelForCausalLM.from_pretrained(uninterrupted / "policy")
-    tokenizer = AutoTokenizer.from_pretrained(uninterrupted / "policy")
-    ids = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "Which speaker said it?"}], add_generation_prompt=True, return_tensors="pt"
-    )["input_ids"]
-    written = policy.generate(ids, max_new_tokens=4, do_sample=False)
-    assert written.shape[1] > ids.shape[1]

@@ -8,9 +8,7 @@ import pytest
 from midthought.config import RecipeConfig, read_yaml
 from midthought.errors import SettingsError
 from midthought.memory.questions import WORDINGS
-from midthought.plan.choices import choose
-from midthought.recipes import find_recipe, recipe_names
-from midthought.recipes.podcast.settings import DEFAULT_KINDS, Kind, PodcastConfig, sample_transcripts
+from midthought.recipes.podcast.settings import DEFAULT_KINDS, Kind, PodcastConfig
 
 SHIPPED = ("tiny", "own", "seed", "cluster")
 FOLDER = Path(__file__).parents[3] / "midthought" / "recipes" / "podcast"
@@ -20,22 +18,11 @@ def load(name: str) -> PodcastConfig:
     return PodcastConfig().merged(read_yaml(FOLDER / f"{name}.yaml"))
 
 
-def test_the_yaml_files_are_those_that_are_named():
-    assert set(find_recipe("podcast").presets) == set(SHIPPED)
-
-
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_yaml_file_that_ships_loads_and_comes_back_from_its_own_yaml(name, tmp_path):
     config = load(name)
     (tmp_path / "again.yaml").write_text(config.to_yaml(), encoding="utf-8")
     assert PodcastConfig().merged(read_yaml(tmp_path / "again.yaml")) == config
-
-
-def test_tiny_needs_nothing_from_outside_and_a_given_model_is_trained_more_gently():
-    tiny, own = load("tiny"), choose(load("own"), on_gpu=False)
-    assert own.warmup.learning_rate < tiny.warmup.learning_rate / 10
-    assert own.training.learning_rate < tiny.training.learning_rate / 10
-    assert load("tiny").model.local_path == "" and load("tiny").memory.embedding_model == "minilm"
 
 
 def test_seed_has_the_values_of_the_original():
@@ -64,26 +51,3 @@ def test_a_wrong_kind_of_question_and_no_kind_at_all_are_refused():
         PodcastConfig().merged({"questions": {"kinds": ["continuations"]}})
     with pytest.raises(SettingsError, match=r"questions\.kinds"):
         PodcastConfig().merged({"questions": {"kinds": []}})
-
-
-def test_a_dozen_sample_episodes_ship():
-    assert (
-        len(
-            [
-                path
-                for path in Path(sample_transcripts()).iterdir()
-                if path.suffix in (".md", ".srt", ".vtt", ".json", ".txt")
-            ]
-        )
-        >= 12
-    )
-
-
-@pytest.mark.parametrize("name", recipe_names())
-def test_a_recipe_is_found_by_its_name_and_can_be_run(name):
-    assert callable(find_recipe(name).run)
-
-
-def test_an_unknown_recipe_is_told_with_the_near_names():
-    with pytest.raises(SettingsError, match=r"unknown recipe 'podcats'\. Did you mean 'podcast'"):
-        find_recipe("podcats")
