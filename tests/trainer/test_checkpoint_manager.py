@@ -2,7 +2,9 @@ import copy
 import itertools
 import json
 import math
+import shutil
 import signal
+from pathlib import Path
 
 import pytest
 import yaml
@@ -50,6 +52,21 @@ def four_iterations(estimator="gae"):
     config = settings(estimator, num_train_iters=4, validate_every=2, lr_schedule="linear", kl_coef=0.05)
     config.checkpoint.save_interval = 2
     return config
+
+
+@pytest.fixture(scope="module")
+def _finished(_talker, tokenizer, tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "finished"
+    given = {"model": copy.deepcopy(_talker), "tokenizer": tokenizer}
+    with RayPPOTrainer(four_iterations(), Colours, run_path=path, **given) as trainer:
+        trainer.fit()
+    return path
+
+
+@pytest.fixture
+def finished(_finished, tmp_path):
+    """A copy of a run of four iterations."""
+    return Path(shutil.copytree(_finished, tmp_path / "finished"))
 
 
 # -- what stands in the folder -------------------------------------------------------------------------------------
@@ -101,11 +118,9 @@ def test_without_a_run_folder_nothing_is_written(talker, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_with_a_run_is_refused_unless_it_is_gone_on_with(talker, tmp_path):
-    with RayPPOTrainer(settings(), Colours, run_path=tmp_path, **talker) as trainer:
-        trainer.fit()
+def test_a_folder_with_a_run_is_refused_unless_it_is_gone_on_with(talker, finished):
     with pytest.raises(CheckpointError, match="already holds a run"):
-        RayPPOTrainer(settings(), Colours, run_path=tmp_path, **talker)
+        RayPPOTrainer(four_iterations(), Colours, run_path=finished, **talker)
 
 
 def contents(folder):
@@ -309,49 +324,43 @@ def history_of(run):
     return list(yaml.safe_load_all((run / "settings_history.yaml").read_text("utf-8")))
 
 
-def test_a_resumed_run_lists_harmful_changes_and_ends_before_anything_is_computed(talker, tmp_path):
-    with RayPPOTrainer(four_iterations(), Colours, run_path=tmp_path, **talker) as trainer:
-        trainer.fit()
-    before = contents(tmp_path)
+def test_a_resumed_run_lists_harmful_changes_and_ends_before_anything_is_computed(talker, finished):
+    before = contents(finished)
     config = four_iterations()
     config.training.clip_ratio, config.inference.temperature, config.training.validate_every = 0.1, 0.7, 1
     with pytest.raises(SettingsError) as error:
-        RayPPOTrainer(config, Colours, run_path=tmp_path, resume=True, **talker)
+        RayPPOTrainer(config, Colours, run_path=finished, resume=True, **talker)
     assert "\n  inference.temperature: 1.0 before, 0.7 now\n  training.clip_ratio: 0.2 before, 0.1 now\n" in str(
         error.value
     )
     assert "validate_every" not in str(error.value)
-    assert contents(tmp_path) == before
+    assert contents(finished) == before
 
 
-def test_allowed_changes_are_recorded_with_the_step(talker, tmp_path):
-    with RayPPOTrainer(four_iterations(), Colours, run_path=tmp_path, **talker) as trainer:
-        trainer.fit()
+def test_allowed_changes_are_recorded_with_the_step(talker, finished):
     config = four_iterations()
     config.training.num_train_iters = 6
-    with RayPPOTrainer(config, Colours, run_path=tmp_path, resume=True, **talker) as trainer:  # harmless
+    with RayPPOTrainer(config, Colours, run_path=finished, resume=True, **talker) as trainer:  # harmless
         trainer.fit()
     config.training.clip_ratio = 0.1
-    with RayPPOTrainer(config, Colours, run_path=tmp_path, resume=True, allow_changes=True, **talker):
+    with RayPPOTrainer(config, Colours, run_path=finished, resume=True, allow_changes=True, **talker):
         pass
-    with RayPPOTrainer(config, Colours, run_path=tmp_path, resume=True, **talker):  # as it was last
+    with RayPPOTrainer(config, Colours, run_path=finished, resume=True, **talker):  # as it was last
         pass
-    assert [(entry["stage"], entry["step"], entry["changes"]) for entry in history_of(tmp_path)] == [
+    assert [(entry["stage"], entry["step"], entry["changes"]) for entry in history_of(finished)] == [
         ("ppo", 0, {}),
         ("ppo", 4, {"training.num_train_iters": {"before": 4, "now": 6}}),
         ("ppo", 6, {"training.clip_ratio": {"before": 0.2, "now": 0.1}}),
     ]
-    assert yaml.safe_load((tmp_path / "config.yaml").read_text("utf-8"))["training"]["clip_ratio"] == 0.1
+    assert yaml.safe_load((finished / "config.yaml").read_text("utf-8"))["training"]["clip_ratio"] == 0.1
 
 
-def test_settings_that_were_changed_by_hand_in_the_run_folder_are_noticed(talker, tmp_path):
-    with RayPPOTrainer(four_iterations(), Colours, run_path=tmp_path, **talker) as trainer:
-        trainer.fit()
-    file = tmp_path / "config.yaml"
+def test_settings_that_were_changed_by_hand_in_the_run_folder_are_noticed(talker, finished):
+    file = finished / "config.yaml"
     file.write_text(file.read_text("utf-8").replace("gamma: 1.0", "gamma: 0.9"), encoding="utf-8")
     config = four_iterations().merged(yaml.safe_load(file.read_text("utf-8")))
     with pytest.raises(CheckpointError, match=r"config\.yaml is not as it was written; .*changed on purpose, delete"):
-        RayPPOTrainer(config, Colours, run_path=tmp_path, resume=True, **talker)
-    (tmp_path / "manifest.json").unlink()
+        RayPPOTrainer(config, Colours, run_path=finished, resume=True, **talker)
+    (finished / "manifest.json").unlink()
     with pytest.raises(SettingsError, match=r"training\.gamma: 1\.0 before, 0\.9 now"):
-        RayPPOTrainer(config, Colours, run_path=tmp_path, resume=True, **talker)
+        RayPPOTrainer(config, Colours, run_path=finished, resume=True, **talker)
