@@ -1,4 +1,4 @@
-"""docs/gpu.md shows what is chosen for every model on every GPU. `python tests/plan/test_gpu_table.py` writes the table anew."""
+"""docs/servers.md shows what is chosen for every model on every GPU. `python tests/plan/test_gpu_table.py` writes the table anew."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from midthought.plan.engine_choice import KNOWN_VLLM
 from midthought.plan.hardware import GIB, Hardware
 from midthought.recipes import find_recipe
 
-PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
+PAGE = Path(__file__).parents[2] / "docs" / "servers.md"
 TABLE = re.compile(r"(<!-- choices -->\n)(.*?)(<!-- end -->\n)", flags=re.DOTALL)
 MEMORIES_GIB = (24, 48, 80, 141)
 MODELS = tuple(f"Qwen/Qwen3-{size}" for size in ("0.6B", "1.7B", "4B", "8B", "14B"))
@@ -50,8 +50,8 @@ def cell(model: str, memory_gib: int) -> str:
     if "inference.in_process" in values:
         parts.append(f"share {values['inference.gpu_memory_utilization']}")
     parts += [f"{values['inference.max_num_seqs']} seqs", f"{values['training.micro_batch_tokens']} tokens"]
-    parts += ["layers recomputed"] * (values["training.gradient_checkpointing"] != "false")
-    parts += [f"logits {values['training.logits_mib']} MiB", f"needed {needed}"]
+    parts += ["recomputed"] * (values["training.gradient_checkpointing"] != "false")
+    parts.append(f"needed {needed}")
     parts += [values[name] for name, usual in USUAL.items() if values[name] != usual]
     if refusal:
         remedy = re.search(r"it fits with (.*)$", refusal)

@@ -1,4 +1,4 @@
-"""docs/scaling.md shows what the command prints, and its commands and YAML can be read.
+"""docs/scaling.md shows what the command prints; its commands, and the scripts in examples/cluster, can be read.
 
 `python tests/plan/test_scaling_page.py` writes the output anew.
 """
@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 
 from midthought.cli import app
 
-PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "scaling.md"
+CLUSTER = ROOT / "examples" / "cluster"
 CONSOLE = re.compile(r"```console\n\$ (midthought plan [^\n]*)\n(.*?)```\n", flags=re.DOTALL)
 
 
@@ -32,11 +34,14 @@ def renewed(page: str) -> str:
 
 
 def scripts() -> list[str]:
-    return re.findall(r"```bash\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
+    """The scripts of the page and of `examples/cluster`, with the commands in the comments of the YAML files."""
+    written = re.findall(r"```bash\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
+    comments = ["\n".join(re.findall(r"^#   (.*)", file.read_text("utf-8"), re.MULTILINE)) for file in CLUSTER.glob("*.yaml")]
+    return [*written, (CLUSTER / "slurm.sh").read_text("utf-8"), *comments]
 
 
 def commands() -> list[str]:
-    """Every `midthought …` of the page, in scripts and in the text, as one line."""
+    """Every `midthought …` of the page and the scripts, as one line."""
     text = "\n".join(scripts()).replace("\\\n", " ")
     found = re.findall(r"^\s*(midthought .*)$", text, flags=re.MULTILINE)
     inline = re.findall(r"`(midthought [^`]*)`", PAGE.read_text("utf-8"))
@@ -71,14 +76,14 @@ def test_the_commands_of_the_page_are_read_with_settings_that_there_are(command)
 
 
 def test_the_slurm_script_is_one_that_bash_reads():
-    (script,) = [script for script in scripts() if "#SBATCH" in script]
+    script = (CLUSTER / "slurm.sh").read_text("utf-8")
     assert subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True).stderr == ""
 
 
 def test_the_yaml_is_what_kuberay_takes():
     """Its fields as in ray.io/v1: https://ray-project.github.io/kuberay/reference/api/."""
     job, cluster = (
-        yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+        yaml.safe_load((CLUSTER / name).read_text("utf-8")) for name in ("kuberay_verl_job.yaml", "kuberay_cluster.yaml")
     )
     assert [(each["apiVersion"], each["kind"]) for each in (job, cluster)] == [
         ("ray.io/v1", "RayJob"),
