@@ -36,7 +36,9 @@ def renewed(page: str) -> str:
 def scripts() -> list[str]:
     """The scripts of the page and of `examples/cluster`, with the commands in the comments of the YAML files."""
     written = re.findall(r"```bash\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
-    comments = ["\n".join(re.findall(r"^#   (.*)", file.read_text("utf-8"), re.MULTILINE)) for file in CLUSTER.glob("*.yaml")]
+    comments = [
+        "\n".join(re.findall(r"^#   (.*)", file.read_text("utf-8"), re.MULTILINE)) for file in CLUSTER.glob("*.yaml")
+    ]
     return [*written, (CLUSTER / "slurm.sh").read_text("utf-8"), *comments]
 
 
@@ -83,7 +85,8 @@ def test_the_slurm_script_is_one_that_bash_reads():
 def test_the_yaml_is_what_kuberay_takes():
     """Its fields as in ray.io/v1: https://ray-project.github.io/kuberay/reference/api/."""
     job, cluster = (
-        yaml.safe_load((CLUSTER / name).read_text("utf-8")) for name in ("kuberay_verl_job.yaml", "kuberay_cluster.yaml")
+        yaml.safe_load((CLUSTER / name).read_text("utf-8"))
+        for name in ("kuberay_verl_job.yaml", "kuberay_cluster.yaml")
     )
     assert [(each["apiVersion"], each["kind"]) for each in (job, cluster)] == [
         ("ray.io/v1", "RayJob"),
