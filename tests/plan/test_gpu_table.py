@@ -1,4 +1,4 @@
-"""docs/servers.md shows what is chosen for every model on every GPU. `python tests/plan/test_gpu_table.py` writes the table anew."""
+"""docs/servers.md shows what is chosen on every GPU. `python tests/plan/test_gpu_table.py` writes the table anew."""
 
 from __future__ import annotations
 
