@@ -82,7 +82,7 @@ $(VENV)/docs/.ready:
 	$(VENV)/docs/bin/python -m pip install --quiet zensical==0.0.73 mkdocstrings-python==2.0.11
 	touch $@
 
-# make pictures: the pictures of README.md and docs/report.md, from the demo and from a GRPO run that records its tokens
+# make pictures: the pictures of README.md and docs/runs.md, from the demo and from a GRPO run that records its tokens
 PICTURED := training.algorithm=grpo training.group_size=8 training.ppo_epochs=2 training.kl_loss_coef=0.01 training.learning_rate=0.0002 \
   training.batch_size=32 training.mini_batch_size=16 training.num_train_iters=8 training.validate_every=3 checkpoint.record_episodes=16
 pictures: demo $(VENV)/.ready-dev
@@ -121,7 +121,7 @@ bench: $(VENV)/.ready-oracles
 
 # make gpu-wheels PYTHON_VERSION=3.12: what `python -m benchmarks gpu` needs beside torch and transformers, in runs/gpu-wheels,
 # for a machine without a network (Linux, x86-64). Some wheels are compiled: name that machine's Python. CUDA_VERSION=13.0: also
-# bitsandbytes, only with the library for this CUDA. See docs/gpu.md.
+# bitsandbytes, only with the library for this CUDA. See docs/servers.md.
 gpu-wheels: $(VENV)/.python
 	rm -rf $(WHEELS)
 	$(BIN)/python -m pip download --quiet --no-deps --only-binary=:all: --implementation cp --python-version $(PYTHON_VERSION) \

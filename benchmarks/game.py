@@ -1,6 +1,6 @@
 """A small random model learns `SimpleGameEnvironment` on one core: its share of the best return, before and after PPO.
 
-`python benchmarks/game.py [--estimators gae grpo] [--seeds 0 1 2]` prints the table of docs/benchmarks.md. Each run is
+`python benchmarks/game.py [--estimators gae grpo] [--seeds 0 1 2]` prints a row for each estimator and seed. Each run is
 a separate process with one thread, so that CPU time equals wall time.
 """
 

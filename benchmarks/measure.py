@@ -1,6 +1,6 @@
 """Runs a recipe's whole job for one seed, with control arms: the podcast recipe on one set of transcripts, or feedback.
 
-These are the figures of docs/benchmarks.md and docs/feedback.md. An interrupted measurement can be resumed, and arms can be added
+These are the figures of docs/measured.md. An interrupted measurement can be resumed, and arms can be added
 to a finished one. `--table` prints the figures of all measured seeds.
 """
 

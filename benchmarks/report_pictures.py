@@ -1,4 +1,4 @@
-"""Writes the pictures of README.md and docs/report.md: parts of a run's report in headless Chromium.
+"""Writes the pictures of README.md and docs/runs.md: parts of a run's report in headless Chromium.
 
 `python -m benchmarks.report_pictures RUN docs NAME…`; `make pictures` has the runs. Look at the pictures afterwards.
 """

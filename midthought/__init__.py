@@ -17,7 +17,7 @@ def _load() -> float:
 
 
 # Threads of torch that wait for each other spin for milliseconds. Beside another process that computes, small models then take
-# several times longer (docs/benchmarks.md, "Beside another process"). Has no effect if torch was imported before.
+# several times longer (docs/measured.md). Has no effect if torch was imported before.
 if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys() and _load() > 0.7:
     os.environ["GOMP_SPINCOUNT"] = "1000"
 

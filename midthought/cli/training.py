@@ -45,7 +45,7 @@ def train(
     ] = False,
     quiet: Quiet = False,
     engine: Annotated[
-        str, typer.Option(help="Trainer: midthought, or verl for a cluster (docs/verl.md).")
+        str, typer.Option(help="Trainer: midthought, or verl for a cluster (docs/cluster.md).")
     ] = "midthought",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what is chosen and whether it fits; with verl, write its bundle.")

@@ -19,7 +19,7 @@ MAX_UNINDEXED_ROWS = 2_000
 def index_table(table: Any, keep_versions: timedelta) -> None:
     """Indexes every row and compacts the table's files; removes versions older than `keep_versions`.
 
-    The vector index has partitions by k-means, and one byte per dimension. docs/benchmarks.md has its recall for a million
+    The vector index has partitions by k-means, and one byte per dimension. docs/measured.md has its recall for a million
     rows. `optimize` keeps the partition size that the index was created with. A number of partitions it does not remember:
     it would merge them until a few dozen remain.
     """

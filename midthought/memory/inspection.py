@@ -60,7 +60,7 @@ def inspection_lines(folder: TranscriptFolder) -> Iterator[str]:
         yield f"{folder.name_of(path)}: left out by its name"
     yield from folder.unused_settings
     if folder.doubtful or folder.failures:
-        yield f"If lines of text were misunderstood, say in {FILE_NAME} how turns start, such as {EXAMPLE} (docs/transcripts.md)"
+        yield f"If lines of text were misunderstood, say in {FILE_NAME} how turns start, such as {EXAMPLE} (docs/memory.md)"
     yield f"{len(folder.transcripts)} files read, {len(folder.doubtful)} of them doubtful; {len(folder.failures)} not read"
 
 

@@ -167,8 +167,7 @@ def fuse(query: str, by_words: Sequence[Hit], by_meaning: Sequence[Hit]) -> list
     that occur contiguously, in the same order, in the best full-text hit. So a query that is a quote is ranked by
     words, a query that contains a quote more by words the longer the quote is (a few contiguous words occur by chance),
     any other query by meaning. After Cormack, Clarke and Büttcher, "Reciprocal rank fusion outperforms Condorcet and
-    individual rank learning methods" (2009), which weighs all rankings equally and adds 60; docs/benchmarks.md compares
-    the two.
+    individual rank learning methods" (2009), which weighs all rankings equally and adds 60.
     """
     num_in_a_row, num_words = words_in_a_row(query, by_words[0].transcript) if by_words else (0, 0)
     share = num_in_a_row / max(num_words, 1)

@@ -5,7 +5,7 @@ nearest to a query are therefore ordered by
 
     score = (cos(query, window) + 0.8 · mean of the two largest cos(query, sentence)) / 1.8
 
-Weight and number were chosen on the questions for tuning (docs/benchmarks.md, Paraphrases). Does not depend on tables.
+Weight and number were chosen on the questions for tuning (`python -m benchmarks paraphrases`). Does not depend on tables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The quantities of a token, in one list: the recording, the report page and docs/report.md use it."""
+"""The quantities of a token, in one list: the recording, the report page and docs/runs.md use it."""
 
 from __future__ import annotations
 

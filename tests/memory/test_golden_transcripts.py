@@ -1,4 +1,4 @@
-"""Every form of `docs/transcripts.md` in a small file: with the file's names, order, words and times."""
+"""Every form of `docs/memory.md` in a small file: with the file's names, order, words and times."""
 
 import json
 from pathlib import Path

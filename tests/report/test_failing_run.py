@@ -1,4 +1,4 @@
-"""The ten questions of docs/report.md about a run that fails, each answered on the page in at most three clicks.
+"""The ten questions of docs/runs.md about a run that fails, each answered on the page in at most three clicks.
 
 A choice in a list is two clicks: one opens the list. Scrolling, pointing and reading are none.
 """

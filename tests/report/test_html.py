@@ -159,7 +159,7 @@ def test_doubtful_transcripts_are_listed_once(run_path):
 
 
 def test_the_documentation_lists_the_quantities_of_a_token() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "report.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text("utf-8")
     assert [f"| {each.label} | {each.meaning} |" in page for each in token_quantities()] == [True] * len(
         token_quantities()
     )

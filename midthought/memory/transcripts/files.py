@@ -55,7 +55,7 @@ class Transcript:
     skipped: tuple[Skipped, ...] = ()
     """Text that is neither speech nor a header field, with the reason."""
     style: str = ""
-    """The text style, as `transcripts.md` names it."""
+    """The text style, as docs/memory.md names it."""
     doubts: tuple[str, ...] = ()
     """A sentence for each of the five checks that the file fails."""
 

@@ -44,7 +44,7 @@ class MemorySection(Section):
     """`minilm` (packaged, offline), the folder of a sentence-transformers model, or `https://HOST/v1?api_key_env=NAME#MODEL`.
     `minilm?dtype=float32` or `bfloat16` fixes the precision of new vectors; otherwise the faster one is measured."""
     search: Literal["full_text", "vector", "hybrid"] = "full_text"
-    """Search mode of the tool. `full_text` is best for exact quotes (docs/benchmarks.md)."""
+    """Search mode of the tool. `full_text` is best for exact quotes (docs/measured.md)."""
     k: int = Field(1, ge=1, le=10)
     """Default number of results per call."""
     thought_words: int = Field(0, ge=0, le=500)
