@@ -9,4 +9,4 @@ def __getattr__(name: str) -> Any:
     public = importlib.import_module("midthought")
     if name in public.__all__:
         return getattr(public, name)
-    raise AttributeError(f"no public name {name!r}; docs/from-the-originals.md lists the names of the setup package")
+    raise AttributeError(f"no public name {name!r}; docs/api.md lists the public names")

@@ -72,8 +72,8 @@ def test_the_blocks_of_a_page_run(page, scripted_model, tmp_path, monkeypatch, r
         exec(compile(block, f"{page.name}, block {number + 1}", "exec", dont_inherit=True), names)
 
 
-def test_the_library_and_the_page_on_extending_are_among_them():
-    assert {"library.md", "extend.md", "first_model.md"} <= {page.name for page in PAGES}
+def test_the_pages_on_a_first_model_and_on_own_parts_are_among_them():
+    assert {"own_parts.md", "data.md", "first_model.md"} <= {page.name for page in PAGES}
 
 
 def test_the_files_that_the_page_of_the_architecture_names_exist():

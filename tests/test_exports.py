@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 import midthought
 
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
-REFERENCE = PAGE.with_name("reference.md")
+HEAD = """All importable from `midthought`; each is loaded on first use. The fields of the settings: [settings](settings.md).
+The site (`make docs`) replaces a line `::: module.name` by signature and docstring."""
 DESIGNED = [
     "ConfigStore", "ModelConfig", "InferenceConfig", "RewardConfig", "EnvironmentConfig", "TrainingConfig",
     "RayConfig", "CheckpointConfig", "create_default_config", "merge_configs", "BaseEnvironment",
@@ -57,39 +59,36 @@ def test_type_checkers_see_every_name_that_there_is():
 
 
 def page() -> str:
-    """docs/api.md: the public names by package, with the first paragraph of their docstrings."""
-    lines = ["# Public names", "", "All importable from `midthought`; each is loaded on first use.", ""]
+    """docs/api.md: the public names by package, with the first sentence of their docstrings; then, for each of them, the line
+    that the documentation site replaces by signature and docstring."""
+    lines = ["# Public names", "", HEAD, ""]
     packages: dict[str, list[tuple[str, str]]] = {}
     for name, module in modules().items():
         packages.setdefault(module.partition(".")[0], []).append((name, module))
     for package, names in packages.items():
-        lines += [f"## {package}", "", "| name | module | what it is |", "| --- | --- | --- |"]
-        for name, module in names:
-            said = " ".join((inspect.getdoc(getattr(midthought, name)) or "").split("\n\n")[0].split())
-            lines.append(f"| `{name}` | `midthought.{module}` | {said.replace('|', chr(92) + '|')} |")
-        lines.append("")
+        lines += [f"## {package}", "", "| name | what it is |", "| --- | --- |"]
+        lines += [f"| `{name}` | {first_sentence(name)} |" for name, _ in names] + [""]
+        if package != "config":  # settings.md has the fields
+            lines += [*dict.fromkeys(reference(name, module) for name, module in names), ""]
     return "\n".join(lines)
 
 
-def reference() -> str:
-    """docs/reference.md: for each public name the line that the documentation site replaces with signature and docstring."""
-    lines = ["# API", "", "The documentation site fills this page from the docstrings (`make docs`)."]
-    lines += ["Names by module: [api.md](api.md). Fields of the settings: [settings.md](settings.md).", ""]
-    package = ""
-    for name, module in modules().items():
-        if module.partition(".")[0] != package:
-            package = module.partition(".")[0]
-            lines += [f"## {package}", ""]
-        value = getattr(midthought, name)
-        is_defined = inspect.isclass(value) or inspect.isfunction(value)
-        lines.append(f"::: {value.__module__}.{value.__name__}" if is_defined else f"::: midthought.{module}.{name}")
-        lines += ["    options:", "      members: false"] * (package == "config") + [""]
-    return "\n".join(lines)
+def first_sentence(name: str, longest: int = 110) -> str:
+    """Returns the first sentence of a name's docstring, cut to a cell of `longest` characters."""
+    said = " ".join((inspect.getdoc(getattr(midthought, name)) or "").split("\n\n")[0].split())
+    sentence = re.split(r"(?<=[^.].\.) (?=[A-Z`])|: (?=`)", said)[0].replace("|", "\\|")
+    return sentence if len(sentence) <= longest else sentence[: longest - 1].rpartition(" ")[0] + " …"
 
 
-@pytest.mark.parametrize(("path", "text"), [(PAGE, page), (REFERENCE, reference)], ids=["api.md", "reference.md"])
-def test_a_page_of_public_names_is_up_to_date(path, text):
-    assert path.read_text("utf-8") == text(), "regenerate it: python tests/test_exports.py"
+def reference(name: str, module: str) -> str:
+    """Returns the line of the documentation generator for a name."""
+    value = getattr(midthought, name)
+    is_defined = inspect.isclass(value) or inspect.isfunction(value)
+    return f"::: {value.__module__}.{value.__name__}" if is_defined else f"::: midthought.{module}.{name}"
+
+
+def test_the_page_of_public_names_is_up_to_date():
+    assert PAGE.read_text("utf-8") == page(), "regenerate it: python tests/test_exports.py"
 
 
 def test_importing_the_package_loads_no_torch():
@@ -106,4 +105,3 @@ def test_a_name_that_is_not_there_is_told_as_python_does():
 
 if __name__ == "__main__":
     PAGE.write_text(page(), "utf-8")
-    REFERENCE.write_text(reference(), "utf-8")
