@@ -1,4 +1,4 @@
-"""The documentation site: its navigation, its links, and the tables that name other packages' settings. `make docs` builds it."""
+"""The documentation: navigation, links, tables, and the table that names other packages' settings. `make docs` builds the site."""
 
 from __future__ import annotations
 
@@ -32,6 +32,20 @@ def test_the_links_of_a_page_lead_to_files(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_of_the_site_links_only_to_the_site_and_the_web(page):
     assert "](../" not in page.read_text("utf-8")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "settings.md"], ids=lambda page: page.name)
+def test_a_cell_of_a_table_has_at_most_120_characters(page):
+    rows = [line for line in page.read_text("utf-8").splitlines() if line.startswith("|")]
+    cells = [cell.strip() for row in rows for cell in re.split(r"(?<!\\)\|", row)]
+    assert [cell for cell in cells if len(cell) > 120] == []
+
+
+def test_the_pages_that_the_code_names_exist():
+    folders = [ROOT / name for name in ("midthought", "tests", "benchmarks", "examples")]
+    files = [path for folder in folders for path in folder.rglob("*.py")]
+    found = {(path.name, each) for path in files for each in re.findall(r"docs/[\w-]+\.md", path.read_text("utf-8"))}
+    assert {(name, each) for name, each in found if not (ROOT / each).exists()} == set()
 
 
 def rows() -> list[list[str]]:

@@ -73,7 +73,7 @@ class BaseInferenceEngine(ABC):
         if not hasattr(core, "sample"):
             raise SettingsError(
                 f"{type(self).__name__}: super().__init__ takes an asynchronous engine and a Renderer, got {core!r:.40} "
-                "(docs/extend.md, An engine); ScriptedInferenceEngine writes given texts without a model"
+                "(docs/own_parts.md, An engine); ScriptedInferenceEngine writes given texts without a model"
             )
         self.core = core
         self.renderer = renderer

@@ -86,13 +86,13 @@ class EnvironmentTasks:
         if not isinstance(environment, BaseEnvironment) and not callable(environment):
             raise SettingsError(
                 f"environment={environment!r}: give a BaseEnvironment, or a function without parameters that returns one; "
-                "adapters (GymnasiumEnvironment(gym_env), …): docs/environments.md"
+                "adapters (GymnasiumEnvironment(gym_env), …): docs/own_parts.md"
             )
         made = without_partial(environment)  # type: ignore[arg-type]
         if isinstance(made, type) and not issubclass(made, BaseEnvironment):
             raise SettingsError(
                 f"environment={made.__name__}: the class does not extend BaseEnvironment; write class {made.__name__}("
-                "BaseEnvironment) with reset and step (docs/extend.md), or give an adapter: docs/environments.md"
+                "BaseEnvironment) with reset and step, or give an adapter: docs/own_parts.md"
             )
         if config is not None and isinstance(environment, BaseEnvironment):
             check_config(environment, config)

@@ -79,7 +79,7 @@ class Trainer:
             not set have the values of the preset `tiny` (docs/algorithms.md).
         tools: the tools that the policy may call.
         call_format: how calls are written: a name, an `ActionParser` or a `ToolCallFormat`. `auto`: the model's own format
-            if its chat template has one, else `in_thought` (docs/chat_templates.md).
+            if its chat template has one, else `in_thought` (docs/first_model.md).
         system_prompt: text before every task.
         describe_tools: whether tool descriptions and call instructions follow the system prompt.
         rewards: several rewards instead of `reward_fn`: names (`correct`, `num_calls`, …), functions, pairs of either with a

@@ -1,4 +1,4 @@
-"""A run of a recipe whose files are damaged is resumed to the same result, or refused. docs/library.md, "Files"."""
+"""A run of a recipe whose files are damaged is resumed to the same result, or refused. docs/concepts.md, "Run folder"."""
 
 from __future__ import annotations
 
