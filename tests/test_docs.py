@@ -17,7 +17,7 @@ from midthought.pretrained import save_model
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if "```python" in page.read_text("utf-8"))
-WORDS = ["Red?", '{"tool": "my_tool", "parameters": {"param": "blue"}}', "green", "blue"]
+WORDS = ["Red?", '{"tool": "mix", "parameters": {"first": "red", "second": "blue"}}', "green", "blue"]
 
 
 SHORTER = {

@@ -1,4 +1,4 @@
-"""The documentation: navigation, links, tables, and the table that names other packages' settings. `make docs` builds the site."""
+"""The documentation: navigation, links and tables; the settings of other packages that a table names. `make docs` builds it."""
 
 from __future__ import annotations
 
