@@ -122,8 +122,6 @@ def test_tokens_are_colored_by_the_chosen_quantity(page: Any) -> None:
         ("arm=before.sampled&tool=silent", [f"before.sampled 0 who-00{n}" for n in (1, 2, 3)]),
         ("arm=train&step=3&low=1.1", [f"train 3 who-00{n}" for n in range(3)]),  # right without a call
         ("arm=evaluation&answer=lost", []),
-        ("arm=evaluation&tool=failed", []),
-        ("arm=validation&stop=answered", [f"validation 2 who-00{n}" for n in range(4)]),
         ("arm=validation&text=runs 3 minutes", ["validation 2 who-003"]),
         ("arm=validation&text=i think i know&tool=silent", ["validation 2 who-002", "validation 2 who-003"]),
     ],
