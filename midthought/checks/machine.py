@@ -94,7 +94,7 @@ def servers(setup: Setup) -> Iterator[Finding]:
 @check("movement", "fit")
 def movement(setup: Setup) -> Iterator[Finding]:
     """Learning rate, schedule, clipping and KL penalty let the policy change, and its weights learn."""
-    training, policy = setup.config.training, setup.parts.model
+    training, policy = setup.config.training, (setup.policy or setup.parts).model
     weights = [(p.numel(), p.requires_grad) for p in policy.parameters()] if hasattr(policy, "parameters") else []
     trained, total = sum(number for number, learns in weights if learns), sum(number for number, _ in weights)
     schedule = TrainingSchedule.from_config(training, training.num_iters(len(setup.all_tasks) or None))

@@ -121,14 +121,11 @@ def guard(
     tell_damage(run)
     with value_errors(run):
         rows = [row for row in read_run(run).findings if "check" in row]
-        lines = [
-            [f"{each.title}  ({each.when})", f"  {each.observation}", f"  try: {each.action}"]
-            for each in shown_findings(rows)
-        ]
-    if as_json:
-        tell(json.dumps(rows, indent=1, ensure_ascii=False))
-    else:
-        tell("\n".join(line for each in lines for line in each) or "No check has a finding.")
+    shown = [
+        f"{each.title}  ({each.when})\n  {each.observation}\n  try: {each.action}" for each in shown_findings(rows)
+    ]
+    text = "\n".join(shown) or "No check has a finding."
+    tell(json.dumps(rows, indent=1, ensure_ascii=False) if as_json else text)
     if rows:
         raise typer.Exit(1)
 

@@ -8,8 +8,9 @@ import pytest
 from check_runs import Arguments, run, teach_calls
 
 from midthought import Tool, Trainer, register_call_format, tool
+from midthought.tools.call_formats import registry
 from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.tools.call_formats.registry import _FACTORIES, find_call_format
+from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.call_formats.unread import UnreadCallReader, UnreadCalls
 from midthought.tools.registry import ToolRegistry
 from midthought.types import Trajectory, Turn
@@ -111,19 +112,16 @@ def test_rare_calls_are_no_finding_and_no_tool_is_no_call(taught):
     assert found(taught, "hermes", text, tools=()).count == 0
 
 
-def test_a_registered_format_of_the_user_is_tried_and_may_fail(taught):
+def test_a_registered_format_of_the_user_is_tried_and_may_fail(taught, monkeypatch):
     class Broken(InThoughtFormat):
         def parse_all(self, text, *, in_thought=True):
             raise RuntimeError("not mine")
 
-    try:
-        register_call_format("broken", Broken)
-        register_call_format("no_format", lambda: "nothing")
-        register_call_format("mine", lambda: InThoughtFormat("between"))
-        assert "call_format='mine'" in found(taught, "hermes", f"red {IN_THOUGHT}").remedy
-    finally:
-        for name in ("broken", "no_format", "mine"):
-            _FACTORIES.pop(name, None)
+    monkeypatch.setattr(registry, "_FACTORIES", dict(vars(registry)["_FACTORIES"]))
+    register_call_format("broken", Broken)
+    register_call_format("no_format", lambda: "nothing")
+    register_call_format("mine", lambda: InThoughtFormat("between"))
+    assert "call_format='mine'" in found(taught, "hermes", f"red {IN_THOUGHT}").remedy
 
 
 @pytest.fixture(scope="module")
