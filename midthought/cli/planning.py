@@ -124,8 +124,7 @@ def guard(
     shown = [
         f"{each.title}  ({each.when})\n  {each.observation}\n  try: {each.action}" for each in shown_findings(rows)
     ]
-    text = "\n".join(shown) or "No check has a finding."
-    tell(json.dumps(rows, indent=1, ensure_ascii=False) if as_json else text)
+    tell(json.dumps(rows, indent=1, ensure_ascii=False) if as_json else "\n".join(shown) or "No check has a finding.")
     if rows:
         raise typer.Exit(1)
 

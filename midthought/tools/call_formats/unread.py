@@ -6,6 +6,8 @@ The other call formats are tried on the sampled text. Does not depend on a list 
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,8 +23,9 @@ from midthought.tools.call_formats.tagged import TaggedCallFormat
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Trajectory
 
-MAX_EPISODES, MIN_SHARE = 64, 0.1
-"""Episodes that are read; share of them with a call that is not run, from which on they are `is_frequent`."""
+MAX_CHARACTERS, MIN_SHARE = 50_000, 0.1
+"""No further episode is read after so many characters (at most a second of one core); share of the episodes with a call that is
+not run, from which on they are `is_frequent`."""
 _FENCE = re.compile(r"^ {0,3}```[^\n`]*\n(.*?)\n\s*```", re.DOTALL | re.MULTILINE)
 
 
@@ -66,8 +69,9 @@ class UnreadCallReader:
             self._others["auto"] = own
 
     def read(self, episodes: Sequence[Trajectory]) -> UnreadCalls:
-        """Returns how many of the episodes, at most `MAX_EPISODES`, have such a call."""
-        episodes = episodes[:MAX_EPISODES]
+        """Returns how many of the episodes, the first ones up to `MAX_CHARACTERS`, have such a call."""
+        ends = itertools.accumulate(sum(len(turn.model_output) for turn in each.turns) for each in episodes)
+        episodes = episodes[: 1 + sum(end < MAX_CHARACTERS for end in ends)]
         found = [first for episode in episodes if (first := next(self._in_episode(episode), None))]
         if not found:
             return UnreadCalls(num_episodes=len(episodes), count=0)
@@ -78,9 +82,13 @@ class UnreadCallReader:
     def _in_episode(self, episode: Trajectory) -> Iterator[tuple[ParsedAction, str]]:
         """Returns every call that is not run, and the remedy."""
         for turn in episode.turns:
-            if any(name in turn.model_output for name in self._registry):
-                read = _calls(self._used, turn.model_output, in_thought=turn.begins_in_thought)
-                for call, remedy in self._in_turn(turn.model_output, in_thought=turn.begins_in_thought):
+            text, in_thought = turn.model_output, turn.begins_in_thought
+            if not any(name in text for name in self._registry):
+                continue
+            read = _calls(self._used, text, in_thought=in_thought)
+            rest = functools.reduce(lambda left, call: left.replace(call.raw_text, ""), read, text)
+            if any(name in rest for name in self._registry):
+                for call, remedy in self._in_turn(text, in_thought=in_thought):
                     if call.success and call.tool_name in self._registry and not _is_one_of(call, read):
                         yield call, remedy
 
