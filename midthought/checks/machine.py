@@ -94,8 +94,8 @@ def servers(setup: Setup) -> Iterator[Finding]:
 @check("movement", "fit")
 def movement(setup: Setup) -> Iterator[Finding]:
     """Learning rate, schedule, clipping and KL penalty let the policy change, and its weights learn."""
-    training, policy = setup.config.training, (setup.policy or setup.parts).model
-    weights = [(p.numel(), p.requires_grad) for p in policy.parameters()] if hasattr(policy, "parameters") else []
+    training, parameters = setup.config.training, getattr(setup.parts.model, "parameters", list)()
+    weights = [(each.numel(), each.requires_grad) for each in parameters]
     trained, total = sum(number for number, learns in weights if learns), sum(number for number, _ in weights)
     schedule = TrainingSchedule.from_config(training, training.num_iters(len(setup.all_tasks) or None))
     steps = range(0, schedule.total_steps or 1, max(1, (schedule.total_steps or 1) // 100))
@@ -104,7 +104,7 @@ def movement(setup: Setup) -> Iterator[Finding]:
     if name := hindrance(history, factor * training.peak_learning_rate, max(trained, 1)):
         observation = f"{name}={history.setting(name)} keeps the policy as it is in all {schedule.total_steps} steps"
         yield Finding(observation, f"leave {name} at its default")
-    if trained < MIN_TRAINED_SHARE * total and not hasattr(policy, "peft_config"):
+    if trained < MIN_TRAINED_SHARE * total and not hasattr(setup.parts.model, "peft_config"):
         remedy = "call model.requires_grad_(True), or train adapters (model.lora_rank)"
         yield Finding(f"{trained:,} of the {total:,} weights of the policy learn", remedy, "frozen")
     for name in ("kl_coef", "kl_loss_coef"):

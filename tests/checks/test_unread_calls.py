@@ -7,8 +7,9 @@ import json
 import pytest
 from check_runs import Arguments, run, teach_calls
 
-from midthought import Tool, Trainer, register_call_format, tool
-from midthought.tools.call_formats import registry
+from midthought import Tool, Trainer, tool
+from midthought.tokenization import Renderer
+from midthought.tools.call_formats import unread
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.call_formats.unread import UnreadCallReader, UnreadCalls
@@ -76,9 +77,9 @@ def lookup(word: str) -> str:
 
 
 def found(taught: Arguments, name: str, *texts: str, tools: tuple[Tool, ...] = (lookup,)) -> UnreadCalls:
-    """What is found in an episode for each text; a text that begins with neither a tag nor a fence continues a thought."""
-    with Trainer(**run(taught, tools=[])) as trainer:
-        reader = UnreadCallReader(trainer.renderer, find_call_format(name), ToolRegistry(tools))
+    """What is found in an episode for each text; a text that only closes a thought continues one."""
+    call_format = find_call_format(name)
+    reader = UnreadCallReader(Renderer(taught["tokenizer"]), call_format, ToolRegistry(tools))
     return reader.read([episode(text) for text in texts])
 
 
@@ -117,10 +118,9 @@ def test_a_registered_format_of_the_user_is_tried_and_may_fail(taught, monkeypat
         def parse_all(self, text, *, in_thought=True):
             raise RuntimeError("not mine")
 
-    monkeypatch.setattr(registry, "_FACTORIES", dict(vars(registry)["_FACTORIES"]))
-    register_call_format("broken", Broken)
-    register_call_format("no_format", lambda: "nothing")
-    register_call_format("mine", lambda: InThoughtFormat("between"))
+    made = {"broken": Broken, "none": Broken(), "mine": lambda: InThoughtFormat("between")}
+    monkeypatch.setattr(unread, "call_format_names", lambda: list(made))
+    monkeypatch.setattr(unread, "find_call_format", lambda name: made[name]())
     assert "call_format='mine'" in found(taught, "hermes", f"red {IN_THOUGHT}").remedy
 
 
