@@ -59,14 +59,6 @@ def test_names_for_labels_change_every_chunk_and_no_word(talks, command):
     assert speakers(talks) == {"Ann Lee", "Bob Ray"}
 
 
-def test_times_splitting_and_a_tenth_of_the_words_may_differ(talks, command):
-    rng, said = random.Random(7), sentences(1, 100)
-    changed = [" ".join(word if rng.random() > 0.1 else "something" for word in one.split(" ")) + "." for one in said]
-    (talks / "long.txt").write_text(written(changed, 3).replace("(00:0", "(00:1"))
-    code, out = add(command, talks / "long.txt", "--chunking", "turns", "--chunk-words", "12")
-    assert code == 0, out.err
-
-
 def test_another_episode_with_the_same_name_and_intro_is_refused(talks, command):
     (talks / "long.txt").write_text(written(sentences(2, 100)))
     code, out = add(command, talks)

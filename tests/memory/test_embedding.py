@@ -73,14 +73,6 @@ def save_tiny_encoder(folder):
     BertModel(config).save_pretrained(folder)
 
 
-def test_a_folder_of_a_small_encoder_is_used_alike(tmp_path):
-    save_tiny_encoder(tmp_path / "tiny")
-    embedder = load_embedder(tmp_path / "tiny")
-    assert re.fullmatch("tiny-[0-9a-f]{8}", embedder.name) and embedder.dimension == 16
-    vectors = embedder.embed(["a b", "a", "a b a b a b a b a b"])
-    np.testing.assert_allclose(vectors[0], embedder.embed(["a b"])[0], atol=ROUNDING)
-
-
 def test_equal_texts_are_embedded_once_and_progress_is_told(embedder):
     told: list[tuple[int, int]] = []
     vectors = embed_texts(["b", "a", "b"], embedder, lambda done, total: told.append((done, total)))

@@ -92,9 +92,3 @@ def test_only_a_file_of_the_same_command_or_an_empty_one_is_replaced(memory, tmp
             (tmp_path / name).write_text(content)
         code, said = write(name)
         assert code == 0 and (tmp_path / name).read_bytes().strip(), said.err
-
-
-def test_the_number_of_results_has_a_short_option(memory):
-    assert memory("search", "copper hand", "-k", "1")[0] == 2  # the default path is memory
-    code, said = memory("search", "copper hand", "--path", ".", "-k", "1")
-    assert code == 0 and said.out.startswith("[1] ")

@@ -1,7 +1,6 @@
 """Adding to and deleting from a memory: other processes go on searching, a killed process damages nothing."""
 
 import contextlib
-import json
 import random
 import threading
 import time
@@ -91,21 +90,6 @@ def test_a_second_writer_waits_until_the_first_has_finished(memory, caplog):
         proceed.set()
         assert (first.result().num_added, second.result().num_added) == (2, 3)
     assert len(MemoryStore.open(memory.uri)) == 65 and not list(Path(memory.uri).glob("*.lock"))
-
-
-def test_the_command_adds_a_file_and_refuses_another_one_of_its_name(tmp_path, monkeypatch, command):
-    monkeypatch.setattr("midthought.memory.embedding.load_embedder", lambda name: WordEmbedder())
-    for name, words in (("a/tide.txt", "A clock."), ("b/mill.txt", "A wheel."), ("c/tide.txt", "A moon.")):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text(f"Ann (00:01): {words}\n")
-    path = "--path", tmp_path / "memory"
-    assert command("memory", "add", tmp_path / "a", *path)[0] == 0
-    code, said = command("memory", "add", tmp_path / "b/mill.txt", *path)
-    assert code == 0 and "1 added, 0 known, 0 removed; 2 chunks in all" in said.out
-    code, said = command("memory", "add", tmp_path / "c", *path)
-    assert code == 2 and "another transcript in the memory is named 'tide'" in said.err
-    code, said = command("memory", "add", tmp_path / "c", *path, "--replace", "--json")
-    assert code == 0 and json.loads(said.out)["memory"]["num_removed"] == 1
 
 
 # -- other processes -------------------------------------------------------------------------------------------
