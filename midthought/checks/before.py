@@ -121,7 +121,7 @@ class Report:
 
 
 def examine(setup: Setup, *, fast_only: bool = False) -> Report:
-    """Runs the checks, or only those of the start of `fit`. Raises `SettingsError` for a wrong `checks.policies`."""
+    """Runs the checks, with `fast_only` only those marked `fit`. Raises `SettingsError` for a wrong `checks.policies`."""
     report, began, policies = Report(), time.perf_counter(), setup.config.checks.policies
     require_known(policies)
     for each in list(CHECKS):

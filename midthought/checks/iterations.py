@@ -75,6 +75,8 @@ def logprob_difference(history: History) -> Iterator[Finding]:
         limit = f"training.logprob_difference_{'stop' if is_large else 'warn'} is {stop if is_large else warn:g}"
         observation = f"sampled and recomputed log-probabilities differ by {mean:.3g} nats on average; {limit}"
         remedy = "set inference.backend=local, or let the server return the log-probabilities of what it samples"
+        if history.setting("inference.sync_tolerance") is not None:
+            remedy = "leave inference.sync_tolerance at its default, which finds old weights after each update"
         yield _since(rows[0], observation, remedy, policy="stop" if is_large else "warn")
 
 

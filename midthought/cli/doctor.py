@@ -39,7 +39,7 @@ def doctor(
     run: Annotated[Path, typer.Option(help="Run folder of the later run, for the disk space.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print an object.")] = False,
 ) -> None:
-    """Check whether a run can work and learn, without training; exit code 1 if there is a finding (docs/checks.md)."""
+    """Check whether a run can work and learn, without training; exit code 1 if there is a finding (docs/runs.md)."""
     report = _report(target, words or [], config, from_, run)
     tell(json.dumps(report.to_dict(), indent=1, ensure_ascii=False) if as_json else "\n".join(report.to_lines()))
     if not report.is_healthy:

@@ -114,7 +114,7 @@ def guard(
     run: Annotated[Path, typer.Argument(help="Run folder, of a finished run or of one that is running.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
 ) -> None:
-    """Say what the checks have found during a run, and what to try; exit code 1 if there is a finding (docs/checks.md)."""
+    """Say what the checks have found during a run, and what to try; exit code 1 if there is a finding (docs/runs.md)."""
     from midthought.report.findings import shown_findings
     from midthought.report.run_record import read_run
 

@@ -237,7 +237,7 @@ class RayConfig(Section):
 
 
 class ChecksConfig(Section):
-    """What a run does with the findings of its checks (docs/checks.md)."""
+    """What a run does with the findings of its checks (docs/runs.md)."""
 
     policies: Harmless[dict[str, Literal["off", "warn", "stop"]]] = Field(default_factory=dict)
     """Policy by name of the check, in place of its own: `{entropy: stop, tasks: off}`. `warn`: log its findings; `stop`: end the

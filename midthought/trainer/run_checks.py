@@ -43,8 +43,7 @@ class RunChecks:
             self._monitor.add(row)
 
     def before_logged_update(self, writer: RunWriter | None, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Judges the metrics of scoring, before any weight changes. If they stop the run, they are logged as those of
-        `iteration`."""
+        """Judges the metrics of scoring, before any weight changes. If they stop the run, logs them under `iteration`."""
         try:
             self._tell(self._monitor.before_update(metrics))
         except TrainingStoppedError:

@@ -210,7 +210,7 @@ class Trainer:
 
     def check(self) -> Report:
         """Examines the run without training: template, tokenizer, calls, reward, lengths, some sampled episodes, memory, disk
-        (docs/checks.md). Prints nothing: see `Report.findings`, `skipped`, `to_lines`. `fit` runs the fast checks by itself."""
+        (docs/runs.md). Prints nothing: see `Report.findings`, `skipped`, `to_lines`. `fit` runs the fast checks by itself."""
         self._require_open()
         return examine(self.setup)
 

@@ -87,6 +87,11 @@ def test_the_policy_folder_is_a_plain_hugging_face_model(make_policy, tmp_path):
         assert torch.equal(ours, theirs)
 
 
+def test_nothing_but_safetensors_and_json_is_written(make_policy, tmp_path):
+    save_checkpoint(tmp_path / "c", fresh(make_policy))
+    assert {file.suffix for file in (tmp_path / "c").rglob("*") if file.is_file()} == {".safetensors", ".json"}
+
+
 def test_saving_again_replaces_the_older_one_and_leaves_nothing_beside_it(make_policy, tmp_path):
     learner = fresh(make_policy)
     save_checkpoint(tmp_path / "c", learner, state={"n": 1})

@@ -330,7 +330,7 @@ def test_a_function_that_cannot_be_told_to_a_model_is_refused_by_name() -> None:
         (Corner.method, "parameter 'self' has no type; of a method, make the tool from the object: tool.object.method"),
         ("name", "takes a function, not 'name'; write @tool.name='name'."),
         (Color, "takes a function, not <enum 'Color'>"),
-        (print, "takes a function, not <built-in function print>"),
+        (len, "takes a function, not <built-in function len>"),
     ]
     for function, words in refused:
         with pytest.raises(SettingsError, match=words):
