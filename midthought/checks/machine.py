@@ -94,8 +94,8 @@ def servers(setup: Setup) -> Iterator[Finding]:
 @check("movement", "fit")
 def movement(setup: Setup) -> Iterator[Finding]:
     """Learning rate, schedule, clipping and KL penalty let the policy change, and its weights learn."""
-    training, parameters = setup.config.training, getattr(setup.parts.model, "parameters", list)()
-    weights = [(each.numel(), each.requires_grad) for each in parameters]
+    training = setup.config.training
+    weights = [(each.numel(), each.requires_grad) for each in getattr(setup.parts.model, "parameters", list)()]
     trained, total = sum(number for number, learns in weights if learns), sum(number for number, _ in weights)
     schedule = TrainingSchedule.from_config(training, training.num_iters(len(setup.all_tasks) or None))
     steps = range(0, schedule.total_steps or 1, max(1, (schedule.total_steps or 1) // 100))
