@@ -11,7 +11,7 @@ from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.recipes.feedback.reward import FeedbackRewardConfig, broken_order
 from midthought.recipes.recipe_evaluation import RecipeEvaluation
 
-ArmCritic = Literal["none", "wrong", "outcome"]
+ArmCritic = Literal["none", "wrong", "generic", "outcome"]
 DEFAULT_ARMS: tuple[ArmCritic, ...] = ("none", "wrong")
 
 
@@ -99,6 +99,6 @@ class FeedbackRecipeConfig(RecipeConfig):
         if self.feedback.critic == "hints" and self.problems.dataset not in ("arithmetic", "multiplication", "hex"):
             raise ValueError(
                 f"feedback.critic='hints' calculates, and problems.dataset={self.problems.dataset!r} holds no calculations; "
-                "set feedback.critic to model"
+                "set feedback.critic to process or model"
             )
         return self
