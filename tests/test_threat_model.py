@@ -78,8 +78,7 @@ TESTS = {
         "memory/test_hostile_memory_service.py::test_a_service_that_does_not_end_or_fails_is_given_up",
         "memory/test_hostile_memory_service.py::test_a_result_is_one_line_without_control_characters",
         "memory/test_hostile_memory_service.py::test_a_token_does_not_follow_a_redirection",
-        "memory/test_request_deadline.py::test_a_tls_handshake_that_never_ends_is_given_up",
-        "memory/test_request_deadline.py::test_a_name_with_several_addresses_that_do_not_answer_is_given_up",
+        "memory/test_hostile_memory_service.py::test_a_tls_handshake_that_never_ends_is_given_up",
     ),
     "Tables of others": (
         "memory/test_damaged_memory.py::test_a_table_of_others_with_odd_columns_is_one_sentence_with_its_path",

@@ -53,10 +53,7 @@ def build(
     """
     store = _open(path, embedding_model)
     how = chunking, chunk_words, chunk_size, chunk_overlap, each_once, strict
-    folder, chunks = _read_chunks(transcripts, *how, store=store)
-    if not replace:
-        renamed = ", which is not in TRANSCRIPTS; if the file was renamed, --replace removes {name!r}"
-        _tell_copies(folder, store, renamed)
+    folder, chunks = _read_chunks(transcripts, *how)
     report = _write(store.build, folder, chunks, replace, as_json)
     if not as_json:
         if report.precision:
@@ -84,8 +81,7 @@ def add(
     store = _open(path, embedding_model)
     kind = chunking or ("turns" if store.is_built and not store.has_windows else "windows")
     how = kind, chunk_words, chunk_size, chunk_overlap, each_once, strict
-    folder, chunks = _read_chunks(transcripts, *how, store=store)
-    _tell_copies(folder, store, "; searches find both. 'midthought memory delete' removes one of them")
+    folder, chunks = _read_chunks(transcripts, *how)
     report = _write(store.add, folder, chunks, replace, as_json)
     if not as_json:
         numbers = f"{report.num_added} added, {report.num_kept} known, {report.num_removed} removed"
@@ -141,14 +137,12 @@ def search(
 ) -> None:
     """Search a memory, local or served (--path http://HOST:PORT), as the tool does."""
     from midthought.memory.connect import open_memory
-    from midthought.memory.filter_names import require_known
     from midthought.memory.tool import NOTHING_WITH_FILTERS, format_hits
 
     if not query.strip():
         raise SettingsError("the query is empty; give words to search for")
     filters: Any = {"episodes": episode or (), "speakers": speaker or (), "after": after, "before": before}
     memory = open_memory(path, token_env=token_env)
-    require_known(memory, episode or (), speaker or ())
     hits = memory.search(query, k, mode, **filters)  # type: ignore[arg-type]
     tell(format_hits(hits) if hits or not any(filters.values()) else NOTHING_WITH_FILTERS)
 
@@ -281,32 +275,16 @@ def _read_chunks(
     overlap: int | None,
     each_once: bool,
     strict: bool,
-    store: Any = None,
 ) -> Any:
-    """Returns the transcripts of the folder, with the names that the store has for them, and their chunks."""
-    from dataclasses import replace
-
+    """Returns the transcripts of the folder, and their chunks."""
     from midthought.memory.build import chunk_all
-    from midthought.memory.names import with_stored_names
     from midthought.memory.transcripts import read_transcripts
 
     chunking = _chunking(kind, words, size, overlap)
     folder = read_transcripts(transcripts, each_once=each_once)
     if strict:
         folder.require_all()
-    if store is not None:
-        folder = replace(folder, transcripts=tuple(with_stored_names(folder.transcripts, store)))
     return folder, chunk_all(folder.transcripts, chunking)
-
-
-def _tell_copies(folder: Any, store: Any, what: str) -> None:
-    """Prints which new transcripts have the words of one that is in the memory and not in the folder; `what` with its name says
-    what happens to both."""
-    from midthought.memory.names import same_words
-
-    for new, name in same_words(folder.transcripts, store):
-        words = f"{folder.name_of(new.path)} (named {new.stem!r}): nearly the same words as {name!r} in the memory"
-        tell(words + what.format(name=name), err=True)
 
 
 def _chunking(kind: str, words: int, size: int | None, overlap: int | None) -> Any:

@@ -13,7 +13,6 @@ import numpy as np
 from midthought.memory.changes import BuildReport
 from midthought.memory.chunks import Chunk, chunk_transcript
 from midthought.memory.embedding import Embedder, Progress, embed_texts, load_embedder
-from midthought.memory.names import with_stored_names
 from midthought.memory.rows import are_windows, rows_of
 from midthought.memory.sentence_vectors import packed
 from midthought.memory.splitting import Chunking
@@ -52,9 +51,7 @@ def build_memory(
         for line in (*transcripts.unused_settings, *doubt_lines(transcripts)):
             _log.warning(line)
     store = MemoryStore.open(uri, table, embedder)
-    return store.build(
-        chunk_all(with_stored_names(transcripts.transcripts, store), chunking), progress, replace=replace
-    )
+    return store.build(chunk_all(transcripts.transcripts, chunking), progress, replace=replace)
 
 
 def chunk_all(transcripts: Iterable[Transcript], chunking: Chunking | int = 18) -> list[Chunk]:

@@ -11,7 +11,7 @@ from midthought.errors import MemoryStoreError
 from midthought.memory.chunks import Chunk
 from midthought.memory.duplicates import is_corrected
 from midthought.memory.indices import has_word_index
-from midthought.memory.rows import SENTENCES, are_windows, chunk_columns, chunks_of, require_values
+from midthought.memory.rows import SENTENCES, are_windows, chunk_columns, chunks_of
 from midthought.memory.sql_conditions import may_be_of
 from midthought.memory.table import TableSnapshot
 from midthought.memory.vector_cache import digest_of
@@ -191,17 +191,6 @@ def all_chunks(table: Any, where: str | None = None) -> list[Chunk]:
 def stems_in(table: Any) -> frozenset[str]:
     """Returns the names of the table's transcripts: each has a chunk with the number 0."""
     return frozenset(chunk.stem for chunk in all_chunks(table, "chunk_id = 0"))
-
-
-def names_in(table: Any) -> tuple[set[str], set[str]]:
-    """Returns the titles of all episodes, and all speakers."""
-    speaker, found = "speakers" if "speakers" in table.schema.names else "speaker", (set[str](), set[str]())
-    for batch in table.search().select(["episode", speaker]).to_batches(batch_size=_ROWS_PER_BATCH):
-        require_values(batch, ("episode", speaker))
-        found[0].update(batch.column("episode").unique().to_pylist())
-        column = batch.column(speaker)
-        found[1].update((column.flatten() if speaker == "speakers" else column).unique().to_pylist())
-    return found
 
 
 def transcripts_in(table: Any, stems: Collection[str]) -> list[Chunk]:

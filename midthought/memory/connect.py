@@ -29,7 +29,7 @@ def open_memory(
         return MemoryStore.open(path, table, load_embedder(embedding_model, measures=measures))
     memory = RemoteMemory(str(path), token_env=token_env)
     try:
-        served = memory.stats().get("table")
+        served = memory.stats().table
     except NoReplyError as error:
         raise MemoryStoreError(f"no service answers at this address: {error}") from None
     if served != table:

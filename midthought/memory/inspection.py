@@ -30,7 +30,6 @@ def inspected(transcript: Transcript) -> dict[str, Any]:
         "num_turns": len(transcript.turns),
         "num_words": transcript.num_words,
         "has_times": transcript.has_times,
-        "num_repeats_dropped": transcript.num_repeats,
         "first_turns": [
             {"speaker": turn.speaker, "time": turn.time, "text": _cut(turn.text)}
             for turn in transcript.turns[:_NUM_FIRST_TURNS]
@@ -83,8 +82,6 @@ def _lines(name: str, seen: Mapping[str, Any]) -> Iterator[str]:
         yield f"  skipped, {each['reason']}: {each['text']}"
     if (num := len(seen["skipped"]) - _MAX_SKIPPED) > 0:
         yield f"  skipped: {num} more"
-    if seen["num_repeats_dropped"]:
-        yield f"  skipped: {seen['num_repeats_dropped']} repetitions of a speech recogniser"
 
 
 def _speakers(transcript: Transcript) -> list[dict[str, Any]]:

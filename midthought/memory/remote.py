@@ -6,34 +6,39 @@ The token is read from its environment variable at each request and never shown.
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import random
+import re
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any, Unpack
+from dataclasses import asdict, replace
+from typing import Any, TypeVar, Unpack
 from urllib.parse import urlsplit
+
+from pydantic import BaseModel
 
 from midthought.background_loop import BackgroundLoop
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
 from midthought.memory.chunks import Chunk
 from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search
-from midthought.memory.service_replies import from_json, read_chunks, read_count, read_hits, read_names
+from midthought.memory.service import schemas
+from midthought.memory.turns import without_unusable_characters
 from midthought.network import read_key, tls_context
 from midthought.references import optional
 
-_MAX_RESULT_BYTES = 64 * 1024
+Reply = TypeVar("Reply", bound=BaseModel)
+Found = TypeVar("Found", Hit, Chunk)
+
+MAX_REPLY_BYTES = 64 * 1024 * 1024
 _MAX_SHOWN = 200
 """Characters of a service's own words in an error."""
-_IDS_PER_REQUEST = 500
 _BACKOFF_SECONDS = 0.1
 _LONGEST_WAIT_SECONDS = 2.0
 _IDLE_SECONDS = 20.0
 """Connections idle for longer are reopened: the service closes them after 30 s."""
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _REMEDY = "start it with 'midthought memory serve', or set memory.path to the address of one that runs"
-_IF_FEW = "if they are few, this is not a memory service: start one with 'midthought memory serve'"
+_LINE_BREAK = re.compile("[\t\n\r\x85\u2028\u2029]")
 
 
 def is_service(path: str) -> bool:
@@ -95,10 +100,14 @@ class RemoteMemory:
     ) -> list[Hit]:
         """The same as `MemoryStore.search`, on the service."""
         check_search(k, mode)
-        asked = {"query": _plain(query), "k": k, "mode": mode} | _filters(filters)
-        if thought:
-            asked["thought"] = _plain(thought)
-        return self._ask("POST", "/search", asked, lambda reply: read_hits(reply["hits"], k))
+        asked = {
+            "query": _plain(query),
+            "k": k,
+            "mode": mode,
+            "thought": _plain(thought),
+            **asdict(Filters.of(**filters)),
+        }
+        return [_on_one_line(hit) for hit in self._ask("POST", "/search", asked, schemas.Found).hits[:k]]
 
     def search_batch(
         self,
@@ -113,20 +122,15 @@ class RemoteMemory:
     def get(self, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
         """Returns the chunks with these ids that exist, by id."""
         found: dict[str, Chunk] = {}
-        for start in range(0, len(chunk_ids), _IDS_PER_REQUEST):
-            ids = list(chunk_ids[start : start + _IDS_PER_REQUEST])
-            chunks = self._ask("POST", "/chunks", {"ids": ids}, functools.partial(read_chunks, len(ids)))
-            found |= {chunk.chunk_id: chunk for chunk in chunks if chunk.chunk_id in ids}
+        for start in range(0, len(chunk_ids), schemas.MAX_IDS):
+            ids = list(chunk_ids[start : start + schemas.MAX_IDS])
+            chunks = self._ask("POST", "/chunks", {"ids": ids}, schemas.Chunks).chunks
+            found |= {chunk.chunk_id: _on_one_line(chunk) for chunk in chunks if chunk.chunk_id in ids}
         return found
 
-    def names(self) -> tuple[set[str], set[str]]:
-        """Returns the titles of all episodes, and all speakers."""
-        episodes, speakers = (self._ask("GET", path, None, read_names) for path in ("/episodes", "/speakers"))
-        return episodes, speakers
-
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> schemas.Stats:
         """Returns the service's statistics: `num_chunks`, `embedding_model`, `max_k`, …"""
-        return self._ask("GET", "/stats", None, dict)
+        return self._ask("GET", "/stats", None, schemas.Stats)
 
     def require(self, chunks: Sequence[Chunk]) -> None:
         """Raises MemoryStoreError unless the service has these chunks with the same words; it may have more."""
@@ -140,19 +144,18 @@ class RemoteMemory:
             )
 
     def __len__(self) -> int:
-        return self._ask("GET", "/stats", None, lambda reply: read_count(reply["num_chunks"]))
+        return self.stats().num_chunks
 
-    def _ask(self, method: str, path: str, asked: Any, read: Any) -> Any:
-        """Sends a request with retries; returns `read(reply)`."""
+    def _ask(self, method: str, path: str, asked: Any, kind: type[Reply]) -> Reply:
+        """Sends a request with retries; returns the reply, validated. Keys that a newer service adds are ignored."""
         ends_at = time.monotonic() + self._timeout_seconds
         body = None if asked is None else json.dumps(asked).encode()
-        most = _max_reply_bytes(asked or {})
         for attempt in range(self._retries + 1):
             try:
-                reply = self._loop.run(self._once(method, path, body, ends_at, most))
+                reply = self._loop.run(self._once(method, path, body, ends_at))
                 try:
-                    return read(from_json(reply))
-                except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
+                    return kind.model_validate_json(reply)
+                except ValueError:
                     words = f"{self.url}: not a memory service; start one with 'midthought memory serve'"
                     raise MemoryStoreError(words) from None
             except NoReplyError as error:
@@ -163,7 +166,7 @@ class RemoteMemory:
                 time.sleep(wait)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def _once(self, method: str, path: str, body: bytes | None, ends_at: float, most: int) -> bytes:
+    async def _once(self, method: str, path: str, body: bytes | None, ends_at: float) -> bytes:
         import httpx
 
         headers = {"Content-Type": "application/json"} if body is not None else {}
@@ -178,15 +181,15 @@ class RemoteMemory:
             ):
                 async for part in response.aiter_raw():
                     reply += part
-                    if len(reply) > most:
+                    if len(reply) > MAX_REPLY_BYTES:
                         break
         except TimeoutError:
             raise self._no_reply(f"the memory did not answer within {self._timeout_seconds:g} seconds") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
             reason = _one_line(str(error) or type(error).__name__)
             raise self._no_reply(f"the memory cannot be reached ({reason})") from None
-        if len(reply) > most:
-            words = f"the memory sends more than {most:,} bytes; ask for fewer results, or, {_IF_FEW}"
+        if len(reply) > MAX_REPLY_BYTES:
+            words = f"the memory sends more than {MAX_REPLY_BYTES:,} bytes; ask for fewer results"
             raise NoReplyError(f"{self.url}: {words}", is_passing=False)
         if response.status_code == 200:
             return bytes(reply)
@@ -236,17 +239,20 @@ def _plain(query: str) -> str:
     return query.encode(errors="replace").decode().replace("\0", " ")
 
 
-def _filters(filters: FilterOptions) -> dict[str, Any]:
-    """Returns the filters as the service reads them."""
-    return asdict(Filters.of(**filters))
+def _on_one_line(found: Found) -> Found:
+    """Replaces control characters and line breaks by blanks: they could forge a further result for the model. Ids stay."""
+
+    def plain(text: str) -> str:
+        return _LINE_BREAK.sub(" ", without_unusable_characters(text))
+
+    changes: dict[str, Any] = {
+        name: plain(getattr(found, name)) for name in ("episode", "speaker", "transcript", "time")
+    }
+    for name in ("turns", "times"):
+        changes[name] = tuple((start, plain(text)) for start, text in getattr(found, name))
+    return replace(found, **changes)
 
 
 def _one_line(text: str) -> str:
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 2 * _MAX_SHOWN]).split())
     return line if len(line) <= _MAX_SHOWN else line[:_MAX_SHOWN] + "…"
-
-
-def _max_reply_bytes(asked: dict[str, Any]) -> int:
-    """Returns the limit of the reply to a request: as many bytes as its results may have."""
-    num_results = len(asked["ids"]) if "ids" in asked else asked.get("k", 1)
-    return min(max(16 * 1024 * 1024, num_results * _MAX_RESULT_BYTES), 256 * 1024 * 1024)

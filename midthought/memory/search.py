@@ -29,6 +29,8 @@ SearchMode = Literal["hybrid", "vector", "full_text"]
 Names = Sequence[str]
 """Names of episodes or speakers."""
 
+MAX_QUERY_CHARS = 4_000
+"""Longest query of the tool and of a service."""
 NUM_PROBES = 16
 """Number of partitions that a vector search reads."""
 _HIT_COLUMNS = ("id", "episode", "speaker", "transcript", "time")

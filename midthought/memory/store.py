@@ -24,10 +24,8 @@ from midthought.memory.changes import (
     all_chunks,
     by_id,
     chunk_order,
-    names_in,
     stems_in,
     transcripts_in,
-    words_by_stem,
 )
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder, Progress, embed_queries, load_embedder
@@ -296,21 +294,6 @@ class MemoryStore:
         return self._reader.read(lambda opened: by_id(all_chunks(opened.table, where))) if chunk_ids else {}
 
     @in_one_sentence
-    def stems(self) -> frozenset[str]:
-        """Returns the names of all transcripts."""
-        return self._reader.read(lambda opened: stems_in(opened.table))
-
-    @in_one_sentence
-    def names(self) -> tuple[set[str], set[str]]:
-        """Returns the titles of all episodes, and all speakers."""
-        return self._reader.read(lambda opened: names_in(opened.table))
-
-    @in_one_sentence
-    def words_of(self, stems: Collection[str]) -> dict[str, str]:
-        """Returns what is said in the transcripts of these names that exist; words in which chunks overlap occur twice."""
-        return self._reader.read(lambda opened: words_by_stem(transcripts_in(opened.table, stems)))
-
-    @in_one_sentence
     def __len__(self) -> int:
         return self._open_table().table.count_rows() if self.is_built else 0
 
@@ -321,12 +304,6 @@ class MemoryStore:
     def is_built(self) -> bool:
         """Whether the table exists."""
         return self._reader.is_built
-
-    @property
-    def compares_all(self) -> bool:
-        """Whether a vector search compares every vector, because there is no index. Raises MemoryStoreError if the
-        memory is not built."""
-        return not self._open_table().is_large
 
     @property
     def has_windows(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from midthought.memory.chunks import Chunk
 from midthought.memory.transcripts import Transcript, TranscriptFolder
 
-COLUMNS = ("format", "files", "with speakers", "with times", "turns", "words", "repeats dropped", "chunks")
+COLUMNS = ("format", "files", "with speakers", "with times", "turns", "words", "chunks")
 _MAX_LINES = 20
 
 
@@ -32,7 +32,6 @@ def _counts(group: Sequence[Transcript], num_chunks: Counter[str]) -> tuple[int,
         sum(each.has_times for each in group),
         sum(len(each.turns) for each in group),
         sum(each.num_words for each in group),
-        sum(each.num_repeats for each in group),
         sum(num_chunks[each.stem] for each in group),
     )
 
@@ -82,7 +81,6 @@ def summary_json(folder: TranscriptFolder, chunks: Sequence[Chunk]) -> dict[str,
         "num_failed": len(folder.failures),
         "num_doubtful": len(folder.doubtful),
         "num_chunks": len(chunks),
-        "num_repeats_dropped": sum(each.num_repeats for each in folder.transcripts),
         "files": [
             {
                 "path": folder.name_of(each.path),
@@ -94,7 +92,6 @@ def summary_json(folder: TranscriptFolder, chunks: Sequence[Chunk]) -> dict[str,
                 "has_times": each.has_times,
                 "num_turns": len(each.turns),
                 "num_words": each.num_words,
-                "num_repeats_dropped": each.num_repeats,
                 "num_chunks": num_chunks[each.stem],
                 "doubts": list(each.doubts),
             }

@@ -123,14 +123,13 @@ class TableLocation:
         return True
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
-        """Replaces the table by these rows and indexes them; on failure the memory stays as it was."""
+        """Replaces the table by these rows and indexes them. If that fails, readers keep the version before."""
         import pyarrow as pa
 
         database = self._connect()
         mode = "overwrite" if self.exists() else "create"
-        with self._rollback_on_failure():
-            table = database.create_table(self.name, pa.RecordBatchReader.from_batches(schema, batches), mode=mode)
-            index_table(table, self.keep_versions)
+        table = database.create_table(self.name, pa.RecordBatchReader.from_batches(schema, batches), mode=mode)
+        index_table(table, self.keep_versions)
 
     def change(self, removed: Sequence[str], batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
         """Inserts rows, replaces those with the same ids, and deletes those with the ids `removed`, in one commit.
@@ -140,14 +139,13 @@ class TableLocation:
         import pyarrow as pa
 
         table, rows = self.newest(), pa.Table.from_batches(batches, schema)
-        with self._rollback_on_failure():
-            if len(rows):
-                merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
-                (merge.when_not_matched_by_source_delete(is_among("id", removed)) if removed else merge).execute(rows)
-            elif removed:
-                table.delete(is_among("id", removed))
-            if are_behind(table):
-                table.optimize(cleanup_older_than=self.keep_versions)
+        if len(rows):
+            merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+            (merge.when_not_matched_by_source_delete(is_among("id", removed)) if removed else merge).execute(rows)
+        elif removed:
+            table.delete(is_among("id", removed))
+        if are_behind(table):
+            table.optimize(cleanup_older_than=self.keep_versions)
 
     def newest(self) -> Any:
         """Returns LanceDB's table, whether its indices are complete or not."""
@@ -160,22 +158,6 @@ class TableLocation:
     def index(self) -> None:
         """Indexes every row, for example after an interrupted build."""
         index_table(self.newest(), self.keep_versions)
-
-    @contextlib.contextmanager
-    def _rollback_on_failure(self) -> Iterator[None]:
-        database = self._connect()
-        old_version = database.open_table(self.name).version if self.exists() else None
-        try:
-            yield
-        except BaseException:
-            if old_version is not None:
-                database.open_table(self.name).restore(old_version)
-            else:
-                database.drop_table(self.name, ignore_missing=True)
-                if self.is_local:
-                    with contextlib.suppress(OSError):  # it may have other tables or cached vectors
-                        Path(self.uri).rmdir()
-            raise
 
     def _connect(self) -> Any:
         if self._database is None:

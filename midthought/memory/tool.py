@@ -12,13 +12,12 @@ from typing import Any
 from midthought.errors import NoReplyError, SettingsError
 from midthought.memory.chunks import Chunk, each_word_once, neighbour_ids, with_speakers
 from midthought.memory.remote import RemoteMemory
-from midthought.memory.search import FilterOptions, Hit, SearchMode
+from midthought.memory.search import MAX_QUERY_CHARS, FilterOptions, Hit, SearchMode
 from midthought.memory.store import MemoryStore
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 
 TOOL_NAME = "memory_retrieval"
 MAX_RESULTS = 10
-MAX_QUERY_CHARS = 4_000
 NOTHING_FOUND = "Nothing found."
 NOTHING_WITH_FILTERS = (
     "Nothing found within the episode, speaker and times given; names must be exact, or leave them out."

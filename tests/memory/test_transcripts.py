@@ -102,12 +102,6 @@ def test_prose_is_read_from_fifty_words_on_and_lines_with_times_always(read):
     assert read("c.txt", timed).turns == (Turn("Unknown Speaker", "One two. Three. Yes", "00:00:01", marks),)
 
 
-# -- JSON ----------------------------------------------------------------------------------------------------------
-
-
-# -- captions ------------------------------------------------------------------------------------------------------
-
-
 # -- odd values ----------------------------------------------------------------------------------------------------
 
 
@@ -144,45 +138,6 @@ def test_values_of_wrong_types_and_odd_letters_do_not_stop_a_file(read):
     assert said(read("a.json", json.dumps({"segments": entries}))) == [
         ("Unknown Speaker", "One two. Three. Four. 00:01", None)
     ]
-
-
-# -- repetitions ---------------------------------------------------------------------------------------------------
-
-
-def whisper(*lines: str, **fields: str) -> str:
-    return json.dumps({"segments": [{"start": n, "text": f" {text}", **fields} for n, text in enumerate(lines)]})
-
-
-def test_a_line_again_and_again_is_dropped_and_counted(read):
-    lines = ["So we began.", *["Thanks for watching this video."] * 9, "And then it rang."]
-    transcript = read("a.json", whisper(*lines))
-    assert transcript.turns[0].text == "So we began. Thanks for watching this video. And then it rang."
-    assert transcript.turns[0].marks == ((3, "00:00:01"), (8, "00:00:10"))
-    assert transcript.num_repeats == 8
-
-
-def test_lines_that_come_round_together_and_loops_within_a_line_are_dropped(read):
-    rounds = read("a.json", whisper("Begin.", *["I do not know what it is.", "It is what it is."] * 4, "End."))
-    assert rounds.turns[0].text == "Begin. I do not know what it is. It is what it is. End." and rounds.num_repeats == 6
-    loop = read("b.json", whisper("Well, " + "it goes on and on. " * 20 + "The end."))
-    assert loop.turns[0].text == "Well, it goes on and on. The end." and loop.num_repeats == 19
-
-
-def test_what_people_say_twice_stays(read):
-    answers = "".join(f"**{name}:** {word}\n\n" for name in ("Ann", "Bob") * 3 for word in ("Yeah.",))
-    assert read("a.md", answers).num_repeats == 0
-    assert read("a.json", whisper("Yeah.", "Yeah.", "No.", "No.", "No.")).num_repeats == 0
-    assert read("b.json", whisper("I told you so, again.", "I told you so, again.")).num_repeats == 0
-    for words in ("Ah!", "Sha-ta-ta-ta-ta!"):
-        cues = "".join(f"{n}\n00:00:{n:02},000 --> 00:00:{n + 1:02},000\n{words}\n\n" for n in range(1, 9))
-        assert read("d.srt", cues).turns[0].text.split() == [words] * 8
-    assert read("c.json", whisper("No, no, no, no, no, no! Ha ha ha ha ha ha ha ha.")).num_repeats == 0
-
-
-def test_no_word_is_left_out_as_a_repetition_without_a_message(read):
-    transcript = read("a.json", whisper(*(f"Sentence {n}." for n in range(9)), *["Let it be now."] * 3))
-    assert transcript.num_repeats == 2
-    assert "8 words of the file are in no turn (8 are repetitions of a speech recognizer)" in transcript.doubts[1]
 
 
 # -- folders and mistakes ------------------------------------------------------------------------------------------

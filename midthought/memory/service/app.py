@@ -127,12 +127,8 @@ def _question_routes(state: ServiceState) -> APIRouter:
         questions = state.questions
         if not len(questions):
             raise HTTPException(404, "this memory has no questions; generate some with 'midthought memory questions'")
-        taken, num_available, seed = await state.searcher.run(functools.partial(questions.take, **asked.model_dump()))
-        return schemas.QuestionBatch(
-            questions=[_question(task, questions.episode_of(task)) for task in taken],
-            num_available=num_available,
-            seed=seed,
-        )
+        taken, seed = await state.searcher.run(functools.partial(questions.take, **asked.model_dump()))
+        return schemas.QuestionBatch(questions=list(map(_question, taken)), seed=seed)
 
     return router
 
@@ -184,12 +180,12 @@ def _kinds(error: RequestValidationError) -> set[str]:
     return {problem["type"] for problem in error.errors()}
 
 
-def _question(task: Task, episode: str) -> schemas.Question:
+def _question(task: Task) -> schemas.Question:
     return schemas.Question(
         id=task.task_id,
         question=task.prompt,
         answer=task.answer,
-        episode=episode,
+        episode=str(task.labels.get("episode", "")),
         evidence=list(task.evidence),
         labels=json.loads(json.dumps(dict(task.labels), default=str)),
     )

@@ -44,29 +44,19 @@ class FacetCounts:
 class QuestionSet:
     """Questions to sample from."""
 
-    def __init__(self, tasks: Sequence[Task] = (), store: MemoryStore | None = None) -> None:
-        """With a store, a question's episode is the title in its chunks, not its own label."""
+    def __init__(self, tasks: Sequence[Task] = ()) -> None:
         self._tasks = list(tasks)
-        self._episode_of = _episodes_by_label(self._tasks, store) if store else {}
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def take(
-        self, size: int, *, shuffle: bool, seed: int | None, episodes: Sequence[str]
-    ) -> tuple[list[Task], int, int | None]:
-        """Returns questions, the number of all matching ones, and the seed of the sample."""
-        found = [task for task in self._tasks if not episodes or self.episode_of(task) in episodes]
+    def take(self, size: int, *, shuffle: bool, seed: int | None) -> tuple[list[Task], int | None]:
+        """Returns questions, and the seed of the sample."""
         if not shuffle:
-            return found[:size], len(found), None
+            return self._tasks[:size], None
         seed = secrets.randbelow(1_000_001) if seed is None else seed
-        drawn = random.Random(f"questions-{seed}").sample(found, len(found))
-        return drawn[:size], len(found), seed
-
-    def episode_of(self, task: Task) -> str:
-        """Returns the title of the question's episode; empty if unknown."""
-        label = str(task.labels.get("episode", ""))
-        return self._episode_of.get(label, label)
+        drawn = random.Random(f"questions-{seed}").sample(self._tasks, len(self._tasks))
+        return drawn[:size], seed
 
 
 class QuestionTable:
@@ -109,12 +99,3 @@ def _tasks_of(table: Any) -> list[Task]:
         )
         for row in sorted(rows, key=lambda row: (row["episode_file"], row["qa_index"]))
     ]
-
-
-def _episodes_by_label(tasks: Sequence[Task], store: MemoryStore) -> dict[str, str]:
-    """Returns titles by the questions' label `episode`, which may be a file name, from the evidence of one question each."""
-    proof_of = {
-        str(task.labels["episode"]): task.evidence[0] for task in tasks if task.labels.get("episode") and task.evidence
-    }
-    chunks = store.get(list(proof_of.values()))
-    return {label: chunks[chunk_id].episode for label, chunk_id in proof_of.items() if chunk_id in chunks}

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from midthought.memory.chunks import Chunk
-from midthought.memory.search import Filters, Hit, SearchMode
-from midthought.memory.tool import MAX_QUERY_CHARS
+from midthought.memory.search import MAX_QUERY_CHARS, Filters, Hit, SearchMode
 
 MAX_BODY_BYTES = 256 * 1024
 MAX_K = 100
@@ -83,18 +82,22 @@ class QuestionChoice(_Given):
     """Sample with `seed`, or take the first ones."""
     seed: int | None = Field(None, ge=0, lt=2**63)
     """The same seed selects the same questions; null: a random seed, which is returned."""
-    episodes: list[Name] = Field(default_factory=list, max_length=MAX_NAMES)
-    """Only questions about these episodes."""
 
 
-class Found(BaseModel):
+class _Reply(BaseModel):
+    """Validated by the client, too, so that it reads values of these types only."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class Found(_Reply):
     """Chunks that a search found, best first."""
 
     hits: list[Hit]
     seconds: float
 
 
-class Chunks(BaseModel):
+class Chunks(_Reply):
     """The chunks that exist."""
 
     chunks: list[Chunk]
@@ -115,16 +118,15 @@ class QuestionBatch(BaseModel):
     """The selected questions."""
 
     questions: list[Question]
-    num_available: int
     seed: int | None
     """Seed of the sample; null if they are in order."""
 
 
-class Stats(BaseModel):
+class Stats(_Reply):
     """Contents of the memory and limits of a search."""
 
     table: str
-    num_chunks: int
+    num_chunks: int = Field(ge=0)
     num_episodes: int
     num_speakers: int
     num_questions: int

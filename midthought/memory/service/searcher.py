@@ -1,4 +1,4 @@
-"""Concurrent searches: queries that arrive together are embedded together, and compared with all vectors together.
+"""Concurrent searches: queries that arrive together are embedded together.
 
 LanceDB is called in threads. Depends on the store and an event loop, not on HTTP.
 """
@@ -34,26 +34,11 @@ class SearchLimits:
     max_concurrent_queries: int = 512
     """Queries in progress; further ones are rejected with BusyError."""
     max_batch_size: int = 32
-    """Queries that are embedded in one batch, or compared with all vectors together; 1: no batching."""
+    """Queries that are embedded in one batch; 1: no batching."""
     max_wait_seconds: float = 0.003
     """Time that a query waits for others, if others are in progress."""
     num_threads: int = max(2, min(8, os.cpu_count() or 2))
     """Threads that call LanceDB."""
-
-
-@dataclass(frozen=True, slots=True)
-class _VectorQuery:
-    """A vector search whose query is embedded."""
-
-    query: str
-    vector: np.ndarray
-    k: int
-    filters: Filters
-
-    @property
-    def choice(self) -> tuple[int, Filters]:
-        """Queries with equal options are searched together."""
-        return self.k, self.filters
 
 
 class Searcher:
@@ -76,9 +61,6 @@ class Searcher:
             max_batch_size=self._limits.max_batch_size,
             max_wait_seconds=self._limits.max_wait_seconds,
             num_others=lambda: self.num_in_progress - self._num_embedding,
-        )
-        self._search_batcher: DynamicBatcher[_VectorQuery, list[Hit]] = DynamicBatcher(
-            self._search_together, max_batch_size=self._limits.max_batch_size, max_wait_seconds=0.0
         )
 
     async def search(
@@ -110,7 +92,6 @@ class Searcher:
     def close(self) -> None:
         """Stops the threads."""
         self._embedding_batcher.close()
-        self._search_batcher.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _search(self, query: str, thought: str = "", **choice: Any) -> list[Hit]:
@@ -123,9 +104,6 @@ class Searcher:
                 vector = await self._embedding_batcher.submit(with_thought(query, thought))
             finally:
                 self._num_embedding -= 1
-        can_batch = self._limits.max_batch_size > 1 and choice["mode"] == "vector" and self.store.compares_all
-        if vector is not None and can_batch:
-            return await self._search_batcher.submit(_VectorQuery(query, vector, choice["k"], choice["filters"]))
         return await self.run(functools.partial(self._ask, query, vector=vector, **choice))
 
     def _ask(
@@ -141,16 +119,6 @@ class Searcher:
         vectors = None if vector is None else [vector]
         found = self.store.search_batch([query], k, mode, **asdict(filters), thoughts=[thought], vectors=vectors)
         return found[0]
-
-    def _search_together(self, batch: list[_VectorQuery]) -> list[list[Hit]]:
-        found: dict[int, list[Hit]] = {}
-        for choice in dict.fromkeys(one.choice for one in batch):
-            numbers = [number for number, one in enumerate(batch) if one.choice == choice]
-            queries, vectors = ([getattr(batch[number], name) for number in numbers] for name in ("query", "vector"))
-            k, filters = choice
-            hits = self.store.search_batch(queries, k, "vector", **asdict(filters), vectors=vectors)
-            found |= dict(zip(numbers, hits, strict=True))
-        return [found[number] for number in range(len(batch))]
 
     def _embed(self, queries: list[str]) -> Sequence[np.ndarray]:
         unique = list(dict.fromkeys(queries))

@@ -35,7 +35,7 @@ class ServiceState:
         self._stored: QuestionTable | None = None
         if isinstance(questions, QuestionTable):
             self._stored, questions = questions, questions.changed() or ()
-        self.questions = QuestionSet(questions, store)
+        self.questions = QuestionSet(questions)
         self.searcher = Searcher(store, embedder, limits)
 
     def follow(self) -> bool:
@@ -49,7 +49,7 @@ class ServiceState:
             self._are_facets_stale = False
         changed = self._stored.changed() if self._stored else None
         if changed is not None:
-            self.questions = QuestionSet(changed, self.store)
+            self.questions = QuestionSet(changed)
         return chunks_changed or changed is not None
 
     async def poll(self, seconds: float = FOLLOW_SECONDS) -> None:

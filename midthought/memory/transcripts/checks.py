@@ -20,15 +20,9 @@ _WORD = re.compile(r"[^\W\d_]{2,}")
 _DECLARE = "declare in notation.yaml how turns start"
 
 
-def failed_checks(reading: Reading, turns: Sequence[Turn], num_dropped: int) -> tuple[str, ...]:
-    """Returns a sentence for each check that fails. `num_dropped`: words that were dropped as repetitions."""
-    checks = (
-        _no_speaker(turns),
-        _one_label(turns),
-        _times(turns),
-        _huge_turn(turns),
-        _lost(reading, turns, num_dropped),
-    )
+def failed_checks(reading: Reading, turns: Sequence[Turn]) -> tuple[str, ...]:
+    """Returns a sentence for each check that fails."""
+    checks = _no_speaker(turns), _one_label(turns), _times(turns), _huge_turn(turns), _lost(reading, turns)
     return tuple(sentence for found in checks for sentence in found)
 
 
@@ -61,7 +55,7 @@ def _huge_turn(turns: Sequence[Turn]) -> Iterator[str]:
         yield f"turn {place + 1}, of {speaker!r}, has {sizes[place]:,} of {sum(sizes):,} words; if others speak in it, {_DECLARE}"
 
 
-def _lost(reading: Reading, turns: Sequence[Turn], num_dropped: int) -> Iterator[str]:
+def _lost(reading: Reading, turns: Sequence[Turn]) -> Iterator[str]:
     wanted = Counter(_words(reading.source))
     others = [
         reading.title or "",
@@ -74,11 +68,10 @@ def _lost(reading: Reading, turns: Sequence[Turn], num_dropped: int) -> Iterator
     for segment in reading.segments:
         found.update(_words(segment.speaker or ""))
     lost = wanted - found
-    num = max(lost.total(), num_dropped)
-    if num > _MAX_LOST_SHARE * max(wanted.total(), sum(word_count(turn.text) for turn in turns) + num_dropped):
-        shown = f", such as {' '.join(list(lost)[:5])!r}" if lost else ""
-        repeated = f" ({num_dropped:,} are repetitions of a speech recognizer)" if num_dropped else ""
-        yield f"{num:,} words of the file are in no turn{shown}{repeated}; compare them with 'midthought memory inspect'"
+    num = lost.total()
+    if num > _MAX_LOST_SHARE * max(wanted.total(), sum(word_count(turn.text) for turn in turns)):
+        shown = " ".join(list(lost)[:5])
+        yield f"{num:,} words of the file are in no turn, such as {shown!r}; compare them with 'midthought memory inspect'"
 
 
 def _words(text: str) -> list[str]:

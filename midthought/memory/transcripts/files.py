@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from midthought.errors import TranscriptError
-from midthought.memory.asr_repetitions import without_repetitions
 from midthought.memory.duplicates import duplicate_groups
 from midthought.memory.folder_settings import misnamed
 from midthought.memory.scripts import word_count
@@ -48,8 +47,6 @@ class Transcript:
     format: str = ""
     """A name in `formats.FORMATS` or a registered one, detected from the content."""
     encoding: str = "utf-8"
-    num_repeats: int = 0
-    """Number of hallucinated repetitions of a speech recogniser that were dropped."""
     header: tuple[tuple[str, str], ...] = ()
     """Fields (key, value) before the first turn; the key is empty for other text there."""
     skipped: tuple[Skipped, ...] = ()
@@ -137,9 +134,7 @@ def read_transcript(
     names = names or SpeakerNames(path.parent)
     names_of_labels = names.of(path)
     names.note(path, {each.speaker for each in reading.segments if each.speaker is not None})
-    segments, num_repeats = without_repetitions(with_names(reading.segments, names_of_labels))
-    num_words, num_kept = (sum(len(each.text.split()) for each in said) for said in (reading.segments, segments))
-    turns = turns_of(segments)
+    turns = turns_of(with_names(reading.segments, names_of_labels))
     if not turns:
         raise TranscriptError(f"{path}: no speaker turn found; {remedy(form)}")
     return Transcript(
@@ -149,11 +144,10 @@ def read_transcript(
         path,
         form,
         encoding,
-        num_repeats,
         tuple((_without_marks(key), _without_marks(value)) for key, value in reading.header),
         tuple(each._replace(text=_without_marks(each.text)) for each in reading.skipped),
         reading.style,
-        failed_checks(reading, turns, num_words - num_kept),
+        failed_checks(reading, turns),
     )
 
 

@@ -21,7 +21,6 @@ from midthought.memory.build import chunk_all
 from midthought.memory.changes import BuildReport
 from midthought.memory.chunks import Chunk, words_digest
 from midthought.memory.connect import open_memory
-from midthought.memory.names import with_stored_names
 from midthought.memory.questions import (
     QuestionPlan,
     make_questions,
@@ -191,12 +190,10 @@ def chunking_of(memory: MemorySection) -> Chunking:
 def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_path: Path) -> PodcastData:
     """Returns chunks, questions and their memory. Writes nothing, so that errors in the settings are found first.
 
-    The data depend only on the settings and the transcripts, and on the names that the memory at `memory.path` has for them.
+    The data depend only on the settings and the transcripts.
     """
     memory, questions, seed = config.memory, config.questions, config.training.seed
     store = _open_memory(config, run_path)
-    if isinstance(store, MemoryStore) and memory.path:
-        transcripts = with_stored_names(transcripts, store)
     stored = chunk_all(transcripts, chunking_of(memory))
     chunks = chunk_all(transcripts, memory.chunk_words) if memory.chunking == "windows" else stored
     num_episodes = len({chunk.stem for chunk in chunks})
