@@ -28,20 +28,13 @@ _MIN_SHARE = 0.7
 _MIN_CORRECTED_SHARE = 0.5
 """Of the shorter text's words, in common runs of three. Two different real episodes share at most 0.23 (59 pairs); an episode
 and its copy with a tenth (three tenths) of the words changed share 0.91 (0.63)."""
-_NUM_SHORT_WORDS = 40
 
 
 def is_corrected(old: str, new: str) -> bool:
-    """Whether half of the shorter text's words are, in the same order, in the other text, too; case and punctuation do not count.
-
-    A word is if a run of three words with it is. In a text of at most 40 words runs of two count as well, if half of either text
-    is in such runs.
-    """
+    """Whether half of the shorter text's words are in runs of three words that the other text has, too; case and punctuation do
+    not count."""
     shorter, longer = sorted((plain_words(old), plain_words(new)), key=len)
-    if shorter == longer or _share_in_runs(shorter, longer, 3) >= _MIN_CORRECTED_SHARE:
-        return True
-    shares = _share_in_runs(shorter, longer, 2), _share_in_runs(longer, shorter, 2)
-    return len(shorter) <= _NUM_SHORT_WORDS and min(shares) >= _MIN_CORRECTED_SHARE
+    return shorter == longer or _share_in_runs(shorter, longer, 3) >= _MIN_CORRECTED_SHARE
 
 
 def plain_words(text: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Protocol, cast, get_args, runtime_checkable
 
@@ -25,8 +24,8 @@ _DTYPES = get_args(Dtype)
 class Embedder(Protocol):
     """Interface of an embedding model. `embed` may be called from several threads.
 
-    Optional members: `embed_queries`, if the model encodes queries differently from documents; `max_concurrency`, if it
-    can answer several calls at once; `texts_per_call`, the batch size of one call.
+    Optional members: `embed_queries`, if the model encodes queries differently from documents; `texts_per_call`, the batch
+    size of one call.
     """
 
     @property
@@ -117,43 +116,16 @@ def embed_in_parts(
     """Yields batches of `texts` with their vectors, each as soon as it is computed.
 
     Batch boundaries are multiples of `texts_per_call`, so a resumed job has the same batches as an uninterrupted one.
-    If a batch fails, the batches in progress are yielded before its error is raised.
     """
-    size, at_once = getattr(embedder, "texts_per_call", _TEXTS_PER_CALL), getattr(embedder, "max_concurrency", 1)
+    size = getattr(embedder, "texts_per_call", _TEXTS_PER_CALL)
     parts = [texts[start : start + size] for start in range(0, len(texts), size)]
     num_done = 0
     if isinstance(embedder, MeasuredEmbedder) and parts:
         embedder.settle(texts)
     if progress and parts:
         progress(0, len(texts))
-    for part, vectors in _one_by_one(parts, embedder) if at_once == 1 else _at_once(parts, embedder, at_once):
-        yield part, vectors
+    for part in parts:
+        yield part, embedder.embed(part)
         num_done += len(part)
         if progress:
             progress(num_done, len(texts))
-
-
-def _one_by_one(parts: list[Sequence[str]], embedder: Embedder) -> Iterator[tuple[Sequence[str], np.ndarray]]:
-    for part in parts:
-        yield part, embedder.embed(part)
-
-
-def _at_once(
-    parts: list[Sequence[str]], embedder: Embedder, max_concurrency: int
-) -> Iterator[tuple[Sequence[str], np.ndarray]]:
-    left = parts[::-1]
-    under_way: dict[Future[np.ndarray], Sequence[str]] = {}
-    failure: BaseException | None = None
-    with ThreadPoolExecutor(max_concurrency, thread_name_prefix="embedding") as pool:
-        while under_way or (left and failure is None):
-            while left and failure is None and len(under_way) < max_concurrency:
-                part = left.pop()
-                under_way[pool.submit(embedder.embed, part)] = part
-            for done in wait(under_way, return_when=FIRST_COMPLETED).done:
-                part = under_way.pop(done)
-                if (error := done.exception()) is None:
-                    yield part, done.result()
-                else:
-                    failure = failure or error
-    if failure is not None:
-        raise failure

@@ -73,8 +73,9 @@ class EndpointEmbedder:
         self._settings = settings
         prompt = f" after {settings.text_prompt!r}" if settings.text_prompt else ""
         self.name = f"{settings.model}{prompt}"
-        self.texts_per_call = settings.texts_per_call
-        self.max_concurrency = settings.max_concurrency
+        self.texts_per_call = (
+            settings.texts_per_call * settings.max_concurrency
+        )  # `embed` sends them in requests of their own
         self._endpoint = JsonEndpoint(settings, "/embeddings")
 
     @property

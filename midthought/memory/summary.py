@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from midthought.memory.chunks import Chunk
+from midthought.memory.inspection import inspected
 from midthought.memory.transcripts import Transcript, TranscriptFolder
 
 COLUMNS = ("format", "files", "with speakers", "with times", "turns", "words", "chunks")
@@ -82,19 +83,7 @@ def summary_json(folder: TranscriptFolder, chunks: Sequence[Chunk]) -> dict[str,
         "num_doubtful": len(folder.doubtful),
         "num_chunks": len(chunks),
         "files": [
-            {
-                "path": folder.name_of(each.path),
-                "episode": each.episode,
-                "stem": each.stem,
-                "format": each.format,
-                "encoding": each.encoding,
-                "speakers": list(each.speakers),
-                "has_times": each.has_times,
-                "num_turns": len(each.turns),
-                "num_words": each.num_words,
-                "num_chunks": num_chunks[each.stem],
-                "doubts": list(each.doubts),
-            }
+            {"path": folder.name_of(each.path)} | inspected(each) | {"num_chunks": num_chunks[each.stem]}
             for each in folder.transcripts
         ],
         "failed": [{"path": folder.name_of(path), "reason": reason} for path, reason in folder.failures],

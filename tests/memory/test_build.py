@@ -59,11 +59,10 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_go_on(tmp_path, epis
         folder.require_all()
     summary = summary_json(folder, chunk_all(folder.transcripts))
     assert (summary["num_files"], summary["num_read"], summary["num_failed"], summary["num_chunks"]) == (3, 2, 1, 3)
-    assert summary["files"][1] | {"num_words": 0} == {
-        "doubts": list(folder.transcripts[1].doubts),
-        "path": "tide.md", "episode": "The Tide Clock", "stem": "tide", "format": "Markdown", "encoding": "utf-8",
-        "speakers": ["Ann", "Bob"], "has_times": True, "num_turns": 2, "num_words": 0, "num_chunks": 2,
-    }  # fmt: skip
+    found = {
+        name: summary["files"][1][name] for name in ("path", "episode", "name", "format", "num_turns", "num_chunks")
+    }
+    assert list(found.values()) == ["tide.md", "The Tide Clock", "tide", "Markdown", 2, 2]
     assert summary_rows(folder, chunk_all(folder.transcripts))[-1] == ("all", 2, 2, 2, 3, 9, 3)
 
 

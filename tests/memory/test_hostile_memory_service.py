@@ -87,7 +87,7 @@ NO_REPLY = {
     "no HTTP": {"answer": b"SSH-2.0\x07\r\n"},
     "nothing": {"answer": b""},
     "an error": {"answer": body({"detail": FORGED * 100_000}, 503)},
-    "a body without end": {"answer": head(), "pieces": b" " * 65536},
+    "a body without end": {"answer": head(), "pieces": b" " * 65536, "pause_seconds": 0.05},
     "slow headers": {"answer": b"HTTP/1.1 200 OK\r\n", "pieces": b"X: y\r\n", "pause_seconds": 0.1},
     "trailers without end": {"answer": CHUNKED + b"0\r\n", "pieces": b"X: y\r\n"},
 }

@@ -17,6 +17,7 @@ from fastapi.responses import JSONResponse
 
 from midthought.memory.service import schemas
 from midthought.memory.service.auth import AccessPolicy
+from midthought.memory.service.browse import sample
 from midthought.memory.service.middleware import SecurityMiddleware
 from midthought.memory.service.searcher import BusyError
 from midthought.memory.service.state import FOLLOW_SECONDS, ServiceState
@@ -124,10 +125,9 @@ def _question_routes(state: ServiceState) -> APIRouter:
     @router.post("/qa/batch", responses=_refusal(404, "the memory has no questions"))
     async def qa_batch(asked: schemas.QuestionChoice) -> schemas.QuestionBatch:
         """Questions with their answers, sampled with a seed, or the first ones."""
-        questions = state.questions
-        if not len(questions):
+        if not state.questions:
             raise HTTPException(404, "this memory has no questions; generate some with 'midthought memory questions'")
-        taken, seed = await state.searcher.run(functools.partial(questions.take, **asked.model_dump()))
+        taken, seed = sample(state.questions, **asked.model_dump())
         return schemas.QuestionBatch(questions=list(map(_question, taken)), seed=seed)
 
     return router

@@ -41,22 +41,12 @@ class FacetCounts:
         return cls(episodes, speakers, sum(episodes.values()), opened.embedding)
 
 
-class QuestionSet:
-    """Questions to sample from."""
-
-    def __init__(self, tasks: Sequence[Task] = ()) -> None:
-        self._tasks = list(tasks)
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    def take(self, size: int, *, shuffle: bool, seed: int | None) -> tuple[list[Task], int | None]:
-        """Returns questions, and the seed of the sample."""
-        if not shuffle:
-            return self._tasks[:size], None
-        seed = secrets.randbelow(1_000_001) if seed is None else seed
-        drawn = random.Random(f"questions-{seed}").sample(self._tasks, len(self._tasks))
-        return drawn[:size], seed
+def sample(tasks: Sequence[Task], size: int, *, shuffle: bool, seed: int | None) -> tuple[Sequence[Task], int | None]:
+    """Returns questions, and the seed of the sample."""
+    if not shuffle:
+        return tasks[:size], None
+    seed = secrets.randbelow(1_000_001) if seed is None else seed
+    return random.Random(f"questions-{seed}").sample(tasks, len(tasks))[:size], seed
 
 
 class QuestionTable:

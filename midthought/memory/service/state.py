@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from midthought.errors import MemoryStoreError
 from midthought.memory.embedding import Embedder
-from midthought.memory.service.browse import FacetCounts, QuestionSet, QuestionTable
+from midthought.memory.service.browse import FacetCounts, QuestionTable
 from midthought.memory.service.searcher import Searcher, SearchLimits
 from midthought.memory.store import MemoryStore
 from midthought.types import Task
@@ -35,7 +35,7 @@ class ServiceState:
         self._stored: QuestionTable | None = None
         if isinstance(questions, QuestionTable):
             self._stored, questions = questions, questions.changed() or ()
-        self.questions = QuestionSet(questions)
+        self.questions = questions
         self.searcher = Searcher(store, embedder, limits)
 
     def follow(self) -> bool:
@@ -49,7 +49,7 @@ class ServiceState:
             self._are_facets_stale = False
         changed = self._stored.changed() if self._stored else None
         if changed is not None:
-            self.questions = QuestionSet(changed)
+            self.questions = changed
         return chunks_changed or changed is not None
 
     async def poll(self, seconds: float = FOLLOW_SECONDS) -> None:
