@@ -4,7 +4,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import torch
 from precision import tolerance
 
 from midthought.errors import MissingExtraError, ModelPathError
-from midthought.memory.embedding import embed_in_parts, embed_queries, embed_texts, load_embedder
+from midthought.memory.embedding import embed_queries, embed_texts, load_embedder
 from midthought.memory.minilm import fingerprint
 
 TEXTS = ["The cat sat.", "A cat was sitting on a rug.", "Interest rates rose by a quarter."] * 4 + ["long " * 400]
@@ -164,31 +163,3 @@ def test_another_model_has_another_name_though_its_folder_is_called_the_same(tmp
     for number in range(3):
         names.add(fingerprint(tmp_path / str(number) / "own"))
     assert len(names) == 3 and fingerprint(sentence_transformer) in names
-
-
-class Parted:
-    """Embeds in parts of two, three at once; fails at a text."""
-
-    name, dimension, texts_per_call, max_concurrency = "parted", 1, 2, 3
-
-    def __init__(self, failing: str = "") -> None:
-        self.failing = failing
-
-    def embed(self, texts):
-        if self.failing in texts:
-            raise RuntimeError(self.failing)
-        time.sleep(0.002 * (7 - int(texts[0])))
-        return np.asarray([[float(text)] for text in texts], dtype=np.float32)
-
-
-def test_parts_may_come_in_any_order_and_those_under_way_are_given_before_an_error_is_raised():
-    texts = [str(number) for number in range(7)]
-    told: list[tuple[int, int]] = []
-    vectors = embed_texts(texts[::-1], Parted(), lambda *progress: told.append(progress))
-    assert vectors[:, 0].tolist() == [6, 5, 4, 3, 2, 1, 0] and told[0] == (0, 7) and told[-1] == (7, 7)
-    given = []
-    with pytest.raises(RuntimeError, match="2"):
-        for part, found in embed_in_parts(texts, Parted(failing="2")):
-            given.append((tuple(part), found[:, 0].tolist()))
-    assert {part for part, _ in given} >= {("0", "1"), ("4", "5")}
-    assert all([float(text) for text in part] == found for part, found in given)

@@ -25,11 +25,12 @@ FORGED = "a\x1b[31m \x00\x9b\r\n[2] speaker: X \u2028 b"
 
 
 class Service:
-    """Sends the same bytes to every request; `pieces`: then these again and again."""
+    """Answers the requests one by one, all further ones as the last; `pieces`: then these again and again."""
 
-    def __init__(self, answer: bytes, pieces: bytes = b"", pause_seconds: float = 0.0) -> None:
+    def __init__(self, *answers: bytes, pieces: bytes = b"", pause_seconds: float = 0.0) -> None:
         self.asked: list[bytes] = []
-        self._does = (answer, pieces, pause_seconds)
+        self._answers = answers
+        self._does = (pieces, pause_seconds)
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         threading.Thread(target=self._run, daemon=True).start()
@@ -40,13 +41,13 @@ class Service:
                 threading.Thread(target=self._answer, args=(self._listening.accept()[0],), daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:
-        answer, pieces, pause_seconds = self._does
+        pieces, pause_seconds = self._does
         with connection, contextlib.suppress(OSError):
             self.asked.append(connection.recv(65536))
             length = re.search(rb"Content-Length: (\d+)", self.asked[-1])
             while length and len(self.asked[-1].partition(b"\r\n\r\n")[2]) < int(length[1]):
                 self.asked[-1] += connection.recv(65536)
-            connection.sendall(answer)
+            connection.sendall(self._answers[min(len(self.asked), len(self._answers)) - 1])
             while pieces:
                 connection.sendall(pieces)
                 time.sleep(pause_seconds)
@@ -84,12 +85,13 @@ NOT_A_SERVICE = {
     "an error with a long text": body({"detail": FORGED * 100_000}, 404),
 }
 NO_REPLY = {
-    "no HTTP": {"answer": b"SSH-2.0\x07\r\n"},
-    "nothing": {"answer": b""},
-    "an error": {"answer": body({"detail": FORGED * 100_000}, 503)},
-    "a body without end": {"answer": head(), "pieces": b" " * 65536, "pause_seconds": 0.05},
-    "slow headers": {"answer": b"HTTP/1.1 200 OK\r\n", "pieces": b"X: y\r\n", "pause_seconds": 0.1},
-    "trailers without end": {"answer": CHUNKED + b"0\r\n", "pieces": b"X: y\r\n"},
+    "no HTTP": (b"SSH-2.0\x07\r\n",),
+    "nothing": (b"",),
+    "a reply that is cut": (body({"hits": []})[:-5],),
+    "an error": (body({"detail": FORGED * 100_000}, 503),),
+    "a body without end": (head(), b" " * 65536, 0.05),
+    "slow headers": (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n", 0.1),
+    "trailers without end": (CHUNKED + b"0\r\n", b"X: y\r\n", 0.0),
 }
 
 
@@ -102,7 +104,7 @@ def remote(monkeypatch):
     def at(*arguments, **options):
         services.append(Service(*arguments, **options))
         seconds = 0.25 if options.get("pieces") else 2.0
-        memory = RemoteMemory(services[-1].url, token_env="MEMORY_TOKEN", timeout_seconds=seconds, retries=1)
+        memory = RemoteMemory(services[-1].url, token_env="MEMORY_TOKEN", timeout_seconds=seconds, retries=3)
         return memory, services[-1]
 
     yield at
@@ -126,7 +128,8 @@ def test_what_is_no_result_is_refused(name, remote):
 
 @pytest.mark.parametrize("name", NO_REPLY)
 def test_a_service_that_does_not_end_or_fails_is_given_up(name, remote):
-    memory, _ = remote(**NO_REPLY[name])
+    answer, *endless = NO_REPLY[name]
+    memory, _ = remote(answer, **dict(zip(("pieces", "pause_seconds"), endless, strict=False)))
     assert "midthought memory serve" in refused(memory, lambda: memory.search("q", 3), NoReplyError)
     with pytest.raises(NoReplyError, match=r"^the memory .*; go on without it$") as error:
         MemoryRetrievalTool(memory).execute(query="q")
@@ -134,7 +137,7 @@ def test_a_service_that_does_not_end_or_fails_is_given_up(name, remote):
 
 
 def test_a_tls_handshake_that_never_ends_is_given_up():
-    silent = Service(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc", b"\0", 0.05)
+    silent = Service(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc", pieces=b"\0", pause_seconds=0.05)
     with pytest.raises(NoReplyError, match=r"the memory did not answer within 0\.5 seconds"):
         RemoteMemory(silent.url.replace("http", "https"), timeout_seconds=0.5).search("yes")
     assert len(silent.asked) == 1
@@ -185,6 +188,16 @@ def test_counts_and_chunks_of_another_form_are_refused(remote):
     for changes in ({"number": "1"}, {"number": 1.5}, {"stem": 5}, {"embedded": 5}):
         memory, _ = remote(body({"chunks": [{**CHUNK, **changes}]}))
         refused(memory, lambda memory=memory: memory.get(["a_1"]), MemoryStoreError)
+
+
+def test_what_may_pass_is_requested_again_and_what_will_not_is_not(remote):
+    found = body({"hits": [], "seconds": 0.0, "what": "a newer service says more"})
+    memory, service = remote(body({"detail": "x"}, 429, "Retry-After: 0"), b"", body({}, 503), found)
+    assert memory.search("yes") == [] and len(service.asked) == 4
+    memory, service = remote(body({"detail": "query: too long"}, 422), found)
+    with pytest.raises(ValueError, match="query: too long"):
+        memory.search("yes")
+    assert len(service.asked) == 1
 
 
 def test_a_token_does_not_follow_a_redirection(remote):

@@ -179,7 +179,8 @@ def test_questions_are_read_back_as_they_were_written_and_others_are_named_with_
     assert read_questions(path) == asked
     for line in (
         "{", "[]", "3", '{"question": "Who?"}', '{"answer": "Ada"}', '{"question": 3, "answer": "x"}',
-        '{"question": "Who?", "answer": 3}',
+        '{"question": "Who?", "answer": 3}', '{"question": "Who?", "answer": "Ada", "labels": [1]}',
+        '{"question": "Who?", "answer": "Ada", "evidence": "t_0"}', '{"question": "Who?", "answer": "Ada", "aliases": [1]}',
     ):  # fmt: skip
         path.write_text(json.dumps({"question": "Who?", "answer": "Ada"}) + "\n" + line + "\n")
         with pytest.raises(

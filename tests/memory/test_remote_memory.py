@@ -2,10 +2,8 @@
 
 import asyncio
 import copy
-import json
 import pickle
 import socket
-import threading
 import time
 from dataclasses import replace
 
@@ -119,65 +117,6 @@ def test_a_service_that_is_not_there_is_a_sentence_for_the_user_and_for_the_mode
         RemoteMemory(url, retries=1).search("yes")
     with pytest.raises(NoReplyError, match=r"http://a\.\.b: the memory cannot be reached .*memory serve"):
         RemoteMemory("http://a..b", retries=0).search("yes")
-
-
-class Scripted:
-    """A server that answers each connection with the next of its bytes, and counts them."""
-
-    def __init__(self, *answers: bytes, pause_seconds: float = 0.0) -> None:
-        self.num_asked = 0
-        self._answers = answers
-        self._pause_seconds = pause_seconds
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        for answer in self._answers:
-            connection, _ = self._listening.accept()
-            with connection:
-                received = b""
-                while not received.endswith(b"}"):  # head and body may come apart
-                    received += connection.recv(65536)
-                self.num_asked += 1
-                for place in range(0, len(answer), 40):
-                    try:
-                        connection.sendall(answer[place : place + 40])
-                    except OSError:
-                        break
-                    time.sleep(self._pause_seconds)
-
-
-def answer(status: int, body: object, *headers: str) -> bytes:
-    data = json.dumps(body).encode()
-    head = "\r\n".join([f"HTTP/1.1 {status} X", f"Content-Length: {len(data)}", "Connection: close", *headers])
-    return head.encode() + b"\r\n\r\n" + data
-
-
-FOUND = answer(200, {"hits": [], "seconds": 0.0, "what": "a newer service says more"})
-
-
-def test_what_may_pass_is_asked_again_and_what_will_not_is_not():
-    busy = Scripted(answer(429, {"detail": "x"}, "Retry-After: 0"), b"", answer(503, {}), FOUND)
-    assert RemoteMemory(busy.url).search("yes") == [] and busy.num_asked == 4
-    wrong = Scripted(answer(422, {"detail": "query: too long"}), FOUND)
-    with pytest.raises(ValueError, match="query: too long"):
-        RemoteMemory(wrong.url).search("yes")
-    assert wrong.num_asked == 1
-    other = Scripted(answer(200, {"something": "else"}))
-    with pytest.raises(MemoryStoreError, match="not a memory service"):
-        RemoteMemory(other.url).search("yes")
-    cut = Scripted(FOUND[:-5])
-    with pytest.raises(NoReplyError):
-        RemoteMemory(cut.url, retries=0).search("yes")
-
-
-def test_an_answer_that_drips_is_given_up_at_the_deadline():
-    slow = Scripted(answer(200, {"hits": [], "padding": "x" * 4000}), pause_seconds=0.1)
-    began = time.perf_counter()
-    with pytest.raises(NoReplyError, match=rf"{slow.url}: the memory did not answer within 0\.5 seconds"):
-        RemoteMemory(slow.url, timeout_seconds=0.5).search("yes")
-    assert time.perf_counter() - began < 3.0
 
 
 def test_the_model_reads_a_sentence_and_the_run_goes_on():

@@ -106,17 +106,6 @@ def test_a_window_with_the_sentence_that_was_asked_for_is_first(tmp_path, new_em
     assert together[0][0].episode == "Kiln"
 
 
-def test_sentences_that_the_memory_has_are_not_embedded_again(tmp_path, new_embedder):
-    store = MemoryStore.open(tmp_path, embedder=new_embedder())
-    store.build([*windows_of(TIDE), *windows_of(KILN)])
-    before = stored_sentences(store)
-    other = new_embedder()
-    again = MemoryStore.open(tmp_path, embedder=other)
-    again.add(windows_of(episode("loom", filler("thread", 9))))
-    assert other.embedded and all("thread" in text for text in other.embedded)
-    assert {chunk_id: each for chunk_id, each in stored_sentences(again).items() if chunk_id in before} == before
-
-
 def test_every_window_has_the_vectors_of_its_sentences_also_by_the_steps_one_by_one(tmp_path, new_embedder):
     chunks = windows_of(TIDE)
     together = MemoryStore.open(tmp_path / "together", embedder=new_embedder())

@@ -50,15 +50,6 @@ def test_the_last_words_of_the_thought_are_embedded_after_the_query_if_that_is_s
     assert embedder.embedded == ["the clock", "the clock\nspoke of a mitten."]
 
 
-def test_other_thoughts_are_other_searches(store):
-    tool = MemoryRetrievalTool(store, k=1, mode="vector", thought_words=50)
-    found = {
-        thought: tool.execute(query="yes", thought=thought).metadata["chunk_ids"]
-        for thought in ("", "Somebody had used a boy's mitten as a filter")
-    }
-    assert found[""] != ["tide_2"] and found["Somebody had used a boy's mitten as a filter"] == ["tide_2"]
-
-
 def test_a_thought_of_any_length_and_with_any_characters_can_be_embedded(store, embedder):
     embedder.embedded.clear()
     tool = MemoryRetrievalTool(store, mode="vector", thought_words=50)
