@@ -1,7 +1,7 @@
 from collections.abc import Iterator
 
 import pytest
-from scholar import SAID, Scholar, running_scholar
+from scholar import SAID, Scholar, running
 from word_embedder import WordEmbedder
 
 from midthought.cli import main
@@ -70,7 +70,7 @@ def command(monkeypatch, capsys):
 
 @pytest.fixture
 def scholar() -> Iterator[Scholar]:
-    with running_scholar() as server:
+    with running(Scholar()) as server:
         yield server
 
 

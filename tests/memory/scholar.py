@@ -1,4 +1,4 @@
-"""A model behind a real HTTP server with chat completions that writes questions, answers them and judges them."""
+"""A real HTTP server that answers JSON, and a model behind it that writes questions, answers them and judges them."""
 
 import hashlib
 import http.server
@@ -32,23 +32,17 @@ def question_of(episode: str, number: int) -> str:
     return f"Why {' '.join(digest[start : start + 5] for start in range(0, 40, 5))}?"
 
 
-class Scholar(http.server.ThreadingHTTPServer):
-    """A model that writes pairs about an episode's first and last part, and answers from passages alone. `upsets` come first."""
+class JsonServer(http.server.ThreadingHTTPServer):
+    """Answers with `reply(body)`, unless `upset_by(body)` returns (status, headers, content)."""
 
     daemon_threads = True
+    path = ""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.requests: list[dict] = []
-        self.upsets: list = []
-        self.takes_schema = True
-        self.knows_all = False
-        self.guesses_blind = False
-        self.fails = ""
-        """A criterion of the rubric that no question passes."""
-        self.changes: dict = {}
-        """Of every pair that it writes."""
-        self.rewordings: list[str] = []
+        self.keys: list[str | None] = []
+        self.num_now = self.num_most = 0
         self.delay = 0.0
         self.lock = threading.Lock()
 
@@ -58,6 +52,30 @@ class Scholar(http.server.ThreadingHTTPServer):
 
     def handle_error(self, request, client_address) -> None:
         """A disconnected client is not an error here."""
+
+
+class Scholar(JsonServer):
+    """A model that writes pairs about an episode's first and last part, and answers from passages alone. `upsets` come first."""
+
+    path = "/v1/chat/completions"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.upsets: list = []
+        self.takes_schema = True
+        self.knows_all = False
+        self.guesses_blind = False
+        self.fails = ""
+        """A criterion of the rubric that no question passes."""
+        self.changes: dict = {}
+        """Of every pair that it writes."""
+        self.rewordings: list[str] = []
+
+    def upset_by(self, body: dict):
+        upset = self.upsets.pop(0) if self.upsets else None
+        if "response_format" in body and not self.takes_schema:
+            upset = (400, {}, b'{"error": {"message": "response_format is not supported"}}')
+        return upset
 
     def pairs(self, material: dict) -> list[dict]:
         """Of each kind as many as requested, about the first and the last part."""
@@ -80,7 +98,10 @@ class Scholar(http.server.ThreadingHTTPServer):
             for n, kind in enumerate(kinds)
         ]
 
-    def reply(self, body: dict) -> dict:
+    def reply(self, body: dict) -> bytes:
+        return chat(json.dumps(self.answer(body)))
+
+    def answer(self, body: dict) -> dict:
         system, material = (message["content"] for message in body["messages"])
         material = json.loads(material)
         if system.startswith("You write"):
@@ -102,21 +123,21 @@ class Scholar(http.server.ThreadingHTTPServer):
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    server: Scholar
+    server: JsonServer
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        assert self.path == "/v1/chat/completions" and {"model", "messages"} <= body.keys()
-        with self.server.lock:
-            self.server.requests.append(body)
-            upset = self.server.upsets.pop(0) if self.server.upsets else None
-        time.sleep(self.server.delay)
-        if "response_format" in body and not self.server.takes_schema:
-            upset = (400, {}, b'{"error": {"message": "response_format is not supported"}}')
-        if upset is None:
-            upset = chat(json.dumps(self.server.reply(body)))
-        if callable(upset):
-            upset = upset()
+        server, body = self.server, json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert self.path == server.path
+        with server.lock:
+            server.requests.append(body)
+            server.keys.append(self.headers["Authorization"])
+            server.num_now += 1
+            server.num_most = max(server.num_most, server.num_now)
+            upset = server.upset_by(body)
+        time.sleep(server.delay)
+        upset = server.reply(body) if upset is None else upset
+        with server.lock:
+            server.num_now -= 1
         status, headers, content = upset if isinstance(upset, tuple) else (200, {}, upset)
         self.send_response(status)
         for name, value in {"Content-Length": str(len(content)), **headers}.items():
@@ -139,8 +160,8 @@ def model_at(scholar: Scholar, cache: Path | None = None, **settings) -> Structu
 
 
 @contextmanager
-def running_scholar() -> Iterator[Scholar]:
-    with Scholar() as server:
+def running(server: JsonServer) -> Iterator[JsonServer]:
+    with server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server

@@ -2,16 +2,14 @@
 
 import asyncio
 import base64
-import http.server
 import importlib.util
 import itertools
 import json
 import pickle
-import threading
-import time
 
 import numpy as np
 import pytest
+from scholar import JsonServer, running
 
 from midthought.errors import MemoryStoreError, SettingsError
 from midthought.memory.chunks import Chunk
@@ -33,52 +31,18 @@ def reply(texts: list[str], **changes: object) -> bytes:
     return json.dumps({"object": "list", "data": rows[::-1], **changes}).encode()
 
 
-class Endpoint(http.server.ThreadingHTTPServer):
+class Endpoint(JsonServer):
     """Returns embeddings, unless `faults` has a fault for the request (one per request, None: no fault)."""
 
-    daemon_threads = True
+    path = "/v1/embeddings"
+    faults = iter(())
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.faults = iter(())
-        self.bodies: list[dict] = []
-        self.keys: list[str | None] = []
-        self.num_now = self.num_most = 0
-        self.pause_seconds = 0.0
-        self.lock = threading.Lock()
+    def upset_by(self, body):
+        fault = next(self.faults, None)
+        return fault and fault(body["input"])
 
-    @property
-    def base_url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1"
-
-    def handle_error(self, request, client_address) -> None:
-        """A disconnected client is not an error here."""
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    server: Endpoint
-
-    def do_POST(self) -> None:
-        server, body = self.server, json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        with server.lock:
-            server.bodies.append(body)
-            server.keys.append(self.headers["Authorization"])
-            server.num_now += 1
-            server.num_most = max(server.num_most, server.num_now)
-            fault = next(server.faults, None)
-        time.sleep(server.pause_seconds)
-        status, headers, content = fault(body["input"]) if fault else (200, {}, reply(body["input"]))
-        with server.lock:
-            server.num_now -= 1
-        assert self.path == "/v1/embeddings"
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(content)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_) -> None:
-        pass
+    def reply(self, body):
+        return reply(body["input"])
 
 
 def fails(status: int):
@@ -91,11 +55,8 @@ def answers(change):
 
 @pytest.fixture
 def endpoint():
-    server = Endpoint()
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with running(Endpoint()) as server:
+        yield server
 
 
 def embedder_at(endpoint, **settings) -> EndpointEmbedder:
@@ -114,11 +75,11 @@ TEXTS = [f"text {number}" for number in range(10)]
 def test_vectors_come_in_the_order_of_the_texts_in_batches(endpoint):
     embedder = embedder_at(endpoint, dimension=None)
     assert (embedder.name, embedder.dimension, embedder.dimension) == ("m", DIMENSION, DIMENSION)
-    assert len(endpoint.bodies) == 1
+    assert len(endpoint.requests) == 1
     np.testing.assert_allclose(embedder.embed(TEXTS), expected(TEXTS), atol=1e-6)
-    assert sorted(len(body["input"]) for body in endpoint.bodies[1:]) == [1, 3, 3, 3]
+    assert sorted(len(body["input"]) for body in endpoint.requests[1:]) == [1, 3, 3, 3]
     assert embedder.embed([]).shape == (0, DIMENSION)
-    assert all("dimensions" not in body and body["model"] == "m" for body in endpoint.bodies)
+    assert all("dimensions" not in body and body["model"] == "m" for body in endpoint.requests)
 
     def packed(document):
         for row in document["data"]:
@@ -153,11 +114,11 @@ def test_a_batch_that_fails_is_sent_again_and_none_is_missing(endpoint, fault):
     endpoint.faults = iter([None, fault, fault, None, fault])
     embedder = embedder_at(endpoint, dimension=DIMENSION)
     np.testing.assert_allclose(embedder.embed(TEXTS), expected(TEXTS), atol=1e-6)
-    assert embedder.num_retries == 3 and len(endpoint.bodies) == 7
+    assert embedder.num_retries == 3 and len(endpoint.requests) == 7
 
 
 def test_requests_run_side_by_side_and_no_more_than_set(endpoint):
-    endpoint.pause_seconds = 0.05
+    endpoint.delay = 0.05
     embedder = embedder_at(endpoint, dimension=DIMENSION, max_concurrency=3, texts_per_call=1)
     np.testing.assert_allclose(embed_texts(TEXTS, embedder), expected(TEXTS), atol=1e-6)
     assert endpoint.num_most == 3
@@ -170,7 +131,7 @@ def test_the_key_travels_in_the_header_only_and_comes_from_the_environment(endpo
     embedder = load_embedder(f"{endpoint.base_url}?api_key_env=EMBEDDING_KEY&dimension=4#m")
     endpoint.faults = itertools.repeat(answers(short))
     assert embedder.embed(["a"]).shape == (1, 4)
-    assert endpoint.keys == [f"Bearer {KEY}"] and endpoint.bodies[0]["dimensions"] == 4
+    assert endpoint.keys == [f"Bearer {KEY}"] and endpoint.requests[0]["dimensions"] == 4
     assert KEY not in repr(vars(embedder)) and KEY.encode() not in pickle.dumps(embedder)
 
 
@@ -179,9 +140,9 @@ def test_prompts_stand_before_texts_and_queries_and_are_part_of_the_name(endpoin
     assert embedder.name == "m after 'passage: '"
     np.testing.assert_allclose(embedder.embed(["a"]), expected(["passage: a"]), atol=1e-6)
     np.testing.assert_allclose(embed_queries(["a"], embedder), expected(["query: a"]), atol=1e-6)
-    endpoint.bodies.clear()
+    endpoint.requests.clear()
     embedder_at(endpoint, dimension=DIMENSION, max_letters=5).embed(["", "123456789"])
-    assert endpoint.bodies[0]["input"] == [" ", "12345"], "blank and endless texts"
+    assert endpoint.requests[0]["input"] == [" ", "12345"], "blank and endless texts"
 
 
 def test_settings_that_cannot_work_are_refused(endpoint):
@@ -213,5 +174,5 @@ def test_what_was_paid_for_before_a_failure_is_not_asked_for_again(endpoint, tmp
     with pytest.raises(MemoryStoreError, match="run the command again to continue"):
         MemoryStore.open(tmp_path / "memory", embedder=embedder).build(chunks)
     assert MemoryStore.open(tmp_path / "memory", embedder=embedder).build(chunks).num_embedded == 4
-    sent = [text for body in endpoint.bodies for text in body["input"]]
+    sent = [text for body in endpoint.requests for text in body["input"]]
     assert sorted(sent) == sorted([*TEXTS, *TEXTS[6:9]])

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
-from midthought.errors import MemoryStoreError
 from midthought.memory.build import embed_chunks
 from midthought.memory.chunks import chunk_transcript
-from midthought.memory.rows import SENTENCES, read_rows, sentences_of_rows, write_rows
+from midthought.memory.rows import read_rows, sentences_of_rows, write_rows
 from midthought.memory.sentence_vectors import packed, scores
 from midthought.memory.splitting import Chunking, sentences_of
 from midthought.memory.store import MemoryStore
@@ -120,13 +119,6 @@ def test_every_window_has_the_vectors_of_its_sentences_also_by_the_steps_one_by_
     assert stored_sentences(apart) == stored_sentences(together)
     apart.build(chunk_transcript(TIDE, 18))
     assert stored_sentences(apart) == {}, "chunks by turns have none"
-
-
-def test_windows_without_them_are_no_memory(tmp_path, new_embedder):
-    rows = embed_chunks(windows_of(TIDE), new_embedder()).drop_columns([SENTENCES])
-    write_rows(rows, tmp_path / "rows.parquet")
-    with pytest.raises(MemoryStoreError, match=f"rows.parquet is not a memory: it lacks {SENTENCES}"):
-        read_rows(tmp_path / "rows.parquet")
 
 
 def test_a_large_memory_that_is_changed_in_place_keeps_its_columns(tmp_path, new_embedder, monkeypatch):

@@ -31,20 +31,6 @@ def service(tmp_path_factory, new_embedder):
         yield service
 
 
-ODD_TEXTS = [
-    "\0", "a\0b", "\ud800", "\U0010ffff", "\u202e\u2066", "e" + "\u0301" * 900, "\ufeff", "\x7f\x1b[2J", "' OR 1=1 --",
-    '"; DROP TABLE transcripts', "AND OR NOT (", 'transcript:"', "*?~^", "[", "\\", "%", "{}", "${x}", "\r\n\r\n", "\n" * 3000,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("mode", ["hybrid", "vector", "full_text"])
-def test_odd_texts_are_searched_or_refused(service, mode):
-    for text in ODD_TEXTS:
-        status, found = service.ask("/search", {"query": text, "mode": mode, "episodes": [text]})
-        assert status in (200, 422) and "Traceback" not in str(found), text
-        assert service.ask("/search", {"query": text, "mode": mode})[0] in (200, 422), text
-
-
 ODD_BODIES = [
     b"", b"null", b"[]", b'"query"', b"1e999", b"{", b"\xff\xfe", b"\x00", b'{"query": NaN}', b'{"query": "a", "k": NaN}',
     b'{"query": "a", "k": Infinity}', b'{"query": "a", "k": 1e400}', b'{"query": "a", "k": 3.0}', b'{"query": "a", "k": true}',

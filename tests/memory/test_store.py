@@ -133,19 +133,6 @@ def test_the_words_of_every_row_are_indexed_after_each_write(store, chunks):
         assert (index.columns, index.num_indexed_rows, index.num_unindexed_rows) == (["transcript"], len(store), 0)
 
 
-def test_a_build_that_was_killed_before_the_words_were_indexed_is_finished_by_the_next(tmp_path, embedder, chunks):
-    rows = rows_of(chunks, embedder.embed([chunk.transcript for chunk in chunks]), embedder.name)
-    lancedb.connect(tmp_path / "m").create_table("transcripts", rows)  # as far as a first build comes
-    embedder.embedded.clear()
-    again = MemoryStore.open(tmp_path / "m", embedder=embedder)
-    for mode in ("full_text", "hybrid"):
-        with pytest.raises(MemoryStoreError, match="are not indexed; build it with"):
-            again.search("mitten", mode=mode)
-    report = again.build(chunks)
-    assert (report.num_added, report.num_kept, report.num_embedded) == (0, 6, 0)
-    assert again.search("mitten", k=1, mode="full_text")[0].chunk_id == "tide_2"
-
-
 def test_a_memory_opens_as_before_while_its_next_version_is_not_indexed(store, embedder, chunks):
     """The state that a build leaves if it is killed after the rows were written."""
     rows = lancedb.connect(store.uri).open_table("transcripts").to_arrow()

@@ -14,12 +14,6 @@ def test_the_result_is_one_numbered_line_for_each_chunk(store, chunks):
     assert (output.text, output.metadata) == (NOTHING_FOUND, {"chunk_ids": []})
 
 
-def test_a_line_names_speaker_episode_and_time_before_the_words(chunks):
-    line = format_chunk(chunks[2])
-    places = [line.index(part) for part in ("Ann", "The Tide Clock", "00:00:02", "Somebody had used a boy's mitten")]
-    assert places == sorted(places) and "\n" not in line
-
-
 def test_k_is_the_constructors_unless_the_call_says_otherwise(store):
     tool = MemoryRetrievalTool(store, k=2, mode="vector")
     assert len(tool.execute(query="yes").metadata["chunk_ids"]) == 2
