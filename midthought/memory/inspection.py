@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from midthought.memory.scripts import is_diarization_label, word_count
 from midthought.memory.transcripts import Transcript, TranscriptFolder
 from midthought.memory.transcripts.notation import EXAMPLE, FILE_NAME
-from midthought.memory.turns import clock_seconds
 
 _NUM_FIRST_TURNS = 3
 _MAX_LETTERS = 160
@@ -73,9 +72,8 @@ def _lines(name: str, seen: Mapping[str, Any]) -> Iterator[str]:
     for key, value in seen["header"]:
         yield f"  header: {key + ': ' if key else ''}{_cut(value)}"
     for speaker in seen["speakers"]:
-        minutes = "" if speaker["minutes"] is None else f", {speaker['minutes']:.1f} minutes"
         label = " (a label; name it in speakers.yaml)" if speaker["is_label"] else ""
-        yield f"  speaker: {speaker['name']}{label}: {speaker['turns']} turns, {speaker['words']} words{minutes}"
+        yield f"  speaker: {speaker['name']}{label}: {speaker['turns']} turns, {speaker['words']} words"
     for turn in seen["first_turns"]:
         yield f"  > {turn['time'] or '--:--:--'} {turn['speaker']}: {turn['text']}"
     for each in seen["skipped"][:_MAX_SKIPPED]:
@@ -86,37 +84,12 @@ def _lines(name: str, seen: Mapping[str, Any]) -> Iterator[str]:
 
 def _speakers(transcript: Transcript) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for turn, seconds in zip(transcript.turns, _durations(transcript), strict=True):
-        speaker = found.setdefault(
-            turn.speaker,
-            {
-                "name": turn.speaker,
-                "is_label": is_diarization_label(turn.speaker),
-                "turns": 0,
-                "words": 0,
-                "minutes": None,
-            },
-        )
+    for turn in transcript.turns:
+        labelled = {"name": turn.speaker, "is_label": is_diarization_label(turn.speaker), "turns": 0, "words": 0}
+        speaker = found.setdefault(turn.speaker, labelled)
         speaker["turns"] += 1
         speaker["words"] += word_count(turn.text)
-        if seconds is not None:
-            speaker["minutes"] = round((speaker["minutes"] or 0) + seconds / 60, 3)
     return list(found.values())
-
-
-def _durations(transcript: Transcript) -> Sequence[int | None]:
-    """Returns the seconds of each turn up to the next turn's time; None if one of them is unknown."""
-    starts = [_seconds(turn.time) for turn in transcript.turns]
-    last = transcript.turns[-1]
-    end = _seconds(last.marks[-1][1]) if last.marks else None
-    return [
-        max(0, after - before) if before is not None and after is not None else None
-        for before, after in zip(starts, [*starts[1:], end], strict=True)
-    ]
-
-
-def _seconds(time: str | None) -> int | None:
-    return None if time is None else clock_seconds(time)
 
 
 def _cut(text: str) -> str:

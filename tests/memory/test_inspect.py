@@ -54,7 +54,7 @@ def test_inspect_shows_how_each_file_was_understood(folder):
         "days.txt: text (utf-8), style 'Name: text', DOUBTFUL",
         "doubt: 'Ann' is the only speaker in 11 turns; if others speak, declare in notation.yaml",
         "header: Title: The Bell",
-        "speaker: SPEAKER_00 (a label; name it in speakers.yaml): 2 turns, 3 words, 1.0 minutes",
+        "speaker: SPEAKER_00 (a label; name it in speakers.yaml): 2 turns, 3 words",
         "> 00:01:00 SPEAKER_01: Three.",
         "bad.json: not read:",
         "3 files read, 1 of them doubtful; 1 not read",
@@ -66,9 +66,7 @@ def test_inspect_prints_json(folder):
     found = json.loads(CliRunner().invoke(app, ["inspect", str(folder), "--json"]).output)
     file = next(each for each in found["files"] if each["path"] == "a.txt")
     assert file["header"] == [["Title", "The Bell"], ["Date", "2021"]] and file["style"] == "Name (time): text"
-    assert [(each["name"], each["turns"], each["minutes"]) for each in file["speakers"]] == [
-        ("SPEAKER_00", 2, 1.0), ("SPEAKER_01", 1, 0.5),
-    ]  # fmt: skip
+    assert [(each["name"], each["turns"]) for each in file["speakers"]] == [("SPEAKER_00", 2), ("SPEAKER_01", 1)]
     assert found["num_doubtful"] == 1 and found["failed"][0]["path"] == "bad.json"
 
 

@@ -16,11 +16,9 @@ from midthought.memory.evaluation.question_files import RetrievalQuestion
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.search import Hit, SearchMode, spaced_words
 from midthought.memory.store import MemoryStore
-from midthought.memory.turns import without_unusable_characters
 
 Result = TypeVar("Result")
 MAX_HITS = 100  # the most that a service returns
-_MAX_PROBE_LETTERS = 2_000  # a service takes 4,000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +34,6 @@ class Evaluation:
     search_seconds: tuple[float, ...]
     """Without the query's embedding; with it if the memory is a service."""
     embed_seconds: tuple[float, ...]
-    unfindable: tuple[str, ...] = ()
-    """Questions with a passage that no chunk displays, a miss in every ranking: their words, with the first such passage."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the figures with p50 and p95 of the latencies in milliseconds."""
@@ -48,7 +44,6 @@ class Evaluation:
             "num_without_answer": self.num_without_answer,
             "search_ms": percentiles(self.search_seconds),
             "embed_ms": percentiles(self.embed_seconds),
-            "unfindable": list(self.unfindable),
         }
 
     def notes(self) -> list[str]:
@@ -60,11 +55,6 @@ class Evaluation:
         ]
         if self.num_without_answer:
             lines.append(f"left out, because they have no answer in the memory: {self.num_without_answer} questions")
-        if self.unfindable:
-            lines.append(
-                f"counted as missed, because no chunk displays their passage: {len(self.unfindable)} questions, such as "
-                f"{self.unfindable[0]}; give words of one chunk, as they were said"
-            )
         return lines
 
 
@@ -109,14 +99,11 @@ def evaluate(
         )
     searcher = _Searcher(memory, mode)
     figures: dict[str, list[dict[str, float]]] = {}
-    unfindable: list[str] = []
     for number, question in enumerate(measured, 1):
         gains = gains_of(searcher.search(question, max(ks)), question)
         figures.setdefault(question.kind or "questions", []).append(
             _figures(gains, len(question.relevant), sorted(set(ks)))
         )
-        if question.unit == "passage" and sum(gains) < len(question.relevant):
-            unfindable += _unfindable(memory, question)
         if progress:
             progress(number, len(measured))
     every = [one for of_kind in figures.values() for one in of_kind]
@@ -124,19 +111,7 @@ def evaluate(
     means = {kind: {name: _mean(one[name] for one in group) for name in group[0]} for kind, group in groups.items()}
     num_questions = {kind: len(group) for kind, group in groups.items()}
     num_left_out = len(questions) - len(measured)
-    seconds = tuple(searcher.seconds), tuple(searcher.embed_seconds)
-    return Evaluation(means, num_questions, num_left_out, *seconds, tuple(unfindable))
-
-
-def _unfindable(memory: MemoryStore | RemoteMemory, question: RetrievalQuestion) -> Iterator[str]:
-    """Yields the question with its first passage that a search for the passage itself does not find."""
-    for passage in question.relevant:
-        words = without_unusable_characters(passage).split()
-        query = " ".join(words)[:_MAX_PROBE_LETTERS]
-        hits = memory.search(query, MAX_HITS, "full_text", episodes=question.episodes) if words else []
-        if not any(_displayed({passage}, hit) for hit in hits):
-            yield f"{passage!r} of {question.text!r}"
-            return
+    return Evaluation(means, num_questions, num_left_out, tuple(searcher.seconds), tuple(searcher.embed_seconds))
 
 
 def gains_of(hits: Sequence[Hit], question: RetrievalQuestion) -> list[int]:
