@@ -13,8 +13,7 @@ UNKNOWN_SPEAKER = "Unknown Speaker"
 """Speaker of text whose source does not name one: of a whole transcript, or of the text before the first named speaker."""
 
 CLOCK = r"(?:\d{1,3}:\d{1,2}:\d{1,2}|\d{1,3}:\d{2})(?:[.,]\d{1,9})?"
-CLOCK_PATTERN = rf"(?P<time>{CLOCK})"
-"""`MM:SS` or `HH:MM:SS`, with an optional fraction, as a named group for the regular expressions of the formats."""
+"""`MM:SS` or `HH:MM:SS`, with an optional fraction, for the regular expressions of the formats."""
 
 TIME_MARK = "\ue100"
 """Marks a timestamp among the words of a segment (`markup.mark_times`)."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
 from midthought.memory.build import embed_chunks
-from midthought.memory.chunks import chunk_transcript
+from midthought.memory.chunks import chunk_transcript, read_chunks, write_chunks
 from midthought.memory.rows import read_rows, sentences_of_rows, write_rows
 from midthought.memory.sentence_vectors import packed, scores
 from midthought.memory.splitting import Chunking, sentences_of
@@ -36,12 +36,6 @@ def filler(subject: str, num: int) -> str:
 
 TIDE = episode("tide", filler("buoy", 12), f"The copper hand points at the drowned chapel. {filler('rope', 12)}")
 KILN = episode("kiln", filler("brick", 25))
-
-
-def versions(path) -> list:
-    import lancedb
-
-    return lancedb.connect(path).open_table("transcripts").list_versions()
 
 
 def stored_sentences(store: MemoryStore) -> dict[str, bytes]:
@@ -113,10 +107,12 @@ def test_every_window_has_the_vectors_of_its_sentences_also_by_the_steps_one_by_
     assert stored_sentences(together) == {
         each.chunk_id: packed(embedder.embed(each.embedded_sentences)) for each in chunks
     }
-    write_rows(embed_chunks(chunks, new_embedder()), tmp_path / "rows.parquet")
+    write_chunks(chunks, tmp_path / "chunks.jsonl")
+    write_rows(embed_chunks(read_chunks(tmp_path / "chunks.jsonl"), new_embedder()), tmp_path / "rows.parquet")
     apart = MemoryStore.open(tmp_path / "apart", embedder=new_embedder())
     apart.ingest(read_rows(tmp_path / "rows.parquet"))
-    assert stored_sentences(apart) == stored_sentences(together)
+    assert stored_sentences(apart) == stored_sentences(together) and apart.chunks() == together.chunks() == chunks
+    assert not apart.build(chunks).changes
     apart.build(chunk_transcript(TIDE, 18))
     assert stored_sentences(apart) == {}, "chunks by turns have none"
 

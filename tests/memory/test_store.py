@@ -126,13 +126,6 @@ def test_a_transcript_does_not_take_the_place_of_another_one_of_its_name(store, 
     assert store.add([other]).num_added == 1 and len(store) == 51
 
 
-def test_the_words_of_every_row_are_indexed_after_each_write(store, chunks):
-    for write in (store.build, store.add):
-        write([replace(chunks[0], transcript=f"Words of {write.__name__}.")])
-        (index,) = lancedb.connect(store.uri).open_table("transcripts").list_indices()
-        assert (index.columns, index.num_indexed_rows, index.num_unindexed_rows) == (["transcript"], len(store), 0)
-
-
 def test_a_memory_opens_as_before_while_its_next_version_is_not_indexed(store, embedder, chunks):
     """The state that a build leaves if it is killed after the rows were written."""
     rows = lancedb.connect(store.uri).open_table("transcripts").to_arrow()

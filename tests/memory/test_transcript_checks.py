@@ -8,7 +8,7 @@ import pytest
 from documents import docx, paragraph, pdf, run
 
 from midthought.errors import TranscriptError
-from midthought.memory.transcripts import read_transcript, read_transcripts
+from midthought.memory.transcripts import read_transcript
 
 TALK = [f"Ann (00:{n:02}:00): The tide rises at {n}.\n\nBob (00:{n:02}:30): It falls at {n}.\n\n" for n in range(40)]
 GOOD = TALK[0]
@@ -148,18 +148,6 @@ def test_entities_of_a_hostile_word_file_stay_small(tmp_path):
     (tmp_path / "a.docx").write_bytes(whole)
     with pytest.raises(TranscriptError, match=r"a\.docx: it is a damaged Word file"):
         read_transcript(tmp_path / "a.docx")
-
-
-def test_files_that_cannot_be_read_are_failures_and_the_others_are_read(tmp_path):
-    for name, content in (
-        ("a.pdf", b"%PDF-"),
-        ("b.docx", b"PK\x03\x04"),
-        ("c.json", b"{"),
-        ("good.txt", GOOD.encode()),
-    ):
-        (tmp_path / name).write_bytes(content)
-    folder = read_transcripts(tmp_path)
-    assert [each.stem for each in folder.transcripts] == ["good"] and len(folder.failures) == 3
 
 
 def test_a_damaged_pdf_prints_nothing(tmp_path):

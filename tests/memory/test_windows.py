@@ -12,10 +12,8 @@ pytest.importorskip("lancedb", reason="the memory extra is not installed")
 from serving import served
 
 from midthought.errors import SettingsError
-from midthought.memory.build import embed_chunks
-from midthought.memory.chunks import Chunk, chunk_transcript, read_chunks, write_chunks
+from midthought.memory.chunks import Chunk, chunk_transcript
 from midthought.memory.remote import RemoteMemory
-from midthought.memory.rows import read_rows, write_rows
 from midthought.memory.service.browse import FacetCounts
 from midthought.memory.splitting import Chunking, num_tokens
 from midthought.memory.store import MemoryStore
@@ -91,17 +89,6 @@ def test_a_speaker_filter_matches_any_speaker_of_a_window(window_store, windows)
     assert dict(FacetCounts.read(window_store).speakers) == {
         name: sum(name in window.speakers for window in windows) for name in ("Ann", "Bob")
     }
-
-
-def test_windows_survive_the_table_and_the_files_between_the_steps(window_store, windows, tmp_path, new_embedder):
-    assert window_store.chunks() == windows
-    write_chunks(windows, tmp_path / "chunks.jsonl")
-    assert read_chunks(tmp_path / "chunks.jsonl") == windows
-    write_rows(embed_chunks(windows, new_embedder()), tmp_path / "rows.parquet")
-    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
-    store.ingest(read_rows(tmp_path / "rows.parquet"))
-    assert store.chunks() == windows
-    assert not store.build(windows).changes
 
 
 @pytest.mark.parametrize("min_rows", [20, 20_000], ids=["large", "small"])

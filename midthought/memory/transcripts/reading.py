@@ -59,7 +59,7 @@ def transcript_format(
     name: str,
     *,
     suffixes: tuple[str, ...] = (),
-    remedy: str,
+    remedy: str = "correct the file, or remove it",
     shown_by: Callable[[str, str], bool] | None = None,
 ) -> Callable[[Read], Read]:
     """Registers the decorated function `(text) -> Reading` as a format. A second registration of a name replaces the first.
