@@ -121,28 +121,14 @@ class BaseInferenceEngine(ABC):
         sampling = [self.sampling(first_number + row, **given) for row in range(len(listed))]
         return self.run(self._generate(listed, sampling, first_number))
 
-    def sampling(
-        self,
-        number: int = 0,
-        *,
-        max_tokens: int | None = None,
-        temperature: float | None = None,
-        top_p: float | None = None,
-        top_k: int | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float | None = None,
-        seed: int | None = None,
-    ) -> Sampling:
-        """Returns the sampling options of the n-th prompt of a call. Raises `SettingsError` for invalid values."""
-        sampling = Sampling(
-            max_tokens=self.max_tokens if max_tokens is None else max_tokens,
-            temperature=self.temperature if temperature is None else temperature,
-            top_p=self.top_p if top_p is None else top_p,
-            top_k=self.top_k if top_k is None else top_k,
-            min_p=self.min_p if min_p is None else min_p,
-            repetition_penalty=self.repetition_penalty if repetition_penalty is None else repetition_penalty,
-            seed=((self.seed if seed is None else seed) << 20) + number,
-        )
+    def sampling(self, number: int = 0, **options: Any) -> Sampling:
+        """Returns the sampling options of the n-th prompt of a call: the engine's, replaced by `options` that are not None.
+
+        Raises `SettingsError` for invalid values.
+        """
+        given = {name: getattr(self, name) for name in SAMPLING_OPTIONS}
+        given |= {name: value for name, value in options.items() if value is not None}
+        sampling = Sampling(**given | {"seed": (given["seed"] << 20) + number})
         _check(sampling)
         return sampling
 

@@ -27,11 +27,6 @@ _ENVIRONMENT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "TMPDIR")
 _PROGRAM = Path(__file__).with_name("math_worker.py")
 
 
-def require_math_verify() -> None:
-    """Raises `MissingExtraError` if math-verify is not installed."""
-    require_installed("math", "math_verify")
-
-
 class MathWorkerPool:
     """Up to `NUM_WORKERS` worker processes, started on first use and reused."""
 
@@ -88,7 +83,7 @@ class MathWorkerPool:
 
 class _Worker:
     def __init__(self) -> None:
-        require_math_verify()
+        require_installed("math", "math_verify")
         # -P: the folder of the program must not hide packages; a fixed hash seed gives every worker the same verdicts
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(_PROGRAM)],

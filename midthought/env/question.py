@@ -10,7 +10,7 @@ from typing import ClassVar
 from midthought.config import RewardConfig
 from midthought.env.episode import call
 from midthought.env.reasoning import Decode
-from midthought.env.reward_functions import AnyRewardFunction, AsyncReward, WeightedReward
+from midthought.env.reward_functions import AnyRewardFunction, WeightedReward
 from midthought.env.rewards import correct, num_calls, well_formed_thought, wrong_answer
 from midthought.types import Reward, Trajectory
 
@@ -19,7 +19,7 @@ from midthought.types import Reward, Trajectory
 class QuestionEnvironment:
     """Implements the rollout loop's `EpisodeEnvironment`. One instance is used for all episodes."""
 
-    reward: WeightedReward | AsyncReward
+    reward: WeightedReward
     timeout_seconds: float | None = None
     """Time limit of the reward functions, which then run in a thread (`async` ones on the environments' event loop), so that
     they do not block other episodes. None: no limit, and they are called directly."""
@@ -37,6 +37,18 @@ class QuestionEnvironment:
         judge = functools.partial(self.reward, trajectory)
         scored: Reward = await call(judge, self.timeout_seconds, "the reward")
         return scored
+
+
+class NullEnvironment:
+    """Environment without replies and rewards. Implements the rollout loop's `EpisodeEnvironment`."""
+
+    async def reply(self, trajectory: Trajectory) -> str | None:
+        """Returns None: the answer ends the episode."""
+        return None
+
+    async def score(self, trajectory: Trajectory) -> Reward:
+        """Returns an empty reward: who needs one computes it from the record."""
+        return Reward()
 
 
 def answer_reward(weights: RewardConfig, decode: Decode, end_tokens: Sequence[str] = ()) -> WeightedReward:

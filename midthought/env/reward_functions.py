@@ -38,8 +38,8 @@ class WeightedReward:
     functions, and its `spans` are appended, all times the weight of the function. A function that returns None does not apply
     to the task: it has no part in this reward.
 
-    `reward(trajectory, environment)` returns the `Reward` if no part is asynchronous; `await reward.score(trajectory,
-    environment)` always does, and the rollout loop uses it. `environment` is None if there is none.
+    `reward(trajectory, environment)` returns the `Reward`, or an awaitable of it if a part is `async`; `await
+    reward.score(trajectory, environment)` always works, and the rollout loop uses it. `environment` is None if there is none.
 
     >>> from midthought.types import Task
     >>> reward = WeightedReward({"calls": (-0.5, lambda trajectory: trajectory.num_calls)})
@@ -60,7 +60,9 @@ class WeightedReward:
         wants = {name: takes_environment(function, name) for name, (_, function) in self.parts.items()}
         object.__setattr__(self, "_wants_environment", wants)
 
-    def __call__(self, trajectory: Trajectory, environment: Any = None) -> Reward:
+    def __call__(self, trajectory: Trajectory, environment: Any = None) -> Any:
+        if any(is_async(function) for _, function in self.parts.values()):
+            return self.score(trajectory, environment)
         values: dict[str, Any] = {}
         for name in self.parts:
             value = self._called(name, trajectory, environment)
@@ -175,22 +177,6 @@ def _times(weight: float, value: Any, message: str) -> float:
         if isinstance(plain, numbers.Real) and math.isfinite(product := float(weight) * float(plain)):
             return product
     raise RewardError(message)
-
-
-@dataclass(frozen=True, slots=True)
-class AsyncReward:
-    """A `WeightedReward` with asynchronous parts: a call returns an awaitable, as `score` does."""
-
-    weighted: WeightedReward
-
-    @property
-    def parts(self) -> Mapping[str, tuple[float, AnyRewardFunction]]:
-        return self.weighted.parts
-
-    async def __call__(self, trajectory: Trajectory, environment: Any = None) -> Reward:
-        return await self.weighted.score(trajectory, environment)
-
-    score = __call__
 
 
 def takes_environment(function: Callable[..., Any], name: str = "reward_fn") -> bool:

@@ -14,11 +14,9 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from midthought.data.abstention import abstains, is_answerable
 from midthought.env.answer_matching import mathematical_match
 from midthought.env.answers import task_is_right
-from midthought.env.math_worker_pool import require_math_verify
 from midthought.env.reasoning import Decode, is_well_formed, last_answer
 from midthought.env.reward_functions import (
     AnyRewardFunction,
-    AsyncReward,
     RewardError,
     WeightedReward,
     bare_name,
@@ -28,6 +26,7 @@ from midthought.env.reward_functions import (
     short,
     without_partial,
 )
+from midthought.references import require_installed
 from midthought.tools.concurrency import DaemonThreads
 from midthought.types import ToolOutcome, Trajectory
 
@@ -55,8 +54,8 @@ def weighted(function: AnyRewardFunction, weight: float, *, name: str | None = N
 
 
 def combine_rewards(
-    functions: Iterable[AnyRewardFunction | tuple[str, float, AnyRewardFunction] | WeightedReward | AsyncReward],
-) -> WeightedReward | AsyncReward:
+    functions: Iterable[AnyRewardFunction | tuple[str, float, AnyRewardFunction] | WeightedReward],
+) -> WeightedReward:
     """Combines functions to one reward: plain ones (weight 1, own name), `weighted(...)`, `(name, weight, function)`.
 
     Called with `(trajectory)` or `(trajectory, environment)` the result returns a Reward, or an awaitable of one if a function
@@ -81,8 +80,7 @@ def combine_rewards(
         parts[part.name] = (part.weight, part.function)
     if not parts:
         raise RewardError("no reward function is given; give at least one")
-    reward = WeightedReward(parts)
-    return AsyncReward(reward) if any(is_async(function) for _, function in parts.values()) else reward
+    return WeightedReward(parts)
 
 
 def _each_part(functions: Iterable[Any]) -> Iterator[RewardPart]:
@@ -92,7 +90,7 @@ def _each_part(functions: Iterable[Any]) -> Iterator[RewardPart]:
             raise RewardError(f"{short(part)} is no reward function; a tuple must be (name, weight, function)")
         name, weight, function = part
         check_weight(name, weight)
-        if isinstance(function, WeightedReward | AsyncReward):
+        if isinstance(function, WeightedReward):
             yield from (RewardPart(inner, weight * each, f) for inner, (each, f) in function.parts.items())
         else:
             yield RewardPart(name, weight, function)
@@ -130,7 +128,7 @@ def matched(
     """
     compare: Callable[..., Any] = match
     if without_partial(match) is mathematical_match:
-        require_math_verify()
+        require_installed("math", "math_verify")
         compare = in_thread(match)
 
     def answer_of(trajectory: Trajectory) -> str | None:

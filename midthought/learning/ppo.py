@@ -14,7 +14,8 @@ from midthought.learning.credit import select_episodes
 from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.phase_meter import Phase, PhaseMeter
-from midthought.rollout.rollout_batch import RolloutBatch, RolloutSource
+from midthought.rollout.local_rollouts import Rollouts
+from midthought.rollout.rollout_batch import RolloutBatch
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.types import Trajectory
 
@@ -25,7 +26,7 @@ BeforeUpdate = Callable[[Mapping[str, float]], None]
 
 
 def learn(
-    source: RolloutSource,
+    source: Rollouts,
     learner: AnyLearner,
     config: RecipeConfig,
     rollouts: RolloutBatch,

@@ -9,11 +9,13 @@ import dataclasses
 import itertools
 import json
 import secrets
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
-from midthought.engines.engine import Sampling, Stopper
+from midthought.engines.engine import Engine, Sampling, Stopper
+from midthought.env.question import NullEnvironment
 from midthought.rollout.answer_stream import AnswerStream, Piece, PieceKind
 from midthought.rollout.chat_messages import digest
 from midthought.rollout.chat_policy import (
@@ -21,7 +23,6 @@ from midthought.rollout.chat_policy import (
     ChatPolicy,
     ChatPrompt,
     HeldTurn,
-    packed,
     prompt_of,
     require_room,
 )
@@ -30,7 +31,7 @@ from midthought.tokenization.chat_template import Message
 from midthought.tools.definition import ToolDefinition
 from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.executor import ToolExecutor
-from midthought.types import Completion, Finish, ParsedAction, Reward, StopReason, Task, ToolEvent, Trajectory
+from midthought.types import Completion, Finish, ParsedAction, StopReason, Task, ToolEvent, Trajectory
 
 OnPiece = Callable[[Piece], None]
 
@@ -115,7 +116,7 @@ class ChatAnswers:
         found = answer.finished("stop" if is_whole or answer.stream.is_stopped else "length")
         if is_whole:
             said: Message = {"role": "assistant", "content": found.content}
-            kept = ChatPrompt(token_ids=packed(found.trajectory.token_ids), messages=answer.conversation())
+            kept = ChatPrompt(token_ids=array("i", found.trajectory.token_ids), messages=answer.conversation())
             self._history.keep(digest([*request.messages, said]), kept)
         return found
 
@@ -133,7 +134,7 @@ class ChatAnswers:
             for call, event in zip(stop.calls, stop.events, strict=True)
             if event is None
         ]
-        prompt = ChatPrompt(token_ids=packed(answer.trajectory.token_ids), messages=messages, in_thought=in_thought)
+        prompt = ChatPrompt(token_ids=array("i", answer.trajectory.token_ids), messages=messages, in_thought=in_thought)
         ids = [call.id for call in calls]
         held = HeldTurn(
             prompt=prompt, before=digest(answer.request.messages), calls=stop.calls, events=stop.events, ids=ids
@@ -148,16 +149,6 @@ class _ClientCalls(Exception):
     def __init__(self, calls: Sequence[ParsedAction], events: Sequence[ToolEvent | None]) -> None:
         super().__init__("a tool of the client was called")
         self.calls, self.events = calls, events
-
-
-class _NoReply:
-    """The environment of an answer: nobody replies."""
-
-    async def reply(self, trajectory: Trajectory) -> str | None:
-        return None
-
-    async def score(self, trajectory: Trajectory) -> Reward:
-        return Reward()
 
 
 class _Answer:
@@ -193,20 +184,22 @@ class _Answer:
             **{name: value for name, value in given.items() if value is not None},
         )
         parts = RolloutParts(
-            engine=_WatchedEngine(self),
+            engine=cast(Engine, _WatchedEngine(self)),
             renderer=self.policy.renderer,
             call_format=self.policy.call_format,
             executor=cast(ToolExecutor, _WatchedExecutor(self, inference.max_result_tokens)),
             messages=lambda task: self.prompt.messages,
-            environment=lambda task: _NoReply(),
+            environment=lambda task: NullEnvironment(),
             inference=inference,
         )
-        tools = open_tools(dataclasses.replace(parts, executor=self.policy.executor), self.trajectory, _NoReply())
+        tools = open_tools(
+            dataclasses.replace(parts, executor=self.policy.executor), self.trajectory, NullEnvironment()
+        )
         self.policy.engine.open(number)
         try:
             episode = Episode(parts, self.trajectory, number, tools, in_thought=self._in_thought)
             self.conversation = episode.conversation
-            reason = await episode.run(_NoReply())
+            reason = await episode.run(NullEnvironment())
             if not self.stream.is_stopped:
                 self.stream.end_turn(has_calls=bool(episode.calls))
             return reason
@@ -275,29 +268,18 @@ class _Both:
 
 
 class _WatchedEngine:
-    """The policy's engine, for one answer."""
+    """The policy's engine, for one answer. Everything but sampling is the engine's own."""
 
     def __init__(self, answer: _Answer) -> None:
         self._answer, self._engine = answer, answer.policy.engine
-
-    @property
-    def policy_version(self) -> int:
-        return self._engine.policy_version
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        return self._engine.eos_token_ids
 
     async def sample(
         self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
     ) -> Completion:
         return await self._answer.sample(episode, token_ids, sampling, stopper)
 
-    def open(self, episode: int) -> None:
-        self._engine.open(episode)
-
-    def close(self, episode: int) -> None:
-        self._engine.close(episode)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
 
 
 class _WatchedExecutor:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -220,11 +219,6 @@ def _followed(policy: ChatPolicy, prompt: ChatPrompt, messages: list[Message]) -
     history = (prompt.messages,) if native else ()
     token_ids = [*prompt.token_ids, *policy.renderer.following(messages, *history)]
     return ChatPrompt(token_ids=token_ids, messages=[*prompt.messages, *messages])
-
-
-def packed(token_ids: Sequence[int]) -> Sequence[int]:
-    """Returns the token ids in 4 bytes each."""
-    return array("i", token_ids)
 
 
 def _num_tokens(kept: ChatPrompt | HeldTurn) -> int:

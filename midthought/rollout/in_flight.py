@@ -10,10 +10,9 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 from midthought.background_loop import BackgroundLoop
-from midthought.config import InferenceConfig
 from midthought.engines.pausable_engine import PausableEngine
 from midthought.errors import EngineError
 from midthought.random_streams import number_of
@@ -84,17 +83,6 @@ class InFlightEpisodes:
         self._change = asyncio.Event()
         self._rollout: contextlib.ExitStack | None = None
         """Open while tokens are sampled: the tool executor caches the results of pure calls."""
-
-    @classmethod
-    def from_config(cls, parts: RolloutParts, loop: BackgroundLoop, inference: InferenceConfig, *, seed: int) -> Self:
-        """Creates it from the `inference` section of the settings."""
-        return cls(
-            parts,
-            loop,
-            seed=seed,
-            max_carry_overs=inference.partial_max_carry_overs,
-            deterministic=inference.deterministic,
-        )
 
     @property
     def policy_version(self) -> int:

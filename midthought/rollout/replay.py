@@ -22,31 +22,17 @@ def replayed(parts: RolloutParts, record: Trajectory) -> RolloutParts:
 
     The episode fails with RecordError if its tokens differ: the prompt, the tool results or the call format have changed.
     """
-    engine = ReplayedEngine(parts.engine, record)
+    engine = cast(Engine, ReplayedEngine(parts.engine, record))
     executor = cast(ToolExecutor, ReplayedExecutor(parts.executor, record.tool_events))
     return replace(parts, engine=engine, executor=executor)
 
 
 class ReplayedEngine:
-    """Implements `Engine` for one episode of one segment: its record first, then another engine."""
+    """Implements `Engine` for one episode of one segment: its record first, then another engine, which also does the rest."""
 
     def __init__(self, engine: Engine, record: Trajectory) -> None:
         self._engine = engine
         self._record = record
-
-    @property
-    def policy_version(self) -> int:
-        return self._engine.policy_version
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        return self._engine.eos_token_ids
-
-    def open(self, episode: int) -> None:
-        self._engine.open(episode)
-
-    def close(self, episode: int) -> None:
-        self._engine.close(episode)
 
     async def sample(
         self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
@@ -67,7 +53,7 @@ class ReplayedEngine:
                 break
             token_id = record.token_ids[end]
             end += 1
-            if token_id in self.eos_token_ids:
+            if token_id in self._engine.eos_token_ids:
                 finish = Finish.END
             elif stopper is not None and stopper.feed(token_id):
                 finish = Finish.CALL
@@ -78,6 +64,9 @@ class ReplayedEngine:
             policy_version=versions[start],
             temperature=span.temperature,
         )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
 
     def _other(self, start: int) -> RecordError:
         return RecordError(

@@ -1,7 +1,7 @@
 """Collects one iteration's episodes and selects the ones to train on.
 
 Drops zero-variance groups, resamples (DAPO's dynamic sampling), and carries unfinished episodes over (partial rollouts). Does
-not depend on a particular engine or task: tasks come from a `TaskStream`, episodes from a `RolloutSource`.
+not depend on a particular engine or task: tasks come from a `TaskStream`, episodes from `Rollouts`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from midthought.algo.groups import TIE
 from midthought.algo.shaping import overlong_penalty
 from midthought.config import RecipeConfig, TrainingConfig
+from midthought.rollout.in_flight import InFlightEpisodes
+from midthought.rollout.local_rollouts import Rollouts
 from midthought.types import RolloutData, Task, Trajectory
 
 Drawn = TypeVar("Drawn")
@@ -28,74 +30,6 @@ class TaskStream(Protocol):
 
     def draw(self, iteration: int, num_groups: int, attempt: int = 0) -> list[Task]:
         """Returns one task per group; the same arguments give the same tasks. `attempt` counts the batches of an iteration."""
-        ...
-
-
-class EpisodeStream(Protocol):
-    """Groups of episodes that may outlive an iteration. `pause` interrupts them until the next `take`."""
-
-    next_position: int
-    """Number of the group that is started next, counted over the whole run."""
-
-    @property
-    def policy_version(self) -> int:
-        """The policy version that samples now."""
-        ...
-
-    @property
-    def num_open(self) -> int:
-        """Groups that were started and not taken."""
-        ...
-
-    @property
-    def num_due(self) -> int:
-        """Open groups that must be taken before the next `pause`."""
-        ...
-
-    @property
-    def num_episodes(self) -> int:
-        """Episodes of open groups."""
-        ...
-
-    @property
-    def num_unfinished(self) -> int:
-        """Episodes of open groups that have not ended."""
-        ...
-
-    def begin(self, task: Task, group_size: int) -> None:
-        """Starts the next group."""
-        ...
-
-    def take(self, *, due_only: bool = False) -> list[Trajectory]:
-        """Waits for a finished group and removes it from the stream. `due_only`: one of the groups that are due."""
-        ...
-
-    def pause(self) -> None:
-        """Interrupts all episodes until the next `take`."""
-        ...
-
-
-class RolloutSource(Protocol):
-    """Runs episodes, in this process or on a cluster."""
-
-    @property
-    def stream(self) -> EpisodeStream | None:
-        """The stream for partial rollouts. None: the source was created without one."""
-        ...
-
-    def rollout(self, tasks: Sequence[Task], *, iteration: int, group_size: int, attempt: int = 0) -> RolloutData:
-        """Runs one episode per task and scores it; each run of `group_size` consecutive episodes is one group.
-
-        `attempt` counts the batches of an iteration (dynamic sampling); each has its own seeds.
-        """
-        ...
-
-    def sleep(self) -> None:
-        """Releases memory that the learner can use, until the next episode or update."""
-        ...
-
-    def update_weights(self) -> None:
-        """Samples from the policy's new weights from now on."""
         ...
 
 
@@ -112,7 +46,7 @@ class RolloutBatch:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-def collect(source: RolloutSource, tasks: TaskStream, config: RecipeConfig, iteration: int) -> RolloutBatch:
+def collect(source: Rollouts, tasks: TaskStream, config: RecipeConfig, iteration: int) -> RolloutBatch:
     """Collects the episodes of an iteration: from the source's stream with `inference.partial_rollouts`, else in batches."""
     if not config.inference.partial_rollouts:
         return _collect_batches(source, tasks, config, iteration)
@@ -123,7 +57,7 @@ def collect(source: RolloutSource, tasks: TaskStream, config: RecipeConfig, iter
 # -- batches -----------------------------------------------------------------------------------------------------
 
 
-def _collect_batches(source: RolloutSource, tasks: TaskStream, config: RecipeConfig, iteration: int) -> RolloutBatch:
+def _collect_batches(source: Rollouts, tasks: TaskStream, config: RecipeConfig, iteration: int) -> RolloutBatch:
     """Runs whole batches until enough groups can be trained on, at most `training.max_dynamic_batches`.
 
     Leaves out episodes without a reward (they failed), zero-variance groups (`is_zero_variance`), and groups beyond
@@ -197,7 +131,7 @@ def _scored_groups(trajectories: Sequence[Trajectory], group_size: int, first: i
 
 
 def _collect_from_stream(
-    stream: EpisodeStream, tasks: TaskStream, config: RecipeConfig, iteration: int
+    stream: InFlightEpisodes, tasks: TaskStream, config: RecipeConfig, iteration: int
 ) -> RolloutBatch:
     """Takes finished groups until there are enough, then interrupts the others; the next iteration continues them.
 
@@ -270,7 +204,7 @@ def task_of_group(tasks: TaskStream, position: int) -> Task:
     return tasks.draw(position, 1)[0]
 
 
-def _fill(stream: EpisodeStream, tasks: TaskStream, training: TrainingConfig, num_groups: int) -> None:
+def _fill(stream: InFlightEpisodes, tasks: TaskStream, training: TrainingConfig, num_groups: int) -> None:
     """Starts groups until `num_groups` are open."""
     while stream.num_open < num_groups:
         stream.begin(task_of_group(tasks, stream.next_position), training.episodes_per_task)

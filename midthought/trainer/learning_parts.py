@@ -38,7 +38,7 @@ from midthought.types import RolloutData
 class LearningParts:
     """The learner, the engine, and the sources of training and held-out episodes, which share the engine.
 
-    `config` is a frozen copy of the settings. `fit` replaces it, for example after a rollback.
+    `config` is a frozen copy of the settings. `fit` replaces it.
     """
 
     def __init__(self, config: RecipeConfig, policy: TrainedPolicy, tasks: TrainingTasks, num_iters: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from midthought.config import ConfigStore, RecipeConfig, TrainingConfig
 from midthought.env.environment import BaseEnvironment
-from midthought.env.reward_functions import AsyncReward, WeightedReward
+from midthought.env.reward_functions import WeightedReward
 from midthought.env.rewards import combine_rewards, weighted
 from midthought.errors import SettingsError
 from midthought.rollout.rollout_batch import RolloutBatch, ShuffledTasks
@@ -25,7 +25,7 @@ class RecordedTasks(DatasetTasks):
     def __init__(
         self,
         episodes: Sequence[Trajectory],
-        reward: WeightedReward | AsyncReward | None,
+        reward: WeightedReward | None,
         config: ConfigStore,
         *,
         validation: Any = None,

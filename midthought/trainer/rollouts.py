@@ -152,7 +152,10 @@ def make_source(
         from midthought.cluster.ray.ray_rollouts import RayRollouts
 
         return RayRollouts(parts, engine, worker_group, seed=seed)
-    stream = None if loop is None else InFlightEpisodes.from_config(parts, loop, inference, seed=seed)
+    stream = None
+    if loop is not None:
+        max_carry_overs, deterministic = inference.partial_max_carry_overs, inference.deterministic
+        stream = InFlightEpisodes(parts, loop, seed=seed, max_carry_overs=max_carry_overs, deterministic=deterministic)
     return LocalRollouts(parts, engine, seed=seed, stream=stream, loop=loop)
 
 

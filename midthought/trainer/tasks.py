@@ -17,7 +17,7 @@ from midthought.env.environment import BaseEnvironment
 from midthought.env.environment_tasks import FAILED_RESET, EnvironmentTaskSampler
 from midthought.env.episode import EnvironmentEpisode, episode_statistics
 from midthought.env.question import QuestionEnvironment, answer_reward
-from midthought.env.reward_functions import AsyncReward, WeightedReward
+from midthought.env.reward_functions import WeightedReward
 from midthought.env.rewards import correct
 from midthought.errors import MissingExtraError, SettingsError
 from midthought.rollout.episode import EpisodeEnvironment
@@ -118,7 +118,7 @@ class DatasetTasks(TrainingTasks):
     def __init__(
         self,
         dataset: Any,
-        reward: WeightedReward | AsyncReward | None,
+        reward: WeightedReward | None,
         config: ConfigStore,
         *,
         validation: Any = None,

@@ -36,7 +36,7 @@ def rebuild_shared_tensor(
 
 
 class SharedHandles:
-    """Handles of tensors on the CPU. Implements `midthought.engines.weight_sync.cuda_ipc.TensorHandles`."""
+    """Handles of tensors on the CPU. As `midthought.engines.weight_sync.cuda_ipc.CudaHandles`."""
 
     def device_id(self, tensor: Tensor) -> str:
         return DEVICE_ID

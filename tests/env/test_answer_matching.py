@@ -27,6 +27,7 @@ from midthought.env.answer_matching import (
     option_letter,
     option_match,
 )
+from midthought.env.rewards import matched
 from midthought.errors import MissingExtraError
 
 SYMMETRIC = [exact_match, fuzzy_match, edit_similarity, numeric_match, option_match]
@@ -299,4 +300,4 @@ def test_the_workers_see_no_key_of_this_process(monkeypatch):
 def test_without_math_verify_the_error_names_the_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"math-verify.*midthought\[math\]"):
-        math_worker_pool.require_math_verify()
+        matched(mathematical_match)

@@ -113,7 +113,8 @@ class RayCluster:
         """Returns a placement group with one bundle per process, or per pair of actor and learner (`ray.colocate`)."""
         from ray.util import placement_group, remove_placement_group
 
-        role, number, bundle = self._role, num_processes(settings, self._role), resources_of(settings, self._role)
+        role, bundle = self._role, resources_of(settings, self._role)
+        number = int(getattr(settings, f"num_{role}s"))
         if self._is_colocated:
             shared = _shared_groups.get((settings.num_actors, settings.num_learners))
             if shared is not None:
@@ -144,11 +145,6 @@ def _release_shared(group: Any) -> bool:
                 return False
             del _shared_groups[key]
     return True
-
-
-def num_processes(settings: RayConfig, role: Role) -> int:
-    """Number of processes of this role in the settings."""
-    return int(getattr(settings, f"num_{role}s"))
 
 
 def resources_of(settings: RayConfig, role: Role = "actor") -> dict[str, float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.servers.streams import Chunk, PartialCompletion
@@ -22,21 +22,12 @@ _PAUSE_SECONDS = 1.0
 _COUNTS = ("spec_num_draft_tokens", "spec_num_accepted_tokens", "spec_num_verify_steps")
 
 
-class ServerManager(Protocol):
-    """Interface of verl's `verl.workers.rollout.llm_server.LLMServerClient`, which verl passes to an agent loop."""
-
-    async def generate(
-        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **more: Any
-    ) -> Any:
-        """Returns verl's TokenOutput: `token_ids`, `log_probs` or None, `num_preempted`, `extra_fields`."""
-        ...
-
-
 class VerlEngine:
     """Samples one episode. Implements `midthought.engines.engine.Engine`; create a new one for each episode.
 
     Args:
-        server_manager: verl's.
+        server_manager: what verl passes to an agent loop (`verl.workers.rollout.llm_server.LLMServerClient`). Its `generate`
+            returns verl's TokenOutput: `token_ids`, `log_probs` or None, `num_preempted`, `extra_fields`.
         sampling_params: as verl passed them to the agent loop; our `max_tokens`, `temperature`, `top_p` override them.
         eos_token_ids: the tokens that end a sequence.
         stop_token_ids: tokens that may end a call (`call_end_token_ids`): the servers stop after them; if no call ended,
@@ -47,7 +38,7 @@ class VerlEngine:
 
     def __init__(
         self,
-        server_manager: ServerManager,
+        server_manager: Any,
         sampling_params: Mapping[str, Any],
         *,
         eos_token_ids: Iterable[int],

@@ -11,24 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from midthought.config import RecipeConfig
+from midthought.env.question import NullEnvironment
 from midthought.rollout.episode import EpisodeEnvironment
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.registry import DEFAULT_CALL_FORMAT
 from midthought.tools.definition import ToolDefinition
 from midthought.tools.executor import ToolExecutor
-from midthought.types import Reward, Task, Trajectory
-
-
-class NullEnvironment:
-    """Environment without replies and rewards. Implements the rollout loop's `EpisodeEnvironment`."""
-
-    async def reply(self, trajectory: Trajectory) -> str | None:
-        """Returns None: the answer ends the episode."""
-        return None
-
-    async def score(self, trajectory: Trajectory) -> Reward:
-        """Returns an empty reward: the record then has none, and verl needs a reward function of its own."""
-        return Reward()
+from midthought.types import Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,45 +9,17 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from midthought.engines.local.device_memory import memory_bytes
 from midthought.peft_weights import effective_tensors, is_adapted, stochastically_rounded
 from midthought.plan.memory import MAX_COPIED_BYTES, MERGED_SHARE
 
 _log = logging.getLogger(__name__)
-
-
-class _Copied(Protocol):
-    """Replaces modules. Uses their original tensors until they are copied."""
-
-    @property
-    def modules(self) -> Sequence[nn.Module]:
-        """The modules that hold the tensors."""
-        ...
-
-    def copy(self) -> None:
-        """Copies the tensors' current values."""
-        ...
-
-    @property
-    def has_adapters(self) -> bool:
-        """Whether the copy merges adapters."""
-        ...
-
-    @property
-    def copied_bytes(self) -> int:
-        """Size of the copy."""
-        ...
-
-    @property
-    def copies(self) -> Sequence[Tensor | None]:
-        """The copies; empty or None before the first `copy`."""
-        ...
 
 
 class Projection:
@@ -213,12 +185,14 @@ class WeightCopies:
     allows.
     """
 
-    def __init__(self, copied: Sequence[_Copied], *, merge_adapters: bool = True) -> None:
+    def __init__(self, copied: Sequence[Projection | HeadNorms], *, merge_adapters: bool = True) -> None:
         if not merge_adapters:
             copied = [each for each in copied if not each.has_adapters]
         merged = [each for each in copied if each.has_adapters]
         num_bytes = sum(each.copied_bytes for each in copied)
-        self._copied: Sequence[_Copied] = copied if num_bytes <= MAX_COPIED_BYTES else _if_they_fit(merged)
+        self._copied: Sequence[Projection | HeadNorms] = (
+            copied if num_bytes <= MAX_COPIED_BYTES else _if_they_fit(merged)
+        )
         self._originals = [tensor for each in self._copied for module in each.modules for tensor in module.parameters()]
         self._states: list[tuple[int, int]] | None = None
 
@@ -240,7 +214,7 @@ class WeightCopies:
         self._states = None
 
 
-def _if_they_fit(merged: Sequence[_Copied]) -> Sequence[_Copied]:
+def _if_they_fit(merged: Sequence[Projection | HeadNorms]) -> Sequence[Projection | HeadNorms]:
     """Returns the projections with adapters if there is memory for merged copies of all of them, else none."""
     if not merged:
         return ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import importlib.util
 import os
 import shutil
@@ -17,11 +16,10 @@ import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from midthought.engines.servers.guard import guarded
 from midthought.errors import EngineError, MissingExtraError
-from midthought.network import socket_path
+from midthought.network import socket_path, tls_context
 
 TERMINATE_SECONDS = 10.0
 """Time for a server to terminate by itself before it is killed."""
@@ -124,14 +122,16 @@ class ServerProcess:
             self.log_path.unlink(missing_ok=True)
 
     def _answers(self, path: str) -> bool:
-        connection = _Connection(self.url)
-        try:
-            connection.request("GET", path)
-            return connection.getresponse().status == 200 and self.is_running
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+        import httpx
+
+        file = socket_path(self.url)
+        transport = httpx.HTTPTransport(uds=None if file is None else str(file), verify=tls_context(trust_env=False))
+        url = self.url if file is None else "http://localhost"
+        with httpx.Client(base_url=url, transport=transport, timeout=5) as client:
+            try:
+                return client.get(path).status_code == 200 and self.is_running
+            except httpx.HTTPError:
+                return False
 
     def _with_log_tail(self, what: str) -> str:
         """Appends the end of the log to `what`. The log file is then kept."""
@@ -150,22 +150,6 @@ def start_guarded(command: Sequence[str], **options: Any) -> subprocess.Popen[by
     if shutil.which(command[0], path=(options.get("env") or os.environ).get("PATH", os.defpath)) is None:
         raise EngineError(f"the server cannot be started with {command[0]!r}: there is no such program; check its path")
     return subprocess.Popen(guarded(command), start_new_session=True, **options)
-
-
-class _Connection(http.client.HTTPConnection):
-    """To a URL, which may name a Unix socket."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(urlsplit(url).netloc or "localhost", timeout=5)
-        self._path = socket_path(url)
-
-    def connect(self) -> None:
-        if self._path is None:
-            super().connect()
-            return
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
 
 
 def _end_server(process: subprocess.Popen[bytes], folder: Path | None) -> None:

@@ -17,7 +17,7 @@ from midthought.engines.engine import Sampling
 from midthought.engines.servers.dialect import Post, ServerOptions, Wake, WeightSender, common_sampling_fields
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.generation import ServerInferenceEngine
-from midthought.engines.servers.sglang_weights import SGLangIpcSender, SGLangNcclSender
+from midthought.engines.servers.sglang_weights import SGLangIpcSender, SGLangNcclSender, require_success
 from midthought.engines.servers.streams import Chunk, RetryableError
 from midthought.errors import EngineError
 
@@ -133,12 +133,12 @@ class SGLangDialect:
 
     async def load_weights(self, post: Post, path: str) -> None:
         body = {"model_path": path, "flush_cache": False, "abort_all_requests": False}
-        _require_success(await post("/update_weights_from_disk", body), "/update_weights_from_disk")
+        require_success(await post("/update_weights_from_disk", body), "/update_weights_from_disk")
 
     async def load_adapter(self, post: Post, name: str, path: str) -> None:
         """Loads the adapter. The cache distinguishes adapters, so it is kept."""
         said = await post("/load_lora_adapter", {"lora_name": name, "lora_path": path})
-        _require_success(said, "/load_lora_adapter")
+        require_success(said, "/load_lora_adapter")
 
     async def unload_adapter(self, post: Post, name: str) -> None:
         await post("/unload_lora_adapter", {"lora_name": name})
@@ -188,10 +188,3 @@ async def _flush_cache(post: Post) -> None:
         if said is None:
             raise EngineError("it has no /flush_cache; use an SGLang version that has it")
         return
-
-
-def _require_success(said: dict[str, Any] | None, path: str) -> None:
-    if said is None:
-        raise EngineError(f"it has no {path}; use an SGLang version that has it")
-    if said.get("success") is not True:
-        raise EngineError(f"{path}: {str(said.get('message') or said)[:300]}")

@@ -10,15 +10,15 @@ import contextlib
 import functools
 import pickle
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from midthought.engines.servers.dialect import Routes, WeightIterator
 from midthought.engines.weight_sync.alongside import alongside
-from midthought.engines.weight_sync.broadcast_groups import BroadcastGroup, TorchGroup, broadcast_all
-from midthought.engines.weight_sync.cuda_ipc import CudaHandles, Handle, TensorHandles
+from midthought.engines.weight_sync.broadcast_groups import TorchGroup, broadcast_all
+from midthought.engines.weight_sync.cuda_ipc import CudaHandles, Handle
 from midthought.errors import EngineError
 
 _GROUP_NAME = "midthought"
@@ -34,7 +34,7 @@ class SGLangIpcSender:
     The server must run on the learner's GPU alone (`--tp-size 1`).
     """
 
-    def __init__(self, handles: TensorHandles | None = None) -> None:
+    def __init__(self, handles: CudaHandles | None = None) -> None:
         self._handles = handles or CudaHandles()
 
     async def refusal(self, server: Routes) -> str | None:
@@ -71,12 +71,6 @@ class _Opened:
         return self._function, self._arguments
 
 
-class _JoinableGroup(BroadcastGroup, Protocol):
-    address: str
-    port: int
-    backend: str
-
-
 class SGLangNcclSender:
     """`/update_weights_from_distributed`, with the workers as ranks 1, 2, …. Implements
     `midthought.engines.servers.dialect.WeightSender`.
@@ -84,7 +78,7 @@ class SGLangNcclSender:
 
     def __init__(self, backend: str = "nccl") -> None:
         self._backend = backend
-        self._group: _JoinableGroup | None = None
+        self._group: TorchGroup | None = None
 
     async def refusal(self, server: Routes) -> str | None:
         return (await _num_gpus(server))[1]
@@ -108,7 +102,7 @@ class SGLangNcclSender:
             await alongside(request, functools.partial(broadcast_all, group, bucket))
         self._group = group
 
-    async def _connect(self, server: Routes, device: torch.device) -> _JoinableGroup:
+    async def _connect(self, server: Routes, device: torch.device) -> TorchGroup:
         num_gpus, reason = await _num_gpus(server)
         if reason is not None:
             raise EngineError(reason)
@@ -151,10 +145,13 @@ async def _num_gpus(server: Routes) -> tuple[int, str | None]:
     return int(said["tp_size"]), None
 
 
-async def _post(server: Routes, path: str, body: Any) -> dict[str, Any]:
-    said = await server.post(path, body)
+async def _post(server: Routes, path: str, body: Any) -> None:
+    require_success(await server.post(path, body), path)
+
+
+def require_success(said: dict[str, Any] | None, path: str) -> None:
+    """Raises `EngineError` if the server lacks the route or reports a failure."""
     if said is None:
         raise EngineError(f"it has no {path}; use an SGLang version that has it")
     if said.get("success") is not True:
         raise EngineError(f"{path}: {str(said.get('message') or said)[:300]}")
-    return said

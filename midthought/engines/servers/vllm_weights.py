@@ -19,7 +19,7 @@ from torch import Tensor
 from midthought.engines.servers.dialect import Routes, WeightIterator
 from midthought.engines.weight_sync.alongside import alongside
 from midthought.engines.weight_sync.broadcast_groups import BroadcastGroup, NcclGroup, broadcast_all
-from midthought.engines.weight_sync.cuda_ipc import CudaHandles, TensorHandles
+from midthought.engines.weight_sync.cuda_ipc import CudaHandles
 from midthought.errors import EngineError
 
 _END_SECONDS = 10.0
@@ -34,7 +34,7 @@ class VLLMIpcSender:
     the learner's GPU alone (no tensor parallelism over several GPUs).
     """
 
-    def __init__(self, handles: TensorHandles | None = None) -> None:
+    def __init__(self, handles: CudaHandles | None = None) -> None:
         self._handles = handles or CudaHandles()
 
     async def refusal(self, server: Routes) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -95,39 +95,17 @@ def _original_parts(outcome: Outcome) -> dict[str, float]:
 # -- the order -----------------------------------------------------------------------------------------------------
 
 
-def _right_at_once(max_asks: int) -> Iterator[Outcome]:
-    yield Outcome(True, True, 0, 0, 0)
-
-
-def _mended(max_asks: int) -> Iterator[Outcome]:
-    return (Outcome(True, False, asks, asks, 0) for asks in range(1, max_asks + 1))
-
-
-def _right_but_asked(max_asks: int) -> Iterator[Outcome]:
-    return (Outcome(True, True, asks, 0, 0) for asks in range(1, max_asks + 1))
-
-
-def _wrong_but_tried(max_asks: int) -> Iterator[Outcome]:
-    return (Outcome(False, False, asks, asks, 0) for asks in range(1, max_asks + 1))
-
-
-def _wrong_unasked(max_asks: int) -> Iterator[Outcome]:
-    yield Outcome(False, False, 0, 0, 0)
-
-
-def _wrong_and_ignoring(max_asks: int) -> Iterator[Outcome]:
-    for asks in range(1, max_asks + 1):
-        for ignored in range(1, asks + 1):
-            yield Outcome(False, False, asks, asks - ignored, ignored)
-
-
-ORDER: dict[str, Callable[[int], Iterator[Outcome]]] = {
-    "right at once and unasked": _right_at_once,
-    "right after feedback": _mended,
-    "right at once but asked": _right_but_asked,
-    "wrong after using feedback": _wrong_but_tried,
-    "wrong unasked": _wrong_unasked,
-    "wrong and ignoring feedback": _wrong_and_ignoring,
+ORDER: dict[str, Callable[[int], list[Outcome]]] = {
+    "right at once and unasked": lambda most: [Outcome(True, True, 0, 0, 0)],
+    "right after feedback": lambda most: [Outcome(True, False, asks, asks, 0) for asks in range(1, most + 1)],
+    "right at once but asked": lambda most: [Outcome(True, True, asks, 0, 0) for asks in range(1, most + 1)],
+    "wrong after using feedback": lambda most: [Outcome(False, False, asks, asks, 0) for asks in range(1, most + 1)],
+    "wrong unasked": lambda most: [Outcome(False, False, 0, 0, 0)],
+    "wrong and ignoring feedback": lambda most: [
+        Outcome(False, False, asks, asks - ignored, ignored)
+        for asks in range(1, most + 1)
+        for ignored in range(1, asks + 1)
+    ],
 }
 """Possible outcomes, best first, each with every possible number of calls."""
 

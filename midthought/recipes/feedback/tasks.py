@@ -70,10 +70,6 @@ def tools_of_run(config: FeedbackRecipeConfig, run_path: Path) -> ToolRegistry:
 
 
 def _registry(config: FeedbackRecipeConfig, critic: str | None = None) -> ToolRegistry:
-    return ToolRegistry([_tool(config, critic)])
-
-
-def _tool(config: FeedbackRecipeConfig, critic: str | None = None) -> FeedbackTool:
     """Returns the tool with the critic of the settings, or another one."""
     changes = {} if critic is None else {"critic": critic}
-    return FeedbackTool.from_settings(config.feedback.model_copy(update=changes))
+    return ToolRegistry([FeedbackTool.from_settings(config.feedback.model_copy(update=changes))])
