@@ -150,7 +150,7 @@ def _print_choice(
     """Prints what a run would choose and whether it fits. Raises SettingsError, with the remedy, if it does not fit."""
     from midthought.plan.choices import choose_and_plan, words_of_stage
     from midthought.plan.hardware import Hardware, find_hardware, require_device
-    from midthought.recipes.presets import is_given
+    from midthought.recipes.recipe import is_given
     from midthought.recipes.stages import find_policy
 
     settings, _ = recipe.begin(path, words=words, config=config, stage=stage, from_path=from_path)

@@ -19,9 +19,8 @@ from midthought.plan.choices import Choice, choose_and_plan
 from midthought.plan.hardware import find_hardware, require_device
 from midthought.pretrained import is_on_this_machine, placed
 from midthought.recipes.pipeline import RecipeRun
-from midthought.recipes.presets import is_given
 from midthought.recipes.progress import RunProgress
-from midthought.recipes.recipe import Recipe
+from midthought.recipes.recipe import Recipe, is_given
 from midthought.recipes.stages import Stages, load_policy_and_tokenizer
 from midthought.references import load
 from midthought.report.console import Console

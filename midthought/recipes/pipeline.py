@@ -26,8 +26,8 @@ from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import find_hardware, require_device
 from midthought.pretrained import placed, warn_without_template
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, chosen_arms, effort
-from midthought.recipes.presets import is_given
 from midthought.recipes.progress import RunProgress
+from midthought.recipes.recipe import is_given
 from midthought.recipes.recipe_evaluation import RecipeEvaluation
 from midthought.recipes.results_table import print_results
 from midthought.recipes.stages import Stages, find_policy, load_policy_and_tokenizer

@@ -86,6 +86,11 @@ def settle(
     of the run is damaged.
     """
     require_true_or_false(resume)
+    config = ConfigStore() if config is None else config
+    if not isinstance(config, ConfigStore if needs_environment else RecipeConfig):
+        raise SettingsError(
+            f"config must be a ConfigStore (create_default_config(**sections)), got a {type(config).__name__}"
+        )
     config, model = merge_settings(config, model=model, algorithm=algorithm, settings=settings, arguments=arguments)
     if not isinstance(run_path, str | Path | RunStage | None):
         raise SettingsError(f"run_path={run_path!r:.80}: give the path of a folder, or None")
@@ -95,21 +100,13 @@ def settle(
     if resume and isinstance(run_path, str | Path) and (Path(run_path) / "config.yaml").is_file():
         config = as_recorded(config, Path(run_path) / "config.yaml")
     config, preset = (config, "") if isinstance(run_path, RunStage) else choose_preset(config, model)
-    choice = choose_settings(_checked(config, needs_environment=needs_environment), model)
-    if resume and run_path is None:
-        raise SettingsError("resume=True needs the run folder to go on with: give run_path, too")
-    return TrainerSettings(config=choice.config, choice=choice, preset=preset, model=model, run_path=run_path)
-
-
-def _checked(config: RecipeConfig, *, needs_environment: bool) -> RecipeConfig:
-    if not isinstance(config, ConfigStore if needs_environment else RecipeConfig):
-        raise SettingsError(
-            f"config must be a ConfigStore (create_default_config(**sections)), got a {type(config).__name__}"
-        )
     config = config.merged({})
     check_source(before_choice(config.inference), config.ray)
     check_training(config.training)
-    return config
+    choice = choose_settings(config, model)
+    if resume and run_path is None:
+        raise SettingsError("resume=True needs the run folder to go on with: give run_path, too")
+    return TrainerSettings(config=choice.config, choice=choice, preset=preset, model=model, run_path=run_path)
 
 
 def make_prompts(

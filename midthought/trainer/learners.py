@@ -24,18 +24,10 @@ def choose_learner(
     Raises SettingsError if the settings request something that ranks do not support.
     """
     models = Models.from_config(policy, config, teacher)
-    if ray.num_learners == 1:
-        return _learner(models, config, num_iters)
-    return _ranked(models, config, ray, num_iters)
-
-
-def _learner(models: Models, config: RecipeConfig, num_iters: int) -> Learner:
     training = config.frozen().training
     schedule = TrainingSchedule.from_config(training, num_iters)
-    return Learner(models.policy, models.critic, models.reference, training, schedule, teacher=models.teacher)
-
-
-def _ranked(models: Models, config: RecipeConfig, ray: RayConfig, num_iters: int) -> RemoteLearner:
+    if ray.num_learners == 1:
+        return Learner(models.policy, models.critic, models.reference, training, schedule, teacher=models.teacher)
     for name, value in ALONE.items():
         if getattr(config.training, name) != value:
             raise SettingsError(
@@ -44,6 +36,6 @@ def _ranked(models: Models, config: RecipeConfig, ray: RayConfig, num_iters: int
             )
     from midthought.cluster.ray.learners import RayWorkerGroup
 
-    team = RayWorkerGroup(ray, is_deterministic=config.inference.deterministic)
-    training = config.frozen().training
-    return RemoteLearner(models, training, TrainingSchedule.from_config(training, num_iters), team)
+    return RemoteLearner(
+        models, training, schedule, RayWorkerGroup(ray, is_deterministic=config.inference.deterministic)
+    )

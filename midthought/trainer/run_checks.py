@@ -48,7 +48,7 @@ class RunChecks:
             self._tell(self._monitor.before_update(metrics))
         except TrainingStoppedError:
             if writer is not None:
-                writer.log(ITERATION, iteration, metrics)
+                writer.run.log(ITERATION, iteration, metrics)
             raise
 
     def after_iteration(

@@ -134,10 +134,6 @@ class RunWriter:
         for change in self._changes:
             _log.info("changed at iteration %d: %s", step, change)
 
-    def log(self, stage: str, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Appends a row to `metrics.jsonl`."""
-        self.run.log(stage, iteration, metrics)
-
     def sft_rows(self) -> list[dict[str, float]]:
         """Returns the metrics of every supervised step, which are the first rows of `metrics.jsonl`."""
         rows = (row for row in self.run.metrics.read() if row["stage"] == "sft")
@@ -170,10 +166,6 @@ class RunWriter:
             trajectory_row(t, renderer.decode, step=iteration, arm=arm, exact_match=is_right(t))
             for t in trajectories[: self._num_shown]
         )
-
-    def holds(self, path: str | Path) -> bool:
-        """Whether a path is inside the run folder."""
-        return Path(path).resolve().is_relative_to(self.run.path.resolve())
 
     def finish(self, metrics_history: Sequence[Mapping[str, float]]) -> None:
         """Writes the summary (the last metrics, the last validation, the seed, the total time) and the report."""

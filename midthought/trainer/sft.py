@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from midthought.config import RecipeConfig, SupervisedSection
+from midthought.config import SupervisedSection
 from midthought.errors import SettingsError, near_names
 from midthought.learning.adapters import has_adapters
 from midthought.learning.learner import Learner
@@ -34,18 +34,6 @@ SMALL_MODEL_RATE = 3e-3
 """Learning rate of a small model with random weights, as in the recipes' preset `tiny`."""
 
 
-def sft_settings(values: Mapping[str, Any], config: RecipeConfig, *, is_created: bool) -> SupervisedSection:
-    """Returns the settings of `Trainer.sft`. The default learning rate depends on what learns: adapters, weights, or the weights
-    of a small model that was created here. Raises `SettingsError` for an unknown name or a wrong value."""
-    for name in values:
-        if name not in SupervisedSection.model_fields:
-            raise SettingsError(f"sft: unknown setting {name!r}. {near_names(name, SupervisedSection.model_fields)}")
-    given = ADAPTER_RATES if config.model.adapter_rank else WEIGHT_RATES
-    rate = SMALL_MODEL_RATE if is_created else given[1]
-    section = SupervisedSection(**{"learning_rate": rate, **values})
-    return section.changed(learning_rate=rate) if section.learning_rate == "auto" else section
-
-
 class SftStage:
     """The supervised steps of a trainer, in its run folder if it has one.
 
@@ -69,8 +57,17 @@ class SftStage:
         return SupervisedResult(self._rows, self._writer.sft_policy_path if self._writer is not None else None)
 
     def settings(self, values: Mapping[str, Any]) -> SupervisedSection:
-        """Returns the settings with these values (`sft_settings`)."""
-        return sft_settings(values, self._config, is_created=self._is_created)
+        """Returns the settings with these values. The default learning rate depends on what learns: adapters, weights, or the
+        weights of a small model that was created here. Raises `SettingsError` for an unknown name or a wrong value."""
+        for name in values:
+            if name not in SupervisedSection.model_fields:
+                raise SettingsError(
+                    f"sft: unknown setting {name!r}. {near_names(name, SupervisedSection.model_fields)}"
+                )
+        given = ADAPTER_RATES if self._config.model.adapter_rank else WEIGHT_RATES
+        rate = SMALL_MODEL_RATE if self._is_created else given[1]
+        section = SupervisedSection(**{"learning_rate": rate, **values})
+        return section.changed(learning_rate=rate) if section.learning_rate == "auto" else section
 
     def require_finished(self) -> None:
         """Raises SettingsError if an earlier process was interrupted in these steps and they were not continued."""
@@ -158,7 +155,7 @@ class SftStage:
     def _log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._rows.append({"step": step, **metrics})
         if self._writer is not None:
-            self._writer.log(STAGE, step, metrics)
+            self._writer.run.log(STAGE, step, metrics)
 
     def _note_precision(self, choice: PrecisionChoice) -> None:
         self._precision = choice.precision

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from midthought.config import ConfigStore, RecipeConfig
+from midthought.config import RecipeConfig
 from midthought.config.section import Section
 from midthought.data.problems.problem_sets import PROBLEM_SETS, SEED, load_problems
 from midthought.env.answer_matching import exact_match, fuzzy_match, numeric_match, option_match
@@ -26,7 +26,7 @@ TRAINING_SPLITS = {"gsm8k": "train", "mmlu": "auxiliary_train", "trivia_qa": "tr
 
 
 def merge_settings(
-    config: RecipeConfig | None,
+    config: RecipeConfig,
     *,
     model: Any,
     algorithm: str | None,
@@ -39,11 +39,6 @@ def merge_settings(
     and of the algorithm's preset. `arguments`: the function whose parameters are named, too, if a name is unknown. Raises
     SettingsError for an unknown or ambiguous name, and for a wrong value.
     """
-    config = ConfigStore() if config is None else config
-    if not isinstance(config, RecipeConfig):
-        raise SettingsError(
-            f"config must be a ConfigStore (create_default_config(**sections)), got a {type(config).__name__}"
-        )
     changes = by_section(config, settings, [*inspect.signature(arguments).parameters])
     if algorithm is not None:
         _set(changes, "training", "algorithm", algorithm)

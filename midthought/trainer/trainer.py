@@ -192,19 +192,11 @@ class Trainer:
         """Iterations done."""
         return self._state.iteration
 
-    @iteration.setter
-    def iteration(self, number: int) -> None:
-        self._state.iteration = number
-
     @property
     def metrics_history(self) -> list[dict[str, float]]:
         """The metrics of every iteration, in order; `iteration` and `epoch` count from 1. Always there: `total_loss` (`loss`),
         `policy_loss`, `value_loss`; 0 without a critic, or if there was nothing to train on."""
         return self._state.metrics_history
-
-    @metrics_history.setter
-    def metrics_history(self, rows: list[dict[str, float]]) -> None:
-        self._state.metrics_history = rows
 
     # -- training ----------------------------------------------------------------------------------------------
 
@@ -355,7 +347,7 @@ class Trainer:
 
     def _log(self, stage: str, metrics: Mapping[str, float], arm: str, trajectories: Sequence[Trajectory]) -> None:
         if self._writer is not None:
-            self._writer.log(stage, self.iteration, metrics)
+            self._writer.run.log(stage, self.iteration, metrics)
             self._writer.add_trajectories(
                 trajectories, self.renderer, arm=arm, iteration=self.iteration, is_right=self._tasks.is_right
             )

@@ -107,7 +107,8 @@ def restore_learner(
     If the checkpoint is in the run folder of `writer`, later metrics and trajectories are dropped there. Raises CheckpointError
     if it is damaged, was not written by a trainer, or has another model or tokenizer.
     """
-    own = writer if writer is not None and writer.holds(path) else None
+    is_own = writer is not None and Path(path).resolve().is_relative_to(writer.run.path.resolve())
+    own = writer if is_own else None
     checkpoint = own.checkpoints.open(Path(path)) if own is not None else load_checkpoint(path)
     state = checkpoint.state
     _require_same_tokenizer(state, tokenizer, path)

@@ -9,7 +9,8 @@ from midthought.config import RecipeConfig
 from midthought.errors import CheckpointError, SettingsError
 from midthought.plan.choices import choose
 from midthought.recipes import find_recipe
-from midthought.recipes.presets import begin
+from midthought.recipes.pipeline import RecipeRun
+from midthought.recipes.recipe import Recipe
 from midthought.report.run_folder import RunFolder
 
 RATE = {"podcast": "warmup", "feedback": "sft"}
@@ -124,4 +125,4 @@ def test_settings_and_progress_of_a_damaged_run_are_not_used(name, how, tmp_path
         "resume": {"path": run.path, "stage": "all", "from_path": None, "resume": True},
     }
     with pytest.raises(CheckpointError, match=f"is not whole: {name} has"):
-        begin(RecipeConfig, {}, words=[], config=None, **options[how])
+        Recipe("mine", RecipeConfig, RecipeRun).begin(words=[], **options[how])

@@ -19,7 +19,7 @@ from midthought.recipes.feedback.problems import Parts, prepare_problems
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig, SftSection
 from midthought.recipes.feedback.tasks import FeedbackTasks
 from midthought.recipes.pipeline import RecipeRun
-from midthought.recipes.presets import run_of
+from midthought.recipes.recipe import run_of
 from midthought.trainer.demonstrations import ShuffledDemonstrations
 from midthought.trainer.supervised import Demonstrate
 from midthought.types import Trajectory
