@@ -261,7 +261,7 @@ def with_system(text: str, messages: Sequence[Mapping[str, Any]]) -> Sequence[Ma
     if not text.strip() or (first and first.get("content") == text):
         return messages
     if first:
-        raise RowError(f"the column system is {_short(text)}, and the messages begin with another system message")
+        raise RowError(f"the column system is {text!r:.60}, and the messages begin with another system message")
     return [{"role": "system", "content": text}, *messages]
 
 
@@ -328,7 +328,7 @@ def _conversation(value: Any) -> tuple[tuple[Mapping[str, str], ...], str]:
     if isinstance(value, str):
         return (), _text_prompt(value)
     if not isinstance(value, Sequence) or not value or not all(_has(message, "role") for message in value):
-        raise RowError(f"the prompt is {_short(value)}; it must be a text or a list of messages (role, content)")
+        raise RowError(f"the prompt is {value!r:.60}; it must be a text or a list of messages (role, content)")
     roles = [str(message["role"]) for message in value]
     if roles[-1] != "user" or not {*roles[:1]} <= {"system", "user"} or not {*roles[1:]} <= {"user", "assistant"}:
         raise RowError(
@@ -345,7 +345,7 @@ def _content(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str) and all(_has(part, "text") for part in value):
         value = "".join(str(part["text"]) for part in value)
     if not isinstance(value, str):
-        raise RowError(f"a message's content is {_short(value)}; it must be a text")
+        raise RowError(f"a message's content is {value!r:.60}; it must be a text")
     return value
 
 
@@ -355,7 +355,7 @@ def _before(value: Mapping[str, Any], prompt: str) -> tuple[Mapping[str, str], .
     if found is None:
         return ()
     if isinstance(found, str) or not isinstance(found, Sequence):
-        raise RowError(f"before is {_short(found)}; it must be a list of messages (role, content)")
+        raise RowError(f"before is {found!r:.60}; it must be a list of messages (role, content)")
     return _conversation([*found, {"role": "user", "content": prompt}])[0]
 
 
@@ -389,7 +389,7 @@ def _text(value: Any, what: str) -> str:
     if isinstance(value, int) or (isinstance(value, float | Decimal) and math.isfinite(value)):
         return str(value)
     if not isinstance(value, str):
-        raise RowError(f"{what} is {_short(value)}; it must be a text or a number")
+        raise RowError(f"{what} is {value!r:.60}; it must be a text or a number")
     if not value.strip():
         raise RowError(f"{what} is empty")
     return _unicode(value, what)
@@ -400,10 +400,5 @@ def _texts(value: Mapping[str, Any], key: str) -> tuple[str, ...]:
     if found is None:
         return ()
     if isinstance(found, str) or not isinstance(found, Sequence) or not all(isinstance(each, str) for each in found):
-        raise RowError(f"{key} is {_short(found)}; it must be a list of texts")
+        raise RowError(f"{key} is {found!r:.60}; it must be a list of texts")
     return tuple(found)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"

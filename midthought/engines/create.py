@@ -126,10 +126,11 @@ def create_inference_engine(
     given = options if isinstance(config, InferenceConfig) else {**(config or {}), **options}
     make, is_in_process = BACKENDS[backend], False
     by_default = config.in_process if isinstance(config, InferenceConfig) else False
-    if backend in IN_PROCESS_BACKENDS and (
-        is_in_process := _as_bool("in_process", given.pop("in_process", by_default))
-    ):
-        make = IN_PROCESS_BACKENDS[backend]
+    if backend in IN_PROCESS_BACKENDS:
+        is_in_process = given.pop("in_process", by_default)
+        if not isinstance(is_in_process, bool):
+            raise SettingsError(f"in_process={is_in_process!r}: give true or false")
+        make = IN_PROCESS_BACKENDS[backend] if is_in_process else make
     known = _options_of(make)
     given = _in_our_names(given, known, backend)
     if isinstance(config, InferenceConfig):
@@ -225,12 +226,6 @@ def _in_our_names(given: Mapping[str, Any], known: set[str], backend: str) -> di
     if found.get("dtype") == "auto" and backend == "local":
         del found["dtype"]
     return found
-
-
-def _as_bool(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise SettingsError(f"{name}={value!r}: give true or false")
-    return value
 
 
 def _options_of(make: Callable[..., Any]) -> set[str]:

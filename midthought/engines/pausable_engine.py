@@ -36,7 +36,7 @@ class PausableEngine:
         self._engine = engine
         self._tokens_per_round = tokens_per_round
         self._on_waiting = on_waiting
-        self._is_running = False
+        self.is_running = False
         self._numbers: dict[int, int] = {}
         """Numbers of the running episodes in the engine."""
         self._next_numbers = itertools.count(FIRST_NUMBER)
@@ -52,10 +52,6 @@ class PausableEngine:
     @property
     def eos_token_ids(self) -> frozenset[int]:
         return self._engine.eos_token_ids
-
-    @property
-    def is_running(self) -> bool:
-        return self._is_running
 
     @property
     def num_waiting(self) -> int:
@@ -106,7 +102,7 @@ class PausableEngine:
         )
 
     async def _wait_for_turn(self, episode: int) -> None:
-        while not self._is_running or self._num_round_tokens[episode] == self._tokens_per_round:
+        while not self.is_running or self._num_round_tokens[episode] == self._tokens_per_round:
             self.close(episode)
             place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting[episode] = place
@@ -126,7 +122,7 @@ class PausableEngine:
 
     def resume(self) -> None:
         """Starts a new round: all waiting episodes continue."""
-        self._is_running = True
+        self.is_running = True
         self._num_round_tokens.clear()
         for episode in sorted(self._waiting):
             self._open_in_engine(episode)
@@ -141,7 +137,7 @@ class PausableEngine:
         A sample that has produced a token ends with its next one. A sample without a token (it waits for a slot or its prefill)
         is cancelled and repeated after `resume`, with the same result, because tokens depend only on seed and position.
         """
-        self._is_running = False
+        self.is_running = False
         for running, interruptible in self._samples.values():
             if not interruptible.has_started:
                 interruptible.is_cancelled = True

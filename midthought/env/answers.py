@@ -212,13 +212,6 @@ def _canonical(digits: str) -> str:
     return digits.upper().lstrip("0") or "0"
 
 
-# -- options -------------------------------------------------------------------------------------------------------
-
-
-def _option(text: str) -> str | None:
-    return option_letter(unicodedata.normalize("NFKC", text))
-
-
 # -- trivia --------------------------------------------------------------------------------------------------------
 
 
@@ -350,7 +343,7 @@ def _is_formula(answer: str) -> bool:
 MATHEMATICS = Check(_expression, _means_expression)
 NUMBER = Check(_number, _means_number)
 HEXADECIMAL = Check(_hexadecimal, lambda said, truth: said == _hex_digits(truth))
-OPTION = Check(_option, option_match)
+OPTION = Check(lambda text: option_letter(unicodedata.normalize("NFKC", text)), option_match)
 ENTITY = Check(_entity, lambda said, truth: normalised_entity(said) == normalised_entity(truth))
 
 CHECKS: Mapping[str, Check] = {

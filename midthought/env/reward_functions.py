@@ -129,7 +129,7 @@ def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory)
     `Reward`."""
     task = f"for task {trajectory.task.task_id!r}"
     if not isinstance(value, Reward):
-        what = f"reward function {name!r} returned {short(value)} ({type(value).__name__}) {task}"
+        what = f"reward function {name!r} returned {value!r:.80} ({type(value).__name__}) {task}"
         return Reward(parts={name: _times(weight, value, f"{what}; it must return a finite number or a Reward")})
     for noun, amounts, its_own, attribute in (
         ("turn", value.turns, trajectory.turns, "turns"),
@@ -142,7 +142,7 @@ def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory)
             )
 
     def amount(number: Any, where: str) -> float:
-        message = f"reward function {name!r} returned {short(number)} for {where} {task}; it must be a finite number"
+        message = f"reward function {name!r} returned {number!r:.80} for {where} {task}; it must be a finite number"
         return _times(weight, number, message)
 
     parts = {f"{name}/{part}": amount(number, f"part {part!r}") for part, number in value.parts.items()}
@@ -163,7 +163,7 @@ def checked_spans(spans: Sequence[Any], trajectory: Trajectory) -> list[tuple[in
         try:
             start, end, value = span
         except (TypeError, ValueError):
-            raise RecordError(f"span {number} is {short(span)}; give (start, end, value)") from None
+            raise RecordError(f"span {number} is {span!r:.80}; give (start, end, value)") from None
         trajectory.span_end(start, end)
         checked.append((int(start), int(end), value))
     return checked
@@ -278,8 +278,3 @@ def _dispose(value: Awaitable[Any]) -> None:
         value.cancel()
     elif inspect.iscoroutine(value):
         value.close()
-
-
-def short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:80]}…"

@@ -23,7 +23,6 @@ from midthought.env.reward_functions import (
     check_weight,
     is_async,
     name_of,
-    short,
     without_partial,
 )
 from midthought.references import require_installed
@@ -70,7 +69,7 @@ def combine_rewards(
         {'is_short': 1.0, 'num_calls': -0.1, 'asked': 0.5}
     """
     if callable(functions):
-        raise RewardError(f"{short(functions)} is one function; give a list of them: [function]")
+        raise RewardError(f"{functions!r:.80} is one function; give a list of them: [function]")
     parts: dict[str, tuple[float, AnyRewardFunction]] = {}
     for part in _each_part(functions):
         if part.name in parts:
@@ -87,7 +86,7 @@ def _each_part(functions: Iterable[Any]) -> Iterator[RewardPart]:
     for item in functions:
         part = item if isinstance(item, tuple) else weighted(item, 1.0)
         if len(part) != 3 or not isinstance(part[0], str) or not part[0]:
-            raise RewardError(f"{short(part)} is no reward function; a tuple must be (name, weight, function)")
+            raise RewardError(f"{part!r:.80} is no reward function; a tuple must be (name, weight, function)")
         name, weight, function = part
         check_weight(name, weight)
         if isinstance(function, WeightedReward):

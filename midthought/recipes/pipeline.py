@@ -27,8 +27,7 @@ from midthought.plan.hardware import find_hardware, require_device
 from midthought.pretrained import placed, warn_without_template
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, chosen_arms, effort
 from midthought.recipes.progress import RunProgress
-from midthought.recipes.recipe import is_given
-from midthought.recipes.recipe_evaluation import RecipeEvaluation
+from midthought.recipes.recipe import RecipeEvaluation, is_given
 from midthought.recipes.results_table import print_results
 from midthought.recipes.stages import Stages, find_policy, load_policy_and_tokenizer
 from midthought.recipes.supervised_steps import SupervisedSteps
@@ -303,9 +302,10 @@ class RecipeRun(ABC):
         rollouts = self.tasks.rollouts(self.policy, num_iters if when == "after" else 0)
         num_episodes = sum(len(arm.tasks) for arm in arms)
         found: dict[str, float] = {}
+        title = f"Evaluation of {when.removeprefix('arms.')}" if when.startswith("arms.") else f"Evaluation {when}"
         with (
             closing(rollouts),
-            self.console.stage(evaluation_title(when), total=num_episodes, unit="episodes") as bar,
+            self.console.stage(title, total=num_episodes, unit="episodes") as bar,
         ):
             for arm in arms:
                 done = rollouts.evaluate(
@@ -381,8 +381,3 @@ class RecipeRun(ABC):
         print_results(self.console, self.results_title, self.results, summary, arms)
         self.console.note(f"Report: {report}")
         return summary
-
-
-def evaluation_title(when: str) -> str:
-    """Returns the title of an evaluation (`before`, `after` or `arms.NAME`) on the console."""
-    return f"Evaluation of {when.removeprefix('arms.')}" if when.startswith("arms.") else f"Evaluation {when}"

@@ -9,7 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from midthought.config import RecipeConfig, merge_configs, parse_assignments, read_yaml
+from pydantic import Field
+
+from midthought.config import Harmless, RecipeConfig, Section, merge_configs, parse_assignments, read_yaml
 from midthought.config.changes import require_true_or_false
 from midthought.config.store import TINY
 from midthought.errors import CheckpointError, SettingsError, near_names
@@ -151,6 +153,18 @@ class Recipe:
                 f"--engine verl: the recipe {self.name!r} does not support verl yet; leave --engine out"
             )
         return import_module(f"{self.module}.verl")
+
+
+class RecipeEvaluation(Section):
+    """Base of a recipe's section `evaluation`."""
+
+    num_shown: Harmless[int] = Field(60, ge=0)
+    """Episodes of each evaluation arm that are written to `trajectories.jsonl`, and of each training iteration and validation,
+    there at most 8; 0: none."""
+    control_arms: Harmless[list[str]] = Field(default_factory=list)
+    """Also train and evaluate these variants of the run (`--arms`, docs/commands.md): `rft` and `rft_seconds` (rejection-sampling
+    fine-tuning from the same warm-up, for as many episodes or seconds), `clean` (clean demonstrations, no RL), and in `feedback`
+    `retry_only` (RL with feedback that only says whether an answer is right)."""
 
 
 def yaml_presets(file: str) -> Mapping[str, Path]:

@@ -172,9 +172,10 @@ def _recorded_tool(run: Path | None, record: PromptRecord, tool: Mapping[str, An
             return _tool(source)
         except SettingsError:
             source = ""
+    names = ", ".join(str(each["definition"]["function"]["name"]) for each in record.tools)
     words = " ".join(f"--tools {each.get('source') or 'MODULE:NAME'}" for each in record.tools)
     raise SettingsError(
-        f"{run} was trained with the tools {', '.join(record.tool_names)}. A run folder does not start code by itself: if you "
+        f"{run} was trained with the tools {names}. A run folder does not start code by itself: if you "
         f"trust it, add {words}, or leave the tools out with --no-tools"
     )
 

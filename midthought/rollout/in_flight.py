@@ -274,7 +274,11 @@ class InFlightEpisodes:
 
     def _again(self, group: _Group, draw: Callable[[int], Task]) -> list[_Start]:
         """Starts the unfinished episodes of a group from a checkpoint; the new trajectories replace their records."""
-        unfinished = [member for member, record in enumerate(group.episodes) if not _is_finished(record)]
+        unfinished = [
+            member
+            for member, record in enumerate(group.episodes)
+            if record.reward is None and record.stop_reason is not StopReason.FAILED
+        ]
         starts = [self._replay(member, group.episodes[member]) for member in unfinished]
         if not all(_follows_from_record(start.parts, group.episodes[start.member]) for start in starts):
             known, task = group.episodes[0].task, draw(group.position)
@@ -307,10 +311,6 @@ class InFlightEpisodes:
 
 def _raise(error: Exception, task: Task) -> EpisodeEnvironment:
     raise error
-
-
-def _is_finished(record: Trajectory) -> bool:
-    return record.reward is not None or record.stop_reason is StopReason.FAILED
 
 
 def _follows_from_record(parts: RolloutParts, record: Trajectory) -> bool:

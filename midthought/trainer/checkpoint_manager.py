@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -145,13 +145,11 @@ class CheckpointManager:
         return target
 
     def _delete_old(self, step: int, best: int) -> None:
-        for later in self._after(step):
-            remove(later)
+        for path in step_paths(self._folder, with_damaged=True):
+            if step_of(path) > step:
+                remove(path)
         kept_best = self.path(best) if self._settings.keep_best and best else None
         keep_last(self._folder, self._settings.keep_last_n, kept_best)
-
-    def _after(self, step: int) -> Iterator[Path]:
-        return (path for path in step_paths(self._folder, with_damaged=True) if step_of(path) > step)
 
     def restore(self, learner: AnyLearner, path: Path) -> dict[str, Any]:
         """Takes the learner back to a checkpoint of this run, drops later lines, and returns the checkpoint's state."""

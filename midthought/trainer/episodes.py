@@ -56,14 +56,6 @@ def sort_episodes(data: RolloutData, training: TrainingConfig, rolled_out: Rollo
     return batch
 
 
-def stream_state(source: Rollouts, rolled_out: RolloutBatch | None = None) -> dict[str, Any]:
-    """Returns the pending episodes for a checkpoint: from the source's stream, and from a rollout that was not trained on
-    yet. Empty if there is no stream."""
-    if source.stream is None:
-        return {}
-    return {"stream": source.stream.state(rolled_out.data if rolled_out is not None else ())}
-
-
 def restore_stream(source: Rollouts, tasks: TaskStream, state: Mapping[str, Any]) -> None:
     """Continues the episodes in a checkpoint's state. Without a stream they are dropped, with a warning."""
     found = state.get("stream")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from midthought.config import RecipeConfig
 from midthought.errors import TrainingStoppedError
-from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.stopping import StopRequest
 from midthought.report.console import Console
 from midthought.report.progress import Progress
@@ -18,24 +16,8 @@ from midthought.trainer.run_checks import RunChecks
 from midthought.trainer.run_writer import RunStage, RunWriter
 from midthought.trainer.tasks import TrainingTasks
 from midthought.trainer.trainer_state import TrainerState
-from midthought.types import RolloutData
 
 _log = logging.getLogger(__name__)
-
-
-class Steps(Protocol):
-    """The methods of a `Trainer` that its loop calls. A subclass may override them."""
-
-    config: RecipeConfig
-    meter: PhaseMeter
-
-    def rollout(self) -> RolloutData: ...
-
-    def train_step(self, data: RolloutData) -> dict[str, float]: ...
-
-    def evaluate(self) -> dict[str, float]: ...
-
-    def save_checkpoint(self) -> Path: ...
 
 
 class FitLoop:
@@ -43,7 +25,7 @@ class FitLoop:
 
     def __init__(
         self,
-        trainer: Steps,
+        trainer: Any,
         parts: LearningParts,
         state: TrainerState,
         checks: RunChecks,
@@ -52,7 +34,7 @@ class FitLoop:
         *,
         max_seconds: float | None,
     ) -> None:
-        """`max_seconds`: as in `Trainer.fit`."""
+        """`trainer`: a `Trainer`, whose methods a subclass may override. `max_seconds`: as in `Trainer.fit`."""
         self._trainer, self._parts, self._state, self._checks = trainer, parts, state, checks
         self._tasks, self._writer, self._max_seconds = tasks, writer, max_seconds
         self.num_iters = 0

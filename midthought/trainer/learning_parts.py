@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from midthought.background_loop import BackgroundLoop
-from midthought.checks.before import Setup
 from midthought.config import RecipeConfig
 from midthought.engines.create import policy_engine
 from midthought.learning.adapters import has_adapters
@@ -22,11 +21,9 @@ from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.ppo import BeforeUpdate, learn
 from midthought.learning.run_checks import require_finite
 from midthought.peft_folders import merge
-from midthought.plan.choices import Choice
 from midthought.pretrained import save_model
 from midthought.rollout.rollout_batch import RolloutBatch, collect
-from midthought.trainer.checkup import UNTAUGHT, setup_of
-from midthought.trainer.episodes import restore_stream, sort_episodes, stream_state
+from midthought.trainer.episodes import restore_stream, sort_episodes
 from midthought.trainer.learners import choose_learner
 from midthought.trainer.rollouts import longest_sequence, make_source, make_worker_group
 from midthought.trainer.tasks import TrainingTasks
@@ -71,20 +68,6 @@ class LearningParts:
         )
         self.source = make(episode=tasks.episode)
         self.held_out = make(episode=tasks.held_out_episode)
-
-    def setup(self, choice: Choice, path: Path | None, *, is_untaught: bool) -> Setup:
-        """Returns what the checks before a run look at. `path`: the run folder. `is_untaught`: the model has random weights, so
-        no episodes are sampled."""
-        return setup_of(
-            self.config,
-            self._tasks,
-            self._policy,
-            source=self.source,
-            max_seq_len=self.engine.max_seq_len,
-            choice=choice,
-            path=path,
-            why_not_sampled=UNTAUGHT if is_untaught else "",
-        )
 
     def rollout(self, iteration: int) -> RolloutBatch:
         """Returns the episodes of an iteration: recorded ones if the tasks have them, else sampled."""
@@ -133,7 +116,9 @@ class LearningParts:
 
     def state(self, rolled_out: RolloutBatch | None) -> dict[str, Any]:
         """Returns what a checkpoint holds of the engine and the stream of episodes. `rolled_out`: not trained on yet."""
-        return {"policy_version": self.engine.policy_version, **stream_state(self.source, rolled_out)}
+        stream = self.source.stream
+        pending = {} if stream is None else {"stream": stream.state(rolled_out.data if rolled_out is not None else ())}
+        return {"policy_version": self.engine.policy_version, **pending}
 
     def restore(self, state: Mapping[str, Any], *, iteration: int) -> None:
         """Sends the learner's restored weights to the engine, and restores the episodes of a checkpoint."""

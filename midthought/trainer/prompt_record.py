@@ -99,10 +99,6 @@ class PromptRecord:
                 f"{file} cannot be read ({reason}); restore it, or delete it and give --tools"
             ) from None
 
-    @property
-    def tool_names(self) -> list[str]:
-        return [str(tool["definition"]["function"]["name"]) for tool in self.tools]
-
 
 def run_folder_of(path: Path) -> Path | None:
     """Returns the run folder that a path is, or is in; None if there is none."""

@@ -13,7 +13,7 @@ from midthought.config import RecipeConfig
 from midthought.config.section import Section
 from midthought.data.problems.problem_sets import PROBLEM_SETS, SEED, load_problems
 from midthought.env.answer_matching import exact_match, fuzzy_match, numeric_match, option_match
-from midthought.env.reward_functions import AnyRewardFunction, RewardError, bare_name, short
+from midthought.env.reward_functions import AnyRewardFunction, RewardError, bare_name
 from midthought.env.rewards import RewardPart, correct, matched, num_calls, num_failed_calls, used_tool, weighted
 from midthought.errors import SettingsError, near_names
 from midthought.types import Task
@@ -123,7 +123,7 @@ def named_rewards(rewards: Any) -> list[Any]:
     if isinstance(rewards, str) or callable(rewards) or _is_pair(rewards):
         rewards = [rewards]
     if not isinstance(rewards, Iterable):
-        raise RewardError(f"rewards={short(rewards)}: give a list of names, functions, or pairs (reward, weight)")
+        raise RewardError(f"rewards={rewards!r:.80}: give a list of names, functions, or pairs (reward, weight)")
     return [_reward(item, f"reward_{number}") for number, item in enumerate(rewards, start=1)]
 
 
@@ -143,7 +143,7 @@ def _reward(item: Any, place: str) -> Any:
     if isinstance(item, tuple) and len(item) == 2:
         item, weight = item
         if isinstance(weight, str) or callable(weight):
-            raise RewardError(f"{short((item, weight))}: give (reward, weight), the weight is a number")
+            raise RewardError(f"{(item, weight)!r:.80}: give (reward, weight), the weight is a number")
     elif not isinstance(item, str | FunctionType):
         return item
     if not isinstance(item, str):

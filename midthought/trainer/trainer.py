@@ -27,7 +27,7 @@ from midthought.tools.registry import ToolRegistry
 from midthought.trainer import publication
 from midthought.trainer.arguments import check_length, make_prompts, settle
 from midthought.trainer.callbacks import TrainerCallback, checked_callbacks
-from midthought.trainer.checkup import examine_before_start
+from midthought.trainer.checkup import UNTAUGHT, examine_before_start, setup_of
 from midthought.trainer.episodes import as_rollout, tell_failures
 from midthought.trainer.fit_loop import FitLoop
 from midthought.trainer.learning_parts import LearningParts
@@ -192,11 +192,19 @@ class Trainer:
         """Iterations done."""
         return self._state.iteration
 
+    @iteration.setter
+    def iteration(self, number: int) -> None:
+        self._state.iteration = number
+
     @property
     def metrics_history(self) -> list[dict[str, float]]:
         """The metrics of every iteration, in order; `iteration` and `epoch` count from 1. Always there: `total_loss` (`loss`),
         `policy_loss`, `value_loss`; 0 without a critic, or if there was nothing to train on."""
         return self._state.metrics_history
+
+    @metrics_history.setter
+    def metrics_history(self, rows: list[dict[str, float]]) -> None:
+        self._state.metrics_history = rows
 
     # -- training ----------------------------------------------------------------------------------------------
 
@@ -211,7 +219,16 @@ class Trainer:
         """What the checks before a run look at."""
         path = self._writer.run.path if self._writer is not None else None
         is_untaught = self._is_created and not self._sft.is_done and not self.iteration
-        return self._parts.setup(self._choice, path, is_untaught=is_untaught)
+        return setup_of(
+            self._parts.config,
+            self._tasks,
+            self._policy,
+            source=self.source,
+            max_seq_len=self._parts.engine.max_seq_len,
+            choice=self._choice,
+            path=path,
+            why_not_sampled=UNTAUGHT if is_untaught else "",
+        )
 
     def sft(self, demonstrations: Any = None, **settings: Any) -> SupervisedResult:
         """Trains on demonstrations before `fit`: minimizes the negative log-likelihood of what they show the policy to write.

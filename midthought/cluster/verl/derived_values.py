@@ -42,10 +42,6 @@ class DerivedValues:
     def inference(self) -> InferenceConfig:
         return self.config.inference
 
-    @property
-    def has_critic(self) -> bool:
-        return self.training.has_critic
-
     def prompts(self, num_episodes: int) -> int:
         """Converts a number of episodes into prompts, verl's unit."""
         return num_episodes // self.training.episodes_per_task
@@ -81,7 +77,7 @@ def require_supported(derived: DerivedValues) -> None:
     num_prompts = derived.prompts(training.batch_size)
     wrong = (
         (not config.model.local_path, "model.local_path is empty: verl trains an existing model; set its path"),
-        (derived.has_critic and config.model.critic_kind == "shared",
+        (training.has_critic and config.model.critic_kind == "shared",
          "model.critic='shared': verl's critic is a separate model; set model.critic=separate"),
         (not inference.keep_thoughts, "inference.keep_thoughts=false makes several segments; verl supports one, set it to true"),
         (inference.partial_rollouts,

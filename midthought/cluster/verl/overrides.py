@@ -47,7 +47,7 @@ def _same(theirs: str, ours: str, applies: Callable[[DerivedValues], bool] = lam
 
 
 def _critic(derived: DerivedValues) -> bool:
-    return derived.has_critic
+    return derived.training.has_critic
 
 
 def _dynamic(derived: DerivedValues) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -37,57 +37,6 @@ Steps = Callable[[TokenIds], torch.Tensor]
 """Continues the same `n` rows: takes the next token of each, and returns the `[n, V]` logits after these tokens."""
 
 
-class Runner(Protocol):
-    """Computes the logits of each row's next token."""
-
-    model: PreTrainedModel
-    """The runner's own modules over the shared tensors."""
-    keeps_cache: bool
-    """False: every row is computed from its first token; `num_cached` and slots are ignored."""
-
-    def forward(self, rows: Sequence[Row], *, room_for: int = 0, groups: Sequence[Group] = ()) -> torch.Tensor:
-        """Returns logits `[n, V]` after the last token of each row, valid until the next pass.
-
-        Args:
-            room_for: length of coming sequences, in tokens, for which the cache is enlarged now.
-            groups: rows with a common prefix, if all rows are in the order of their slots; a runner may ignore them.
-        """
-        ...
-
-    def steps(self, rows: Sequence[Row], *, groups: Sequence[Group] = ()) -> Steps:
-        """Returns a function that continues rows by one token per call. All but the last token of each row must be cached;
-        the first call takes that last token.
-
-        The function is valid until other code writes into the rows' slots, moves them or changes the weights.
-        """
-        ...
-
-    def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
-        """Copies the first tokens of one slot into another."""
-        ...
-
-    def fit(self, length: int, num_bytes: int) -> int:
-        """Limits the cache to `num_bytes` for sequences of `length` tokens. Returns how many of them fit, at least one."""
-        ...
-
-    def make_room(self, num_slots: int, length: int) -> None:
-        """Enlarges all slots to this many tokens, and releases the slots beyond `num_slots`."""
-        ...
-
-    @property
-    def num_bytes(self) -> int:
-        """Current memory of keys and values, in bytes."""
-        ...
-
-    def update_weights(self) -> None:
-        """Call it after the shared tensors were changed in place."""
-        ...
-
-    def clear(self) -> None:
-        """Releases the memory of keys and values."""
-        ...
-
-
 def share_tensors(model: PreTrainedModel) -> PreTrainedModel:
     """Returns a second module tree over the same parameters and buffers, in eval mode.
 
@@ -108,6 +57,7 @@ class CachedRunner:
     """Computes only new tokens; keys and values of earlier tokens are read from their slots, in place."""
 
     keeps_cache = True
+    """False: every row is computed from its first token; `num_cached` and slots are ignored."""
 
     def __init__(self, model: PreTrainedModel, *, decoder: Decoder | None = None) -> None:
         """`decoder`: replaces the model's own forward pass."""
@@ -122,7 +72,12 @@ class CachedRunner:
 
     @torch.inference_mode()
     def forward(self, rows: Sequence[Row], *, room_for: int = 0, groups: Sequence[Group] = ()) -> torch.Tensor:
-        """Returns logits `[n, V]` after the last token of each row. Every row has at least one new token."""
+        """Returns logits `[n, V]` after the last token of each row, valid until the next pass. Every row has at least one new
+        token.
+
+        `room_for`: length of coming sequences, in tokens, for which the cache is enlarged now. `groups`: rows with a common
+        prefix, if all rows are in the order of their slots.
+        """
         singles = [row for row in rows if len(row.token_ids) - row.num_cached == 1]
         token_ids = [own_ids[-1] for own_ids, _, _ in singles]
         positions = [num_cached for _, num_cached, _ in singles]
@@ -170,6 +125,11 @@ class CachedRunner:
 
     @torch.inference_mode()
     def steps(self, rows: Sequence[Row], *, groups: Sequence[Group] = ()) -> Steps:
+        """Returns a function that continues rows by one token per call. All but the last token of each row must be cached;
+        the first call takes that last token.
+
+        The function is valid until other code writes into the rows' slots, moves them or changes the weights.
+        """
         return self._steps(rows, groups) if self._recorder is None else self._recorded_steps(rows, self._recorder)
 
     def _recorded_steps(self, rows: Sequence[Row], recorder: StepRecorder) -> Steps:
@@ -248,23 +208,28 @@ class CachedRunner:
         return output.logits[0]
 
     def fit(self, length: int, num_bytes: int) -> int:
+        """Limits the cache to `num_bytes` for sequences of `length` tokens. Returns how many of them fit, at least one."""
         per_token = self.cache.num_bytes_per_token
         fitting = num_bytes // (per_token * self._grown_length(length)) if per_token else sys.maxsize
         self._max_num_slots = max(1, fitting - self.cache.has_spare)
         return self._max_num_slots
 
     def make_room(self, num_slots: int, length: int) -> None:
+        """Enlarges all slots to this many tokens, and releases the slots beyond `num_slots`."""
         self.cache.lay_out(min(num_slots, self.cache.num_slots), self._grown_length(length))
 
     @property
     def num_bytes(self) -> int:
+        """Current memory of keys and values, in bytes."""
         return self.cache.num_bytes_per_token * self.cache.num_rows * self.cache.length
 
     def update_weights(self) -> None:
+        """Call it after the shared tensors were changed in place."""
         if self._decoder is not None:
             self._decoder.forget_copies()
 
     def clear(self) -> None:
+        """Releases the memory of keys and values."""
         self.cache.clear()
         if self._recorder is not None:
             self._recorder.clear()
@@ -282,6 +247,7 @@ class CachedRunner:
 
     @torch.inference_mode()
     def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
+        """Copies the first tokens of one slot into another."""
         self.cache.reserve(max(source, target) + 1, num_tokens)
         self.cache.copy(source, target, num_tokens)
 
@@ -341,6 +307,10 @@ class RecomputingRunner:
 
     def clear(self) -> None:
         """Does nothing: there is no cache."""
+
+
+Runner = CachedRunner | RecomputingRunner
+"""Computes the logits of each row's next token."""
 
 
 def _tensor(numbers: TokenIds | np.ndarray, device: torch.device) -> torch.Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from midthought.engines.servers.dialect import Routes, WeightIterator
 from midthought.engines.weight_sync.alongside import alongside
-from midthought.engines.weight_sync.broadcast_groups import BroadcastGroup, NcclGroup, broadcast_all
+from midthought.engines.weight_sync.broadcast_groups import NcclGroup, broadcast_all
 from midthought.engines.weight_sync.cuda_ipc import CudaHandles
 from midthought.errors import EngineError
 
@@ -58,7 +58,7 @@ class VLLMNcclSender:
 
     def __init__(self, make_group: Callable[[int, torch.device], Any] = NcclGroup) -> None:
         self._make_group = make_group
-        self._group: BroadcastGroup | None = None
+        self._group: NcclGroup | None = None
 
     async def refusal(self, server: Routes) -> str | None:
         return await _refusal(server, "nccl")

@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,24 +21,8 @@ _ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 """Environment variable that a NCCL process group reads when it is created; 0: an error does not end the process."""
 
 
-class BroadcastGroup(Protocol):
-    """Rank 0 of a group."""
-
-    def join(self) -> None:
-        """Waits for the other ranks."""
-        ...
-
-    def broadcast(self, tensor: Tensor) -> None:
-        """Sends the tensor; the other ranks receive in the same order."""
-        ...
-
-    def finish(self) -> None:
-        """Waits until everything was sent."""
-        ...
-
-
 class NcclGroup:
-    """A NCCL communicator that the other ranks join by its unique id.
+    """Rank 0 of a group: a NCCL communicator that the other ranks join by its unique id.
 
     Its counterpart is vLLM's `PyNcclCommunicator`, which starts with an all-reduce of one number.
     All ranks need compatible NCCL versions and different GPUs.
@@ -51,6 +35,7 @@ class NcclGroup:
         self._communicator: Any = None
 
     def join(self) -> None:
+        """Waits for the other ranks."""
         with torch.cuda.device(self._device):
             self._communicator = nccl.init_rank(self._num_ranks, self.unique_id, 0)
             number = torch.zeros(1, device=self._device)
@@ -58,15 +43,17 @@ class NcclGroup:
             torch.cuda.current_stream().synchronize()
 
     def broadcast(self, tensor: Tensor) -> None:
+        """Sends the tensor; the other ranks receive in the same order."""
         with torch.cuda.device(self._device):
             nccl.broadcast([tensor.contiguous()], comms=[self._communicator])
 
     def finish(self) -> None:
+        """Waits until everything was sent."""
         torch.cuda.synchronize(self._device)
 
 
 class TorchGroup:
-    """A torch process group that the other ranks join with `tcp://{address}:{port}` and the group's name (SGLang).
+    """Rank 0 of a torch process group that the other ranks join with `tcp://{address}:{port}` and the group's name (SGLang).
 
     It is independent of the default process group.
     """
@@ -145,7 +132,7 @@ def join_torch_group(
 
 
 @torch.no_grad()
-def broadcast_all(group: BroadcastGroup, tensors: Iterable[tuple[str, Tensor]]) -> None:
+def broadcast_all(group: NcclGroup | TorchGroup, tensors: Iterable[tuple[str, Tensor]]) -> None:
     """Sends the tensors one by one, and waits until they are sent."""
     for _, tensor in tensors:
         group.broadcast(tensor.detach())

@@ -74,9 +74,7 @@ def choose_transport(
         )
     in_memory: TransportName = "shared_memory" if is_started_here and weights_path is None else "disk"
     if sends_adapters:
-        name: TransportName = (
-            "disk" if setting == "disk" else "shared_memory" if setting == "shared_memory" else in_memory
-        )
+        name: TransportName = setting if setting in ("disk", "shared_memory") else in_memory  # type: ignore[assignment]
         return WeightTransport(name=name, reason="servers load adapters from files", may_be_refused=False)
     if setting != "auto":
         return WeightTransport(

@@ -29,13 +29,10 @@ def has_loadable_adapters(policy: Any) -> bool:
         config.peft_type.value == "LORA"
         and config.bias == "none"
         and not any(getattr(config, name, None) for name in (*others, *patterns))
-        and not _wraps_vocabulary(policy)
+        and not is_adapted(policy.get_input_embeddings())
+        and not is_adapted(policy.get_output_embeddings())
         and not any(disabled or merged for _, disabled, _, merged, _ in adapter_state(policy))
     )
-
-
-def _wraps_vocabulary(policy: Any) -> bool:
-    return is_adapted(policy.get_input_embeddings()) or is_adapted(policy.get_output_embeddings())
 
 
 def is_tied(policy: Any) -> bool:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from midthought.config import Auto, InferenceConfig, RecipeConfig, Section, SupervisedSection
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.recipes.feedback.reward import FeedbackRewardConfig, broken_order
-from midthought.recipes.recipe_evaluation import RecipeEvaluation
+from midthought.recipes.recipe import RecipeEvaluation
 
 ArmCritic = Literal["none", "wrong", "generic", "outcome"]
 DEFAULT_ARMS: tuple[ArmCritic, ...] = ("none", "wrong")

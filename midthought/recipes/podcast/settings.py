@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from midthought.config import Auto, Harmless, RecipeConfig, Section, SupervisedSection
-from midthought.recipes.recipe_evaluation import RecipeEvaluation
+from midthought.recipes.recipe import RecipeEvaluation
 
 Kind = Literal["speaker", "episode", "continuation"]
 DEFAULT_KINDS: tuple[Kind, ...] = ("speaker", "episode")

@@ -136,12 +136,9 @@ class PodcastTasks(RecipeTasks):
         prompts = PromptBuilder(spoken, data.registry, InThoughtFormat(), describes_tools=False)
         super().__init__(config, data.tasks, prompts)
 
-    @property
-    def _end_tokens(self) -> list[str]:
-        return [self.renderer.decode([token_id]) for token_id in sorted(self.renderer.eos_token_ids)]
-
     def make_environment(self) -> QuestionEnvironment:
-        return QuestionEnvironment(answer_reward(self.config.reward, self.renderer.decode, self._end_tokens))
+        ends = [self.renderer.decode([token_id]) for token_id in sorted(self.renderer.eos_token_ids)]
+        return QuestionEnvironment(answer_reward(self.config.reward, self.renderer.decode, ends))
 
     def evaluation_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
         needed = [t for t in done if t.task.labels.get("needs_memory", True)]
