@@ -1,13 +1,15 @@
-"""Control arms: variants of a run whose policies learn otherwise and are evaluated in the same way. Trains nothing itself."""
+"""Control arms: variants of a run whose policies learn otherwise and are evaluated in the same way, and the table of all
+results. Trains nothing itself."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from midthought.config import RecipeConfig
 from midthought.errors import SettingsError, near_names
+from midthought.report.console import Console
 from midthought.report.run_folder import RunFolder
 
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
@@ -92,3 +94,27 @@ def chosen_arms(
             )
         by_name[name].settings(config)
     return [by_name[name] for name in dict.fromkeys(names)]
+
+
+def print_results(
+    console: Console, title: str, rows: Iterable[tuple[str, str]], summary: Mapping[str, Any], arms: Sequence[str]
+) -> None:
+    """Prints the metrics that were measured, in per cent. `rows`: each row's title and metric; `arms`: names of control arms.
+
+    Prints nothing if nothing was evaluated.
+    """
+    has_before = "before.exact_match" in summary
+    columns = {"before": "before RL", "after": "after RL" if has_before else "this policy"}
+    columns |= {f"arms.{name}": name for name in arms}
+    measured = [prefix for prefix in columns if f"{prefix}.exact_match" in summary]
+    lines = [
+        (row, *(_cell(summary.get(f"{prefix}.{metric}")) for prefix in measured))
+        for row, metric in rows
+        if any(f"{prefix}.{metric}" in summary for prefix in measured)
+    ]
+    if lines:
+        console.table(title, ("", *(columns[prefix] for prefix in measured)), lines)
+
+
+def _cell(value: float | None) -> str:
+    return "–" if value is None or value != value else f"{value:.1%}"

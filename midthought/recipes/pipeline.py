@@ -25,10 +25,9 @@ from midthought.plan.choices import choose_and_plan, words_of_stage
 from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import find_hardware, require_device
 from midthought.pretrained import placed, warn_without_template
-from midthought.recipes.control_arms import RFT_ARMS, ControlArm, chosen_arms, effort
+from midthought.recipes.control_arms import RFT_ARMS, ControlArm, chosen_arms, effort, print_results
 from midthought.recipes.progress import RunProgress
 from midthought.recipes.recipe import RecipeEvaluation, is_given
-from midthought.recipes.results_table import print_results
 from midthought.recipes.stages import Stages, find_policy, load_policy_and_tokenizer
 from midthought.recipes.supervised_steps import SupervisedSteps
 from midthought.recipes.tasks import RecipeTasks

@@ -12,6 +12,7 @@ import secrets
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 from midthought.engines.engine import Engine, Sampling, Stopper
@@ -187,7 +188,7 @@ class _Answer:
             engine=cast(Engine, _WatchedEngine(self)),
             renderer=self.policy.renderer,
             call_format=self.policy.call_format,
-            executor=cast(ToolExecutor, _WatchedExecutor(self, inference.max_result_tokens)),
+            executor=cast(ToolExecutor, SimpleNamespace(registry=self.policy.executor.registry, run=self.run_calls)),
             messages=lambda task: self.prompt.messages,
             environment=lambda task: NullEnvironment(),
             inference=inference,
@@ -232,8 +233,9 @@ class _Answer:
         return await engine.sample(episode, token_ids, sampling, stopper=_Both(stopper, self.stream))
 
     async def run_calls(
-        self, calls: Sequence[ParsedAction], task: Task, calls_left: int | None, tools: EpisodeTools | None
+        self, calls: Sequence[ParsedAction], task: Task, *, calls_left: int | None, tools: EpisodeTools | None
     ) -> list[ToolEvent]:
+        """Runs the calls of the policy's own tools, and passes on the results as the policy reads them."""
         is_ours = [call.tool_name not in self._client_names or not call.success for call in calls]
         stops_at_call = self.policy.call_format.stops_at_call
         if all(is_ours) and not stops_at_call:
@@ -243,17 +245,15 @@ class _Answer:
         if not all(is_ours):
             done = iter(events)
             raise _ClientCalls(calls, [next(done) if is_our else None for is_our in is_ours])
-        return events
-
-    def show_results(self, events: Sequence[ToolEvent]) -> None:
-        """Passes on the results as the policy reads them."""
+        events = [bounded(event, self.policy.renderer, self.policy.inference.max_result_tokens) for event in events]
         call_format = self.policy.call_format
         if call_format.stops_at_call:
             self.stream.resume(call_format.render_results(events))
-            return
+            return events
         self._turn_has_ended = True
         for event in events:
             self.stream.add_result(call_format.render_results([event]))
+        return events
 
 
 class _Both:
@@ -280,25 +280,3 @@ class _WatchedEngine:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
-
-
-class _WatchedExecutor:
-    """The policy's tool executor, for one answer."""
-
-    def __init__(self, answer: _Answer, max_result_tokens: int) -> None:
-        self._answer, self._max_result_tokens = answer, max_result_tokens
-        self.registry = answer.policy.executor.registry
-
-    async def run(
-        self,
-        calls: Sequence[ParsedAction],
-        task: Task,
-        *,
-        calls_left: int | None = None,
-        tools: EpisodeTools | None = None,
-    ) -> list[ToolEvent]:
-        events = await self._answer.run_calls(calls, task, calls_left, tools)
-        renderer = self._answer.policy.renderer
-        events = [bounded(event, renderer, self._max_result_tokens) for event in events]
-        self._answer.show_results(events)
-        return events

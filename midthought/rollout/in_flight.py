@@ -69,10 +69,11 @@ class InFlightEpisodes:
         self._seed = seed
         self._max_carry_overs = max_carry_overs
         self._deterministic = deterministic
+        self._change = asyncio.Event()
         self._pausable_engine = PausableEngine(
             parts.engine,
             tokens_per_round=parts.inference.max_segment_length if deterministic else None,
-            on_waiting=self._tell,
+            on_waiting=self._change.set,
         )
         self._parts = replace(parts, engine=self._pausable_engine)
         self._groups: dict[int, _Group] = {}
@@ -80,7 +81,6 @@ class InFlightEpisodes:
         """Finished groups, in the order in which `take` returns them."""
         self._running: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
-        self._change = asyncio.Event()
         self._rollout: contextlib.ExitStack | None = None
         """Open while tokens are sampled: the tool executor caches the results of pure calls."""
 
@@ -152,9 +152,6 @@ class InFlightEpisodes:
         self._running.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._failure = task.exception()
-        self._tell()
-
-    def _tell(self) -> None:
         self._change.set()
 
     async def _take(self, due_only: bool) -> list[Trajectory]:

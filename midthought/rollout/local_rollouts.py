@@ -64,8 +64,10 @@ class Rollouts(ABC):
         temperature: float = 0.0,
         on_finished: OnFinished = None,
     ) -> list[Trajectory]:
-        """Runs one episode per task, with another tool executor or temperature; temperature 0 is greedy."""
-        parts = dataclasses.replace(_at_temperature(self.parts, temperature), executor=executor or self.parts.executor)
+        """Runs one episode per task, with another tool executor or temperature, without top-p truncation; temperature 0 is
+        greedy."""
+        inference = self.parts.inference.changed(temperature=temperature, top_p=1.0)
+        parts = dataclasses.replace(self.parts, inference=inference, executor=executor or self.parts.executor)
         return self._run(parts, self._starts("evaluation", tasks, 1), on_finished)
 
     def sleep(self) -> None:
@@ -125,12 +127,6 @@ class LocalRollouts(Rollouts):
     ) -> list[Trajectory]:
         episodes = run_episodes(parts, starts, on_finished=on_finished)
         return _wait_for(episodes) if self._loop is None else self._loop.run(episodes)
-
-
-def _at_temperature(parts: RolloutParts, temperature: float) -> RolloutParts:
-    """Returns the parts with this temperature and without top-p truncation."""
-    inference = parts.inference.changed(temperature=temperature, top_p=1.0)
-    return dataclasses.replace(parts, inference=inference)
 
 
 def _wait_for(episodes: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajectory]:

@@ -23,7 +23,10 @@ def in_one_form(messages: Sequence[Any]) -> list[Any]:
     for number, message in enumerate(found):
         calls = message.get("tool_calls") if isinstance(message, dict) else None
         calls = calls if isinstance(calls, list) else None
-        results = list(itertools.takewhile(_is_result, found[number + 1 :])) if calls else []
+        following = itertools.takewhile(
+            lambda each: isinstance(each, Mapping) and each.get("role") == "tool", found[number + 1 :]
+        )
+        results = list(following) if calls else []
         places = {call.get("id"): place for place, call in enumerate(calls or ()) if isinstance(call, Mapping)}
         if len(results) == len(places) and {result.get("tool_call_id") for result in results} == places.keys():
             results.sort(key=lambda result: places[result.get("tool_call_id")])
@@ -68,10 +71,6 @@ def _call_in_one_form(call: Any) -> Any:
 
 def _is_text(part: Any) -> bool:
     return isinstance(part, Mapping) and part.get("type", "text") == "text" and isinstance(part.get("text"), str)
-
-
-def _is_result(message: Any) -> bool:
-    return isinstance(message, Mapping) and message.get("role") == "tool"
 
 
 def first_answer(messages: Sequence[Message]) -> int:

@@ -60,18 +60,6 @@ def _run(path: Path, arguments: Sequence[str]) -> Report:
 @contextlib.contextmanager
 def _as_program(path: Path, arguments: Sequence[str]) -> Iterator[None]:
     """Sets the arguments and the folder of the file, and replaces `fit` and the steps of `sft`."""
-    fit, run = _as_trained_before()
-    with (
-        mock.patch.object(sys, "argv", [str(path), *arguments]),
-        mock.patch.object(sys, "path", [str(path.resolve().parent), *sys.path]),
-        mock.patch.object(Trainer, "fit", fit),
-        mock.patch.object(SftStage, "run", run),
-    ):
-        yield
-
-
-def _as_trained_before() -> tuple[Any, Any]:
-    """Returns replacements of `Trainer.fit` and `SftStage.run`, which know of each other."""
     skipped: list[str] = []
 
     def examine_at_fit(trainer: Trainer, *_: Any, **__: Any) -> None:
@@ -83,4 +71,10 @@ def _as_trained_before() -> tuple[Any, Any]:
     def take_no_step(*_: Any) -> None:
         skipped.append("the supervised steps come first, and they are not taken here; call check() after sft()")
 
-    return examine_at_fit, take_no_step
+    with (
+        mock.patch.object(sys, "argv", [str(path), *arguments]),
+        mock.patch.object(sys, "path", [str(path.resolve().parent), *sys.path]),
+        mock.patch.object(Trainer, "fit", examine_at_fit),
+        mock.patch.object(SftStage, "run", take_no_step),
+    ):
+        yield

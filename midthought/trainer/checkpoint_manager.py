@@ -64,11 +64,8 @@ class CheckpointManager:
         for partial in (self._folder / "checkpoints").glob(".step_*.new"):
             with suppress(OSError):
                 remove(partial)
-        return self._newest_of(step_paths(self._folder, with_damaged=True))
-
-    def _newest_of(self, paths: list[Path]) -> Path | None:
         failures: list[tuple[Path, CheckpointError]] = []
-        for path in reversed(paths):
+        for path in reversed(step_paths(self._folder, with_damaged=True)):
             try:
                 self._checked = self._load(path)
             except CheckpointError as error:

@@ -49,6 +49,8 @@ class VLLMDialect:
         prefill, because vLLM 0.32 then resets a request's random generator, which ends a CPU server ("CPU Generator does
         not use offset").
         """
+        import torch
+
         words = ["-m", "vllm.entrypoints.openai.api_server"]
         words += ["--model", model_path, "--served-model-name", options.served_model_name or model_path]
         words += ["--uds", options.uds] if options.uds else ["--host", options.host, "--port", str(options.port)]
@@ -69,7 +71,7 @@ class VLLMDialect:
         if options.max_lora_rank:
             words += ["--enable-lora", "--max-lora-rank", str(max_lora_rank(options.max_lora_rank))]
             environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
-        if not _has_gpu():
+        if not torch.cuda.is_available():
             words += ["--enforce-eager", "--no-enable-chunked-prefill"]
             environment |= {"VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         return words, environment
@@ -183,12 +185,6 @@ class VLLMInferenceEngine(ServerInferenceEngine):
 def max_lora_rank(rank: int) -> int:
     """Returns the smallest `--max-lora-rank` that vLLM accepts for adapters of this rank."""
     return next((valid for valid in _LORA_RANKS if valid >= rank), rank)
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def _logprob(value: float | None) -> float:
