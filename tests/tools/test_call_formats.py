@@ -98,37 +98,24 @@ def fenced(head: str) -> Callable[[Writing], str]:
 # what the text is -> how it is written, and the calls in it (None: one that cannot be run)
 TABLE: dict[str, tuple[Callable[[Writing], str], Found]] = {
     "clean": (look('{"q": 1}'), [LOOK]),
-    "nothing around it": (around(""), [LOOK]),
     "no call": (lambda writing: "I know: it is {1, 2}.", []),
-    "empty": (lambda writing: "", []),
     "nested braces": (look('{"a": {"b": {"c": {}}}, "d": [{}]}'), [("look", {"a": {"b": {"c": {}}}, "d": [{}]})]),
     "braces in strings": (look('{"q": "}{ }} {"}'), [("look", {"q": "}{ }} {"})]),
-    "brackets in strings": (look('{"q": "]["}'), [("look", {"q": "]["})]),
     "escaped quotes": (look(r'{"q": "a\"}\\"}'), [("look", {"q": 'a"}\\'})]),
-    "escaped line end": (look(r'{"q": "a\n\n`b`"}'), [("look", {"q": "a\n\n`b`"})]),
     "several lines": (look('{\n  "q":\n\n    1\n}'), [LOOK]),
     "line ends as on Windows": (lambda writing: around("So.\n", "\n")(writing).replace("\n", "\r\n"), [LOOK]),
-    "tabs": (look('{\t"q":\t1\t}'), [LOOK]),
     "empty arguments": (look("{}"), [("look", {})]),
     "large argument": (look('{"q": "' + "long and } " * 20 + '"}'), [("look", {"q": "long and } " * 20})]),
-    "emoji": (look('{"q": "👩‍👩‍👧 😀"}'), [("look", {"q": "👩‍👩‍👧 😀"})]),
     "combining marks": (around("e\u0301", "\u0308"), [LOOK]),
-    "right to left": (look('{"q": "\u202eשלום"}'), [("look", {"q": "\u202eשלום"})]),
     "exotic line ends in a string": (look('{"q": "a\u2028b\x85c"}'), [("look", {"q": "a\u2028b\x85c"})]),
     "escaped surrogate pair": (look(r'{"q": "\ud83d\ude00"}'), [("look", {"q": "😀"})]),
     "half a surrogate pair": (look(r'{"q": "\ud83d"}'), [None]),
     "malformed": (look('{"q": }'), [None]),
-    "comma too many": (look('{"q": 1,}'), [None]),
-    "single quotes": (look("{'q': 1}"), [None]),
-    "line end in a string": (look('{"q": "a\nb"}'), [None]),
     "not a number": (look('{"q": NaN}'), [None]),
-    "too large a number": (look('{"q": 1e999}'), [None]),
     "two calls": (two("\n"), [LOOK, SEE]),
-    "two calls touching": (two(""), [LOOK, SEE]),
     "malformed, then sound": (two("\n", first='{"q" 1}'), [None, SEE]),
     "braces in prose": (around("So {1, 2} and \\frac{a}{b}: "), [LOOK]),
     "an open brace in prose": (around("We begin with { and\n"), [LOOK]),
-    "odd quotes in prose": (around('A 5" pipe, the dogs\' "tail: '), [LOOK]),
     "unfinished": (lambda writing: (text := around("So ")(writing))[: text.rindex("}")], []),
     "unfinished in a string": (lambda writing: (text := look('{"q": "a}"}')(writing))[: text.rindex('"')], []),
     "after a fence": (around("```\nx\n```\n"), [LOOK]),
@@ -213,16 +200,6 @@ def test_huge_arguments_are_read_and_those_nested_beyond_reading_are_malformed(n
     assert call.error == "bad JSON: nested too deeply"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_take_gives_each_call_once(name: str) -> None:
-    scanner = find_call_format(name).scanner(in_thought=WRITINGS[name].begins_in_thought)
-    scanner.feed(WRITINGS[name].call("look", Q))
-    assert found(scanner.take()) == [LOOK]
-    assert scanner.take() == []
-    scanner.feed(WRITINGS[name].call("see", R))
-    assert found(scanner.take()) == [SEE]
-
-
 # -- random texts ----------------------------------------------------------------------------------------------
 
 SCRAPS = ["{", "}", '"', "\\", ":", ",", "[", "]", "`", "```", "```json\n", "~~~", "\n", "\n\n", "\r\n", " ", "\t", "a", "é",
@@ -262,8 +239,8 @@ def random_string(rng: random.Random, name: str) -> str:
     return "".join(rng.choices(scraps, k=rng.randrange(4)))
 
 
-def check_random_texts(name: str, num_cases: int, seed: int) -> None:
-    rng, call_format = random.Random(f"{name} {seed}"), find_call_format(name)
+def check_random_texts(name: str, num_cases: int) -> None:
+    rng, call_format = random.Random(f"{name} 0"), find_call_format(name)
     num_calls = 0
     for _ in range(num_cases):
         text = random_text(rng, name)
@@ -282,12 +259,12 @@ def check_random_texts(name: str, num_cases: int, seed: int) -> None:
     assert num_calls > num_cases / 4
 
 
-def check_round_trips(name: str, num_cases: int, seed: int) -> None:
+def check_round_trips(name: str, num_cases: int) -> None:
     """A rendered call is parsed back, and a rendered result contains no call, even if the whole text is parsed again.
 
     Without think tags: they count everywhere, and a scanner never gets the text of a result.
     """
-    rng, call_format = random.Random(f"{name} {seed}"), find_call_format(name)
+    rng, call_format = random.Random(f"{name} 0"), find_call_format(name)
     for _ in range(num_cases):
         parameters = {random_string(rng, name): random_value(rng, name) for _ in range(rng.randrange(4))}
         written = call_format.render_call("look-at.it_2", parameters)
@@ -305,15 +282,8 @@ def check_round_trips(name: str, num_cases: int, seed: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_random_texts_raise_nothing_and_random_arguments_are_read_back(name: str) -> None:
-    check_random_texts(name, num_cases=1000, seed=0)
-    check_round_trips(name, num_cases=1000, seed=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_random_texts_and_arguments_at_length(name: str) -> None:
-    check_random_texts(name, num_cases=100_000, seed=1)
-    check_round_trips(name, num_cases=20_000, seed=1)
+    check_random_texts(name, num_cases=1000)
+    check_round_trips(name, num_cases=1000)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from calling import call, run
 
 from midthought.tools.builtin.environment_step import EnvironmentStepTool
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.types import ParsedAction, Task
 
 
 class Counter:
@@ -38,11 +38,7 @@ class AsyncCounter(Counter):
 @pytest.mark.parametrize("environment", [Counter(), Counter(num_values=5), AsyncCounter()])
 def test_steps_run_in_order_and_tell_observation_reward_and_end(environment: Counter) -> None:
     box = ToolExecutor(ToolRegistry([EnvironmentStepTool(environment)]))
-    calls = [
-        ParsedAction(tool_name="environment_step", parameters={"action": action}, raw_text="", success=True)
-        for action in ("look", "take", "leave")
-    ]
-    events = asyncio.run(box.run(calls, Task(task_id="t", prompt="", answer="")))
+    events = run(box, *(call("environment_step", action=action) for action in ("look", "take", "leave")))
     assert environment.actions == ["look", "take", "leave"]
     assert [event.call.result for event in events] == [
         "You did look.\nreward: 0.5; the episode continues",

@@ -10,6 +10,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from calling import call as tool_call
+from calling import results
 
 from midthought.errors import SettingsError
 from midthought.tools.builtin.environment_step import EnvironmentStepTool
@@ -26,11 +28,7 @@ def task(number: int = 0) -> Task:
 
 
 def call(word: str, name: str = "note") -> ParsedAction:
-    return ParsedAction(tool_name=name, parameters={"word": word}, raw_text="", success=True)
-
-
-def results(events: list[ToolEvent]) -> list[str | None]:
-    return [event.call.result for event in events]
+    return tool_call(name, word=word)
 
 
 class Notes(Tool):
@@ -224,7 +222,7 @@ def test_a_step_tool_without_an_environment_steps_that_of_the_episode() -> None:
             return " ".join(self.actions), 0.5, False, {}
 
     box = ToolExecutor(ToolRegistry([EnvironmentStepTool()]))
-    step = ParsedAction(tool_name="environment_step", parameters={"action": "look"}, raw_text="", success=True)
+    step = tool_call("environment_step", action="look")
     worlds = [Counter(), Counter()]
 
     async def episodes() -> list[list[ToolEvent]]:

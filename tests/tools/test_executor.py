@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from calling import call, run
 
 from midthought.errors import SettingsError
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
-
-TASK = Task(task_id="t", prompt="Who?", answer="Ada")
-STUBBORN_SECONDS = 0.6
+from midthought.types import ParsedAction, Task, ToolOutcome
 
 
 class Wait(Tool):
@@ -52,19 +50,6 @@ class AsyncWait(Tool):
         return ToolOutput(f"waited {seconds}", {"seconds": seconds})
 
 
-class Stubborn(Tool):
-    definition = ToolDefinition("stubborn", "Will not be cancelled.")
-
-    async def execute(self) -> str:
-        ends = time.monotonic() + STUBBORN_SECONDS
-        while (left := ends - time.monotonic()) > 0:
-            try:
-                await asyncio.sleep(left)
-            except asyncio.CancelledError:
-                continue
-        raise ValueError("nobody hears this")
-
-
 class Raise(Tool):
     definition = ToolDefinition("raise", "Fails.", [ToolParameter("how", "string", "")])
     errors: ClassVar[dict[str, BaseException]] = {
@@ -88,16 +73,8 @@ class Say(Tool):
 
 
 def executor(**settings: Any) -> ToolExecutor:
-    tools = [Wait(), AsyncWait(), Stubborn(), Raise(), Say()]
+    tools = [Wait(), AsyncWait(), Raise(), Say()]
     return ToolExecutor(ToolRegistry(tools), **settings)
-
-
-def call(name: str | None, **parameters: Any) -> ParsedAction:
-    return ParsedAction(tool_name=name, parameters=parameters, raw_text="", success=True)
-
-
-def run(box: ToolExecutor, *calls: ParsedAction, **options: Any) -> list[ToolEvent]:
-    return asyncio.run(box.run(calls, TASK, **options))
 
 
 def outcome(box: ToolExecutor, action: ParsedAction) -> tuple[ToolOutcome, str | None]:
@@ -122,35 +99,12 @@ def test_waiting_for_a_slot_does_not_count_against_the_deadline() -> None:
     assert events[2].seconds >= 0.7
 
 
-def test_one_executor_serves_several_loops_even_when_calls_had_to_wait() -> None:
-    box = executor(max_concurrency=1)
-    for _ in range(2):
-        assert len(run(box, *[call("async_wait", seconds=0.01)] * 3)) == 3
-
-
 def test_a_late_coroutine_is_cancelled_and_not_counted() -> None:
     box = executor(timeout_seconds=0.05)
     assert outcome(box, call("async_wait", seconds=5))[0] is ToolOutcome.TIMED_OUT
     tool = box.registry.get("async_wait")
     assert isinstance(tool, AsyncWait) and tool.was_cancelled
     assert box.num_abandoned == 0
-
-
-def test_a_coroutine_that_will_not_be_cancelled_holds_nobody_up_and_is_counted() -> None:
-    box = executor(timeout_seconds=0.05)
-    reported: list[dict] = []
-
-    async def episode() -> float:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
-        started = time.perf_counter()
-        (event,) = await box.run([call("stubborn")], TASK)
-        assert event.outcome is ToolOutcome.TIMED_OUT
-        seconds = time.perf_counter() - started
-        await asyncio.sleep(STUBBORN_SECONDS)
-        return seconds
-
-    assert asyncio.run(episode()) < STUBBORN_SECONDS - 0.05
-    assert box.num_abandoned == 1 and reported == []
 
 
 def test_a_hung_tool_does_not_keep_the_interpreter_from_ending() -> None:
@@ -245,20 +199,6 @@ def test_a_tools_own_deadline_takes_the_place_of_the_executors() -> None:
         tool.timeout_seconds = 0.01
         words = "no answer within 0.01 seconds; go on without it"
         assert outcome(box, call(name, seconds=seconds)) == (ToolOutcome.TIMED_OUT, words)
-
-
-def test_a_tools_own_limit_holds_back_its_calls_and_nobody_elses() -> None:
-    class One(Wait):
-        definition = ToolDefinition("one", "One at a time.", Wait.definition.parameters)
-        max_concurrency = 1
-
-    one, wait = One(), Wait()
-    box = ToolExecutor(ToolRegistry([one, wait]), max_concurrency=3)
-    actions = [call("one", seconds=0.05)] * 3 + [call("wait", seconds=0.05)] * 2
-    for _ in range(2):  # each on an event loop of its own
-        events = run(box, *actions)
-        assert [event.outcome for event in events] == [ToolOutcome.OK] * 5
-    assert one.most_running == 1 and wait.most_running == 2
 
 
 def test_a_limit_that_makes_no_sense_is_refused() -> None:

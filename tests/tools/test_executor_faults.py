@@ -9,36 +9,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from calling import TASK, Hang, Quick, call, run
 
 from midthought.tools.definition import Tool, ToolDefinition
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
-
-TASK = Task(task_id="t", prompt="Who?", answer="Ada")
-
-
-def call(name: str, **parameters: Any) -> ParsedAction:
-    return ParsedAction(tool_name=name, parameters=parameters, raw_text="", success=True)
-
-
-def run(box: ToolExecutor, *calls: ParsedAction) -> list[ToolEvent]:
-    return asyncio.run(box.run(calls, TASK))
-
-
-class Hang(Tool):
-    """A thread that waits until the test is over."""
-
-    definition = ToolDefinition("hang", "Never returns.")
-
-    def __init__(self) -> None:
-        self.over = threading.Event()
-        self.num_begun = 0
-
-    def execute(self) -> str:
-        self.num_begun += 1
-        self.over.wait(60)
-        return "too late"
+from midthought.types import ToolEvent, ToolOutcome
 
 
 class AsyncHang(Tool):
@@ -52,13 +28,6 @@ class AsyncHang(Tool):
         finally:
             self.num_running -= 1
         raise AssertionError("unreachable")
-
-
-class Quick(Tool):
-    definition = ToolDefinition("quick", "Answers at once.")
-
-    def execute(self) -> str:
-        return "here"
 
 
 def test_threads_that_hang_hold_no_place_and_are_counted() -> None:
@@ -121,38 +90,6 @@ def test_an_episode_that_is_cancelled_gives_its_places_back_at_once(name: str) -
     asyncio.run(rollout())
     assert box.num_abandoned == (2 if name == "hang" else 0)
     hang.over.set()
-
-
-class HasNoWords(Exception):
-    def __str__(self) -> str:
-        raise KeyError("words")
-
-
-class Leaves(Tool):
-    """Raises what it was made with, from a thread or from a coroutine."""
-
-    def __init__(self, name: str, error: BaseException) -> None:
-        self.definition = ToolDefinition(name, "Leaves.")
-        self._error = error
-
-    def execute(self) -> str:
-        raise self._error
-
-
-class AsyncLeaves(Leaves):
-    async def execute(self) -> str:  # type: ignore[override]
-        await asyncio.sleep(0)
-        raise self._error
-
-
-@pytest.mark.parametrize("tool", [Leaves, AsyncLeaves])
-@pytest.mark.parametrize(
-    "error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit(), HasNoWords()]
-)
-def test_whatever_a_tool_raises_only_its_call_fails(tool: type[Leaves], error: BaseException) -> None:
-    leave, quick = run(ToolExecutor(ToolRegistry([tool("leave", error), Quick()])), call("leave"), call("quick"))
-    assert leave.outcome is ToolOutcome.RAISED and leave.call.result
-    assert quick.outcome is ToolOutcome.OK
 
 
 def test_where_the_registry_itself_breaks_the_other_calls_of_the_turn_end_with_it() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from typing import Any
 
+from calling import TASK, call
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,12 +15,7 @@ from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
 
-TASK = Task(task_id="t", prompt="Who?", answer="Ada")
 NUM_EPISODES = 64
-
-
-def call(name: str, **parameters: Any) -> ParsedAction:
-    return ParsedAction(tool_name=name, parameters=parameters, raw_text="", success=True)
 
 
 class Meet(Tool):
@@ -136,23 +131,6 @@ class Search(Tool):
         self.num_executed += 1
         await asyncio.sleep(self._seconds)
         return ToolOutput(f"about {query}", {"found": [query]})
-
-
-def test_all_episodes_ask_a_pure_tool_once_wait_for_no_place_and_get_results_of_their_own() -> None:
-    search = Search(0.01)
-    box = ToolExecutor(ToolRegistry([search]))
-
-    async def rollout() -> list[list[ToolEvent]]:
-        with box.rollout():
-            first = await asyncio.gather(*(box.run([call("search", query="tide")], TASK) for _ in range(8)))
-            return [*first, await box.run([call("search", query="tide")] * 2, TASK)]
-
-    events = [event for events in asyncio.run(rollout()) for event in events]
-    assert search.num_executed == 1
-    assert [event.metadata.get("shared") for event in events] == [None] + [True] * 9
-    assert {event.call.result for event in events} == {"about tide"}
-    events[0].metadata["found"].append("changed")
-    assert all(event.metadata["found"] == ["tide"] for event in events[1:])
 
 
 def test_arms_answer_by_task_so_nothing_is_shared() -> None:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal, NotRequired, Optional, TypedDict
 
 import pytest
+from calling import call
+from calling import run as run_calls
 from pydantic import BaseModel, Field
 
 from midthought.errors import SettingsError
@@ -18,7 +20,6 @@ from midthought.tools.definition import ToolOutput, ToolParameter
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.function_tool import FunctionTool, tool
 from midthought.tools.registry import ToolRegistry
-from midthought.types import ParsedAction, Task
 
 
 class Color(enum.Enum):
@@ -173,8 +174,7 @@ def test_an_async_function_is_a_tool_and_may_give_metadata() -> None:
         await asyncio.sleep(0)
         return ToolOutput(text, {"length": len(text)})
 
-    call = ParsedAction(tool_name="later", parameters={"text": "a"}, raw_text="", success=True)
-    (event,) = asyncio.run(ToolExecutor(ToolRegistry([later])).run([call], Task(task_id="t", prompt="", answer="")))
+    (event,) = run_calls(ToolExecutor(ToolRegistry([later])), call("later", text="a"))
     assert (event.call.result, event.metadata) == ("a", {"length": 1})
     assert asyncio.run(later("b")).text == "b"
 

@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from calling import TASK, call
 from command_process import is_running
 
 from midthought.errors import SettingsError
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.function_tool import tool
 from midthought.tools.registry import ToolRegistry
-from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
+from midthought.types import ToolEvent, ToolOutcome
 
 pytest.importorskip("mcp")
 
@@ -96,8 +97,7 @@ def started(does: dict[str, Any], **options: Any) -> McpTools:
     return mcp_tools(command=command, environment=environment, **given)
 
 
-LOOK = ParsedAction(tool_name="look", parameters={}, raw_text="", success=True)
-TASK = Task(task_id="t", prompt="", answer="")
+LOOK = call("look")
 
 
 def called(tools: McpTools, executor: ToolExecutor | None = None) -> ToolEvent:

@@ -5,7 +5,6 @@ If the system cannot isolate code, the isolation tests are skipped; the limits a
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
 import json
@@ -22,13 +21,13 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from calling import call, run
 
 from midthought.errors import SettingsError
 from midthought.tools.builtin.python import PythonTool
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.tools.sandbox import seccomp
-from midthought.types import ParsedAction, Task
 
 T = TypeVar("T")
 
@@ -119,12 +118,8 @@ def test_code_that_fails_is_an_answer(tool: PythonTool, code: str, status: str, 
 
 def test_a_executor_runs_several_at_once_and_nothing_is_kept_between_them(tool: PythonTool) -> None:
     box = ToolExecutor(ToolRegistry([tool]), timeout_seconds=0.01)  # the tool's own deadline counts
-    calls = [
-        ParsedAction(tool_name="python", parameters={"code": code}, raw_text="", success=True)
-        for code in ("y = open('x', 'w').write('1'); y", "import os; os.listdir('.')", "y")
-    ]
-    events = asyncio.run(box.run(calls, Task(task_id="t", prompt="", answer="")))
-    words = [event.call.result or "" for event in events]
+    codes = "y = open('x', 'w').write('1'); y", "import os; os.listdir('.')", "y"
+    words = [event.call.result or "" for event in run(box, *(call("python", code=code) for code in codes))]
     assert words[:2] == ["1", "[]"] and words[2].endswith("NameError: name 'y' is not defined")
 
 

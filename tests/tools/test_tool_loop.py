@@ -7,10 +7,12 @@ import threading
 import time
 from typing import Any
 
+from calling import TASK, Quick, call
+
 from midthought.tools.definition import Tool, ToolDefinition
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
+from midthought.types import ToolEvent, ToolOutcome
 
 
 class Where(Tool):
@@ -45,16 +47,8 @@ class Block(Tool):
         return "free"
 
 
-class Plain(Tool):
-    definition = ToolDefinition("plain", "Answers from a thread.")
-
-    def execute(self) -> str:
-        return "here"
-
-
 def run(box: ToolExecutor, *names: str) -> Any:
-    calls = [ParsedAction(tool_name=name, parameters={}, raw_text="", success=True) for name in names]
-    return box.run(calls, Task(task_id="t", prompt="Who?", answer="Ada"))
+    return box.run([call(name) for name in names], TASK)
 
 
 def test_all_async_tools_run_on_one_loop_that_outlives_the_loops_of_their_callers() -> None:
@@ -69,7 +63,7 @@ def test_all_async_tools_run_on_one_loop_that_outlives_the_loops_of_their_caller
 def test_while_a_tool_blocks_the_loop_the_rollout_goes_on_and_every_call_ends_at_its_deadline() -> None:
     block, where, patient = Block(), Where("where"), Where("patient")
     where.timeout_seconds = 0.5
-    box = ToolExecutor(ToolRegistry([block, where, patient, Plain()]))
+    box = ToolExecutor(ToolRegistry([block, where, patient, Quick()]))
 
     async def rollout() -> tuple[list[ToolEvent], list[ToolEvent], float]:
         blocking = asyncio.create_task(run(box, "block"))
@@ -77,7 +71,7 @@ def test_while_a_tool_blocks_the_loop_the_rollout_goes_on_and_every_call_ends_at
             await asyncio.sleep(0.001)
         started = time.perf_counter()
         waiting = [asyncio.create_task(run(box, name)) for name in ("where", "patient")]  # on the blocked loop
-        plain = await run(box, "plain")
+        plain = await run(box, "quick")
         late = await blocking + await waiting[0]
         seconds = time.perf_counter() - started
         after = await run(box, "where")  # the block lasts: on a new loop
