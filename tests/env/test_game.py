@@ -7,8 +7,6 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from midthought.config import EnvironmentConfig
 from midthought.env.game import DIRECTIONS, ITEMS, SimpleGameEnvironment, main
@@ -86,12 +84,6 @@ def test_what_cannot_be_done_changes_nothing_is_told_what_can_and_uses_up_a_step
     assert world.step("move east")[1] == pytest.approx(0.04 * 0.95**5)
 
 
-def test_moving_away_pays_nothing_and_the_nearest_item_counts():
-    world = placed((1, 1), (1, 0), (2, 2))
-    assert world.step("move east")[1] == 0.0
-    assert world.step("move south")[1] == pytest.approx(0.04 * 0.95)
-
-
 def test_several_items_are_each_seen_and_all_must_be_taken():
     world = placed((1, 1), (1, 1), (0, 2))
     assert world.step("complete")[0].endswith("The key is here. The lamp is north east.")
@@ -105,16 +97,12 @@ def test_several_items_are_each_seen_and_all_must_be_taken():
 
 TEXTS = [
     ("move north", "north"),
-    ("I will MOVE to the North now", "north"),
     ("<answer>north</answer>", "north"),
     ("south or north", "south"),
-    ("northern", None),
     ("take key", "take"),
     ("take the golden key", "take"),
-    ("take it and complete", "take"),
     ("pick up the key", None),
     ("complete", None),
-    ("ｎｏｒｔｈ", None),
     ("x" * 100_000 + " take", "take"),
 ]
 
@@ -176,15 +164,6 @@ def test_the_best_play_takes_two_to_six_steps_and_following_the_sight_is_best():
         assert world.optimal_return() == best, "the optimum is the episode's, wherever it has come to"
         steps.add(world.get_step_count())
     assert steps == {2, 3, 4, 5, 6}
-
-
-@given(st.integers(0, 99), st.lists(st.sampled_from([*ALL_ACTIONS, "dance"]), max_size=12), st.integers(1, 2))
-def test_no_play_is_worth_less_than_nothing_or_more_than_the_optimum(seed, actions, num_items):
-    world = game(seed, num_items=num_items, grid_size=2)
-    for action in actions:
-        if not world.is_done():
-            assert world.step(action)[1] >= 0.0
-    assert 0.0 <= world.get_episode_reward() <= world.optimal_return() + 1e-9
 
 
 def test_a_person_can_play_it_in_the_terminal(monkeypatch, capsys):

@@ -110,9 +110,7 @@ NESTED = SPACES.Dict(
 )
 CONVERTED = [
     (SPACES.Discrete(4), "an integer from 0 to 3", "I go 1, no: 3", "3"),
-    (SPACES.Discrete(3, start=-1), "an integer from -1 to 1", "-1", "-1"),
     (SPACES.Box(0, 9, (2,), np.int32), "a list of 2 integers, from 0 to 9", "3, 4.0", "[3, 4]"),
-    (SPACES.Box(0, 9, (0,)), "an empty list", "[]", "[]"),
     (SPACES.Dict({1: SPACES.Discrete(2)}), 'a JSON object with "1": an integer from 0 to 1', '{"1": 1}', '{"1": 1}'),
     (SPACES.MultiDiscrete([2, 3]), "a list of 2 integers: 0 to 1, 0 to 2", "1 and 2", "[1, 2]"),
     (SPACES.MultiBinary(2), "a list of 2 numbers, each 0 or 1", "[0, 1]", "[0, 1]"),
@@ -146,13 +144,9 @@ def test_a_space_is_converted_to_text_and_back():
 
 NO_ACTIONS = [
     (SPACES.Discrete(4), "north"),
-    (SPACES.Discrete(4), "1.5"),
-    (SPACES.MultiDiscrete([2, 3]), "1"),
     (SPACES.MultiBinary(2), "[0, 2]"),
     (SPACES.Box(-2, 2, (1,)), "3"),
-    (SPACES.Box(0, 9, (2,), np.int32), "3.5, 4"),
     (SPACES.Box(-1, 1, (2, 2)), "[[0, 1], [2]]"),
-    (NESTED, '{"on": [1, 0, 1]}'),
     (NESTED, '{"on": [1, 0, 1], "rest": 5}'),
     (NESTED, '{"on":' * 100_000 + "}"),
 ]

@@ -91,22 +91,6 @@ REWARD = WeightedReward(
 )
 
 
-BY_HAND = [
-    (episode("hm</think> Ada$"), {"correct": 1.0, "thought": 0.1, "calls": 0.0}),
-    (episode("hm</think> Ada$", calls=2), {"correct": 1.0, "thought": 0.1, "calls": -0.3}),
-    (episode("hm</think> Bob$", calls=1), {"correct": 0.0, "thought": 0.1, "calls": -0.15}),
-    (episode("hm Ada$"), {"correct": 0.0, "thought": 0.0, "calls": 0.0}),
-    (episode("hm</think> A. L.$", aliases=("a l",)), {"correct": 1.0, "thought": 0.1, "calls": 0.0}),
-]
-
-
-def test_the_parts_by_hand():
-    for done, parts in BY_HAND:
-        reward = REWARD(done)
-        assert dict(reward.parts) == pytest.approx(parts)
-        assert reward.total == pytest.approx(sum(parts.values()))
-
-
 def test_that_the_memory_does_not_say_counts_only_after_a_call_that_returned_a_result():
     found = dataclasses.replace(EVENT, outcome=ToolOutcome.OK)
     task = {"answer": NO_ANSWER, "aliases": ("I don't know.",)}
@@ -153,13 +137,6 @@ def test_plain_functions_named_tuples_and_weighted_ones_become_parts_already_mul
     assert dict(reward(done).parts) == {"one": 1.0, "num_calls": -0.2, "asked": 0.0, "again": 3.0}
     assert list(reward(done).parts) == ["one", "num_calls", "asked", "again"]
     assert asyncio.run(reward.score(done)) == reward(done)
-
-
-def test_a_reward_with_an_asynchronous_part_is_awaited():
-    reward = combine_rewards([later, one])
-    scored = asyncio.run(reward(DONE))
-    assert list(scored.parts.items()) == [("later", 0.5), ("one", 1.0)]
-    assert asyncio.run(reward.score(DONE)) == scored
 
 
 def test_a_blocking_function_in_a_thread_does_not_hold_up_the_loop():

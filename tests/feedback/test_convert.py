@@ -124,7 +124,6 @@ def test_the_published_math_log(real_data, tmp_path):
 
 SKIPPED = (
     (rounds("a", False), "wrong, and not tried again"),
-    (rounds("a", False, False), "wrong after one feedback, and not tried again"),
     (rounds("a", False, False, False), "wrong after two feedbacks"),
     (rounds("a", True, True), "went on after being right"),
     (rounds("a", False, True)[1:], "a round is missing"),
@@ -143,13 +142,9 @@ def test_why_a_problem_gives_no_conversation(tmp_path):
 
 BAD = (
     (b"{\n", "it is not JSON"),
-    (b"\xff\n", "it is not JSON"),
     (b"[" * 100_000 + b"\n", "it is not JSON"),
-    (b"[]\n", "it is of type list, not an object"),
     (row("x", -1, True), "iteration is -1"),
-    (row("x", 0, True, iteration=True), "iteration is True"),
     (row("x", 0, True, is_correct=1), "is_correct is 1"),
-    (row("x", 0, True, full_response=["a", "b"]), "full_response is ['a', 'b']"),
     (row("x", 0, False, feedback=3), "feedback is 3"),
     (row("x", 0, False, original_question=None), "it has no original_question"),
     (row("x", 0, True, unique_id=None, original_question=None), "it does not name its problem"),

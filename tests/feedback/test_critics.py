@@ -100,18 +100,13 @@ def test_the_wrong_critic_blames_a_step_that_is_right() -> None:
 STATEMENTS = (
     ("7 * 4 = 28", [True]),
     ("7 * 4 = 27", [False]),
-    ("so 340 + 68 = 408, and 340+58=398.", [True, True]),
     ("1,200 × 3 = 3,600", [True]),
     ("2 + 3 * 4 = 14", [True]),
-    ("10 - 4 - 3 = 3", [True]),
     ("7 / 2 = 3.5 and 1 / 3 = 0.33", [True, True]),
     ("5 / 0 = 0", []),
     ("$12 + $3 = $15", [True]),
-    ("2 \\times 3 = 6", [True]),
     ("12 * 20 = 12 * 2 * 10", []),
-    ("3x + 4 = 10", []),
     ("2^3 + 1 = 9", []),
-    ("(1 + 2) * 3 = 9", []),
     ("1 + 1 = 2 = 3", [True]),
 )
 """Text -> whether each statement in it is true."""
@@ -147,10 +142,8 @@ HINTS = (
     ("5525", "123 * 40 = 4920", "Your steps hold no right value for 123 × 5."),
     ("5525", "123 * 5 = 615 and 123 * 4 = 492", "it is their sum that goes wrong"),
     ("5525", "", "The digit at the tens place is wrong; what is to its right is right."),
-    ("\\boxed{6535}", "", "The digit at the thousands place is wrong; the 3 digits to its right are right."),
     ("5534", "", "The digit at the ones place is wrong."),
     ("535", "", "The answer has too few digits."),
-    ("15535", "", "The answer has too many digits."),
     ("-5535", "", "The sign is wrong."),
     ("I do not know", "", "There is no whole number in the answer."),
 )

@@ -22,7 +22,6 @@ from midthought.types import StopReason, Task, ToolOutcome, Trajectory
 
 BY_NAME = {published.name: published for published in PUBLISHED}
 WITH_CALLS = [published for published in PUBLISHED if published.label]
-PARALLEL = [published for published in WITH_CALLS if published.is_parallel]
 QUESTION = "What is in the library about the sea?"
 RESULT = 'The "tide" clock\nsays: {"high": 3} — 水, <b>&amp;</b>'
 ARGUMENTS = {"query": "a \"tide\"\nclock — 水 {x} \\ 'it'", "limit": 3, "filters": {"lang": ["en", "中"], "old": False}}
@@ -226,20 +225,6 @@ def test_the_answer_of_a_turn_is_its_text_without_thought_and_marks_and_none_if_
     assert play(choice, [begun]).turns[-1].answer is None
 
 
-@pytest.mark.parametrize("published", PARALLEL, ids=named)
-def test_parallel_calls_have_results_in_order(published: Published) -> None:
-    choice = chosen(published)
-    calls = [("look_up", ARGUMENTS), ("look_up", {"query": "b"})]
-    trajectory = play(choice, [call_turn(published, choice, "Two.", calls), answer_turn(published, "Done.")])
-    messages = [
-        *first_messages(choice),
-        said_by_assistant(published, choice, "Two.", calls, 0),
-        *results(choice, calls, [RESULT, "b"]),
-        answer(published, "Done."),
-    ]
-    assert_same(published, choice, trajectory.token_ids, messages)
-
-
 @pytest.mark.parametrize("published", WITH_CALLS, ids=named)
 def test_a_result_that_spells_control_tokens_contains_none(published: Published) -> None:
     choice = chosen(published)
@@ -379,14 +364,6 @@ def test_calls_may_be_written_in_other_ways_than_the_templates() -> None:
     ):
         (call,) = native(chosen(BY_NAME[name])).parse_all(text)
         assert (call.tool_name, call.parameters) == ("look_up", {"query": "x"})
-
-
-def test_values_of_tags_have_the_types_of_the_tools_schema() -> None:
-    coder = BY_NAME["qwen3_coder"]
-    arguments = {"query": "12", "limit": 12, "filters": {"old": True, "none": None}}
-    call_format = native(chosen(coder))
-    (call,) = call_format.parse_all(call_format.render_call("look_up", arguments))
-    assert call.parameters == arguments
 
 
 # -- prompts ---------------------------------------------------------------------------------------------------

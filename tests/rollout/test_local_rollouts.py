@@ -9,6 +9,7 @@ from transformers import Qwen3Config
 
 from midthought.config import InferenceConfig
 from midthought.engines.local.engine import LocalEngine
+from midthought.engines.scripted import ScriptedEngine
 from midthought.rollout.local_rollouts import LocalRollouts
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
@@ -78,17 +79,8 @@ def test_an_evaluation_may_use_another_executor_and_leaves_the_sources_own(make_
             asked.append(task.task_id)
             return await super().run(calls, task, **options)
 
-    call = iter(renderer.control("<think>#call look {}"))
-
-    class Calls(LocalEngine):
-        async def sample(self, episode, token_ids, sampling, *, stopper=None):
-            completion = await super().sample(episode, token_ids, dataclasses.replace(sampling, max_tokens=1))
-            token_id = next(call, 0)
-            stopper.feed(token_id)
-            return dataclasses.replace(completion, token_ids=(token_id,), sampled_logprobs=(-1.0,))
-
-    source.parts.engine.__class__ = Calls
-    source.parts = dataclasses.replace(source.parts, inference=InferenceConfig(max_tokens=60))
+    engine = ScriptedEngine(["<think>#call look {}</think>Ada"], renderer)
+    source.parts = dataclasses.replace(source.parts, engine=engine, inference=InferenceConfig(max_tokens=60))
     source.evaluate(TASKS[:1], executor=Watching(ToolRegistry()))
     assert asked == ["t0"]
     assert type(source.parts.executor) is ToolExecutor

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from playing import Add, spoken
+from playing import Add
 from precision import logit_tolerance
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -26,14 +26,11 @@ from midthought.tools.definition import Tool, ToolDefinition
 from midthought.tools.multi_turn import MultiTurnManager
 from midthought.tools.parsers import (
     ActionParser,
-    FunctionCallingParser,
     HermesParser,
     InThoughtParser,
-    JSONActionParser,
-    ReActActionParser,
 )
 from midthought.tools.registry import ToolRegistry
-from midthought.types import ParsedAction, Reward, SpanKind, StopReason, Trajectory
+from midthought.types import ParsedAction, Reward, StopReason, Trajectory
 
 DROPS_THOUGHTS = (
     "{% set last = namespace(user=0) %}"
@@ -48,7 +45,6 @@ NO_SYSTEM_ROLE = (
     "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-PARSERS = [JSONActionParser, ReActActionParser, FunctionCallingParser, HermesParser, InThoughtParser]
 
 
 class Guess(BaseEnvironment):
@@ -116,32 +112,6 @@ def test_a_conversation_goes_turn_by_turn_and_its_text_is_what_the_engine_sees()
     reply = "\n<|im_start|>user\nHow are you?<|im_end|>\n<|im_start|>assistant\n"
     assert talk.format_conversation() == f"{opening}Hello.<|im_end|>{reply}Fine.<|im_end|>"
     assert [turn.observation for turn in talk.trajectory.turns] == ["How are you?", None]
-    talk.trajectory.check()
-
-
-@pytest.mark.parametrize("make_parser", PARSERS)
-def test_calls_of_any_call_format_are_run_and_their_results_stand_in_the_conversation(make_parser):
-    parser = make_parser()
-    called, answer = parser.render_call("add", {"a": 20, "b": 22}), "It is forty-two."
-    stops = parser.call_format.stops_at_call
-    before, after = (
-        ("<think>", " so</think>") if parser.call_format.name == "in_thought" else ("Thought: hm.\n", "So: ")
-    )
-    answers = [f"{before}{called}{after}{answer}"] if stops else [called, answer]
-    talk = with_tools(engine_of(answers), parser)
-    talk.start_conversation("What is 20 + 22?")
-    outcomes = []
-    while talk.awaits_policy:
-        outcomes.append(talk.step())
-    assert outcomes[0]["tool_call"].parameters == {"a": 20, "b": 22} and outcomes[0]["tool_result"] == "42"
-    assert outcomes[-1]["response"].endswith(answer) and len(outcomes) == (1 if stops else 2)
-    spans = spoken(talk.trajectory, talk.engine.renderer)
-    results = [words for kind, words in spans if kind is SpanKind.RESULT]
-    assert len(results) == 1 and "42" in results[0]
-    assert talk.tool_manager is not None
-    summary = talk.tool_manager.get_episode_summary()
-    assert summary["turns"] == talk.trajectory.turns
-    assert (summary["num_tool_calls"], summary["tools_used"]) == (1, ["add"])
     talk.trajectory.check()
 
 

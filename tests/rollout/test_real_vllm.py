@@ -16,7 +16,6 @@ from test_episode_rollout import Look, run
 
 from midthought import RayPPOTrainer, create_default_config
 from midthought.engines.engine import Sampling
-from midthought.engines.local.engine import LocalEngine
 from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.launch import start_server
 from midthought.engines.servers.vllm import VLLMDialect, VLLMEngine, VLLMInferenceEngine
@@ -24,7 +23,6 @@ from midthought.engines.weight_sync.synced_engine import SyncedEngine
 from midthought.errors import EngineError
 from midthought.pretrained import save_model
 from midthought.tokenization import Renderer
-from midthought.types import Completion, Finish
 
 PYTHON = os.environ.get("MIDTHOUGHT_VLLM_PYTHON", "")
 pytestmark = [
@@ -76,21 +74,6 @@ def test_what_it_records_is_what_a_plain_forward_pass_gives(
         assert (torch.tensor(trajectory.sampled_logprobs[1:]) - expected)[mask].abs().max() < 1e-3
 
 
-def test_over_whole_tool_trajectories_it_agrees_with_the_local_engine(
-    engine: VLLMInferenceEngine, model: Any, renderer: Renderer
-) -> None:
-    limits = {"num_episodes": 6, "max_tokens": 150, "max_segment_length": 24, "temperature": 0.0}
-    local = LocalEngine(model, eos_token_ids=renderer.eos_token_ids, max_seq_len=512)
-    ours, theirs = (run(each, renderer, call_format=EveryFew(num_calls=3), **limits) for each in (local, engine.core))
-    assert sum(trajectory.num_calls for trajectory in ours) >= 6
-    for our, their in zip(ours, theirs, strict=True):
-        assert our.token_ids == their.token_ids
-        assert our.loss_mask == their.loss_mask
-        mask = torch.tensor(our.loss_mask)
-        difference = torch.tensor(our.sampled_logprobs) - torch.tensor(their.sampled_logprobs)
-        assert difference[mask].abs().max() < 1e-3
-
-
 @pytest.mark.parametrize(
     "drawn",
     [
@@ -117,20 +100,6 @@ def test_what_is_drawn_otherwise_is_recorded_as_it_was_drawn(
             expected = log_distribution(logits[place - 1], sequence[:place], **sampling)[sequence[place]]
             recorded = output.log_probs[row, place - len(sequence) + length]
             assert abs(float(expected - recorded)) < 1e-3
-
-
-def test_prompts_of_more_tokens_than_a_pass_takes_are_drawn_after_with_their_seeds(engine: VLLMInferenceEngine) -> None:
-    """vLLM on a CPU ends where it computes such a prompt in parts."""
-
-    async def sample(number: int) -> Completion:
-        return await engine.core.sample(1000 + number, [number + 1] * 400, Sampling(max_tokens=5, seed=number))
-
-    async def sample_all() -> list[Completion]:
-        return await asyncio.gather(*(sample(number) for number in range(8)))
-
-    completions = engine.run(sample_all())
-    assert len(completions) == 8
-    assert all(len(each.token_ids) == 5 or each.finish is Finish.END for each in completions)
 
 
 def log_distribution(

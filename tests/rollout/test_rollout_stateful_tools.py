@@ -11,15 +11,11 @@ from typing import Any
 import pytest
 from playing import Host, parts_of, starts
 
-from midthought.config import EnvironmentConfig
 from midthought.engines.scripted import ScriptedEngine
-from midthought.env.environment import BaseEnvironment
-from midthought.env.episode import EnvironmentEpisode
 from midthought.rollout.episode import run_episodes
 from midthought.tokenization import Renderer
-from midthought.tools.builtin.environment_step import EnvironmentStepTool
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
-from midthought.types import Reward, StopReason, Task, Trajectory
+from midthought.types import Reward, StopReason, Trajectory
 
 NUM_EPISODES = 64
 
@@ -53,12 +49,6 @@ class Notes(Tool):
         self.open_now.remove(self.episode.task.task_id)
 
 
-class AsyncNotes(Notes):
-    async def execute(self, word: str) -> str:
-        await asyncio.sleep(0.001)
-        return Notes.execute(self, word)
-
-
 def script(number: int) -> str:
     calls = "".join(f'Now #call note {{"word": "{number}{letter}"}}' for letter in "abc")
     return f"<think>{calls}</think>Ada"
@@ -78,9 +68,8 @@ STARTS = starts(NUM_EPISODES)
 SCRIPTS = [script(number) for number in range(NUM_EPISODES)]
 
 
-@pytest.mark.parametrize("kind", [Notes, AsyncNotes])
-def test_64_concurrent_episodes_each_see_only_their_own_state(renderer: Renderer, kind: type[Notes]) -> None:
-    tool = kind()
+def test_64_concurrent_episodes_each_see_only_their_own_state(renderer: Renderer) -> None:
+    tool = Notes()
     at_score: list[bool] = []
     happen = lambda trajectory: at_score.append(trajectory.task.task_id in tool.open_now)  # noqa: E731
     parts = watched_parts(renderer, tool, happen, SCRIPTS)
@@ -137,41 +126,3 @@ def test_a_cancelled_rollout_leaves_nothing_open(renderer: Renderer) -> None:
         assert not tool.open_now
 
     asyncio.run(cancel())
-
-
-class Ladder(BaseEnvironment):
-    """Says how often it was stepped, and in which episode."""
-
-    def __init__(self, number: int, *, is_async: bool = False) -> None:
-        super().__init__(EnvironmentConfig(max_steps=None))
-        self.number, self.height = number, 0
-
-    def reset(self) -> str:
-        return "Climb."
-
-    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-        self.height += 1
-        return f"ladder {self.number}: {action}, {self.height} up", 1.0, self.height == 4, {}
-
-
-class AsyncLadder(Ladder):
-    async def step(self, action: str) -> Any:
-        await asyncio.sleep(0)
-        return Ladder.step(self, action)
-
-
-@pytest.mark.parametrize("kind", [Ladder, AsyncLadder])
-def test_64_episodes_step_their_own_environments_by_one_tool(renderer: Renderer, kind: type[Ladder]) -> None:
-    def episode(task: Task) -> EnvironmentEpisode:
-        world = kind(int(task.task_id[1:]))
-        world.reset()
-        return EnvironmentEpisode(world)
-
-    step = '#call environment_step {"action": "up"}'
-    engine = ScriptedEngine([f"<think>{step * 3}</think>up"] * NUM_EPISODES, renderer)
-    parts = parts_of(engine, renderer, tools=[EnvironmentStepTool()], environment=episode)
-    for number, trajectory in enumerate(asyncio.run(run_episodes(parts, STARTS))):
-        seen = [str(event.call.result).partition("\n")[0] for event in trajectory.tool_events]
-        assert seen == [f"ladder {number}: up, {height} up" for height in (1, 2, 3)]
-        assert trajectory.reward is not None
-        assert trajectory.reward.parts == {"steps_by_tools": 3.0} and trajectory.reward.turns == (1.0,)

@@ -5,7 +5,6 @@ That interpreter need not have pytest: it runs `SCRIPT`, once, and what the scri
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -21,8 +20,6 @@ from test_real_vllm import PYTHON, log_distribution
 
 import midthought
 from midthought.engines.create import create_inference_engine
-from midthought.engines.engine import Sampling
-from midthought.engines.local.engine import LocalEngine
 from midthought.engines.vllm_in_process.engine import VLLMInProcessEngine
 from midthought.engines.vllm_in_process.inference_engine import VLLMInProcessInferenceEngine
 from midthought.errors import MissingExtraError, SettingsError
@@ -301,19 +298,6 @@ class TestReal:
             assert mask.any() and not mask.all()
             assert (torch.tensor(each["logprobs"][1:]) - expected)[mask].abs().max() < 1e-3
 
-    def test_over_whole_tool_trajectories_it_agrees_with_the_local_engine(
-        self, report: Any, model: Any, renderer: Renderer
-    ) -> None:
-        local = LocalEngine(model, eos_token_ids=renderer.eos_token_ids, max_seq_len=512)
-        for each in report["trajectories"]["0.0"]:
-            spans = sampled_spans(each["mask"])
-            assert len(spans) == each["num_calls"] + 1
-            for start, end in spans:
-                greedy = Sampling(max_tokens=end - start, temperature=0.0)
-                ours = asyncio.run(local.sample(start, each["token_ids"][:start], greedy))
-                assert list(ours.token_ids) == each["token_ids"][start:end]
-                assert ours.sampled_logprobs == pytest.approx(each["logprobs"][start:end], abs=1e-3)
-
     def test_a_stopped_call_is_aborted_and_what_came_beyond_is_cut_and_counted(self, report: Any) -> None:
         at_once, late = report["stopped"]
         assert [at_once[:2], late[:2]] == [[2, "call"]] * 2
@@ -364,13 +348,6 @@ class TestReal:
         assert report["free_after_stall"]
         assert report["environment_is_kept"]
         assert report["num_left"] == 0
-
-
-def sampled_spans(mask: list[bool]) -> list[tuple[int, int]]:
-    """Where the runs of sampled tokens start and end."""
-    edges = [place for place in range(1, len(mask)) if mask[place] != mask[place - 1]]
-    edges += [len(mask)] if mask[-1] else []
-    return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 TRAINED_CASES = 7
