@@ -66,11 +66,9 @@ def test_a_number_is_the_last_one_of_the_plainest_statement():
 HEXADECIMAL = [
     ("\\boxed{1288B99350}", "1288B99350"),
     ("\\boxed{\\text{1288 B993 50}_{16}}", "1288B99350"),
-    ("\\boxed{FACE}", "FACE"),
     ("\\boxed{12 or 13}", None),
     ("31310 * 5 = F5F50, so in all 1288B99350 in base 16.", "1288B99350"),
     ("Answer: `12AB`, from 3 steps", "12AB"),
-    ("it is a face", None),
     ("", None),
 ]
 
@@ -82,7 +80,6 @@ def test_a_hexadecimal_answer_is_a_whole_number_of_base_16():
 
 ENTITIES = [
     ("It was \\boxed{\\text{The Who}}", "The Who"),
-    ("\\boxed{AT\\&T}", "AT&T"),
     ("I think.\nThe answer is: Paris", "Paris"),
     ("I think.\n\n**Paris**\n", "Paris"),
     ("x" * 400, None),
@@ -99,9 +96,6 @@ NAMES = [
     ("The Beatles", "beatles"),
     ("Rock 'n' Roll", "rock n roll"),
     ("snow_white", "snow white"),
-    ("An   Apple, a day!", "apple day"),
-    ("The The", "the the"),
-    ("?", "?"),
     ("ＡＢＢＡ", "abba"),
     ("", ""),
 ]

@@ -217,7 +217,6 @@ def test_after_a_reset_that_raised_there_is_no_episode():
 
 WRONG_STEPS = [
     (None, r"Returning\.step must return the tuple \(observation, reward, done, info\); it returned None"),
-    ("seen", r"it returned 'seen' \(str\)"),
     (("seen", 1.0, False), r"it returned \('seen', 1.0, False\) \(tuple\)"),
     (
         ("seen", 1.0, False, False, {}),
@@ -226,8 +225,6 @@ WRONG_STEPS = [
     ((["seen"], 1.0, False, {}), r"the observation must be a str, got \['seen'\] \(list\)"),
     (("seen", math.nan, False, {}), r"Returning\.step: the reward must be a finite number, got nan \(float\)"),
     (("seen", 10**400, False, {}), "finite number, got 1000"),
-    (("seen", "1", False, {}), "finite number, got '1'"),
-    (("seen", np.array([1.0, 2.0]), False, {}), "finite number, got array"),
     (("seen", 1.0, "no", {}), "done must be True or False, got 'no'"),
     (("seen", 1.0, False, None), r"info must be a mapping, got None \(NoneType\); return \{\} for none"),
 ]

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-import math
 import socket
 import sys
 import threading
@@ -15,8 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from stepping import begin, check_training, do
 
-from midthought import Trainer, create_default_config
 from midthought.env.environment import BaseEnvironment
 from midthought.env.environment_tasks import EnvironmentTasks
 from midthought.env.episode import call_blocking
@@ -38,14 +37,6 @@ def served(application: Any) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join()
-
-
-def begin(world: BaseEnvironment, **options: Any) -> str:
-    return call_blocking(lambda: world.reset(**options), 30.0, "reset")
-
-
-def do(world: BaseEnvironment, action: str) -> Any:
-    return call_blocking(lambda: world.step(action), 30.0, "step")
 
 
 # -- client objects -------------------------------------------------------------------------------------------
@@ -289,16 +280,8 @@ def test_episodes_of_a_group_have_sessions_of_their_own(url: str, server: Server
     assert is_soon(lambda: server.num_open == 0)
 
 
-def small(**training: Any) -> Any:
-    few = {"num_train_iters": 2, "batch_size": 4, "group_size": 2, "mini_batch_size": 4, "adv_estimator": "grpo"}
-    return create_default_config(training=few | training, inference={"max_tokens": 24}, environment={"max_steps": 2})
-
-
 def test_a_model_trains_on_a_server_and_leaves_no_session(url: str, server: Server) -> None:
-    with Trainer(small(), from_openenv(url)) as trainer:
-        history = trainer.fit()
-    assert [metrics["env/num_failed_resets"] for metrics in history] == [0.0, 0.0]
-    assert all(math.isfinite(metrics["reward/mean"]) for metrics in history)
+    check_training(from_openenv(url))
     assert is_soon(lambda: server.num_open == 0)
 
 

@@ -7,7 +7,6 @@ import pytest
 from midthought.config import RewardConfig
 from midthought.env.environment import EpisodeError
 from midthought.env.question import QuestionEnvironment, answer_reward
-from midthought.env.reward_functions import RewardError
 from midthought.env.rewards import combine_rewards
 from midthought.types import StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory, Turn
 
@@ -81,11 +80,3 @@ def test_a_reward_that_hangs_is_given_up():
         environment = QuestionEnvironment(combine_rewards([("hangs", 1.0, function)]), 0.05)
         with pytest.raises(EpisodeError, match=r"the reward did not finish within 0\.05 seconds"):
             asyncio.run(environment.score(episode(4)))
-
-
-def test_what_is_no_number_is_said_with_the_functions_name():
-    for seconds in (None, 5.0):
-        for value, words in ((float("nan"), "returned nan"), ("red", "returned 'red'")):
-            reward = combine_rewards([("mine", 1.0, lambda trajectory, value=value: value)])
-            with pytest.raises((RewardError, EpisodeError), match=f"reward function 'mine' {words}"):
-                asyncio.run(QuestionEnvironment(reward, seconds).score(episode(4)))

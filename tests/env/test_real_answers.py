@@ -66,28 +66,3 @@ def test_all_judgements_of_the_600_grade_school_solutions_are_ours(real_data):
     ]
     assert len(verdicts) == 600
     assert [ours for ours, _ in verdicts] == [recorded for _, recorded in verdicts]
-
-
-@needs_math_verify
-def test_one_judgement_of_the_160_mathematical_solutions_is_not_ours(real_data):
-    verdicts = {
-        (row["idx"], sample): (is_right("math", response, row["gt"]), score)
-        for row in lines(real_data / "math/math_cot_eval_20.jsonl")
-        for sample, (response, score) in enumerate(zip(row["response"], row["score"], strict=True))
-    }
-    assert len(verdicts) == 160
-    assert {place: verdict for place, verdict in verdicts.items() if verdict[0] != verdict[1]} == {
-        (72, 7): (True, False)  # 10000 for 10{,}000
-    }
-
-
-@needs_math_verify
-def test_the_published_logs_call_26_right_answers_wrong(real_data):
-    rows = lines(real_data / "feedback/DERIVED_iteration_schema_math.jsonl")
-    verdicts = [
-        (is_right("math", row["full_response"][0], row["normalized_answer"]), row["is_correct"], row["unique_id"])
-        for row in rows
-    ]
-    assert all(ours for ours, recorded, _ in verdicts if recorded)
-    differing = [unique_id for ours, recorded, unique_id in verdicts if ours and not recorded]
-    assert (len(rows), len(differing), len(set(differing))) == (75, 26, 10)

@@ -79,8 +79,6 @@ def episode_of_turns(*outputs: str, begins_in_thought: bool = False) -> Trajecto
 TURNS = [
     (["Bob", "<think>hm</think> Ada "], "Ada", "Ada"),
     (["hm</think>Ada"], "Ada", "Ada"),
-    (["<think>hm</think>Bob<think>no</think>Ada"], "Ada", "Ada"),
-    ([" Ada\n"], "Ada", None),
     (["<think>Ada"], None, None),
     (["hm</think>Bob<think>Ada"], None, None),
     (["hm</think>"], "", ""),
@@ -101,10 +99,8 @@ THOUGHTS = [
     ("Who ? <think>", "<think> hm </think> Ada <end>", False),
     ("Who ?", "hm </think> Ada <end>", False),
     ("Who ? <think>", "hm Ada <end>", False),
-    ("Who ? <think>", "hm </think> </think> Ada <end>", False),
     ("Who ? <think>", "hm </think> Ada <think> hm </think> Ada <end>", False),
     ("Who ? <think>", "hm </think> <end>", False),
-    ("<think> Who ?", "hm </think> Ada <end>", False),
 ]
 
 

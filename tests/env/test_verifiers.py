@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stepping import begin, check_training, do
 
-from midthought import Trainer, create_default_config
 from midthought.config import EnvironmentConfig
-from midthought.env.environment import BaseEnvironment
 from midthought.env.environment_tasks import EnvironmentTasks
 from midthought.env.episode import call_blocking
 from midthought.env.verifiers import from_verifiers
@@ -79,14 +77,6 @@ def words(package: str) -> Any:
 @pytest.fixture
 def hints(package: str) -> Any:
     return vf.load_environment(vf.resolve_env_config({"taskset": {"id": package}}))
-
-
-def begin(world: BaseEnvironment, **options: Any) -> str:
-    return call_blocking(lambda: world.reset(**options), 30.0, "reset")
-
-
-def do(world: BaseEnvironment, action: str) -> Any:
-    return call_blocking(lambda: world.step(action), 30.0, "step")
 
 
 def answer_of(prompt: str) -> str:
@@ -188,9 +178,4 @@ def test_what_needs_more_than_a_policy_is_refused(words: Any) -> None:
 
 
 def test_a_model_trains_in_an_environment(hints: Any) -> None:
-    few = {"num_train_iters": 2, "batch_size": 4, "group_size": 2, "mini_batch_size": 4, "adv_estimator": "grpo"}
-    config = create_default_config(training=few, inference={"max_tokens": 24}, environment={"max_steps": 2})
-    with Trainer(config, from_verifiers(hints)) as trainer:
-        history = trainer.fit()
-    assert all(math.isfinite(metrics["reward/mean"]) for metrics in history)
-    assert [metrics["env/num_failed_resets"] for metrics in history] == [0.0, 0.0]
+    check_training(from_verifiers(hints))

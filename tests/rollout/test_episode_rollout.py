@@ -222,21 +222,6 @@ def small_model(config_class: type[PreTrainedConfig], renderer: Renderer, **more
     return AutoModelForCausalLM.from_config(config).eval()
 
 
-def test_the_scanner_is_told_of_every_result_that_stands_in_the_context(renderer: Renderer) -> None:
-    class Told(EveryFew):
-        num_told = 0
-
-        def scanner(self, *, in_thought: bool) -> EveryFew:
-            return self
-
-        def resume(self) -> None:
-            self.num_told += 1
-
-    call_format = Told(num_calls=3)
-    trajectory = run_script(["some words that go on for a while"], renderer, call_format=call_format)
-    assert (trajectory.num_calls, call_format.num_told) == (3, 3)
-
-
 @pytest.mark.parametrize(
     ("config_class", "more"),
     [(Qwen3Config, {}), (LlamaConfig, {}), (Gemma3TextConfig, {"sliding_window": 8, "query_pre_attn_scalar": 8})],

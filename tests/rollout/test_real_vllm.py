@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 from playing import EveryFew
-from small_qwen import make_model
+from small_qwen import make_model, vllm_settings
 from test_episode_rollout import Look, run
+from vllm_python import PYTHON, needs_vllm
 
-from midthought import RayPPOTrainer, create_default_config
+from midthought import RayPPOTrainer
 from midthought.engines.engine import Sampling
 from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.launch import start_server
@@ -24,13 +24,7 @@ from midthought.errors import EngineError
 from midthought.pretrained import save_model
 from midthought.tokenization import Renderer
 
-PYTHON = os.environ.get("MIDTHOUGHT_VLLM_PYTHON", "")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not PYTHON, reason="MIDTHOUGHT_VLLM_PYTHON does not name the interpreter of an environment that has vLLM"
-    ),
-]
+pytestmark = needs_vllm
 
 
 @pytest.fixture(autouse=True)
@@ -74,62 +68,6 @@ def test_what_it_records_is_what_a_plain_forward_pass_gives(
         assert (torch.tensor(trajectory.sampled_logprobs[1:]) - expected)[mask].abs().max() < 1e-3
 
 
-@pytest.mark.parametrize(
-    "drawn",
-    [
-        {"top_p": 0.8},
-        {"top_k": 5},
-        {"min_p": 0.1},
-        {"repetition_penalty": 1.3},
-        {"repetition_penalty": 1.3, "temperature": 0.0},
-        {"top_p": 0.9, "top_k": 20, "min_p": 0.02, "repetition_penalty": 1.1, "temperature": 1.5},
-    ],
-    ids=str,
-)
-def test_what_is_drawn_otherwise_is_recorded_as_it_was_drawn(
-    engine: VLLMInferenceEngine, model: Any, drawn: dict[str, Any]
-) -> None:
-    sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, **drawn}
-    prompt = "Who found the tide clock, and who kept it?"
-    output = engine.generate([prompt] * 3, max_tokens=40, **sampling)
-    for row, length in enumerate(output.lengths):
-        sequence = [*engine.encode(prompt), *output.tokens[row, :length].tolist()]
-        with torch.no_grad():
-            logits = model(torch.tensor([sequence]), use_cache=False).logits[0]
-        for place in range(len(sequence) - length, len(sequence)):
-            expected = log_distribution(logits[place - 1], sequence[:place], **sampling)[sequence[place]]
-            recorded = output.log_probs[row, place - len(sequence) + length]
-            assert abs(float(expected - recorded)) < 1e-3
-
-
-def log_distribution(
-    logits: torch.Tensor,
-    before: list[int],
-    *,
-    temperature: float,
-    top_p: float,
-    top_k: int,
-    min_p: float,
-    repetition_penalty: float,
-) -> torch.Tensor:
-    """By the definitions: penalty, temperature, min_p, top_k, top_p, each on what the one before left."""
-    logits = logits.double()
-    seen = torch.zeros_like(logits, dtype=torch.bool).index_fill(0, torch.tensor(before), True)
-    logits = torch.where(
-        seen, torch.where(logits > 0, logits / repetition_penalty, logits * repetition_penalty), logits
-    )
-    if temperature == 0:
-        return logits.log_softmax(-1)
-    logits = logits / temperature
-    probabilities = logits.softmax(-1)
-    logits = logits.masked_fill(probabilities < min_p * probabilities.max(), -torch.inf)
-    if top_k:
-        logits = logits.masked_fill(logits < logits.topk(top_k).values[-1], -torch.inf)
-    ordered, order = logits.softmax(-1).sort(descending=True)
-    outside = order[ordered.cumsum(-1) - ordered >= top_p]
-    return logits.index_fill(0, outside, -torch.inf).log_softmax(-1)
-
-
 def test_a_server_of_a_tied_model_follows_what_is_stored_apart_and_is_found_out_where_it_is_not(
     renderer: Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,26 +103,8 @@ def test_a_server_of_a_tied_model_follows_what_is_stored_apart_and_is_found_out_
 def test_two_updates_through_it_keep_recomputed_and_sampled_together(lora_rank: int) -> None:
     if lora_rank:
         pytest.importorskip("peft")
-    config = create_default_config(
-        model={"hidden_size": 64, "num_layers": 2, "vocab_size": 400, "lora_rank": lora_rank},
-        inference={
-            "backend": "vllm",
-            "server_python": PYTHON,
-            "server_flags": ["--max-model-len", "1024"],
-            "max_tokens": 60,
-            "max_num_seqs": 16,
-        },
-        training={
-            "adv_estimator": "grpo",
-            "group_size": 4,
-            "batch_size": 16,
-            "mini_batch_size": 8,
-            "learning_rate": 3e-3,
-            "num_train_iters_per_epoch": 1,
-            "num_epochs": 3,
-            "validate_every": 0,
-        },
-    )
+    config = vllm_settings(3, 3e-3, server_python=PYTHON, server_flags=["--max-model-len", "1024"])
+    config = config.merged({"model": {"hidden_size": 64, "num_layers": 2, "vocab_size": 400, "lora_rank": lora_rank}})
     rows = [{"question": f"Who found tide clock {number}?", "answer": "Ada"} for number in range(4)]
     with RayPPOTrainer(
         config,

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from playing import Host, parts_of, starts
 
 from midthought.engines.scripted import ScriptedEngine
@@ -105,24 +104,3 @@ def test_what_fails_or_is_too_late_leaves_nothing_open(renderer: Renderer) -> No
     over.set()
     assert [t.stop_reason for t in done] == [*[StopReason.ANSWERED] * 3, StopReason.FAILED, StopReason.ANSWERED]
     assert tool.num_opened == 5 and not tool.open_now
-
-
-def test_a_cancelled_rollout_leaves_nothing_open(renderer: Renderer) -> None:
-    class Hanging(Notes):
-        async def execute(self, word: str) -> str:  # type: ignore[override]
-            await asyncio.Event().wait()
-            return ""
-
-    tool = Hanging()
-    parts = watched_parts(renderer, tool, lambda _: None, SCRIPTS)
-
-    async def cancel() -> None:
-        running = asyncio.ensure_future(run_episodes(parts, STARTS))
-        while len(tool.open_now) < NUM_EPISODES:
-            await asyncio.sleep(0.01)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        assert not tool.open_now
-
-    asyncio.run(cancel())

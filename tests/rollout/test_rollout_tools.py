@@ -20,7 +20,6 @@ from midthought.errors import SettingsError
 from midthought.rollout.episode import run_episodes
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.tokenization import Renderer
-from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
@@ -165,34 +164,6 @@ def test_the_record_says_how_long_the_episode_waited_for_tools_and_for_the_engin
     figures = rollout_metrics([called, plain])
     assert figures["time/episode/tool_seconds"] == pytest.approx(called.tool_seconds / 2)
     assert figures["time/episode/engine_seconds"] == pytest.approx((called.engine_seconds + plain.engine_seconds) / 2)
-
-
-def test_calls_side_by_side_count_once_and_waiting_counts_when_the_engine_fails(renderer: Renderer) -> None:
-    class Together(InThoughtFormat):
-        """Every call stands for three."""
-
-        def scanner(self, *, in_thought: bool) -> Any:
-            scanner = super().scanner(in_thought=in_thought)
-            take = scanner.take
-            scanner.take = lambda: take() * 3  # type: ignore[method-assign]
-            return scanner
-
-    class Failing(SlowEngine):
-        async def sample(self, *_: Any, **options: Any) -> Completion:
-            completion = await super().sample(*_, **options)
-            if self.has_failed:
-                raise ZeroDivisionError
-            self.has_failed = True
-            return completion
-
-        has_failed = False
-
-    script = ['<think>#call wait {"seconds": 0.4}So.</think>Ada']
-    engine = Failing(script, renderer)
-    box = ToolExecutor(ToolRegistry([Wait()]))
-    (trajectory,) = asyncio.run(episodes(engine, renderer, box, 1, call_format=Together()))
-    assert trajectory.num_calls == 3 and trajectory.stop_reason is StopReason.FAILED
-    assert 0.4 <= trajectory.tool_seconds < 1.1 and trajectory.engine_seconds >= 0.2
 
 
 class Look(Tool):

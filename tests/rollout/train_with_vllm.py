@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from playing import EveryFew
-from small_qwen import make_model
+from small_qwen import make_model, vllm_settings
 from small_tokenizer import small_tokenizer
 
-from midthought import RayPPOTrainer, create_default_config
+from midthought import RayPPOTrainer
 from midthought.engines.weight_sync import synced_engine
 from midthought.errors import EngineError
 from midthought.tools.function_tool import tool
@@ -23,9 +22,7 @@ from midthought.tools.function_tool import tool
 CASES: dict[str, dict[str, Any]] = {
     "full, untied": {},
     "full, tied": {"tied": True},
-    "LoRA, untied": {"lora": {"r": 4}},
     "LoRA, tied, temperature 0.7": {"lora": {"r": 4}, "tied": True, "temperature": 0.7},
-    "DoRA, tied": {"lora": {"r": 4, "use_dora": True}, "tied": True},
     "LoRA on the output layer, tied": {"lora": {"r": 4, "target_modules": ["q_proj", "lm_head"]}, "tied": True},
 }
 
@@ -55,35 +52,14 @@ def make_trainer(
     tied: bool = False,
     lora: Any = None,
     temperature: float = 1.0,
-    ray: dict[str, Any] | None = None,
-    reward_fn: Any = reward,
 ) -> RayPPOTrainer:
     tokenizer = small_tokenizer()
-    config = create_default_config(
-        inference={
-            "backend": "vllm",
-            "in_process": True,
-            "max_tokens": 60,
-            "max_num_seqs": 16,
-            "temperature": temperature,
-        },
-        training={
-            "adv_estimator": "grpo",
-            "group_size": 4,
-            "batch_size": 16,
-            "mini_batch_size": 8,
-            "learning_rate": 1e-3,
-            "num_train_iters_per_epoch": 1,
-            "num_epochs": num_iters,
-            "validate_every": 0,
-        },
-        ray=ray or {},
-    )
+    config = vllm_settings(num_iters, 1e-3, in_process=True, temperature=temperature)
     rows = [{"question": f"Who found tide clock {number}?", "answer": "Ada"} for number in range(4)]
     return RayPPOTrainer(
         config,
         dataset=rows,
-        reward_fn=reward_fn,
+        reward_fn=reward,
         model=make_policy(len(tokenizer), tied, lora),
         tokenizer=tokenizer,
         tools=[look],
@@ -105,39 +81,6 @@ def train(num_iters: int, **case: Any) -> dict[str, Any]:
         }
 
 
-@dataclass
-class NodeLogged:
-    """A reward that logs the node on which the episode ran."""
-
-    path: str
-
-    def __call__(self, trajectory: Any) -> float:
-        import ray
-
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(ray.get_runtime_context().get_node_id() + "\n")
-        return reward(trajectory)
-
-
-def train_on_two_nodes(num_iters: int, folder: Path) -> dict[str, Any]:
-    import ray
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    for _ in range(2):
-        cluster.add_node(num_cpus=1)
-    cluster.wait_for_nodes()
-    settings = {"use_ray": True, "num_actors": 2, "cpus_per_actor": 1.0, "address": cluster.address}
-    log = folder / "nodes"
-    try:
-        case = train(num_iters, ray=settings, reward_fn=NodeLogged(str(log)), lora={"r": 4}, tied=True)
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-    nodes = log.read_text("utf-8").split()
-    return case | {"episodes_by_node": [nodes.count(node) for node in sorted(set(nodes))]}
-
-
 def update_that_loses_a_tensor() -> str:
     """Returns the error if one tensor of a whole model is not sent."""
     complete = synced_engine.merged_tensors
@@ -155,7 +98,6 @@ def update_that_loses_a_tensor() -> str:
 
 def main(target: str, num_iters: int) -> None:
     report: dict[str, Any] = {name: train(num_iters, **case) for name, case in CASES.items()}
-    report["two Ray nodes"] = train_on_two_nodes(num_iters, Path(target).parent)
     report["lost tensor"] = update_that_loses_a_tensor()
     Path(target).write_text(json.dumps(report), "utf-8")
 

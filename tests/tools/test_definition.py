@@ -71,17 +71,6 @@ def test_a_parameter_of_another_form_is_an_error_that_names_it() -> None:
             ToolDefinition("search", "Finds things.", parameters)
 
 
-def test_a_parameters_own_schema_stands_in_place_of_its_type() -> None:
-    parameter = ToolParameter(
-        "words", "array", "Which.", schema={"type": ["array", "null"], "items": {"type": "string"}}
-    )
-    assert parameter.json_schema() == {
-        "type": ["array", "null"],
-        "items": {"type": "string"},
-        "description": "Which.",
-    }
-
-
 def test_somebody_elses_schema_of_the_arguments_is_checked_as_it_is_and_told_without_references() -> None:
     schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"type": "string"}}}
     definition = ToolDefinition("f", "F.", [ToolParameter("a", "string", "")], schema=schema)

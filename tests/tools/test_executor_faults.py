@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from typing import Any
 
 import pytest
 from calling import TASK, Hang, Quick, call, run
@@ -90,22 +89,3 @@ def test_an_episode_that_is_cancelled_gives_its_places_back_at_once(name: str) -
     asyncio.run(rollout())
     assert box.num_abandoned == (2 if name == "hang" else 0)
     hang.over.set()
-
-
-def test_where_the_registry_itself_breaks_the_other_calls_of_the_turn_end_with_it() -> None:
-    class Broken(ToolRegistry):
-        def arguments(self, name: str, parameters: Any) -> dict[str, Any]:
-            if name == "quick":
-                raise ZeroDivisionError
-            return super().arguments(name, parameters)
-
-    hang = AsyncHang()
-    box = ToolExecutor(Broken([hang, Quick()]))
-
-    async def episode() -> None:
-        with pytest.raises(ZeroDivisionError):
-            await box.run([call("async_hang"), call("quick")], TASK)
-        await asyncio.sleep(0.01)
-        assert hang.num_running == 0
-
-    asyncio.run(episode())

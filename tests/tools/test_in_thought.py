@@ -97,28 +97,7 @@ def test_a_thought_closed_in_the_last_token_stays_closed_after_the_result() -> N
     assert not scanner.feed(A)
 
 
-SCRAPS = [
-    "#call",
-    "#",
-    " ",
-    "\n",
-    "look",
-    "{",
-    "}",
-    '"',
-    "\\",
-    '{"q": 1}',
-    A,
-    A,
-    "[",
-    ",",
-    ":",
-    "é",
-    "😀",
-    "\t",
-    "9",
-    "null",
-]
+SCRAPS = [*'{}"\\[,:é😀9# \n\t', "#call", "look", '{"q": 1}', A, A, "null"]
 HEAD = re.compile(r"(?<![\w#])#call[ \t\r\n]+([A-Za-z_][\w.-]*)[ \t\r\n]*(?=\{)")
 
 

@@ -5,23 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 
-import pytest
-
 from midthought.env.environment import BaseEnvironment
-from midthought.errors import SettingsError
 from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.multi_turn import MultiTurnManager
 from midthought.tools.parsers import (
     ActionParser,
-    FunctionCallingParser,
     HermesParser,
     InThoughtParser,
-    JSONActionParser,
-    ReActActionParser,
 )
 from midthought.tools.registry import ToolRegistry
-from midthought.types import ToolCall, ToolOutcome
+from midthought.types import ToolOutcome
 
 
 class Add(Tool):
@@ -55,23 +49,6 @@ def manager(parser: ActionParser | None = None, **options: object) -> MultiTurnM
 
 def call(a: int, b: int) -> str:
     return HermesFormat().render_call("add", {"a": a, "b": b})
-
-
-PARSERS = [JSONActionParser, ReActActionParser, FunctionCallingParser, HermesParser, InThoughtParser]
-
-
-@pytest.mark.parametrize("make_parser", PARSERS)
-def test_a_turn_of_any_call_format_is_parsed_run_and_described(make_parser):
-    parser = make_parser()
-    text = parser.render_call("add", {"a": 2, "b": 3})
-    turn = manager(parser).step(text, "What is 2 + 3?")
-    assert (turn.turn_number, turn.model_output, turn.observation) == (1, text, "5")
-    assert turn.parsed_action is not None and turn.parsed_action.tool_name == "add"
-    assert turn.tool_call == ToolCall(tool_name="add", parameters={"a": 2, "b": 3}, success=True, result="5")
-    prompt = manager(parser).get_system_prompt()
-    assert "Adds two numbers." in prompt and "Waits." in prompt
-    assert parser.render_call("add", {"a": 1, "b": 1}) in prompt
-    assert MultiTurnManager(ToolRegistry(), parser).get_system_prompt() == ""
 
 
 def test_a_turn_without_a_call_has_an_empty_falsy_one_without_a_result():
@@ -159,13 +136,3 @@ def test_hostile_output_is_a_turn_like_any_other():
     for text in ("", "\x00", "\ud800 lone", "{" * 10_000, "<tool_call>" * 500, "🦉" * 1000):
         assert keeper.step(text).model_output == text
     assert keeper.get_episode_summary()["successful_tool_calls"] == 0
-
-
-def test_a_wrong_argument_is_named():
-    for arguments, message in (
-        (([Add()], HermesParser()), "tool_registry"),
-        ((ToolRegistry(), HermesFormat()), "action_parser"),
-        ((ToolRegistry(), HermesParser(), None, 0), "max_turns=0"),
-    ):
-        with pytest.raises(SettingsError, match=message):
-            MultiTurnManager(*arguments)

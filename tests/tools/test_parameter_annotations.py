@@ -176,8 +176,6 @@ def test_a_model_has_its_aliases_limits_and_descriptions_and_its_errors_are_one_
     ("result", "text"),
     [
         ({"a": "ü", "b": [1, None]}, '{"a": "ü", "b": [1, null]}'),
-        ([{"x": True}], '[{"x": true}]'),
-        (Disc(3), '{"minutes": 3}'),
         (Book(ISBN="12"), '{"kind":"book","pages":1,"isbn":"12","tags":[]}'),
         ({"a": {1, 2}}, '{"a": [1, 2]}'),
         (
@@ -186,8 +184,6 @@ def test_a_model_has_its_aliases_limits_and_descriptions_and_its_errors_are_one_
         ),
         ([Disc(3), Book(ISBN="12")], '[{"minutes": 3}, {"kind": "book", "pages": 1, "isbn": "12", "tags": []}]'),
         ({"mean": numpy.float64(0.5), "all": numpy.array([1, 2])}, '{"mean": 0.5, "all": [1, 2]}'),
-        ({"a": object}, "{'a': <class 'object'>}"),
-        (0.5, "0.5"),
         (None, "None"),
         ("é".encode(), "é"),
         ("<object at 0x7f>", "<object at 0x7f>"),
@@ -203,23 +199,17 @@ def test_results_that_have_parts_are_json_for_the_model(result: Any, text: str) 
     assert run(give) == (True, text)
 
 
-@pytest.mark.parametrize(
-    ("result", "what"),
-    [
-        (b"\x89PNG", "bytes that are no text"),
-        (object(), "an object without a text, <object object>"),
-        ([1, object()], "an object without a text, <object object>"),
-    ],
-    ids=["bytes", "object", "within a list"],
-)
-def test_a_result_without_a_text_is_an_error_that_names_it(result: Any, what: str) -> None:
-    @tool
-    def give() -> Any:
-        """Gives."""
-        return result
+def test_a_result_without_a_text_is_an_error_that_names_it() -> None:
+    results = [b"\x89PNG", object(), [1, object()]]
 
-    said = f"Tool execution error: the tool returned {what}; execute must return a text, or what JSON can write"
-    assert run(give) == (False, said)
+    @tool
+    def give(number: int) -> Any:
+        """Gives."""
+        return results[number]
+
+    for number, what in enumerate(["bytes that are no text", *["an object without a text, <object object>"] * 2]):
+        said = f"Tool execution error: the tool returned {what}; execute must return a text, or what JSON can write"
+        assert run(give, number=number) == (False, said)
 
 
 def test_a_set_in_a_result_has_the_same_order_in_every_process() -> None:

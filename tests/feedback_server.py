@@ -19,6 +19,8 @@ class FeedbackServer(ThreadingHTTPServer):
     """A context manager; the settings may be changed while it runs.
 
     `faults` go wrong one after the other, then nothing does: a status, `stall`, `half` (JSON), `cut` (connection), `no_choice`.
+    `replies` come instead, the last one again and again: bytes, (status, headers, bytes), or a function of the handler that gives
+    one of them, or None if it has answered itself. `num_most`: requests that were under way at the same time.
     `words` makes the reply from the request; `tokens` is the tokenizer, None for a server without its routes.
     """
 
@@ -38,6 +40,8 @@ class FeedbackServer(ThreadingHTTPServer):
         self.always: int | str | None = None
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.replies: list[Any] = []
+        self.num_now = self.num_most = 0
         self.finish_reason = "stop"
         self.released = threading.Event()
         self.lock = threading.Lock()
@@ -57,6 +61,10 @@ class FeedbackServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that gave up is no error here."""
+
+    def next_reply(self) -> Any:
+        with self.lock:
+            return self.replies.pop(0) if len(self.replies) > 1 else next(iter(self.replies), None)
 
     def next_fault(self) -> int | str | None:
         with self.lock:
@@ -81,6 +89,22 @@ class _Handler(BaseHTTPRequestHandler):
         with server.lock:
             server.requests.append(body)
             server.headers.append(dict(self.headers))
+            server.num_now += 1
+            server.num_most = max(server.num_most, server.num_now)
+        try:
+            self._reply(body)
+        finally:
+            with server.lock:
+                server.num_now -= 1
+
+    def _reply(self, body: Mapping[str, Any]) -> None:
+        server = self.server
+        if (reply := server.next_reply()) is not None:
+            if callable(reply):
+                reply = reply(self)
+            if reply is not None:
+                self._answer(*((200, reply) if isinstance(reply, bytes) else (reply[0], reply[2], reply[1])))
+            return
         fault = server.next_fault()
         words = server.words(body)
         choice = {"index": 0, "message": {"role": "assistant", "content": words}, "finish_reason": server.finish_reason}
@@ -112,9 +136,10 @@ class _Handler(BaseHTTPRequestHandler):
             found = [number for number, text in tokens.items() if text == body["prompt"]]
             self._answer(200, {"tokens": found or [1, 2]})
 
-    def _answer(self, status: int, content: Any) -> None:
+    def _answer(self, status: int, content: Any, headers: Mapping[str, str] | None = None) -> None:
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
+        for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
