@@ -3,7 +3,6 @@
 import json
 import logging
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -84,18 +83,6 @@ def test_a_mistake_is_one_line_with_its_remedy_and_leaves_nothing_behind(here, c
     assert error.startswith("midthought: ") and error.count("\n") == 1 and error.endswith("\n")
     assert named in error and remedy in error
     assert files(here) == before
-
-
-def test_questions_are_made_from_a_folder_of_transcripts(here, call):
-    from midthought.recipes.podcast.settings import sample_transcripts
-
-    (here / "episodes").mkdir()
-    for path in sorted(Path(sample_transcripts()).iterdir())[:4]:
-        shutil.copy(path, here / "episodes")
-    code, said, _ = call(
-        "memory", "questions", "episodes", "quotes.jsonl", "--kinds", "speaker", "--num-questions", "9"
-    )
-    assert code == 0 and "quotes.jsonl: 9 questions" in said
 
 
 def test_the_installed_command_tells_a_mistake_the_same_way(here):

@@ -65,114 +65,68 @@ def test_what_was_there_stays_if_writing_fails(tmp_path):
     assert (tmp_path / "model/weights").read_text() == "first" and os.listdir(tmp_path) == ["model"]
 
 
-KILLED_AT = """
-import os, signal, sys
+KILLED = """
+import os, sys
 from pathlib import Path
-from midthought.output_folder import replaced
+from midthought import output_folder
+path, number, task = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+write_text = Path.write_text
 
-num_renames = 0
-rename = Path.rename
+def counted(act):
+    def acts(*words, **named):
+        global number
+        number -= 1
+        if number == 0:
+            os._exit(9)
+        return act(*words, **named)
+    return acts
 
-def killed(self, target):
-    global num_renames
-    num_renames += 1
-    if num_renames == int(sys.argv[2]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return rename(self, target)
+def written(file, text, **named):
+    global number
+    number -= "midthought.json" in file.name
+    write_text(file, text if number else "", **named)
+    if number == 0:
+        os._exit(9)  # opened, and nothing is written yet
 
-Path.rename = killed
-with replaced(sys.argv[1], "model") as folder:
-    (folder / "weights").write_text("second")
+os.unlink, os.remove, os.rmdir, Path.rename = map(counted, (os.unlink, os.remove, os.rmdir, Path.rename))
+Path.write_text = written
+if task == "replace":
+    with output_folder.replaced(path, "model") as folder:
+        (folder / "more").mkdir()
+        for name in ("weights", "more/weights"):
+            write_text(folder / name, "second")
+else:
+    output_folder.remove(path)
 """
 
 
-@pytest.mark.parametrize("rename", [1, 2])
-def test_a_process_killed_in_the_middle_of_a_replacement_loses_nothing(rename, tmp_path):
-    write(tmp_path / "model", "first")
-    done = subprocess.run([sys.executable, "-c", KILLED_AT, str(tmp_path / "model"), str(rename)], check=False)
-    assert done.returncode == -9
-    recover(tmp_path / "model")
-    assert (tmp_path / "model/weights").read_text() == "first"
-    write(tmp_path / "model", "third")
-    assert (tmp_path / "model/weights").read_text() == "third" and os.listdir(tmp_path) == ["model"]
+@pytest.mark.parametrize(("task", "last"), [("replace", 14), ("remove", 8)])
+def test_a_process_killed_at_any_step_of_a_replacement_or_removal_loses_nothing_and_does_not_stop_the_next_one(
+    task, last, tmp_path
+):
+    """The steps: two renames, the marks, and the removal of each file and folder."""
+    path, codes = tmp_path / "model", []
+    for number in range(1, last + 1):
+        with replaced(path, "model") as folder:
+            (folder / "more").mkdir()
+            for name in ("weights", "more/weights"):
+                (folder / name).write_text("first")
+        words = [sys.executable, "-c", KILLED, str(path), str(number), task]
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+        codes.append(subprocess.run(words, check=False, env=environment).returncode)
+        if task == "replace":
+            recover(path)
+            assert (path / "weights").read_text() in ("first", "second")
+        write(path, "third")
+        assert (path / "weights").read_text() == "third" and os.listdir(tmp_path) == ["model"]
+        assert sorted(os.listdir(path)) == [MARK, "manifest.json", "weights"]
+    assert codes == sorted(codes, reverse=True) and set(codes) == {0, 9}, "every step was the last one once"
 
 
 def test_an_empty_folder_that_a_killed_process_left_does_not_stop_the_next_one(tmp_path):
     (tmp_path / ".model.new").mkdir()
     write(tmp_path / "model", "first")
     assert os.listdir(tmp_path) == ["model"]
-
-
-KILLED_AT_MARK = """
-import os, sys
-from pathlib import Path
-from midthought.output_folder import replaced
-path, number = Path(sys.argv[1]), int(sys.argv[2])
-write_text = Path.write_text
-
-def killed(path, text, **named):
-    global number
-    if "midthought.json" in path.name:
-        number -= 1
-        if number == 0:
-            write_text(path, "")  # opened, and nothing is written yet
-            os._exit(9)
-    return write_text(path, text, **named)
-
-Path.write_text = killed
-with replaced(path, "model") as folder:
-    write_text(folder / "weights", "second")
-"""
-
-
-@pytest.mark.parametrize("mark", [1, 2])
-def test_a_process_killed_while_it_writes_a_mark_does_not_stop_the_next_one(mark, tmp_path):
-    write(tmp_path / "model", "first")
-    done = subprocess.run([sys.executable, "-c", KILLED_AT_MARK, str(tmp_path / "model"), str(mark)], check=False)
-    assert done.returncode == 9
-    write(tmp_path / "model", "third")
-    assert (tmp_path / "model/weights").read_text() == "third" and os.listdir(tmp_path) == ["model"]
-    assert sorted(os.listdir(tmp_path / "model")) == [MARK, "manifest.json", "weights"]
-
-
-KILLED_WHILE_REMOVING = """
-import os, sys
-from pathlib import Path
-from midthought import output_folder
-path, number, task = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-
-def counted(remove):
-    def removes(*words, **named):
-        global number
-        number -= 1
-        if number == 0:
-            os._exit(9)
-        remove(*words, **named)
-    return removes
-
-os.unlink, os.remove, os.rmdir = map(counted, (os.unlink, os.remove, os.rmdir))
-if task == "replace":
-    with output_folder.replaced(path, "model") as folder:
-        (folder / "weights").write_text("second")
-        (folder / "more").mkdir()
-        (folder / "more/weights").write_text("second")
-else:
-    output_folder.remove(path)
-"""
-
-
-@pytest.mark.parametrize("task", ["replace", "remove"])
-@pytest.mark.parametrize("number", range(1, 8))
-def test_a_process_killed_while_it_removes_a_folder_does_not_stop_the_next_one(number, task, tmp_path):
-    path = tmp_path / "model"
-    with replaced(path, "model") as folder:
-        (folder / "weights").write_text("first")
-        (folder / "more").mkdir()
-        (folder / "more/weights").write_text("first")
-    words = [sys.executable, "-c", KILLED_WHILE_REMOVING, str(path), str(number), task]
-    subprocess.run(words, check=False, env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)})
-    write(path, "third")
-    assert (path / "weights").read_text() == "third" and os.listdir(tmp_path) == ["model"]
 
 
 def test_what_is_not_ours_in_the_way_of_a_replacement_is_named(tmp_path):

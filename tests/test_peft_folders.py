@@ -14,7 +14,7 @@ from safetensors import safe_open
 from test_peft_weights import IDS, KINDS, adapted
 
 from midthought.errors import ModelPathError
-from midthought.peft_folders import base_digest, load_adapters, merge, save_adapters, save_merged
+from midthought.peft_folders import base_digest, load_adapters, save_adapters, save_merged
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import find_shape
 from midthought.pretrained import load_model
@@ -83,15 +83,6 @@ def test_small_adapters_are_not_lost_in_bfloat16(tmp_path):
     wanted = layer.get_delta_weight("default").flatten().detach()
     change = (found.float() - layer.base_layer.weight.float()).flatten().detach()
     assert torch.dot(change, wanted) / torch.dot(wanted, wanted) == pytest.approx(1.0, abs=0.15)
-
-
-def test_merging_in_place_gives_the_base_model_back_with_its_own_layers():
-    model = adapted(use_dora=True)
-    names = {name.replace(".base_layer", "") for name in model.base_model.model.state_dict() if "lora_" not in name}
-    expected = model(input_ids=IDS).logits
-    base = merge(model)
-    assert set(base.state_dict()) == names
-    torch.testing.assert_close(base(input_ids=IDS).logits, expected, rtol=0, atol=2e-5)
 
 
 def saved_with_base(tmp_path):

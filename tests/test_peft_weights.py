@@ -113,22 +113,6 @@ def test_a_module_to_save_gives_its_active_copy_and_trained_tokens_stand_in_thei
     torch.testing.assert_close(effective_weight(wrapper)[IDS[0]], wrapper(IDS)[0], rtol=0, atol=1e-6)
 
 
-def test_experts_with_adapters_on_both_of_their_weights_are_merged():
-    model = adapted(
-        "Qwen3Moe",
-        target_modules=["q_proj"],
-        target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
-        lora_dropout=0.0,
-    )
-    found = {name: effective_tensors(layer) for name, layer in layers_of(model).items() if name.endswith("experts")}
-    assert found
-    merged = model.merge_and_unload()
-    for name, tensors in found.items():
-        assert tensors.keys() == {"gate_up_proj", "down_proj"}
-        for key, tensor in tensors.items():
-            torch.testing.assert_close(tensor, getattr(merged.get_submodule(name), key), rtol=0, atol=1e-6)
-
-
 def test_a_base_of_4_bits_is_dequantized():
     bitsandbytes = pytest.importorskip("bitsandbytes")
     torch.manual_seed(0)

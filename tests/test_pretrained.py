@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from midthought.errors import ModelPathError, OutputPathError, SettingsError, StorageError
+from midthought.errors import ModelPathError, SettingsError, StorageError
 from midthought.pretrained import load_model, load_tokenizer, placed, policy_folder, save_model
 
 
@@ -167,14 +167,6 @@ def test_a_policy_is_written_whole_with_its_tokenizer_and_read_back(tmp_path, mo
     with pytest.raises(OSError, match="disk full"):
         save_model(small_model(), broken, target)
     assert load_tokenizer(target)("tide").input_ids == [0], "the older one stays"
-
-
-def test_a_policy_does_not_replace_a_folder_of_the_user_even_if_it_holds_a_model(tmp_path):
-    small_model().save_pretrained(tmp_path / "mine")
-    before = {file.name: file.read_bytes() for file in (tmp_path / "mine").iterdir()}
-    with pytest.raises(OutputPathError, match="mine is not empty"):
-        save_model(small_model(), small_tokenizer(), tmp_path / "mine")
-    assert {file.name: file.read_bytes() for file in (tmp_path / "mine").iterdir()} == before
 
 
 def test_a_model_is_put_where_it_is_wanted():

@@ -91,16 +91,23 @@ def test_a_users_estimator_is_chosen_by_its_name():
         compute_advantage("above_median", rewards, mask)
 
 
-def test_a_users_loss_is_chosen_by_its_name_and_averaged_like_any_other():
+def test_a_users_loss_is_chosen_by_its_name_has_options_and_is_averaged_like_any_other():
     @policy_loss("reinforce")
-    def reinforce(inputs: PolicyLossInputs) -> TokenLosses:
-        return -inputs.advantages * inputs.logprobs, {"advantage": inputs.advantages}
+    def reinforce(inputs: PolicyLossInputs, *, scale: float = 2.0) -> TokenLosses:
+        return -scale * inputs.advantages * inputs.logprobs, {"advantage": inputs.advantages}
 
     mask = torch.tensor([[True, False], [True, True]])
     logprobs = torch.tensor([[-1.0, -50.0], [-2.0, -3.0]])
-    loss, metrics = compute_policy_loss(logprobs, logprobs, torch.ones(2, 2), mask, kind="reinforce")
-    assert float(loss) == pytest.approx(2.0) and float(metrics["advantage"]) == pytest.approx(1.0)
-    assert TrainingConfig(policy_loss="reinforce").policy_loss == "reinforce"
+    loss, metrics = compute_policy_loss(
+        logprobs, logprobs, torch.ones(2, 2), mask, kind="reinforce", options={"scale": 3.0}
+    )
+    assert float(loss) == pytest.approx(6.0) and float(metrics["advantage"]) == pytest.approx(1.0)
+    assert TrainingConfig(policy_loss="reinforce", policy_loss_options={"scale": 3.0}).policy_loss == "reinforce"
+    with pytest.raises(ValueError, match="option 'scale' of a policy loss needs a number as default"):
+
+        @policy_loss("unscaled")
+        def unscaled(inputs: PolicyLossInputs, *, scale: float) -> TokenLosses:
+            return inputs.logprobs, {}
 
 
 def test_a_notebooks_cell_may_register_its_function_again():

@@ -8,7 +8,6 @@ import torch
 pytest.importorskip("peft")
 
 from midthought.config import ConfigStore
-from midthought.engines.local.engine import LocalEngine
 from midthought.errors import CheckpointError
 from midthought.learning.adapters import add_adapters, has_adapters
 from midthought.learning.batch import TokenBatch
@@ -106,23 +105,6 @@ def test_a_checkpoint_without_adapters_is_not_taken_for_one(make_policy, batch, 
     adapted = load_checkpoint(save_checkpoint(tmp_path / "adapted", lora_learner(make_policy())))
     with pytest.raises(CheckpointError, match="holds adapters, unlike this run"):
         adapted.restore(plain)
-
-
-def test_the_engine_samples_with_the_adapters(make_policy, batch):
-    import asyncio
-
-    from midthought.engines.engine import Sampling
-
-    policy = make_policy()
-    learner = lora_learner(policy)
-    for _ in range(3):
-        improve(learner, batch)
-    engine = LocalEngine(policy, eos_token_ids=[], max_seq_len=64)
-    done = asyncio.run(engine.sample(0, IDS[0].tolist(), Sampling(max_tokens=6, seed=1)))
-    ids = torch.tensor([[*IDS[0].tolist(), *done.token_ids]])
-    logprobs = torch.log_softmax(learner.policy(input_ids=ids).logits, dim=-1)[0, 3:-1]
-    again = logprobs.gather(-1, ids[0, 4:, None])[:, 0]
-    assert torch.allclose(again, torch.tensor(done.sampled_logprobs), atol=1e-5)
 
 
 def test_a_mamba_model_gets_adapters_where_they_take_effect():

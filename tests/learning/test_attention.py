@@ -8,7 +8,7 @@ from precision import logit_tolerance
 
 from midthought.learning.attention import attending_by_rows, can_pack, row_arguments
 from midthought.learning.batch import TokenBatch
-from midthought.learning.model import Critic, spread, token_logprobs, token_outputs
+from midthought.learning.model import spread, token_outputs
 from midthought.learning.packing import ModelInputs
 from midthought.types import ToolCall, ToolEvent, ToolOutcome
 
@@ -84,26 +84,6 @@ def test_nothing_behind_the_last_policy_token_is_computed(make_trajectory):
     assert layout.arguments["input_ids"].shape == (1, sum(lengths))
     assert layout.arguments["position_ids"][0].tolist() == [place for length in lengths for place in range(length)]
     assert torch.equal(layout.targets, batch.token_ids[batch.loss_mask])
-
-
-def test_a_row_without_policy_tokens_gives_none_and_changes_no_other(make_policy, batch):
-    policy = make_policy()
-    mask = batch.loss_mask.clone()
-    mask[batch.tokens_of(torch.tensor([2]))] = False
-    masked = batch.with_fields(loss_mask=mask)
-    with torch.no_grad():
-        found = spread(token_outputs(policy, masked, packed=True).logprobs, mask)
-        torch.testing.assert_close(found, token_logprobs(policy, batch) * mask, atol=logit_tolerance(policy), rtol=0)
-
-
-@torch.no_grad()
-def test_a_critics_trunk_is_packed_as_the_policy_is(make_policy, batch):
-    critic = Critic.separate(make_policy())
-    critic.head.linear.weight.normal_()
-    assert can_pack(critic.trunk)
-    torch.testing.assert_close(
-        critic.token_values(batch, packed=True), critic.token_values(batch), atol=logit_tolerance(critic.trunk), rtol=0
-    )
 
 
 def test_the_models_own_attention_is_back_afterwards_even_after_an_error(make_policy):

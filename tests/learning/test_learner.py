@@ -159,14 +159,6 @@ def test_explained_variance_is_one_for_a_perfect_critic_and_zero_for_a_constant_
     assert perfect["explained_variance"] == pytest.approx(1.0)
 
 
-def test_grpo_needs_no_critic_and_compares_within_the_group(make_policy, batch):
-    learner = build_learner(make_policy, critic=None, reference=False, adv_estimator=AdvantageEstimator.GRPO)
-    credited = prepared(learner, batch)
-    scores = batch.by_episode(credited.advantages).sum(1) / batch.by_episode(batch.loss_mask).sum(1)
-    torch.testing.assert_close(scores, torch.tensor([-(0.5**0.5), 0.5**0.5] * 4), atol=1e-4, rtol=1e-4)
-    assert "value_loss" not in learner.update(credited)
-
-
 def test_a_loss_that_no_trained_weight_reaches_is_an_error_with_its_remedy(make_policy, batch):
     learner = build_learner(make_policy, critic=None, adv_estimator="grpo", norm_adv_by_std=False)
     learner.policy.requires_grad_(False)
@@ -279,40 +271,10 @@ def test_a_users_estimator_and_loss_are_learned_from_by_their_names(make_policy,
     assert learner.sft_loss(batch) < expected
 
 
-def test_on_policy_the_first_step_has_ratio_one_and_clips_nothing(make_policy, batch):
-    learner = build_learner(make_policy)
-    metrics = learner.update(prepared(learner, batch))
-    assert metrics["ratio_mean"] == pytest.approx(1.0, abs=1e-5)
-    assert metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
-    assert metrics["clip_fraction"] == 0.0
-    assert metrics["num_optimizer_steps"] == 1
-
-
-def test_an_update_makes_good_tokens_likelier_and_bad_ones_less_likely(make_policy, batch):
-    learner = build_learner(make_policy, reference=False, entropy_coef=0.0)
-    credited = prepared(learner, batch)
-    learner.update(credited)
-    change = learner.score(batch)[0].old_logprobs - credited.old_logprobs
-    good = (credited.advantages > 0) & batch.loss_mask
-    bad = (credited.advantages < 0) & batch.loss_mask
-    assert change[good].mean() > 0 > change[bad].mean()
-
-
 def test_every_epoch_visits_every_episode_once_in_mini_batches(make_policy, batch):
     learner = build_learner(make_policy, mini_batch_size=3, ppo_epochs=2)
     metrics = learner.update(prepared(learner, batch))
     assert metrics["num_optimizer_steps"] == learner.num_steps == 6
-
-
-def test_the_sft_loss_is_the_mean_over_all_policy_tokens_of_the_step(make_policy, batch):
-    learner = build_learner(make_policy, critic=None, reference=False, micro_batch_tokens=50)
-    with torch.no_grad():
-        expected = -float(token_logprobs(learner.policy, batch).sum()) / batch.num_policy_tokens
-    rounding = logit_tolerance(learner.policy)
-    assert learner.sft_loss(batch) == pytest.approx(expected, abs=rounding)
-    metrics = learner.sft_step(batch)
-    assert metrics["loss"] == pytest.approx(expected, abs=rounding)
-    assert metrics["num_tokens"] == batch.num_policy_tokens
 
 
 def test_a_supervised_step_lowers_the_loss_of_its_batch_and_leaves_a_separate_critic_alone(make_policy, batch):
@@ -397,28 +359,6 @@ def test_a_policy_without_adapters_cannot_be_its_own_reference(make_policy):
     policy = make_policy()
     with pytest.raises(ValueError, match="the reference is the policy itself, which learns"):
         Learner(policy, None, policy, SETTINGS)
-
-
-@pytest.mark.parametrize("critic", ["separate", "shared", None])
-def test_bfloat16_weights_learn_and_their_state_goes_on(critic, make_policy, batch):
-    def build() -> Learner:
-        policy = make_policy().to(torch.bfloat16)
-        critics = {"separate": Critic.separate, "shared": Critic.shared, None: lambda policy: None}
-        settings = changed(SETTINGS, adv_estimator="gae" if critic else "grpo", kl_coef=0.1, kl_loss_coef=0.1)
-        return Learner(policy, critics[critic](policy), frozen_copy(policy), settings)
-
-    one, two = build(), build()
-    credited = prepared(one, batch)
-    assert credited.old_logprobs.dtype == credited.advantages.dtype == torch.float32
-    before = one.sft_loss(batch)
-    metrics = one.update(credited)
-    assert metrics["num_skipped_steps"] == 0 and all(map(math.isfinite, metrics.values()))
-    assert one.sft_loss(batch) != before
-    two.policy.load_state_dict(one.policy.state_dict())
-    if two.critic is not None:
-        two.critic.load_state_dict(one.critic.state_dict())
-    two.load_state_dict(one.state_dict())
-    assert one.update(credited) == two.update(credited)
 
 
 # -- schedule ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from iterations import run_iterations
+from iterations import FakeLearner, run_iterations
 from training_settings import training
 
 from midthought.config import RecipeConfig, create_default_config
@@ -105,21 +105,6 @@ class FakeSource:
         self.stream.policy_version += 1
 
 
-class FakeLearner:
-    def __init__(self):
-        self.batches = []
-
-    def score(self, batch):
-        self.batches.append(batch)
-        return batch, {}
-
-    def credit(self, batch):
-        return batch, {}
-
-    def update(self, batch, *, critic_only=False):
-        return {}
-
-
 def run(stream, num_iters=5, start=0, **changes):
     learner, told = FakeLearner(), []
     run_iterations(
@@ -185,17 +170,6 @@ def test_every_group_is_handed_over_whole_and_once_and_in_time(
     assert len(learned) == len(set(learned))
 
 
-def test_an_iteration_ends_with_the_last_group_that_it_needs():
-    stream = FakeStream(lambda position: [30, 2, 3, 1, 30, 4][position % 6])
-    _, told = run(stream, num_iters=2)
-    first, second = ([trajectory.group for trajectory in data] for _, data in told)
-    assert first == [3, 1, 2, 5]
-    assert stream.log[:6] == [("begin", position, stream.log[position][2]) for position in range(6)]
-    assert told[0][0]["partial/num_carried"] == 2
-    assert [metrics["partial/num_resumed"] for metrics, _ in told] == [0, 2]
-    assert len(second) == 4 and set(first).isdisjoint(second)
-
-
 def test_a_group_that_was_carried_over_often_enough_has_its_place_and_is_waited_for():
     stream = FakeStream(lambda position: 100 if position == 0 else 1, max_carry_overs=1)
     _, told = run(stream, num_iters=3)
@@ -240,17 +214,6 @@ def test_what_breaks_in_the_middle_leaves_the_stream_paused():
     with pytest.raises(RuntimeError, match="no tasks"):
         collect(FakeSource(stream), Broken(TASKS, 0), config_of(), 0)
     assert stream.log[-1] == ("pause",)
-
-
-def test_without_the_switch_the_stream_is_not_asked():
-    class Whole:
-        stream = None
-
-        def rollout(self, tasks, *, iteration, group_size):
-            raise RuntimeError("batch by batch")
-
-    with pytest.raises(RuntimeError, match="batch by batch"):
-        collect(Whole(), ShuffledTasks(TASKS, 0), config_of(over_sampling=None), 0)
 
 
 # -- what is stale -------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from iterations import run_iterations
+from iterations import FakeLearner, run_iterations
 
 from midthought.config import RecipeConfig
 from midthought.rollout.rollout_batch import ShuffledTasks
@@ -64,27 +64,6 @@ class FakeSource:
 
     def update_weights(self):
         self.log.append("weights")
-
-
-class FakeLearner:
-    def __init__(self, log):
-        self.log = log
-        self.batches = []
-        self.critic_only = []
-
-    def score(self, batch):
-        self.log.append("score")
-        return batch, {"scored": 1.0}
-
-    def credit(self, batch):
-        self.log.append("credit")
-        return batch, {"credited": 1.0}
-
-    def update(self, batch, *, critic_only=False):
-        self.log.append("update")
-        self.batches.append(batch)
-        self.critic_only.append(critic_only)
-        return {"updated": 1.0}
 
 
 def run(num_iters=5, start=0, seed=0, failing=(), pay=lambda task, number: 1.0, **changes):
@@ -399,35 +378,18 @@ def test_the_figures_of_every_tool_by_hand():
     ]
     done[3].tool_events = [event("gone", ToolOutcome.UNAVAILABLE, 0.0)]
     metrics = rollout_metrics(done)
-    assert {name: value for name, value in metrics.items() if "tool/" in name} == {
-        "tool/look/calls": 0.75,
-        "tool/look/failures": pytest.approx(2 / 3),
-        "tool/look/bad_arguments": 0.0,
-        "tool/look/raised": 0.0,
-        "tool/look/timed_out": pytest.approx(1 / 3),
-        "tool/look/unavailable": 0.0,
-        "tool/look/shared": 0.0,
-        "tool/look/episodes": 0.5,
-        "time/tool/look_seconds": pytest.approx(5 / 3),
-        "tool/add/calls": 0.25,
-        "tool/add/failures": 0.0,
-        "tool/add/bad_arguments": 0.0,
-        "tool/add/raised": 0.0,
-        "tool/add/timed_out": 0.0,
-        "tool/add/unavailable": 0.0,
-        "tool/add/shared": 1.0,
-        "tool/add/episodes": 0.25,
-        "time/tool/add_seconds": 0.5,
-        "tool/gone/calls": 0.25,
-        "tool/gone/failures": 1.0,
-        "tool/gone/bad_arguments": 0.0,
-        "tool/gone/raised": 0.0,
-        "tool/gone/timed_out": 0.0,
-        "tool/gone/unavailable": 1.0,
-        "tool/gone/shared": 0.0,
-        "tool/gone/episodes": 0.25,
-        "time/tool/gone_seconds": 0.0,
+    kinds = ("calls", "failures", "bad_arguments", "raised", "timed_out", "unavailable", "shared", "episodes")
+    counted = {
+        "look": (0.75, 2 / 3, 0, 0, 1 / 3, 0, 0, 0.5),
+        "add": (0.25, 0, 0, 0, 0, 0, 1, 0.25),
+        "gone": (0.25, 1, 0, 0, 0, 1, 0, 0.25),
     }
+    seconds = {"look": 5 / 3, "add": 0.5, "gone": 0}
+    expected = {
+        f"tool/{name}/{kind}": value for name in counted for kind, value in zip(kinds, counted[name], strict=True)
+    }
+    expected |= {f"time/tool/{name}_seconds": value for name, value in seconds.items()}
+    assert {name: value for name, value in metrics.items() if "tool/" in name} == pytest.approx(expected)
     assert metrics["episode/invalid_calls"] == 0.75 and metrics["episode/calls"] == 8 / 4
     assert metrics["episode/no_calls_left"] == 2 / 4 and metrics["episode/repeated_calls"] == 1 / 8
 

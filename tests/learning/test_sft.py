@@ -91,10 +91,7 @@ def test_it_ends_at_the_deadline(make_policy):
         late.append(step)
         return DEMONSTRATIONS
 
-    policy = make_policy()
-    train(learner_of(policy))
-    late.clear()
-    train(learner_of(policy), demonstrate, num_steps=10_000, deadline=time.monotonic() + 0.3)
+    train(learner_of(make_policy()), demonstrate, num_steps=10_000, deadline=time.monotonic() + 0.3)
     assert 1 <= len(late) < 1000
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import math
 
 import pytest
 import torch
@@ -121,28 +120,6 @@ def test_the_gradient_is_that_of_the_loss_written_out_in_float64(make_policy, ki
         scale = float(theirs.grad.abs().max())
         assert float((mine.grad - theirs.grad).abs().max()) <= 1e-5 * max(scale, 1.0)
     assert float(sum(p.grad.abs().sum() for p in policy.parameters())) > 1e-3
-
-
-def test_the_entropy_is_that_of_the_sampled_distribution(make_policy):
-    """Uniform logits have log V nats at any temperature; others have more, the higher the temperature."""
-    policy = make_policy()
-    entropies = []
-    for temperature in (0.5, 1.0, 2.0):
-        batch = batch_of(policy, 1.0)
-        batch = batch.with_fields(temperatures=torch.full((batch.num_tokens,), temperature))
-        learner = Learner(copy.deepcopy(policy), None, None, training(adv_estimator="grpo", kl_coef=0.0))
-        metrics = learner.update(learner.credit(learner.score(batch)[0])[0])
-        entropies.append(metrics["entropy"])
-    assert entropies[0] < entropies[1] < entropies[2] < math.log(48)
-
-
-def test_rows_of_a_batch_keep_their_temperatures_when_it_is_cut(make_policy):
-    batch = batch_of(make_policy(), 0.5, 1.6)
-    micros = list(batch.micro_batches(40))
-    assert len(micros) > 1
-    for micro in micros:
-        assert sorted(set(micro.temperatures[micro.loss_mask].tolist())) == pytest.approx([0.5, 1.6])
-        assert set(micro.temperatures[~micro.loss_mask].tolist()) == {1.0}
 
 
 def test_the_temperature_of_a_completion_wins_over_the_one_requested():

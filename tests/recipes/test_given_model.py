@@ -40,7 +40,6 @@ def recorded(path) -> tuple[object, ...]:
     return *chosen, training["gradient_checkpointing"], training["learning_rate"], training["micro_batch_tokens"]
 
 
-ON_CPU = ("float32", "separate", 0, False, 1e-6, 4096)
 ON_GPU = ("bfloat16", "shared", 32, False, 1e-5, 16_384)
 
 
@@ -72,13 +71,6 @@ def test_what_is_chosen_for_a_gpu_trains_is_recorded_and_kept_by_a_resumed_run(m
     monkeypatch.undo()  # this CPU again
     assert train("feedback", *words, "--resume").exit_code == 0
     assert recorded(tmp_path / "run") == ON_GPU
-
-
-def test_on_a_cpu_the_weights_of_a_given_model_learn_in_float32(model, tmp_path):
-    result = train("feedback", "--run", str(tmp_path / "run"), f"model.local_path={model}", *FEEDBACK)
-    assert result.exit_code == 0, result.output
-    assert recorded(tmp_path / "run") == ON_CPU
-    assert "Chosen for this machine's CPU" in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize("recipe", ["podcast", "feedback"])

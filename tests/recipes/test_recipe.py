@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from midthought import recipes
-from midthought.cli import main
 from midthought.errors import SettingsError
 from midthought.recipes import find_recipe, recipe_names
 
@@ -38,17 +37,10 @@ recipe = Recipe(__name__, EchoConfig, EchoRun, presets={"tiny": {"echo": {"num_e
 
 
 @pytest.fixture
-def call(monkeypatch, tmp_path):
+def call(call, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-
-    def run(*words: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["midthought", *words])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        return int(stop.value.code or 0)
-
-    yield run
+    yield call
     for name in ("echo_recipe", "midthought.recipes.echo"):
         sys.modules.pop(name, None)
 
@@ -64,28 +56,28 @@ def test_the_recipes_of_the_library_are_the_folders_beside_the_pipeline():
     assert [find_recipe(name).name for name in recipe_names()] == recipe_names()
 
 
-def test_a_new_folder_beside_them_is_a_recipe(tmp_path, call, monkeypatch, capsys):
+def test_a_new_folder_beside_them_is_a_recipe(tmp_path, call, monkeypatch):
     (tmp_path / "more" / "echo").mkdir(parents=True)
     (tmp_path / "more" / "echo" / "__init__.py").write_text(ECHO, "utf-8")
     monkeypatch.setattr(recipes, "__path__", [*recipes.__path__, str(tmp_path / "more")])
     assert "echo" in recipe_names()
-    assert call("train", "echo", "--run", "run", "training.seed=7") == 0
+    assert call("train", "echo", "--run", "run", "training.seed=7")[0] == 0
     assert Path("run/said").read_text() == "echo echo all 7"
-    assert call("settings", "echo") == 0
-    assert "num_echoes" in capsys.readouterr().out
+    code, text, _ = call("settings", "echo")
+    assert code == 0 and "num_echoes" in text
 
 
-def test_a_module_of_the_user_is_trained_evaluated_and_documented_by_its_name(echo, call, tmp_path, capsys):
-    assert call("train", echo, "--run", "run", "--config", "loud") == 0
+def test_a_module_of_the_user_is_trained_evaluated_and_documented_by_its_name(echo, call, tmp_path):
+    assert call("train", echo, "--run", "run", "--config", "loud")[0] == 0
     assert Path("run/said").read_text() == "echo echo echo all 0"
-    assert call("evaluate", str(tmp_path), "echo.num_echoes=4", "--recipe", echo, "--run", "evaluation") == 0
+    assert call("evaluate", str(tmp_path), "echo.num_echoes=4", "--recipe", echo, "--run", "evaluation")[0] == 0
     assert Path("evaluation/said").read_text() == "echo echo echo echo evaluate 0"
-    assert call("settings", echo) == 0
-    assert "num_echoes" in capsys.readouterr().out
+    code, text, _ = call("settings", echo)
+    assert code == 0 and "num_echoes" in text
 
 
 def test_a_run_without_a_given_folder_is_named_after_the_recipe(echo, call):
-    assert call("train", echo) == 0
+    assert call("train", echo)[0] == 0
     assert [path.name.startswith("echo_recipe-") for path in Path("runs").iterdir()] == [True]
 
 
@@ -103,8 +95,7 @@ def test_a_name_that_leads_to_no_recipe_is_refused(echo, name, message):
         find_recipe(name)
 
 
-def test_a_recipe_without_verl_says_so(echo, call, capsys):
-    assert call("train", echo, "--engine", "verl", "--run", "run", "--dry-run") == 2
-    assert "the recipe 'echo_recipe' does not support verl yet; leave --engine out" in capsys.readouterr().err
-    assert call("plan", "--recipe", echo, "--engine", "verl") == 2
-    assert "the recipe 'echo_recipe' does not support verl yet; leave --engine out" in capsys.readouterr().err
+def test_a_recipe_without_verl_says_so(echo, call):
+    for words in (("train", echo, "--run", "run", "--dry-run"), ("plan", "--recipe", echo)):
+        code, _, error = call(*words, "--engine", "verl")
+        assert code == 2 and "the recipe 'echo_recipe' does not support verl yet; leave --engine out" in error

@@ -2,13 +2,11 @@
 
 import os
 import re
-import sys
 import time
 
 import pytest
 from command_process import CommandProcess
 
-from midthought.cli import main
 from midthought.errors import OutputPathError
 from midthought.recipes import find_recipe
 from midthought.recipes.progress import RunProgress
@@ -54,7 +52,7 @@ def test_a_second_process_in_a_run_folder_ends_before_doing_anything(tmp_path):
         (["--from", "elsewhere"], "began from nothing, and a resumed run keeps to it"),
     ],
 )
-def test_the_command_refuses_to_resume_a_run_as_another_one(words, message, tmp_path, monkeypatch, capsys):
+def test_the_command_refuses_to_resume_a_run_as_another_one(words, message, tmp_path, call):
     run = tmp_path / "run"
     with RunFolder(run) as folder:
         folder.create()
@@ -63,9 +61,6 @@ def test_the_command_refuses_to_resume_a_run_as_another_one(words, message, tmp_
         )
         RunProgress(folder).save()
     before = {file.name: file.read_bytes() for file in run.iterdir()}
-    monkeypatch.setattr(sys, "argv", ["midthought", "train", "feedback", "--run", str(run), "--resume", *words])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    error = capsys.readouterr().err
-    assert stop.value.code == 2 and re.search(message, error) and "save_interval" not in error
+    code, _, error = call("train", "feedback", "--run", str(run), "--resume", *words)
+    assert code == 2 and re.search(message, error) and "save_interval" not in error
     assert {file.name: file.read_bytes() for file in run.iterdir()} == before

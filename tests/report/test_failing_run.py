@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser_page import until
+from browser_page import inspected, listed, until
 from invented_runs import CONFIG, an_episode, record
 
 from midthought.report.html import write_report
@@ -129,10 +129,7 @@ class Reader:
         )
 
     def listed(self) -> list[str]:
-        """Arm, iteration and task of each listed episode."""
-        return self.page.evaluate(
-            "listed.numbers.map((number) => `${armOf(number)} ${EPISODES.step[number]} ${taskOf(number)[0]}`)"
-        )
+        return listed(self.page)
 
     def detail(self) -> str:
         return self.page.locator("#detail").inner_text()
@@ -141,11 +138,7 @@ class Reader:
         """The values that the page shows of a token."""
         tokens = self.page.locator(f"#detail {selector}")
         tokens.nth(place % tokens.count()).hover()
-        return dict(
-            self.page.evaluate(
-                "[...inspector.querySelectorAll('dl div')].map((each) => [...each.children].map((one) => one.textContent))"
-            )
-        )
+        return inspected(self.page)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Pipes, devices, sockets, links and endless lines in place of a run's files: one sentence with the path, and no waiting."""
+"""Pipes, devices, links, endless lines and odd values in place of a run's files: one sentence with the path, and no waiting."""
 
 from __future__ import annotations
 
@@ -147,6 +147,22 @@ def test_a_run_that_goes_on_is_not_called_damaged(run):
         assert damage_of_results(run) == ""
         folder.write_summary({"seed": 2})
         assert damage_of_results(run) == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "row"),
+    [
+        (["guard"], {"stage": "ppo"}),
+        (["report"], {"stage": "ppo", "step": "x"}),
+        (["watch", "--once"], {"stage": [], "step": 1}),
+    ],
+)
+def test_a_row_without_a_value_or_with_one_of_another_type_is_named_with_its_run(words, row, run):
+    (run / "manifest.json").unlink()
+    assert not isinstance(CliRunner().invoke(app, [*words, str(run)]).exception, CheckpointError)
+    (run / "metrics.jsonl").write_text(json.dumps({"reward/mean": 0.5, "reward/std": 0.5, **row}) + "\n")
+    error = CliRunner().invoke(app, [*words, str(run)]).exception
+    assert isinstance(error, CheckpointError) and str(run) in str(error) and "\n" not in str(error)
 
 
 @pytest.mark.parametrize("wrong", [7, "x", {"size": 1}, [1], None])

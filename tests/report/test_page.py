@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser_page import until
+from browser_page import inspected, listed, until
 
 from midthought.report.html import write_report
 from midthought.report.quantities import token_quantities
@@ -43,13 +43,6 @@ def go(page: Any, address: str) -> None:
     page.evaluate("(address) => apply(Object.fromEntries(new URLSearchParams(address)))", address)
 
 
-def listed(page: Any) -> list[str]:
-    """Arm, iteration and task of each listed episode."""
-    return page.evaluate(
-        "listed.numbers.map((number) => `${armOf(number)} ${EPISODES.step[number]} ${taskOf(number)[0]}`)"
-    )
-
-
 def test_every_token_has_the_values_of_the_recording(page: Any, recorded_run: Path) -> None:
     expected = [
         [token for segment in each.segments for token in segment]
@@ -76,15 +69,6 @@ def value_of(token: RecordedToken, quantity: Any) -> Any:
     return None if math.isnan(value) else float(value)
 
 
-def inspected(page: Any) -> dict[str, str]:
-    """The values that the page shows of a token."""
-    return dict(
-        page.evaluate(
-            "[...inspector.querySelectorAll('dl div')].map((each) => [...each.children].map((one) => one.textContent))"
-        )
-    )
-
-
 def test_pointing_at_a_token_shows_its_values_and_the_address_leads_back_to_it(
     page: Any, open_page: Any, report: Path
 ) -> None:
@@ -101,17 +85,6 @@ def test_pointing_at_a_token_shows_its_values_and_the_address_leads_back_to_it(
     assert inspected(again) == shown
     assert again.evaluate("colors.querySelector('select').value") == "entropy"
     again.close()
-
-
-def test_tokens_are_colored_by_the_chosen_quantity(page: Any) -> None:
-    go(page, "arm=train&step=1&color=advantage")
-    signs = page.evaluate("""[...detail.querySelectorAll('.t')].map((element) => {
-        const { row, token } = placeOf.get(element);
-        const value = valueAt(row.tokens, QUANTITIES.get('advantage'), token) ?? 0;
-        return [Math.sign(value), element.classList.contains('plus') ? 1 : element.classList.contains('minus') ? -1 : 0]; })""")
-    assert {tuple(pair) for pair in signs} == {(0, 0), (1, 1), (-1, -1)}
-    page.locator("#colors select").select_option("author")
-    assert page.evaluate("detail.querySelectorAll('.plus, .minus').length") == 0
 
 
 @pytest.mark.parametrize(
@@ -131,12 +104,6 @@ def test_filters(page: Any, filters: str, expected: list[str]) -> None:
     until(page, "!form.elements.text.value || searchTexts")
     until(page, f"listed.numbers.length === {len(expected)}")
     assert listed(page) == expected
-
-
-def test_the_episodes_are_sorted(page: Any) -> None:
-    go(page, "arm=train&sort=worst")
-    rewards = page.evaluate("listed.numbers.map((number) => EPISODES.reward[number])")
-    assert rewards == sorted(rewards) and rewards[0] < rewards[-1]
 
 
 def test_samples_of_a_prompt_start_where_they_diverge(page: Any) -> None:
@@ -266,17 +233,6 @@ def hostile_run(path: Path, run_path: Path) -> Path:
         texts = dict.fromkeys(("check", "subject", "policy", "observation", "action"), HOSTILE)
         run.findings.append([{**texts, "start_step": 1, "step": 1}])
     return path
-
-
-def test_curves_are_read_out_and_findings_marked(page: Any) -> None:
-    said = page.evaluate("""(() => {
-      const svg = document.querySelector('.chart svg');
-      svg.dispatchEvent(new KeyboardEvent('keydown', { key: 'Home' }));
-      const visible = (element) => element.getBoundingClientRect().width > 0;
-      const item = document.querySelector('#finding-1'), mark = document.querySelector('text.mark');
-      return [document.querySelector('.chart output').textContent, visible(item), visible(mark), mark.firstChild.textContent];
-    })()""")
-    assert said[0].startswith("step 1: ") and said[1:] == [True, True, "1"]
 
 
 AXE = Path(os.environ.get("MIDTHOUGHT_AXE", Path(__file__).parents[2] / ".venv" / "axe" / "package" / "axe.min.js"))

@@ -80,10 +80,6 @@ def test_damaged_files_and_missing_recordings_are_named(tmp_path: Path) -> None:
     recording = Recording(tmp_path / "recording")
     fill(recording, range(1, 3))
     recording.close()
-    first, second = recorded_files(recording.path)
-    second.write_bytes(first.read_bytes()[:-9])
-    with pytest.raises(CheckpointError, match=r"000002-train-000002\.jsonl\.gz is no recording that can be read"):
-        list(read_rows(second))
     with pytest.raises(
         CheckpointError, match=r"000001-train-000001\.jsonl\.gz is no recording"
     ):  # no row of an episode

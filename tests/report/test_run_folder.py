@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from midthought.errors import CheckpointError, OutputPathError
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder, flat_keys
+from midthought.report.trackers import TensorBoardTracker, TrackedRun
 
 
 def scalars(path: Path) -> dict[str, list[tuple[int, float]]]:
@@ -36,15 +38,6 @@ def test_a_metric_line_is_on_the_disk_when_log_returns(tmp_path: Path) -> None:
     run.close()
 
 
-def test_tensorboard_shows_each_stage_without_what_is_not_finite(tmp_path: Path) -> None:
-    with RunFolder(tmp_path) as run:
-        run.log("sft", 1, {"loss": 2.0})
-        run.log("ppo", 1, {"reward/mean": 0.25, "kl": math.inf})
-        run.log("ppo", 2, {"reward/mean": 0.5, "kl": 0.125})
-    assert scalars(run.tensorboard_path / "sft") == {"loss": [(1, 2.0)]}
-    assert scalars(run.tensorboard_path / "ppo") == {"reward/mean": [(1, 0.25), (2, 0.5)], "kl": [(2, 0.125)]}
-
-
 def test_a_resumed_run_writes_the_same_metrics_as_one_that_never_stopped(tmp_path: Path) -> None:
     def train(run: RunFolder, steps: range) -> None:
         for step in steps:
@@ -66,6 +59,13 @@ def test_a_resumed_run_writes_the_same_metrics_as_one_that_never_stopped(tmp_pat
     assert resumed.metrics_path.read_bytes() == whole.metrics_path.read_bytes()
     for stage in ("ppo", "validation"):
         assert scalars(resumed.tensorboard_path / stage) == scalars(whole.tensorboard_path / stage)
+
+
+def test_tensorboard_shows_the_order_of_steps_also_if_the_clock_was_set_back(tmp_path, monkeypatch) -> None:
+    for step, clock in ((1, 2_000_000_000), (2, 1_700_000_000), (3, 1_700_000_000)):
+        monkeypatch.setattr(time, "time", lambda clock=clock: clock)
+        TensorBoardTracker(TrackedRun(tmp_path, "")).log("ppo", step, {"reward": step / 10})
+    assert scalars(tmp_path / "tensorboard/ppo") == {"reward": [(1, 0.1), (2, 0.2), (3, 0.3)]}
 
 
 def test_the_summary_has_flat_dotted_keys_and_one_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:

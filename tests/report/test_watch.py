@@ -1,11 +1,9 @@
 """`midthought watch`: the metrics of a run are read from its folder, from outside, until the run ends."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from midthought.cli import main
 from midthought.report.run_folder import RunFolder
 from midthought.report.run_lock import RunLock
 from midthought.report.watch import RunState, follow, metrics_line, state_of
@@ -50,19 +48,12 @@ def test_a_run_that_ends_while_it_is_looked_at_has_shown_its_last_line(run, monk
     assert list(follow(run.path))[-1] == "ppo 16: reward/mean 1"
 
 
-def test_the_command_ends_with_the_state_of_the_run(run, monkeypatch, capsys):
-    def call(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["midthought", "watch", *words])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capsys.readouterr()
-        return int(stop.value.code or 0), captured.out + captured.err
-
-    code, text = call(str(run.path), "--once")
-    assert code == 0 and "ppo 15: reward/mean 0.938" in text and "run: running" in text
+def test_the_command_ends_with_the_state_of_the_run(run, call):
+    code, *text = call("watch", str(run.path), "--once")
+    assert code == 0 and "ppo 15: reward/mean 0.938" in "".join(text) and "run: running" in "".join(text)
     run.unlock()
-    code, text = call(str(run.path))
-    assert code == 1 and "run: ended before its last evaluation; --resume continues it" in text
-    code, text = call("nowhere")
-    assert code == 2 and "nowhere is no run folder" in text
+    code, *text = call("watch", str(run.path))
+    assert code == 1 and "run: ended before its last evaluation; --resume continues it" in "".join(text)
+    code, _, error = call("watch", "nowhere")
+    assert code == 2 and "nowhere is no run folder" in error
     assert not Path("nowhere").exists()

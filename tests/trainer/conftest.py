@@ -59,6 +59,12 @@ def stopped(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs.stopped(tmp_path_factory.mktemp("stopped") / "run")
 
 
+@pytest.fixture
+def run(stopped: Path, tmp_path: Path) -> Path:
+    """A copy of the interrupted run."""
+    return Path(shutil.copytree(stopped, tmp_path / "run"))
+
+
 @pytest.fixture(scope="session")
 def other(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with another seed."""

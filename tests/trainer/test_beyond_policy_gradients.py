@@ -49,10 +49,6 @@ def test_of_each_group_the_best_episode_is_learned_from_and_of_equal_ones_none(t
         assert torch.equal(weights(trainer), before)
 
 
-def test_a_resumed_run_continues_exactly(talker, tmp_path):
-    assert_answers_resume_exactly(talker, by_seed, tmp_path, 4, "keep_best", **RFT)
-
-
 def test_a_kl_penalty_on_rewards_that_only_select_is_an_error():
     with pytest.raises(SettingsError, match="set kl_coef to 0"):
         settings("keep_best", **{**RFT, "kl_coef": 0.1})

@@ -6,7 +6,6 @@ import functools
 import json
 import logging
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,6 @@ from midthought.cli import app
 from midthought.errors import CheckpointError, ModelPathError, UserError
 from midthought.learning.checkpoint import step_paths
 from midthought.pretrained import load_model
-
-
-@pytest.fixture
-def run(stopped: Path, tmp_path: Path) -> Path:
-    """A copy of the interrupted run."""
-    return Path(shutil.copytree(stopped, tmp_path / "run"))
 
 
 @functools.cache
@@ -55,8 +48,8 @@ def read(run: Path, done: Damage, good: Path) -> None:
             assert all(loaded[name].equal(tensor) for name, tensor in weights(good / folder).items()), done
 
 
-def resume(runs: Runs, run: Path, done: Damage, result: dict[str, Any], caplog: pytest.LogCaptureFixture) -> str:
-    """Resumes a damaged run. Returns `identical`, `earlier` or `refused`; the message names what is damaged."""
+def resume(runs: Runs, run: Path, done: Damage, result: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    """Resumes a damaged run to the same result, or it is refused; the message names what is damaged."""
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         try:
@@ -64,25 +57,10 @@ def resume(runs: Runs, run: Path, done: Damage, result: dict[str, Any], caplog: 
         except UserError as error:
             assert done.is_named_in(str(error)), (done, error)
             assert "\n" not in str(error)
-            return "refused"
+            return
     assert left(run) == result, done
     told = [record.getMessage() for record in caplog.records if "the run continues from" in record.getMessage()]
     assert all(done.is_named_in(message) for message in told), (done, told)
-    return "earlier" if told else "identical"
-
-
-def outcomes(
-    seeds: range, runs: Runs, stopped: Path, other: Path, result: dict[str, Any], folder: Path, caplog: Any
-) -> Counter[str]:
-    """Damages a copy of the run for each seed, reads and resumes it. Returns the number of each outcome."""
-    found: Counter[str] = Counter()
-    for seed in seeds:
-        run = Path(shutil.copytree(stopped, folder / f"run{seed}"))
-        done = damage(run, other, seed)
-        read(run, done, stopped)
-        found[resume(runs, run, done, result, caplog)] += 1
-        shutil.rmtree(run)
-    return found
 
 
 CHECKPOINTS = "checkpoints/ppo/checkpoints"
@@ -170,11 +148,8 @@ def test_a_model_or_checkpoint_is_compared_with_its_digests_wherever_it_is_loade
 
 
 def test_a_damaged_run_continues_to_the_same_result_or_is_refused(runs, stopped, other, result, tmp_path, caplog):
-    assert outcomes(range(4), runs, stopped, other, result, tmp_path, caplog).total() == 4
-
-
-@pytest.mark.slow
-def test_200_damaged_runs_continue_to_the_same_result_or_are_refused(runs, stopped, other, result, tmp_path, caplog):
-    found = outcomes(range(200), runs, stopped, other, result, tmp_path, caplog)
-    print(dict(found))
-    assert found.total() == 200 and found["identical"] and found["earlier"] and found["refused"]
+    for seed in range(4):
+        run = Path(shutil.copytree(stopped, tmp_path / f"run{seed}"))
+        done = damage(run, other, seed)
+        read(run, done, stopped)
+        resume(runs, run, done, result, caplog)

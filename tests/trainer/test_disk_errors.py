@@ -6,7 +6,6 @@ import os
 import resource
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 from interrupted_runs import Runs, left
 
 from midthought import Trainer, TrainerCallback
-from midthought.cli import main
 from midthought.errors import StorageError
 from midthought.report.run_folder import RunFolder
 
@@ -43,11 +41,6 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     mounted("-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder))
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-@pytest.fixture
-def run(stopped: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(stopped, tmp_path / "run"))
 
 
 def names(folder: Path) -> list[str]:
@@ -106,17 +99,15 @@ def test_a_full_disk_leaves_whole_lines(disk):
     run.unlock()
 
 
-def test_a_read_only_folder_is_named_with_the_remedy(runs, stopped, disk, monkeypatch, capsys):
+def test_a_read_only_folder_is_named_with_the_remedy(runs, stopped, disk, call):
     run = Path(shutil.copytree(stopped, disk / "run"))
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     with pytest.raises(StorageError, match=rf"{run}.*: the file system is read-only; make it writable"):
         runs.trainer(run)
     with pytest.raises(StorageError, match=rf"{disk}.*read-only"):
         runs.trainer(disk / "new", resume=False)
-    monkeypatch.setattr(sys, "argv", ["midthought", "report", str(run)])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    assert capsys.readouterr().err.startswith(f"midthought: {run}/report.html")
+    code, _, error = call("report", str(run))
+    assert code == 2 and error.startswith(f"midthought: {run}/report.html")
 
 
 def test_a_run_whose_disk_vanishes_writes_nothing_elsewhere_and_is_resumed(runs, run, result, tmp_path):

@@ -1,6 +1,4 @@
-import pytest
-
-from midthought import Reward, RolloutData, SettingsError, Task, TrainingConfig, Trajectory
+from midthought import Reward, RolloutData, Task, TrainingConfig, Trajectory
 from midthought.rollout.rollout_batch import RolloutBatch
 from midthought.trainer.episodes import sort_episodes
 
@@ -29,14 +27,6 @@ def test_broken_episodes_are_left_out_and_groups_stand_together():
     assert len(batch.data) == 4
 
 
-def test_flat_groups_are_left_out_and_counted_where_the_plan_says_so():
-    brought = data((0, 1.0), (0, 1.0), (1, 0.0), (1, 1.0), (2, 3.0))
-    batch = sort_episodes(brought, training("grpo"), None)
-    assert totals(batch) == [(1, 0.0), (1, 1.0)]
-    assert batch.metrics == {"batch/num_flat_groups": 2}
-    assert len(sort_episodes(brought, training(), None).usable) == 5
-
-
 def test_rewards_that_differ_only_by_rounding_are_equal():
     brought = data((0, 0.1 + 0.2), (0, 0.3), (1, 0.3), (1, 0.31))
     assert totals(sort_episodes(brought, training("grpo"), None)) == [(1, 0.3), (1, 0.31)]
@@ -55,8 +45,3 @@ def test_some_of_the_rollouts_episodes_may_be_chosen():
     rolled_out = RolloutBatch(data=own, usable=own.trajectories)
     chosen = RolloutData(trajectories=own.trajectories[1:])
     assert sort_episodes(chosen, training(), rolled_out).usable == own.trajectories[1:]
-
-
-def test_data_without_an_episode_is_refused():
-    with pytest.raises(SettingsError, match="no episode"):
-        sort_episodes(RolloutData(), training(), None)

@@ -60,19 +60,6 @@ def test_its_critic_learns_with_adapters_too(critic: str, talker: dict[str, Any]
     assert any("lora_" in name for name in learning) is (critic == "separate")
 
 
-def test_its_reference_is_the_policy_that_training_began_with(talker: dict[str, Any]) -> None:
-    """Adapters that did something before training are part of the reference."""
-    model = adapted(talker["model"])
-    with torch.no_grad():
-        for name, tensor in model.named_parameters():
-            if "lora_B" in name:
-                tensor.add_(0.05)
-    config = settings("grpo", kl_loss_coef=0.01)
-    with RayPPOTrainer(config, Colours(), model=model, tokenizer=talker["tokenizer"]) as trainer:
-        assert trainer.learner.reference is not trainer.learner.policy
-        assert trainer.fit()[0]["kl_loss"] == pytest.approx(0.0, abs=1e-6)
-
-
 def test_adapters_are_not_added_to_a_model_that_has_some(talker: dict[str, Any]) -> None:
     config = settings("grpo").merged({"model": {"lora_rank": 4}})
     with pytest.raises(SettingsError, match=r"model\.lora_rank=4, but the model has adapters already"):

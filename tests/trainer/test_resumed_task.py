@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 from small_environments import QUESTIONS, AsyncColours, Colours, Raising, settings
-from small_runs import FEEDBACK
 
 from midthought import Trainer, tool
 from midthought.env.rewards import combine_rewards, weighted
@@ -72,24 +71,22 @@ CHANGED: dict[str, tuple[dict[str, Any], str]] = {
         {"dataset": [ROWS[0] | {"answer": "blue"}, *ROWS[1:]]},
         "dataset: '3 rows.*' before, '3 rows.*' now",
     ),
-    "another id": ({"dataset": [row | {"id": n} for n, row in enumerate(ROWS)]}, "dataset: "),
     "a system message": ({"dataset": [row | {"system": "Be kind."} for row in ROWS]}, "dataset: "),
     "another weight": (
         {"rewards": ["correct", (short, 0.25)]},
         r"rewards: \{'correct': 1.0, 'short': 0.5\} before, \{'correct': 1.0, 'short': 0.25\} now",
     ),
-    "another reward": ({"rewards": ["correct", (long, 0.5)]}, "rewards: .*short.* before, .*long.* now"),
     "a reward function": ({"rewards": (), "reward_fn": long}, r"rewards: .* before, \{'long': 1.0\} now"),
     "weights of a combined reward function": (
         {"rewards": (), "reward_fn": combine_rewards([weighted(short, 0.25)])},
         r"rewards: .* before, \{'short': 0.25\} now",
     ),
-    "the reward section": ({"rewards": ()}, r"rewards: .* before, \{\} now"),
     "another system prompt": ({"system_prompt": "Be long."}, "system_prompt: 'Be brief.' before, 'Be long.' now"),
     "another call format": ({"call_format": "react"}, "call_format: 'hermes' before, 'react' now"),
     "a format of the user": ({"call_format": Loud()}, "call_format: 'hermes' before, '' now"),
     "a hidden description": ({"describe_tools": False}, "describes_tools: True before, False now"),
     "another schema": ({"tools": [look_again, ping]}, "tools.look: .*Looks.*before, .*Looks twice.* now"),
+    "a setting": ({"clip_ratio": 0.1}, "training.clip_ratio: 0.2 before, 0.1 now"),
     "a tool less": ({"tools": [look]}, "tools.ping: .*Pings.* before, None now"),
 }
 SAME: dict[str, dict[str, Any]] = {
@@ -186,20 +183,3 @@ def test_resume_is_true_or_false(resume, talker, tmp_path):
     with pytest.raises(SettingsError, match=message):
         recipe.run(tmp_path / "run", Console(plain=True, out=StringIO()), words=[], resume=resume)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_recipe_that_is_resumed_with_other_rows_or_prompts_is_refused(tmp_path):
-    rows = [{"question": f"What is {n} * 7?", "answer": str(7 * n)} for n in range(10, 80)]
-    source = tmp_path / "problems.jsonl"
-
-    def train(*words: str, **options: Any) -> None:
-        source.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-        console = Console(plain=True, out=StringIO())
-        recipe.run(tmp_path / "run", console, words=words, stage="rl", **options)
-
-    words = [*FEEDBACK, "training.num_train_iters=1", "problems.dataset=multiplication", f"problems.source={source}"]
-    train(*words)
-    rows.reverse()
-    with pytest.raises(SettingsError, match=r"dataset: '40 rows, .* before, '40 rows, .* now\n.*--allow-changes"):
-        train(resume=True)
-    train(resume=True, allow_changes=True)

@@ -9,7 +9,7 @@ import random
 
 import pytest
 import torch
-from small_environments import QUESTIONS, Colours, Hanging, Raising, settings
+from small_environments import QUESTIONS, Colours, Hanging, Nonsense, Raising, settings
 
 from midthought import RayPPOTrainer, SettingsError, TrainingStoppedError
 from midthought.rollout.trajectory_json import load_trajectories
@@ -63,10 +63,6 @@ def make_random(model):
     model.lm_head.register_forward_hook(lambda module, inputs, logits: logits + 3 * torch.randn_like(logits))
 
 
-def shorten(model):
-    model.config.max_position_embeddings = 8
-
-
 CANNOT_LEARN = {
     "learning rate 1e30": ({"learning_rate": 1e30}, r"learning_rate=1e\+30.*at most 1"),
     "critic's learning rate 50": ({"critic_learning_rate": 50.0}, "critic_learning_rate=50.*at most 1"),
@@ -78,7 +74,7 @@ CANNOT_LEARN = {
     "reward is NaN": ({"reward_fn": lambda trajectory: math.nan}, "all 4 episodes.*finite number"),
     "environment raises": ({"environment": Raising}, "all 4 episodes.*the world broke"),
     "environment hangs": ({"environment": Hanging, "seconds": 0.05}, "all 4 episodes.*step_timeout_seconds"),
-    "prompt is too long": ({"model": shorten}, "all 4 episodes.*a sequence may have 8"),
+    "environment returns nonsense": ({"environment": Nonsense}, "all 4 episodes.*must return the tuple"),
     "equal rewards in groups": (
         {"reward_fn": lambda trajectory: 1.0} | GROUPS | LONG,
         r"none of the 10 iterations.*reward 1\)",
@@ -90,11 +86,6 @@ CANNOT_LEARN = {
     "temperature 0": ({"temperature": 0.0} | GROUPS, "temperature=0 in training means no exploration"),
     "a weight is NaN": ({"model": set_a_nan}, r"starts from: 1 of \d+ tensors.*'model.layers.1.mlp.up_proj.weight'"),
     "weights overflow": ({"model": blow_up}, r"none of the \d+ sampled tokens has a finite log-probability"),
-    "rewards overflow": (
-        {"reward_fn": lambda trajectory: 1e30 * len(trajectory.token_ids)},
-        r"gradients of iteration 1 were not finite: loss inf, mean reward .*e\+31.*scale the reward",
-    ),
-    "forward pass is random": ({"model": make_random}, r"differ by .* nats.*logprob_difference_stop is 0\.5"),
 }
 
 
@@ -127,26 +118,19 @@ def solved_in_the_end():
 
 
 HEALTHY = {
-    "gae": {},
     "gae, twelve iterations": LONG,
     "grpo": GROUPS,
-    "by turn": GROUPS | {"adv_estimator": "grpo_turns"},
     "data set": {"dataset": QUESTIONS},
-    "rloo on a data set": {"dataset": QUESTIONS, "adv_estimator": "rloo", "group_size": 4},
-    "temperature 0.7": {"temperature": 0.7},
     "partial rollouts": {"partial": True} | LONG,
     "failing episodes": {"environment": sometimes_failing()} | LONG,
     "critic warm-up": {"critic_warmup_iters": 1},
     "bfloat16": {"model": lambda model: model.bfloat16()},
     "solved in the end": {"reward_fn": solved_in_the_end()} | GROUPS | {"num_epochs": 8},
 }
-HEALTHY_SLOW = ("gae", "by turn", "rloo on a data set", "temperature 0.7")
 """Short runs that resemble the others."""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in HEALTHY_SLOW else []) for name in HEALTHY]
-)
+@pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_run_reports_nothing(name, talker, caplog):
     options = dict(HEALTHY[name])
     options.pop("model", lambda model: None)(talker["model"])
@@ -184,16 +168,6 @@ def test_a_large_difference_is_warned_of_once(talker, caplog):
     assert "inference.backend" in warning
 
 
-def test_no_weight_has_changed_when_a_difference_stops_the_run(talker):
-    make_random(talker["model"])
-    with RayPPOTrainer(settings(), Colours, **talker) as trainer:
-        before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
-        with pytest.raises(TrainingStoppedError, match="logprob_difference_stop"):
-            trainer.fit()
-        assert all(map(torch.equal, before, trainer.model.parameters()))
-        assert trainer.learner.num_steps == trainer.iteration == 0
-
-
 def test_a_checkpoint_with_a_weight_that_is_not_finite_is_refused_and_the_last_good_one_stays(talker, tmp_path):
     with RayPPOTrainer(settings(), Colours, run_path=tmp_path / "run", **talker) as trainer:
         trainer.fit()
@@ -217,7 +191,8 @@ def reported(path):
 
 
 def test_the_episodes_of_a_gradient_that_is_not_finite_are_saved_and_the_page_shows_the_finding(talker, tmp_path):
-    with pytest.raises(TrainingStoppedError, match="not_finite"):
+    message = r"gradients of iteration 1 were not finite: loss inf, mean reward .*e\+31.*scale the reward.*not_finite"
+    with pytest.raises(TrainingStoppedError, match=f"(?s){message}"):
         fit(talker, reward_fn=lambda trajectory: 1e30 * len(trajectory.token_ids), run_path=tmp_path)
     saved = load_trajectories(tmp_path / "not_finite" / "000001.jsonl")
     assert [each.reward.total for each in saved] == [1e30 * len(each.token_ids) for each in saved]
@@ -228,10 +203,14 @@ def test_the_episodes_of_a_gradient_that_is_not_finite_are_saved_and_the_page_sh
     assert "1. not_finite" in page and "scale the reward" in page
 
 
-def test_the_metrics_that_stop_a_run_before_the_update_are_logged(talker, tmp_path):
+def test_the_metrics_that_stop_a_run_before_the_update_are_logged_and_no_weight_has_changed(talker, tmp_path):
     make_random(talker["model"])
-    with pytest.raises(TrainingStoppedError, match="logprob_difference_stop"):
-        fit(talker, run_path=tmp_path)
+    with RayPPOTrainer(settings(), Colours, run_path=tmp_path, **talker) as trainer:
+        before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
+        with pytest.raises(TrainingStoppedError, match=r"(?s)differ by .* nats.*logprob_difference_stop is 0\.5"):
+            trainer.fit()
+        assert all(map(torch.equal, before, trainer.model.parameters()))
+        assert trainer.learner.num_steps == trainer.iteration == 0
     (finding,) = reported(tmp_path)
     assert (finding["check"], finding["step"], finding["policy"]) == ("logprob_difference", 1, "stop")
     assert "logprob_difference_mean" in (tmp_path / "metrics.jsonl").read_text()

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -21,9 +21,6 @@ from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.tokenization import Renderer
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
 from midthought.types import Reward, Task, Trajectory
-
-if TYPE_CHECKING:
-    pass
 
 WORDS = ["Say a colour.", "Say it again.", "red", "blue", "green", "#call twice", "#twice_result:"]
 WORDS += ["speaker: Ann; episode: A; 00:00:01: the tide is late", '#call memory_retrieval {"query": "tide"}']

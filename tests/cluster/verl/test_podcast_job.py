@@ -16,31 +16,6 @@ from midthought.cluster.verl.record import task_of
 from midthought.recipes.podcast.verl import memory_tool, settings
 
 
-@pytest.mark.slow
-def test_the_seed_profile_has_the_seeds_own_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = (write(monkeypatch, tmp_path, "seed") / "train.sh").read_text()
-    for word in (
-        "actor_rollout_ref.model.path=deepseek-ai/DeepSeek-R1-0528-Qwen3-8B",
-        "critic.model.path=deepseek-ai/DeepSeek-R1-0528-Qwen3-8B",
-        "data.train_batch_size=8",
-        "data.max_prompt_length=256",
-        "data.max_response_length=128",
-        "actor_rollout_ref.rollout.name=sglang",
-        "actor_rollout_ref.rollout.tensor_model_parallel_size=8",
-        "actor_rollout_ref.rollout.temperature=0.7",
-        "actor_rollout_ref.rollout.top_p=0.95",
-        "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean",
-        "actor_rollout_ref.actor.optim.lr=1e-05",
-        "critic.optim.lr=5e-06",
-        "critic.cliprange_value=0.5",
-        "algorithm.adv_estimator=gae",
-        "algorithm.use_kl_in_reward=false",
-        "trainer.n_gpus_per_node=8",
-        "trainer.total_epochs=1",
-    ):
-        assert f"    {word} \\\n" in script, word
-
-
 def test_the_cluster_profile_has_room_for_its_segments_and_its_memory_goes_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from small_runs import FEEDBACK
 from typer.testing import CliRunner
 
 from midthought.cli import app
-from midthought.errors import CheckpointError, SettingsError
+from midthought.errors import SettingsError
 from midthought.recipes.feedback.problems import prepare_problems
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig, ProblemsSection
 
@@ -78,31 +78,7 @@ def test_num_shown_limits_the_episodes_written_of_arms_iterations_and_validation
     assert (path / "report.html").is_file()
 
 
-def test_the_warm_up_alone_ends_with_its_policy(tmp_path):
-    result = train("--run", str(tmp_path / "sft"), "--stage", "sft")
-    assert result.exit_code == 0, result.output
-    assert (tmp_path / "sft" / "warmup" / "config.json").is_file()
-    assert not (tmp_path / "sft" / "policy").exists()
-
-
-def test_there_must_be_a_run_to_resume(tmp_path):
-    with pytest.raises(CheckpointError, match="holds no run to go on with"):
-        train("--run", str(tmp_path), "--resume")
-
-
 # -- settings and problems --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["tiny", "seed", "cluster"])
-def test_the_settings_that_ship_are_valid(name):
-    from pathlib import Path
-
-    from midthought.config import read_yaml
-    from midthought.recipes import feedback
-
-    chosen = FeedbackRecipeConfig().merged(read_yaml(Path(feedback.__file__).parent / f"{name}.yaml"))
-    assert chosen.inference.max_turns == 3
-    assert chosen.inference.max_tool_calls_per_cot == 3
 
 
 def test_hints_are_refused_where_there_is_nothing_to_calculate():

@@ -63,61 +63,61 @@ def own_words(trajectory, renderer) -> list[str]:
     return [renderer.decode(run) for run in trajectory.sampled_runs()]
 
 
-@pytest.mark.parametrize(("made_up_share", "random_text_share"), VARIATIONS)
-def test_every_demonstration_is_a_sound_record_of_prompt_policy_and_result(make, made_up_share, random_text_share):
-    for trajectory in write(make(made_up_share=made_up_share, random_text_share=random_text_share)):
-        trajectory.check()
-        kinds = [span.kind for span in trajectory.spans]
-        asked = [SpanKind.PROMPT, SpanKind.SAMPLED, SpanKind.RESULT, SpanKind.SAMPLED]
-        assert kinds == (asked if trajectory.num_calls else asked[:2])
+def require_sound(trajectory):
+    """Prompt and policy, with a call and its result between them if it asks."""
+    trajectory.check()
+    asked = [SpanKind.PROMPT, SpanKind.SAMPLED, SpanKind.RESULT, SpanKind.SAMPLED]
+    assert [span.kind for span in trajectory.spans] == (asked if trajectory.num_calls else asked[:2])
 
 
-@pytest.mark.parametrize(("made_up_share", "random_text_share"), VARIATIONS)
-def test_what_the_mask_marks_is_what_the_policy_is_to_write(make, renderer, made_up_share, random_text_share):
+def require_policys_words(trajectory, renderer):
+    """The mask marks the call, the thought and the answer."""
     end = renderer.decode([renderer.tokenizer.eos_token_id])
-    for trajectory in write(make(made_up_share=made_up_share, random_text_share=random_text_share)):
-        *thoughts, last = own_words(trajectory, renderer)
-        for event, thought in zip(trajectory.tool_events, thoughts, strict=True):
-            assert thought == LOOK_UP + CALL_FORMAT.render_call(TOOL_NAME, event.call.parameters)
-        thought, closed, answer = last.partition("</think>")
-        assert closed and answer.startswith(" ") and answer.endswith(end) and answer.count(end) == 1
-        cue = CUES[trajectory.task.labels["kind"]]
-        assert any(thought.startswith(words + cue) for words in (IN_THE_NOTE, FOUND, NOT_FOUND))
+    *thoughts, last = own_words(trajectory, renderer)
+    for event, thought in zip(trajectory.tool_events, thoughts, strict=True):
+        assert thought == LOOK_UP + CALL_FORMAT.render_call(TOOL_NAME, event.call.parameters)
+    thought, closed, answer = last.partition("</think>")
+    assert closed and answer.startswith(" ") and answer.endswith(end) and answer.count(end) == 1
+    cue = CUES[trajectory.task.labels["kind"]]
+    assert any(thought.startswith(words + cue) for words in (IN_THE_NOTE, FOUND, NOT_FOUND))
+
+
+def require_same_query(trajectory, renderer):
+    """A call is read back at its last token, with its parameters."""
+    scanner = CALL_FORMAT.scanner(in_thought=True)
+    for run in trajectory.sampled_runs()[:-1]:
+        stream = renderer.decode_stream()
+        ended = [scanner.feed(stream.step(token_id)) for token_id in run]
+        assert ended == [False] * (len(run) - 1) + [True]
+        (action,) = scanner.take()
+        assert action.success and action.tool_name == TOOL_NAME
+        assert action.parameters == trajectory.tool_events[0].call.parameters
+        scanner.resume()
+
+
+def require_foreign_results(trajectory, renderer):
+    """A result is in the context as a rollout writes it, and no foreign word is a control token."""
+    results = [span for span in trajectory.spans if span.kind is SpanKind.RESULT]
+    for span, event in zip(results, trajectory.tool_events, strict=True):
+        written = renderer.decode(trajectory.token_ids[span.start : span.end])
+        assert written == CALL_FORMAT.render_results([event])
+    own = {renderer.tokenizer.eos_token_id, *renderer.control("</think>")}
+    for span in trajectory.spans[1:]:
+        controls = renderer.control_token_ids.intersection(trajectory.token_ids[span.start : span.end])
+        assert controls <= (own if span.kind is SpanKind.SAMPLED else set())
 
 
 @pytest.mark.parametrize(("made_up_share", "random_text_share"), VARIATIONS)
-def test_its_calls_are_read_back_to_the_same_query(make, renderer, made_up_share, random_text_share):
-    asked = 0
-    for trajectory in write(make(made_up_share=made_up_share, random_text_share=random_text_share)):
-        scanner = CALL_FORMAT.scanner(in_thought=True)
-        for run in trajectory.sampled_runs()[:-1]:
-            stream = renderer.decode_stream()
-            ended = [scanner.feed(stream.step(token_id)) for token_id in run]
-            assert ended == [False] * (len(run) - 1) + [True]
-            (action,) = scanner.take()
-            assert action.success and action.tool_name == TOOL_NAME
-            assert action.parameters == trajectory.tool_events[0].call.parameters
-            scanner.resume()
-            asked += 1
-    assert asked > 30
-
-
-def test_a_result_stands_in_the_context_as_the_rollout_would_write_it(make, renderer):
-    for trajectory in write(make()):
-        for span, event in zip(
-            [span for span in trajectory.spans if span.kind is SpanKind.RESULT], trajectory.tool_events, strict=True
-        ):
-            written = renderer.decode(trajectory.token_ids[span.start : span.end])
-            assert written == CALL_FORMAT.render_results([event])
-
-
-def test_no_foreign_word_is_a_control_token(make, renderer):
-    own = {renderer.tokenizer.eos_token_id, *renderer.control("</think>")}
-    for trajectory in write(make()):
-        for segment in trajectory.segments:
-            for span in segment.spans[1:]:
-                controls = renderer.control_token_ids.intersection(segment.token_ids[span.start : span.end])
-                assert controls <= (own if span.kind is SpanKind.SAMPLED else set())
+def test_a_demonstration_is_a_sound_record_whose_mask_calls_and_results_are_those_of_an_episode(
+    make, renderer, made_up_share, random_text_share
+):
+    written = write(make(made_up_share=made_up_share, random_text_share=random_text_share))
+    assert sum(trajectory.num_calls for trajectory in written) > 30
+    for trajectory in written:
+        require_sound(trajectory)
+        require_policys_words(trajectory, renderer)
+        require_same_query(trajectory, renderer)
+        require_foreign_results(trajectory, renderer)
 
 
 @pytest.mark.parametrize(("made_up_share", "random_text_share"), VARIATIONS)

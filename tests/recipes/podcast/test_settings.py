@@ -33,14 +33,6 @@ def test_seed_has_the_values_of_the_original():
     assert (config.training.kl_coef, config.training.cliprange_value, config.memory.k) == (0.01, 0.5, 3)
 
 
-@pytest.mark.parametrize("name", ["seed", "cluster"])
-def test_what_a_large_model_reads_fits_into_its_episode(name):
-    config = load(name)
-    if name == "cluster":
-        assert config.inference.max_tokens > config.inference.max_result_tokens + config.inference.max_segment_length
-    assert config.training.batch_size % config.training.mini_batch_size == 0
-
-
 def test_the_recipes_sections_stand_beside_the_librarys():
     assert RecipeConfig.model_fields.keys() < PodcastConfig.model_fields.keys()
     assert set(get_args(Kind)) == set(WORDINGS) >= set(DEFAULT_KINDS)
