@@ -6,7 +6,6 @@ import pytest
 
 from midthought.env.environment import BaseEnvironment, EpisodeError
 from midthought.env.environment_tasks import MAX_TRIES, EnvironmentTaskSampler
-from midthought.errors import RewardError, SettingsError
 
 
 class Numbers(BaseEnvironment):
@@ -125,10 +124,3 @@ def test_where_groups_are_drawn_one_by_one_a_group_that_fails_does_not_end_the_r
     stream.draw(2, 1)
     with pytest.raises(EpisodeError, match="6 resets in a row failed"):
         stream.draw(3, 1)
-
-
-def test_what_cannot_be_used_is_refused_at_once():
-    with pytest.raises(SettingsError, match="give a BaseEnvironment"):
-        EnvironmentTaskSampler(3, seed=0)
-    with pytest.raises(RewardError, match="write it as"):
-        EnvironmentTaskSampler(Numbers, lambda: 1.0, seed=0)

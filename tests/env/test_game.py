@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable
 
 import pytest
 
@@ -47,20 +46,6 @@ def possible(world: SimpleGameEnvironment) -> list[str]:
     return [action for action in actions if copy.deepcopy(world).step(action)[3]["possible"]]
 
 
-def play(world: SimpleGameEnvironment, choose: Callable[[SimpleGameEnvironment, str], str]) -> float:
-    observation = world.get_state_description().splitlines()[-1]
-    while not world.is_done():
-        observation = world.step(choose(world, observation))[0]
-    return world.get_episode_reward()
-
-
-def sensible(world: SimpleGameEnvironment, observation: str) -> str:
-    """Goes where the item is said to be: the best play where there is one item."""
-    if "here" in observation:
-        return "take"
-    return "complete" if "have" in observation else observation.partition(" is ")[2]
-
-
 def test_a_game_worked_by_hand():
     world = placed((0, 0), (1, 1))
     assert world.get_state_description() == "@ . .\n. k .\n. . .\nThe key is south east."
@@ -87,7 +72,6 @@ def test_what_cannot_be_done_changes_nothing_is_told_what_can_and_uses_up_a_step
 TEXTS = [
     ("move north", "north"),
     ("<answer>north</answer>", "north"),
-    ("south or north", "south"),
     ("take key", "take"),
     ("take the golden key", "take"),
     ("pick up the key", None),
@@ -142,17 +126,6 @@ def test_the_known_optimum_is_the_best_of_all_plays():
     for seed, settings in GAMES:
         world = game(seed, **settings)
         assert world.optimal_return() == pytest.approx(best_by_brute_force(world))
-
-
-def test_the_best_play_takes_two_to_six_steps_and_following_the_sight_is_best():
-    steps = set()
-    for seed in range(150):
-        world = game(seed)
-        best = world.optimal_return()
-        assert play(world, sensible) == pytest.approx(best)
-        assert world.optimal_return() == best, "the optimum is the episode's, wherever it has come to"
-        steps.add(world.get_step_count())
-    assert steps == {2, 3, 4, 5, 6}
 
 
 def test_a_person_can_play_it_in_the_terminal(monkeypatch, capsys):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import json
 import socket
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from served import served
 from stepping import begin, check_training, do
 
 from midthought.env.environment import BaseEnvironment
@@ -21,23 +21,6 @@ from midthought.env.environment_tasks import EnvironmentTasks
 from midthought.env.episode import call_blocking
 from midthought.env.openenv import from_openenv
 from midthought.errors import EpisodeError, MissingExtraError, SettingsError
-
-
-@contextlib.contextmanager
-def served(application: Any) -> Iterator[str]:
-    """Serves an ASGI application on loopback; gives its address."""
-    uvicorn = pytest.importorskip("uvicorn")
-    pytest.importorskip("websockets")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(application, log_level="error", timeout_graceful_shutdown=1))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
-
 
 # -- client objects -------------------------------------------------------------------------------------------
 
@@ -205,6 +188,7 @@ def server() -> Server:
 
 @pytest.fixture
 def url(server: Server) -> Iterator[str]:
+    pytest.importorskip("websockets")
     with served(server) as address:
         yield address
 

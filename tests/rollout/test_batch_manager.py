@@ -7,12 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from precision import logit_tolerance
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from small_qwen import small_model
+from transformers import Qwen3Config
 
 from midthought.engines.byte_tokenizer import byte_tokenizer
 from midthought.engines.create import LocalInferenceEngine, ScriptedInferenceEngine
 from midthought.errors import EngineError, SettingsError
 from midthought.rollout.batch_manager import BatchInferenceManager
+from midthought.tokenization import Renderer
 
 
 def echo() -> ScriptedInferenceEngine:
@@ -35,17 +37,7 @@ def test_batches_of_any_size_give_what_one_call_gives(prompts, batch_size):
 
 
 def test_a_models_samples_do_not_depend_on_the_batches_and_no_two_rows_share_their_draws():
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=261,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-    )
-    model = Qwen3ForCausalLM(config).eval()
+    model = small_model(Qwen3Config, Renderer(byte_tokenizer()))
     with LocalInferenceEngine(model, byte_tokenizer(), temperature=1.0, top_p=1.0) as engine:
         whole = engine.generate(["Hello"] * 6, max_tokens=8)
         parted = BatchInferenceManager(engine, 2).generate_batch(prompts=["Hello"] * 6, max_tokens=8)

@@ -111,14 +111,6 @@ def test_the_forms_of_other_packages_give_the_same_record(name, renderer):
     assert [event.call.result for event in same.tool_events] == ["0", "3"]
 
 
-def test_calls_are_in_the_thought_which_ends_before_the_answer(renderer):
-    shown = demonstration(TASK, CONVERSATIONS["one call"], renderer, find_call_format("in_thought"))
-    assert [renderer.decode(run) for run in shown.sampled_runs()] == [
-        'I multiply.\n#call multiply {"a": 12, "b": 3}',
-        "Now I know.\n</think>\n\nIt is 36.<|im_end|>",
-    ]
-
-
 @pytest.mark.parametrize(
     ("messages", "message"),
     [

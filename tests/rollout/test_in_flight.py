@@ -128,6 +128,15 @@ class Bench:
         self.stream.drop()
         self.loop.close()
 
+    def carry_over_a_call(self, has_begun):
+        """Takes a short episode while another one waits for its tool."""
+        self.stream.begin(task(0, "5 slowly"), 1)
+        self.stream.begin(task(1, "5"), 1)
+        assert [t.group for t in self.stream.take()] == [1]
+        while not has_begun():
+            time.sleep(0.001)
+        self.stream.pause()
+
     def iterate(self, num_iters, tasks, *, num_open=6, num_taken=4, group_size=2):
         """Iterations as the training loop makes them; the groups of each."""
         stream, done = self.stream, []
@@ -211,12 +220,7 @@ def test_over_many_iterations_every_episode_is_whole_and_every_token_knows_who_w
 
 def test_a_tool_that_was_asked_goes_on_while_no_token_is_sampled(make_bench):
     bench = make_bench(seconds=0.15)
-    bench.stream.begin(task(0, "5 slowly"), 1)
-    bench.stream.begin(task(1, "5"), 1)
-    assert [t.group for t in bench.stream.take()] == [1]
-    while not bench.asked:
-        time.sleep(0.001)
-    bench.stream.pause()
+    bench.carry_over_a_call(lambda: bench.asked)
     written = {seed: len(log) for seed, log in bench.engine.log.items()}
     time.sleep(0.3)
     assert {seed: len(log) for seed, log in bench.engine.log.items()} == written
@@ -255,12 +259,7 @@ class Look(Tool):
 def test_the_tool_of_an_episode_that_is_carried_over_stays_open_until_it_ends(make_bench):
     look = Look()
     bench = make_bench(other_tool=look)
-    bench.stream.begin(task(0, "5 slowly"), 1)
-    bench.stream.begin(task(1, "5"), 1)
-    assert [t.group for t in bench.stream.take()] == [1]
-    while not look.log:
-        time.sleep(0.001)
-    bench.stream.pause()
+    bench.carry_over_a_call(lambda: look.log)
     time.sleep(0.2)
     assert look.log == ["opened for t0"] and bench.stream.num_unfinished == 1
     (late,) = bench.stream.take()
@@ -336,12 +335,7 @@ def test_episodes_that_were_taken_and_not_learned_from_are_handed_over_again(mak
 
 def test_a_tool_that_was_under_way_is_asked_again_after_a_restart(make_bench):
     bench, other = make_bench(seconds=0.3), make_bench()
-    bench.stream.begin(task(0, "5 slowly"), 1)
-    bench.stream.begin(task(1, "5"), 1)
-    bench.stream.take()
-    while not bench.asked:
-        time.sleep(0.001)
-    bench.stream.pause()
+    bench.carry_over_a_call(lambda: bench.asked)
     other.stream.restore(bench.stream.state(), tails)
     (again,) = other.stream.take()
     assert other.asked == 1 and len(again.tool_events) == 1 and again.stop_reason is StopReason.ANSWERED

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from playing import parts_of
-from test_episode_rollout import small_model
+from small_qwen import small_model
 from transformers import Qwen3Config
 
 from midthought.config import InferenceConfig

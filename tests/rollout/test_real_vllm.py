@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from playing import EveryFew
-from small_qwen import make_model, vllm_settings
+from small_qwen import make_model, token_logprobs, vllm_settings
 from test_episode_rollout import Look, run
 from vllm_python import PYTHON, needs_vllm
 
@@ -61,9 +61,7 @@ def test_what_it_records_is_what_a_plain_forward_pass_gives(
     assert [trajectory.error for trajectory in found] == [None] * 8
     assert sum(trajectory.num_calls for trajectory in found) >= 8
     for trajectory in found:
-        with torch.no_grad():
-            logits = model(torch.tensor([trajectory.token_ids]), use_cache=False).logits[0].float() / temperature
-        expected = logits[:-1].log_softmax(-1).gather(-1, torch.tensor(trajectory.token_ids[1:])[:, None])[:, 0]
+        expected = token_logprobs(model, trajectory.token_ids, temperature)
         mask = torch.tensor(trajectory.loss_mask[1:])
         assert (torch.tensor(trajectory.sampled_logprobs[1:]) - expected)[mask].abs().max() < 1e-3
 

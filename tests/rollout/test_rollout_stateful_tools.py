@@ -1,4 +1,4 @@
-"""Stateful tools under the whole loop: 64 episodes side by side each see their own state, and leave nothing open."""
+"""Stateful tools under the whole loop: episodes see their own state, and leave nothing open."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from midthought.rollout.episode import run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
 from midthought.types import Reward, StopReason, Trajectory
-
-NUM_EPISODES = 64
 
 
 class Notes(Tool):
@@ -63,25 +61,9 @@ def watched_parts(renderer: Renderer, tool: Tool, happen: Callable[[Trajectory],
     return parts_of(ScriptedEngine(scripts, renderer), renderer, tools=[tool], environment=lambda _: Host(score=score))
 
 
-STARTS = starts(NUM_EPISODES)
-SCRIPTS = [script(number) for number in range(NUM_EPISODES)]
-
-
-def test_64_concurrent_episodes_each_see_only_their_own_state(renderer: Renderer) -> None:
-    tool = Notes()
-    at_score: list[bool] = []
-    happen = lambda trajectory: at_score.append(trajectory.task.task_id in tool.open_now)  # noqa: E731
-    parts = watched_parts(renderer, tool, happen, SCRIPTS)
-    for number, trajectory in enumerate(asyncio.run(run_episodes(parts, STARTS))):
-        assert trajectory.stop_reason is StopReason.ANSWERED
-        words = [f"{number}a", f"{number}b", f"{number}c"]
-        seen = [event.call.result for event in trajectory.tool_events]
-        assert seen == [" ".join([f"t{number}", str(number), *words[:count]]) for count in (1, 2, 3)]
-    assert tool.num_opened == NUM_EPISODES and not tool.open_now
-    assert at_score == [True] * NUM_EPISODES, "it is closed after the reward"
-
-
-def test_what_fails_or_is_too_late_leaves_nothing_open(renderer: Renderer) -> None:
+def test_a_tool_is_closed_after_the_reward_and_what_fails_or_is_too_late_leaves_nothing_open(
+    renderer: Renderer,
+) -> None:
     over = threading.Event()
 
     class Faulty(Notes):
@@ -95,12 +77,15 @@ def test_what_fails_or_is_too_late_leaves_nothing_open(renderer: Renderer) -> No
             return super().execute(word)
 
     def break_some(trajectory: Trajectory) -> None:
+        at_score.append(trajectory.task.task_id in tool.open_now)
         if trajectory.task.task_id == "t3":
             raise RuntimeError("the judge broke")
 
-    tool = Faulty()
-    parts = watched_parts(renderer, tool, break_some, SCRIPTS[:5])
-    done = asyncio.run(run_episodes(parts, STARTS[:5]))
+    tool, at_score = Faulty(), []
+    parts = watched_parts(renderer, tool, break_some, [script(number) for number in range(5)])
+    done = asyncio.run(run_episodes(parts, starts(5)))
     over.set()
     assert [t.stop_reason for t in done] == [*[StopReason.ANSWERED] * 3, StopReason.FAILED, StopReason.ANSWERED]
+    assert [event.call.result for event in done[4].tool_events] == ["t4 4 4a", "t4 4 4a 4b", "t4 4 4a 4b 4c"]
     assert tool.num_opened == 5 and not tool.open_now
+    assert at_score == [True] * 5, "it is closed after the reward"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from playing import EveryFew, parts_of, starts
-from test_episode_rollout import small_model
+from small_qwen import small_model
 from transformers import Qwen3Config
 
 from midthought.engines.engine import Sampling, Stopper

@@ -140,21 +140,6 @@ def test_a_template_that_drops_thoughts_is_noticed_and_the_record_keeps_them():
     assert own_text(trajectory, renderer.decode) == "\n".join(text + "<|im_end|>" for text in texts)
 
 
-def test_without_kept_thoughts_a_reply_begins_a_segment_as_the_template_writes_it():
-    renderer = renderer_with(DROPS_THOUGHTS)
-    texts = ["<think>one</think>First", "<think>two</think>Second"]
-    trajectory = play(texts, InThoughtFormat(), renderer=renderer, replies=["More"], keep_thoughts=False)
-    assert len(trajectory.segments) == 2 and trajectory.turn_ends[0][0] == 0 and trajectory.turn_ends[1][0] == 1
-    prompt = trajectory.segments[1].spans[0]
-    conversation = [
-        {"role": "user", "content": "Who?"},
-        {"role": "assistant", "content": texts[0]},
-        {"role": "user", "content": "More"},
-    ]
-    served = renderer.tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
-    assert renderer.decode(trajectory.segments[1].token_ids[: prompt.end]) == served
-
-
 def test_a_template_that_takes_no_second_user_turn_says_so():
     refused = "{% if messages|length > 2 %}{{ raise_exception('one turn only') }}{% endif %}"
     once = refused + "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -162,12 +147,3 @@ def test_a_template_that_takes_no_second_user_turn_says_so():
     assert trajectory.stop_reason is StopReason.FAILED and "one turn only" in (trajectory.error or "")
     with pytest.raises(SettingsError, match="one turn only"):
         renderer_with(once).following([{"role": "user", "content": "x"}])
-
-
-def test_without_kept_thoughts_calls_and_results_stay_in_the_conversation():
-    renderer = renderer_with()
-    texts = [f"<think>one</think>{call(2, 3)}", "Five", "Six"]
-    trajectory = play(texts, HermesFormat(), renderer=renderer, replies=["More"], keep_thoughts=False)
-    prompt = renderer.decode(trajectory.segments[1].token_ids[: trajectory.segments[1].spans[0].end])
-    assert f"assistant\n{call(2, 3)}<|im_end|>\n<|im_start|>tool\n5<|im_end|>" in prompt
-    assert prompt.endswith("Five<|im_end|>\n<|im_start|>user\nMore<|im_end|>\n<|im_start|>assistant\n")

@@ -106,10 +106,14 @@ def test_a_missing_argument_comes_before_all_others_and_alternatives_are_named_t
 def test_an_older_dialect_is_checked_by_its_own_rules() -> None:
     schema = {
         "$schema": "http://json-schema.org/draft-07/schema#",
-        "definitions": {"pair": {"items": [{"type": "integer"}, {"type": "string"}], "additionalItems": False}},
-        "properties": {"pair": {"$ref": "#/definitions/pair"}},
+        "definitions": {
+            "b": {"$id": "#whole", "type": "integer"},
+            "pair": {"items": [{"type": "integer"}, {"type": "string"}], "additionalItems": False},
+        },
+        "properties": {"pair": {"$ref": "#/definitions/pair"}, "a": {"$ref": "#whole"}},
     }
     assert complaint(schema, {"pair": [1, 2]}) == "argument 'pair[1]' should be a string, got 2"
+    assert complaint(schema, {"a": "x"}) == "argument 'a' should be an integer, got 'x'"
     assert complaint(schema, {"pair": [1, "a", 2]}) == "argument 'pair' has too many items, got 3"
 
 
@@ -181,12 +185,6 @@ def test_no_pattern_of_an_argument_can_stop_the_program() -> None:
             ArgumentsChecker({"properties": {"a": {"pattern": pattern}}}).check({"a": SLOW_TEXT})
 
 
-def test_an_older_dialects_anchor_is_found_and_an_address_that_is_none_is_named() -> None:
-    older = {
-        "$schema": "http://json-schema.org/draft-07/schema#",
-        "properties": {"a": {"$ref": "#whole"}},
-        "definitions": {"b": {"$id": "#whole", "type": "integer"}},
-    }
-    assert complaint(older, {"a": "x"}) == "argument 'a' should be an integer, got 'x'"
+def test_an_address_that_is_none_is_named() -> None:
     with pytest.raises(SettingsError, match=r"an \$id is no address"):
         ArgumentsChecker({"$id": "http://[", "type": "object"})

@@ -19,15 +19,6 @@ STYLES = [
         str: Text.
     """,
     """Gets the weather of a city.
-    Args:
-        city: Name of the city, in English.
-        days:
-            Number of days.
-            Default: 1.
-    Raises:
-        ValueError: city: none.
-    """,
-    """Gets the weather of a city.
 
     Parameters
     ----------
@@ -58,7 +49,7 @@ STYLES = [
     @return: Text.
     """,
 ]
-"""Google's with and without an empty line, NumPy's, reST's, Epytext's."""
+"""Google's, NumPy's, reST's, Epytext's."""
 
 
 def test_purpose_and_parameters_of_every_style() -> None:

@@ -202,13 +202,8 @@ def test_a_tools_own_deadline_takes_the_place_of_the_executors() -> None:
 
 
 def test_a_limit_that_makes_no_sense_is_refused() -> None:
-    for name, limit in (
-        ("timeout_seconds", 0),
-        ("max_concurrency", 0),
-        ("max_threads", 0),
-        ("max_result_chars", 0),
-        ("retries", -1),
-    ):
+    limits = ("timeout_seconds", "max_concurrency", "max_threads", "max_result_chars")
+    for name, limit in (*((name, 0) for name in limits), ("retries", -1)):
         with pytest.raises(SettingsError, match=f"{name} must be .*, not {limit}"):
             executor(**{name: limit})
 

@@ -13,7 +13,7 @@ from calling import TASK, Hang, Quick, call, run
 from midthought.tools.definition import Tool, ToolDefinition
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.types import ToolEvent, ToolOutcome
+from midthought.types import ToolOutcome
 
 
 class AsyncHang(Tool):
@@ -51,23 +51,6 @@ def test_calls_that_never_return_do_not_take_more_and_more_threads() -> None:
     deadline = time.monotonic() + 30
     while run(box, call("quick"))[0].outcome is not ToolOutcome.OK:
         assert time.monotonic() < deadline
-
-
-def test_a_thread_that_returns_after_its_deadline_is_used_again_and_its_result_goes_nowhere() -> None:
-    hang = Hang()
-    box = ToolExecutor(ToolRegistry([hang, Quick()]), timeout_seconds=0.05)
-
-    async def episode() -> list[ToolEvent]:
-        late = await box.run([call("hang")], TASK)
-        hang.over.set()
-        await asyncio.sleep(0.2)
-        num_threads = threading.active_count()
-        quick = await box.run([call("quick")], TASK)
-        assert threading.active_count() == num_threads
-        return [*late, *quick]
-
-    late, quick = asyncio.run(episode())
-    assert late.outcome is ToolOutcome.TIMED_OUT and quick.call.result == "here"
 
 
 @pytest.mark.parametrize("name", ["hang", "async_hang"])

@@ -313,17 +313,6 @@ def test_servers_that_leave_processes_and_end_are_noticed_and_leave_no_thread_an
         assert max(others) <= first
 
 
-def test_a_server_whose_process_shows_its_environment_only_after_the_servers_end_is_noticed(tmp_path):
-    """As a process does whose program is still being loaded when the server ends. It has the server's output open."""
-    mark, child = '"MIDTHOUGHT_MCP_SERVER=$MIDTHOUGHT_MCP_SERVER"', f"child {uuid.uuid4()}"
-    later = f"import time; time.sleep(600)  # {child}"
-    shell = f"exec env -i setsid sh -c 'sleep 0.3; exec env \"$0\" \"$@\"' {mark} {sys.executable} -c '{later}'"
-    ended = str(tmp_path / "ended")
-    with started({"shell": shell, "ends": ended, "ended": ended}) as tools:
-        assert [called(tools).outcome for _ in range(2)] == [ToolOutcome.RAISED, ToolOutcome.OK]
-    assert not is_running(child)
-
-
 def process_with_id(number: int) -> subprocess.Popen[bytes]:
     """Starts a process of its own group that has this id."""
     for _ in range(200):

@@ -101,12 +101,8 @@ def test_a_mistake_is_told_with_its_line_and_nothing_of_ours(tool: PythonTool) -
     ("code", "status", "last_words"),
     [
         ("def f(:\n", "raised", "SyntaxError: invalid syntax"),
-        ("import sys; sys.exit('bye')", "raised", "bye"),
-        ("a\0b", "raised", "SyntaxError: source code string cannot contain null bytes"),
-        ("print('\ud800')", "raised", "surrogates not allowed"),
         ("(" * 5000 + ")" * 5000, "raised", "SyntaxError: too many nested parentheses"),
         ("import os; os.close(1); os.close(2)", "raised|ok", ""),
-        ("input()", "raised", "EOFError: EOF when reading a line"),
         ("import ctypes; ctypes.string_at(0)", "killed", "[killed: SIGSEGV]"),
     ],
 )
