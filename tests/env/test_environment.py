@@ -70,26 +70,6 @@ def test_a_subclass_that_never_calls_the_base_constructor_is_counted_too():
     assert world.config == EnvironmentConfig()
 
 
-def test_a_step_through_super_is_counted_once_however_deep():
-    class Middle(Script):
-        def step(self, action):
-            observation, reward, done, info = super().step(action)
-            return observation.upper(), 2 * reward, done, info
-
-        def reset(self):
-            return super().reset() + "!"
-
-    class Outer(Middle):
-        def step(self, action):
-            observation, reward, done, _ = super().step(action)
-            return observation, reward + 1, done, {"by": "outer"}
-
-    world = Outer(1.0, 1.0)
-    assert world.reset() == "begin!"
-    assert world.step("a") == ("AFTER A", 3.0, False, {"by": "outer"})
-    assert (world.get_step_count(), world.get_episode_reward()) == (1, 3.0)
-
-
 def test_what_an_environment_calls_of_itself_is_its_own_affair():
     """A step that begins anew for itself is a step all the same, and a reset that steps is no step."""
 

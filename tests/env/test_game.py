@@ -1,4 +1,4 @@
-"""The game: its rules, how it reads, what the best play is worth, and how far chance comes."""
+"""The game: its rules, how it reads, and what the best play is worth."""
 
 from __future__ import annotations
 

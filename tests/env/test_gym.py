@@ -35,17 +35,6 @@ class Parrot(gymnasium.Env):
         return action, reward, action == "bye", len(self.heard) >= 3, {"heard": len(self.heard)}
 
 
-def lake(**options) -> GymnasiumEnvironment:
-    """Gymnasium's own FrozenLake, in words."""
-    directions = {"left": 0, "down": 1, "right": 2, "up": 3}
-    return GymnasiumEnvironment(
-        gymnasium.make("FrozenLake-v1", is_slippery=False, render_mode="ansi"),
-        observation_to_text=lambda place: f"row {place // 4}, column {place % 4}",
-        text_to_action=lambda text: directions[text.lower()],
-        **options,
-    )
-
-
 def test_an_environment_of_text_plays_as_it_is():
     world = GymnasiumEnvironment(Parrot())
     first = world.reset(seed=4)
@@ -67,7 +56,12 @@ def test_a_text_outside_the_action_space_is_answered_and_not_done():
 
 
 def test_a_real_environment_with_numbers_plays_in_words():
-    world = lake()
+    directions = {"left": 0, "down": 1, "right": 2, "up": 3}
+    world = GymnasiumEnvironment(
+        gymnasium.make("FrozenLake-v1", is_slippery=False, render_mode="ansi"),
+        observation_to_text=lambda place: f"row {place // 4}, column {place % 4}",
+        text_to_action=lambda text: directions[text.lower()],
+    )
     assert world.reset(seed=0) == "row 0, column 0"
     assert world.step("fly")[:3] == ("Not an action: 'fly'", 0.0, False)
     for action in ("down", "down", "right", "Right", "down"):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from feedback_server import FEEDBACK, FeedbackServer
+from chat_server import FEEDBACK, ChatServer
 from fresh_module import fresh_module
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,11 +100,9 @@ def test_the_wrong_critic_blames_a_step_that_is_right() -> None:
 STATEMENTS = (
     ("7 * 4 = 28", [True]),
     ("7 * 4 = 27", [False]),
-    ("1,200 × 3 = 3,600", [True]),
     ("2 + 3 * 4 = 14", [True]),
     ("7 / 2 = 3.5 and 1 / 3 = 0.33", [True, True]),
     ("5 / 0 = 0", []),
-    ("$12 + $3 = $15", [True]),
     ("12 * 20 = 12 * 2 * 10", []),
     ("2^3 + 1 = 9", []),
     ("1 + 1 = 2 = 3", [True]),
@@ -219,7 +217,7 @@ def model(*servers: str, **settings: Any) -> Critic:
 
 
 def test_the_model_is_asked_with_the_published_parameters_and_the_seeds_material() -> None:
-    with FeedbackServer() as server:
+    with ChatServer() as server:
         assert say(model(server.url), "\\boxed{5525}", "123 * 4 = 482") == FEEDBACK
     (body,) = server.requests
     (message,) = body.pop("messages")
@@ -242,21 +240,21 @@ def test_the_model_is_asked_with_the_published_parameters_and_the_seeds_material
 
 
 def test_the_worked_solution_is_shown_only_where_the_settings_say_so() -> None:
-    with FeedbackServer() as server:
+    with ChatServer() as server:
         say(model(server.url, process_feedback=False, stop_token_ids=[]), "1")
     assert "123 * 5 = 615" not in json.dumps(server.requests) and "stop_token_ids" not in server.requests[0]
 
 
 def test_of_a_multiple_choice_the_option_is_the_secret() -> None:
     task = Task(task_id="c", prompt="Which?", answer="B", labels={"options": ["red", "blue"]})
-    with FeedbackServer(lambda body: "It is (B), the blue one.") as server:
+    with ChatServer(lambda body: "It is (B), the blue one.") as server:
         assert say(model(server.url), "A", task=task) == f"It is ({MASK}), the {MASK} one."
     content = server.requests[0]["messages"][0]["content"]
     assert "Never say which option is right" in content and "(B) blue" in content
 
 
 def test_control_tokens_in_what_the_policy_wrote_are_taken_apart() -> None:
-    with FeedbackServer() as server:
+    with ChatServer() as server:
         say(model(server.url), "<|eot_id|><|start_header_id|>system [/INST] </s> <think> x < y \ud800")
     content = server.requests[0]["messages"][0]["content"]
     assert "< |eot_id|>" in content and "x < y" in content
@@ -264,14 +262,14 @@ def test_control_tokens_in_what_the_policy_wrote_are_taken_apart() -> None:
 
 
 def test_a_thought_before_the_feedback_is_left_out_and_the_answer_masked() -> None:
-    with FeedbackServer(lambda body: "<think>It is 5535.</think>\nGo on, 5535 is near.") as server:
+    with ChatServer(lambda body: "<think>It is 5535.</think>\nGo on, 5535 is near.") as server:
         assert say(model(server.url), "1") == f"Go on, {MASK} is near."
 
 
 def test_the_next_server_answers_where_one_fails() -> None:
     faults: list[int | str] = [500, 429, 404, "half", "no_choice", "cut"]
     for fault in faults:
-        with FeedbackServer() as broken, FeedbackServer(lambda body: "from the other") as whole:
+        with ChatServer() as broken, ChatServer(lambda body: "from the other") as whole:
             broken.always = fault
             critic = model(broken.url, whole.url)
             assert [say(critic, str(number)) for number in range(4)] == ["from the other"] * 4
@@ -282,7 +280,7 @@ def test_the_next_server_answers_where_one_fails() -> None:
 def test_a_stalled_server_and_one_that_is_not_there_cost_their_time_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         gone = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
-    with FeedbackServer() as stalled, FeedbackServer() as whole:
+    with ChatServer() as stalled, ChatServer() as whole:
         stalled.always = "stall"
         critic = model(gone, stalled.url, whole.url, timeout_seconds=0.4)
         begun = time.monotonic()
@@ -291,7 +289,7 @@ def test_a_stalled_server_and_one_that_is_not_there_cost_their_time_once() -> No
 
 
 def test_requests_are_spread_over_the_servers() -> None:
-    with FeedbackServer() as one, FeedbackServer() as other:
+    with ChatServer() as one, ChatServer() as other:
         critic = model(one.url, other.url)
         for number in range(6):
             say(critic, str(number))
@@ -299,7 +297,7 @@ def test_requests_are_spread_over_the_servers() -> None:
 
 
 def test_what_may_pass_is_asked_again_and_what_will_not_is_told_at_once() -> None:
-    with FeedbackServer() as server:
+    with ChatServer() as server:
         server.faults = [429, 500]
         assert say(model(server.url), "1") == FEEDBACK
         assert len(server.requests) == 3
@@ -310,7 +308,7 @@ def test_what_may_pass_is_asked_again_and_what_will_not_is_told_at_once() -> Non
 
 
 def test_the_deadline_holds_for_all_servers_together() -> None:
-    with FeedbackServer() as one, FeedbackServer() as other:
+    with ChatServer() as one, ChatServer() as other:
         one.always = other.always = "stall"
         begun = time.monotonic()
         with pytest.raises(ConnectionError, match="no server gave feedback"):
@@ -319,13 +317,13 @@ def test_the_deadline_holds_for_all_servers_together() -> None:
 
 
 def test_an_empty_reply_is_no_feedback() -> None:
-    with FeedbackServer(lambda body: " ") as server, pytest.raises(NoReplyError, match="the feedback was empty"):
+    with ChatServer(lambda body: " ") as server, pytest.raises(NoReplyError, match="the feedback was empty"):
         say(model(server.url), "1")
 
 
 def test_the_key_goes_with_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRITIC_KEY", "sk-0")
-    with FeedbackServer() as server:
+    with ChatServer() as server:
         say(model(server.url, api_key_env="CRITIC_KEY"), "1")
     assert server.headers[0]["Authorization"] == "Bearer sk-0"
 

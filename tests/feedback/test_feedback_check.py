@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from feedback_server import QWEN, FeedbackServer
+from chat_server import QWEN, ChatServer
 
 from midthought.errors import SettingsError
 from midthought.feedback.check import Finding, Found, check_feedback, run_check
 from midthought.feedback.critics.settings import FeedbackSettings
 
 
-def check(server: FeedbackServer, **settings: Any) -> dict[str, Finding]:
+def check(server: ChatServer, **settings: Any) -> dict[str, Finding]:
     given = {"servers": [server.url], "model": "critic", "timeout_seconds": 5.0, **settings}
     return {finding.what: finding for finding in check_feedback(FeedbackSettings(**given))}
 
 
 def test_a_server_that_works_passes_every_check() -> None:
-    with FeedbackServer() as server:
+    with ChatServer() as server:
         findings = check(server)
     assert list(findings) == ["reachable", "model", "stop_token_ids", "feedback"]
     assert {finding.found for finding in findings.values()} == {Found.GOOD}
@@ -40,7 +40,7 @@ def test_a_server_that_is_not_there_is_the_only_finding() -> None:
 
 
 def test_another_model_is_named_with_those_that_are_served() -> None:
-    with FeedbackServer(model="meta-llama/Llama-3.3-70B-Instruct") as server:
+    with ChatServer(model="meta-llama/Llama-3.3-70B-Instruct") as server:
         findings = check(server, model="meta-llama/Llama-3.1-70B-Instruct")
     assert findings["model"].found is Found.BAD and "feedback" not in findings
     assert "Did you mean 'meta-llama/Llama-3.3-70B-Instruct'" in findings["model"].words
@@ -54,7 +54,7 @@ def test_stop_ids_that_are_no_control_tokens_of_the_served_tokenizer_are_refused
         ({}, "is no token in the served"),
         (other, "128001"),
     ):
-        with FeedbackServer(tokens=tokens) as server:
+        with ChatServer(tokens=tokens) as server:
             finding = check(server)["stop_token_ids"]
             assert (
                 finding.found is Found.BAD and words in finding.words and "set stop_token_ids to []" in finding.remedy
@@ -63,7 +63,7 @@ def test_stop_ids_that_are_no_control_tokens_of_the_served_tokenizer_are_refused
 
 
 def test_a_server_without_a_tokenizer_leaves_the_stop_ids_open() -> None:
-    with FeedbackServer(tokens=None) as server:
+    with ChatServer(tokens=None) as server:
         finding = check(server)["stop_token_ids"]
     assert finding.found is Found.UNKNOWN and "unless the model is a Llama 3" in finding.remedy
 
@@ -77,14 +77,14 @@ def test_a_server_that_gives_no_feedback_is_told_with_a_remedy() -> None:
         "stall": ("no reply within 0.3 seconds", "raise timeout_seconds"),
     }
     for fault, (words, remedy) in faults.items():
-        with FeedbackServer() as server:
+        with ChatServer() as server:
             server.always = fault
             finding = check(server, timeout_seconds=0.3)["feedback"]
         assert finding.found is Found.BAD and re.search(words, finding.words) and remedy in finding.remedy
 
 
 def test_empty_feedback_fails_and_feedback_that_is_cut_is_told_masked() -> None:
-    with FeedbackServer(lambda body: "") as server:
+    with ChatServer(lambda body: "") as server:
         finding = check(server)["feedback"]
         assert finding.found is Found.BAD and "stop_token_ids" in finding.remedy
         server.words, server.finish_reason = (lambda body: "It is 408"), "length"
@@ -95,7 +95,7 @@ def test_empty_feedback_fails_and_feedback_that_is_cut_is_told_masked() -> None:
 
 def test_the_command_prints_a_line_each_and_its_status_says_whether_all_is_well(tmp_path: Path) -> None:
     lines: list[str] = []
-    with FeedbackServer() as good, FeedbackServer(tokens=QWEN) as bad:
+    with ChatServer() as good, ChatServer(tokens=QWEN) as bad:
         path = tmp_path / "feedback.yaml"
         path.write_text(f"servers: [{good.url}]\nmodel: critic\n")
         assert run_check(path, lines.append) == 0

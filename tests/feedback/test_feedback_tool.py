@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from feedback_server import FEEDBACK, FeedbackServer
+from chat_server import FEEDBACK, ChatServer
 
 from midthought.errors import EpisodeError, SettingsError
 from midthought.feedback.critics.settings import FeedbackSettings, feedback_settings, read_feedback_settings
@@ -116,7 +116,7 @@ def test_the_settings_data_set_counts_where_the_task_names_none() -> None:
 
 
 def test_a_tool_that_travels_to_another_process_answers_there() -> None:
-    with FeedbackServer() as server:
+    with ChatServer() as server:
         tool = FeedbackTool.from_settings(FeedbackSettings(servers=[server.url], model="critic"))
         execute(tool, "5525")
         travelled = pickle.loads(pickle.dumps(tool))  # noqa: S301
@@ -150,7 +150,7 @@ def test_a_call_through_the_executor_is_an_event_that_rewards_can_read() -> None
 
 
 def test_a_model_that_cannot_be_reached_is_an_error_that_the_policy_reads() -> None:
-    with FeedbackServer() as server:
+    with ChatServer() as server:
         server.always = 500
         tool = FeedbackTool.from_settings(FeedbackSettings(servers=[server.url], model="critic", timeout_seconds=0.3))
         event = call(tool, current_answer="1")
@@ -235,7 +235,7 @@ def test_a_file_that_cannot_be_meant_is_refused_with_its_name(content: str, mess
 
 
 def test_a_tool_made_of_a_file_asks_the_server_in_it(tmp_path: Path) -> None:
-    with FeedbackServer() as server:
+    with ChatServer() as server:
         path = tmp_path / "feedback.yaml"
         path.write_text(SEED_LAYOUT.replace("http://h03:1233/v1", server.url).replace("http://h02:1233/v1", server.url))
         output = execute(FeedbackTool.from_file(path), "1")

@@ -79,8 +79,5 @@ def test_a_failing_batch_names_its_first_prompt_and_keeps_the_cause():
 def test_a_wrong_option_is_refused_before_anything_is_generated(options, message):
     with pytest.raises(SettingsError, match=message):
         BatchInferenceManager(echo()).generate_batch(prompts=[], **options)
-
-
-def test_a_batch_of_no_prompts_is_refused():
     with pytest.raises(SettingsError, match="batch_size=0"):
         BatchInferenceManager(echo(), batch_size=0)

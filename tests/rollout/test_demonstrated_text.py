@@ -124,8 +124,6 @@ def test_the_forms_of_other_packages_give_the_same_record(name, renderer):
         ),
         ([QUESTION, asked(a=1, b=2), RESULT, RESULT, ANSWER], "with 1 calls has 2 results"),
         ([QUESTION, asked(a=1, b=2), RESULT, AGAIN, ANSWER], "a message of the user follows the results"),
-        ([QUESTION, asked(a=1, b=2)], "it ends with calls"),
-        ([QUESTION, {**asked(), "tool_calls": [{"name": "multiply"}]}, RESULT, ANSWER], "a call is "),
         (
             [QUESTION, {**asked(), "tool_calls": [{"function": {"name": "f", "arguments": "[1"}}]}, RESULT, ANSWER],
             "arguments of 'f' in message 1 are .*JSON object",

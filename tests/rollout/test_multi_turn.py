@@ -1,4 +1,4 @@
-"""Conversations by hand and episodes with an environment: exact to the token, with every call format."""
+"""Conversations by hand and episodes with an environment: exact to the token."""
 
 from __future__ import annotations
 

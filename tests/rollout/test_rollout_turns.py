@@ -9,18 +9,13 @@ import pytest
 from playing import Add, Host, play_turns, spoken
 
 from midthought.engines.byte_tokenizer import byte_tokenizer
-from midthought.env.reasoning import last_answer, own_text
+from midthought.env.reasoning import last_answer
 from midthought.errors import SettingsError
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.types import Reward, SpanKind, StopReason, ToolOutcome, Trajectory
 
-DROPS_THOUGHTS = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-    "{{ m.content.split('</think>')[-1] if m.role == 'assistant' and not loop.last else m.content }}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 NO_TOOL_ROLE = (
     "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
     "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -129,15 +124,6 @@ def test_a_template_that_refuses_the_tool_role_gets_results_as_the_users_words()
     renderer = renderer_with(NO_TOOL_ROLE)
     trajectory = play([call(2, 3), "5"], HermesFormat(), renderer=renderer)
     assert spoken(trajectory, renderer)[2][1] == "\n<|im_start|>user\n5<|im_end|>\n<|im_start|>assistant\n"
-
-
-def test_a_template_that_drops_thoughts_is_noticed_and_the_record_keeps_them():
-    renderer = renderer_with(DROPS_THOUGHTS)
-    assert renderer_with().only_appends and not renderer.only_appends
-    texts = ["<think>one</think>First", "<think>two</think>Second"]
-    trajectory = play(texts, InThoughtFormat(), renderer=renderer, replies=["More"])
-    assert len(trajectory.segments) == 1
-    assert own_text(trajectory, renderer.decode) == "\n".join(text + "<|im_end|>" for text in texts)
 
 
 def test_a_template_that_takes_no_second_user_turn_says_so():

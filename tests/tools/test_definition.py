@@ -71,16 +71,6 @@ def test_a_parameter_of_another_form_is_an_error_that_names_it() -> None:
             ToolDefinition("search", "Finds things.", parameters)
 
 
-def test_somebody_elses_schema_of_the_arguments_is_checked_as_it_is_and_told_without_references() -> None:
-    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"type": "string"}}}
-    definition = ToolDefinition("f", "F.", [ToolParameter("a", "string", "")], schema=schema)
-    assert definition.parameters_schema() == schema
-    assert definition.json_schema()["function"]["parameters"] == {
-        "type": "object",
-        "properties": {"a": {"type": "string"}},
-    }
-
-
 def test_the_definition_may_be_set_on_the_instance_and_execute_is_needed() -> None:
     class Named(Tool):
         def execute(self, **parameters: Any) -> ToolOutput:

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,17 +22,9 @@ from midthought.types import ParsedAction, Task, ToolOutcome
 
 class Wait(Tool):
     definition = ToolDefinition("wait", "Waits.", [ToolParameter("seconds", "number", "How long.")])
-    num_running = 0
-    most_running = 0
-    lock = threading.Lock()
 
     def execute(self, seconds: float) -> str:
-        with self.lock:
-            self.num_running += 1
-            self.most_running = max(self.most_running, self.num_running)
         time.sleep(seconds)
-        with self.lock:
-            self.num_running -= 1
         return f"waited {seconds}"
 
 
@@ -81,15 +72,6 @@ def outcome(box: ToolExecutor, action: ParsedAction) -> tuple[ToolOutcome, str |
     (event,) = run(box, action)
     assert event.call.success is (event.outcome is ToolOutcome.OK)
     return event.outcome, event.call.result
-
-
-def test_results_come_in_the_order_of_the_calls_which_run_at_once() -> None:
-    box = executor()
-    events = run(box, *(call("wait", seconds=seconds) for seconds in (0.2, 0.1, 0.15, 0.2)))
-    tool = box.registry.get("wait")
-    assert isinstance(tool, Wait) and tool.most_running > 1
-    assert [event.call.result for event in events] == ["waited 0.2", "waited 0.1", "waited 0.15", "waited 0.2"]
-    assert all(event.seconds >= 0.1 for event in events)
 
 
 def test_waiting_for_a_slot_does_not_count_against_the_deadline() -> None:

@@ -1,4 +1,4 @@
-"""Nothing hangs: tools that never return, ignore cancellation, exit or are unreachable; episodes that end early."""
+"""Nothing hangs: tools that never return, and episodes that end early."""
 
 from __future__ import annotations
 

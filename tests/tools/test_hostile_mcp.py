@@ -55,9 +55,6 @@ if "child" in does:
     import subprocess
     detached = does.get("detached", False)
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", does["child"]], start_new_session=detached)
-if "shell" in does and not os.path.exists(does["ended"]):
-    import subprocess
-    subprocess.Popen(["sh", "-c", does["shell"]])
 for line in sys.stdin:
     asked = json.loads(line)
     number, method = asked.get("id"), asked.get("method")

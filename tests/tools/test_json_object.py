@@ -28,9 +28,7 @@ def test_the_last_brace_is_the_one_that_closes(text: str) -> None:
     ("text", "words"),
     [
         ("{a}", "bad JSON: Expecting property name enclosed in double quotes at character 2"),
-        ("[1]", "bad JSON: should be an object in braces, got list"),
         ('{"a": NaN}', "bad JSON: NaN is not a JSON value"),
-        ('{"a": -Infinity}', "bad JSON: -Infinity is not a JSON value"),
         ('{"a": 1e999}', "bad JSON: the number 1e999 is too large"),
         (r'{"a": "\udc00"}', "bad JSON: half of a surrogate pair"),
         ('{"a": ' + "9" * 5000 + "}", "bad JSON: Exceeds the limit"),

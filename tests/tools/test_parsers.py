@@ -45,13 +45,8 @@ class FirstLine(ActionParser):
     def parse(self, text: str) -> ParsedAction:
         line = text.partition("\n")[0]
         name = line.removeprefix("run ") if line.startswith("run ") else None
-        return ParsedAction(
-            tool_name=name,
-            parameters={},
-            raw_text=line,
-            success=name in ("look", "see"),
-            error=None if name in ("look", "see") else "nothing to run",
-        )
+        error = None if name in ("look", "see") else "nothing to run"
+        return ParsedAction(tool_name=name, parameters={}, raw_text=line, success=error is None, error=error)
 
 
 @each

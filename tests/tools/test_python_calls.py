@@ -24,12 +24,9 @@ def test_literals_are_read(text: str, calls: list) -> None:
     ("text", "error"),
     [
         ("[add(a=1", r"not a Python call \(SyntaxError\)"),
-        ("[]", "no call in it"),
         ("[add(1)]", "every argument needs its name"),
-        ("[add(a=b)]", "an argument is not a value that JSON has"),
         ("[add(a=open('x'))]", "an argument is not a value that JSON has"),
         ("[(lambda: 1)()]", "not a Python call"),
-        ("[" * 500, "not a Python call"),
         ("[add(a='\\ud800')]", "an argument is not a value that JSON has"),
     ],
 )

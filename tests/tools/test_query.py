@@ -53,7 +53,6 @@ def test_an_empty_query_is_an_error_that_the_model_reads() -> None:
     ("source", "max_results", "words"),
     [
         ([], 3, "has no text"),
-        ({}, 3, "has no text"),
         ("one text", 3, "not one text"),
         (["a"], 0, "max_results must be 1"),
     ],

@@ -33,7 +33,6 @@ def order(
         {"code": "12", "size": 3, "parts": "a", "grade": "1", "amount": 2.5, "is_new": True},
         {"code": "true", "size": "XL", "parts": ["a", "b"], "grade": "2", "amount": None, "is_new": None},
         {"code": None, "size": "3 x 4", "parts": "[a", "grade": "2", "amount": 2, "is_new": False},
-        {"code": '{"a": 1}', "size": 0, "parts": [], "grade": "1"},
     ],
     ids=str,
 )
@@ -52,10 +51,8 @@ def test_a_value_of_several_possible_types_is_read_back(published: Published, ar
     "schema",
     [
         {"type": "string"},
-        {"type": ["string", "null"]},
         {"anyOf": [{"type": "string"}, {"type": "null"}]},
         {"enum": ["12", "13"]},
-        {"const": "12"},
         {"$ref": "#/$defs/Code"},
         {"anyOf": [{"$ref": "#/$defs/Code"}, {"type": "null"}]},
     ],

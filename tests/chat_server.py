@@ -15,7 +15,7 @@ LLAMA_3 = {128001: "<|end_of_text|>", 128009: "<|eot_id|>"}
 QWEN = {128001: " Ordnung", 128009: "ätt"}
 
 
-class FeedbackServer(ThreadingHTTPServer):
+class ChatServer(ThreadingHTTPServer):
     """A context manager; the settings may be changed while it runs.
 
     `faults` go wrong one after the other, then nothing does: a status, `stall`, `half` (JSON), `cut` (connection), `no_choice`.
@@ -50,7 +50,7 @@ class FeedbackServer(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/v1"
 
-    def __enter__(self) -> FeedbackServer:
+    def __enter__(self) -> ChatServer:
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         return self
 
@@ -72,7 +72,7 @@ class FeedbackServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: FeedbackServer
+    server: ChatServer
 
     def log_message(self, *_: object) -> None:
         pass
