@@ -181,13 +181,6 @@ def test_merging_is_deep_and_leaves_the_original_alone():
     assert base == PodcastConfig()
 
 
-def test_merging_into_settings_gives_settings():
-    merged = merge_configs(ConfigStore(), {"training": {"seed": 7}})
-    assert merged == ConfigStore(training={"seed": 7})
-    with pytest.raises(SettingsError, match="unknown key 'sed' in training"):
-        merge_configs(ConfigStore(), {"training": {"sed": 7}})
-
-
 def test_what_is_merged_shares_nothing_with_what_it_came_from():
     base, changes = {"a": {"b": [1], "c": {"d": 2}}}, {"a": {"c": {"f": 4}}, "g": {"h": [2]}}
     merged = merge_configs(base, changes)

@@ -139,8 +139,6 @@ def test_an_unknown_estimator_is_told_with_the_near_names():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"token_level_rewards": torch.zeros(3, 4)}, r"rewards have the shape \[3, 4\], the mask requires \[3, 3\]"),
-        ({"values": torch.zeros(3)}, r"values have the shape \[3\], the mask requires \[3, 3\]"),
         ({"calls": torch.zeros(3, 2)}, r"calls have the shape \[3, 2\], the mask requires \[3, 3\]"),
         ({"index": torch.zeros(2)}, r"groups have the shape \[2\], the mask requires \[3\]"),
         ({"response_mask": torch.zeros(3)}, r"the mask must have the shape \[episodes, tokens\], got \[3\]"),

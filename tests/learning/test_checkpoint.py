@@ -6,13 +6,13 @@ import random
 import numpy as np
 import pytest
 import torch
-from training_settings import changed, training
+from training_settings import CRITICS, changed, training
 
 from midthought.errors import CheckpointError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path, step_paths
 from midthought.learning.learner import Learner
-from midthought.learning.model import Critic, frozen_copy
+from midthought.learning.model import frozen_copy
 from midthought.manifest import write_manifest
 
 SETTINGS = training(
@@ -22,8 +22,7 @@ SETTINGS = training(
 
 def fresh(make_policy, *, critic: str | None = "separate", seed: int = 0, **changes) -> Learner:
     policy = make_policy(seed=seed, **changes)
-    critics = {"separate": Critic.separate, "shared": Critic.shared, None: lambda policy: None}
-    return Learner(policy, critics[critic](policy), frozen_copy(make_policy(seed=99, **changes)), SETTINGS)
+    return Learner(policy, CRITICS[critic](policy), frozen_copy(make_policy(seed=99, **changes)), SETTINGS)
 
 
 def train(learner: Learner, make_trajectory, iterations: range) -> list[dict[str, float]]:

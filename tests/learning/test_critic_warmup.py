@@ -6,19 +6,17 @@ from typing import Any
 
 import pytest
 import torch
-from training_settings import training
+from training_settings import CRITICS, training
 
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule
-from midthought.learning.model import Critic
 
 SETTINGS = training(
     learning_rate=1e-2, critic_learning_rate=1e-2, warmup_steps=2, lr_schedule="linear", mini_batch_size=100,
 )  # fmt: skip
 SCHEDULE = TrainingSchedule(total_steps=4, critic_total_steps=6)
-CRITICS = {"separate": Critic.separate, "shared": Critic.shared}
 
 
 @pytest.fixture
@@ -26,7 +24,7 @@ def batch(make_trajectory) -> TokenBatch:
     return TokenBatch.from_trajectories([make_trajectory(seed) for seed in range(4)])
 
 
-@pytest.fixture(params=CRITICS)
+@pytest.fixture(params=["separate", "shared"])
 def learner(request: Any, make_policy) -> Learner:
     policy = make_policy()
     return Learner(policy, CRITICS[request.param](policy), None, SETTINGS, SCHEDULE)
@@ -62,9 +60,8 @@ def test_a_learner_resumed_within_the_warmup_goes_on_exactly(learner, batch, mak
     learner.update(prepared(learner, batch), critic_only=True)
     policy = make_policy()
     policy.load_state_dict(learner.policy.state_dict())
-    resumed = Learner(
-        policy, (Critic.shared if learner.critic.is_shared else Critic.separate)(policy), None, SETTINGS, SCHEDULE
-    )
+    critic = CRITICS["shared" if learner.critic.is_shared else "separate"](policy)
+    resumed = Learner(policy, critic, None, SETTINGS, SCHEDULE)
     resumed.critic.load_state_dict(learner.critic.state_dict())
     resumed.load_state_dict(learner.state_dict())
     for critic_only in (True, False, False):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from precision import tolerance
 from process_workers import ProcessWorkers
-from training_settings import changed, training
+from training_settings import CRITICS, changed, training
 
 from midthought.config import TrainingConfig
 from midthought.errors import CheckpointError
@@ -21,7 +21,7 @@ from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import NO_END
-from midthought.learning.model import Critic, Models, frozen_copy
+from midthought.learning.model import Models, frozen_copy
 from midthought.learning.ppo import improve
 
 SETTINGS = training(
@@ -44,8 +44,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def models(make_policy, way: dict[str, Any], dtype: torch.dtype = torch.float64) -> Models:
     policy = make_policy().to(dtype)
-    makers = {"separate": Critic.separate, "shared": Critic.shared, None: lambda policy: None}
-    critic = makers[way.get("critic", "separate")](policy)
+    critic = CRITICS[way.get("critic", "separate")](policy)
     if critic is not None:
         critic = critic.to(dtype)
     if way.get("lora"):

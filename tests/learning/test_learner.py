@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from precision import logit_tolerance
-from training_settings import changed, training
+from training_settings import CRITICS, changed, training
 
 from midthought.algo.advantages import AdvantageEstimator
 from midthought.algo.correction import rollout_weights
@@ -18,7 +18,7 @@ from midthought.errors import CheckpointError, SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
-from midthought.learning.model import Critic, frozen_copy, token_logprobs
+from midthought.learning.model import frozen_copy, token_logprobs
 from midthought.learning.ppo import improve
 from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory
 
@@ -27,10 +27,9 @@ SETTINGS = training(learning_rate=1e-3, critic_learning_rate=1e-3, mini_batch_si
 
 def build_learner(make_policy, *, critic="separate", reference=True, seed=0, total_steps=None, **changes) -> Learner:
     policy = make_policy(seed=seed)
-    critics = {"separate": Critic.separate, "shared": Critic.shared, None: lambda policy: None}
     other = frozen_copy(make_policy(seed=99)) if reference else None
     schedule = TrainingSchedule(total_steps=total_steps)
-    return Learner(policy, critics[critic](policy), other, changed(SETTINGS, **changes), schedule)
+    return Learner(policy, CRITICS[critic](policy), other, changed(SETTINGS, **changes), schedule)
 
 
 def prepared(learner: Learner, batch: TokenBatch) -> TokenBatch:

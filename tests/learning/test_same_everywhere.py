@@ -5,13 +5,13 @@ import copy
 import pytest
 import torch
 from precision import compute_in_float64, tolerance
-from training_settings import changed, training
+from training_settings import CRITICS, changed, training
 
 from midthought.learning.adapters import add_adapters
 from midthought.learning.attention import can_pack
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
-from midthought.learning.model import Critic, frozen_copy
+from midthought.learning.model import frozen_copy
 
 SETTINGS = training(
     mini_batch_size=100,
@@ -68,7 +68,7 @@ def step(
 ) -> tuple[dict, torch.Tensor, TokenBatch]:
     """Metrics and gradients of one PPO step by that way, and the scored batch."""
     policy = copy.deepcopy(policy)
-    own_critic = {"separate": Critic.separate, "shared": Critic.shared, None: lambda policy: None}[critic](policy)
+    own_critic = CRITICS[critic](policy)
     if own_critic is not None:
         own_critic = own_critic.double()
         with torch.no_grad():

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from midthought.config import TrainingConfig, create_default_config
+from midthought.learning.model import Critic
+
+CRITICS: dict[str | None, Any] = {"separate": Critic.separate, "shared": Critic.shared, None: lambda policy: None}
+"""What makes a critic of a policy."""
 
 
 def training(**changes: Any) -> TrainingConfig:

@@ -46,12 +46,6 @@ def run(tmp_path):
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_model_on_the_command_line_is_trained_with_own(recipe):
-    assert is_own(recipe, started(recipe, "model.local_path=some/model"))
-    assert not is_own(recipe, started(recipe))
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
 def test_a_model_in_a_yaml_file_is_trained_with_own_and_the_files_values_win(recipe, yaml):
     file = yaml("model: {local_path: some/model}\ntraining: {num_train_iters: 7}")
     config = started(recipe, "training.seed=3", config=file)

@@ -14,11 +14,6 @@ from midthought.types import Trajectory
 
 
 @pytest.fixture
-def make_run() -> Callable[..., Path]:
-    return fill_run
-
-
-@pytest.fixture
 def make_episode() -> Callable[..., Trajectory]:
     return an_episode
 
