@@ -6,6 +6,7 @@ import pytest
 
 from midthought.data.problems.problem_sets import load_problems
 from midthought.data.tasks import load_tasks
+from midthought.env.answers import task_is_right
 from midthought.errors import DataError
 from midthought.feedback.commands import convert_log, write_problems, write_verl_rows
 from midthought.feedback.prompts import SYSTEM_PROMPT
@@ -42,6 +43,7 @@ def test_problems_are_written_as_tasks_or_as_verls_rows(tmp_path, suffix):
     assert told == [f"3 problems of hex written to {out}"]
     tasks, read = load_problems("hex", limit=3, seed=1), load_tasks(out)
     assert [(task.prompt, task.answer) for task in read] == [(task.prompt, task.answer) for task in tasks]
+    assert all(task_is_right(task, f"So \\boxed{{{task.answer}}}.") for task in read)
     if suffix == ".parquet":
         assert read[0].before == ({"role": "system", "content": SYSTEM_PROMPT},)
         with pytest.raises(DataError, match="nothing to write"):
