@@ -1,0 +1,112 @@
+"""Metrics of an iteration's episodes, worked by hand."""
+
+import pytest
+
+from midthought.rollout.rollout_metrics import rollout_metrics
+from midthought.types import (
+    Completion,
+    Finish,
+    Reward,
+    StopReason,
+    Task,
+    ToolCall,
+    ToolEvent,
+    ToolOutcome,
+    Trajectory,
+    Turn,
+)
+
+TASK = Task(task_id="t", prompt="?", answer="!")
+
+
+def played() -> Trajectory:
+    """Returns an answered episode of one prompt token and two policy tokens."""
+    trajectory = Trajectory(TASK, [1])
+    trajectory.add_sampled(Completion(token_ids=(5, 6), sampled_logprobs=(-1.0, -2.0), finish=Finish.END))
+    trajectory.stop_reason, trajectory.reward = StopReason.ANSWERED, Reward(parts={"correct": 1.0})
+    return trajectory
+
+
+def test_the_figures_of_an_iteration_by_hand():
+    done = [played() for _ in range(3)]
+    done[1].reward = Reward(parts={"correct": 0.0})
+    done[2].stop_reason, done[2].reward = StopReason.FAILED, None
+    assert rollout_metrics(done)["episode/max_steps"] == 0.0
+    done[1].stop_reason = StopReason.MAX_STEPS
+    assert rollout_metrics(done)["episode/max_steps"] == pytest.approx(1 / 3)
+    done[1].stop_reason = StopReason.ANSWERED
+    metrics = rollout_metrics(done)
+    assert metrics["reward/mean"] == 0.5 and metrics["reward/std"] == 0.5 and metrics["reward/correct"] == 0.5
+    assert metrics["episode/answered"] == pytest.approx(2 / 3) and metrics["episode/failed"] == pytest.approx(1 / 3)
+    assert metrics["episode/policy_tokens"] == metrics["episode/response_tokens"] == 2.0
+    assert metrics["episode/calls"] == 0.0
+
+
+def test_parts_that_only_some_episodes_have_count_as_nothing_elsewhere():
+    done = [played() for _ in range(2)]
+    done[1].reward = Reward(parts={"polite": 1.0})
+    metrics = rollout_metrics(done)
+    assert metrics["reward/correct"] == metrics["reward/polite"] == 0.5
+
+
+def test_the_figures_of_every_tool_by_hand():
+    def event(name, outcome, seconds, **metadata):
+        return ToolEvent(call=ToolCall(tool_name=name), outcome=outcome, seconds=seconds, metadata=metadata)
+
+    done = [played() for _ in range(4)]
+    done[0].tool_events = [event("look", ToolOutcome.OK, 1.0), event("look", ToolOutcome.TIMED_OUT, 4.0)]
+    done[1].tool_events = [
+        event("look", ToolOutcome.NO_CALLS_LEFT, 0.0),
+        event("add", ToolOutcome.OK, 0.5, shared=True),
+    ]
+    done[2].tool_events = [
+        event("<b>\n" * 50, ToolOutcome.UNKNOWN_TOOL, 0.0),
+        event(None, ToolOutcome.MALFORMED, 0.0),
+        event("nowhere", ToolOutcome.NO_CALLS_LEFT, 0.0),
+    ]
+    done[3].tool_events = [event("gone", ToolOutcome.UNAVAILABLE, 0.0)]
+    metrics = rollout_metrics(done)
+    kinds = ("calls", "failures", "bad_arguments", "raised", "timed_out", "unavailable", "shared", "episodes")
+    counted = {
+        "look": (0.75, 2 / 3, 0, 0, 1 / 3, 0, 0, 0.5),
+        "add": (0.25, 0, 0, 0, 0, 0, 1, 0.25),
+        "gone": (0.25, 1, 0, 0, 0, 1, 0, 0.25),
+    }
+    seconds = {"look": 5 / 3, "add": 0.5, "gone": 0}
+    expected = {
+        f"tool/{name}/{kind}": value for name in counted for kind, value in zip(kinds, counted[name], strict=True)
+    }
+    expected |= {f"time/tool/{name}_seconds": value for name, value in seconds.items()}
+    assert {name: value for name, value in metrics.items() if "tool/" in name} == pytest.approx(expected)
+    assert metrics["episode/invalid_calls"] == 0.75 and metrics["episode/calls"] == 8 / 4
+    assert metrics["episode/no_calls_left"] == 2 / 4 and metrics["episode/repeated_calls"] == 1 / 8
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "expected"),
+    [([1, 2, 3], 0.0), ([1, 2, 3, 4, 5], 0.0), ([7] * 7, 3 / 4), ([1, 2, 3, 4] * 2, 1 / 5)],
+)
+def test_repeated_sequences_of_four_tokens_are_counted(token_ids, expected):
+    trajectory = Trajectory(TASK, [0])
+    logprobs = (-1.0,) * len(token_ids)
+    trajectory.add_sampled(Completion(token_ids=tuple(token_ids), sampled_logprobs=logprobs, finish=Finish.END))
+    assert rollout_metrics([trajectory])["episode/repetition"] == pytest.approx(expected)
+
+
+def test_the_uncertainty_of_the_samples_is_the_mean_of_their_negative_logprobs():
+    done = [Trajectory(TASK, [1]) for _ in range(2)]
+    assert "episode/sampled_nats" not in rollout_metrics(done)
+    for trajectory, logprobs in zip(done, [(-1.0, -3.0), (-2.0,)], strict=True):
+        ids = tuple(range(2, 2 + len(logprobs)))
+        trajectory.add_sampled(Completion(token_ids=ids, sampled_logprobs=logprobs, finish=Finish.END))
+    assert rollout_metrics(done)["episode/sampled_nats"] == pytest.approx(2.0)
+
+
+def test_empty_thoughts_are_counted_if_there_are_thoughts():
+    outputs = ["<think>\n</think>red", "<think>it is red</think>red", "</think>red", "red"]
+    opened = [False, False, True, False]
+    done = [played() for _ in outputs]
+    for trajectory, text, begins in zip(done, outputs, opened, strict=True):
+        trajectory.turns = [Turn(turn_number=1, model_output=text, begins_in_thought=begins)]
+    assert rollout_metrics(done)["episode/empty_thoughts"] == pytest.approx(2 / 3)
+    assert "episode/empty_thoughts" not in rollout_metrics(done[3:])
