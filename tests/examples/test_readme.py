@@ -16,9 +16,7 @@ README = Path(__file__).parents[2] / "README.md"
 def test_the_readme_program_runs_and_saves_its_model(tmp_path, monkeypatch):
     (program,) = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), flags=re.DOTALL)
     assert program.count('algorithm="grpo"') == program.count("num_epochs=10") == 1
-    shorter = program.replace(
-        'algorithm="grpo"', 'algorithm="grpo", batch_size=32, mini_batch_size=8, num_train_iters=2'
-    )
+    shorter = program.replace('algorithm="grpo"', 'algorithm="grpo", max_tokens=48, batch_size=16, num_train_iters=2')
     shorter = shorter.replace("num_epochs=10", "")
     monkeypatch.chdir(tmp_path)
     before_training, _, training = shorter.partition("trainer = ")
