@@ -36,9 +36,9 @@ LINES = {
     MODULES: 2490,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 69_550, "code of midthought": 47_890, "tests": 59_440}
+TOTALS = {"midthought": 69_550, "code of midthought": 47_890, "tests": 59_460}
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
-DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 209_700, 20
+DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 210_500, 20
 """Of docs/*.md, without the generated page of the settings."""
 
 

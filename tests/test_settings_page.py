@@ -12,7 +12,8 @@ from midthought.recipes.podcast.settings import PodcastConfig
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 HEAD = """# Settings
 
-Every key with its default. The text is generated from the docstrings of the fields (`midthought settings [RECIPE]` prints it).
+Every key of the library and of `podcast`; `midthought settings feedback` prints the keys of `feedback`.
+The text is generated from the docstrings of the fields (`midthought settings [RECIPE]` prints it).
 Write `config.training.seed = 1` in code, `training.seed=1` on the command line, `training: {seed: 1}` in a YAML file. Every
 assignment is validated. Recipes ship YAML files with their own values.
 

@@ -1,4 +1,4 @@
-"""Checks of each iteration of a run: episodes, numbers, rewards and tools. They read metrics only."""
+"""Checks of each iteration of a run: episodes, numbers, rewards and tools. They read metrics, errors and unread calls."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class TrainingConfig(AlgorithmSection):
     """DAPO's dynamic sampling: roll out up to this many batches until `batch_size` episodes are in groups with different
     rewards. 1: one batch only. Estimators that compare within groups always drop zero-variance groups."""
     learning_rate: Annotated[float, Field(gt=0)] | Auto = "auto"
-    """Peak learning rate of the policy (AdamW). `auto`: 1e-6 for weights, 1e-5 for adapters (`model.lora_rank`), 3e-4 for the
+    """Peak learning rate of the policy (AdamW). `auto`: 1e-6 for weights, 1e-5 for adapters (`model.lora_rank`), 2e-4 for the
     small randomly initialized model."""
     critic_learning_rate: float = Field(1e-5, gt=0)
     """Peak learning rate of the critic (AdamW)."""

@@ -21,7 +21,7 @@ _SETTINGS = (
     "training.kl_coef", "training.seed", "inference.max_tokens", "inference.temperature", "inference.max_tool_calls_per_cot",
 )  # fmt: skip
 _WHEN = re.compile(r"(before|after|arms\.[^.]+)\.(.+)")
-_DATA = ("memory.transcripts", "questions.path", "problems.name", "problems.path", "environment.name")
+_DATA = ("memory.transcripts", "questions.path", "problems.dataset", "problems.source", "sft.source")
 
 
 def model_card(run: Path, name: str) -> str:

@@ -57,5 +57,5 @@ class ToolOutcome(enum.StrEnum):
     RAISED = "raised"
     TIMED_OUT = "timed_out"
     UNAVAILABLE = "unavailable"
-    """The tool was not called: after repeated failures it is disabled for some time."""
+    """The tool was not called: too many calls that missed their deadline still run."""
     NO_CALLS_LEFT = "no_calls_left"

@@ -134,7 +134,7 @@ def _children(thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _reduce_executor(executor: ToolExecutor) -> tuple[Any, ...]:
-    """Reduces a tool executor to what another process can use: without threads, event loops and failure counts."""
+    """Reduces a tool executor to what another process can use: without threads, event loops and caches."""
     limits = {limit: getattr(executor, limit) for limit in _LIMITS}
     plain = vars(ToolExecutor(executor.registry))
     own = {name: value for name, value in vars(executor).items() if name not in plain}

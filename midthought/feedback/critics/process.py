@@ -49,7 +49,7 @@ class Process:
                 return (
                     f"{RETRY_ONLY} {before} yours goes another way. What is to be done there: {_without_result(step)}"
                 )
-        return f"{RETRY_ONLY} The numbers are those of a right solution; read again what the problem asks for, and in which form."
+        return f"{RETRY_ONLY} The numbers are right; read again what the problem asks for, and in which form."
 
 
 def solution_steps(solution: str) -> list[str]:

@@ -45,7 +45,7 @@ class Transcript:
     turns: tuple[Turn, ...]
     path: Path
     format: str = ""
-    """A name in `formats.FORMATS` or a registered one, detected from the content."""
+    """The name of a built-in or registered format, detected from the content."""
     encoding: str = "utf-8"
     header: tuple[tuple[str, str], ...] = ()
     """Fields (key, value) before the first turn; the key is empty for other text there."""
