@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 MODULES = "modules beside the packages"
 LINES = {
     "algo": 1410,
-    "checks": 1110,
+    "checks": 1130,
     "cli": 1470,
     "cluster": 3570,
     "config": 1670,
@@ -24,21 +24,21 @@ LINES = {
     "feedback": 1910,
     "learning": 4250,
     "memory": 9020,
-    "plan": 2280,
+    "plan": 2290,
     "recipes": 4140,
     "report": 4110,
     "rollout": 3540,
     "serve": 740,
     "tokenization": 810,
-    "tools": 6800,
+    "tools": 6850,
     "trainer": 3860,
     "types": 780,
     MODULES: 2490,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 69_550, "code of midthought": 47_890, "tests": 59_460}
+TOTALS = {"midthought": 69_650, "code of midthought": 47_960, "tests": 59_600}
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
-DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 210_500, 20
+DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 211_000, 20
 """Of docs/*.md, without the generated page of the settings."""
 
 

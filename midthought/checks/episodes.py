@@ -36,7 +36,13 @@ FORMS = ("{}", r"\boxed{{{}}}", "The answer is {}", "#### {}", "<answer>{}</answ
 WHOLE = "compare the answer after the last thought as a whole (correct, exact_match)"
 EVENTS = "read tool results from trajectory.tool_events, which only the executor writes"
 Text = Callable[[Task], str]
-_RAN = (ToolOutcome.OK, ToolOutcome.BAD_ARGUMENTS, ToolOutcome.RAISED, ToolOutcome.TIMED_OUT)
+_RAN = (
+    ToolOutcome.OK,
+    ToolOutcome.BAD_ARGUMENTS,
+    ToolOutcome.RAISED,
+    ToolOutcome.TIMED_OUT,
+    ToolOutcome.UNAVAILABLE,
+)
 
 
 @check("reward", "check")
@@ -97,7 +103,7 @@ def _shortcuts(parts: PolicyParts, earned: Any, wrong: Text, form: str, best: fl
     yield "a copy of the prompt", earned(lambda task: task.prompt), limit, WHOLE
     if call := next(example_calls(parts.registry), None):
         asked = earned(wrong, call=call, result="nothing")
-        yield "a call without a result", asked, best, "pay a call less than a right answer"
+        yield "a call without a result", asked, best - 1e-9 * (best - worst), "pay a call less than a right answer"
         after = max(limit, asked + limit - worst)
         yield "a copy of a tool result", earned(mixed, call=call, result=mixed), after, WHOLE
         yield "an empty answer after a tool result", earned(lambda task: "", call=call, result=mixed), after, WHOLE

@@ -13,7 +13,7 @@ from midthought.env.reasoning import normalised
 from midthought.errors import DataError, SettingsError
 from midthought.rollout.written import example_calls, no_reward, play, written
 from midthought.tokenization import Renderer
-from midthought.types import Task, ToolOutcome
+from midthought.types import Task, ToolOutcome, Trajectory
 
 MIN_TASKS = 4
 """With fewer tasks, equal answers and repeated prompts are not reported."""
@@ -93,7 +93,10 @@ def tokens(setup: Setup) -> Iterator[Finding]:
         yield Finding(observation, remedy, policy="stop" if used >= size else "warn")
     if not ends:
         yield Finding("no token ends an answer, so every episode continues until inference.max_tokens", OWN_END)
-    scripts = [written(parts, task, task.answer) for task in some if task.answer and ends][:4]
+    scripts: list[Trajectory] = []
+    for task in some if ends else ():
+        with contextlib.suppress(DataError, SettingsError):  # an answer that looks like a call, or has a control token
+            scripts += [written(parts, task, task.answer)] if task.answer and len(scripts) < 4 else []
     if early := ends.intersection(token for each in scripts for token in each.sampled_runs()[-1][:-1]):
         yield Finding(f"the token {renderer.decode([min(early)])!r} ends an answer, and is also inside one", OWN_END)
     said = getattr(getattr(parts.model, "generation_config", None), "eos_token_id", None)

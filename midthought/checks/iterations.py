@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from midthought.checks.during import History, Row, mean_of, step_of, value
 from midthought.checks.machine import MIN_CHANGE, MIN_STEP, hindrance
@@ -16,6 +16,8 @@ CUT_SHARE, LOST_SHARE = 0.9, 0.5
 """Shares of the episodes that end at a limit, and that fail."""
 NUM_BEFORE, MIN_BEFORE = 20, 5
 """Earlier iterations with which a value is compared."""
+MIN_CALLS = 0.05
+"""Calls of a tool per episode, below which its failures are not judged."""
 SPIKE_FACTOR, SPIKE_FLOORS = 10.0, {"value_loss": 5.0, "approx_kl": 0.05, "kl_reference": 1.0}
 """A spike is this many times the largest of the earlier values, and larger than its floor."""
 MAX_APPROX_KL, MAX_CHANGE = 0.3, 0.1
@@ -190,13 +192,21 @@ def reward_hacking(history: History) -> Iterator[Finding]:
 def tool_fails(history: History) -> Iterator[Finding]:
     """Most calls of a tool succeed, and most calls name a tool and can be read."""
     for name in [key.split("/")[1] for key in history.iterations[-1] if re.fullmatch("tool/.*/failures", key)]:
-        keys = [f"tool/{name}/{kind}" for kind in ("bad_arguments", "raised", "timed_out")]
-        rows = history.streak(lambda row, keys=keys: sum(row.get(key, 0.0) for key in keys) > 0.5)  # type: ignore[misc]
+        keys = [f"tool/{name}/{kind}" for kind in ("bad_arguments", "raised", "timed_out", "unavailable")]
+
+        def fails(row: Row, keys: Sequence[str] = keys, calls: str = f"tool/{name}/calls") -> bool:
+            return sum(row.get(key, 0.0) for key in keys) > 0.5 and row.get(calls, 0.0) >= MIN_CALLS
+
+        rows = history.streak(fails)
         if len(rows) >= NUM_FEW:
             shares = [f"{mean_of(rows, key):.0%} {key.rpartition('/')[2]}" for key in keys if mean_of(rows, key)]
             observation = f"most calls of {name} failed in the last {len(rows)} iterations: {', '.join(shares)}"
             remedy = f"call {name} by hand with arguments from trajectories.jsonl"
-            remedy = "raise inference.tool_timeout_seconds" if mean_of(rows, keys[2]) > 0.25 else remedy
+            remedy = (
+                "raise inference.tool_timeout_seconds"
+                if mean_of(rows, keys[2]) + mean_of(rows, keys[3]) > 0.25
+                else remedy
+            )
             yield _since(rows[0], observation, remedy, name)
     rows = history.streak(lambda row: value(row, "episode/invalid_calls") > 0.5 * max(value(row, "episode/calls"), 0.1))
     if len(rows) >= NUM_FEW:

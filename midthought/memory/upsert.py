@@ -15,6 +15,7 @@ from midthought.errors import MemoryStoreError
 from midthought.memory.changes import BuildReport, Changes, KnownRows, compare
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder, MeasuredEmbedder, Progress, embed_in_parts, in_order
+from midthought.memory.indices import is_wholly_indexed
 from midthought.memory.rows import SENTENCES, precision_of, rows_of, sentences_of_rows, vectors_of
 from midthought.memory.sentence_vectors import packed
 from midthought.memory.table import TableLocation, TableSnapshot
@@ -81,7 +82,7 @@ def upsert(
     if opened is None or changes.any:
         new = prepare(opened, known, changes, can_update)
         write_changes(location, opened, changes, new, embedding, can_update)
-    elif not opened.is_indexed:
+    elif not is_wholly_indexed(opened.table):
         location.index()
     seconds = time.perf_counter() - started
     return changes.report(new.num_embedded if new else 0, seconds, new.choice if new else None)

@@ -76,7 +76,8 @@ def _verdict(memory: Memory) -> str:
         return f"Fits: {words}."
     if settings := " ".join(remedy(memory).values()):
         return f"Does not fit: {words}. It fits with {settings}."
-    return f"Does not fit: {words}. No setting makes it fit; take a smaller model, more GPUs, or GPUs with more memory."
+    others = "take tensor_parallel on several GPUs, a smaller model, or GPUs with more memory"
+    return f"Does not fit: {words}. No setting of one GPU makes it fit; {others}."
 
 
 def _row(name: str, value: float) -> str:

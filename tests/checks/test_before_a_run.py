@@ -367,6 +367,11 @@ MISTAKES: dict[str, tuple[Make, str, str]] = {
         "reward",
         "a call without a result earns 2",
     ),
+    "a reward that pays any call like the answer": (
+        paid(lambda t: float(is_right(t) or t.num_calls > 0)),
+        "reward",
+        "a call without a result earns 1",
+    ),
     "the same start gets other prompts": (played(OtherStart), "isolation", "with the same seed"),
     "a list of the class": (played(Remembering), "isolation", "step 1 of the same actions"),
     "a flag of the class": (played(Solved), "isolation", "step 1 of the same actions"),

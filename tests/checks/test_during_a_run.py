@@ -23,6 +23,7 @@ HEALTHY = {
     "episode/length": 0.1,
     "episode/failed": 0.0,
     "episode/invalid_calls": 0.0,
+    "tool/look/calls": 1.0,
     "tool/look/failures": 0.0,
     "tool/look/bad_arguments": 0.0,
     "tool/look/raised": 0.0,
@@ -72,6 +73,7 @@ FAILURES = {
     "collapse": (11, STEPS, "equal_rewards", "all rewards of 10 iterations are 0; before, up to 0.52"),
     "a tool that raises": (6, [{"tool/look/raised": 1.0}] * 3, "tool_fails", "100% raised"),
     "a tool that is late": (6, [{"tool/look/timed_out": 0.8}] * 3, "tool_fails", "80% timed_out"),
+    "a tool with too many late calls": (6, [{"tool/look/unavailable": 1.0}] * 3, "tool_fails", "100% unavailable"),
     "wrong arguments": (6, [{"tool/look/bad_arguments": 0.8}] * 3, "tool_fails", "80% bad_arguments"),
     "unknown tools": (6, [{"episode/invalid_calls": 0.9}] * 3, "tool_fails", "0.9 of 1 calls"),
     "no call any more": (6, [{"episode/calls": 0.0}] * 3, "tool_unused", "0 tools are called per episode, and 1"),
@@ -103,6 +105,7 @@ def test_what_looks_like_a_failure_is_none():
         ([{**EQUAL, "reward/mean": 1.0}] * 12, {}),  # solved
         ([{**EQUAL, "kl_teacher": 0.1}] * 12, {}),  # a teacher gives another signal
         ([{"grad_norm": 80.0}], {}),  # clipped
+        ([{"tool/look/bad_arguments": 1.0, "tool/look/calls": 1 / 256}] * 3, {}),  # one call
         (STEPS, {"training": {"no_signal_iters": None}}),
     ):
         assert findings_of(*rows, settings=settings) == [], rows[0]

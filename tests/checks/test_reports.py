@@ -62,6 +62,13 @@ def test_fit_refuses_only_what_cannot_work(taught, caplog):
     assert "movement: training.kl_coef=20" in caplog.text
 
 
+def test_gold_answers_that_look_like_calls_or_hold_a_control_token_are_no_mistake(taught):
+    for name, answer in (("json", '{{"tool": "f", "parameters": {{"x": {}}}}}'), ("in_thought", "red<|im_end|> {}")):
+        rows = [{"question": f"Call {number}", "answer": answer.format(number)} for number in range(4)]
+        with Trainer(dataset=rows, rewards=["correct"], call_format=name, **taught, **SMALL) as trainer:
+            assert "tokens" in examine(trainer.setup, fast_only=True).passed
+
+
 def test_a_check_can_be_switched_off_softened_or_made_to_stop(taught):
     policies = {"lengths": "off", "movement": "stop", "reward_variance": "off"}
     with healthy(taught, max_seq_len=16, kl_coef=20.0, checks={"policies": policies}) as trainer:

@@ -43,11 +43,6 @@ UNREAD = {
     "ReAct": ("hermes", f"<think>Hm.</think>\n{REACT}\n", "'react', which reads this call"),
     "Hermes": ("in_thought", f"Hm.</think>{HERMES}", "'hermes', which reads this call"),
     "Hermes in a thought for #call": ("in_thought", f"Hm. {HERMES}</think>red", "'hermes' and show its calls after"),
-    "besides calls that run": (
-        "hermes",
-        f"<think>{IN_THOUGHT}</think>\n" + HERMES.replace("box", "hat"),
-        "'in_thought'",
-    ),
 }
 """By description: the call format that is used, a turn's text, a part of the remedy."""
 SILENT = {
@@ -64,6 +59,10 @@ SILENT = {
         'I ask. #call lookup {"word": "x", "tool": "lookup", "parameters": {}}</think>red',
     ),
     "a call that ran, in a thought as well": ("hermes", f"<think>{HERMES}</think>\n{HERMES}"),
+    "a draft of a call that the turn then runs": (
+        "hermes",
+        f"<think>{IN_THOUGHT}</think>\n" + HERMES.replace("box", "hat"),
+    ),
     "an unknown tool": ("hermes", "<think>" + IN_THOUGHT.replace("lookup", "search") + "</think>lookup"),
     "code in a fence": ("hermes", "```python\nlookup(word='box')\n```"),
     "a quoted #call": ("in_thought", f"One writes `{IN_THOUGHT}`.</think>red"),

@@ -10,8 +10,10 @@ lancedb = pytest.importorskip("lancedb", reason="the memory extra is not install
 import pyarrow as pa  # noqa: E402
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from lancedb.index import FTS  # noqa: E402
 
-from midthought.errors import MemoryStoreError, SettingsError  # noqa: E402
+from midthought.errors import MemoryStoreError, SettingsError, StorageError  # noqa: E402
+from midthought.memory.indices import WORD_INDEX  # noqa: E402
 from midthought.memory.rows import COLUMNS, read_rows, rows_of  # noqa: E402
 from midthought.memory.store import MemoryStore  # noqa: E402
 
@@ -247,6 +249,27 @@ def test_the_partitions_of_a_large_memory_keep_their_size_when_it_is_changed(tmp
     assert num_partitions() >= 15
     store.ingest(rows_of(many[1:], vectors[1:], "drawn"))
     assert num_partitions() >= 15
+
+
+def test_a_build_that_failed_between_its_indices_is_finished_by_the_next_one(store, chunks, embedder, monkeypatch):
+    monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 300)
+
+    def told(word):
+        return [
+            replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=f"{word} {n}.") for n in range(300)
+        ]
+
+    def full_after_the_words(table, keep_versions):
+        table.create_index("transcript", config=FTS(**WORD_INDEX))
+        raise OSError(28, "No space left on device")
+
+    store.build(told("kiln"))
+    with monkeypatch.context() as broken, pytest.raises(StorageError, match="no space"):
+        broken.setattr("midthought.memory.table.index_table", full_after_the_words)
+        store.build(told("loom"))
+    assert MemoryStore.open(store.uri, embedder=embedder).search("3", 1)[0].transcript == "kiln 3."
+    MemoryStore.open(store.uri, embedder=embedder).build(told("loom"))
+    assert MemoryStore.open(store.uri, embedder=embedder).search("3", 1)[0].transcript == "loom 3."
 
 
 @pytest.mark.parametrize("is_large", [False, True])

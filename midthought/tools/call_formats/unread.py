@@ -10,7 +10,7 @@ import functools
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from midthought.tokenization import Renderer
@@ -88,8 +88,11 @@ class UnreadCallReader:
             read = _calls(self._used, text, in_thought=in_thought)
             rest = functools.reduce(lambda left, call: left.replace(call.raw_text, ""), read, text)
             if any(name in rest for name in self._registry):
+                # a draft in a thought is no finding if the turn then runs a call of the same tool
+                silent = {*self._registry} - {call.tool_name for call in read}
                 for call, remedy in self._in_turn(text, in_thought=in_thought):
-                    if call.success and call.tool_name in self._registry and not _is_one_of(call, read):
+                    is_quoted = any(call.raw_text in each.raw_text for each in read)
+                    if call.success and call.tool_name in silent and not is_quoted:
                         yield call, remedy
 
     def _in_turn(self, text: str, *, in_thought: bool) -> Iterator[tuple[ParsedAction, str]]:
@@ -120,12 +123,6 @@ def _calls(call_format: ToolCallFormat, text: str, *, in_thought: bool) -> list[
         return call_format.parse_all(text, in_thought=in_thought)
     except Exception:  # as above
         return []
-
-
-def _is_one_of(call: ParsedAction, read: Iterable[ParsedAction]) -> bool:
-    """Whether a call is equal to, or a part of, one that the used format reads."""
-    same = (call.tool_name, call.parameters)
-    return any(same == (each.tool_name, each.parameters) or call.raw_text in each.raw_text for each in read)
 
 
 def _parts(text: str, tags: tuple[str, str], in_thought: bool) -> Iterator[tuple[str, bool]]:
