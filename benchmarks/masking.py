@@ -75,6 +75,11 @@ def as_fraction(answer: str) -> list[str]:
     return [answer, answer.replace("frac", "dfrac"), f"\\frac{{ {above} }}{{ {below} }}", f"{above}/{below}"]
 
 
+def mixed(answer: str) -> list[str]:
+    whole, above, below = map(int, re.findall(r"\d+", answer))
+    return [answer, f"{whole * below + above}/{below}", f"{whole + above / below:g}"]
+
+
 def decimals(answer: str) -> list[str]:
     above, below = map(int, re.findall(r"\d+", answer))
     return [f"{above / below:g}", f"{above / below:.4f}"]
@@ -159,7 +164,17 @@ KINDS = (
     Kind(
         "number with a unit", without_unit, [r"10 \text{ cm}", r"\$18.90", r"90^\circ", "24 dollars", "7.5 km"], r"\d+"
     ),
+    Kind(
+        "number with a unit of several words",
+        without_unit,
+        ["12 square meters", "60 miles per hour", "90 km/h"],
+        r"\d+",
+    ),
+    Kind("mixed number", mixed, [r"1\frac{1}{2}", r"2\frac{3}{4}", r"13\frac{1}{8}"]),
+    Kind("number in emphasis", lambda answer: [f"_{answer}_", f"__{answer}__"], ["42", "3.5", "-17"]),
+    Kind("number and a unit's letter", lambda answer: [f"{answer}m", f"{answer}s"], ["42", "3.5", "408"], r"\d+"),
     Kind("option letter", lambda letter: [letter, f"({letter})", f"option {letter}"], OPTIONS),
+    Kind("option letter, quoted", lambda letter: [f"'{letter}'", f"_{letter}_", f"option-{letter}"], OPTIONS),
     Kind("option, small letter", lambda letter: cased(letter.lower()), OPTIONS),
     Kind("option, its words", lambda letter: cases(OPTIONS[letter]), OPTIONS),
     Kind("name", cases, NAMES),

@@ -74,15 +74,20 @@ def _options(task: Task) -> dict[str, str]:
 
 _DIGITS = r"(?:\d{1,3}(?:(?:,|\{,\}|\\,|,\\!|\\!)\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+"
 _ARGUMENT = rf"(?:\{{\s*(?:{_DIGITS})\s*\}}|\d)"
+_BASE = r"(?:[^\W_]|[)}\]])"
+"""Before `_` that starts an index, not emphasis."""
 _NUMBER = re.compile(
-    rf"""(?<![\w.^])(?<!\w_)(?<![\^_]\{{)(?P<sign>(?<![)\]}}])[-−](?:\\?\$)?)?
-    (?:(?<!\d)\\[dtc]?frac\s*(?P<above>{_ARGUMENT})\s*(?P<below>{_ARGUMENT})
+    rf"""(?<![^\W_])(?<![.^])(?<!{_BASE}_)(?<!{_BASE}__)(?<![\^_]\{{)(?P<sign>(?<![)\]}}])[-−](?:\\?\$)?)?
+    (?:(?<!\d)(?P<whole>\d{{1,9}})?\\[dtc]?frac\s*(?P<above>{_ARGUMENT})\s*(?P<below>{_ARGUMENT})
     |(?:0x)?(?P<digits>{_DIGITS})(?:\s?/\s?(?P<under>{_DIGITS}))?)
     (?P<percent>\s?\\?%)?""",
     re.VERBOSE,
 )
-_PART_OF_LONGER = re.compile(r"(?:st|nd|rd|th)\b|[^\W\d_](?![^\W\d_])|[/._]?\d")
-"""After a number that is an ordinal, a coefficient (`3x`), or a part of a date, a version or a number in another base."""
+_PART_OF_LONGER = re.compile(
+    r"(?:st|nd|rd|th)\b|(?![mgshlLKNJWV](?![^\W_]|\s?(?:[-+−=^({]|\*(?!\*)|\\(?![\])]))|_\w))[^\W\d_](?![^\W\d_])|[/._]?\d"
+)
+"""After a number that is an ordinal, a coefficient (`3x`, `3m + 1`, but not the unit of `3m long`), or a part of a date, a
+version or a number in another base."""
 _LABEL_BEFORE = re.compile(r"\b(?:step|part|case|line|attempt)s?\s{0,2}\(?\Z", re.IGNORECASE)
 _LINE_BEFORE = re.compile(r"(?:\A|\n)[ \t>*#(]{0,8}\Z")
 _LIST_MARK_AFTER = re.compile(r"(?:\*\*)?[.):](?:\*\*)?[ \t]+\S")
@@ -102,9 +107,9 @@ def _numbers_of(text: str) -> Iterator[_Number]:
         top, bottom = _value(above), _value(below or "1")
         if top is None or not bottom or _PART_OF_LONGER.match(text, found.end()):
             continue
-        value = top / bottom * (-1 if found["sign"] else 1)
+        value = (int(found["whole"] or 0) + top / bottom) * (-1 if found["sign"] else 1)
         values = (value, value / 100) if found["percent"] else (value,)
-        yield _Number(*found.span(), values, below is not None)
+        yield _Number(*found.span(), values, below is not None and not found["whole"])
 
 
 def _value(digits: str) -> Fraction | None:
@@ -127,8 +132,10 @@ _WRAPPED = re.compile(r"\\(?:text|textbf|mbox|mathrm|boxed)\s*\{([^{}]*)\}")
 _PART = re.compile(r"[a-zA-Z]{1,2}\s*(?:=|\\in\b|∈)\s*(.+)|([0-9A-Za-z]+)_\{?\d+\}?", re.DOTALL)
 """`x = 5`, `4210_5`: the right side, or the digits, alone are the answer too."""
 _WITH_UNIT = re.compile(
-    r"\\?[$€£]\s?(?P<amount>.+)|(?P<number>.+?)\s*(?:\^\s*\{?\s*(?:\\circ|°)\s*\}?|°|\\(?:text|mbox|mathrm)\s?\{[^{}]*\}(?:\^\{?\d\}?)?|\s[A-Za-z]+)"
+    r"\\?[$€£]\s?(?P<amount>.+)|(?P<number>.+?)\s*(?:\^\s*\{?\s*(?:\\circ|°)\s*\}?|°|\\(?:text|mbox|mathrm)\s?\{[^{}]*\}(?:\^\{?\d\}?)?|\s[A-Za-z]+(?:[\s/][a-z]+){0,3})"
 )
+_ALSO_AS_WRITTEN = re.compile(r"\d\\[dtc]?frac|[A-Za-z][\s/][a-z]")
+"""In mixed numbers and in units of several words, which may be names, too."""
 _SPACE = r"(?:\s|\\(?:left|right)\b|\\[,;! ])"
 _TOKEN = re.compile(rf"(?P<space>{_SPACE}+)|\\[A-Za-z]+|[^\W_]+|\S", re.DOTALL)
 _SPELLINGS = {"-": "[-−–]", "'": "['’]", "\\frac": r"\\[dtc]?frac"}
@@ -168,7 +175,7 @@ class _Search:
             number = _number(with_unit["amount"] or with_unit["number"])
         if number is not None:
             self._values.update(number.values)
-        else:
+        if number is None or _ALSO_AS_WRITTEN.search(form):
             yield _pattern_of(form)
         if not is_part and (part := _PART.fullmatch(form)):
             yield from self._words_of(part[1] or part[2], is_part=True)
@@ -204,16 +211,20 @@ _MARKS = r"[\s(*_`\"'$]{0,5}"
 
 
 def _option_patterns(letter: str) -> list[re.Pattern[str]]:
-    """Ways to name an option (group `name`): the capital alone, and either case in brackets, in emphasis, or after `option`."""
+    """Ways to name an option (group `name`): the capital alone; either case in brackets, quotes, emphasis, or after `option`."""
     either, closed = f"[{letter}{letter.lower()}]", r"(?=[)}*_`\"'$]{0,4}(?:\s*\Z|\n|[.,;:!?]))"
     alone = rf"(?<![\w'.\\-]){letter}(?![\w']|-\w|\.\w)"
     if letter in "AI":  # they are words, too; but within a sentence the article is no capital
         within = rf"|(?<=[a-z,;:]\s){alone}" if letter == "A" else ""
         alone = rf"{alone}(?!\s+(?!(?:is|was)\b)[a-z]){within}"
+    else:  # no word, so the sentence may go on, but not an expression
+        closed = r"(?![\w'’]|\s?[-+−*/=^<>(]|\.\w)"
     names = (
         rf"(?P<name>{alone})",
         rf"(?:(?<!\w)\(|\*\*|[\"`]|\\(?:boxed|text|textbf|mathrm)\{{)\(?(?P<name>{either})(?=\s?(?:\)|\*\*|[\"`]|\}}))",
-        rf"(?i:\b(?:option|choice|letter)){_MARKS}(?P<name>{either})(?![\w'])",
+        rf"(?<!\w)(?:['‘“]|_{{1,2}})\(?(?P<name>{either})(?=\)?(?:['’”]|_{{1,2}})(?!\w))",
+        rf"(?<![\w.\\'(,+*/=^<>|-])(?<![(,+*/=^<>|-]\s)(?P<name>{either})(?=\)(?:[\s.,:;!?*]|\Z))",
+        rf"(?i:\b(?:option|choice|letter))-?{_MARKS}(?P<name>{either})(?![\w'])",
         rf"(?i:\b{_ANSWER_IS}){_MARKS}(?P<name>{either}){closed}",
     )
     return [re.compile(name) for name in names]

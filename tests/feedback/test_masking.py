@@ -35,6 +35,12 @@ TOLD = (
     ("New Jersey", ["New Jersey", "new\njersey", "NEW  JERSEY"]),
     ("Lysosome", ["lysosomes"]),
     ("9A3BDDD63", ["9a3bddd63", "0x9A3BDDD63"]),
+    ("12 square meters", ["12", "12.0", "12 square meters"]),
+    ("60 miles per hour", ["60", "60 miles per hour"]),
+    ("60 km/h", ["60", "60 km/h"]),
+    ("12 Angry men", ["12 angry men"]),
+    ("1\\frac{1}{2}", ["1\\frac{1}{2}", "1\\dfrac12", "1 \\frac{1}{2}", "3/2", "1.5", "\\frac{3}{2}"]),
+    ("3/2", ["1\\frac{1}{2}"]),
     ("x=5", ["x = 5", "5"]),
     ("\\left( 3, \\frac{\\pi}{2} \\right)", ["(3,\\frac{\\pi}{2})", "\\left(3, \\dfrac{\\pi}{2}\\right)"]),
     ("x^2 + 3x - 7", ["x^2+3x-7", "x^2 + 3x − 7"]),
@@ -44,6 +50,8 @@ TOLD = (
 KEPT = (
     ("3", "Step 3: look at $x^3 + 3x$, $x_3$ and $x^{3}$, at 13, 3.5 and the 3rd line (part 3), three times."),
     ("3", "1. Read it.\n2. Write it down.\n3. Solve it."),
+    ("42", "42x, 42m + 1, 42s^2, 42m_1, x_42, x__42, )_42, }_42 and 42_5"),
+    ("3", "3\\frac{1}{2} and 3x"),
     ("42", "142, 4.2, 421, 42.5, 4,2, x_{421}, -42 and 84/2"),
     ("\\frac{1}{2}", "on 1/2/2020, and 3\\frac{1}{2}"),
     ("1", "It is $\\frac{1}{3}$ of it, and one of them."),
@@ -78,6 +86,21 @@ def test_currency_units_and_signs_around_a_number_stay() -> None:
     assert mask("10 cm or 10cm", "10 \\text{ cm}") == f"{MASK} cm or {MASK}cm"
 
 
+def test_emphasis_and_unit_letters_around_a_number_stay() -> None:
+    for text in (
+        "_{}_",
+        "__{}__ is the answer",
+        "It is _{}_.",
+        "{}m long",
+        "It takes {}s.",
+        "${}m$",
+        "{}m/s",
+        "**{}m**",
+        "\\[ x = {}m \\]",
+    ):
+        assert mask(text.format(42), "42") == text.format(MASK)
+
+
 def test_every_alias_is_masked_the_longest_first() -> None:
     masked = mask("George W. Bush (GEORGE BUSH'S son), that is, Dubya.", "George Bush", ("George W. Bush", "Dubya"))
     assert masked == f"{MASK} ({MASK}'S son), that is, {MASK}."
@@ -107,6 +130,30 @@ def test_an_option_is_masked_by_its_letter_and_its_words() -> None:
     for letter in "AC":
         assert mask(kept, letter, (), OPTIONS) == kept
     assert mask("(c)", "\\text{(C)}") == f"({MASK})"
+
+
+def test_an_option_is_masked_in_quotes_in_emphasis_and_within_a_sentence() -> None:
+    telling = (
+        "The answer is '{}' because it digests.",
+        "Option '{}' is right.",
+        "'{}' is correct.",
+        "‘{}’ or “{}”",
+        "_{}_ is right",
+        "__{}__ is right",
+        "option-{}",
+        "{}) is correct",
+        "I think {}) is correct",
+        "the answer is {} because",
+    )
+    for letter in "BDbd":
+        for text in telling:
+            assert mask(text.format(letter, letter), letter.upper(), (), OPTIONS) == text.format(MASK, MASK)
+    for text in telling[:-1]:
+        assert mask(text.format("a", "a"), "A", (), OPTIONS) == text.format(MASK, MASK)
+    kept = "Vitamin B-12, B', f(a, b), (a + b), x_b, it's b's. The answer is b + c, or b's, or b-flat; b is a side."
+    assert mask(kept, "B", (), OPTIONS) == kept
+    kept = "The answer is a colour because a cell isn't a wall, and it's 'a cell' (a)nyway; f(x, a) and x_a_1."
+    assert mask(kept.replace("(a)nyway", ""), "A", (), OPTIONS) == kept.replace("(a)nyway", "")
 
 
 def test_a_letter_that_is_no_option_is_an_option_of_the_problem() -> None:
