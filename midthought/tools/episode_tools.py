@@ -61,7 +61,7 @@ class EpisodeTools:
             raise
 
     async def _open(self, tool: Tool) -> Tool:
-        bound = await settled(functools.partial(tool.open, self._episode), self._threads)
+        bound = await settled(functools.partial(tool.open, self._episode), self._threads, tool.definition.name)
         if not isinstance(bound, Tool):
             raise TypeError(f"open returned a {type(bound).__name__}; return the tool for the episode")
         if not self._is_closed:
@@ -91,7 +91,7 @@ class EpisodeTools:
 
         async def close() -> None:
             async with self.turn(tool):
-                await settled(bound.close, self._threads)
+                await settled(bound.close, self._threads, name)
 
         try:
             await within(self._close_seconds, close(), on_uncancelled=lambda: None)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from midthought.errors import SettingsError
+from midthought.tools import tool_loop
 from midthought.tools.arguments import ArgumentsError
 from midthought.tools.concurrency import ConcurrencyLimits, DaemonThreads, needs_thread
 from midthought.tools.deadline import TooLateError, within
@@ -86,7 +87,7 @@ class ToolExecutor:
     run at once over all episodes, at most `max_threads` of them in threads (tools with a plain `execute`): a thread needs
     memory, and threads that compute slow down everything, while a waiting coroutine costs almost nothing. A tool's own
     `max_concurrency` is an additional limit. While four times `max_threads` calls that missed their deadline still run, further
-    calls that need a thread fail at once (UNAVAILABLE).
+    calls that need a thread fail at once (UNAVAILABLE), and so do those of async tools while 8 of them block their event loop.
 
     Retries: a call that raised is run again after a short pause and before its deadline, `tool.retries` times, or `retries`
     times if the tool is `pure`. Then `metadata["num_attempts"]` of the event is the number of runs.
@@ -282,8 +283,9 @@ class ToolExecutor:
         return answer
 
     async def _before_deadline(self, action: ParsedAction, task: Task, tool: Tool, progress: _Progress) -> ToolOutput:
-        num_lingering = self._threads.num_lingering
-        if needs_thread(tool) and num_lingering >= _MAX_LINGERING * self.max_threads:
+        uses_thread = needs_thread(tool)
+        num_lingering = self._threads.num_lingering if uses_thread else tool_loop.num_lost()
+        if num_lingering >= (_MAX_LINGERING * self.max_threads if uses_thread else tool_loop.MAX_LOST):
             message = f"{num_lingering} earlier calls still run after their deadline; go on without it"
             raise _CallFailure(ToolOutcome.UNAVAILABLE, message)
         timeout_seconds = self.timeout_seconds if tool.timeout_seconds is None else tool.timeout_seconds

@@ -161,7 +161,7 @@ async def invoke(tool: Tool, arguments: Mapping[str, Any], threads: DaemonThread
 
     Raises what the tool raises, or RuntimeError instead of SystemExit. Cancelling cancels the tool.
     """
-    return as_output(await settled(functools.partial(tool.execute, **arguments), threads))
+    return as_output(await settled(functools.partial(tool.execute, **arguments), threads, tool.definition.name))
 
 
 def as_output(result: Any) -> ToolOutput:

@@ -7,8 +7,10 @@ import threading
 import time
 from typing import Any
 
+import pytest
 from calling import TASK, Quick, call
 
+from midthought.tools import tool_loop
 from midthought.tools.definition import Tool, ToolDefinition
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
@@ -97,3 +99,35 @@ def test_a_tool_on_the_loop_that_would_wait_for_the_loop_is_told_the_remedy() ->
     registry = ToolRegistry([Where("where"), Nested("nested")])
     is_ok, told = registry.execute_tool("nested")
     assert is_ok and "call this from a plain function" in told
+
+
+def test_tools_that_block_for_ever_take_a_few_threads_and_then_async_tools_are_unavailable(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    block = Block()
+    block.timeout_seconds = 0.05
+    box = ToolExecutor(ToolRegistry([block, Where("where"), Quick()]))
+    asyncio.run(run(box, "where"))
+    num_threads = num_loop_threads()
+    monkeypatch.setattr(tool_loop, "MAX_LOST", tool_loop.num_lost() + 2)
+
+    async def rollout() -> list[ToolOutcome]:
+        try:
+            blocked = [(await run(box, "block"))[0] for _ in range(4)]
+            return [event.outcome for event in [*blocked, *await run(box, "where", "quick")]]
+        finally:
+            block.over.set()
+
+    late, away = ToolOutcome.TIMED_OUT, ToolOutcome.UNAVAILABLE
+    outcomes = asyncio.run(rollout())
+    assert outcomes[:2] == [late] * 2 and outcomes[3:] == [away, away, ToolOutcome.OK]
+    warned = [record.getMessage() for record in caplog.records]
+    assert len(warned) == 2 and all("tool 'block' blocks the event loop" in words for words in warned)
+    ends_at = time.monotonic() + 30
+    while num_loop_threads() > num_threads and time.monotonic() < ends_at:
+        time.sleep(0.01)
+    assert num_loop_threads() <= num_threads and asyncio.run(run(box, "where"))[0].outcome is ToolOutcome.OK
+
+
+def num_loop_threads() -> int:
+    return sum(thread.name == "midthought-tools" for thread in threading.enumerate())
