@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import jsonschema
@@ -34,6 +36,9 @@ _MAX_SHOWN = 60
 """Characters of a wrong value in an error message."""
 _MAX_CHOICES_SHOWN = 12
 _MAX_PATTERN_SECONDS = 0.05
+_MAX_PATTERNS_SECONDS = 0.2
+_seconds_left = ContextVar("midthought_pattern_seconds", default=_MAX_PATTERNS_SECONDS)
+"""For the pattern searches of the present check."""
 _MAX_DEPTH = 64
 """Levels of lists and objects. The validator fails at Python's recursion limit, and readers of MCP servers at about 200."""
 
@@ -66,9 +71,11 @@ class ArgumentsChecker:
         """Raises `ArgumentsError` for the first mistake; a missing argument comes before all others.
 
         `nullable: true` in a schema accepts null, as in OpenAPI and in transformers' schemas. What a pattern does not decide is
-        left to the tool: it is JavaScript's and means nothing here, or its search takes longer than 0.05 s.
+        left to the tool: it is JavaScript's and means nothing here, or its search takes longer than 0.05 s, or the searches of
+        this call have taken 0.2 s.
         """
         _require_shallow(arguments)
+        _seconds_left.set(_MAX_PATTERNS_SECONDS)
         try:
             error = self._first_error(arguments)
             if error is not None:
@@ -145,9 +152,16 @@ def _with_null(keyword: Any) -> Any:
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
     """Not with `re`: a search may take days, and nothing can stop it."""
+    seconds_left = _seconds_left.get()
+    if not isinstance(instance, str) or seconds_left <= 0:
+        return
+    found: Any = True
+    started = time.perf_counter()
     with contextlib.suppress(regex.error, TimeoutError, RecursionError, OverflowError, MemoryError):
-        if isinstance(instance, str) and regex.search(pattern, instance, timeout=_MAX_PATTERN_SECONDS) is None:
-            yield ValidationError("does not match")
+        found = regex.search(pattern, instance, timeout=min(_MAX_PATTERN_SECONDS, seconds_left))
+    _seconds_left.set(seconds_left - (time.perf_counter() - started))
+    if found is None:
+        yield ValidationError("does not match")
 
 
 # -- messages --------------------------------------------------------------------------------------------------
