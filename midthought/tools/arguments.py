@@ -62,7 +62,8 @@ class ArgumentsChecker:
         except (jsonschema.SchemaError, RecursionError) as error:
             words = getattr(error, "message", "it is nested too deeply")
             raise SettingsError(f"invalid JSON Schema: {_cut(words)}") from None
-        keywords = {name: _with_null(keyword) for name, keyword in {**dialect.VALIDATORS, "pattern": _pattern}.items()}
+        own = {"pattern": _pattern, "patternProperties": _one_by_one(dialect.VALIDATORS["patternProperties"])}
+        keywords = {name: _with_null(keyword) for name, keyword in {**dialect.VALIDATORS, **own}.items()}
         self._validator = validators.extend(dialect, keywords)(
             schema, registry=referencing.Registry(), _resolver=resolver
         )
@@ -85,11 +86,10 @@ class ArgumentsChecker:
 
     def _first_error(self, arguments: Mapping[str, Any]) -> ValidationError | None:
         first = None
-        with contextlib.suppress(re.error):  # of patternProperties
-            for error in self._validator.iter_errors(arguments):
-                if error.validator == "required" and not error.absolute_path:
-                    return error
-                first = first or error
+        for error in self._validator.iter_errors(arguments):
+            if error.validator == "required" and not error.absolute_path:
+                return error
+            first = first or error
         return first
 
 
@@ -145,7 +145,17 @@ def _references(part: Any) -> Iterator[str]:
 def _with_null(keyword: Any) -> Any:
     def checked(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
         if instance is not None or schema.get("nullable") is not True:
-            yield from keyword(validator, value, instance, schema) or ()
+            with contextlib.suppress(re.error):  # of patternProperties; also additionalProperties reads them
+                yield from keyword(validator, value, instance, schema) or ()
+
+    return checked
+
+
+def _one_by_one(pattern_properties: Any) -> Any:
+    def checked(validator: Any, patterns: Mapping[str, Any], instance: Any, schema: Any) -> Iterator[ValidationError]:
+        for pattern, value in patterns.items():
+            with contextlib.suppress(re.error):
+                yield from pattern_properties(validator, {pattern: value}, instance, schema)
 
     return checked
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any
 
 import jsonschema
@@ -146,6 +147,23 @@ def test_a_javascript_pattern_that_python_cannot_read_is_left_to_the_tool() -> N
     checker.check({"a": "anything"})
 
 
+@pytest.mark.parametrize("unreadable", [r"^\p{L}+$", "(?<year>[0-9]+)"])
+def test_an_unreadable_pattern_of_keys_is_left_to_the_tool_and_all_other_rules_hold(unreadable: str) -> None:
+    schema = {
+        "properties": {"b": {"type": "integer"}},
+        "patternProperties": {unreadable: {"type": "integer"}, "^n_": {"type": "number"}},
+        "required": ["b"],
+        "minProperties": 2,
+    }
+    assert complaint(schema, {"x": 1}) == "missing argument 'b'"
+    assert complaint(schema, {"b": "x", "c": 1}) == "argument 'b' should be an integer, got 'x'"
+    assert complaint(schema, {"b": 1, "n_a": "x"}) == "argument 'n_a' should be a number, got 'x'"
+    assert complaint(schema, {"b": 1}) == "the arguments object should have at least 2 keys, got 1"
+    for rest in ({"additionalProperties": False}, {"unevaluatedProperties": False}):
+        ArgumentsChecker({**schema, **rest}).check({"b": 1, "x": 1})
+        assert complaint({**schema, **rest}, {"x": 1}) == "missing argument 'b'"
+
+
 def test_arguments_nested_without_end_are_refused_in_words() -> None:
     nested: Any = []
     for _ in range(100_000):
@@ -183,6 +201,18 @@ def test_no_pattern_of_an_argument_can_stop_the_program() -> None:
     for pattern in SLOW_PATTERNS:
         with contextlib.suppress(ArgumentsError):
             ArgumentsChecker({"properties": {"a": {"pattern": pattern}}}).check({"a": SLOW_TEXT})
+
+
+def test_the_patterns_of_one_call_share_a_time_limit_and_the_other_rules_still_hold() -> None:
+    items = {"type": "array", "items": {"pattern": "^(a|aa)+$"}}
+    checker = ArgumentsChecker({"properties": {"a": items, "b": {"type": "integer"}}})
+    started = time.perf_counter()
+    for _ in range(2):
+        with pytest.raises(ArgumentsError, match="argument 'b' should be an integer"):
+            checker.check({"a": [SLOW_TEXT] * 40, "b": "x"})
+    assert time.perf_counter() - started < 1.5
+    with pytest.raises(ArgumentsError, match="should match the pattern"):  # the next check has its own time
+        checker.check({"a": ["b"]})
 
 
 def test_an_address_that_is_none_is_named() -> None:
