@@ -37,8 +37,7 @@ _MAX_SHOWN = 60
 _MAX_CHOICES_SHOWN = 12
 _MAX_PATTERN_SECONDS = 0.05
 _MAX_PATTERNS_SECONDS = 0.2
-_seconds_left = ContextVar("midthought_pattern_seconds", default=_MAX_PATTERNS_SECONDS)
-"""For the pattern searches of the present check."""
+_seconds_left = ContextVar("midthought_pattern_seconds", default=_MAX_PATTERNS_SECONDS)  # of the present check
 _MAX_DEPTH = 64
 """Levels of lists and objects. The validator fails at Python's recursion limit, and readers of MCP servers at about 200."""
 
@@ -72,8 +71,7 @@ class ArgumentsChecker:
         """Raises `ArgumentsError` for the first mistake; a missing argument comes before all others.
 
         `nullable: true` in a schema accepts null, as in OpenAPI and in transformers' schemas. What a pattern does not decide is
-        left to the tool: it is JavaScript's and means nothing here, or its search takes longer than 0.05 s, or the searches of
-        this call have taken 0.2 s.
+        left to the tool: it is JavaScript's and means nothing here, or its search takes over 0.05 s, all searches over 0.2 s.
         """
         _require_shallow(arguments)
         _seconds_left.set(_MAX_PATTERNS_SECONDS)
@@ -165,12 +163,11 @@ def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterat
     seconds_left = _seconds_left.get()
     if not isinstance(instance, str) or seconds_left <= 0:
         return
-    found: Any = True
-    started = time.perf_counter()
+    found, started = True, time.perf_counter()
     with contextlib.suppress(regex.error, TimeoutError, RecursionError, OverflowError, MemoryError):
-        found = regex.search(pattern, instance, timeout=min(_MAX_PATTERN_SECONDS, seconds_left))
+        found = regex.search(pattern, instance, timeout=min(_MAX_PATTERN_SECONDS, seconds_left)) is not None
     _seconds_left.set(seconds_left - (time.perf_counter() - started))
-    if found is None:
+    if not found:
         yield ValidationError("does not match")
 
 

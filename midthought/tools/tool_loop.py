@@ -32,14 +32,21 @@ _loop = BackgroundLoop(_NAME)
 """The present loop. It outlives rollouts, so that a tool may keep a client open."""
 
 
+def require_other_loop() -> None:
+    """Raises `EngineError` on the tools' event loop: who blocks it may wait for a tool that needs it."""
+    if threading.current_thread().name == _NAME:
+        raise EngineError(
+            "an async tool cannot wait here: other tools need its event loop; call this from a plain function instead"
+        )
+
+
 def num_lost() -> int:
     """Returns the number of replaced loops that have not ended."""
     return max(sum(thread.name == _NAME for thread in threading.enumerate()) - 1, 0)
 
 
 async def settled(function: Callable[[], Any], threads: DaemonThreads, name: str) -> Any:
-    """Returns the result of a method of the tool `name`: a plain function runs in a thread, a coroutine on the tools' event
-    loop."""
+    """Returns the result of the tool's method: a plain function runs in a thread, a coroutine on the tools' event loop."""
     if inspect.iscoroutinefunction(function):
         return await _on_tool_loop(function, threads, name)
     result = await threads.run(function)
@@ -71,8 +78,7 @@ async def _on_tool_loop(start_call: Callable[[], Awaitable[Any]], threads: Daemo
         if is_cancelled:
             raise asyncio.CancelledError
         task = asyncio.current_task()
-        assert task is not None
-        task.set_name(name)
+        task.set_name(name)  # type: ignore[union-attr]
         return await contained(start_call())
 
     async def cancel() -> None:
