@@ -24,7 +24,8 @@ from midthought.trainer.checked_script import examine_script
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TEMPLATE = Path(__file__).parents[1] / "chat_templates" / "qwen2_5.jinja"
-BEFORE = {each.name for each in CHECKS if each.when in ("fit", "check")}
+OURS = [each for each in CHECKS if each.look.__module__.startswith("midthought.")]
+BEFORE = {each.name for each in OURS if each.when in ("fit", "check")}
 SCRIPT = """
 from midthought import Trainer
 rows = [{{"question": f"What is {{n}} plus 0?", "answer": n}} for n in range(4)]
@@ -40,7 +41,7 @@ def healthy(taught, **changes) -> Trainer:
 
 
 def test_there_are_twelve_checks_before_and_twelve_during_a_run():
-    assert len(BEFORE) == len({each.name for each in CHECKS if each.when in ("scoring", "iteration")}) == 12
+    assert len(BEFORE) == len({each.name for each in OURS if each.when in ("scoring", "iteration")}) == 12
 
 
 def test_a_healthy_run_has_no_finding_and_every_check_runs(taught, tmp_path, caplog):

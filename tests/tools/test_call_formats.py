@@ -16,7 +16,7 @@ from fresh_module import fresh_module
 
 from midthought.errors import SettingsError
 from midthought.tools.call_formats import ToolCallFormat, registry
-from midthought.tools.call_formats.registry import call_format_names, find_call_format, register_call_format
+from midthought.tools.call_formats.registry import find_call_format, register_call_format
 from midthought.tools.definition import ToolDefinition, ToolParameter
 from midthought.tools.parsers import JSONActionParser
 from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
@@ -381,7 +381,7 @@ def test_the_instructions_name_every_tool_and_show_a_call_that_is_one(name: str)
 
 
 def test_call_formats_are_found_by_name_and_an_unknown_name_names_the_near_ones() -> None:
-    assert call_format_names() == NAMES
+    assert fresh_module(registry).call_format_names() == NAMES
     assert [find_call_format(name).name for name in NAMES] == NAMES
     assert str(find_call_format("in_thought")) == 'in_thought: #call NAME {"ARGUMENT": "VALUE"}'
     told = r"unknown call format 'hermess'\. Did you mean 'hermes'\? Known: .*react.*once its module is imported"
