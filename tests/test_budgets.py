@@ -36,7 +36,7 @@ LINES = {
     MODULES: 2490,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 69_650, "code of midthought": 47_960, "tests": 59_640}
+TOTALS = {"midthought": 69_650, "code of midthought": 47_960, "tests": 59_800}
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
 DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 211_000, 20
 """Of docs/*.md, without the generated page of the settings."""
