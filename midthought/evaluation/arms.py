@@ -16,7 +16,7 @@ from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Task
 
 Proof = Callable[[Task], str]
-"""Returns the result text with the evidence of a task's answer, as the tool would write it."""
+"""Returns the result text with the evidence of a task's answer, as the tool would write it; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,8 @@ class Shuffled(ToolExecutor):
             others = own.silent_on(task) or further.silent_on(task)
             if not others:
                 raise ValueError(
-                    f"task {task.task_id!r}: no other task has another answer than {task.answer!r}; give more tasks"
+                    f"task {task.task_id!r}: no other task has another answer than {task.answer!r} and evidence without it; "
+                    "give more tasks"
                 )
             alike = [other for other in others if other.labels.get("kind") == task.labels.get("kind")]
             self._other[task.task_id] = random.Random(f"shuffle-{seed}-{task.task_id}").choice(alike or others)
@@ -85,13 +86,15 @@ class _Proofs:
 
     def silent_on(self, task: Task) -> list[Task]:
         """Returns the tasks with another answer than `task` whose evidence does not contain its answer."""
-        truths = {truth.casefold() for truth in (task.answer, *task.aliases)}
+        truths = {truth.casefold() for truth in (task.answer, *task.aliases) if truth}
         return [
             other
             for other, proof in self._texts
-            if other.answer.casefold() not in truths and not any(truth in proof for truth in truths)
+            if other.task_id != task.task_id
+            and other.answer.casefold() not in truths
+            and not any(truth in proof for truth in truths)
         ]
 
     @functools.cached_property
     def _texts(self) -> list[tuple[Task, str]]:
-        return [(task, self._proof(task).casefold()) for task in self._tasks]
+        return [(task, text.casefold()) for task in self._tasks if (text := self._proof(task))]

@@ -18,6 +18,16 @@ from midthought.report.run_folder import RunFolder, flat_keys, require_intact_ru
 JUDGING_PARTS = ("exact_match", "correct", "correctness", "answer")
 """Reward parts that show whether the answer was right, for rows without `exact_match`."""
 
+Metrics = Mapping[str, Mapping[str, list[tuple[int, float]]]]
+"""stage → key → (step, value) in the order of writing; null values are left out."""
+EVALUATIONS = {
+    "validation": "exact_match",
+    "validation.sampled": "sampled_exact_match",
+    "validation.tool_off": "tool_off.exact_match",
+    "validation.shuffled": "shuffled.exact_match",
+}
+"""Stages of a trainer's evaluations, and the names that recipes give their results."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRecord:
@@ -30,8 +40,7 @@ class RunRecord:
     """Entries of `settings_history.yaml`."""
     summary: Mapping[str, Any] = field(default_factory=dict)
     """Flat dotted keys; empty before the last evaluation."""
-    metrics: Mapping[str, Mapping[str, list[tuple[int, float]]]] = field(default_factory=dict)
-    """stage → key → (step, value) in the order of writing; null values are left out."""
+    metrics: Metrics = field(default_factory=dict)
     findings: Sequence[Mapping[str, Any]] = ()
     """What the checks found during the run, in the order of writing."""
     arm_reports: Sequence[str] = ()
@@ -50,6 +59,7 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
     summary, metrics = _read_summary(folder.summary_path), _read_metrics(folder)
     if summary:  # an evaluation may follow the training
         summary |= {f"validation/{key}": values[-1][1] for key, values in metrics.get("validation", {}).items()}
+        summary |= before_and_after(metrics)
     return RunRecord(
         name=folder.path.resolve().name,
         config=read_regular_text(folder.config_path, "replace") if folder.config_path.exists() else None,
@@ -59,6 +69,21 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
         findings=[json_value(row) for row in folder.findings.read()],
         arm_reports=sorted(report.parent.name for report in folder.path.glob("arms/*/report.html")),
     )
+
+
+def before_and_after(metrics: Metrics) -> dict[str, float]:
+    """Returns exact match of a trainer's evaluations, as recipes write it into their summary: the last one before the first
+    iteration (`before.…`) and the last one after the last (`after.…`). Empty if there was none before the first."""
+    found: dict[str, float] = {}
+    last = max((step for step, _ in metrics.get("ppo", {}).get("reward/mean", ())), default=0)
+    for stage, key in EVALUATIONS.items():
+        for when, wanted in (("before", 0), ("after", last)):
+            of_stage = metrics.get(stage, {})
+            values = [value for step, value in of_stage.get("exact_match", ()) if step == wanted]
+            counts = [value for step, value in of_stage.get("episode/count", ()) if step == wanted]
+            if values and counts and (when == "before" or last):
+                found |= {f"{when}.{key}": values[-1], "num_questions": counts[-1]}
+    return found if any(name.startswith("before.") for name in found) else {}
 
 
 def is_right(row: Mapping[str, Any]) -> bool | None:

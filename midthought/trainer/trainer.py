@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from midthought.trainer.callbacks import TrainerCallback, checked_callbacks
 from midthought.trainer.checkup import UNTAUGHT, examine_before_start, setup_of
 from midthought.trainer.episodes import as_rollout, tell_failures
 from midthought.trainer.fit_loop import FitLoop
+from midthought.trainer.held_out import ToolAnswers, evaluated, evaluation_stage
 from midthought.trainer.learning_parts import LearningParts
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.recorded_tasks import make_tasks
@@ -335,21 +337,31 @@ class Trainer:
             callback.on_step(self, metrics)
         return metrics
 
-    def evaluate(self, num_episodes: int | None = None) -> dict[str, float]:
-        """Runs greedy episodes on held-out tasks or starts, at most `num_episodes` (None: `training.num_validation_questions`).
+    def evaluate(
+        self, num_episodes: int | None = None, *, temperature: float = 0.0, tools: ToolAnswers = "on"
+    ) -> dict[str, float]:
+        """Runs episodes on held-out tasks or starts, at most `num_episodes` (None: `training.num_validation_questions`); greedy
+        ones, unless a `temperature` is given.
 
-        Returns `reward/mean` and its parts, calls, lengths, `exact_match` if tasks have an answer, and `env/` statistics. Raises
-        SettingsError for a data set without `validation`.
+        `tools`, to see whether a result depends on them: `off`: every call returns an error; `shuffled`: every valid call returns
+        a result that a call of another episode had (these episodes run first), without this task's answer in it.
+
+        Returns `reward/mean` and its parts, calls, lengths, `exact_match` if tasks have an answer, and `env/` statistics. The
+        report shows the last evaluations before and after `fit`. Raises SettingsError for a data set without `validation`, and
+        for `shuffled` if no call of another episode had such a result.
         """
         self._require_open()
         number = self.config.training.num_validation_questions if num_episodes is None else num_episodes
         if not isinstance(number, int) or number < 1:
             raise SettingsError(f"num_episodes={number}: an evaluation needs at least one episode")
+        if not (isinstance(temperature, int | float) and 0 <= temperature < math.inf):
+            raise SettingsError(f"temperature={temperature}: give 0 (greedy) or more; training samples at 1 by default")
+        stage = evaluation_stage(tools, temperature)
         with self.meter.phase("validation"):
-            done = self._parts.held_out.evaluate(self._tasks.held_out(number))
+            done = evaluated(self._parts.held_out, self._tasks.held_out(number), float(temperature), tools)
         tell_failures("evaluation", done)
         metrics = self._tasks.evaluation_metrics(done)
-        self._log("validation", metrics, "validation", done)
+        self._log(stage, metrics, stage, done)
         if self._writer is not None and self._writer.is_finished:
             self._writer.report()
         for callback in self.callbacks:

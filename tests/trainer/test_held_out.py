@@ -1,0 +1,72 @@
+"""Evaluations that show whether a result depends on the tools, and the report that has them."""
+
+import copy
+import itertools
+
+import pytest
+from small_environments import QUESTIONS, settings
+
+from midthought import SettingsError, Trainer, tool
+from midthought.report.run_record import read_run
+from midthought.trainer.held_out import evaluated
+from midthought.types import ToolOutcome
+
+TASKS = [{"question": row["question"], "answer": f"red {number}"} for number, row in enumerate(QUESTIONS)]
+
+
+@pytest.fixture
+def trainer(callers, tokenizer, tmp_path):
+    numbers = itertools.count()
+
+    @tool
+    def twice(word: str) -> str:
+        """Says the word and how often it was asked before.
+
+        Args:
+            word: what to say
+        """
+        return f"{word} {next(numbers) % len(TASKS)}"
+
+    model = copy.deepcopy(callers["in_thought"])
+    config = settings("grpo", num_train_iters=1, max_tokens=60)
+    given = {"model": model, "tokenizer": tokenizer, "tools": [twice], "progress": False}
+    with Trainer(config, dataset=TASKS, validation=TASKS, run_path=tmp_path / "run", **given) as trainer:
+        yield trainer
+
+
+def test_shuffled_results_are_those_of_other_episodes_without_the_answer(trainer):
+    tasks = trainer._tasks.held_out(3)
+    on, shuffled = (evaluated(trainer.source, tasks, 0.0, how) for how in ("on", "shuffled"))
+    own = {f"red {number}" for number in range(3)}
+    assert {each.tool_events[0].call.result for each in on} == own
+    for each in shuffled:
+        assert each.tool_events[0].outcome is ToolOutcome.OK
+        assert each.tool_events[0].call.result in own - {each.task.answer}
+
+
+def test_a_tool_that_is_off_answers_every_call_with_an_error(trainer):
+    metrics = trainer.evaluate(tools="off")
+    assert metrics["tool/twice/raised"] == metrics["tool/twice/calls"] == 1
+
+
+def test_the_report_has_the_last_evaluations_before_and_after_training(trainer, tmp_path):
+    before = [trainer.evaluate(), trainer.evaluate(temperature=1.0)]
+    trainer.fit()
+    after = [trainer.evaluate(), trainer.evaluate(temperature=1.0), trainer.evaluate(tools="off")]
+    summary = read_run(tmp_path / "run").summary
+    measured = [row["exact_match"] for row in (*before, *after)]
+    names = ("before.exact_match", "before.sampled_exact_match", "after.exact_match", "after.sampled_exact_match")
+    assert [summary[name] for name in (*names, "after.tool_off.exact_match")] == measured
+    assert "before.tool_off.exact_match" not in summary and summary["num_questions"] == 3
+
+
+def test_what_cannot_be_evaluated_is_refused_with_the_reason(trainer, talker):
+    with pytest.raises(SettingsError, match="tools='none': give one of 'on', 'off', 'shuffled'"):
+        trainer.evaluate(tools="none")
+    with pytest.raises(SettingsError, match="temperature=-1"):
+        trainer.evaluate(temperature=-1)
+    with (
+        Trainer(settings(), dataset=TASKS, validation=TASKS, progress=False, **talker) as silent,
+        pytest.raises(SettingsError, match="0 of 3 episodes had a result"),
+    ):
+        silent.evaluate(tools="shuffled")
