@@ -10,10 +10,11 @@ import math
 import pytest
 from playing import parts_of
 
+from midthought.engines.engine import Sampling
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import RecordError
 from midthought.rollout.episode import run_episode
-from midthought.rollout.replay import replayed
+from midthought.rollout.replay import ReplayedEngine, replayed
 from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
 from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.tools.call_formats.in_thought import InThoughtFormat
@@ -154,10 +155,20 @@ def test_where_it_becomes_another_episode_it_fails_and_says_so(played, renderer)
     event = record.tool_events[0]
     event.call.result = "Something else."
     again = begin(renderer)
-    asyncio.run(
-        run_episode(
-            replayed(parts(Reciter(whole, renderer.eos_token_ids), renderer, call_format, []), record), again, 0
-        )
-    )
+    engine = Reciter(whole, renderer.eos_token_ids)
+    asyncio.run(run_episode(replayed(parts(engine, renderer, call_format, []), record), again, 0))
     assert again.stop_reason is StopReason.FAILED
     assert again.error.startswith(f"{RecordError.__name__}: ") and "resume with the settings, tools" in again.error
+
+
+def test_a_prefix_of_the_record_s_length_with_another_token_is_refused(played, renderer):
+    whole, _ = played
+    record = beginning(whole, len(whole.token_ids) - 1)
+    engine = ReplayedEngine(ScriptedEngine(["there"], renderer), record)
+    for start in (record.spans[0].end, len(record.token_ids), len(record.token_ids) + 1):
+        asked = whole.token_ids[:start]
+        assert asyncio.run(engine.sample(0, asked, Sampling(max_tokens=1))).token_ids
+        for place in (0, min(start, len(record.token_ids)) - 1):
+            other = [token_id + (number == place) for number, token_id in enumerate(asked)]
+            with pytest.raises(RecordError, match=f"the same up to token {start} when"):
+                asyncio.run(engine.sample(0, other, Sampling(max_tokens=1)))

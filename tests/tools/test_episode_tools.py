@@ -165,6 +165,34 @@ def test_what_is_opened_after_the_episode_has_ended_is_closed_at_once() -> None:
     assert tool.log == {"opened": 1, "closed": 1, "closed with 0": 1}
 
 
+def test_closing_waits_for_an_open_in_progress_and_for_the_close_of_what_it_opened() -> None:
+    is_opening, may_open = threading.Event(), threading.Event()
+
+    class Slow(Notes):
+        def open(self, episode: ToolEpisode) -> Any:
+            is_opening.set()
+            may_open.wait(60)
+            return super().open(episode)
+
+    tool = Slow()
+
+    async def episode() -> None:
+        box = ToolExecutor(ToolRegistry([tool]), timeout_seconds=60)
+        tools = box.for_episode(ToolEpisode(task=task()))
+        running = asyncio.ensure_future(box.run([call("a")], task(), tools=tools))
+        await asyncio.to_thread(is_opening.wait, 60)
+        running.cancel()
+        closing = asyncio.ensure_future(tools.close())
+        for _ in range(1000):  # far more steps of the event loop than a close that does not wait takes
+            await asyncio.sleep(0)
+        assert not closing.done()
+        may_open.set()
+        await closing
+        assert tool.log == {"opened": 1, "closed": 1, "closed with 0": 1}
+
+    asyncio.run(episode())
+
+
 def test_a_cancelled_call_does_not_keep_the_tool_from_being_closed() -> None:
     class Hanging(AsyncNotes):
         async def execute(self, word: str) -> str:

@@ -1,8 +1,7 @@
 """Episodes on Ray's workers: the same as in this process, each of them once, even if workers die.
 
-Two groups of workers serve most tests. One computes with a small model; its tests are slow ones, because transformers costs each
-worker 5 s of CPU time, and one worker with a model computes in `test_ray_training.py`, too. The workers of the other write a
-script instead. They get their weights by broadcast (gloo), the others through the object store.
+Workers that compute with a small model get their weights through the object store; transformers costs each of them 5 s of CPU
+time. Two others serve most tests: they write a script instead, and get their weights by broadcast (gloo).
 """
 
 from __future__ import annotations
@@ -47,14 +46,27 @@ from midthought.tools.registry import ToolRegistry
 from midthought.types import StopReason, Trajectory
 
 
-def crew_of(policy: Any, renderer: Renderer, *, deterministic: bool = True, **ray: Any) -> Any:
+def crew_of(policy: Any, renderer: Renderer, **ray: Any) -> Any:
     from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
 
-    inference = settings(inference={"deterministic": deterministic}).inference
-    options = {"trained": None, "renderer": renderer, "inference": inference, "model_path": "", "max_seq_len": 256}
-    engine = functools.partial(policy_engine, **options)
+    options = {"renderer": renderer, "inference": settings().inference, "model_path": "", "max_seq_len": 256}
+    engine = functools.partial(policy_engine, trained=None, **options)
     placed = RayConfig(cpus_per_actor=0.5, start_timeout_seconds=600, **ray)
-    return RolloutWorkerGroup(placed, policy, engine, is_deterministic=deterministic)
+    return RolloutWorkerGroup(placed, policy, engine, is_deterministic=True)
+
+
+def parts_here(policy: Any, renderer: Renderer, environment: Any) -> RolloutParts:
+    """Parts with an engine in this process that computes with the policy."""
+    options = {"renderer": renderer, "inference": settings().inference, "model_path": "", "max_seq_len": 256}
+    return RolloutParts(
+        engine=policy_engine(policy, None, **options),
+        renderer=renderer,
+        call_format=InThoughtFormat(),
+        executor=ToolExecutor(ToolRegistry([ray_worlds.twice])),
+        messages=ray_worlds.messages,
+        environment=environment,
+        inference=InferenceConfig(max_tokens=24),
+    )
 
 
 def scripted_group(policy: Any, renderer: Renderer, **ray: Any) -> Any:
@@ -137,23 +149,13 @@ def test_one_worker_gives_the_episodes_of_this_process_to_the_bit_and_receives_a
         for name, parameter in adapted.named_parameters():
             if "lora_B" in name:
                 parameter.add_(0.2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-    options = {"renderer": renderer, "model_path": "", "max_seq_len": 256}
-    engine = policy_engine(policy, None, inference=settings().inference, **options)
-    parts = RolloutParts(
-        engine=engine,
-        renderer=renderer,
-        call_format=InThoughtFormat(),
-        executor=ToolExecutor(ToolRegistry([ray_worlds.twice])),
-        messages=ray_worlds.messages,
-        environment=OneAnswer(tmp_path / "log"),
-        inference=InferenceConfig(max_tokens=24),
-    )
+    parts = parts_here(policy, renderer, OneAnswer(tmp_path / "log"))
     sent: list[set[str]] = []
     buckets = actor_pool.buckets
     monkeypatch.setattr(
         actor_pool, "buckets", lambda tensors, names, size: sent.append(set(names)) or buckets(tensors, names, size)
     )
-    source = RayRollouts(parts, engine, crew_of(policy, renderer, num_actors=1), seed=3)
+    source = RayRollouts(parts, parts.engine, crew_of(policy, renderer, num_actors=1), seed=3)
     try:
         first = (
             source.rollout(tasks(6), iteration=1, group_size=2),
@@ -174,6 +176,35 @@ def test_one_worker_gives_the_episodes_of_this_process_to_the_bit_and_receives_a
         assert [content(t)[3] for t in far] == [content(t)[3] for t in near]
     assert len(sent) == 2 and any("lora_A" not in name for name in sent[0])
     assert sent[1] and all("lora_A" in name for name in sent[1])
+
+
+@pytest.mark.slow
+def test_new_weights_reach_the_workers_before_the_next_episode(cluster, policy, renderer, tmp_path):
+    from midthought.cluster.ray.ray_rollouts import RayRollouts
+
+    environment = LogsProcess(tmp_path / "log")
+    parts = parts_here(policy, renderer, environment)
+    source = RayRollouts(parts, parts.engine, crew_of(policy, renderer, num_actors=2), seed=3)
+    embedding = policy.get_input_embeddings().weight
+    kept = embedding.detach().clone()
+    try:
+        before = source.rollout(tasks(4), iteration=0)
+        with torch.no_grad():
+            embedding.add_(torch.randn(embedding.shape, generator=torch.Generator().manual_seed(1)))
+        source.update_weights()
+        after = source.rollout(tasks(4), iteration=0)
+        assert len(lines(tmp_path / "processes")) == 2
+        near = here(parts_here(policy, renderer, environment)).rollout(tasks(4), iteration=0)
+        with torch.no_grad():
+            embedding.copy_(kept)
+        source.update_weights()
+        again = source.rollout(tasks(4), iteration=0)
+    finally:
+        source.close()
+    assert [t.token_ids for t in after] == [t.token_ids for t in near]
+    assert [t.token_ids for t in after] != [t.token_ids for t in before]
+    assert ({t.policy_version for t in before}, {t.policy_version for t in after}) == ({0}, {1})
+    assert [content(t)[3] for t in again] == [content(t)[3] for t in before]
 
 
 def test_64_episodes_on_two_actors_each_see_only_the_state_of_their_own_tool(on_scripted, tmp_path):
