@@ -40,17 +40,7 @@ def test_every_choice_of_the_settings_is_one_that_is_built_in():
     assert shipped(ESTIMATORS) == set(AdvantageEstimator)
     assert set(TrainingConfig.estimator_needs) == set(ESTIMATORS.names())
     built_in = shipped(POLICY_LOSSES)
-    assert built_in == {
-        "ppo",
-        "gspo",
-        "gspo_sequence",
-        "cispo",
-        "sapo",
-        "gmpo",
-        "dppo_tv",
-        "dppo_kl",
-        "nll",
-    }
+    assert built_in == {"ppo", "gspo", "gspo_sequence", "cispo", "sapo", "gmpo", "dppo_tv", "dppo_kl", "nll"}
     assert set(TrainingConfig.policy_losses) == set(POLICY_LOSSES.names())
     for name in built_in:
         assert TrainingConfig.policy_losses[name] == options_of(POLICY_LOSSES.find(name)), name

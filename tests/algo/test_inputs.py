@@ -12,11 +12,7 @@ import torch
 from token_rows import rows_of
 from torch import Tensor
 
-from midthought.algo.advantages import (
-    compute_advantage,
-    compute_gae_advantage_return,
-    compute_grpo_advantage,
-)
+from midthought.algo.advantages import compute_advantage, compute_gae_advantage_return, compute_grpo_advantage
 from midthought.algo.aggregation import loss_weights
 from midthought.algo.correction import rollout_weights
 from midthought.algo.kl import KLController, apply_kl_penalty, kl_divergence

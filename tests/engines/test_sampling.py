@@ -20,10 +20,7 @@ def how(**given: float) -> Sampling:
 
 
 def draw(
-    logits: torch.Tensor,
-    uniforms: np.ndarray,
-    samplings: Sequence[Sampling],
-    histories: Sequence[Sequence[int]] = (),
+    logits: torch.Tensor, uniforms: np.ndarray, samplings: Sequence[Sampling], histories: Sequence[Sequence[int]] = ()
 ) -> tuple[list[int], list[float]]:
     return draw_tokens(logits, torch.from_numpy(np.asarray(uniforms)), SamplingBatch(samplings), histories).read()
 

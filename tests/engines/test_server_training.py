@@ -40,9 +40,7 @@ def settings(*servers: FakeServer, **inference: Any) -> Any:
 
 def trainer_for(*servers: FakeServer, **inference: Any) -> RayPPOTrainer:
     return RayPPOTrainer(
-        settings(*servers, **inference),
-        dataset=ROWS,
-        reward_fn=lambda trajectory: float(sum(trajectory.token_ids) % 5),
+        settings(*servers, **inference), dataset=ROWS, reward_fn=lambda trajectory: float(sum(trajectory.token_ids) % 5)
     )
 
 

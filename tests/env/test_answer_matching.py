@@ -66,11 +66,7 @@ def test_fuzzy_match_is_the_f1_of_the_words_without_articles():
         assert fuzzy_match(answer, truth) == pytest.approx(f1)
 
 
-SIMILAR = [
-    ("kitten", "sitting", 1 - 3 / 7),
-    ("Kitten!", "kitten", 1.0),
-    ("a", "", 0.0),
-]
+SIMILAR = [("kitten", "sitting", 1 - 3 / 7), ("Kitten!", "kitten", 1.0), ("a", "", 0.0)]
 
 
 def test_edit_similarity_by_hand():

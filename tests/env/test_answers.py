@@ -49,6 +49,7 @@ def test_a_mathematical_answer_is_the_last_box_or_else_what_is_stated():
 
 NUMBERS = [
     ("A: 1,234 dollars", "1234"),
+    ("He owes -$5.50", "-11/2"),
     ("18 m^2", "18"),
     ("it is −３ degrees", "-3"),
     ("\\boxed{18 \\text{ cm}^{2}}", "18"),
@@ -138,10 +139,12 @@ VERDICTS = [
     ("math", "\\boxed{3, 4}", "3", False),
     ("math", "\\boxed{3}", "so \\boxed{3}", True),
     ("math", "\\boxed{100 cm^2}", "100", True),
+    ("math", "\\boxed{108\\ \\text{m}}", "108", True),
     ("math", "\\boxed{\\{\\frac{1}{2}\\}^2}", "0.5", False),
     ("math", "\\boxed{Evelyn}", "\\text{Evelyn}", True),
     ("math", "\\boxed{" + "(" * 5000 + "}", "3", False),
     ("aime_2024", "Thus the answer is 073.", "73", True),
+    ("gpqa", "A dog", "A", False),
     ("trivia_qa", "I think.\n\n**Paris**", "Paris", True),
     ("", "It is $1,250", "1250", True),
     ("", "It was Ada Lovelace.", "Ada Lovelace", False),

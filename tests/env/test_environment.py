@@ -191,10 +191,7 @@ def test_a_step_that_raises_is_not_counted_and_after_a_reset_that_raised_there_i
 WRONG_STEPS = [
     (None, r"Returning\.step must return the tuple \(observation, reward, done, info\); it returned None"),
     (("seen", 1.0, False), r"it returned \('seen', 1.0, False\) \(tuple\)"),
-    (
-        ("seen", 1.0, False, False, {}),
-        r"Gymnasium's .*return \(observation, reward, terminated or truncated, info\)",
-    ),
+    (("seen", 1.0, False, False, {}), r"Gymnasium's .*return \(observation, reward, terminated or truncated, info\)"),
     ((["seen"], 1.0, False, {}), r"the observation must be a str, got \['seen'\] \(list\)"),
     (("seen", math.nan, False, {}), r"Returning\.step: the reward must be a finite number, got nan \(float\)"),
     (("seen", 10**400, False, {}), "finite number, got 1000"),

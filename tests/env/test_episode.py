@@ -16,12 +16,7 @@ from midthought.engines.byte_tokenizer import byte_tokenizer
 from midthought.engines.scripted import ScriptedEngine
 from midthought.env.environment import BaseEnvironment
 from midthought.env.environment_tasks import EnvironmentTasks
-from midthought.env.episode import (
-    EnvironmentEpisode,
-    EnvironmentTurn,
-    call_blocking,
-    episode_statistics,
-)
+from midthought.env.episode import EnvironmentEpisode, EnvironmentTurn, call_blocking, episode_statistics
 from midthought.env.game import SimpleGameEnvironment
 from midthought.errors import EpisodeError, RewardError, SettingsError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes

@@ -1,23 +1,7 @@
 """What counts as the answer and as a well-formed thought: the policy's own words only. A token is a word here."""
 
-from midthought.env.reasoning import (
-    final_answer,
-    is_well_formed,
-    last_answer,
-    normalised,
-    own_text,
-)
-from midthought.types import (
-    Completion,
-    Finish,
-    StopReason,
-    Task,
-    ToolCall,
-    ToolEvent,
-    ToolOutcome,
-    Trajectory,
-    Turn,
-)
+from midthought.env.reasoning import final_answer, is_well_formed, last_answer, normalised, own_text
+from midthought.types import Completion, Finish, StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory, Turn
 
 WORDS: list[str] = []
 

@@ -82,11 +82,7 @@ def episode(written: str, *, calls: int = 0, **task) -> Trajectory:
 
 
 REWARD = WeightedReward(
-    {
-        "correct": (1.0, correct),
-        "thought": (0.1, well_formed_thought(decode, ["$"])),
-        "calls": (-0.15, num_calls),
-    }
+    {"correct": (1.0, correct), "thought": (0.1, well_formed_thought(decode, ["$"])), "calls": (-0.15, num_calls)}
 )
 
 
@@ -454,14 +450,7 @@ def test_tool_use_is_counted_from_the_events():
     assert value_of(used_tool, episode("look_result: Ada")) == 0.0
 
 
-LENGTHS = [
-    (5, 0.0, 0.5),
-    (9, 0.0, 0.9),
-    (20, 0.0, 1.0),
-    (21, 0.05, 0.9),
-    (25, 0.25, 0.5),
-    (60, 2.0, 0.0),
-]
+LENGTHS = [(5, 0.0, 0.5), (9, 0.0, 0.9), (20, 0.0, 1.0), (21, 0.05, 0.9), (25, 0.25, 0.5), (60, 2.0, 0.0)]
 
 
 def test_length_is_counted_in_the_policys_own_tokens():

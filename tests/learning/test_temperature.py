@@ -96,8 +96,7 @@ def plain_loss(policy, reference, tokens: TokenBatch, settings: TrainingConfig) 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "temperatures",
-    [(1.0,), (0.5, 1.6), *(pytest.param(each, marks=pytest.mark.slow) for each in ((0.7,), (1.3,)))],
+    "temperatures", [(1.0,), (0.5, 1.6), *(pytest.param(each, marks=pytest.mark.slow) for each in ((0.7,), (1.3,)))]
 )
 def test_the_gradient_is_that_of_the_loss_written_out_in_float64(make_policy, kind, way, temperatures):
     policy = make_policy(kind, **KINDS[kind])

@@ -66,13 +66,7 @@ def test_of_a_reply_that_was_cut_the_whole_pairs_are_taken():
 
 
 @pytest.mark.parametrize(
-    "upset",
-    [
-        (200, {}, b"[]"),
-        chat("I would rather not."),
-        chat('{"same": "perhaps"}'),
-        chat('{"sa', "length"),
-    ],
+    "upset", [(200, {}, b"[]"), chat("I would rather not."), chat('{"same": "perhaps"}'), chat('{"sa', "length")]
 )
 def test_what_goes_wrong_in_passing_is_asked_again(scholar, upset):
     scholar.upsets = [upset, upset]

@@ -67,8 +67,7 @@ def test_a_wrong_argument_is_named_with_the_remedy(memory, words, expected):
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["questions . OUT", "questions . q.jsonl --parquet OUT", "chunk . OUT", "embed chunks.jsonl OUT"],
+    "words", ["questions . OUT", "questions . q.jsonl --parquet OUT", "chunk . OUT", "embed chunks.jsonl OUT"]
 )
 def test_only_a_file_of_the_same_command_or_an_empty_one_is_replaced(memory, tmp_path, words):
     def write(name):

@@ -36,10 +36,7 @@ PLANTED = {
         "the time goes back 1 times, first from 00:00:30 to 00:00:20",
     ),
     "one huge turn": (f"Ann: Hi.\n\nBob: {WORDS}\n", "turn 2, of 'Bob', has 250 of 251 words"),
-    "words lost, above the first turn": (
-        f"{WORDS}\n\n" + "".join(TALK),
-        " words of the file are in no turn",
-    ),
+    "words lost, above the first turn": (f"{WORDS}\n\n" + "".join(TALK), " words of the file are in no turn"),
 }
 
 

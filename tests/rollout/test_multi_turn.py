@@ -26,11 +26,7 @@ from midthought.tokenization import Renderer
 from midthought.tools.builtin.environment_step import EnvironmentStepTool
 from midthought.tools.definition import Tool, ToolDefinition
 from midthought.tools.multi_turn import MultiTurnManager
-from midthought.tools.parsers import (
-    ActionParser,
-    HermesParser,
-    InThoughtParser,
-)
+from midthought.tools.parsers import ActionParser, HermesParser, InThoughtParser
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Reward, StopReason, Trajectory
 

@@ -83,8 +83,7 @@ def test_the_figures_of_every_tool_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("token_ids", "expected"),
-    [([1, 2, 3], 0.0), ([1, 2, 3, 4, 5], 0.0), ([7] * 7, 3 / 4), ([1, 2, 3, 4] * 2, 1 / 5)],
+    ("token_ids", "expected"), [([1, 2, 3], 0.0), ([1, 2, 3, 4, 5], 0.0), ([7] * 7, 3 / 4), ([1, 2, 3, 4] * 2, 1 / 5)]
 )
 def test_repeated_sequences_of_four_tokens_are_counted(token_ids, expected):
     trajectory = Trajectory(TASK, [0])

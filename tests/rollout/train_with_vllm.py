@@ -46,13 +46,7 @@ def reward(trajectory: Any) -> float:
     return float(sum(trajectory.token_ids) % 7)
 
 
-def make_trainer(
-    num_iters: int,
-    *,
-    tied: bool = False,
-    lora: Any = None,
-    temperature: float = 1.0,
-) -> RayPPOTrainer:
+def make_trainer(num_iters: int, *, tied: bool = False, lora: Any = None, temperature: float = 1.0) -> RayPPOTrainer:
     tokenizer = small_tokenizer()
     config = vllm_settings(num_iters, 1e-3, in_process=True, temperature=temperature)
     rows = [{"question": f"Who found tide clock {number}?", "answer": "Ada"} for number in range(4)]

@@ -139,10 +139,7 @@ def test_no_valid_schema_is_refused_with_its_mistake() -> None:
 
 def test_a_javascript_pattern_that_python_cannot_read_is_left_to_the_tool() -> None:
     checker = ArgumentsChecker(
-        {
-            "properties": {"a": {"type": "string", "pattern": "^[^]+$"}},
-            "patternProperties": {"[^]": {"type": "string"}},
-        }
+        {"properties": {"a": {"type": "string", "pattern": "^[^]+$"}}, "patternProperties": {"[^]": {"type": "string"}}}
     )
     checker.check({"a": "anything"})
 

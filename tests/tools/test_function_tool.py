@@ -148,10 +148,7 @@ def test_the_function_gets_values_of_its_own_types() -> None:
     assert run(paint, colors=["red", "blue"]) == (True, repr(([red, blue], end, None, 1)))
     assert run(paint, colors=[], corner="TOP", rates={"a": 1}, times=2.0) == (True, repr(([], top, {"a": 1.0}, 2)))
     assert run(paint, colors=[], rates=None, times=None) == (True, repr(([], end, None, None)))
-    assert run(paint, colors=["green"]) == (
-        False,
-        "argument 'colors[0]' should be one of 'red', 'blue', got 'green'",
-    )
+    assert run(paint, colors=["green"]) == (False, "argument 'colors[0]' should be one of 'red', 'blue', got 'green'")
 
 
 def test_a_default_that_json_cannot_say_stays_with_the_function_and_a_parameter_may_have_any_name() -> None:

@@ -43,11 +43,7 @@ def test_what_cannot_be_read_says_why(text: str, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "values"),
-    [
-        ("", []),
-        ('{"a": 1}', [{"a": 1}]),
-        ('{"a": 1}{"b": 2},\n\t[3] , 4\r\n', [{"a": 1}, {"b": 2}, [3], 4]),
-    ],
+    [("", []), ('{"a": 1}', [{"a": 1}]), ('{"a": 1}{"b": 2},\n\t[3] , 4\r\n', [{"a": 1}, {"b": 2}, [3], 4])],
 )
 def test_values_one_after_the_other_are_read(text: str, values: list) -> None:
     assert load_values(text) == values

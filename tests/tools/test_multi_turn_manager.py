@@ -9,11 +9,7 @@ from midthought.env.environment import BaseEnvironment
 from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.multi_turn import MultiTurnManager
-from midthought.tools.parsers import (
-    ActionParser,
-    HermesParser,
-    InThoughtParser,
-)
+from midthought.tools.parsers import ActionParser, HermesParser, InThoughtParser
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ToolOutcome
 

@@ -164,10 +164,7 @@ def test_a_model_has_its_aliases_limits_and_descriptions_and_its_errors_are_one_
     }
     assert shown["properties"]["tags"]["description"] == "What it is about."
     assert (shown["required"], shown["properties"]["tags"]["maxItems"]) == (["ISBN"], 2)
-    assert run(keep, book={"ISBN": "12", "tags": ["a"]}) == (
-        True,
-        "Book(kind='book', pages=1, isbn='12', tags=['a'])",
-    )
+    assert run(keep, book={"ISBN": "12", "tags": ["a"]}) == (True, "Book(kind='book', pages=1, isbn='12', tags=['a'])")
     assert run(keep, book={"ISBN": "a"})[1] == "argument 'book.ISBN' should match the pattern '^\\\\d+$', got 'a'"
     assert run(keep, book={"ISBN": "10"})[1] == "argument 'book.ISBN': Value error, a zero, got '10'"
 

@@ -51,11 +51,7 @@ def test_an_empty_query_is_an_error_that_the_model_reads() -> None:
 
 @pytest.mark.parametrize(
     ("source", "max_results", "words"),
-    [
-        ([], 3, "has no text"),
-        ("one text", 3, "not one text"),
-        (["a"], 0, "max_results must be 1"),
-    ],
+    [([], 3, "has no text"), ("one text", 3, "not one text"), (["a"], 0, "max_results must be 1")],
 )
 def test_a_source_without_texts_is_refused(source: object, max_results: int, words: str) -> None:
     with pytest.raises(SettingsError, match=words):

@@ -46,7 +46,7 @@ from midthought.tools.registry import ToolRegistry
 from midthought.types import StopReason, Trajectory
 
 
-def crew_of(policy: Any, renderer: Renderer, **ray: Any) -> Any:
+def model_group(policy: Any, renderer: Renderer, **ray: Any) -> Any:
     from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
 
     options = {"renderer": renderer, "inference": settings().inference, "model_path": "", "max_seq_len": 256}
@@ -116,18 +116,9 @@ def here(parts: RolloutParts, seed: int = 3) -> LocalRollouts:
     return LocalRollouts(parts, parts.engine, seed=seed)
 
 
-def content(trajectory: Trajectory) -> Any:
-    reward = trajectory.reward and trajectory.reward.parts
-    segments = [(s.token_ids, s.loss_mask, repr(s.sampled_logprobs), s.spans) for s in trajectory.segments]
-    return (
-        trajectory.task,
-        trajectory.seed,
-        trajectory.group,
-        segments,
-        trajectory.stop_reason,
-        reward,
-        trajectory.turns,
-    )
+def content(t: Trajectory) -> Any:
+    segments = [(s.token_ids, s.loss_mask, repr(s.sampled_logprobs), s.spans) for s in t.segments]
+    return t.task, t.seed, t.group, segments, t.stop_reason, t.reward and t.reward.parts, t.turns
 
 
 def lines(path: Path) -> Counter[str]:
@@ -155,7 +146,7 @@ def test_one_worker_gives_the_episodes_of_this_process_to_the_bit_and_receives_a
     monkeypatch.setattr(
         actor_pool, "buckets", lambda tensors, names, size: sent.append(set(names)) or buckets(tensors, names, size)
     )
-    source = RayRollouts(parts, parts.engine, crew_of(policy, renderer, num_actors=1), seed=3)
+    source = RayRollouts(parts, parts.engine, model_group(policy, renderer, num_actors=1), seed=3)
     try:
         first = (
             source.rollout(tasks(6), iteration=1, group_size=2),
@@ -184,7 +175,7 @@ def test_new_weights_reach_the_workers_before_the_next_episode(cluster, policy, 
 
     environment = LogsProcess(tmp_path / "log")
     parts = parts_here(policy, renderer, environment)
-    source = RayRollouts(parts, parts.engine, crew_of(policy, renderer, num_actors=2), seed=3)
+    source = RayRollouts(parts, parts.engine, model_group(policy, renderer, num_actors=2), seed=3)
     embedding = policy.get_input_embeddings().weight
     kept = embedding.detach().clone()
     try:

@@ -101,8 +101,7 @@ def test_micro_batches_are_packed_by_tokens_or_padded_by_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    "theirs",
-    [{"trainer.save_freq": 50}, {"trainer": {"save_freq": 50}}, {"+trainer.save_freq": 50}],
+    "theirs", [{"trainer.save_freq": 50}, {"trainer": {"save_freq": 50}}, {"+trainer.save_freq": 50}]
 )
 def test_verls_own_keys_win(theirs: dict[str, Any]) -> None:
     found = overrides_of(derived(verl={"overrides": theirs}))

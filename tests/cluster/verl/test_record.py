@@ -11,17 +11,7 @@ from worlds import task
 from midthought.cluster.verl.record import RECORD, record_of, response_of, task_of
 from midthought.cluster.verl.reward import compute_score
 from midthought.errors import DataError, RecordError, RewardError
-from midthought.types import (
-    Completion,
-    Finish,
-    Reward,
-    StopReason,
-    Task,
-    ToolCall,
-    ToolEvent,
-    ToolOutcome,
-    Trajectory,
-)
+from midthought.types import Completion, Finish, Reward, StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 
 def trajectory(metadata: object = None, reward: Reward | None = None) -> Trajectory:
