@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.real.tasks import RealTask
-from midthought import Trainer
+from midthought import SettingsError, Trainer
 
 NUM_HELD_OUT = 64
 RUN, FIGURES = "run", "figures.json"
+DIFFERENCE = "largest |sampled - recomputed|, nats"
 PRETRAINED, AFTER_SFT, AFTER_RL = "pretrained", "after SFT", "after RL"
 
 
@@ -42,7 +43,6 @@ def train(task: RealTask, options: Options) -> None:
         figures[AFTER_SFT] = _supervised(trainer, task, options, task.demonstrations(options.seed))
         _write(options.out / FIGURES, figures)
         figures[AFTER_RL] = _reinforced(trainer, task, options)
-        figures["call format"] = trainer.call_format
     _write(options.out / FIGURES, figures)
 
 
@@ -90,8 +90,11 @@ def _reinforced(trainer: Trainer, task: RealTask, options: Options) -> dict[str,
     rows = trainer.fit()
     figures = {"seconds": time.monotonic() - began, **_looks(trainer, task, options)}
     for how in task.tools:
-        figures[f"tools {how}"] = trainer.evaluate(options.num_held_out, temperature=1.0, tools=how)[task.score]
-    figures["largest |sampled - recomputed|, nats"] = max(row["logprob_difference_max"] for row in rows)
+        try:
+            figures[f"tools {how}"] = trainer.evaluate(options.num_held_out, temperature=1.0, tools=how)[task.score]
+        except SettingsError as error:  # too few episodes call the tool
+            print(error)
+    figures[DIFFERENCE] = max((row.get("logprob_difference_max", 0.0) for row in rows), default=math.nan)
     figures["seconds of an iteration"] = sorted(row["time/seconds"] for row in rows)[len(rows) // 2]
     return figures
 

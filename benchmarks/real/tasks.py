@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
 from midthought import BaseEnvironment, Task, Trajectory, tool
 
@@ -29,7 +29,7 @@ class RealTask:
     sft_tokens: int
     settings: Mapping[str, Any]
     """Settings of the reinforcement learning."""
-    tools: tuple[str, ...] = ()
+    tools: tuple[Literal["off", "shuffled"], ...] = ()
     """Evaluations without the tools' results: `off`, `shuffled`."""
     arms: Mapping[str, Callable[[int], Any] | None] = field(default_factory=dict)
     """Other ways to train, by name: on these demonstrations alone; None: rejection-sampling fine-tuning of the same policy."""
