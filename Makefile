@@ -29,7 +29,7 @@ LOCKED_BY_UV = { $(BIN)/uv pip install --quiet --python $(BIN)/python $(HASHED) 
 OURSELVES := $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 # In both cores. Packages contain some files that do not compile; of the models of transformers, a run uses a few.
 COMPILED  := { $(BIN)/python -m compileall -qq -j 0 -x '/tests?/|/transformers/models/' $(VENV)/lib || true; }
-EXTRAS    := memory documents serve mcp data math judge vllm sglang lora ray wandb gym openenv dev
+EXTRAS    := memory documents serve mcp data math judge vllm sglang lora ray wandb gym openenv gguf dev
 PINNED    := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 empty     :=
 comma     := ,

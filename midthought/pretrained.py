@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from midthought.errors import MidthoughtError, ModelPathError, SettingsError
+from midthought.gguf_folders import is_gguf, model_folder
 from midthought.manifest import MANIFEST, damage_in
 from midthought.output_folder import kind_of, replaced
 from midthought.peft_folders import ADAPTER_CONFIG, base_name_of, merged_from, save_merged
+from midthought.quiet_transformers import quiet_transformers
 from midthought.regular_files import require_regular_files
 
 _log = logging.getLogger(__name__)
@@ -25,11 +26,11 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model",
 
 
 def is_on_this_machine(source: str) -> bool:
-    """Whether a model is a folder here, or a Hugging Face name whose `config.json` is in the cache."""
+    """Whether a model is a folder or GGUF file here, or a Hugging Face name whose `config.json` is in the cache."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    if Path(source).expanduser().is_dir():
+    if Path(source).expanduser().is_dir() or (is_gguf(source) and Path(source).expanduser().is_file()):
         return True
     try:
         return isinstance(try_to_load_from_cache(source, "config.json"), str)
@@ -40,7 +41,8 @@ def is_on_this_machine(source: str) -> bool:
 def load_model(
     path: str | Path, dtype: Any = "float32", attn_implementation: str = "auto", *, is_checked: bool = False
 ) -> Any:
-    """Loads a causal LM from a folder or a Hugging Face name. `attn_implementation`: transformers' name, or `auto`, its default.
+    """Loads a causal LM from a folder, a GGUF file (`model_folder`) or a Hugging Face name. `attn_implementation`: transformers'
+    name, or `auto`, its default.
 
     For a folder of adapters (a checkpoint with LoRA), loads their base model and merges the adapters. Raises `ModelPathError`,
     with the path and the remedy, if there is no folder, no model, or an incomplete one, and as `require_intact_model`, unless
@@ -48,6 +50,7 @@ def load_model(
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    given, path = path, model_folder(path)
     folder = Path(path).expanduser()
     require_regular_files(folder)
     if not is_checked:
@@ -64,9 +67,13 @@ def load_model(
             ) from error
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise ModelPathError(
-                f"model path {str(path)!r} has no config.json; give a folder that `save_pretrained` wrote"
+            files = sorted(str(file) for file in folder.glob("*.gguf"))
+            remedy = (
+                f"give one of its files: {', '.join(files[:3])}"
+                if files
+                else "give a folder that `save_pretrained` wrote"
             )
+            raise ModelPathError(f"model path {str(path)!r} has no config.json; {remedy}")
         remedy = "save it anew with `save_pretrained`, or give another path"
     elif _looks_like_hub_name(str(path)):
         remedy = "give a folder on this machine, or a Hugging Face name that can be reached from it"
@@ -100,6 +107,8 @@ def load_model(
         policy.generation_config.validate(strict=True)
     except ValueError:  # published folders have sampling options without do_sample, which transformers refuses to save
         policy.generation_config.do_sample = True
+    if path != given:  # the base model that adapters name; the cache may be deleted
+        policy.name_or_path = str(Path(given).expanduser().absolute())
     return policy.eval()
 
 
@@ -160,8 +169,10 @@ def placed(model: Any, device: str) -> Any:
 
 
 def policy_folder(path: Path, in_run: Sequence[str] = ("policy", "warmup")) -> Path:
-    """Returns the model folder that a path means: the path itself, or the first of the folders `in_run` that a run or a
-    checkpoint has. Raises ModelPathError if there is none, or if that folder holds no model: the next one is another model."""
+    """Returns the model folder that a path means: the path itself, that of a GGUF file, or the first of the folders `in_run` that
+    a run or a checkpoint has. Raises ModelPathError if there is none, or if that folder holds no model: the next one is another
+    model."""
+    path = Path(model_folder(path))
     for candidate in (path, *(path / name for name in in_run)):
         if any((candidate / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
             return candidate
@@ -173,10 +184,11 @@ def policy_folder(path: Path, in_run: Sequence[str] = ("policy", "warmup")) -> P
 
 
 def load_tokenizer(path: str | Path) -> Any:
-    """Loads the tokenizer of a model folder, or of the base model of adapters that have none. The default pad token is the
-    end-of-sequence token. Raises `ModelPathError`."""
+    """Loads the tokenizer of a model folder or GGUF file, or of the base model of adapters that have none. The default pad token
+    is the end-of-sequence token. Raises `ModelPathError`."""
     from transformers import AutoTokenizer
 
+    path = model_folder(path)
     folder = Path(path).expanduser()
     if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         if (folder / ADAPTER_CONFIG).is_file():
@@ -226,22 +238,6 @@ def save_model(
             config.update(**generation)
             config.save_pretrained(folder)
     warn_without_template(tokenizer, str(path))
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Disables progress bars and warnings of transformers."""
-    from transformers.utils import logging
-
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def _looks_like_hub_name(path: str) -> bool:

@@ -33,10 +33,10 @@ LINES = {
     "tools": 6850,  # hung async tools, and patterns of arguments, have limits
     "trainer": 3860,
     "types": 780,
-    MODULES: 2490,
+    MODULES: 2714,  # models from GGUF files
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 69_650, "code of midthought": 47_960, "tests": 59_800}
+TOTALS = {"midthought": 69_869, "code of midthought": 48_127, "tests": 59_994}
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
 DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 211_000, 20
 """Of docs/*.md, without the generated page of the settings."""

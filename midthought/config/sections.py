@@ -20,7 +20,8 @@ class ModelConfig(Section):
 
     former_names: ClassVar = former_names.MODEL
     local_path: PathText = ""
-    """Folder or hub name of a Hugging Face causal LM. Empty: a small, randomly initialized Qwen3 with its own tokenizer."""
+    """Folder or hub name of a Hugging Face causal LM, or a GGUF file. Empty: a small, randomly initialized Qwen3 with its own
+    tokenizer."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Data type of the weights. Log-probabilities are accurate to 1e-4 only in float32. `auto`: bfloat16 for a model from
     `local_path` on a GPU, else float32; the other one if only it fits."""

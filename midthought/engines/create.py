@@ -26,7 +26,7 @@ class LocalInferenceEngine(BaseInferenceEngine):
     """A Hugging Face causal LM in this process, with continuous batching.
 
     Args:
-        model: a folder or Hugging Face name, or a loaded model (which needs its `tokenizer`).
+        model: a folder, GGUF file or Hugging Face name, or a loaded model (which needs its `tokenizer`).
         tokenizer: the fast tokenizer of a loaded model.
         dtype: data type of the weights, if the model is loaded here.
         device: device of a model that is loaded here, see `placed`; a loaded model stays on its device.
@@ -109,7 +109,7 @@ def create_inference_engine(
     """Creates an engine by the name of its backend.
 
     Args:
-        model_path: a folder or Hugging Face name; for `local` a loaded model as well. Unused by `scripted`.
+        model_path: a folder, GGUF file or Hugging Face name; for `local` a loaded model as well. Unused by `scripted`.
         backend: `local` (this process), `vllm`, `sglang` (servers), or `scripted` (`config={"script": [...]}`).
         config: keyword arguments of the engine's constructor, or the settings' `inference` section. With `in_process=True`
             `vllm` runs in this process, without a server, with the arguments of `VLLMInProcessInferenceEngine`.

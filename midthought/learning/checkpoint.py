@@ -29,7 +29,8 @@ from midthought.learning.run_checks import require_finite
 from midthought.manifest import MANIFEST, damage_in
 from midthought.output_folder import recover, remove, replaced
 from midthought.peft_folders import ADAPTER_FILE, load_adapters, save_adapters
-from midthought.pretrained import load_model, quiet_transformers
+from midthought.pretrained import load_model
+from midthought.quiet_transformers import quiet_transformers
 from midthought.regular_files import read_regular_text
 from midthought.storage_errors import value_errors
 

@@ -99,7 +99,9 @@ def open_run(path: Path, overrides: Overrides | None = None) -> ServedRun:
         describes_tools=record.describes_tools,
         inference=inference,
     )
-    return ServedRun(path=folder, name=(run or folder).resolve().name, engine=engine, policy=policy)
+    return ServedRun(
+        path=folder, name=(run or (path if path.is_file() else folder)).resolve().name, engine=engine, policy=policy
+    )
 
 
 def _config(run: Path | None) -> RecipeConfig:

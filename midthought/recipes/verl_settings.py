@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from midthought.config import RecipeConfig, merge_configs, parse_assignments, read_yaml
 from midthought.errors import SettingsError, near_names
+from midthought.gguf_folders import model_folder
 from midthought.plan.choices import choose
 from midthought.pretrained import require_intact_model
 
@@ -40,5 +41,6 @@ def begin_with_verl(
         chosen = chosen.merged({"model": {"local_path": str(from_path)}})
     chosen = chosen.merged(parse_assignments(words))
     if chosen.model.local_path:
+        chosen = chosen.merged({"model": {"local_path": str(model_folder(chosen.model.local_path))}})
         require_intact_model(Path(chosen.model.local_path).expanduser())
     return choose(chosen, on_gpu=True, by_verl=True)

@@ -76,7 +76,7 @@ class Trainer:
             data set (`gsm8k`, `math`, …; its usual test split is the default `validation`); or recorded episodes with rewards (a
             list of `Trajectory`), which are trained on instead of rollouts; or a `TrainingTasks` (what recipes give), which
             brings its own environment and reward.
-        model: a folder or Hugging Face name, or a loaded causal LM (then its `tokenizer` as well), which is trained in place.
+        model: a folder, GGUF file or Hugging Face name, or a loaded causal LM (then with its `tokenizer`), trained in place.
             None: `config.model.local_path`, and if that is empty, a small Qwen3 with random weights; then settings that are
             not set have the values of the preset `tiny` (docs/algorithms.md).
         tools: the tools that the policy may call.

@@ -17,6 +17,7 @@ from midthought.engines.servers.launch import plan_launch
 from midthought.engines.servers.process import start_guarded
 from midthought.engines.servers.training import SERVER_ENGINES
 from midthought.errors import ModelPathError, SettingsError, near_names
+from midthought.gguf_folders import model_folder
 from midthought.network import read_key
 
 _PROTECTION = {"vllm": "--uds SOCKET", "sglang": "--api-key-env NAME"}
@@ -46,6 +47,7 @@ def serve(
     if backend not in SERVER_ENGINES:
         raise SettingsError(f"no servers of {backend!r}. {near_names(backend, SERVER_ENGINES)}")
     options = dataclasses.replace(options, served_model_name=options.served_model_name or model)
+    model = str(model_folder(model))
     path = _untied_copy(model, untie_into, tell, only_named=dry_run) if options.accepts_weights else model
     if options.uds:
         uds = Path(options.uds).absolute() if dry_run else private_socket(Path(options.uds))

@@ -15,6 +15,7 @@ from midthought.engines.servers.access import new_key, private_socket, write_key
 from midthought.engines.servers.dialect import Dialect, ServerOptions
 from midthought.engines.servers.process import ServerProcess, free_port, interpreter_with
 from midthought.errors import SettingsError
+from midthought.gguf_folders import model_folder
 from midthought.network import is_loopback
 
 _log = logging.getLogger(__name__)
@@ -64,8 +65,8 @@ def plan_launch(
         )
     if not options.uds:
         options = dataclasses.replace(options, port=options.port or free_port())
-    words, environment = dialect.command(str(model_path), options)
-    if Path(model_path).is_dir():
+    words, environment = dialect.command(str(model_folder(model_path)), options)
+    if Path(model_folder(model_path)).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"
     url = f"unix:{options.uds}" if options.uds else f"http://127.0.0.1:{options.port}"
     return Launch([interpreter_with(dialect.name, python), *words, *options.flags], environment, url)

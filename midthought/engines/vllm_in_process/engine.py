@@ -27,6 +27,7 @@ from midthought.engines.vllm_in_process.worker import WeightReceiver
 from midthought.engines.weight_sync.publication import Publication, Reads
 from midthought.engines.weight_sync.update_lock import UpdateLock
 from midthought.errors import EngineError, SettingsError
+from midthought.gguf_folders import model_folder
 from midthought.types import Completion, Finish
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class VLLMInProcessEngine:
         self.eos_token_ids = frozenset(eos_token_ids)
         self.retry_policy = retry_policy or RetryPolicy()
         self.max_seq_len = 0
+        model_path = model_folder(model_path)
         words, self._environment = VLLMDialect().command(str(model_path), ServerOptions())
         self._arguments = checked_arguments(engine_args or {}) | {
             "model": str(model_path),
