@@ -29,6 +29,7 @@ CHECKS = (
     Check(4, "benchmarks.gpu.decoding", "decoding speed versus the bandwidth bound", 24),
     Check(6, "benchmarks.gpu.learning", "learner: tokens/s, MFU, peak memory, packed versus padded", 42),
     Check(10, "benchmarks.gpu.grpo", "up to 10 GRPO iterations: time per stage", 28),
+    Check(13, "benchmarks.gpu.published", "the learner in other libraries' published shapes", 60),
     Check(9, "benchmarks.gpu.one_rank", "one rank of a process group equals no rank", 8),
     Check(5, "benchmarks.gpu.prefill", "prefill of 128 prompts of distinct lengths", 10),
     Check(8, "benchmarks.gpu.fit", "largest batch that fits versus the plan", 14),

@@ -9,7 +9,7 @@ which are measured first. Whether layers are recomputed, and the tokens of a mic
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +26,7 @@ from benchmarks.gpu.models import (
     own_error_of_random_prompts,
     random_prompts,
 )
+from midthought.config import TrainingConfig
 from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
@@ -69,14 +70,15 @@ def run(machine: Machine, report: Report) -> None:
     works = [work for work in machine.pick(WORKS, TINY_WORKS) if work.name in machine.model_names]
     for work in works:
         if work.required_mfu:
-            _try(machine, report, _measure_long_rows, work, f", {NUM_LONG_ROWS} rows of {LONG_ROW} tokens", 1.0)
+            try_part(machine, report, _measure_long_rows, work, f", {NUM_LONG_ROWS} rows of {LONG_ROW} tokens", 1.0)
     for work in works:
-        _try(machine, report, _compare_packing, work, "", 4.0)
+        try_part(machine, report, _compare_packing, work, "", 4.0)
 
 
-def _try(
+def try_part(
     machine: Machine, report: Report, measure: Callable[..., None], work: Work, suffix: str, seconds: float
 ) -> None:
+    """Calls `measure(machine, report, setting, work)`, or reports why it cannot. `seconds`: as in `is_left_out`."""
     setting, room = f"{work.name} bfloat16, {work.way}{suffix}", work.bytes_per_parameter
     if is_left_out(machine, report, setting, work.name, bytes_per_parameter=room, seconds=seconds):
         return
@@ -96,20 +98,25 @@ def make_batch(machine: Machine, name: str, num_episodes: int) -> TokenBatch:
     return TokenBatch.from_trajectories(make_episodes(prompts, made_up_completions(shape, lengths)))
 
 
-def _make_policy(machine: Machine, work: Work) -> Any:
+def make_learning_policy(machine: Machine, work: Work) -> Any:
     model = make_model(machine, work.name, torch.bfloat16)
     return add_adapters(model, work.lora_rank, 2 * work.lora_rank) if work.lora_rank else model
 
 
+def equal_rows(name: str, num_rows: int, length: int, *, num_prompt: int = 128) -> TokenBatch:
+    """Rows of random tokens, all of the same length."""
+    prompts = random_prompts(SHAPES[name], [num_prompt] * num_rows)
+    completions = made_up_completions(SHAPES[name], [length - num_prompt] * num_rows)
+    return TokenBatch.from_trajectories(make_episodes(prompts, completions))
+
+
 def _measure_long_rows(machine: Machine, report: Report, setting: str, work: Work) -> None:
-    prompts = random_prompts(SHAPES[work.name], [128] * NUM_LONG_ROWS)
-    completions = made_up_completions(SHAPES[work.name], [LONG_ROW - 128] * NUM_LONG_ROWS)
-    batch = TokenBatch.from_trajectories(make_episodes(prompts, completions))
-    _update(machine, report, setting, work, _make_policy(machine, work), batch, True)
+    batch = equal_rows(work.name, NUM_LONG_ROWS, LONG_ROW)
+    _update(machine, report, setting, work, make_learning_policy(machine, work), batch, True)
 
 
 def _compare_packing(machine: Machine, report: Report, setting: str, work: Work) -> None:
-    policy = _make_policy(machine, work)
+    policy = make_learning_policy(machine, work)
     batch = make_batch(machine, work.name, work.num_episodes)
     report.figure(
         setting, f"{len(batch)} episodes of up to {int(batch.lengths.max())} tokens", batch.num_tokens, "tokens"
@@ -160,35 +167,55 @@ def flops(work: Work, batch: TokenBatch) -> float:
     return per_parameter * shape.computing_parameters * batch.num_tokens + attention
 
 
+class TimedUpdate(NamedTuple):
+    """The second update of a learner whose learning rate is 0: the first one makes the optimizer's state."""
+
+    learner: Learner
+    scored: TokenBatch
+    score_seconds: float
+    """Of the first pass."""
+    seconds: float
+    peak_gib: float | None
+    """Of the update; None on a CPU."""
+    metrics: Mapping[str, float]
+
+
+def time_update(
+    machine: Machine, report: Report, where: str, policy: Any, batch: TokenBatch, training: TrainingConfig
+) -> TimedUpdate:
+    """Requires that rows are packed, if they should be, and that no step is skipped."""
+    learner = Learner(policy, None, None, training.model_copy(update={"learning_rate": 0.0}))
+    if training.packing:
+        report.require(where, "rows are packed", str(learner.is_packed), learner.is_packed, "True")
+    score_seconds, (scored, _) = machine.wall_seconds(lambda: learner.score(batch))
+    credited, _ = learner.credit(scored)
+    learner.update(credited)
+    machine.start_peak()
+    seconds, metrics = machine.wall_seconds(lambda: learner.update(credited))
+    peak = machine.peak_bytes
+    report.require(where, "skipped steps", metrics["num_skipped_steps"], metrics["num_skipped_steps"] == 0, "0")
+    return TimedUpdate(learner, scored, score_seconds, seconds, None if peak is None else peak / GIB, metrics)
+
+
 def _update(
     machine: Machine, report: Report, where: str, work: Work, policy: Any, batch: TokenBatch, is_packed: bool
 ) -> tuple[torch.Tensor, float]:
-    """Log-probabilities `[B, T]` and the gradient norm. The learning rate is 0, so both ways learn from the same weights."""
+    """Log-probabilities `[B, T]` and the gradient norm. The weights stay, so both ways learn from the same ones."""
     chosen = chosen_update(work, batch, _memory_gib(machine), is_packed=is_packed)
     for key, value in chosen.items():
         report.figure(where, f"chosen: training.{key}", word(value))
     few_tokens = machine.pick({}, {"micro_batch_tokens": 64})
     training = grpo_settings(work.num_episodes, packing=is_packed, **(chosen | few_tokens))
-    training = training.model_copy(update={"learning_rate": 0.0})
-    learner = Learner(policy, None, None, training)
-    if is_packed:
-        report.require(where, "rows are packed", str(learner.is_packed), learner.is_packed, "True")
-    score_seconds, (scored, _) = machine.wall_seconds(lambda: learner.score(batch))
-    credited, _ = learner.credit(scored)
-    learner.update(credited)  # makes the optimizer's state
-    machine.start_peak()
-    seconds, metrics = machine.wall_seconds(lambda: learner.update(credited))
-    rate = batch.num_tokens / seconds
-    report.figure(where, "scoring, first pass", batch.num_tokens / score_seconds, "tokens/s")
-    report.figure(where, "update", rate, "tokens/s")
-    mfu = flops(work, batch) / seconds / machine.matmul_rate
+    timed = time_update(machine, report, where, policy, batch, training)
+    report.figure(where, "scoring, first pass", batch.num_tokens / timed.score_seconds, "tokens/s")
+    report.figure(where, "update", batch.num_tokens / timed.seconds, "tokens/s")
+    mfu = flops(work, batch) / timed.seconds / machine.matmul_rate
     if machine.is_cuda and int(batch.lengths.min()) == LONG_ROW:
         is_met = mfu >= work.required_mfu
         report.require(where, "MFU of the update", 100 * mfu, is_met, f"≥ {100 * work.required_mfu:g}", "%")
     else:
         report.figure(where, "MFU of the update", 100 * mfu, "%")
-    if (peak := machine.peak_bytes) is not None:
-        report.figure(where, "peak memory of the update", peak / GIB, "GiB")
-    report.require(where, "skipped steps", metrics["num_skipped_steps"], metrics["num_skipped_steps"] == 0, "0")
-    assert scored.old_logprobs is not None
-    return scored.old_logprobs, metrics["grad_norm"]
+    if timed.peak_gib is not None:
+        report.figure(where, "peak memory of the update", timed.peak_gib, "GiB")
+    assert timed.scored.old_logprobs is not None
+    return timed.scored.old_logprobs, timed.metrics["grad_norm"]

@@ -22,7 +22,7 @@ from midthought.plan.model_configs import MODEL_CONFIGS
 from midthought.plan.shape import Shape
 from midthought.types import Completion, Finish, Reward, Task, Trajectory
 
-SHAPES = {size: Shape.from_config(MODEL_CONFIGS[f"Qwen/Qwen3-{size}"]) for size in ("0.6B", "1.7B", "8B")} | {
+SHAPES = {size: Shape.from_config(MODEL_CONFIGS[f"Qwen/Qwen3-{size}"]) for size in ("0.6B", "1.7B", "4B", "8B")} | {
     "tiny": Shape(
         hidden_size=64,
         num_layers=2,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.__main__ import main
-from benchmarks.gpu import agreement, command, fit, graphs, one_rank, runners
+from benchmarks.gpu import agreement, command, fit, graphs, one_rank, published, runners
 from benchmarks.gpu.command import TINY_MODELS, Worker
 from benchmarks.gpu.findings import CHECKS, Check, Outcome, Report, Status, to_markdown, to_summary, to_text
 from benchmarks.gpu.machine import Machine
@@ -127,6 +127,28 @@ def test_a_pass_does_not_fit_if_the_learner_halves_it(
     model = "hidden_size=16 num_layers=1 num_heads=2 vocab_size=64 dtype=float32"
     work = "batch_size=4 mini_batch_size=4 micro_batch_tokens=64 prompt_tokens=8 response_tokens=24"
     assert fit.fits(settings_of(model, work), torch.device("cpu")) == has_memory
+
+
+@pytest.mark.parametrize(("peak_gib", "fails"), [(5.0, []), (6.0, ["peak memory of the update"])])
+def test_published_figures_are_required_of_the_gpu_that_they_are_of(
+    monkeypatch: pytest.MonkeyPatch, peak_gib: float, fails: list[str]
+) -> None:
+    """128 tokens in 2 s are 64 tokens/s. Floating-point operations: 6 per token and parameter, and 12 per layer, unit of the
+    queries' 128, and position before the token. Each of the 2 layers has 24,576 parameters of attention, 24,576 of the MLP and
+    192 of norms. The output layer has 32,768."""
+    monkeypatch.setattr(Machine, "wall_seconds", lambda self, compute: (2.0, compute()))
+    monkeypatch.setattr(Machine, "device_name", "NVIDIA H200")
+    monkeypatch.setattr(Machine, "peak_bytes", int(peak_gib * 2**30))
+    rates = (published.Published("RL", 30.0, 10, 2.0), published.Published("SFT", 60.0, 20, 1.1))
+    shape = published.PublishedShape(published.Work("tiny", 0, 2, 20), 64, rates, 5.5)
+    monkeypatch.setattr(published, "TINY_SHAPES", (shape,))
+    outcome = run(published.__name__)
+    figures = {finding.name: finding for finding in outcome.findings}
+    assert failures(outcome) == ["update", *fails]
+    assert (figures["update"].value, figures["update"].requirement) == (64.0, "≥ 2 × 30 (RL), 1.1 × 60 (SFT)")
+    assert figures["scoring and update"].value == 32.0
+    mfu = figures["MFU of the update, of 989 TFLOP/s (prime-rl, RL: 10 %; prime-rl, SFT: 20 %)"]
+    assert mfu.value == pytest.approx(100 * 113_541_120 / 2.0 / 989e12)
 
 
 def completion(token_ids: list[int], logprobs: list[float]) -> Completion:
