@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.real.measure import RUN, Options, table, train, train_arm
+from benchmarks.real import podcast
+from benchmarks.real.measure import NUM_HELD_OUT, RUN, Options, table, train, train_arm
 from benchmarks.real.model import packaged_model
 from benchmarks.real.tasks import TASKS, RealTask
 from benchmarks.table import describe_machine
@@ -21,7 +22,7 @@ from benchmarks.table import describe_machine
 
 def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks real", description=__doc__)
-    parser.add_argument("task", choices=sorted(TASKS))
+    parser.add_argument("task", choices=[*sorted(TASKS), podcast.NAME])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--model", help="a folder, GGUF file or Hugging Face name; default: SmolLM2-135M-Instruct")
     parser.add_argument("--out", type=Path, help="folder of the figures and runs; default: runs/real/TASK-SEED")
@@ -31,23 +32,30 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--part", help=argparse.SUPPRESS)
     options = parser.parse_args(words)
     device = ("cuda" if torch.cuda.is_available() else "cpu") if options.device == "auto" else options.device
+    is_podcast = options.task == podcast.NAME
+    if is_podcast and device == "cpu" and not options.short:
+        parser.error(podcast.NEEDS_GPU)
     chosen = Options(
         model=options.model or packaged_model(),
         seed=options.seed,
         out=options.out or Path("runs/real", f"{options.task}-{options.seed}"),
         settings={"device": device},
         is_short=options.short,
+        max_held_out=podcast.NUM_QUESTIONS if is_podcast else NUM_HELD_OUT,
     )
-    task = TASKS[options.task]
-    if options.part:
+    task = None if is_podcast else TASKS[options.task]
+    if options.part and task:
         train(task, chosen) if options.part == RUN else train_arm(task, chosen, options.part)
         return 0
     if chosen.out.exists():
         shutil.rmtree(chosen.out)
     chosen.out.mkdir(parents=True)
     began = time.monotonic()
-    arms = {} if options.no_arms else task.arms
-    code = _run_parts(list(arms), task, chosen, [*words], num_processes=2 if device == "cpu" and arms else 1)
+    if task:
+        arms = {} if options.no_arms else task.arms
+        code = _run_parts(list(arms), task, chosen, [*words], num_processes=2 if device == "cpu" and arms else 1)
+    else:
+        code = podcast.run(chosen)
     if code:
         return code
     machine = describe_machine(device)
@@ -55,11 +63,11 @@ def main(words: Sequence[str]) -> int:
         f"{options.task}, seed {options.seed}, {chosen.num_held_out} held-out tasks, {time.monotonic() - began:.0f} s",
         *(f"- {name}: {value}" for name, value in machine.items()),
         "",
-        table(task, chosen.out),
+        table(task, chosen.out) if task else podcast.table(chosen.out),
         "",
     ]
     (chosen.out / "table.md").write_text("\n".join(lines), "utf-8")
-    print("\n".join(["", *lines, f"Report: {chosen.out / RUN / 'report.html'}"]))
+    print("\n".join(["", *lines, f"Report: {chosen.out / (RUN if task else podcast.RL) / 'report.html'}"]))
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,11 @@ class Options:
     """Settings of `Trainer` that replace the task's."""
     is_short: bool = False
     """Two steps, two iterations, four problems: to see that it runs."""
+    max_held_out: int = NUM_HELD_OUT
 
     @property
     def num_held_out(self) -> int:
-        return 4 if self.is_short else NUM_HELD_OUT
+        return 4 if self.is_short else self.max_held_out
 
 
 def train(task: RealTask, options: Options) -> None:
@@ -120,10 +122,14 @@ def table(task: RealTask, out: Path) -> str:
         if (out / f"{name}.json").is_file():
             figures |= json.loads((out / f"{name}.json").read_text("utf-8"))
     names = ["sampled", "greedy", "sampled, calls", "greedy, calls", *(f"tools {how}" for how in task.tools), "seconds"]
-    lines = [f"| {task.score} | {' | '.join(names)} |", "| --- " * (len(names) + 1) + "|"]
-    for stage, measured in figures.items():
-        if isinstance(measured, dict):
-            lines.append(f"| {stage} | {' | '.join(_cell(name, measured.get(name, math.nan)) for name in names)} |")
+    return markdown(task.score, names, {stage: row for stage, row in figures.items() if isinstance(row, dict)})
+
+
+def markdown(score: str, names: Sequence[str], rows: Mapping[str, Mapping[str, float]]) -> str:
+    """Returns a Markdown table of these figures, one row for each stage. A figure that was not measured is empty."""
+    lines = [f"| {score} | {' | '.join(names)} |", "| --- " * (len(names) + 1) + "|"]
+    for stage, measured in rows.items():
+        lines.append(f"| {stage} | {' | '.join(_cell(name, measured.get(name, math.nan)) for name in names)} |")
     return "\n".join(lines)
 
 

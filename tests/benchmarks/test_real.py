@@ -7,7 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from small_runs import SHORT_TRANSCRIPTS, small_embedding_model
 
+from benchmarks.real import podcast
+from benchmarks.real.command import main
 from benchmarks.real.measure import (
     AFTER_RL,
     AFTER_SFT,
@@ -77,14 +80,9 @@ def test_games_are_played_by_the_rules_of_the_environment() -> None:
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_a_short_run_measures_every_stage_and_arm(name: str, tmp_path: Path) -> None:
     task = TASKS[name]
-    texts = [str(row) for row in games(0)[:20]] + [row["question"] for row in multiplication(0, 8)["dataset"][:200]]
-    tokenizer = make_tokenizer(texts, 600)
-    model = make_policy(tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=1024, seed=0)
-    save_model(model, tokenizer, tmp_path / "model")
     out = tmp_path / "out"
     out.mkdir()
-    settings = {"device": "cpu", "progress": False}
-    options = Options(model=str(tmp_path / "model"), seed=0, out=out, settings=settings, is_short=True)
+    options = short(tmp_path, out)
     train(task, options)
     for arm in task.arms:
         train_arm(task, options, arm)
@@ -94,3 +92,51 @@ def test_a_short_run_measures_every_stage_and_arm(name: str, tmp_path: Path) -> 
     rows = table(task, out).splitlines()
     assert len(rows) == 2 + 3 + len(task.arms)
     assert (out / "run" / "report.html").is_file()
+
+
+def short(folder: Path, out: Path) -> Options:
+    """Of a small model that this makes in the folder."""
+    texts = [str(row) for row in games(0)[:20]] + [row["question"] for row in multiplication(0, 8)["dataset"][:200]]
+    tokenizer = make_tokenizer(texts, 600)
+    model = make_policy(tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=1024, seed=0)
+    save_model(model, tokenizer, folder / "model")
+    settings = {"device": "cpu", "progress": False}
+    return Options(model=str(folder / "model"), seed=0, out=out, settings=settings, is_short=True)
+
+
+@pytest.mark.slow
+def test_a_short_run_of_the_podcast_goes_on_after_a_closed_gate(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = short(tmp_path, tmp_path / "out")
+    assert podcast.run(options, [SHORT_TRANSCRIPTS, small_embedding_model()]) == 0
+    printed = capfd.readouterr().out
+    assert "required ≥ 0.85: not passed" in printed
+    assert "called 0." in printed
+    _, _, *rows = podcast.table(options.out).splitlines()
+    assert [row.split("|")[1].strip() for row in rows] == [AFTER_SFT, AFTER_RL]
+    assert not any(cell.strip() == "" for row in rows for cell in row.split("|")[1:-1])
+    assert (options.out / podcast.RL / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("share", "commands", "code"), [(0.84, ["train", "evaluate"], 1), (0.85, ["train", "evaluate", "train"], 0)]
+)
+def test_the_podcast_stops_at_its_gate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, commands: list[str], code: int
+) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(podcast, "call_midthought", lambda *words: ran.append(words[0]) or 0)
+    factors = {f"after.factors.{name}": None for name in podcast.FACTORS}
+    monkeypatch.setattr(podcast, "summary_of", lambda path: {"after.oracle.exact_match": share, **factors})
+    assert podcast.run(Options(model="m", seed=0, out=tmp_path, settings={"device": "cuda"})) == code
+    assert ran == commands
+
+
+def test_the_podcast_is_refused_on_a_cpu_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["podcast", "--device", "cpu", "--model", "m", "--out", str(tmp_path / "out")])
+    assert "hours on a CPU" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
