@@ -14,14 +14,14 @@ ToolAnswers = Literal["on", "off", "shuffled"]
 
 
 def evaluation_stage(tools: str, temperature: float) -> str:
-    """Returns the name of an evaluation in `metrics.jsonl`: `validation`, `validation.sampled`, `validation.tool_off`, …
+    """Returns the stage in `metrics.jsonl`: `validation`, or that with `.sampled`, `.tool_off` or `.shuffled`.
 
-    Raises `SettingsError` for another word than those of `ToolAnswers`.
+    Raises `SettingsError` for an unknown word.
     """
     if tools not in get_args(ToolAnswers):
         raise SettingsError(f"tools={tools!r}: give one of {', '.join(map(repr, get_args(ToolAnswers)))}")
-    how = {"on": "", "off": ".tool_off", "shuffled": ".shuffled"}[tools]
-    return f"validation{how}{'.sampled' if temperature else ''}"
+    how = {"on": ".sampled" if temperature else "", "off": ".tool_off", "shuffled": ".shuffled"}
+    return f"validation{how[tools]}"
 
 
 def evaluated(source: Rollouts, tasks: Sequence[Task], temperature: float, tools: ToolAnswers) -> list[Trajectory]:

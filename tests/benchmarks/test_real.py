@@ -23,6 +23,7 @@ from benchmarks.real.measure import (
     train_arm,
 )
 from benchmarks.real.tasks import (
+    LARGEST,
     MAX_GUESSES,
     RIGHT,
     TASKS,
@@ -71,9 +72,17 @@ def test_games_are_played_by_the_rules_of_the_environment() -> None:
         assert [reply_to(str(guess), number) for guess in guesses[:-1]] == replies or len(guesses) == MAX_GUESSES
     world = GuessTheNumber()
     world.reset(seed=5)
-    replies = [world.step("a word"), *(world.step(str(world._number)) for _ in range(1))]
-    assert [reply for reply, *_ in replies] == ["Answer with one number.", RIGHT]
-    assert replies[-1][1:] == (pytest.approx(0.9), True, {"success": True})
+    assert world.step("a word")[0] == "Answer with one number."
+    low, high, played = 1, LARGEST, [("", 0.0, False, {"success": False})]
+    while not played[-1][2]:
+        guess = (low + high) // 2
+        played.append(world.step(str(guess)))
+        low, high = (guess + 1, high) if played[-1][0] == "Higher." else (low, guess - 1)
+    assert [reward for _, reward, *_ in played] == [
+        *[0.0] * (len(played) - 1),
+        pytest.approx(1.0 - 0.1 * (len(played) - 1)),
+    ]
+    assert played[-1][0] == RIGHT and played[-1][3] == {"success": True}
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 from small_environments import QUESTIONS, settings
 
 from midthought import SettingsError, Trainer, tool
+from midthought.data.tasks import load_tasks
 from midthought.report.run_record import read_run
 from midthought.trainer.held_out import evaluated
 from midthought.types import ToolOutcome
@@ -35,7 +36,7 @@ def trainer(callers, tokenizer, tmp_path):
 
 
 def test_shuffled_results_are_those_of_other_episodes_without_the_answer(trainer):
-    tasks = trainer._tasks.held_out(3)
+    tasks = load_tasks(TASKS)
     on, shuffled = (evaluated(trainer.source, tasks, 0.0, how) for how in ("on", "shuffled"))
     own = {f"red {number}" for number in range(3)}
     assert {each.tool_events[0].call.result for each in on} == own
