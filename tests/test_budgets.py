@@ -26,20 +26,20 @@ LINES = {
     "memory": 9020,
     "plan": 2290,
     "recipes": 4140,
-    "report": 4110,
+    "report": 4130,
     "rollout": 3540,
     "serve": 740,
     "tokenization": 810,
     "tools": 6850,  # hung async tools, and patterns of arguments, have limits
-    "trainer": 3860,
+    "trainer": 3920,  # evaluations that show whether a result depends on the tools
     "types": 780,
     MODULES: 2714,  # models from GGUF files
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 69_869, "code of midthought": 48_127, "tests": 59_994}
+TOTALS = {"midthought": 69_960, "code of midthought": 48_190, "tests": 59_994}
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
-DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 211_000, 20
-"""Of docs/*.md, without the generated page of the settings."""
+DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 212_000, 20
+"""Of docs/*.md, without the generated page of the settings and the page of runs with real models."""
 
 
 def lines(folder: str) -> Iterator[tuple[Path, str]]:
@@ -76,7 +76,7 @@ def test_neither_the_code_nor_the_tests_nor_the_documentation_grow() -> None:
     sizes = {folder: sum(len(text.splitlines()) for _, text in lines(folder)) for folder in ("midthought", "tests")}
     sizes["code of midthought"] = sum(num_code(text) for _, text in lines("midthought"))
     assert {name: size for name, size in sizes.items() if size > TOTALS[name]} == {}
-    pages = [path for path in (ROOT / "docs").glob("*.md") if path.name != "settings.md"]
+    pages = [path for path in (ROOT / "docs").glob("*.md") if path.name not in ("settings.md", "real_models.md")]
     assert sum(path.stat().st_size for path in pages) <= DOCUMENTATION_BYTES
     assert len(pages) <= DOCUMENTATION_PAGES
 

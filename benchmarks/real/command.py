@@ -47,8 +47,10 @@ def main(words: Sequence[str]) -> int:
     if options.part and task:
         train(task, chosen) if options.part == RUN else train_arm(task, chosen, options.part)
         return 0
-    if chosen.out.exists():
+    if options.out is None and chosen.out.exists():
         shutil.rmtree(chosen.out)
+    if chosen.out.exists():
+        parser.error(f"--out: {chosen.out} exists; delete it, or give another folder")
     chosen.out.mkdir(parents=True)
     began = time.monotonic()
     if task:
