@@ -38,12 +38,6 @@ def test_gae_skips_tool_tokens_as_if_they_were_absent():
     close(returns, [[0.175, 0.0, 0.0, 0.3, 1.0]])
 
 
-def test_gae_without_discount_gives_every_token_the_rest_of_the_rewards_as_its_return():
-    rewards, values = torch.tensor([[0.25, 0.0, 1.0]]), torch.tensor([[0.5, 0.4, 0.2]])
-    _, returns = compute_gae_advantage_return(rewards, values, torch.ones(1, 3), 1.0, 1.0)
-    close(returns, [[1.25, 1.0, 1.0]])
-
-
 def test_whitening_gives_mean_zero_and_unbiased_deviation_one_over_policy_tokens():
     # the masked entries 1, 2, 3: mean 2, unbiased deviation 1
     advantages = torch.tensor([[1.0, 50.0, 2.0], [3.0, float("nan"), 8.0]])
@@ -53,12 +47,6 @@ def test_whitening_gives_mean_zero_and_unbiased_deviation_one_over_policy_tokens
 
 def test_whitening_a_single_token_leaves_it_as_it_is():
     close(whiten_advantages(torch.tensor([[3.0, 5.0]]), torch.tensor([[True, False]])), [[3.0, 0.0]])
-
-
-def test_grpo_gives_a_group_of_one_its_score_and_a_group_without_spread_zero():
-    rewards = torch.tensor([[0.75], [1.0], [1.0]])
-    advantages, _ = compute_grpo_advantage(rewards, torch.ones(3, 1), torch.tensor([0, 1, 1]))
-    torch.testing.assert_close(advantages, torch.tensor([[0.75], [0.0], [0.0]]), atol=1e-5, rtol=1e-5)
 
 
 # -- estimators without a critic, by hand --------------------------------------------------------------------------
@@ -78,6 +66,17 @@ def test_without_whitening_and_division_returns_and_differences_from_the_mean_re
     baseline = compute_advantage("reinforce_plus_plus_baseline", REWARDS, MASK, index=GROUP, whiten=False)[0]
     assert torch.equal(baseline, centred)
     assert torch.equal(compute_grpo_advantage(REWARDS, MASK, GROUP, norm_by_std=False)[0], centred)
+
+
+def test_three_episodes_of_a_group_are_compared_with_each_other_and_later_turns_are_discounted():
+    # others' means 1.75, 2, 0.75; std of the scores √1.75 = 1.32288
+    close(compute_advantage("rloo", REWARDS, MASK, index=GROUP)[0][:, 0], [-0.75, -1.5, 2.25])
+    close(compute_grpo_advantage(REWARDS, MASK, GROUP)[0][:, 0], [-0.377964, -0.755928, 1.133893])
+    # γ = 0.5: first turn 0.5, 0.5, 1.5 (std √(1/3)); second turn 1, 0, 3 (std √(7/3))
+    turns = torch.tensor([[0, -1, 1], [0, 1, -1], [0, 0, 1]])
+    found, to_go = compute_advantage("grpo_turns", REWARDS, MASK, index=GROUP, turns=turns, gamma=0.5)
+    close(to_go, [[0.5, 0.0, 1.0], [0.5, 0.0, 0.0], [1.5, 1.5, 3.0]])
+    close(found, [[-0.577349, 0.0, -0.218217], [-0.577349, -0.872871, 0.0], [1.154698, 1.154698, 1.091088]])
 
 
 @pytest.mark.parametrize(("kind", "name"), [("turns", "turn"), ("calls", "call step")])

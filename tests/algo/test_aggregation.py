@@ -37,11 +37,6 @@ def test_episodes_without_a_policy_token_are_not_counted(kind):
     torch.testing.assert_close(average, masked_average(LOSSES, MASK, whole[1], whole[0]))
 
 
-def test_an_unknown_average_is_refused():
-    with pytest.raises(ValueError, match="token-median"):
-        loss_weights(MASK, EPISODES, "token-median")
-
-
 @pytest.mark.parametrize("constant", [None, 0])
 def test_dr_grpos_average_needs_its_constant(constant):
     with pytest.raises(ValueError, match=f"needs a number of tokens to divide by, got {constant}"):

@@ -41,6 +41,9 @@ def test_at_the_level_of_the_turn_every_token_has_the_product_over_its_turn():
     turns = torch.tensor([[0, 0, 1, -1], [0, 1, -1, -1]])
     weights, _ = weigh("truncated", level="turn", turns=turns, max_weight=10.0)
     assert weights == [[0.25, 0.25, 3.0, 0.0], [2.0, 0.5, 0.0, 0.0]]
+    weights, figures = weigh("masked", level="turn", turns=turns, max_weight=2.5, min_weight=0.3)
+    assert weights == [[0.0, 0.0, 0.0, 0.0], [2.0, 0.5, 0.0, 0.0]]
+    assert figures["rollout_masked_fraction"] == pytest.approx(3 / 5)
 
 
 @pytest.mark.parametrize("kind", ["truncated", "masked"])

@@ -55,11 +55,9 @@ def test_the_penalty_is_taken_off_the_rewards_of_policy_tokens_only():
     penalised, mean = apply_kl_penalty(rewards, logprobs, reference, mask, kl_coef=0.1)
     torch.testing.assert_close(penalised, torch.tensor([[-0.2, 0.5, 0.9]]))
     assert float(mean) == pytest.approx(1.5)
-
-
-def test_a_fixed_coefficient_never_moves():
-    controller = KLController(0.05)
-    assert controller.update(10.0, 1_000) == 0.05
+    penalised, mean = apply_kl_penalty(rewards, logprobs, reference, mask, 0.1, "k2")
+    torch.testing.assert_close(penalised, torch.tensor([[-0.2, 0.5, 0.95]]))
+    assert float(mean) == pytest.approx(1.25)
 
 
 def test_the_adaptive_coefficient_follows_the_target_by_at_most_a_fifth_per_horizon():

@@ -38,9 +38,6 @@ class TestSAPO:
         assert gradient_of("sapo", [0.1], [0.3], 1.0) == pytest.approx([-3 * 0.41997], abs=1e-4)
         assert loss_of("sapo", [0.1], [0.3], -1.0)[1]["gate_mean"] < 0.41997
 
-    def test_its_temperatures_are_options(self):
-        assert loss_of("sapo", [0.5], [0.5], 2.0, tau_pos=2.0)[0] == pytest.approx(-2.0)
-
 
 class TestGMPO:
     def test_only_ratios_that_moved_with_the_advantage_are_limited(self):
@@ -81,13 +78,6 @@ class TestDPPO:
         )
         assert float(loss) == pytest.approx(-1.5 * math.log(0.3))
         assert float(metrics["ratio_mean"]) == pytest.approx(1.5)
-
-
-def test_both_forms_of_gspo_have_one_gradient_if_a_row_has_one_advantage():
-    old, new = [0.5, 0.2, 0.4], [0.45, 0.22, 0.41]
-    for advantage in (1.0, -2.0):
-        one, other = (gradient_of(kind, old, new, advantage) for kind in ("gspo", "gspo_sequence"))
-        assert one == pytest.approx(other)
 
 
 # -- settings --------------------------------------------------------------------------------------------------------
