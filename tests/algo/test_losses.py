@@ -45,7 +45,7 @@ def test_the_two_bounds_are_independent():
 
 def test_dual_clip_bounds_the_loss_of_bad_tokens_only():
     assert policy_loss(10.0, -1.0)[0] == pytest.approx(10.0)
-    assert policy_loss(10.0, -1.0, dual_clip=3.0)[0] == pytest.approx(3.0)
+    assert policy_loss(10.0, -2.0, dual_clip=3.0)[0] == pytest.approx(6.0)
     assert policy_loss(10.0, 1.0, dual_clip=3.0)[0] == pytest.approx(-1.2)
 
 
@@ -115,11 +115,11 @@ def test_the_default_denominator_counts_policy_tokens_and_never_padding():
     ],
 )
 def test_the_value_loss_is_half_the_larger_of_plain_and_clipped_squared_error(value, loss, clipped, gradient):
-    everywhere, values = torch.tensor([True]), torch.tensor([value], requires_grad=True)
+    everywhere, values = torch.tensor([True]), torch.tensor([1.0 + value], requires_grad=True)
     figure, metrics = compute_value_loss(
         vpreds=values,
-        old_values=torch.tensor([0.0]),
-        returns=torch.tensor([1.0]),
+        old_values=torch.tensor([1.0]),
+        returns=torch.tensor([2.0]),
         response_mask=everywhere,
     )
     assert figure.item() == pytest.approx(loss)

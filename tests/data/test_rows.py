@@ -86,10 +86,6 @@ def test_a_json_file_is_a_list_of_rows(tmp_path):
             list(rows_of(file))
 
 
-HEADERS = (b"", b"\n1", b"a,a\n1,2", b"\xff,a\n", b",\n")
-"""First lines of a CSV that name no columns."""
-
-
 def test_what_is_no_source_or_of_another_form_is_refused_with_the_remedy(tmp_path):
     class Frame(list):
         columns = ("question", "answer")

@@ -78,15 +78,6 @@ def test_a_beginning_of_sequence_token_is_put_before_a_text_once_where_the_token
     assert engine.encode("") == [bos]
 
 
-def test_a_row_follows_from_the_seed_and_its_number_whatever_else_is_in_the_batch(local):
-    together = local.generate(["Hello"] * 6, max_tokens=8)
-    assert len(set(together.sequences)) > 1
-    assert local.generate(["Hello"] * 6, max_tokens=8).sequences == together.sequences
-    assert local.generate(["Hello"] * 6, max_tokens=8, seed=1).sequences != together.sequences
-    alone = [local.generate("Hello", max_tokens=8, first_number=row).sequences[0] for row in range(6)]
-    assert alone == together.sequences
-
-
 def test_what_is_not_given_is_as_the_engine_was_made_with():
     engine = ScriptedInferenceEngine(["abcdef"], max_tokens=3, temperature=0.25, top_p=0.5, seed=2)
     sampling = engine.sampling(5)

@@ -554,9 +554,6 @@ def test_an_out_of_memory_error_is_met_with_fewer_at_once(caplog, monkeypatch):
         assert_exact(model, ids, completion)
 
 
-# -- ways of drawing -------------------------------------------------------------------------------------------
-
-
 # -- everything at once ----------------------------------------------------------------------------------------
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from precision import logit_tolerance
 
-from midthought.learning.attention import attending_by_rows, can_pack, row_arguments
+from midthought.learning.attention import attending_by_rows, can_pack
 from midthought.learning.batch import TokenBatch
-from midthought.learning.model import spread, token_outputs
+from midthought.learning.model import token_outputs
 from midthought.learning.packing import ModelInputs
 from midthought.types import ToolCall, ToolEvent, ToolOutcome
 
@@ -61,18 +61,6 @@ def test_a_model_that_mixes_tokens_by_other_means_is_not_packed_and_the_log_says
     assert "cannot be packed" in caplog.text and reason in caplog.text
 
 
-def test_no_row_sees_another(make_policy, batch):
-    policy = make_policy()
-    with torch.no_grad():
-        before = spread(token_outputs(policy, batch, packed=True).logprobs, batch.loss_mask)
-        tokens = batch.tokens_of(torch.tensor([1]))
-        batch.token_ids[tokens] = (batch.token_ids[tokens] + 7) % 40 + 3
-        after = spread(token_outputs(policy, batch, packed=True).logprobs, batch.loss_mask)
-    others = batch.tokens_of(torch.tensor([0, 2, 3, 4]))
-    assert torch.equal(after[others], before[others])
-    assert not torch.allclose(after[tokens], before[tokens])
-
-
 def test_nothing_behind_the_last_policy_token_is_computed(make_trajectory):
     trajectories = [make_trajectory(seed) for seed in range(3)]
     events = [ToolEvent(call=ToolCall(tool_name="look", success=True, result="so"), outcome=ToolOutcome.OK)]
@@ -93,19 +81,3 @@ def test_the_models_own_attention_is_back_afterwards_even_after_an_error(make_po
         assert policy.config._attn_implementation != own
         raise KeyError
     assert policy.config._attn_implementation == own
-
-
-def test_a_row_attends_as_with_the_librarys_mask_for_packed_sequences(make_policy):
-    """transformers' own eager attention, given the block-diagonal mask."""
-    policy, lengths = make_policy(), (4, 9, 1, 6)
-    token_ids = torch.randint(3, 40, (1, sum(lengths)), generator=torch.Generator().manual_seed(0))
-    arguments = row_arguments(lengths, token_ids.device)
-    row = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    mask = (row[:, None] == row) & torch.ones(len(row), len(row), dtype=torch.bool).tril()
-    with torch.no_grad():
-        with attending_by_rows(policy):
-            found = policy(input_ids=token_ids, **arguments).logits
-        policy.set_attn_implementation("eager")
-        bias = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)[None, None]
-        expected = policy(input_ids=token_ids, position_ids=arguments["position_ids"], attention_mask=bias).logits
-    torch.testing.assert_close(found, expected, atol=logit_tolerance(policy), rtol=0)

@@ -52,15 +52,6 @@ def test_figures_and_gradients_are_those_of_all_logits(shape, num_tokens, temper
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
 
 
-def test_it_passes_torchs_own_check_of_gradients():
-    hidden, weight, bias, targets = given()
-
-    def figures(*tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return BlockedHead(tensors[1], tensors[2], LogitShape(cap=2.0), 5).outputs(tensors[0], targets, entropy=True)
-
-    assert torch.autograd.gradcheck(figures, (hidden, weight, bias))
-
-
 def test_without_entropy_or_bias_and_with_a_frozen_weight_only_the_states_get_a_gradient():
     hidden, weight, _, targets = given()
     frozen = weight.detach()

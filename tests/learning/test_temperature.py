@@ -16,7 +16,7 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.model import frozen_copy
 from midthought.learning.padded_batch import PPOBatch
-from midthought.types import Completion, Reward, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
+from midthought.types import Reward, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 WAYS = {
     "packed": {},
@@ -119,11 +119,3 @@ def test_the_gradient_is_that_of_the_loss_written_out_in_float64(make_policy, ki
         scale = float(theirs.grad.abs().max())
         assert float((mine.grad - theirs.grad).abs().max()) <= 1e-5 * max(scale, 1.0)
     assert float(sum(p.grad.abs().sum() for p in policy.parameters())) > 1e-3
-
-
-def test_the_temperature_of_a_completion_wins_over_the_one_requested():
-    trajectory = Trajectory(Task(task_id="t", prompt="?", answer="!"), [3])
-    said = Completion(token_ids=(4,), sampled_logprobs=(-1.0,), finish="length", temperature=0.9)
-    trajectory.add_sampled(said, temperature=0.2)
-    trajectory.reward = Reward(parts={"right": 1.0})
-    assert TokenBatch.from_trajectories([trajectory]).temperatures.tolist() == [1.0, pytest.approx(0.9)]

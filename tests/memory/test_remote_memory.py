@@ -1,6 +1,5 @@
 """A served memory is searched like a local one, and errors name the problem."""
 
-import asyncio
 import copy
 import pickle
 import socket
@@ -19,9 +18,6 @@ from midthought.memory.connect import open_memory
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.tool import MemoryRetrievalTool
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.registry import ToolRegistry
-from midthought.types import ParsedAction, Task, ToolOutcome
 
 TOKEN = "a-token-that-nobody-guesses"
 QUERIES = ["a copper hand", "mitten", "herring scales in the café", "yes", "' OR 1=1 --", "a\ud800b", "a\0b"]
@@ -117,12 +113,3 @@ def test_a_service_that_is_not_there_is_a_sentence_for_the_user_and_for_the_mode
         RemoteMemory(url, retries=1).search("yes")
     with pytest.raises(NoReplyError, match=r"http://a\.\.b: the memory cannot be reached .*memory serve"):
         RemoteMemory("http://a..b", retries=0).search("yes")
-
-
-def test_the_model_reads_a_sentence_and_the_run_goes_on():
-    url = f"http://127.0.0.1:{closed_port()}"
-    executor = ToolExecutor(ToolRegistry([MemoryRetrievalTool(RemoteMemory(url, retries=0))]))
-    action = ParsedAction(tool_name="memory_retrieval", parameters={"query": "yes"}, raw_text="", success=True)
-    (event,) = asyncio.run(executor.run([action], Task(task_id="t", prompt="p", answer="a")))
-    assert event.outcome is ToolOutcome.RAISED and event.call.result.startswith("the memory cannot be reached")
-    assert event.call.result.endswith("; go on without it")

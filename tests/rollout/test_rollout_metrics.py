@@ -64,13 +64,13 @@ def test_the_figures_of_every_tool_by_hand():
         event(None, ToolOutcome.MALFORMED, 0.0),
         event("nowhere", ToolOutcome.NO_CALLS_LEFT, 0.0),
     ]
-    done[3].tool_events = [event("gone", ToolOutcome.UNAVAILABLE, 0.0)]
+    done[3].tool_events = [event("gone", ToolOutcome.UNAVAILABLE, 0.0), event("gone", ToolOutcome.RAISED, 0.0)]
     metrics = rollout_metrics(done)
     kinds = ("calls", "failures", "bad_arguments", "raised", "timed_out", "unavailable", "shared", "episodes")
     counted = {
         "look": (0.75, 2 / 3, 0, 0, 1 / 3, 0, 0, 0.5),
         "add": (0.25, 0, 0, 0, 0, 0, 1, 0.25),
-        "gone": (0.25, 1, 0, 0, 0, 1, 0, 0.25),
+        "gone": (0.5, 1, 0, 0.5, 0, 0.5, 0, 0.25),
     }
     seconds = {"look": 5 / 3, "add": 0.5, "gone": 0}
     expected = {
@@ -78,8 +78,8 @@ def test_the_figures_of_every_tool_by_hand():
     }
     expected |= {f"time/tool/{name}_seconds": value for name, value in seconds.items()}
     assert {name: value for name, value in metrics.items() if "tool/" in name} == pytest.approx(expected)
-    assert metrics["episode/invalid_calls"] == 0.75 and metrics["episode/calls"] == 8 / 4
-    assert metrics["episode/no_calls_left"] == 2 / 4 and metrics["episode/repeated_calls"] == 1 / 8
+    assert metrics["episode/invalid_calls"] == 0.75 and metrics["episode/calls"] == 9 / 4
+    assert metrics["episode/no_calls_left"] == 2 / 4 and metrics["episode/repeated_calls"] == 2 / 9
 
 
 @pytest.mark.parametrize(

@@ -97,22 +97,6 @@ def test_whatever_tools_do_every_episode_goes_on_to_its_answer(renderer: Rendere
     assert box.num_abandoned == 2  # the one that was deaf, and the thread
 
 
-def test_a_dead_tool_is_on_the_record_and_among_the_figures(renderer: Renderer) -> None:
-    class Gone(Act):
-        async def execute(self, how: str) -> str:
-            raise ConnectionRefusedError("gone")
-
-    box = ToolExecutor(ToolRegistry([Gone()]))
-    call = 'Hm. #call act {"how": "fine"}'
-    script = [f"<think>{call}{call}So.</think>Ada"] * 3
-    done = asyncio.run(episodes(ScriptedEngine(script, renderer), renderer, box, 3))
-    found = [event.outcome for trajectory in done for event in trajectory.tool_events]
-    assert found == [ToolOutcome.RAISED] * 6
-    assert "gone" in renderer.decode(done[0].token_ids)
-    figures = rollout_metrics(done)
-    assert figures["tool/act/raised"] == 1.0 and figures["tool/act/failures"] == 1.0
-
-
 def test_a_rollout_that_ends_early_ends_the_calls_that_are_under_way(renderer: Renderer) -> None:
     act = Act()
     act.timeout_seconds = 60

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-import re
 from itertools import pairwise
 
 from midthought.tools.call_formats.in_thought import InThoughtFormat
@@ -20,13 +18,16 @@ B, FOUND_B = '#call see {"r": 2}', [("see", {"r": 2})]
 CASES: dict[str, tuple[str, list[tuple[str, dict | None]]]] = {
     "no blank before the brace": ('#call look{"q": 1}', FOUND),
     "carriage returns and tabs": ('#call\tlook\r\n{"q":\r\n1}', FOUND),
-    "dots and dashes in the name": ('#call a.b-c_9 {"q": 1}', [("a.b-c_9", {"q": 1})]),
+    "other characters in the name": ('#call a.b-cé_9 {"q": 1}', [("a.b-cé_9", {"q": 1})]),
     "a brace too many": ("#call look {}}", [("look", {})]),
     "no object": ("#call look [1]", []),
     "name begins with a digit": ('#call 9look {"q": 1}', []),
+    "name begins with a letter beyond ASCII": ('#call élook {"q": 1}', []),
+    "name begins with an underscore": ('#call _look {"q": 1}', [("_look", {"q": 1})]),
     "keyword longer": ('#caller look {"q": 1}', []),
     "prose between name and brace": ('#call look for {"q": 1}', []),
     "after a word": ('a#call look {"q": 1}', []),
+    "after an underscore or a hash": ('_#call look {"q": 1} ##call look {"q": 1}', []),
     "keyword twice": (f"#call {A}", FOUND),
     "fenced, with info": (f"```json\n{A}\n```\n", []),
     "tildes": (f"~~~ a`b\n{A}\n~~~\n{B}", FOUND_B),
@@ -95,34 +96,6 @@ def test_a_thought_closed_in_the_last_token_stays_closed_after_the_result() -> N
     scanner.feed(A + "</think>")
     scanner.resume()
     assert not scanner.feed(A)
-
-
-SCRAPS = [*'{}"\\[,:é😀9# \n\t', "#call", "look", '{"q": 1}', A, A, "null"]
-HEAD = re.compile(r"(?<![\w#])#call[ \t\r\n]+([A-Za-z_][\w.-]*)[ \t\r\n]*(?=\{)")
-
-
-def reference(text: str) -> list[tuple[str, dict]] | None:
-    """Plain text read by a regular expression and the json module; None if a call cannot be read."""
-    calls, position = [], 0
-    while head := HEAD.search(text, position):
-        try:
-            value, position = json.JSONDecoder().raw_decode(text, head.end())
-        except json.JSONDecodeError:
-            return None
-        calls.append((head[1], value))
-    return calls
-
-
-def test_random_plain_text_agrees_with_an_independent_reader() -> None:
-    rng = random.Random(0)
-    num_compared = 0
-    for _ in range(3000):
-        text = "".join(rng.choices(SCRAPS, k=rng.randint(1, 14)))
-        expected = reference(text)
-        if expected is not None:
-            num_compared += bool(expected)
-            assert found(INSIDE.parse_all(text)) == expected, text
-    assert num_compared > 500
 
 
 # -- writing ---------------------------------------------------------------------------------------------------

@@ -101,15 +101,6 @@ def test_several_results_and_errors_stand_on_lines_of_their_own() -> None:
     assert CALL_FORMAT.render_results(events) == "\nObservation: a\nObservation: error: no luck\nObservation: \n"
 
 
-def test_after_the_result_the_policys_lines_are_read_again() -> None:
-    scanner = CALL_FORMAT.scanner(in_thought=False)
-    assert scanner.feed(A + "\nObservation: I know alrea")
-    assert len(scanner.take()) == 1
-    scanner.resume()
-    assert scanner.feed("Thought: so\n" + B)
-    assert [call.tool_name for call in scanner.take()] == ["see"]
-
-
 def test_a_call_is_written_on_two_lines() -> None:
     assert (
         CALL_FORMAT.render_call("look", {"q": "a\nAction: b"}) == 'Action: look\nAction Input: {"q": "a\\nAction: b"}'
