@@ -115,11 +115,11 @@ def test_the_default_denominator_counts_policy_tokens_and_never_padding():
     ],
 )
 def test_the_value_loss_is_half_the_larger_of_plain_and_clipped_squared_error(value, loss, clipped, gradient):
-    everywhere, values = torch.tensor([True]), torch.tensor([1.0 + value], requires_grad=True)
+    everywhere, values = torch.tensor([True]), torch.tensor([value - 1.0], requires_grad=True)
     figure, metrics = compute_value_loss(
         vpreds=values,
-        old_values=torch.tensor([1.0]),
-        returns=torch.tensor([2.0]),
+        old_values=torch.tensor([-1.0]),
+        returns=torch.tensor([0.0]),
         response_mask=everywhere,
     )
     assert figure.item() == pytest.approx(loss)
