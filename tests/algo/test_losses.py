@@ -63,13 +63,14 @@ def test_policy_metrics_are_as_worked_by_hand():
 
 
 def test_gspo_clips_the_geometric_mean_of_the_rows_ratios():
-    # row 0: ratios 4 and 1/4 (their token between belongs to a tool): s = 1; row 1: ratios 2 and 8: s = 4, cut at 1.2
-    logprobs = torch.tensor([[2 * LOG2, 9.0, -2 * LOG2], [LOG2, 3 * LOG2, -5.0]])
-    mask = torch.tensor([[True, False, True], [True, True, False]])
-    loss, metrics = compute_policy_loss(torch.zeros(2, 3), logprobs, torch.ones(2, 3), mask, kind="gspo")
-    assert float(loss) == pytest.approx((-1 - 1 - 1.2 - 1.2) / 4)
-    assert float(metrics["clip_fraction"]) == pytest.approx(0.5)
-    assert float(metrics["ratio_mean"]) == pytest.approx((1 + 1 + 4 + 4) / 4)
+    # row 0: ratios 4 and 1/4 (their token between belongs to a tool): s = 1; row 1: ratios 2 and 8: s = 4, cut at 1.2;
+    # row 2: one token, s = 2
+    logprobs = torch.tensor([[2 * LOG2, 9.0, -2 * LOG2], [LOG2, 3 * LOG2, -5.0], [7.0, LOG2, 1.0]])
+    mask = torch.tensor([[True, False, True], [True, True, False], [False, True, False]])
+    loss, metrics = compute_policy_loss(torch.zeros(3, 3), logprobs, torch.ones(3, 3), mask, kind="gspo")
+    assert float(loss) == pytest.approx((-1 - 1 - 1.2 - 1.2 - 1.2) / 5)
+    assert float(metrics["clip_fraction"]) == pytest.approx(0.6)
+    assert float(metrics["ratio_mean"]) == pytest.approx((1 + 1 + 4 + 4 + 2) / 5)
 
 
 @pytest.mark.parametrize("kind", ["gspo", "gspo_sequence", "gmpo"])
