@@ -46,7 +46,7 @@ def test_the_two_bounds_are_independent():
 def test_dual_clip_bounds_the_loss_of_bad_tokens_only():
     assert policy_loss(10.0, -1.0)[0] == pytest.approx(10.0)
     assert policy_loss(10.0, -2.0, dual_clip=3.0)[0] == pytest.approx(6.0)
-    assert policy_loss(10.0, 1.0, dual_clip=3.0)[0] == pytest.approx(-1.2)
+    assert policy_loss(10.0, 0.5, dual_clip=1.5)[0] == pytest.approx(-0.6)
 
 
 def test_policy_metrics_are_as_worked_by_hand():
