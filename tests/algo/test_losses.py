@@ -108,19 +108,20 @@ def test_the_default_denominator_counts_policy_tokens_and_never_padding():
 
 
 @pytest.mark.parametrize(
-    ("value", "loss", "clipped", "gradient"),
+    ("value", "target", "loss", "clipped", "gradient"),
     [
-        (0.1, 0.5 * 0.81, 0.0, -0.9),  # moved by 0.1, inside the range
-        (0.5, 0.5 * 0.64, 1.0, 0.0),  # moved by 0.5: judged as if by 0.2, the larger error
-        (-0.5, 0.5 * 2.25, 0.0, -1.5),  # moved away: the unclipped error is the larger
+        (0.1, 1.0, 0.5 * 0.81, 0.0, -0.9),  # moved by 0.1, inside the range
+        (0.5, 1.0, 0.5 * 0.64, 1.0, 0.0),  # moved by 0.5: judged as if by 0.2, the larger error
+        (-0.5, -1.0, 0.5 * 0.64, 1.0, 0.0),  # the same downward
+        (-0.5, 1.0, 0.5 * 2.25, 0.0, -1.5),  # moved away: the unclipped error is the larger
     ],
 )
-def test_the_value_loss_is_half_the_larger_of_plain_and_clipped_squared_error(value, loss, clipped, gradient):
+def test_the_value_loss_is_half_the_larger_of_plain_and_clipped_squared_error(value, target, loss, clipped, gradient):
     everywhere, values = torch.tensor([True]), torch.tensor([value - 1.0], requires_grad=True)
     figure, metrics = compute_value_loss(
         vpreds=values,
         old_values=torch.tensor([-1.0]),
-        returns=torch.tensor([0.0]),
+        returns=torch.tensor([target - 1.0]),
         response_mask=everywhere,
     )
     assert figure.item() == pytest.approx(loss)
