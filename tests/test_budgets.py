@@ -36,7 +36,7 @@ LINES = {
     MODULES: 2714,  # models from GGUF files
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 69_960, "code of midthought": 48_190, "tests": 59_994}
+TOTALS = {"midthought": 69_960, "code of midthought": 48_190, "tests": 59_700}
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
 DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 212_000, 20
 """Of docs/*.md, without the generated page of the settings and the page of runs with real models."""
