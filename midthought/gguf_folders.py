@@ -9,10 +9,11 @@ import functools
 import json
 import logging
 import os
+import shutil
 import tempfile
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ _digest = functools.cache(lambda file, size, changed_ns: describe(file)["sha256"
 
 
 def is_gguf(source: str | Path) -> bool:
-    """Whether a model is named as a GGUF file, which may not exist: its name ends with `.gguf`, and it is no folder."""
+    """Whether the path ends with `.gguf` and is not a folder. The file need not exist."""
     path = Path(source)
     return path.suffix.lower() == ".gguf" and not path.expanduser().is_dir()
 
@@ -53,19 +54,16 @@ def model_folder(source: str | Path) -> str | Path:
 
     if not is_gguf(source):
         return source
-    file = Path(source).expanduser().resolve()
-    if not file.is_file():
-        raise ModelPathError(
-            f"model path {str(source)!r} does not exist or is not a file; give a GGUF file that is here"
-        )
-    require_installed("gguf", "gguf", "accelerate")
-    found = file.stat()
+    file = _existing(source)
+    with storage_errors(file):
+        found = file.stat()
+        digest = _digest(file, found.st_size, found.st_mtime_ns)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "midthought" / "gguf"
-    name = f"{_digest(file, found.st_size, found.st_mtime_ns)[:32]}-{version('transformers')}-{FORMAT}"
+    name = f"{digest[:32]}-{version('transformers')}-{FORMAT}"
     folder = cache / name
     if folder in CHECKED and kind_of(folder) == "model":
         return folder
-    with storage_errors(cache):
+    with storage_errors(cache, "or set XDG_CACHE_HOME to another folder"):
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (cache / f".{name}.lock").open("w") as lock:
             with suppress(OSError):  # a file system without locks: runs that start together disturb each other
@@ -81,27 +79,72 @@ def model_folder(source: str | Path) -> str | Path:
     return folder
 
 
-def _convert(file: Path, folder: Path) -> None:
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
+def gguf_config(source: str | Path) -> dict[str, Any]:
+    """Returns the configuration of a GGUF file's model, as in a `config.json`, without reading weights."""
+    from transformers import AutoConfig
 
-    metadata, tensors = _read_header(file)
-    with tempfile.TemporaryDirectory() as place:  # transformers would also read other files of the folder
+    file = _existing(source)
+    _read_header(file)
+    with _alone(file) as where:
+        return dict(AutoConfig.from_pretrained(**where).to_dict())
+
+
+@contextmanager
+def _alone(file: Path) -> Iterator[dict[str, Any]]:
+    """Yields arguments of `from_pretrained` for the file in a folder of its own: transformers would also read other files beside
+    it. Raises `ModelPathError` if the block fails."""
+    with tempfile.TemporaryDirectory() as place:
         (Path(place) / "model.gguf").symlink_to(file)
-        where: dict[str, Any] = {"pretrained_model_name_or_path": place, "gguf_file": "model.gguf"}
         try:
-            num_unread = _num_unread(AutoConfig.from_pretrained(**where), tensors)
-            tokenizer = AutoTokenizer.from_pretrained(**where)
-            _correct_split(tokenizer, metadata)
-            options = {"dtype": torch.float32, "quantization_config": GgufConfig(dequantize=True)}
-            model, info = AutoModelForCausalLM.from_pretrained(**where, **options, output_loading_info=True)
-            if missing := sorted(info["missing_keys"]):
-                raise ValueError(f"it lacks {len(missing)} of the model's weights, first {missing[0]!r}")
+            yield {"pretrained_model_name_or_path": place, "gguf_file": "model.gguf"}
         except Exception as error:  # transformers and tokenizers raise any error on a file that they cannot read
             raise ModelPathError(
                 f"model path {str(file)!r} cannot be read by transformers: {_reason(error)}; give the model's Hugging Face "
                 "folder, or another file"
             ) from error
+
+
+def _existing(source: str | Path) -> Path:
+    """Returns the path of a GGUF file. Raises `ModelPathError` if it is none, `MissingExtraError` if it cannot be read here."""
+    file = Path(source).expanduser().resolve()
+    if not file.is_file():
+        raise ModelPathError(
+            f"model path {str(source)!r} does not exist or is not a file; give a GGUF file that is here"
+        )
+    require_installed("gguf", "gguf", "accelerate", "transformers.integrations.gguf")
+    return file
+
+
+def _require_room(file: Path, tensors: Sequence[Any], folder: Path) -> None:
+    """Raises `ModelPathError` if the disk of `folder`, or this machine's memory, is too small for the weights in float32."""
+    num_bytes = 4 * sum(int(tensor.n_elements) for tensor in tensors)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    disk = shutil.disk_usage(folder).free
+    for needed, there, place in (
+        (2 * num_bytes, memory, "memory"),
+        (num_bytes, disk, f"free space in {folder.parent}"),
+    ):
+        if needed > there:
+            raise ModelPathError(
+                f"model path {str(file)!r}: its conversion to float32 needs {needed / 2**30:.1f} GiB of {place}, and there are "
+                f"{there / 2**30:.1f}; give the model's Hugging Face folder, or convert it on a larger machine"
+            )
+
+
+def _convert(file: Path, folder: Path) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    metadata, tensors = _read_header(file)
+    _require_room(file, tensors, folder)
+    with _alone(file) as where:
+        num_unread = _num_unread(AutoConfig.from_pretrained(**where), tensors)
+        tokenizer = AutoTokenizer.from_pretrained(**where)
+        _correct_split(tokenizer, metadata)
+        options = {"dtype": torch.float32, "quantization_config": GgufConfig(dequantize=True)}
+        model, info = AutoModelForCausalLM.from_pretrained(**where, **options, output_loading_info=True)
+        if missing := sorted(info["missing_keys"]):
+            raise ValueError(f"it lacks {len(missing)} of the model's weights, first {missing[0]!r}")
     vars(model.config).pop("quantization_config", None)
     model.hf_quantizer, model.is_quantized = None, False
     model.save_pretrained(folder)
@@ -117,7 +160,7 @@ def _convert(file: Path, folder: Path) -> None:
 
 def _read_header(file: Path) -> tuple[dict[str, Any], Sequence[Any]]:
     """Returns metadata and tensors, of which nothing is read yet. transformers' reader goes first: it allocates no more than the
-    file has. Raises `ModelPathError` for a file that is none, or that ends too early."""
+    file has. Raises `ModelPathError` if it is no GGUF file, or ends too early."""
     from gguf import GGUFReader
     from transformers.integrations.gguf.reader import read_gguf_metadata
 
@@ -199,7 +242,7 @@ def _note(tensors: Sequence[Any], num_unread: int) -> str:
     kinds = ", ".join(sorted({tensor.tensor_type.name for tensor in rounded}))
     return (
         f"its weights were rounded to {num_bits:.1f} bits on average ({kinds}) when the file was written; training continues "
-        "from the rounded values, and checkpoints are ordinary Hugging Face folders with weights of model.dtype"
+        "from the rounded values, and a saved model is an ordinary Hugging Face folder with weights of model.dtype"
         + (f"; {unread}" if unread else "")
     )
 

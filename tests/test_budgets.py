@@ -20,23 +20,23 @@ LINES = {
     "data": 1400,
     "engines": 10460,
     "env": 3630,
-    "evaluation": 200,
+    "evaluation": 230,
     "feedback": 1920,
     "learning": 4250,
     "memory": 9020,
     "plan": 2290,
     "recipes": 4140,
-    "report": 4130,
+    "report": 4140,
     "rollout": 3540,
     "serve": 740,
     "tokenization": 810,
     "tools": 6850,  # hung async tools, and patterns of arguments, have limits
     "trainer": 3920,  # evaluations that show whether a result depends on the tools
     "types": 780,
-    MODULES: 2714,  # models from GGUF files
+    MODULES: 2760,  # models from GGUF files
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 69_960, "code of midthought": 48_190, "tests": 59_700}
+TOTALS = {"midthought": 70_000, "code of midthought": 48_225, "tests": 59_700}
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
 DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 212_000, 20
 """Of docs/*.md, without the generated page of the settings and the page of runs with real models."""

@@ -50,7 +50,7 @@ class PublishedShape(NamedTuple):
     """Tokens of a row."""
     published: tuple[Published, ...] = ()
     peak_gib: float = float("inf")
-    """As published, and the limit."""
+    """Published, and our limit."""
 
 
 # prime-rl, benchmarks/results/BENCHMARKS.md of 2026-02-07, one H100 HBM3, layers recomputed, FlashAttention 3. Ours is PyTorch's

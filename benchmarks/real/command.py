@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.real import podcast
-from benchmarks.real.measure import NUM_HELD_OUT, RUN, Options, table, train, train_arm
+from benchmarks.real.measure import FIGURES, NUM_HELD_OUT, RUN, Options, table, train, train_arm
 from benchmarks.real.model import packaged_model
 from benchmarks.real.tasks import TASKS, RealTask
 from benchmarks.table import describe_machine
@@ -47,20 +46,21 @@ def main(words: Sequence[str]) -> int:
     if options.part and task:
         train(task, chosen) if options.part == RUN else train_arm(task, chosen, options.part)
         return 0
-    if options.out is None and chosen.out.exists():
-        shutil.rmtree(chosen.out)
     if chosen.out.exists():
-        parser.error(f"--out: {chosen.out} exists; delete it, or give another folder")
+        parser.error(
+            f"{chosen.out} holds an earlier measurement or other files; delete it, or give another folder: --out"
+        )
     chosen.out.mkdir(parents=True)
     began = time.monotonic()
-    if task:
-        arms = {} if options.no_arms else task.arms
-        code = _run_parts(list(arms), task, chosen, [*words], num_processes=2 if device == "cpu" and arms else 1)
-    else:
-        code = podcast.run(chosen)
+    arms = task.arms if task and not options.no_arms else {}
+    num_processes = 2 if device == "cpu" and arms else 1
+    num_threads = max(1, len(os.sched_getaffinity(0)) // num_processes)
+    os.environ.setdefault("OMP_NUM_THREADS", str(num_threads))
+    is_parallel = num_processes > 1
+    code = _run_parts(list(arms), task, chosen, [*words], is_parallel=is_parallel) if task else podcast.run(chosen)
     if code:
         return code
-    machine = describe_machine(device)
+    machine = describe_machine(device) | {"threads": f"{os.environ['OMP_NUM_THREADS']} in each of {num_processes}"}
     lines = [
         f"{options.task}, seed {options.seed}, {chosen.num_held_out} held-out tasks, {time.monotonic() - began:.0f} s",
         *(f"- {name}: {value}" for name, value in machine.items()),
@@ -73,26 +73,31 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _run_parts(arms: Sequence[str], task: RealTask, options: Options, words: list[str], *, num_processes: int) -> int:
+def _run_parts(arms: Sequence[str], task: RealTask, options: Options, words: list[str], *, is_parallel: bool) -> int:
     """Runs the main part, and beside it (or after it) the arms, each in a process. Returns the first exit status but 0."""
-    num_threads = max(1, (os.cpu_count() or 1) // num_processes)
+    parts: list[subprocess.Popen[bytes]] = []
 
     def start(part: str) -> subprocess.Popen[bytes]:
         output = None if part == RUN else (options.out / f"{part}.log").open("wb")
         command = [sys.executable, "-m", "benchmarks", "real", *words, "--part", part, "--out", str(options.out)]
-        environment = os.environ | {"OMP_NUM_THREADS": str(num_threads)}
-        return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT if output else None)
+        parts.append(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT if output else None))
+        return parts[-1]
 
-    main_part = start(RUN)
-    for arm in sorted(arms, key=lambda name: task.arms[name] is None):  # those of another policy first
-        if num_processes == 1:
-            main_part.wait()
-        while task.arms[arm] is None and main_part.poll() is None and not (options.out / "figures.json").is_file():
-            time.sleep(1)
-        if main_part.poll():
-            break
-        if code := start(arm).wait():
-            print((options.out / f"{arm}.log").read_text("utf-8", "replace")[-2000:])
-            main_part.terminate()
-            return code
-    return main_part.wait()
+    main_part, code = start(RUN), 0
+    try:
+        for arm in sorted(
+            arms, key=lambda name: task.arms[name] is None
+        ):  # arms that need no policy of the main part first
+            if not is_parallel:
+                main_part.wait()
+            while task.arms[arm] is None and main_part.poll() is None and not (options.out / FIGURES).is_file():
+                time.sleep(1)
+            if main_part.poll():
+                break
+            if failed := start(arm).wait():
+                code = code or failed
+                print((options.out / f"{arm}.log").read_text("utf-8", "replace")[-2000:])
+        return main_part.wait() or code
+    finally:
+        for part in parts:
+            part.terminate()

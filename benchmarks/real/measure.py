@@ -15,6 +15,8 @@ from midthought import SettingsError, Trainer
 
 NUM_HELD_OUT = 64
 RUN, FIGURES = "run", "figures.json"
+LARGEST = "logprob_difference_max"
+"""A metric of iterations with an update."""
 DIFFERENCE = "largest |sampled - recomputed|, nats"
 PRETRAINED, AFTER_SFT, AFTER_RL = "pretrained", "after SFT", "after RL"
 
@@ -41,7 +43,7 @@ def train(task: RealTask, options: Options) -> None:
     """Demonstrations, then reinforcement learning; writes `FIGURES` into the folder after every part."""
     figures: dict[str, Any] = {}
     with _trainer(task, options, RUN) as trainer:
-        figures[PRETRAINED] = _looks(trainer, task, options)
+        figures[PRETRAINED] = _evaluated(trainer, task, options)
         figures[AFTER_SFT] = _supervised(trainer, task, options, task.demonstrations(options.seed))
         _write(options.out / FIGURES, figures)
         figures[AFTER_RL] = _reinforced(trainer, task, options)
@@ -84,29 +86,29 @@ def _supervised(trainer: Trainer, task: RealTask, options: Options, demonstratio
     num_steps, batch_tokens = (2, 500) if options.is_short else (task.num_sft_steps, task.sft_tokens)
     trainer.sft(demonstrations, num_steps=num_steps, batch_tokens=batch_tokens)
     seconds = time.monotonic() - began
-    return {"seconds": seconds, **_looks(trainer, task, options)}
+    return {"seconds": seconds, **_evaluated(trainer, task, options)}
 
 
 def _reinforced(trainer: Trainer, task: RealTask, options: Options) -> dict[str, float]:
     began = time.monotonic()
     rows = trainer.fit()
-    figures = {"seconds": time.monotonic() - began, **_looks(trainer, task, options)}
+    figures = {"seconds": time.monotonic() - began, **_evaluated(trainer, task, options)}
     for how in task.tools:
         try:
-            figures[f"tools {how}"] = trainer.evaluate(options.num_held_out, temperature=1.0, tools=how)[task.score]
+            figures[f"tools {how}"] = trainer.evaluate(options.num_held_out, tools=how)[task.score]
         except SettingsError as error:  # too few episodes call the tool
             print(error)
-    figures[DIFFERENCE] = max((row.get("logprob_difference_max", 0.0) for row in rows), default=math.nan)
+    figures[DIFFERENCE] = max((row[LARGEST] for row in rows if LARGEST in row), default=math.nan)
     figures["seconds of an iteration"] = sorted(row["time/seconds"] for row in rows)[len(rows) // 2]
     return figures
 
 
-def _looks(trainer: Trainer, task: RealTask, options: Options) -> dict[str, float]:
+def _evaluated(trainer: Trainer, task: RealTask, options: Options) -> dict[str, float]:
     """Returns the score and the calls of greedy and of sampled episodes."""
     began = time.monotonic()
     figures: dict[str, float] = {}
-    for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
-        metrics = trainer.evaluate(options.num_held_out, temperature=temperature)
+    for name in ("greedy", "sampled"):
+        metrics = trainer.evaluate(options.num_held_out, sampled=name == "sampled")
         figures |= {name: metrics[task.score], f"{name}, calls": metrics["episode/calls"]}
     return {**figures, "seconds of evaluation": time.monotonic() - began}
 
@@ -122,7 +124,9 @@ def table(task: RealTask, out: Path) -> str:
         if (out / f"{name}.json").is_file():
             figures |= json.loads((out / f"{name}.json").read_text("utf-8"))
     names = ["sampled", "greedy", "sampled, calls", "greedy, calls", *(f"tools {how}" for how in task.tools), "seconds"]
-    return markdown(task.score, names, {stage: row for stage, row in figures.items() if isinstance(row, dict)})
+    trained = figures[AFTER_RL]
+    notes = [f"{name}: {trained[name]:.2g}" for name in (DIFFERENCE, "seconds of an iteration")]
+    return "\n".join([markdown(task.score, names, figures), "", *notes])
 
 
 def markdown(score: str, names: Sequence[str], rows: Mapping[str, Mapping[str, float]]) -> str:

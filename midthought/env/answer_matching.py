@@ -1,12 +1,11 @@
 """Comparison of an answer with the ground truth: functions of two texts, from 0 to 1.
 
-Time is linear in the texts, except for `edit_similarity` (see there) and `mathematical_match`, which runs in a worker process
-with a time limit.
+Time is linear in the texts, except for `mathematical_match`, which runs in a worker process with a time limit.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from fractions import Fraction
 
 from midthought.data.final_answers import last_boxed, last_number, option_letter
@@ -41,40 +40,6 @@ def fuzzy_match(answer: str, truth: str) -> float:
 def _content_words(text: str) -> list[str]:
     words = normalised(text).split()
     return [word for word in words if word not in _ARTICLES] or words
-
-
-def edit_similarity(answer: str, truth: str) -> float:
-    """`1 - d / n`: d the Levenshtein distance of the normalised texts, n the length of the longer; 0 if one is empty.
-
-    An answer of 10⁵ characters costs milliseconds against a short truth, and some seconds against one as long as itself.
-    """
-    said, meant = normalised(answer), normalised(truth)
-    if not said or not meant:
-        return 0.0
-    return 1.0 - _edit_distance(said, meant) / max(len(said), len(meant))
-
-
-def _edit_distance(first: str, second: str) -> int:
-    """Levenshtein distance, a column of its table per step as the bits of an integer (Myers 1999; Hyyrö 2003, fig. 9)."""
-    if len(first) > len(second):
-        first, second = second, first
-    if not first:
-        return len(second)
-    places: dict[str, int] = defaultdict(int)
-    for index, character in enumerate(first):
-        places[character] |= 1 << index
-    last, full = 1 << (len(first) - 1), (1 << len(first)) - 1
-    rises, falls, distance = full, 0, len(first)
-    for character in second:
-        equal = places.get(character, 0)
-        diagonal = (((equal & rises) + rises) ^ rises) | equal | falls
-        rises_across = falls | (full & ~(diagonal | rises))
-        falls_across = rises & diagonal
-        distance += bool(rises_across & last) - bool(falls_across & last)
-        rises_across = (rises_across << 1) | 1
-        falls = rises_across & diagonal & full
-        rises = full & ((falls_across << 1) | ~(diagonal | rises_across))
-    return distance
 
 
 def numeric_match(answer: str, truth: str, *, relative_tolerance: float = 0.0, absolute_tolerance: float = 0.0) -> bool:

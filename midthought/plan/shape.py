@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import ModelPathError, SettingsError, near_names
-from midthought.gguf_folders import model_folder
+from midthought.gguf_folders import gguf_config, is_gguf
 from midthought.plan.model_configs import MODEL_CONFIGS
 from midthought.plan.settings import PlanSettings
 from midthought.regular_files import read_json_object
@@ -299,7 +299,9 @@ def find_shape(settings: PlanSettings) -> Shape:
 
 def _shape_of(model: str, above: frozenset[Path] = frozenset()) -> Shape:
     """`above`: folders of adapters whose base model this is."""
-    folder = Path(model_folder(model)).expanduser()
+    if is_gguf(model):
+        return Shape.from_config(gguf_config(model))
+    folder = Path(model).expanduser()
     adapters = folder / "adapter_config.json"
     if adapters.is_file() and not (folder / "config.json").is_file():
         base = read_config(adapters).get("base_model_name_or_path")

@@ -26,7 +26,7 @@ from midthought.report.run_lock import RunLock
 from midthought.report.run_record import RunRecord, is_right, read_run
 
 SEED = "training.seed"
-PREFERRED_ARMS = ("after.sampled", "after", "validation")
+PREFERRED_ARMS = ("after.sampled", "after", "validation.sampled", "validation")
 LAST_SHARE = 0.1
 """The training reward is the mean over this share of the iterations that all compared runs have done, the last ones."""
 _SECTIONS_OF_NO_INTEREST = ("checkpoint.", "checks.")
@@ -57,14 +57,15 @@ class ComparedRun:
 
     def exact_match(self, arm: str, step: int) -> float | None:
         """Returns the exact match over all questions of an arm as the run has logged it; None if it has not."""
-        if arm == "validation":
-            return dict(self.record.metrics.get("validation", {}).get("exact_match", ())).get(step)
+        if arm.startswith("validation"):
+            return dict(self.record.metrics.get(arm, {}).get("exact_match", ())).get(step)
         value = self.record.summary.get(f"{arm}.exact_match", self.record.summary.get(f"{arm}_exact_match"))
         return None if value is None else float(value)
 
     def learning_curve(self) -> dict[int, float]:
-        """Returns the mean reward of the training episodes by iteration, from the first stage that has one."""
-        return next((dict(s["reward/mean"]) for s in self.record.metrics.values() if s.get("reward/mean")), {})
+        """Returns the mean reward of the training episodes by iteration, from the first stage of training that has one."""
+        stages = (s for name, s in self.record.metrics.items() if not name.startswith("validation"))
+        return next((dict(s["reward/mean"]) for s in stages if s.get("reward/mean")), {})
 
 
 Runs = tuple[ComparedRun, ...]
@@ -168,7 +169,7 @@ def _answer_rows(
     arms.sort(key=lambda arm: PREFERRED_ARMS.index(arm) if arm in PREFERRED_ARMS else len(PREFERRED_ARMS))
     for arm in arms if wanted is None else [arm for arm in arms if arm == wanted]:
         for step in sorted(set.intersection(*(set(run.answers[arm]) for run in used)), reverse=True):
-            shown = f"{arm} at iteration {step}" if arm == "validation" else arm
+            shown = f"{arm} at iteration {step}" if arm.startswith("validation") else arm
             rows = [
                 Row(run=name, measure=measure, arm=shown, baseline=fmean(first), value=fmean(second), test=test)
                 for measure in ("exact_match", "reward", "calls", "policy_tokens")

@@ -28,7 +28,15 @@ MIN_POINTS_TO_SMOOTH = 25
 MAX_WITHOUT_TOPICS = 4
 """Charts of a stage that are not divided into topics, at most."""
 
-STAGES = {"sft": "Warm-up (SFT)", "ppo": "Reinforcement learning", "validation": "Validation", "control": "Control arm"}
+STAGES = {
+    "sft": "Warm-up (SFT)",
+    "ppo": "Reinforcement learning",
+    "validation": "Validation",
+    "validation.sampled": "Validation, sampled",
+    "validation.tool_off": "Validation, tool off",
+    "validation.shuffled": "Validation, results shuffled",
+    "control": "Control arm",
+}
 
 
 @dataclass(frozen=True, slots=True)

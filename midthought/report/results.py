@@ -78,17 +78,18 @@ def verdict(summary: Summary) -> tuple[str, str]:
     If both were measured, the sentence is about sampled answers, which is what training changes; greedy ones follow.
     """
     greedy = number(summary, "before.exact_match"), number(summary, "after.exact_match")
-    if greedy[1] is None:
-        return _verdict_by_reward(summary)
     sampled = number(summary, "before.sampled_exact_match"), number(summary, "after.sampled_exact_match")
     num_questions = number(summary, "num_questions")
     where = f" on {num_questions:,.0f} held-out questions" if num_questions else ""
-    if sampled[0] is None or sampled[1] is None:
-        return Markup("Exact match{}: {}").format(where, _change(greedy[0], greedy[1])), _support(summary)
-    return (
-        Markup("Sampled exact match{}: {}").format(where, _change(sampled[0], sampled[1])),
-        f"Greedy: {'' if greedy[0] is None else f'{greedy[0]:.3f} → '}{greedy[1]:.3f}. {_support(summary)}",
-    )
+    if sampled[1] is not None and (sampled[0] is not None or greedy[1] is None):
+        before = "" if greedy[0] is None else f"{greedy[0]:.3f} → "
+        beside = "" if greedy[1] is None else f"Greedy: {before}{greedy[1]:.3f}. "
+        return Markup("Sampled exact match{}: {}").format(where, _change(sampled[0], sampled[1])), beside + _support(
+            summary
+        )
+    if greedy[1] is None:
+        return _verdict_by_reward(summary)
+    return Markup("Exact match{}: {}").format(where, _change(greedy[0], greedy[1])), _support(summary)
 
 
 def _verdict_by_reward(summary: Summary) -> tuple[str, str]:

@@ -73,17 +73,17 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
 
 def before_and_after(metrics: Metrics) -> dict[str, float]:
     """Returns exact match of a trainer's evaluations, as recipes write it into their summary: the last one before the first
-    iteration (`before.…`) and the last one after the last (`after.…`). Empty if there was none before the first."""
+    iteration (`before.…`) and the last one after the last (`after.…`). Empty if there was only validation during training."""
     found: dict[str, float] = {}
     last = max((step for step, _ in metrics.get("ppo", {}).get("reward/mean", ())), default=0)
     for stage, key in EVALUATIONS.items():
-        for when, wanted in (("before", 0), ("after", last)):
-            of_stage = metrics.get(stage, {})
-            values = [value for step, value in of_stage.get("exact_match", ()) if step == wanted]
-            counts = [value for step, value in of_stage.get("episode/count", ()) if step == wanted]
-            if values and counts and (when == "before" or last):
-                found |= {f"{when}.{key}": values[-1], "num_questions": counts[-1]}
-    return found if any(name.startswith("before.") for name in found) else {}
+        for when, wanted in {0: "before", last: "after"}.items() if last else ((0, "before"),):
+            values = [value for step, value in metrics.get(stage, {}).get("exact_match", ()) if step == when]
+            counts = [value for step, value in metrics.get(stage, {}).get("episode/count", ()) if step == when]
+            if values and counts:
+                found = {"num_questions": counts[-1]} | found | {f"{wanted}.{key}": values[-1]}
+    only_validation = found.keys() <= {"num_questions", "after.exact_match"}
+    return {} if only_validation else found
 
 
 def is_right(row: Mapping[str, Any]) -> bool | None:

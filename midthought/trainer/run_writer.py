@@ -135,7 +135,7 @@ class RunWriter:
             _log.info("changed at iteration %d: %s", step, change)
 
     def sft_rows(self) -> list[dict[str, float]]:
-        """Returns the metrics of every supervised step, which are the first rows of `metrics.jsonl`."""
+        """Returns the metrics of every supervised step."""
         rows = (row for row in self.run.metrics.read() if row["stage"] == "sft")
         return [{name: value for name, value in row.items() if name != "stage"} for row in rows]
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from midthought.errors import CheckpointError
 from midthought.float32_head import use_float32_head
-from midthought.gguf_folders import model_folder
 from midthought.learning.run_checks import require_finite
 from midthought.pretrained import load_model, warn_without_template
 from midthought.report.console import Console
@@ -58,7 +57,7 @@ def open_policy(
 
     tokenizer_path = writer.tokenizer_path if writer is not None else None
     model, tokenizer = find_policy(given.config, given.model, tokenizer, texts=texts, tokenizer_path=tokenizer_path)
-    path = str(model_folder(settings.local_path)) if given.model is None else ""
+    path = settings.local_path if given.model is None else ""
     if writer is not None and writer.has_sft:
         take_over(model, writer.sft_policy_path)
         path = ""

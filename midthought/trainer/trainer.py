@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from midthought.checks.before import Report, Setup, examine
+from midthought.checks.during import VALIDATION
 from midthought.config import RecipeConfig
 from midthought.env.environment import BaseEnvironment
 from midthought.errors import SettingsError, TrainerClosedError, TrainingStoppedError
@@ -338,33 +338,31 @@ class Trainer:
         return metrics
 
     def evaluate(
-        self, num_episodes: int | None = None, *, temperature: float = 0.0, tools: ToolAnswers = "on"
+        self, num_episodes: int | None = None, *, sampled: bool = False, tools: ToolAnswers = "on"
     ) -> dict[str, float]:
-        """Runs episodes on held-out tasks or starts, at most `num_episodes` (None: `training.num_validation_questions`); greedy
-        ones, unless a `temperature` is given.
+        """Runs episodes on held-out tasks or starts, at most `num_episodes` (None: `training.num_validation_questions`): greedy
+        ones, or `sampled` as in training, but without top-p.
 
-        `tools`, to see whether a result depends on them: `off`: every call returns an error; `shuffled`: every valid call returns
-        a result that a call of another episode had (these episodes run first), without this task's answer in it.
+        `tools` shows whether the result depends on them. `off`: every call returns an error. `shuffled`: every valid call returns
+        what the same tool returned in another episode (these episodes run first), without this task's answer in it.
 
         Returns `reward/mean` and its parts, calls, lengths, `exact_match` if tasks have an answer, and `env/` statistics. The
-        report shows the last evaluations before and after `fit`. Raises SettingsError for a data set without `validation`, and
-        for `shuffled` if no call of another episode had such a result.
+        report shows the last evaluations before and after `fit`. `on_evaluation` of callbacks is called for the greedy ones with
+        tools. Raises SettingsError for a data set without `validation`, and if `tools` cannot be switched off or shuffled.
         """
         self._require_open()
         number = self.config.training.num_validation_questions if num_episodes is None else num_episodes
         if not isinstance(number, int) or number < 1:
             raise SettingsError(f"num_episodes={number}: an evaluation needs at least one episode")
-        if not (isinstance(temperature, int | float) and 0 <= temperature < math.inf):
-            raise SettingsError(f"temperature={temperature}: give 0 (greedy) or more; training samples at 1 by default")
-        stage = evaluation_stage(tools, temperature)
+        stage = evaluation_stage(tools, sampled=sampled)
         with self.meter.phase("validation"):
-            done = evaluated(self._parts.held_out, self._tasks.held_out(number), float(temperature), tools)
+            done = evaluated(self._parts.held_out, self._tasks.held_out(number), tools, sampled=sampled)
         tell_failures("evaluation", done)
         metrics = self._tasks.evaluation_metrics(done)
         self._log(stage, metrics, stage, done)
         if self._writer is not None and self._writer.is_finished:
             self._writer.report()
-        for callback in self.callbacks:
+        for callback in self.callbacks if stage == VALIDATION else ():
             callback.on_evaluation(self, metrics)
         return metrics
 

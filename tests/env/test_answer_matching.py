@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from midthought.env import math_worker_pool
 from midthought.env.answer_matching import (
-    edit_similarity,
     exact_match,
     fuzzy_match,
     last_boxed,
@@ -30,7 +29,7 @@ from midthought.env.answer_matching import (
 from midthought.env.rewards import matched
 from midthought.errors import MissingExtraError
 
-SYMMETRIC = [exact_match, fuzzy_match, edit_similarity, numeric_match, option_match]
+SYMMETRIC = [exact_match, fuzzy_match, numeric_match, option_match]
 TEXTS = st.text(st.sampled_from("abAB 12,./-−$()\\{}\n²٣é") | st.characters(), max_size=30)
 
 needs_math_verify = pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="needs math-verify")
@@ -64,26 +63,6 @@ FUZZY = [
 def test_fuzzy_match_is_the_f1_of_the_words_without_articles():
     for answer, truth, f1 in FUZZY:
         assert fuzzy_match(answer, truth) == pytest.approx(f1)
-
-
-SIMILAR = [("kitten", "sitting", 1 - 3 / 7), ("Kitten!", "kitten", 1.0), ("a", "", 0.0)]
-
-
-def test_edit_similarity_by_hand():
-    for answer, truth, similarity in SIMILAR:
-        assert edit_similarity(answer, truth) == pytest.approx(similarity)
-
-
-@given(st.text("abc", max_size=80), st.text("abc", max_size=80))
-def test_the_edit_distance_is_that_of_the_plain_table(first, second):
-    row = list(range(len(second) + 1))
-    for i, a in enumerate(first, start=1):
-        above, row = row, [i]
-        for j, b in enumerate(second, start=1):
-            row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (a != b)))
-    longer = max(len(first), len(second))
-    expected = 1 - row[-1] / longer if first and second else 0.0
-    assert edit_similarity(first, second) == pytest.approx(expected)
 
 
 LAST_NUMBERS = [

@@ -91,7 +91,7 @@ def test_shuffling_is_a_function_of_the_seed_and_the_task(registry):
 
 
 def test_tasks_that_all_have_one_answer_cannot_be_shuffled(registry):
-    with pytest.raises(ValueError, match=r"no other task has another answer than 'Ann' .*; give more tasks"):
+    with pytest.raises(ValueError, match="no other task has another answer than 'Ann'; give more tasks"):
         Shuffled(registry, proof, TASKS[:4], 0)
 
 

@@ -4,7 +4,7 @@ import copy
 import itertools
 
 import pytest
-from small_environments import QUESTIONS, settings
+from small_environments import QUESTIONS, settings, twice
 
 from midthought import SettingsError, Trainer, tool
 from midthought.data.tasks import load_tasks
@@ -37,7 +37,7 @@ def trainer(callers, tokenizer, tmp_path):
 
 def test_shuffled_results_are_those_of_other_episodes_without_the_answer(trainer):
     tasks = load_tasks(TASKS)
-    on, shuffled = (evaluated(trainer.source, tasks, 0.0, how) for how in ("on", "shuffled"))
+    on, shuffled = (evaluated(trainer.source, tasks, how, sampled=False) for how in ("on", "shuffled"))
     own = {f"red {number}" for number in range(3)}
     assert {each.tool_events[0].call.result for each in on} == own
     for each in shuffled:
@@ -51,9 +51,9 @@ def test_a_tool_that_is_off_answers_every_call_with_an_error(trainer):
 
 
 def test_the_report_has_the_last_evaluations_before_and_after_training(trainer, tmp_path):
-    before = [trainer.evaluate(), trainer.evaluate(temperature=1.0)]
+    before = [trainer.evaluate(), trainer.evaluate(sampled=True)]
     trainer.fit()
-    after = [trainer.evaluate(), trainer.evaluate(temperature=1.0), trainer.evaluate(tools="off")]
+    after = [trainer.evaluate(), trainer.evaluate(sampled=True), trainer.evaluate(tools="off")]
     summary = read_run(tmp_path / "run").summary
     measured = [row["exact_match"] for row in (*before, *after)]
     names = ("before.exact_match", "before.sampled_exact_match", "after.exact_match", "after.sampled_exact_match")
@@ -64,10 +64,14 @@ def test_the_report_has_the_last_evaluations_before_and_after_training(trainer, 
 def test_what_cannot_be_evaluated_is_refused_with_the_reason(trainer, talker):
     with pytest.raises(SettingsError, match="tools='none': give one of 'on', 'off', 'shuffled'"):
         trainer.evaluate(tools="none")
-    with pytest.raises(SettingsError, match="temperature=-1"):
-        trainer.evaluate(temperature=-1)
+    given = {"dataset": TASKS, "validation": TASKS, "progress": False, **talker}
     with (
-        Trainer(settings(), dataset=TASKS, validation=TASKS, progress=False, **talker) as silent,
-        pytest.raises(SettingsError, match="0 of 3 episodes had a result"),
+        Trainer(settings(), **given) as without,
+        pytest.raises(SettingsError, match="tools='off': the trainer has no tools"),
+    ):
+        without.evaluate(tools="off")
+    with (
+        Trainer(settings(), tools=[twice], **given) as silent,
+        pytest.raises(SettingsError, match="none of 3 episodes had a result of a call"),
     ):
         silent.evaluate(tools="shuffled")
