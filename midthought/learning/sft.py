@@ -16,7 +16,8 @@ from midthought.types import Trajectory
 OnStep = Callable[[int, Mapping[str, float]], None]
 
 
-_MAX_MEASURED_TOKENS = 4096
+_MAX_MEASURED_TOKENS, _MEASURED_FLOPS = 4096, 2.5e11
+"""Tokens and floating-point operations of a measured pass, at most. It is repeated eight times."""
 
 
 def run_sft(
@@ -59,9 +60,12 @@ def run_sft(
 def measure_precision(learner: Learner, batch: TokenBatch) -> PrecisionChoice:
     """Compares the forward and backward passes of a supervised step in float32 and under bfloat16 autocast, in turn.
 
-    They run on one micro-batch, of at most about 4,096 tokens. Weights and optimizer stay as they are.
+    They run on one micro-batch of at most about 4,096 tokens, 300 for 135 million parameters. Weights and optimizer stay as
+    they are.
     """
-    num_tokens = min(learner.training.max_micro_batch_tokens, _MAX_MEASURED_TOKENS)
+    num_parameters = sum(parameter.numel() for parameter in learner.policy.parameters())
+    affordable = max(256, int(_MEASURED_FLOPS / (6 * num_parameters)))
+    num_tokens = min(learner.training.max_micro_batch_tokens, _MAX_MEASURED_TOKENS, affordable)
     few = next(batch.micro_batches(num_tokens, packed=learner.is_packed))
 
     def compute(precision: Precision) -> None:

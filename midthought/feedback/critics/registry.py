@@ -30,10 +30,6 @@ def register_critic(name: str, make: Callable[[FeedbackSettings], Critic]) -> No
     _CRITICS[name] = make
 
 
-def critic_names() -> list[str]:
-    return sorted(_CRITICS)
-
-
 def make_critic(settings: FeedbackSettings) -> Critic:
     """The critic that `settings.critic` names, masked. Raises SettingsError for an unknown name (with similar names), and if the
     critic's own settings do not work."""
