@@ -22,7 +22,7 @@ LINES = {
     "env": 3630,
     "evaluation": 230,
     "feedback": 1920,
-    "learning": 4250,
+    "learning": 4260,
     "memory": 9020,
     "plan": 2290,
     "recipes": 4140,
