@@ -56,16 +56,14 @@ def test_only_half_precision_is_compiled_and_only_the_first_call_is_compared(dty
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("shape", "num_targets", "entropy"), [(LogitShape(), 1, True), (LogitShape(2.0, 3.0), 3, False)]
-)
-def test_compiled_log_probabilities_and_their_gradients_are_the_same(shape, num_targets, entropy, monkeypatch):
+@pytest.mark.parametrize(("shape", "entropy"), [(LogitShape(), True), (LogitShape(2.0, 3.0), False)])
+def test_compiled_log_probabilities_and_their_gradients_are_the_same(shape, entropy, monkeypatch):
     found = []
     for devices in (set(), {"cpu"}):
         monkeypatch.setattr(fused, "DEVICES", devices)
         torch.manual_seed(0)
         hidden, weight = (torch.randn(size, 16).bfloat16().requires_grad_() for size in (23, 70))
-        targets, temperatures = torch.randint(70, (23, num_targets)), torch.linspace(0.5, 2, 23)
+        targets, temperatures = torch.randint(70, (23,)), torch.linspace(0.5, 2, 23)
         outputs = BlockedHead(weight, None, shape, 6).outputs(hidden, targets, temperatures, entropy=entropy)
         ((outputs[0] + 1).exp().sum() + outputs[1].square().sum()).backward()
         found.append((*outputs, hidden.grad, weight.grad))
