@@ -1,4 +1,5 @@
 # make demo   install, run the main job on the sample episodes, end with figures and a report
+# make real   install, train a pretrained chat model to call a tool (below)
 # make test   install, then lint, type check and tests; make test-all: the slow ones as well, verl and TRL as oracles,
 #             OpenEnv, verifiers, MLflow, trackio and a Jupyter kernel in environments of their own, and a real vLLM or verl where MIDTHOUGHT_VLLM_PYTHON or MIDTHOUGHT_VERL_PYTHON names the interpreter of an
 #             environment that has it
