@@ -1,7 +1,7 @@
 """The podcast recipe with a pretrained model: warm-up, gate, PPO. Each is a `midthought` command with a folder of its own.
 
 The gate: greedy exact match with oracle results after the warm-up. A policy that does not read a right result learns little
-from the tool. All weights learn, also on a GPU, where the recipe would choose adapters.
+from the tool. All weights learn; on a GPU the recipe would choose adapters.
 """
 
 from __future__ import annotations
