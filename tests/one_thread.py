@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
+@contextmanager
+def in_one_thread() -> Iterator[None]:
+    """For fixtures of a wider scope, which run before `one_thread`: another number of threads gives other bits."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    with in_one_thread():
+        yield

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from one_thread import in_one_thread
 from safetensors.torch import load_file
 from small_environments import QUESTIONS, settings, without_clocks
 
@@ -46,7 +47,7 @@ class Runs:
         )
 
     def train(self, run: Path, **options: Any) -> None:
-        with self.trainer(run, **options) as trainer:
+        with in_one_thread(), self.trainer(run, **options) as trainer:
             trainer.sft(DEMONSTRATIONS, num_steps=2, batch_tokens=300, warmup_steps=0)
             trainer.fit()
 
