@@ -2,6 +2,7 @@
 
 import json
 import struct
+from types import SimpleNamespace
 
 import gguf
 import numpy
@@ -94,10 +95,12 @@ def test_a_file_is_converted_once_and_again_if_the_folder_is_damaged(tmp_path, c
     file = tmp_path / "model.gguf"
     write_gguf(file, extra=True)
     assert is_gguf(file) and is_on_this_machine(str(file)) and not is_on_this_machine(str(tmp_path / "other.gguf"))
+    assert find_shape(PlanSettings(model=str(file))).num_layers == LAYERS and not cache.exists(), (
+        "a plan converts nothing"
+    )
     folder = model_folder(file)
     assert folder.parent == cache and cache.stat().st_mode & 0o777 == 0o700
     assert policy_folder(file) == folder == model_folder(str(file))
-    assert find_shape(PlanSettings(model=str(file))).num_layers == LAYERS
     assert caplog.text.count("converting it") == caplog.text.count("does not read 4 of its values") == 1
     (folder / "model.safetensors").write_bytes(b"damaged")
     monkeypatch.setattr("midthought.gguf_folders.CHECKED", set())  # as in another process
@@ -184,6 +187,17 @@ def test_a_file_that_transformers_cannot_read_is_refused_before_memory_is_taken(
     write_gguf(tmp_path / "model.gguf", **declared)
     with pytest.raises(ModelPathError, match=words):
         load_model(tmp_path / "model.gguf")
+
+
+@pytest.mark.parametrize(
+    ("place", "words"), [("os.sysconf", "GiB of memory"), ("shutil.disk_usage", "GiB of free space in")]
+)
+def test_a_file_whose_conversion_does_not_fit_is_refused_with_the_remedy(tmp_path, monkeypatch, place, words):
+    write_gguf(tmp_path / "model.gguf")
+    empty = 1 if place == "os.sysconf" else SimpleNamespace(free=1)
+    monkeypatch.setattr(f"midthought.gguf_folders.{place}", lambda _: empty)
+    with pytest.raises(ModelPathError, match=f"{words}.*convert it on a larger machine"):
+        model_folder(tmp_path / "model.gguf")
 
 
 def test_missing_files_folders_and_packages_are_named_with_the_remedy(tmp_path, monkeypatch):

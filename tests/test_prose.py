@@ -11,7 +11,7 @@ HARD_TO_READ = re.compile(
     r"|(stands?|lies?) (in|at|there|beside)|\bbegun\b|goes on\b|what (becomes|came) of|those of|\bmade model"
 )
 """'Where' for a condition, 'stands' and 'lies' for a position, and other phrases that a reader has to decode."""
-MAX_LINES = 4
+MAX_LINES = 3
 
 
 def test_few_lines_hold_phrases_that_are_hard_to_read():

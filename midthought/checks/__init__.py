@@ -1,5 +1,4 @@
-"""Checks of a run: before it starts (`Trainer.check()`, `midthought doctor`) before each update and after each
-iteration.
+"""Checks of a run: before it starts (`Trainer.check()`, `midthought doctor`), before each update, after each iteration.
 
 A check is one function, registered with `@check` (`registry.py`). It yields findings: a number and one remedy.
 """

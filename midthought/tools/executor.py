@@ -87,7 +87,7 @@ class ToolExecutor:
     run at once over all episodes, at most `max_threads` of them in threads (tools with a plain `execute`): a thread needs
     memory, and threads that compute slow down everything, while a waiting coroutine costs almost nothing. A tool's own
     `max_concurrency` is an additional limit. While four times `max_threads` calls that missed their deadline still run, further
-    calls that need a thread fail at once (UNAVAILABLE), and so do those of async tools while 8 of them block their event loop.
+    calls that need a thread fail at once (UNAVAILABLE). Calls of async tools do so while 8 of them block their event loop.
 
     Retries: a call that raised is run again after a short pause and before its deadline, `tool.retries` times, or `retries`
     times if the tool is `pure`. Then `metadata["num_attempts"]` of the event is the number of runs.

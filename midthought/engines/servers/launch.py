@@ -65,8 +65,8 @@ def plan_launch(
         )
     if not options.uds:
         options = dataclasses.replace(options, port=options.port or free_port())
-    words, environment = dialect.command(str(model_folder(model_path)), options)
-    if Path(model_folder(model_path)).is_dir():
+    words, environment = dialect.command(str(folder := model_folder(model_path)), options)
+    if Path(folder).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"
     url = f"unix:{options.uds}" if options.uds else f"http://127.0.0.1:{options.port}"
     return Launch([interpreter_with(dialect.name, python), *words, *options.flags], environment, url)
