@@ -34,7 +34,7 @@ from midthought.algo.advantages import compute_advantage
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
-from midthought.learning.small_model import make_policy, make_tokenizer
+from midthought.models.small_model import make_policy, make_tokenizer
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.registry import find_call_format
 from midthought.trainer.rollouts import PromptBuilder

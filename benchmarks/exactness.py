@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.table import describe_machine
 from midthought import RayPPOTrainer, create_default_config
-from midthought.learning.small_model import make_policy, make_tokenizer
+from midthought.models.small_model import make_policy, make_tokenizer
 from midthought.types import Trajectory
 
 KINDS: dict[str, dict[str, Any] | None] = {

@@ -31,10 +31,10 @@ from midthought.env.judge import parse_verdict
 from midthought.errors import MidthoughtError
 from midthought.feedback.control_tokens import without_control_tokens
 from midthought.feedback.convert import RecordError, read_record
-from midthought.learning.small_model import make_tokenizer
 from midthought.memory.llm_questions.structured_output import parse_object
 from midthought.memory.service import schemas
 from midthought.memory.transcripts import read_transcript
+from midthought.models.small_model import make_tokenizer
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.report.console import printable
 from midthought.rollout.trajectory_json import load_trajectories

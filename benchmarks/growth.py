@@ -21,7 +21,7 @@ from typing import Any
 from midthought import Reward, Task, Trainer, TrainerCallback, Trajectory, create_default_config, tool
 from midthought.config import InferenceConfig
 from midthought.engines.scripted import ScriptedEngine
-from midthought.learning.small_model import make_tokenizer
+from midthought.models.small_model import make_tokenizer
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.options import Options
 from benchmarks.table import Row
 from benchmarks.timing import Spread
-from midthought.learning.small_model import make_tokenizer
+from midthought.models.small_model import make_tokenizer
 from midthought.rollout.episode import TokenWatch
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat

@@ -22,7 +22,7 @@ from midthought.engines.vllm_in_process.engine import VLLMInProcessEngine
 from midthought.engines.weight_sync.shared_tensors import SharedTensors
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
 from midthought.engines.weight_sync.weight_folder import write_model
-from midthought.peft_folders import merged_tensors
+from midthought.models.peft_folders import merged_tensors
 
 MODELS = {"100 MB": (512, 8), "1 GB": (1280, 14)}
 """Hidden size and number of layers."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from midthought.atomic_files import atomic_path
 from midthought.errors import OutputPathError
+from midthought.files.atomic import atomic_path
 
 
 def make_pipe(path: Path) -> None:

@@ -15,7 +15,7 @@ from midthought.memory.questions import read_questions
 from midthought.memory.rows import read_rows, write_rows
 from midthought.memory.rows import rows_of as chunk_rows
 from midthought.memory.transcripts import read_transcript
-from midthought.pretrained import load_model, load_tokenizer
+from midthought.models.pretrained import load_model, load_tokenizer
 from midthought.report.json_lines import JsonLines
 from midthought.rollout.trajectory_json import load_trajectories
 

@@ -16,24 +16,28 @@ LINES = {
     "checks": 1130,
     "cli": 1470,
     "cluster": 3570,
-    "config": 1670,
+    "config": 1725,
     "data": 1400,
-    "engines": 10460,
+    "engines": 10490,
     "env": 3630,
+    "errors": 140,
     "evaluation": 230,
     "feedback": 1920,
-    "learning": 4260,
+    "files": 600,
+    "http": 390,
+    "learning": 4105,
     "memory": 9020,
+    "models": 1580,
     "plan": 2290,
     "recipes": 4140,
     "report": 4140,
     "rollout": 3540,
     "serve": 740,
     "tokenization": 810,
-    "tools": 6850,  # hung async tools, and patterns of arguments, have limits
+    "tools": 6940,  # hung async tools, and patterns of arguments, have limits
     "trainer": 3920,  # evaluations that show whether a result depends on the tools
-    "types": 780,
-    MODULES: 2760,  # models from GGUF files
+    "types": 785,
+    MODULES: 50,
 }
 """All lines of Python in each package of `midthought/`."""
 TOTALS = {"midthought": 70_000, "code of midthought": 48_225, "tests": 59_700}

@@ -9,7 +9,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from midthought.config import ConfigStore, TrainingConfig, create_default_config
 from midthought.config.store import TINY
 from midthought.errors import SettingsError
-from midthought.learning.small_model import make_tokenizer
+from midthought.models.small_model import make_tokenizer
 from midthought.plan.choices import as_recorded, choose
 from midthought.trainer.trainer import Trainer
 

@@ -12,8 +12,8 @@ import pytest
 from test_layers import LAYERS
 
 from midthought.engines.create import BACKENDS, ScriptedInferenceEngine
-from midthought.learning.small_model import make_policy, make_tokenizer
-from midthought.pretrained import save_model
+from midthought.models.pretrained import save_model
+from midthought.models.small_model import make_policy, make_tokenizer
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if "```python" in page.read_text("utf-8"))

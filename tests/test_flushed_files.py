@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from midthought.output_folder import replaced
+from midthought.files.output_folder import replaced
 from midthought.report.json_lines import JsonLines
 from midthought.report.run_folder import write_whole
 

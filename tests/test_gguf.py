@@ -13,10 +13,10 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from midthought import Trainer, tool
 from midthought.errors import MissingExtraError, ModelPathError, StorageError
-from midthought.gguf_folders import is_gguf, model_folder
+from midthought.models.gguf import is_gguf, model_folder
+from midthought.models.pretrained import is_on_this_machine, load_model, load_tokenizer, policy_folder
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import find_shape
-from midthought.pretrained import is_on_this_machine, load_model, load_tokenizer, policy_folder
 from midthought.tokenization import Renderer
 
 HEADS, KV_HEADS, SIZE, WIDE, LAYERS = 4, 2, 32, 64, 2
@@ -103,7 +103,7 @@ def test_a_file_is_converted_once_and_again_if_the_folder_is_damaged(tmp_path, c
     assert policy_folder(file) == folder == model_folder(str(file))
     assert caplog.text.count("converting it") == caplog.text.count("does not read 4 of its values") == 1
     (folder / "model.safetensors").write_bytes(b"damaged")
-    monkeypatch.setattr("midthought.gguf_folders.CHECKED", set())  # as in another process
+    monkeypatch.setattr("midthought.models.gguf.CHECKED", set())  # as in another process
     assert load_model(file).config.num_hidden_layers == LAYERS
     assert caplog.text.count("converting it") == 2
 
@@ -195,7 +195,7 @@ def test_a_file_that_transformers_cannot_read_is_refused_before_memory_is_taken(
 def test_a_file_whose_conversion_does_not_fit_is_refused_with_the_remedy(tmp_path, monkeypatch, place, words):
     write_gguf(tmp_path / "model.gguf")
     empty = 1 if place == "os.sysconf" else SimpleNamespace(free=1)
-    monkeypatch.setattr(f"midthought.gguf_folders.{place}", lambda _: empty)
+    monkeypatch.setattr(f"midthought.models.gguf.{place}", lambda _: empty)
     with pytest.raises(ModelPathError, match=f"{words}.*convert it on a larger machine"):
         model_folder(tmp_path / "model.gguf")
 

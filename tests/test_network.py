@@ -12,8 +12,8 @@ from midthought.env.judge import Judge
 from midthought.errors import McpServerError, SettingsError
 from midthought.feedback.check import check_server
 from midthought.feedback.critics.settings import FeedbackSettings
+from midthought.http.network import PLAIN_HTTP_HOSTS, read_key
 from midthought.memory.remote import RemoteMemory
-from midthought.network import PLAIN_HTTP_HOSTS, read_key
 from midthought.tools.mcp import mcp_tools
 
 PLAIN = "http://node7.example:8000"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from midthought.errors import OutputPathError
-from midthought.output_folder import MARK, kind_of, recover, replaced
+from midthought.files.output_folder import MARK, kind_of, recover, replaced
 
 
 def write(path: Path, text: str, kind: str = "model") -> None:
@@ -68,7 +68,7 @@ def test_what_was_there_stays_if_writing_fails(tmp_path):
 KILLED = """
 import os, sys
 from pathlib import Path
-from midthought import output_folder
+from midthought.files import output_folder
 path, number, task = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 write_text = Path.write_text
 

@@ -14,10 +14,10 @@ from safetensors import safe_open
 from test_peft_weights import IDS, KINDS, adapted
 
 from midthought.errors import ModelPathError
-from midthought.peft_folders import base_digest, load_adapters, save_adapters, save_merged
+from midthought.models.peft_folders import base_digest, load_adapters, save_adapters, save_merged
+from midthought.models.pretrained import load_model
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import find_shape
-from midthought.pretrained import load_model
 
 MORE = {
     "a module to save": {"modules_to_save": ["lm_head"], "target_modules": ["q_proj"]},

@@ -13,7 +13,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from tiny_config import tiny_config
 from transformers import AutoModelForCausalLM
 
-from midthought.peft_weights import effective_tensors, effective_weight
+from midthought.models.peft_weights import effective_tensors, effective_weight
 
 IDS = torch.tensor([[3, 4, 5, 6, 7]])
 

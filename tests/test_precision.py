@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from midthought.precision import MIN_SPEEDUP, PrecisionChoice, faster_precision
+from midthought.models.precision import MIN_SPEEDUP, PrecisionChoice, faster_precision
 
 
 class Machine:

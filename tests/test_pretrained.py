@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from midthought.errors import ModelPathError, SettingsError, StorageError
-from midthought.pretrained import load_model, load_tokenizer, placed, policy_folder, save_model
+from midthought.models.pretrained import load_model, load_tokenizer, placed, policy_folder, save_model
 
 
 def small_model() -> Qwen3ForCausalLM:

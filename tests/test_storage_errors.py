@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from midthought.atomic_files import atomic_path
 from midthought.errors import SettingsError, StorageError
-from midthought.storage_errors import THEN_RESUME, storage_error, storage_errors
+from midthought.files.atomic import atomic_path
+from midthought.files.storage_errors import THEN_RESUME, storage_error, storage_errors
 
 
 def write_to_full_device(_: Path) -> None:

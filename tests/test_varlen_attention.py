@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from midthought import varlen_attention
 from midthought.engines.engine import Sampling
 from midthought.engines.local.engine import LocalEngine
 from midthought.learning.attention import attending_by_rows, row_arguments
-from midthought.varlen_attention import (
+from midthought.models import varlen_attention
+from midthought.models.varlen_attention import (
     CachedRows,
     RowBounds,
     attend_cache,

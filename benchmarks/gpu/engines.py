@@ -32,7 +32,7 @@ from midthought.engines.vllm_in_process.engine import VLLMInProcessEngine
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
-from midthought.peft_folders import save_config
+from midthought.models.peft_folders import save_config
 from midthought.types import Completion
 
 NUM_ROWS, NUM_TOKENS, NUM_PROMPT_TOKENS = 32, 192, 64

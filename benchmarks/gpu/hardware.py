@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.gpu.findings import Report
 from benchmarks.gpu.machine import Machine
-from midthought.varlen_attention import is_usable, no_cudnn_attention
+from midthought.models.varlen_attention import is_usable, no_cudnn_attention
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "peft", "accelerate", "pydantic", "triton")
 BACKENDS = (

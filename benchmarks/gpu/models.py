@@ -16,7 +16,7 @@ from midthought.config import TrainingConfig
 from midthought.engines.engine import Sampling
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.float32_reference import Deviation, float32_logprobs
-from midthought.peft_weights import base_of
+from midthought.models.peft_weights import base_of
 from midthought.plan.activations import logits_sizes
 from midthought.plan.model_configs import MODEL_CONFIGS
 from midthought.plan.shape import Shape

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator
 from statistics import fmean
 
-from midthought.background_loop import BackgroundLoop
 from midthought.checks.before import Setup, SkippedError
 from midthought.checks.during import History
 from midthought.checks.registry import Finding, check
@@ -22,10 +21,11 @@ from midthought.engines.weight_sync.synced_engine import SyncedEngine
 from midthought.feedback.check import Found, check_feedback
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
+from midthought.models.pretrained import is_on_this_machine
 from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import GIB
-from midthought.pretrained import is_on_this_machine
 from midthought.report.trackers import find_tracker
+from midthought.tools.background_loop import BackgroundLoop
 
 MIN_TRAINED_SHARE, MAX_KL_COEF = 1e-3, 1.0
 """Share of the weights that learn, without adapters (a single layer of a large model has more); coefficient of a KL penalty."""

@@ -18,7 +18,7 @@ import typer
 from midthought.cli import doctor, feedback, init, memory, planning, servers, talking, training, watch
 from midthought.cli.output import make_logs_printable, shorten_warnings, tell
 from midthought.errors import TrainingStoppedError, UserError
-from midthought.storage_errors import storage_error
+from midthought.files.storage_errors import storage_error
 
 MISTAKE, TRAINING_STOPPED, INTERNAL_ERROR = 2, 3, os.EX_SOFTWARE
 

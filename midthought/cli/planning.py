@@ -12,7 +12,7 @@ from midthought.cli import completion
 from midthought.cli.output import tell
 from midthought.cli.training import RECIPE_NAMES, require_verl_options
 from midthought.errors import SettingsError
-from midthought.storage_errors import value_errors
+from midthought.files.storage_errors import value_errors
 
 if TYPE_CHECKING:
     from midthought.config import RecipeConfig

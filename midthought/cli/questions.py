@@ -10,7 +10,7 @@ import typer
 
 from midthought.cli.output import tell
 from midthought.errors import SettingsError, TranscriptError
-from midthought.output_folder import require_our_lines, require_our_parquet
+from midthought.files.output_folder import require_our_lines, require_our_parquet
 
 if TYPE_CHECKING:
     from midthought.memory.llm_questions.episodes import GenerationPlan
@@ -67,7 +67,7 @@ def questions(
             f"--no-memory-share {no_memory_share:g} is an option of questions about quotes; leave out it or --from-model"
         )
     if from_model:
-        from midthought.http_json import EndpointSettings
+        from midthought.http.json_requests import EndpointSettings
 
         endpoint = EndpointSettings(
             base_url=from_model,

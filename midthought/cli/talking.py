@@ -9,7 +9,7 @@ import typer
 
 from midthought.cli.output import tell
 from midthought.errors import SettingsError
-from midthought.storage_errors import value_errors
+from midthought.files.storage_errors import value_errors
 
 Run = Annotated[Path, typer.Argument(help="Run folder, checkpoint, or Hugging Face model folder.")]
 Recipe = Annotated[
@@ -43,9 +43,9 @@ def serve(
     max_num_seqs: Annotated[int | None, typer.Option(min=1, help="Most answers sampled at the same time.")] = None,
 ) -> None:
     """Serve the policy of a run as an OpenAI-compatible chat endpoint. Its tools run here. Ctrl-C stops it."""
+    from midthought.config.references import require_installed
     from midthought.memory.service.auth import AccessPolicy
     from midthought.recipes.served_run import Overrides, open_run
-    from midthought.references import require_installed
     from midthought.serve.command import serve as serve_policy
 
     access = AccessPolicy.of(host, api_key_env, option="--api-key-env")

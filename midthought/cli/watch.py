@@ -9,7 +9,7 @@ import typer
 
 from midthought.cli.output import tell
 from midthought.cli.planning import tell_damage
-from midthought.storage_errors import value_errors
+from midthought.files.storage_errors import value_errors
 
 
 def watch(

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from midthought.config.references import optional
 from midthought.errors import DataError
-from midthought.references import optional
 
 MAX_STREAMED_ROWS = 1_000_000
 """Rows of a source without a length, such as `datasets.IterableDataset`; a longer one is an error, because it may never end."""

@@ -18,7 +18,7 @@ from midthought.engines.servers.vllm import VLLMInferenceEngine
 from midthought.engines.vllm_in_process.inference_engine import VLLMInProcessInferenceEngine
 from midthought.engines.vllm_in_process.training import check_in_process, in_process_policy
 from midthought.errors import SettingsError, near_names
-from midthought.pretrained import load_model, load_tokenizer, placed
+from midthought.models.pretrained import load_model, load_tokenizer, placed
 from midthought.tokenization import Renderer
 
 

@@ -13,10 +13,10 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from midthought.background_loop import BackgroundLoop
 from midthought.engines.engine import Engine, Sampling
 from midthought.errors import EngineError, SettingsError
 from midthought.tokenization import Renderer
+from midthought.tools.background_loop import BackgroundLoop
 from midthought.types import Completion, Finish
 
 if TYPE_CHECKING:

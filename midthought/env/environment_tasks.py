@@ -24,8 +24,8 @@ from midthought.env.episode import (
 )
 from midthought.env.reward_functions import takes_environment, without_partial
 from midthought.errors import EpisodeError, MidthoughtError, SettingsError
-from midthought.random_streams import number_of
 from midthought.types import Task
+from midthought.types.task import number_of
 
 MAX_TRIES = 3
 """Maximum number of attempts to reset a batch of which all resets fail."""

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from midthought.background_loop import BackgroundLoop
 from midthought.env.environment import BaseEnvironment, finite_number
 from midthought.env.reasoning import last_answer
 from midthought.env.reward_functions import checked_spans, takes_environment, with_remedy
 from midthought.errors import EpisodeError, RecordError
+from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.concurrency import DaemonThreads
 from midthought.types import Reward, Trajectory, Turn
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from midthought.config import EnvironmentConfig
+from midthought.config.references import optional
 from midthought.env.environment import BaseEnvironment, StepResult
 from midthought.env.episode import call_blocking, takes_seed
 from midthought.env.gym_spaces import action_reader, described, listed, name_reader, observation_writer
 from midthought.errors import SettingsError
-from midthought.references import optional
 
 
 class GymnasiumEnvironment(BaseEnvironment):

@@ -20,8 +20,8 @@ from typing import Any
 
 from midthought.env.reasoning import last_answer
 from midthought.errors import SettingsError
-from midthought.http_json import ChatEndpoint, EndpointSettings, NoReplyError, Reply, as_data
-from midthought.response_cache import ReplyCache
+from midthought.http.json_requests import ChatEndpoint, EndpointSettings, NoReplyError, Reply, as_data
+from midthought.http.response_cache import ReplyCache
 from midthought.types import Trajectory
 
 INSTRUCTION = """\

@@ -15,8 +15,8 @@ import threading
 from collections import deque
 from pathlib import Path
 
+from midthought.config.references import require_installed
 from midthought.errors import EngineError
-from midthought.references import require_installed
 
 START_SECONDS = 300.0
 """Time limit of a worker's start; a slow machine needs long to import a computer algebra system."""

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from midthought.config import EnvironmentConfig
+from midthought.config.references import optional
 from midthought.env.environment import BaseEnvironment, StepResult
 from midthought.env.episode import takes
 from midthought.errors import EpisodeError, SettingsError
-from midthought.references import optional
 
 _MAX_MESSAGE_BYTES = 16 * 2**20
 """Larger messages of a server are an error."""

@@ -11,6 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+from midthought.config.references import require_installed
 from midthought.data.abstention import abstains, is_answerable
 from midthought.env.answer_matching import mathematical_match
 from midthought.env.answers import task_is_right
@@ -25,7 +26,6 @@ from midthought.env.reward_functions import (
     name_of,
     without_partial,
 )
-from midthought.references import require_installed
 from midthought.tools.concurrency import DaemonThreads
 from midthought.types import ToolOutcome, Trajectory
 

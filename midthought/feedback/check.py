@@ -18,8 +18,8 @@ from midthought.feedback.critics.model import THOUGHT_END, feedback_prompt, requ
 from midthought.feedback.critics.registry import make_critic
 from midthought.feedback.critics.settings import FeedbackSettings, read_feedback_settings
 from midthought.feedback.masking import mask_answer
-from midthought.http_json import reply_of
-from midthought.network import is_local, read_key, tls_context
+from midthought.http.json_requests import reply_of
+from midthought.http.network import is_local, read_key, tls_context
 from midthought.types import Task
 
 if TYPE_CHECKING:

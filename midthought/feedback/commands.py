@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from midthought.atomic_files import atomic_path
+from midthought.config.references import optional
 from midthought.data.problems.problem_sets import SEED, load_problems
 from midthought.data.tasks import DATASET_LABEL
 from midthought.errors import DataError
 from midthought.feedback.convert import convert, report_lines
 from midthought.feedback.parquet import write_parquet
 from midthought.feedback.prompts import SYSTEM_PROMPT, TOOL_NAME
-from midthought.references import optional
+from midthought.files.atomic import atomic_path
 from midthought.types import Task
 
 Tell = Callable[[str], None]

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from midthought.config.references import optional
 from midthought.data.problems.prompts import prompt_of
 from midthought.env.answers import is_right
 from midthought.errors import DataError
 from midthought.feedback.control_tokens import without_control_tokens
 from midthought.feedback.parquet import write_parquet
 from midthought.feedback.prompts import DEFINITION, SYSTEM_PROMPT, TOOL_NAME, wrong_answer_result
-from midthought.references import optional
 
 if TYPE_CHECKING:
     import pyarrow as pa

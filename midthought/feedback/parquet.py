@@ -7,9 +7,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from midthought.atomic_files import atomic_path
+from midthought.config.references import optional
 from midthought.errors import DataError
-from midthought.references import optional
+from midthought.files.atomic import atomic_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from midthought.references import optional
+from midthought.config.references import optional
 
 
 def add_adapters(policy: Any, rank: int, alpha: int, seed: int = 0) -> Any:

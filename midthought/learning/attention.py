@@ -1,7 +1,7 @@
 """Attention for packed sequences: rows concatenated into one long row, each attending only to itself.
 
 Registered in transformers' AttentionInterface. Receives the row lengths through the model's keyword arguments: there is no
-padding, and no row sees another. In half precision on a GPU all rows are one call (`midthought.varlen_attention`); otherwise
+padding, and no row sees another. In half precision on a GPU all rows are one call (`models/varlen_attention.py`); otherwise
 torch's attention runs on every row. (On a CPU this is as fast as padded blocks of rows of similar length, and faster if
 lengths differ.) Does not depend on a batch or a loss.
 """
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from midthought.varlen_attention import RowBounds, attend_rows, is_usable
+from midthought.models.varlen_attention import RowBounds, attend_rows, is_usable
 
 ATTENTION_NAME = "midthought_rows"
 LAYER_TYPES = {"full_attention", "sliding_attention"}

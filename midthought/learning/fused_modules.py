@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from midthought.learning import fused
-from midthought.peft_weights import is_mergeable
+from midthought.models.peft_weights import is_mergeable
 
 
 class FusedModules:

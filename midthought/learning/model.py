@@ -19,7 +19,7 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.forward import TokenOutputs, policy_forward, spread, wide
 from midthought.learning.packing import ModelInputs
 from midthought.learning.padded_batch import PPOBatch
-from midthought.peft_weights import base_of
+from midthought.models.peft_weights import base_of
 
 
 class PolicyHead(nn.Module):

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from midthought.config import TrainingConfig
+from midthought.config.references import optional
 from midthought.errors import CheckpointError
 from midthought.learning.distributed.dtensor import part_like, whole
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule, learning_rate_factor
-from midthought.references import optional
 
 HALF = (torch.bfloat16, torch.float16)
 GRADIENT_NORMS = {"policy": "grad_norm", "critic": "critic_grad_norm"}

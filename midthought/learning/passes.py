@@ -22,7 +22,7 @@ from midthought.learning.fused_modules import FusedModules
 from midthought.learning.layers import RecomputedLayers, compile_layers
 from midthought.learning.micro_batch_limit import MicroBatchLimit, Result
 from midthought.learning.model import Critic, token_outputs
-from midthought.varlen_attention import no_cudnn_attention
+from midthought.models.varlen_attention import no_cudnn_attention
 
 
 class ForwardPasses:

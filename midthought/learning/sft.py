@@ -10,7 +10,7 @@ import torch
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.run_checks import SupervisedChecks
-from midthought.precision import Precision, PrecisionChoice, faster_precision
+from midthought.models.precision import Precision, PrecisionChoice, faster_precision
 from midthought.types import Trajectory
 
 OnStep = Callable[[int, Mapping[str, float]], None]

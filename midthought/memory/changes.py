@@ -15,7 +15,7 @@ from midthought.memory.rows import SENTENCES, are_windows, chunk_columns, chunks
 from midthought.memory.sql_conditions import may_be_of
 from midthought.memory.table import TableSnapshot
 from midthought.memory.vector_cache import digest_of
-from midthought.precision import PrecisionChoice
+from midthought.models.precision import PrecisionChoice
 
 if TYPE_CHECKING:
     import pyarrow as pa

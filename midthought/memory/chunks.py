@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from midthought.atomic_files import atomic_path
 from midthought.errors import TranscriptError
+from midthought.files.atomic import atomic_path
 from midthought.memory.scripts import word_count
 from midthought.memory.splitting import (
     MAX_WINDOW_WORDS,

@@ -12,7 +12,7 @@ from midthought.errors import SettingsError
 from midthought.memory.endpoint_embedder import EndpointEmbedder, EndpointModel
 from midthought.memory.minilm import Dtype, MiniLMEmbedder
 from midthought.memory.sentence_transformer import SentenceTransformerEmbedder
-from midthought.precision import Precision, PrecisionChoice
+from midthought.models.precision import Precision, PrecisionChoice
 
 Progress = Callable[[int, int], None]
 """Called with (texts embedded so far, texts to embed)."""

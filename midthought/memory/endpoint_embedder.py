@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 import numpy as np
 
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError, near_names
-from midthought.http_json import EndpointSettings, JsonEndpoint
+from midthought.http.json_requests import EndpointSettings, JsonEndpoint
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

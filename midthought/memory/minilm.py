@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from midthought.config.references import optional
 from midthought.errors import ModelPathError
-from midthought.precision import Precision, PrecisionChoice, faster_precision
-from midthought.references import optional
-from midthought.regular_files import read_json_object
+from midthought.files.regular import read_json_object
+from midthought.models.precision import Precision, PrecisionChoice, faster_precision
 
 if TYPE_CHECKING:
     import torch
@@ -129,7 +129,7 @@ class MiniLMEmbedder:
     def _model_in(self, dtype: str) -> Any:
         import transformers
 
-        from midthought.quiet_transformers import quiet_transformers
+        from midthought.models.quiet_transformers import quiet_transformers
 
         options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         with self._lock:
@@ -207,7 +207,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def does_not_load(path: Path, error: Exception) -> ModelPathError:
-    from midthought.pretrained import why_not_loaded
+    from midthought.models.pretrained import why_not_loaded
 
     reason = why_not_loaded(error)
     return ModelPathError(

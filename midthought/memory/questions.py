@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from midthought.atomic_files import atomic_path
 from midthought.data.abstention import as_unanswerable
 from midthought.errors import SettingsError, TranscriptError, near_names
+from midthought.files.atomic import atomic_path
+from midthought.files.regular import read_regular_text
 from midthought.memory.chunks import Chunk, each_word_once
 from midthought.memory.splitting import Chunking, words_of
 from midthought.memory.tool import format_chunk
 from midthought.memory.turns import UNKNOWN_SPEAKER
-from midthought.regular_files import read_regular_text
 from midthought.types import Task
 
 WORDINGS: Mapping[str, str] = {

@@ -17,14 +17,14 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
-from midthought.background_loop import BackgroundLoop
+from midthought.config.references import optional
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
+from midthought.http.network import read_key, tls_context
 from midthought.memory.chunks import Chunk
 from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search
 from midthought.memory.service import schemas
 from midthought.memory.turns import without_unusable_characters
-from midthought.network import read_key, tls_context
-from midthought.references import optional
+from midthought.tools.background_loop import BackgroundLoop
 
 Reply = TypeVar("Reply", bound=BaseModel)
 Found = TypeVar("Found", Hit, Chunk)

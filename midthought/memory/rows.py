@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from midthought.atomic_files import atomic_path
+from midthought.config.references import optional
 from midthought.errors import MemoryStoreError
+from midthought.files.atomic import atomic_path
 from midthought.memory.chunks import Chunk
-from midthought.precision import Precision
-from midthought.references import optional
+from midthought.models.precision import Precision
 
 if TYPE_CHECKING:
     import pyarrow as pa

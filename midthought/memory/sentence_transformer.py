@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from midthought.config.references import optional
 from midthought.memory.minilm import does_not_load, fingerprint
-from midthought.references import optional
 
 
 class SentenceTransformerEmbedder:

@@ -12,14 +12,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from midthought.config.references import optional
 from midthought.errors import MemoryStoreError, MidthoughtError
+from midthought.files.storage_errors import storage_error
 from midthought.memory.indices import are_behind, index_table, is_indexed, is_wholly_indexed, vector_indices
 from midthought.memory.rows import precision_of, require_columns, require_values
 from midthought.memory.sql_conditions import is_among, quoted
 from midthought.memory.write_lock import only_writer
-from midthought.precision import Precision
-from midthought.references import optional
-from midthought.storage_errors import storage_error
+from midthought.models.precision import Precision
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,7 +20,7 @@ from midthought.memory.rows import SENTENCES, precision_of, rows_of, sentences_o
 from midthought.memory.sentence_vectors import packed
 from midthought.memory.table import TableLocation, TableSnapshot
 from midthought.memory.vector_cache import VectorCache, digest_of
-from midthought.precision import Precision, PrecisionChoice
+from midthought.models.precision import Precision, PrecisionChoice
 
 if TYPE_CHECKING:
     import pyarrow as pa

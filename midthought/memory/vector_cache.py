@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from midthought.atomic_files import atomic_path
-from midthought.storage_errors import storage_errors
+from midthought.files.atomic import atomic_path
+from midthought.files.storage_errors import storage_errors
 
 _DIGEST_BYTES = 16
 _MAX_ROWS_PER_FILE = 2**24

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from midthought.config import RecipeConfig, read_yaml
 from midthought.config.algorithms import algorithm_summary
 from midthought.config.changes import unset_values
+from midthought.config.references import require_installed
 from midthought.config.store import TINY
 from midthought.errors import ModelPathError, SettingsError
 from midthought.plan.engine_choice import (
@@ -27,7 +28,6 @@ from midthought.plan.memory import Memory
 from midthought.plan.run_settings import model_arguments, plan_arguments
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import Shape, find_shape, read_config
-from midthought.references import require_installed
 
 LORA_RANK = 32
 WEIGHT_RATES = (1e-6, 2e-5)

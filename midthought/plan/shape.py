@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import ModelPathError, SettingsError, near_names
-from midthought.gguf_folders import gguf_config, is_gguf
+from midthought.files.regular import read_json_object
+from midthought.models.gguf import gguf_config, is_gguf
 from midthought.plan.model_configs import MODEL_CONFIGS
 from midthought.plan.settings import PlanSettings
-from midthought.regular_files import read_json_object
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "mixtral", "qwen2_moe", "qwen3_moe")
 """Values of `model_type` whose layers are counted here."""

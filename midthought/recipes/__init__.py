@@ -5,8 +5,8 @@ from __future__ import annotations
 import pkgutil
 from typing import TYPE_CHECKING
 
+from midthought.config.references import load, load_from_here
 from midthought.errors import SettingsError, near_names
-from midthought.references import load, load_from_here
 
 if TYPE_CHECKING:
     from midthought.recipes.recipe import Recipe

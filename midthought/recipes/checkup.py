@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 
 from midthought.checks.before import Report, Setup, examine, refusal
 from midthought.config import RecipeConfig
+from midthought.config.references import load
 from midthought.errors import MidthoughtError, SettingsError
+from midthought.models.pretrained import is_on_this_machine, placed
 from midthought.plan.choices import Choice, choose_and_plan
 from midthought.plan.hardware import find_hardware, require_device
-from midthought.pretrained import is_on_this_machine, placed
 from midthought.recipes.pipeline import RecipeRun
 from midthought.recipes.progress import RunProgress
 from midthought.recipes.recipe import Recipe, is_given
 from midthought.recipes.stages import Stages, load_policy_and_tokenizer
-from midthought.references import load
 from midthought.report.console import Console
 from midthought.report.run_folder import RunFolder
 from midthought.tokenization import Renderer

@@ -19,12 +19,13 @@ from midthought.config import RecipeConfig, SupervisedSection, require_allowed
 from midthought.errors import SettingsError
 from midthought.evaluation.arms import EvaluationArm
 from midthought.evaluation.metrics import unfinished
+from midthought.files.storage_errors import THEN_RESUME, storage_errors
 from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.learning.run_checks import check_training, require_finite
+from midthought.models.pretrained import placed, warn_without_template
 from midthought.plan.choices import choose_and_plan, words_of_stage
 from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import find_hardware, require_device
-from midthought.pretrained import placed, warn_without_template
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, chosen_arms, effort, print_results
 from midthought.recipes.progress import RunProgress
 from midthought.recipes.recipe import RecipeEvaluation, is_given
@@ -35,7 +36,6 @@ from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder, tracked_run_folder
 from midthought.report.trajectory_row import trajectory_row
-from midthought.storage_errors import THEN_RESUME, storage_errors
 from midthought.tokenization import Renderer
 from midthought.trainer.checkup import examine_before_start
 from midthought.trainer.prompt_record import PromptRecord, learned_from

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import CheckpointError, SettingsError
-from midthought.precision import Precision
-from midthought.regular_files import read_json_object
+from midthought.files.regular import read_json_object
+from midthought.models.precision import Precision
 from midthought.report.run_folder import RunFolder
 
 FILE_NAME = "progress.json"

@@ -13,12 +13,12 @@ from pydantic import Field
 
 from midthought.config import Harmless, RecipeConfig, Section, merge_configs, parse_assignments, read_yaml
 from midthought.config.changes import require_true_or_false
+from midthought.config.references import load
 from midthought.config.store import TINY
 from midthought.errors import CheckpointError, SettingsError, near_names
+from midthought.files.regular import read_json_object
 from midthought.plan.choices import as_recorded
 from midthought.recipes.foreign_settings import require_no_programs
-from midthought.references import load
-from midthought.regular_files import read_json_object
 from midthought.report.run_folder import require_intact_run
 
 STAGES = ("sft", "rl", "all", "evaluate")

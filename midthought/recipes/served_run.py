@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from midthought.config import InferenceConfig, ModelConfig, RecipeConfig, read_yaml
+from midthought.config.references import load, load_from_here
 from midthought.engines.create import LocalInferenceEngine
 from midthought.errors import SettingsError
-from midthought.float32_head import use_float32_head
-from midthought.pretrained import load_model, load_tokenizer, placed, policy_folder
+from midthought.models.float32_head import use_float32_head
+from midthought.models.pretrained import load_model, load_tokenizer, placed, policy_folder
 from midthought.recipes import find_recipe, recipe_names
 from midthought.recipes.foreign_settings import require_no_programs
-from midthought.references import load, load_from_here
 from midthought.report.run_folder import require_intact_run
 from midthought.rollout.chat_policy import ChatPolicy
 from midthought.tokenization import Renderer

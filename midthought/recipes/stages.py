@@ -17,8 +17,8 @@ from midthought.learning.checkpoint import latest, step_of
 from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.learning.run_checks import require_finite
 from midthought.learning.stopping import StopRequest
-from midthought.peft_folders import merge
-from midthought.pretrained import load_model, load_tokenizer, policy_folder, save_model
+from midthought.models.peft_folders import merge
+from midthought.models.pretrained import load_model, load_tokenizer, policy_folder, save_model
 from midthought.recipes.progress import RunProgress
 from midthought.report.run_folder import RunFolder
 from midthought.trainer.checkpoint_manager import CheckpointManager

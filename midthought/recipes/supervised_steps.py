@@ -11,7 +11,7 @@ from typing import Any
 from midthought.config import RecipeConfig, SupervisedSection
 from midthought.learning.learner import Learner
 from midthought.learning.sft import run_sft
-from midthought.precision import PrecisionChoice
+from midthought.models.precision import PrecisionChoice
 from midthought.recipes.stages import Stages
 from midthought.report.console import Console
 from midthought.trainer.supervised import Demonstrate, cut_off_note, is_mixed, saving, shown_steps

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from midthought.config import RecipeConfig, merge_configs, parse_assignments, read_yaml
 from midthought.errors import SettingsError, near_names
-from midthought.gguf_folders import model_folder
+from midthought.models.gguf import model_folder
+from midthought.models.pretrained import require_intact_model
 from midthought.plan.choices import choose
-from midthought.pretrained import require_intact_model
 
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import CheckpointError
-from midthought.regular_files import json_object, lines_of
+from midthought.files.regular import json_object, lines_of
 
 
 class JsonLines:

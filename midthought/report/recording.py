@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from midthought.atomic_files import atomic_path
 from midthought.errors import CheckpointError
-from midthought.regular_files import json_object, lines_in, open_regular
+from midthought.files.atomic import atomic_path
+from midthought.files.regular import json_object, lines_in, open_regular
 from midthought.report.json_lines import json_value
 
 FOLDER = "recording"

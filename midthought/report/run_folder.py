@@ -16,20 +16,20 @@ from typing import Any, Self
 
 import yaml
 
-from midthought.atomic_files import atomic_path
 from midthought.config import Change, CheckpointConfig, RecipeConfig, Section, changes_between, read_yaml
 from midthought.config.yaml_files import SAFE_DUMPER, SAFE_LOADER
 from midthought.errors import CheckpointError, StorageError, UserError
-from midthought.manifest import FORMAT, MANIFEST, damage, describe_text, descriptions, manifest_of
-from midthought.output_folder import kind_of, mark, require_ours
-from midthought.regular_files import read_regular_text
+from midthought.files.atomic import atomic_path
+from midthought.files.manifest import FORMAT, MANIFEST, damage, describe_text, descriptions, manifest_of
+from midthought.files.output_folder import kind_of, mark, require_ours
+from midthought.files.regular import read_regular_text
+from midthought.files.storage_errors import value_errors
 from midthought.report.json_lines import JsonLines, json_value
 from midthought.report.recording import FOLDER as RECORDING_FOLDER
 from midthought.report.recording import Recording
 from midthought.report.run_lock import RunLock
 from midthought.report.start_record import command, versions
 from midthought.report.trackers import TrackedRun, Trackers
-from midthought.storage_errors import value_errors
 
 
 class RunFolder:

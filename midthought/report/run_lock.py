@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import RunLockedError
-from midthought.regular_files import read_json_object
+from midthought.files.regular import read_json_object
 
 FILE_NAME = ".lock"
 HEARTBEAT_SECONDS = 30.0

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import CheckpointError, StorageError
-from midthought.manifest import MANIFEST, damage, manifest_of
-from midthought.output_folder import kind_of
-from midthought.regular_files import read_json_object, read_regular_text
+from midthought.files.manifest import MANIFEST, damage, manifest_of
+from midthought.files.output_folder import kind_of
+from midthought.files.regular import read_json_object, read_regular_text
 from midthought.report.json_lines import json_value
 from midthought.report.run_folder import RunFolder, flat_keys, require_intact_run
 

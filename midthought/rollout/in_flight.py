@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from midthought.background_loop import BackgroundLoop
 from midthought.engines.pausable_engine import PausableEngine
 from midthought.errors import EngineError
-from midthought.random_streams import number_of
 from midthought.rollout.episode import EpisodeEnvironment, RolloutParts, run_episode
 from midthought.rollout.replay import replayed
 from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
+from midthought.tools.background_loop import BackgroundLoop
 from midthought.types import StopReason, Task, Trajectory
+from midthought.types.task import number_of
 
 _MAX_GROUP_SIZE = 1 << 20
 

@@ -9,10 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from midthought.background_loop import BackgroundLoop
 from midthought.engines.engine import TrainedEngine
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.rollout.in_flight import InFlightEpisodes, seed_of
+from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.executor import ToolExecutor
 from midthought.types import RolloutData, Task, Trajectory
 

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from midthought.atomic_files import atomic_path
 from midthought.env.episode import EnvironmentTurn
 from midthought.errors import DataError
+from midthought.files.atomic import atomic_path
 from midthought.report.json_lines import json_value
 from midthought.types import (
     ParsedAction,

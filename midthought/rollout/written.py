@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from midthought.background_loop import BackgroundLoop
 from midthought.config import InferenceConfig
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import SettingsError
@@ -21,6 +20,7 @@ from midthought.rollout.episode import EpisodeEnvironment, EpisodeStart, Rollout
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import as_tool_calls
 from midthought.tools.arguments import ArgumentsError
+from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.instructions import example_parameters
 from midthought.tools.definition import ToolOutput

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from midthought.config.references import require_installed
 from midthought.engines.generation import BaseInferenceEngine
 from midthought.memory.service.auth import AccessPolicy
-from midthought.references import require_installed
 from midthought.rollout.chat_answer import ChatAnswers
 from midthought.rollout.chat_policy import ChatPolicy
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from midthought.config.references import optional
 from midthought.errors import SettingsError
-from midthought.network import keep_keys
-from midthought.references import optional
+from midthought.http.network import keep_keys
 from midthought.tools.arguments import ArgumentsChecker
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
 from midthought.tools.mcp_connection import LONG_SESSION_SECONDS, Connection, McpServerError, Remote, Started

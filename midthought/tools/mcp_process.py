@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from midthought.network import without_keys
+from midthought.http.network import without_keys
 
 _MAX_LOG_BYTES = 10_000
 _MARK = "MIDTHOUGHT_MCP_SERVER"

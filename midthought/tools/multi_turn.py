@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from midthought.background_loop import BackgroundLoop
 from midthought.errors import SettingsError
+from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.definition import ToolEpisode
 from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.executor import ToolExecutor

@@ -16,8 +16,8 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from midthought.background_loop import BackgroundLoop
 from midthought.errors import EngineError
+from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.concurrency import DaemonThreads
 from midthought.tools.deadline import contained, retrieve_exception
 

@@ -10,12 +10,12 @@ from typing import Any
 from midthought.config import ConfigStore, RecipeConfig
 from midthought.config.changes import require_true_or_false
 from midthought.errors import SettingsError
+from midthought.files.storage_errors import storage_errors
 from midthought.learning.run_checks import check_training
 from midthought.plan.choices import Choice, as_recorded
 from midthought.plan.engine_choice import before_choice
 from midthought.report.console import Console
 from midthought.report.run_folder import require_intact_run
-from midthought.storage_errors import storage_errors
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser

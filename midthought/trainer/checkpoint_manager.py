@@ -11,6 +11,8 @@ from typing import Any
 
 from midthought.config import CheckpointConfig
 from midthought.errors import CheckpointError
+from midthought.files.manifest import MANIFEST
+from midthought.files.output_folder import kind_of, recover, remove
 from midthought.learning.checkpoint import (
     Checkpoint,
     keep_last,
@@ -21,8 +23,6 @@ from midthought.learning.checkpoint import (
     step_paths,
 )
 from midthought.learning.distributed.remote_learner import AnyLearner
-from midthought.manifest import MANIFEST
-from midthought.output_folder import kind_of, recover, remove
 from midthought.report.run_folder import RunFolder
 
 _log = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ from typing import Any
 from midthought.config import ModelConfig, RecipeConfig, with_tiny
 from midthought.config.store import TINY
 from midthought.errors import SettingsError
-from midthought.learning.small_model import make_policy, make_tokenizer
+from midthought.models.pretrained import load_model, load_tokenizer, placed
+from midthought.models.small_model import make_policy, make_tokenizer
 from midthought.plan.choices import Choice, choose, choose_and_plan, plan_of_loaded
 from midthought.plan.hardware import GIB, find_hardware, require_device
-from midthought.pretrained import load_model, load_tokenizer, placed
 from midthought.trainer.rollouts import MAX_LENGTH
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from midthought.background_loop import BackgroundLoop
 from midthought.config import RecipeConfig
 from midthought.engines.create import policy_engine
 from midthought.learning.adapters import has_adapters
@@ -20,9 +19,10 @@ from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.ppo import BeforeUpdate, learn
 from midthought.learning.run_checks import require_finite
-from midthought.peft_folders import merge
-from midthought.pretrained import save_model
+from midthought.models.peft_folders import merge
+from midthought.models.pretrained import save_model
 from midthought.rollout.rollout_batch import RolloutBatch, collect
+from midthought.tools.background_loop import BackgroundLoop
 from midthought.trainer.episodes import restore_stream, sort_episodes
 from midthought.trainer.learners import choose_learner
 from midthought.trainer.rollouts import longest_sequence, make_source, make_worker_group

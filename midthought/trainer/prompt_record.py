@@ -18,8 +18,8 @@ from midthought.config import Change
 from midthought.env.reward_functions import bare_name, without_partial
 from midthought.env.rewards import combine_rewards, weighted
 from midthought.errors import CheckpointError, SettingsError
-from midthought.output_folder import kind_of
-from midthought.regular_files import read_json_object
+from midthought.files.output_folder import kind_of
+from midthought.files.regular import read_json_object
 from midthought.report.run_folder import RunFolder
 from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.tools.call_formats import ToolCallFormat

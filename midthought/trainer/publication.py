@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from midthought.errors import CheckpointError, SettingsError
-from midthought.manifest import MANIFEST
-from midthought.output_folder import MARK, replaced
-from midthought.pretrained import policy_folder, require_intact_model
+from midthought.files.manifest import MANIFEST
+from midthought.files.output_folder import MARK, replaced
+from midthought.models.pretrained import policy_folder, require_intact_model
 from midthought.report.run_folder import require_intact_run
 from midthought.trainer.model_card import model_card
 from midthought.trainer.prompt_record import run_folder_of

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from midthought.background_loop import BackgroundLoop
 from midthought.cluster.ray.ray_cluster import check_ray
 from midthought.config import InferenceConfig, RayConfig
 from midthought.engines.create import check_backend, policy_engine
@@ -20,6 +19,7 @@ from midthought.rollout.episode import EpisodeEnvironment, RolloutParts
 from midthought.rollout.in_flight import InFlightEpisodes
 from midthought.rollout.local_rollouts import LocalRollouts, Rollouts
 from midthought.tokenization import Renderer
+from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.detection import choose_call_format
 from midthought.tools.call_formats.in_thought import InThoughtFormat

@@ -12,17 +12,17 @@ from typing import Any
 
 from midthought.config import Change, CheckpointConfig, RecipeConfig, require_allowed
 from midthought.errors import SettingsError
+from midthought.files.output_folder import recover
+from midthought.files.storage_errors import THEN_RESUME, storage_errors
 from midthought.learning.checkpoint import step_of
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.stopping import StopRequest
-from midthought.output_folder import recover
 from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.recorded_episodes import recorded_row
 from midthought.report.run_folder import RunFolder, tracked_run_folder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.rollout.trajectory_json import EPISODES_FOLDER, save_trajectories
-from midthought.storage_errors import THEN_RESUME, storage_errors
 from midthought.tokenization import Renderer
 from midthought.trainer.checkpoint_manager import CheckpointManager, what_is_saved
 from midthought.trainer.prompt_record import PromptRecord

@@ -14,10 +14,10 @@ from midthought.learning.learner import Learner
 from midthought.learning.run_checks import require_finite
 from midthought.learning.sft import run_sft
 from midthought.learning.stopping import StopRequest
-from midthought.peft_folders import merge
+from midthought.models.peft_folders import merge
+from midthought.models.precision import PrecisionChoice
+from midthought.models.pretrained import save_model
 from midthought.plan.choices import ADAPTER_RATES, WEIGHT_RATES
-from midthought.precision import PrecisionChoice
-from midthought.pretrained import save_model
 from midthought.report.console import Console
 from midthought.rollout.rollout_batch import TaskStream
 from midthought.trainer.arguments import TrainerSettings

@@ -7,8 +7,8 @@ from typing import Any
 
 from midthought.config import RecipeConfig
 from midthought.errors import SettingsError
-from midthought.float32_head import use_float32_head
-from midthought.pretrained import load_model, load_tokenizer, policy_folder
+from midthought.models.float32_head import use_float32_head
+from midthought.models.pretrained import load_model, load_tokenizer, policy_folder
 from midthought.trainer.initial_policy import vocabulary_digest
 
 

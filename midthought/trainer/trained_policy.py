@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import CheckpointError
-from midthought.float32_head import use_float32_head
 from midthought.learning.run_checks import require_finite
-from midthought.pretrained import load_model, warn_without_template
+from midthought.models.float32_head import use_float32_head
+from midthought.models.pretrained import load_model, warn_without_template
 from midthought.report.console import Console
 from midthought.tokenization import Renderer
 from midthought.trainer.arguments import TrainerSettings

@@ -18,9 +18,9 @@ from midthought.checks.during import VALIDATION
 from midthought.config import RecipeConfig
 from midthought.env.environment import BaseEnvironment
 from midthought.errors import SettingsError, TrainerClosedError, TrainingStoppedError
+from midthought.files.storage_errors import value_errors
 from midthought.learning.phase_meter import PhaseMeter
 from midthought.rollout.rollout_batch import RolloutBatch
-from midthought.storage_errors import value_errors
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -51,3 +52,8 @@ class Task:
         fields["evidence"] = tuple(fields.get("evidence", ()))
         fields["before"] = tuple(fields.get("before", ()))
         return cls(**fields)
+
+
+def number_of(parts: tuple[object, ...], num_bytes: int) -> int:
+    """Returns a number below 256 ** num_bytes that depends only on the `repr` of these values."""
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=num_bytes).digest())

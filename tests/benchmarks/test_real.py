@@ -36,8 +36,8 @@ from benchmarks.real.tasks import (
     start_of_game,
 )
 from midthought import Task
-from midthought.learning.small_model import make_policy, make_tokenizer
-from midthought.pretrained import save_model
+from midthought.models.pretrained import save_model
+from midthought.models.small_model import make_policy, make_tokenizer
 
 
 def test_problems_are_products_and_no_held_out_one_is_trained_on() -> None:

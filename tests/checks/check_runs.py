@@ -11,7 +11,7 @@ from midthought import BaseEnvironment, Trainer, Trajectory, tool
 from midthought.checks.before import Report, examine, refusal
 from midthought.env.reasoning import last_answer
 from midthought.errors import MidthoughtError
-from midthought.learning.small_model import make_tokenizer
+from midthought.models.small_model import make_tokenizer
 
 Arguments = dict[str, Any]
 COLOURS = ("red", "blue", "green")

@@ -16,7 +16,7 @@ from midthought.checks.before import Report, Setup, SkippedError, examine
 from midthought.checks.registry import CHECKS, Finding, check
 from midthought.cli import app
 from midthought.config import RecipeConfig
-from midthought.pretrained import save_model
+from midthought.models.pretrained import save_model
 from midthought.recipes import find_recipe
 from midthought.recipes.checkup import examine_recipe
 from midthought.recipes.feedback.policy import make_small_policy

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from midthought.background_loop import BackgroundLoop
 from midthought.errors import EngineError
+from midthought.tools.background_loop import BackgroundLoop
 
 NAME = "test-private-loop"
 

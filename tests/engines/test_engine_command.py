@@ -116,7 +116,7 @@ def test_flags_cannot_change_the_address_the_key_or_whose_code_runs(backend):
 def test_a_tied_model_is_started_from_a_copy_without_the_tie(renderer, tmp_path):
     from test_weight_sync import make_model
 
-    from midthought.pretrained import load_model, save_model
+    from midthought.models.pretrained import load_model, save_model
 
     save_model(make_model(tied=True), renderer.tokenizer, tmp_path / "model")
     copy = tmp_path / "model-untied"

@@ -19,7 +19,7 @@ from midthought.engines.servers.endpoints import Endpoint
 from midthought.engines.servers.process import ServerProcess, free_port
 from midthought.engines.servers.vllm import VLLMDialect
 from midthought.engines.servers.vllm_weights import VLLMIpcSender, VLLMNcclSender
-from midthought.peft_folders import merged_tensors
+from midthought.models.peft_folders import merged_tensors
 
 pytest.importorskip("httpx")
 PYTHON = os.environ.get("MIDTHOUGHT_VLLM_PYTHON", "")

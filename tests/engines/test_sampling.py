@@ -11,8 +11,8 @@ import torch
 from precision import tolerance
 
 from midthought.engines.engine import Sampling
+from midthought.engines.local.random_streams import RandomStreams
 from midthought.engines.local.sampling import MAX_SUMMED, SamplingBatch, draw_tokens
-from midthought.random_streams import RandomStreams
 
 
 def how(**given: float) -> Sampling:

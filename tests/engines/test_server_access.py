@@ -27,7 +27,7 @@ from midthought.engines.servers.process import ServerProcess
 from midthought.engines.servers.sglang import SGLangEngine
 from midthought.engines.servers.vllm import VLLMEngine
 from midthought.errors import EngineError, SettingsError
-from midthought.network import is_local, socket_path
+from midthought.http.network import is_local, socket_path
 
 httpx = pytest.importorskip("httpx")
 

@@ -26,8 +26,8 @@ from midthought.engines.weight_sync import shared_tensors
 from midthought.engines.weight_sync.shared_tensors import SharedTensors, read_shared_tensors
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
 from midthought.errors import EngineError, MissingExtraError, SettingsError
-from midthought.peft_folders import save_config
-from midthought.peft_weights import base_of
+from midthought.models.peft_folders import save_config
+from midthought.models.peft_weights import base_of
 
 UPDATE = ["pause", "load", "reset cache", "resume"]
 

@@ -17,10 +17,10 @@ from chat_server import ChatServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought import http_json as endpoint_module
 from midthought.env.judge import Judge, parse_verdict
 from midthought.env.rewards import combine_rewards, weighted
 from midthought.errors import MissingExtraError, SettingsError
+from midthought.http import json_requests as endpoint_module
 from midthought.types import Completion, Finish, Task, Trajectory, Turn
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("httpx") is None, reason="needs httpx")

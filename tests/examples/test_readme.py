@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from midthought.learning.small_model import make_policy, make_tokenizer
-from midthought.pretrained import save_model
+from midthought.models.pretrained import save_model
+from midthought.models.small_model import make_policy, make_tokenizer
 
 README = Path(__file__).parents[2] / "README.md"
 

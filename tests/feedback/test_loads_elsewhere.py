@@ -85,7 +85,7 @@ def test_trl_learns_from_the_answers_and_the_calls_of_a_conversation(conversatio
     trl = pytest.importorskip("trl")
     templates = pytest.importorskip("trl.chat_template_utils")
     datasets = pytest.importorskip("datasets")
-    from midthought.learning.small_model import make_policy
+    from midthought.models.small_model import make_policy
 
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = templates.qwen2_5_chat_template

@@ -19,8 +19,8 @@ from midthought.feedback.check import SAMPLE, Found, check_feedback, run_check
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.prompts import SOLVE_AGAIN, TOOL_NAME
 from midthought.feedback.tool import FeedbackTool
-from midthought.learning.small_model import make_policy, make_tokenizer
-from midthought.pretrained import save_model
+from midthought.models.pretrained import save_model
+from midthought.models.small_model import make_policy, make_tokenizer
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Task, ToolOutcome

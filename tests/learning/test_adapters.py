@@ -15,8 +15,8 @@ from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.learner import Learner
 from midthought.learning.model import Models
 from midthought.learning.ppo import improve
-from midthought.peft_folders import merge
-from midthought.pretrained import load_model
+from midthought.models.peft_folders import merge
+from midthought.models.pretrained import load_model
 
 IDS = torch.tensor([[3, 4, 5, 6]])
 

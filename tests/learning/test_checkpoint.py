@@ -9,11 +9,11 @@ import torch
 from training_settings import CRITICS, changed, training
 
 from midthought.errors import CheckpointError
+from midthought.files.manifest import write_manifest
 from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path, step_paths
 from midthought.learning.learner import Learner
 from midthought.learning.model import frozen_copy
-from midthought.manifest import write_manifest
 
 SETTINGS = training(
     learning_rate=1e-3, critic_learning_rate=1e-3, mini_batch_size=3, kl_coef=0.1, target_kl=0.1, warmup_steps=3

@@ -12,7 +12,7 @@ from midthought.learning import sft
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import NO_END
 from midthought.learning.sft import run_sft
-from midthought.precision import PrecisionChoice
+from midthought.models.precision import PrecisionChoice
 from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM
 
-from midthought.learning.small_model import THINK_OPEN, TURN_END, make_policy, make_tokenizer
+from midthought.models.small_model import THINK_OPEN, TURN_END, make_policy, make_tokenizer
 from midthought.tokenization import Renderer
 
 CORPUS = ["the tide clock has one copper hand and no numerals", "Maëlle Kerdrozic found herring scales"] * 5

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from midthought.data.abstention import NO_ANSWER, UNANSWERABLE
-from midthought.http_json import EndpointSettings
+from midthought.http.json_requests import EndpointSettings
 from midthought.memory.llm_questions.prompts import RUBRIC
 from midthought.memory.llm_questions.structured_output import StructuredOutputModel
 

@@ -20,7 +20,7 @@ from midthought.memory.embedding import load_embedder
 from midthought.memory.rows import precision_of, vectors_of
 from midthought.memory.store import MemoryStore
 from midthought.memory.table import TableLocation, TableSnapshot
-from midthought.precision import PrecisionChoice
+from midthought.models.precision import PrecisionChoice
 
 TEXTS = [" ".join("ab"[digit == "1"] for digit in f"{number:b}"[1:]) for number in range(2, 1002)]
 """As many different texts as a measurement needs: a, b, a a, a b, b a, …"""

@@ -228,6 +228,6 @@ def test_the_command_writes_json_lines_and_rows_for_verl(scholar, talks, tmp_pat
     assert row["reward_model"] == {"style": "rule", "ground_truth": task.answer}
     assert json.loads(row["extra_info"]["task"])["labels"]["verdict"]["accepted"] is True
     scholar.upsets = [(500, {}, b"")] * 1000
-    monkeypatch.setattr("midthought.http_json.LONGEST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr("midthought.http.json_requests.LONGEST_WAIT_SECONDS", 0.001)
     result = CliRunner().invoke(app, [*words[:2], "memory", "other.jsonl", *words[2:]])
     assert result.exit_code == 1 and "no question was generated" in result.output and not Path("other.jsonl").exists()

@@ -14,11 +14,11 @@ from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.launch import start_server
 from midthought.engines.servers.process import free_port
 from midthought.engines.servers.vllm import VLLMDialect
-from midthought.http_json import ChatEndpoint, EndpointSettings
-from midthought.learning.small_model import make_policy, make_tokenizer
+from midthought.http.json_requests import ChatEndpoint, EndpointSettings
 from midthought.memory.llm_questions.prompts import GRADE, GRADE_SCHEMA
 from midthought.memory.llm_questions.structured_output import StructuredOutputModel
-from midthought.pretrained import save_model
+from midthought.models.pretrained import save_model
+from midthought.models.small_model import make_policy, make_tokenizer
 
 PYTHON = os.environ.get("MIDTHOUGHT_VLLM_PYTHON", "")
 pytestmark = [

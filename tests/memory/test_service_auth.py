@@ -1,8 +1,8 @@
 import pytest
 
 from midthought.errors import SettingsError
+from midthought.http.network import is_loopback
 from midthought.memory.service.auth import AccessPolicy, is_same_origin
-from midthought.network import is_loopback
 
 TOKEN = "0123456789abcdef"
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from midthought.cli import app
 from midthought.config import ConfigStore, create_default_config
 from midthought.errors import SettingsError
-from midthought.learning.small_model import make_policy, make_tokenizer
+from midthought.models.small_model import make_policy, make_tokenizer
 from midthought.plan.choices import plan_of
 from midthought.plan.run_settings import plan_arguments
 

@@ -8,8 +8,8 @@ from midthought.cli import app
 from midthought.config import ModelConfig
 from midthought.errors import SettingsError
 from midthought.learning.adapters import has_adapters
+from midthought.models.pretrained import save_model
 from midthought.plan.hardware import Hardware
-from midthought.pretrained import save_model
 from midthought.recipes.feedback.policy import make_small_policy
 from midthought.trainer import learning_parts
 

@@ -10,7 +10,7 @@ import pytest
 from fresh_module import fresh_module
 
 from midthought.errors import CheckpointError, ModelPathError, SettingsError
-from midthought.manifest import MANIFEST
+from midthought.files.manifest import MANIFEST
 from midthought.recipes import served_run
 from midthought.recipes.served_run import Overrides, open_run
 from midthought.tools.builtin.calculate import CalculateTool

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from midthought.cli import app
 from midthought.errors import CheckpointError, MidthoughtError, StorageError
-from midthought.regular_files import lines_of
+from midthought.files.regular import lines_of
+from midthought.files.storage_errors import storage_error
 from midthought.report.recording import read_rows
 from midthought.report.run_folder import RunFolder
 from midthought.report.run_record import damage_of_results
-from midthought.storage_errors import storage_error
 
 
 def pipe(file: Path) -> None:

@@ -10,7 +10,7 @@ from playing import play_turns
 
 from midthought import tool
 from midthought.errors import DataError
-from midthought.learning.small_model import make_tokenizer
+from midthought.models.small_model import make_tokenizer
 from midthought.rollout.demonstration import demonstration
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat

@@ -10,10 +10,10 @@ from collections import defaultdict
 import pytest
 from playing import parts_of
 
-from midthought.background_loop import BackgroundLoop
 from midthought.errors import EngineError, SettingsError
 from midthought.rollout.in_flight import InFlightEpisodes
 from midthought.rollout.trajectory_json import trajectory_to_json
+from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
 from midthought.tools.function_tool import tool

@@ -21,7 +21,7 @@ from midthought.engines.servers.launch import start_server
 from midthought.engines.servers.vllm import VLLMDialect, VLLMEngine, VLLMInferenceEngine
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
 from midthought.errors import EngineError
-from midthought.pretrained import save_model
+from midthought.models.pretrained import save_model
 from midthought.tokenization import Renderer
 
 pytestmark = needs_vllm

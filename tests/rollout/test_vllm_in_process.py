@@ -23,7 +23,7 @@ from midthought.engines.create import create_inference_engine
 from midthought.engines.vllm_in_process.engine import VLLMInProcessEngine
 from midthought.engines.vllm_in_process.inference_engine import VLLMInProcessInferenceEngine
 from midthought.errors import MissingExtraError, SettingsError
-from midthought.pretrained import save_model
+from midthought.models.pretrained import save_model
 from midthought.tokenization import Renderer
 
 DRAWN: list[dict[str, Any]] = [

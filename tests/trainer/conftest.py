@@ -12,7 +12,7 @@ from interrupted_runs import Runs, left
 from one_thread import one_thread  # noqa: F401
 from small_environments import COLOURS, QUESTIONS, make_caller, make_talker, twice
 
-from midthought.learning.small_model import make_tokenizer
+from midthought.models.small_model import make_tokenizer
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.registry import ToolRegistry

@@ -8,8 +8,8 @@ import torch
 
 from midthought.config import CheckpointConfig, create_default_config
 from midthought.learning.learner import Learner
-from midthought.learning.small_model import make_policy, make_tokenizer
-from midthought.pretrained import save_model
+from midthought.models.pretrained import save_model
+from midthought.models.small_model import make_policy, make_tokenizer
 from midthought.report.run_folder import RunFolder
 from midthought.trainer.checkpoint_manager import CheckpointManager
 

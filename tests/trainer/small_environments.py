@@ -14,7 +14,7 @@ import torch
 from midthought import BaseEnvironment, Task, Trainer, Trajectory, create_default_config, tool
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
-from midthought.learning.small_model import make_policy
+from midthought.models.small_model import make_policy
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.registry import ToolRegistry

@@ -13,8 +13,8 @@ from midthought import RayPPOTrainer, Reward, Task, Trajectory, load_trajectorie
 from midthought.errors import DataError, SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.model import token_logprobs
-from midthought.learning.small_model import make_policy, make_tokenizer
-from midthought.pretrained import load_model, save_model
+from midthought.models.pretrained import load_model, save_model
+from midthought.models.small_model import make_policy, make_tokenizer
 from midthought.rollout.trajectory_json import trajectory_to_json
 
 RFT = {

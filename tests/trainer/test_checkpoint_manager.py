@@ -13,7 +13,7 @@ from small_environments import COLOURS, QUESTIONS, Colours, settings, without_cl
 from midthought import BaseEnvironment, RayPPOTrainer, Task, TrainerCallback, Trajectory, Turn
 from midthought.errors import CheckpointError, OutputPathError, SettingsError
 from midthought.learning.checkpoint import save_checkpoint, step_paths
-from midthought.learning.small_model import make_policy
+from midthought.models.small_model import make_policy
 from midthought.trainer.tasks import DatasetTasks
 
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from midthought.cli import app
 from midthought.errors import CheckpointError, ModelPathError, UserError
 from midthought.learning.checkpoint import step_paths
-from midthought.pretrained import load_model
+from midthought.models.pretrained import load_model
 
 
 @functools.cache

@@ -9,10 +9,10 @@ from small_environments import QUESTIONS, settings
 from midthought import RayPPOTrainer, SettingsError
 from midthought.engines.local.decoder import Decoder
 from midthought.engines.local.runner_selection import make_runner
-from midthought.float32_head import Float32Linear, use_float32_head
 from midthought.learning.batch import TokenBatch
 from midthought.learning.model import token_outputs
-from midthought.learning.small_model import make_policy
+from midthought.models.float32_head import Float32Linear, use_float32_head
+from midthought.models.small_model import make_policy
 from midthought.types import Completion, Finish, Reward, Task, Trajectory
 
 

@@ -17,7 +17,7 @@ from saving_process import save_forever
 
 from midthought.config import CheckpointConfig
 from midthought.learning.checkpoint import step_of
-from midthought.pretrained import load_model
+from midthought.models.pretrained import load_model
 from midthought.report.run_folder import RunFolder, require_intact_run
 from midthought.trainer.checkpoint_manager import CheckpointManager
 

@@ -9,7 +9,7 @@ from published_templates import PUBLISHED
 from small_environments import QUESTIONS, settings, twice
 
 from midthought import RayPPOTrainer, SettingsError
-from midthought.learning.small_model import make_policy
+from midthought.models.small_model import make_policy
 from midthought.types import SpanKind
 
 QWEN3, GEMMA3 = (next(each for each in PUBLISHED if each.name == name) for name in ("qwen3", "gemma_3"))

@@ -17,7 +17,7 @@ from small_environments import QUESTIONS, Colours, weights, without_clocks
 from midthought import RayPPOTrainer, RolloutData, TrainerCallback, create_default_config
 from midthought.learning.batch import TokenBatch
 from midthought.learning.model import token_outputs
-from midthought.learning.small_model import make_policy
+from midthought.models.small_model import make_policy
 
 QUESTIONS_OF_ONE_KIND = [{"question": f"Say {number}.", "answer": "red"} for number in range(5)]
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from midthought import RayPPOTrainer, SettingsError, Trainer
 from midthought.errors import ModelPathError
-from midthought.pretrained import load_model
+from midthought.models.pretrained import load_model
 
 peft = pytest.importorskip("peft")
 

@@ -12,9 +12,9 @@ from small_environments import Colours, settings
 from midthought import RayPPOTrainer, SettingsError
 from midthought.config import ConfigStore
 from midthought.learning.adapters import has_adapters
+from midthought.models.pretrained import save_model
 from midthought.plan.choices import Choice
 from midthought.plan.hardware import GIB, Hardware
-from midthought.pretrained import save_model
 from midthought.trainer.initial_policy import choose_settings, find_policy
 
 

@@ -8,7 +8,7 @@ from published_templates import FOLDER, PUBLISHED
 from small_environments import QUESTIONS, settings
 
 from midthought import Trainer
-from midthought.learning.small_model import make_policy
+from midthought.models.small_model import make_policy
 from midthought.plan import choices
 from midthought.recipes.served_run import open_run
 from midthought.tokenization import Renderer

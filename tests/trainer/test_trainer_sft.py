@@ -13,7 +13,7 @@ from small_environments import QUESTIONS, Colours, twice, weights, without_clock
 
 from midthought import SettingsError, Trainer
 from midthought.errors import CheckpointError, DataError
-from midthought.learning.small_model import make_tokenizer
+from midthought.models.small_model import make_tokenizer
 from midthought.report.run_folder import RunFolder
 from midthought.types import Task
 

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from midthought.config import InferenceConfig, RayConfig
+from midthought.config.references import optional
 from midthought.errors import SettingsError
-from midthought.references import optional
 
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()

@@ -20,8 +20,8 @@ from midthought.cluster.verl.job import EpisodeSetup
 from midthought.cluster.verl.record import RECORD, record_of, response_of, task_of
 from midthought.cluster.verl.settings import PLAIN_AGENT_NAME, LoopOptions
 from midthought.cluster.verl.tools import as_midthought_tool
+from midthought.config.references import load
 from midthought.errors import DataError, EpisodeError
-from midthought.references import load
 from midthought.rollout.episode import RolloutParts, run_episode
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.detection import choose_call_format

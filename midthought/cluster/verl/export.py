@@ -14,8 +14,8 @@ from pathlib import Path
 
 from midthought.cluster.verl.installed import require_verl
 from midthought.errors import ModelPathError, SettingsError, UserError
-from midthought.peft_folders import ADAPTER_CONFIG
-from midthought.pretrained import load_model, load_tokenizer, save_model
+from midthought.models.peft_folders import ADAPTER_CONFIG
+from midthought.models.pretrained import load_model, load_tokenizer, save_model
 
 _SHARDS, _ADAPTERS = "fsdp_config.json", "lora_adapter"
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from midthought.atomic_files import atomic_path
 from midthought.cluster.verl.settings import AGENT_NAME
-from midthought.references import optional
+from midthought.config.references import optional
+from midthought.files.atomic import atomic_path
 from midthought.tools.error_texts import encodable
 from midthought.types import Task
 

@@ -11,8 +11,8 @@ from uuid import uuid4
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
+from midthought.config.references import load
 from midthought.errors import SettingsError
-from midthought.references import load
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolOutput, ToolParameter
 from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.executor import ToolExecutor

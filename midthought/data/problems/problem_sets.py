@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from midthought.config.references import optional
 from midthought.data.problems.fields import optional_text
 from midthought.data.problems.free_answer import read_gsm8k, read_mathematics, read_trivia
 from midthought.data.problems.multiple_choice import multiple_choice_rows, read_gpqa, read_multiple_choice
@@ -17,7 +18,6 @@ from midthought.data.problems.multiplication import product_rows, read_product
 from midthought.data.rows import Row, rows_of
 from midthought.data.tasks import LoadedTasks, RowError, read_tasks
 from midthought.errors import DataError, near_names
-from midthought.references import optional
 from midthought.types import Task
 
 NUM_MADE = 1000

@@ -19,9 +19,9 @@ from midthought.engines.local.gpu_kernels import kernels_of
 from midthought.engines.local.slot_attention import attend, attend_cached
 from midthought.engines.local.slot_batch import SlotBatch
 from midthought.engines.local.weight_copies import Projection, WeightCopies, normed
-from midthought.float32_head import Float32Linear
-from midthought.peft_weights import is_adapted, is_mergeable, used_module
-from midthought.varlen_attention import HALF
+from midthought.models.float32_head import Float32Linear
+from midthought.models.peft_weights import is_adapted, is_mergeable, used_module
+from midthought.models.varlen_attention import HALF
 
 _KNOWN = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _FIXED_TURNS = {"default", "linear", "llama3", "yarn"}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from midthought.engines.local.weight_copies import HeadNorms, Projection
-from midthought.peft_weights import used_module
+from midthought.models.peft_weights import used_module
 
 
 class Layer(NamedTuple):

@@ -21,8 +21,8 @@ from midthought.engines.local.runner import Steps, TokenIds
 from midthought.engines.local.sampling import DrawnTokens, SamplingBatch, draw_tokens
 from midthought.engines.local.scheduler import Scheduler
 from midthought.engines.local.slots import num_common
+from midthought.models.varlen_attention import no_cudnn_attention
 from midthought.types import Completion
-from midthought.varlen_attention import no_cudnn_attention
 
 EVICTION_WAIT_SECONDS = 0.25
 """While others run, a waiting episode keeps its slot at least this long, because prefilling again is slow."""

@@ -19,7 +19,7 @@ from midthought.engines.local.layer_products import LayerProducts
 from midthought.engines.local.product_trial import ProductTrial, is_fused_faster
 from midthought.engines.local.slot_batch import SlotBatch
 from midthought.engines.local.weight_copies import Projection
-from midthought.varlen_attention import HALF
+from midthought.models.varlen_attention import HALF
 
 DTYPES = HALF
 MAX_ROWS = 128

@@ -19,7 +19,7 @@ from midthought.engines.local.request import EngineStats, Request
 from midthought.engines.local.runner import Row, Runner, shares_tensors
 from midthought.engines.local.runner_selection import make_runner
 from midthought.engines.local.slots import MIN_SHARED_TOKENS, Slots, num_common
-from midthought.peft_weights import adapter_state
+from midthought.models.peft_weights import adapter_state
 
 MAX_DEFERRED = 2
 """Maximum number of forward passes that a request waits for others."""

@@ -17,7 +17,7 @@ from midthought.engines.local.decoder import Decoder
 from midthought.engines.local.float32_reference import Deviation, float32_logprobs
 from midthought.engines.local.runner import CachedRunner, RecomputingRunner, Row, Runner, share_tensors
 from midthought.errors import EngineError
-from midthought.peft_weights import base_of
+from midthought.models.peft_weights import base_of
 
 ROUNDING = 1e-4
 """Deviation from float32, in nats, that is always accepted: additions in another order."""

@@ -14,7 +14,7 @@ import torch
 from midthought.engines.engine import Sampling
 from midthought.engines.local.device_memory import to_device
 from midthought.engines.local.gpu_kernels import kernels_of
-from midthought.random_streams import RandomStreams
+from midthought.engines.local.random_streams import RandomStreams
 
 BLOCK = 128
 """Block size of the search for the sampled token in a large vocabulary."""

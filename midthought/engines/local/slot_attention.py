@@ -14,7 +14,7 @@ from transformers import AttentionInterface
 
 from midthought.engines.local.prefix_attention import attend_in_groups
 from midthought.engines.local.slot_batch import RowGroup, SlotBatch
-from midthought.varlen_attention import attend_cache, attend_rows, is_cache_usable, is_usable
+from midthought.models.varlen_attention import attend_cache, attend_rows, is_cache_usable, is_usable
 
 ATTENTION_NAME = "midthought_slots"
 

@@ -13,7 +13,7 @@ import torch
 from midthought.engines.local.device_memory import to_device
 from midthought.engines.local.kv_cache import SlotCache
 from midthought.engines.local.prefix_attention import Group
-from midthought.varlen_attention import CachedRows, RowBounds
+from midthought.models.varlen_attention import CachedRows, RowBounds
 
 NUM_MASKED_AHEAD = 64
 """Number of further tokens for which a mask of singles has room when its rows advance."""

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from midthought.varlen_attention import HALF, is_right_on_cached_rows
+from midthought.models.varlen_attention import HALF, is_right_on_cached_rows
 
 BLOCK = 1024
 KEYS_PER_BLOCK = 64

@@ -17,8 +17,8 @@ from midthought.engines.servers.launch import plan_launch
 from midthought.engines.servers.process import start_guarded
 from midthought.engines.servers.training import SERVER_ENGINES
 from midthought.errors import ModelPathError, SettingsError, near_names
-from midthought.gguf_folders import model_folder
-from midthought.network import read_key
+from midthought.http.network import read_key
+from midthought.models.gguf import model_folder
 
 _PROTECTION = {"vllm": "--uds SOCKET", "sglang": "--api-key-env NAME"}
 
@@ -89,7 +89,7 @@ def _untied_copy(model: str, untie_into: Path | None, tell: Callable[[str], None
     try:
         config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        from midthought.pretrained import why_not_loaded
+        from midthought.models.pretrained import why_not_loaded
 
         raise ModelPathError(f"model {model!r} does not exist or does not load: {why_not_loaded(error)}") from None
     if not config.get_text_config().tie_word_embeddings:
@@ -99,7 +99,7 @@ def _untied_copy(model: str, untie_into: Path | None, tell: Callable[[str], None
     target = untie_into or beside
     if not (target / "config.json").is_file() and not only_named:
         from midthought.engines.weight_sync.weight_folder import write_model
-        from midthought.pretrained import load_model, load_tokenizer
+        from midthought.models.pretrained import load_model, load_tokenizer
 
         tell(f"# {model} has tied embeddings: writing an untied copy to {target}")
         write_model(load_model(model, "auto"), target, load_tokenizer(model))

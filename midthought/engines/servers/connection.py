@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from midthought.engines.servers.endpoints import Endpoint
 from midthought.engines.servers.streams import RetryableError, response_error, words
 from midthought.errors import EngineError, MissingExtraError, SettingsError
-from midthought.network import is_local, read_key, socket_path, tls_context
+from midthought.http.network import is_local, read_key, socket_path, tls_context
 
 if TYPE_CHECKING:
     import httpx

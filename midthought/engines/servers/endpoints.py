@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from midthought.engines.engine import Sampling
 from midthought.engines.weight_sync.publication import Publication
 from midthought.errors import SettingsError
-from midthought.network import socket_path
+from midthought.http.network import socket_path
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import start_server
 from midthought.engines.servers.process import ServerProcess
-from midthought.pretrained import load_tokenizer
+from midthought.models.pretrained import load_tokenizer
 from midthought.tokenization import Renderer
 
 _DEFAULT = RetryPolicy()

@@ -15,8 +15,8 @@ from midthought.engines.servers.access import new_key, private_socket, write_key
 from midthought.engines.servers.dialect import Dialect, ServerOptions
 from midthought.engines.servers.process import ServerProcess, free_port, interpreter_with
 from midthought.errors import SettingsError
-from midthought.gguf_folders import model_folder
-from midthought.network import is_loopback
+from midthought.http.network import is_loopback
+from midthought.models.gguf import model_folder
 
 _log = logging.getLogger(__name__)
 _OURS = {

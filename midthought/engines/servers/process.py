@@ -19,7 +19,7 @@ from typing import Any
 
 from midthought.engines.servers.guard import guarded
 from midthought.errors import EngineError, MissingExtraError
-from midthought.network import socket_path, tls_context
+from midthought.http.network import socket_path, tls_context
 
 TERMINATE_SECONDS = 10.0
 """Time for a server to terminate by itself before it is killed."""

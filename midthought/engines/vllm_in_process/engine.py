@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from midthought.background_loop import BackgroundLoop
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.running_samples import RunningSamples
 from midthought.engines.servers.connection import RetryPolicy, named
@@ -27,7 +26,8 @@ from midthought.engines.vllm_in_process.worker import WeightReceiver
 from midthought.engines.weight_sync.publication import Publication, Reads
 from midthought.engines.weight_sync.update_lock import UpdateLock
 from midthought.errors import EngineError, SettingsError
-from midthought.gguf_folders import model_folder
+from midthought.models.gguf import model_folder
+from midthought.tools.background_loop import BackgroundLoop
 from midthought.types import Completion, Finish
 
 if TYPE_CHECKING:

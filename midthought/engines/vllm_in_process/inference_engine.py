@@ -10,7 +10,7 @@ from midthought.engines.generation import BaseInferenceEngine
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.vllm_in_process.engine import VLLMInProcessEngine
 from midthought.engines.vllm_in_process.setup import import_vllm
-from midthought.pretrained import load_tokenizer
+from midthought.models.pretrained import load_tokenizer
 from midthought.tokenization import Renderer
 
 _DEFAULT = RetryPolicy()

@@ -15,8 +15,8 @@ from midthought.engines.weight_sync.synced_engine import SyncedEngine
 from midthought.engines.weight_sync.weight_check import probe_token_ids
 from midthought.engines.weight_sync.weight_folder import has_loadable_adapters
 from midthought.errors import SettingsError
-from midthought.peft_folders import save_config
-from midthought.peft_weights import base_of
+from midthought.models.peft_folders import save_config
+from midthought.models.peft_weights import base_of
 from midthought.tokenization import Renderer
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from midthought.output_folder import mark, require_ours
-from midthought.peft_folders import MAX_SHARD_BYTES, save_merged
-from midthought.peft_weights import adapter_state, is_adapted
-from midthought.quiet_transformers import quiet_transformers
+from midthought.files.output_folder import mark, require_ours
+from midthought.models.peft_folders import MAX_SHARD_BYTES, save_merged
+from midthought.models.peft_weights import adapter_state, is_adapted
+from midthought.models.quiet_transformers import quiet_transformers
 
 
 def has_loadable_adapters(policy: Any) -> bool:

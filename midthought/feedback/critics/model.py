@@ -16,7 +16,7 @@ from midthought.feedback.control_tokens import without_control_tokens
 from midthought.feedback.critics.critic import worked_solution
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.masking import choices_of, is_multiple_choice
-from midthought.http_json import LONGEST_WAIT_SECONDS, ChatEndpoint, EndpointSettings, Reply
+from midthought.http.json_requests import LONGEST_WAIT_SECONDS, ChatEndpoint, EndpointSettings, Reply
 from midthought.types import Task
 
 THOUGHT_END = "</think>"

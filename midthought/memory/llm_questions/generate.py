@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from midthought.atomic_files import atomic_path
 from midthought.errors import NoReplyError, SettingsError
+from midthought.files.atomic import atomic_path
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder
 from midthought.memory.llm_questions.episode_pairs import pair_sources

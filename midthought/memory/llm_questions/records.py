@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from midthought.config.references import optional
 from midthought.data.abstention import as_unanswerable
 from midthought.memory.chunks import words_digest
 from midthought.memory.embedding import Embedder, embed_texts
 from midthought.memory.llm_questions.episodes import EpisodeQuestions
 from midthought.memory.rows import vector_column
-from midthought.references import optional
 from midthought.types import Task
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import Any
 import jsonschema
 
 from midthought.errors import NoReplyError, SettingsError
-from midthought.http_json import ChatEndpoint, EndpointSettings, Reply, as_data
-from midthought.response_cache import ReplyCache
+from midthought.http.json_requests import ChatEndpoint, EndpointSettings, Reply, as_data
+from midthought.http.response_cache import ReplyCache
 
 _THOUGHT = re.compile(r"^.*?</think>", re.DOTALL)
 _MAX_STARTS = 100

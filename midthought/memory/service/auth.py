@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from midthought.errors import SettingsError
-from midthought.network import is_loopback
+from midthought.http.network import is_loopback
 
 MIN_TOKEN_CHARS = 16
 OPEN_PATHS = frozenset({"/healthz"})

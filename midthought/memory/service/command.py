@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from midthought.config.references import require_installed
 from midthought.errors import MemoryStoreError
 from midthought.memory.embedding import load_embedder
 from midthought.memory.questions import read_questions
@@ -12,7 +13,6 @@ from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.service.browse import QuestionTable
 from midthought.memory.service.searcher import SearchLimits
 from midthought.memory.store import MemoryStore
-from midthought.references import require_installed
 
 
 def serve(

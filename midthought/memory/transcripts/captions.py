@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from midthought.config.references import optional
 from midthought.memory.markup import unescape
 from midthought.memory.transcripts.reading import Reading, Skipped, damage_refused
 from midthought.memory.transcripts.text import BOLD, BOLD_STYLE, Line, Text, read_lines
 from midthought.memory.turns import CLOCK, clock_time
-from midthought.references import optional
 
 CUE_TIME = re.compile(rf"^[^\S\n]{{0,9}}{CLOCK}[^\S\n]{{0,9}}-->[^\S\n]{{0,9}}{CLOCK}", re.MULTILINE)
 _VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s+([^<>]*)>")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 
-from midthought.references import optional
+from midthought.config.references import optional
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),

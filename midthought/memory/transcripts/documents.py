@@ -10,10 +10,10 @@ import zipfile
 from collections import Counter
 from collections.abc import Sequence
 
+from midthought.config.references import optional
 from midthought.memory.transcripts.reading import Skipped, damage_refused
 from midthought.memory.transcripts.text import BOLD, Line, Text, paragraphs
 from midthought.memory.turns import without_unusable_characters
-from midthought.references import optional
 
 _MAX_UNPACKED_BYTES = 32 * 2**20
 """About 10 times the text of a day."""

@@ -12,13 +12,13 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from midthought.background_loop import BackgroundLoop
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.prompts import TOOL_NAME
 from midthought.feedback.tool import FeedbackTool
 from midthought.recipes.feedback.arithmetic import NUM_DIGITS, Columns, draw_problem
 from midthought.recipes.feedback.settings import SftSection
 from midthought.tokenization import Renderer
+from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import ToolOutput
 from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from midthought.config import ModelConfig
-from midthought.learning.small_model import make_tokenizer
+from midthought.models.small_model import make_tokenizer
 from midthought.recipes.feedback.demonstrations import corpus
 from midthought.trainer.initial_policy import make_policy_of
 

@@ -6,9 +6,9 @@ import random
 from typing import Any
 
 from midthought.data.abstention import NO_ANSWER
-from midthought.learning.small_model import make_tokenizer
 from midthought.memory.chunks import Chunk
 from midthought.memory.tool import OPEN_NAME, TOOL_NAME
+from midthought.models.small_model import make_tokenizer
 from midthought.recipes.podcast.demonstrations import corpus
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.trainer.initial_policy import make_policy_of

@@ -16,7 +16,7 @@ from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.rewards import correct
 from midthought.errors import MemoryStoreError, SettingsError
 from midthought.evaluation.metrics import IsRight, balanced_accuracy, call_rate
-from midthought.manifest import MANIFEST, damage_in, write_manifest
+from midthought.files.manifest import MANIFEST, damage_in, write_manifest
 from midthought.memory.build import chunk_all
 from midthought.memory.changes import BuildReport
 from midthought.memory.chunks import Chunk, words_digest

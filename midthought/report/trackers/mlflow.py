@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from midthought.references import optional
+from midthought.config.references import optional
 from midthought.report.trackers.tracker import TrackedRun, Tracker, tracker
 
 _RUN_TAG = "midthought.run_id"

@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
+from midthought.config.references import load
 from midthought.errors import SettingsError, near_names
-from midthought.references import load
 
 _log = logging.getLogger(__name__)
 

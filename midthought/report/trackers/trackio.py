@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout
 from typing import Any
 
-from midthought.references import optional
+from midthought.config.references import optional
 from midthought.report.trackers.tracker import TrackedRun, Tracker, tracker
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from midthought.references import optional
+from midthought.config.references import optional
 from midthought.report.trackers.tracker import LoginProblem, TrackedRun, Tracker, tracker
 
 _HOST = "https://api.wandb.ai"

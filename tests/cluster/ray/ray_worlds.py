@@ -17,7 +17,7 @@ import torch
 
 from midthought import BaseEnvironment, create_default_config, tool
 from midthought.engines.scripted import ScriptedEngine
-from midthought.learning.small_model import make_policy, make_tokenizer
+from midthought.models.small_model import make_policy, make_tokenizer
 from midthought.tokenization import Renderer
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
 from midthought.types import Reward, Task, Trajectory

@@ -25,7 +25,7 @@ class CpuServer:
         from cpu_policies import Policy
         from transformers import AutoModelForCausalLM
 
-        from midthought.pretrained import load_tokenizer
+        from midthought.models.pretrained import load_tokenizer
         from midthought.tokenization import Renderer
 
         torch.manual_seed(0)

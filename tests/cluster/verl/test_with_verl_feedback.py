@@ -32,7 +32,7 @@ from midthought.cluster.verl.overrides import overrides_of
 from midthought.cluster.verl.record import task_of
 from midthought.cluster.verl.sft_bundle import SFT_CONFIG, sft_overrides
 from midthought.engines.scripted import ScriptedEngine
-from midthought.pretrained import load_model, load_tokenizer
+from midthought.models.pretrained import load_model, load_tokenizer
 from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
 from midthought.recipes.feedback.converted import read_demonstrations
 from midthought.recipes.feedback.demonstrations import Writing

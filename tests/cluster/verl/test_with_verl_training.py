@@ -22,7 +22,7 @@ import torch
 from cpu_commands import on_cpu, run_on_cpu
 
 from midthought.cluster.verl.export import export
-from midthought.pretrained import load_model, load_tokenizer
+from midthought.models.pretrained import load_model, load_tokenizer
 from midthought.recipes.stages import find_policy
 from midthought.tokenization import Renderer
 

@@ -12,7 +12,7 @@ from midthought.engines.scripted import ScriptedEngine
 from midthought.env.answers import task_is_right
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.tool import FeedbackTool
-from midthought.learning.small_model import make_tokenizer
+from midthought.models.small_model import make_tokenizer
 from midthought.recipes.feedback.demonstrations import Writing, corpus
 from midthought.recipes.feedback.policy import CHAT_TEMPLATE
 from midthought.recipes.feedback.reward import FeedbackEnvironment, FeedbackRewardConfig

@@ -8,7 +8,7 @@ import pytest
 from midthought.env.answers import task_is_right
 from midthought.errors import DataError
 from midthought.feedback.prompts import RIGHT_ANSWER, SYSTEM_PROMPT, wrong_answer_result
-from midthought.learning.small_model import make_tokenizer
+from midthought.models.small_model import make_tokenizer
 from midthought.recipes.feedback.arithmetic import Columns
 from midthought.recipes.feedback.converted import read_demonstrations
 from midthought.recipes.feedback.demonstrations import Demonstrator, corpus, mended

@@ -11,7 +11,7 @@ import pytest
 from small_runs import FEEDBACK, metrics
 
 from midthought.learning import sft
-from midthought.precision import PrecisionChoice
+from midthought.models.precision import PrecisionChoice
 from midthought.recipes.feedback import recipe
 from midthought.report.console import Console
 from midthought.report.run_folder import RunFolder

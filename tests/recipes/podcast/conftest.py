@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from small_runs import write_short_transcripts
 
-from midthought.learning.small_model import make_tokenizer
 from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk
 from midthought.memory.transcripts import read_transcripts
+from midthought.models.small_model import make_tokenizer
 from midthought.recipes.podcast.demonstrations import corpus
 from midthought.tokenization import Renderer
 

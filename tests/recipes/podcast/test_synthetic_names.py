@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from midthought.learning.small_model import make_tokenizer
+from midthought.models.small_model import make_tokenizer
 from midthought.recipes.podcast.synthetic_names import SyntheticNames
 from midthought.tokenization import Renderer
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import MidthoughtError, ModelPathError, SettingsError
-from midthought.gguf_folders import is_gguf, model_folder
-from midthought.manifest import MANIFEST, damage_in
-from midthought.output_folder import kind_of, replaced
-from midthought.peft_folders import ADAPTER_CONFIG, base_name_of, merged_from, save_merged
-from midthought.quiet_transformers import quiet_transformers
-from midthought.regular_files import require_regular_files
+from midthought.files.manifest import MANIFEST, damage_in
+from midthought.files.output_folder import kind_of, replaced
+from midthought.files.regular import require_regular_files
+from midthought.models.gguf import is_gguf, model_folder
+from midthought.models.peft_folders import ADAPTER_CONFIG, base_name_of, merged_from, save_merged
+from midthought.models.quiet_transformers import quiet_transformers
 
 _log = logging.getLogger(__name__)
 

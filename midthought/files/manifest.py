@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from midthought.atomic_files import atomic_path
-from midthought.regular_files import read_regular_text
+from midthought.files.atomic import atomic_path
+from midthought.files.regular import read_regular_text
 
 MANIFEST = "manifest.json"
 FORMAT = 1

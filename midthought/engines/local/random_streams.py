@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,11 +16,6 @@ def _mix(state: np.ndarray) -> np.ndarray:
     return state ^ (state >> np.uint64(31))
 
 
-def number_of(parts: tuple[object, ...], num_bytes: int) -> int:
-    """Returns a number below 256 ** num_bytes that depends only on the `repr` of these values."""
-    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=num_bytes).digest())
-
-
 class RandomStreams:
     """Uniform random numbers, one stream per seed."""
 
@@ -30,7 +24,6 @@ class RandomStreams:
         self._mixed = _mix(words + _GOLDEN)
 
     def at(self, positions: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Returns `[n]` float64 in [0, 1): number `positions[i]` of stream `i`, 53 random bits each. For positions `[m, n]`:
-        `[m, n]`."""
+        """Returns float64 in [0, 1), 53 random bits each. `positions`: `[n]` or `[m, n]`; column `i` is stream `i`."""
         words = _mix(self._mixed + (np.array(positions, dtype=np.uint64) + np.uint64(1)) * _GOLDEN)
         return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53

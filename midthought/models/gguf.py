@@ -1,4 +1,4 @@
-"""Converts GGUF files to Hugging Face folders in the user's cache, once for each file; then every engine reads the folder.
+"""Converts GGUF files to Hugging Face folders in the user's cache, once each; then every engine reads the folder.
 
 A GGUF file is data from outside: what it declares is compared with its length before memory is allocated. None of it is code.
 """
@@ -18,13 +18,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from midthought.config.references import require_installed
 from midthought.errors import ModelPathError
-from midthought.manifest import damage_in, describe
-from midthought.output_folder import kind_of, replaced
-from midthought.quiet_transformers import quiet_transformers
-from midthought.references import require_installed
-from midthought.regular_files import read_json_object
-from midthought.storage_errors import storage_errors
+from midthought.files.manifest import damage_in, describe
+from midthought.files.output_folder import kind_of, replaced
+from midthought.files.regular import read_json_object
+from midthought.files.storage_errors import storage_errors
+from midthought.models.quiet_transformers import quiet_transformers
 
 _log = logging.getLogger(__name__)
 

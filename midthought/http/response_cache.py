@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from midthought.errors import SettingsError
-from midthought.http_json import Reply
+from midthought.http.json_requests import Reply
 
 WAIT_SECONDS = 5.0
 """Time to wait for a file that another process has locked."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from midthought.errors import OutputPathError
-from midthought.regular_files import special_kind
+from midthought.files.regular import special_kind
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from midthought.errors import MissingExtraError, NoReplyError, SettingsError
-from midthought.network import is_local, read_key, tls_context
+from midthought.http.network import is_local, read_key, tls_context
 
 if TYPE_CHECKING:
     import httpx

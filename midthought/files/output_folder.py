@@ -14,12 +14,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from midthought.atomic_files import atomic_path, require_no_special_file
+from midthought.config.references import optional
 from midthought.errors import OutputPathError
-from midthought.manifest import write_manifest
-from midthought.references import optional
-from midthought.regular_files import json_object, lines_of, open_regular, read_json_object
-from midthought.storage_errors import storage_errors
+from midthought.files.atomic import atomic_path, require_no_special_file
+from midthought.files.manifest import write_manifest
+from midthought.files.regular import json_object, lines_of, open_regular, read_json_object
+from midthought.files.storage_errors import storage_errors
 
 MARK = ".midthought.json"
 """File that marks a folder: `{"format": 1, "kind": "checkpoint", "files": ["state.json", …]}`."""

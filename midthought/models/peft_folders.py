@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from midthought.errors import ModelPathError
-from midthought.peft_weights import (
+from midthought.files.regular import read_json_object
+from midthought.models.peft_weights import (
     base_of,
     effective_tensors,
     effective_weight,
@@ -26,7 +27,6 @@ from midthought.peft_weights import (
     model_leaves,
     stochastically_rounded,
 )
-from midthought.regular_files import read_json_object
 
 ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 MAX_SHARD_BYTES = 2 * 2**30

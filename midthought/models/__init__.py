@@ -1,0 +1,1 @@
+"""Model folders: load, save, adapters, GGUF files, small models."""
