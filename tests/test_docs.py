@@ -90,7 +90,7 @@ def find(folder: str) -> list[Path]:
 
 
 def test_the_layers_of_the_architecture_are_those_that_imports_are_checked_against():
-    rows = re.findall(r"^\| (\d) \| (.*?) \|", (ROOT / "docs/architecture.md").read_text("utf-8"), flags=re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| (.*?) \|", (ROOT / "docs/architecture.md").read_text("utf-8"), flags=re.MULTILINE)
     written: dict[int, set[str]] = {}
     for number, cell in rows:  # a layer may have several rows
         written.setdefault(int(number), set()).update(re.findall(r"`(\w+)`", cell))
