@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -37,6 +38,7 @@ default of verl and TRL. Adapters learn best at about ten times the rate of full
 Regret"."""
 MADE_RATES = (TINY["training"]["learning_rate"], 3e-3)
 """Of the small model that a run creates."""
+LARGEST_SUPERVISED_RATE = 1e-3
 ARM_WORK = {"cpu": 1.2e13, "gpu": 2e16}
 """Parameters × tokens that an evaluation arm of a given model computes at most, which limits the number of test questions: about
 ten minutes of a laptop's CPU in float32, and of a GPU such as an H100."""
@@ -191,6 +193,12 @@ def choose(
     if config.inference.backend == "auto":
         changes.setdefault("inference", {})["in_process"] = in_process
     return config.merged(changes)
+
+
+def supervised_rate(num_parameters: int) -> float:
+    """Returns the learning rate of supervised steps of all weights: 2e-5 at 7e9 parameters, and in inverse proportion to the
+    square root of their number elsewhere, at most 1e-3; two digits. docs/real_models.md has a measurement."""
+    return float(f"{min(WEIGHT_RATES[1] * math.sqrt(7e9 / num_parameters), LARGEST_SUPERVISED_RATE):.1e}")
 
 
 def _correction(config: RecipeConfig, backend: str, *, by_verl: bool) -> str:

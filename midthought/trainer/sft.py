@@ -17,7 +17,7 @@ from midthought.learning.stopping import StopRequest
 from midthought.models.peft_folders import merge
 from midthought.models.precision import PrecisionChoice
 from midthought.models.pretrained import save_model
-from midthought.plan.choices import ADAPTER_RATES, WEIGHT_RATES
+from midthought.plan.choices import ADAPTER_RATES, supervised_rate
 from midthought.report.console import Console
 from midthought.rollout.rollout_batch import TaskStream
 from midthought.trainer.arguments import TrainerSettings
@@ -56,16 +56,17 @@ class SftStage:
         """The metrics of every step."""
         return SupervisedResult(self._rows, self._writer.sft_policy_path if self._writer is not None else None)
 
-    def settings(self, values: Mapping[str, Any]) -> SupervisedSection:
-        """Returns the settings with these values. The default learning rate depends on what learns: adapters, weights, or the
-        weights of a small model that was created here. Raises `SettingsError` for an unknown name or a wrong value."""
+    def settings(self, values: Mapping[str, Any], policy: Any) -> SupervisedSection:
+        """Returns the settings with these values. The default learning rate depends on what learns: adapters, all weights (by
+        their number), or a small model that was created here. Raises `SettingsError` for an unknown name or a wrong value."""
         for name in values:
             if name not in SupervisedSection.model_fields:
                 raise SettingsError(
                     f"sft: unknown setting {name!r}. {near_names(name, SupervisedSection.model_fields)}"
                 )
-        given = ADAPTER_RATES if self._config.model.adapter_rank else WEIGHT_RATES
-        rate = SMALL_MODEL_RATE if self._is_created else given[1]
+        num_parameters = sum(weights.numel() for weights in policy.parameters())
+        given = ADAPTER_RATES[1] if self._config.model.adapter_rank else supervised_rate(num_parameters)
+        rate = SMALL_MODEL_RATE if self._is_created else given
         section = SupervisedSection(**{"learning_rate": rate, **values})
         return section.changed(learning_rate=rate) if section.learning_rate == "auto" else section
 

@@ -248,7 +248,7 @@ class Trainer:
         after `fit`; `TrainingStoppedError` if the steps diverge.
         """
         self._require_open()
-        section = self._sft.settings(settings)
+        section = self._sft.settings(settings, self.model)
         if self._sft.is_done:
             _log.warning(
                 "sft() takes no further steps: %d are done. For more, train the saved policy in a new Trainer",

@@ -14,6 +14,7 @@ from small_environments import QUESTIONS, Colours, twice, weights, without_clock
 from midthought import SettingsError, Trainer
 from midthought.errors import CheckpointError, DataError
 from midthought.models.small_model import make_tokenizer
+from midthought.plan.choices import supervised_rate
 from midthought.report.run_folder import RunFolder
 from midthought.types import Task
 
@@ -230,6 +231,13 @@ def test_a_small_model_that_is_created_reads_its_tokenizer_from_the_demonstratio
         alone = make_tokenizer([*(row["question"] for row in QUESTIONS), "red"], 420)
         assert all(len(trainer.tokenizer(text).input_ids) < len(alone(text).input_ids) for text in texts)
         assert trainer.sft(num_steps=1).metrics["learning_rate"] > 0
+
+
+def test_the_rate_of_a_given_models_weights_falls_with_the_root_of_their_number(make):
+    assert [supervised_rate(number) for number in (7 * 10**9, 135 * 10**6, 10**6)] == [2e-5, 1.4e-4, 1e-3]
+    with make() as trainer:
+        small = trainer.sft(shown, **{**STEPS, "num_steps": 2, "learning_rate": "auto"})
+        assert small[0]["learning_rate"] == 1e-3
 
 
 @pytest.mark.parametrize(
