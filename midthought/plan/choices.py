@@ -209,14 +209,14 @@ def as_recorded(config: AnyConfig, file: Path) -> AnyConfig:
     """Returns the settings of a resumed run. The values in its `config.yaml` replace `auto`, which the run chose at its start,
     and those that are not set and change what is learned, whose defaults may have been others."""
     recorded = read_yaml(file)
-    config = config.rebuilt(config.given(), unset_values(config, recorded))
-    changes: dict[str, dict[str, Any]] = {}
+    found = unset_values(config, recorded)
     for name, key in _open(config):
-        if key in recorded.get(name, {}):
-            changes.setdefault(name, {})[key] = recorded[name][key]
+        if key in recorded.get(name, {}) and key not in found[name]:
+            found[name][key] = recorded[name][key]
             if key == "backend":
-                changes[name]["in_process"] = recorded[name].get("in_process", False)
-    return config.merged(changes)
+                found[name]["in_process"] = recorded[name].get("in_process", False)
+    kinds = {name: type(getattr(config, name)) for name in found}
+    return config.copied({name: kinds[name](**{**getattr(config, name).given(), **found[name]}) for name in found})
 
 
 def _open(config: RecipeConfig) -> Iterator[tuple[str, str]]:
