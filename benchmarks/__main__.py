@@ -1,4 +1,4 @@
-"""`python -m benchmarks [part …]`, and three commands that load no part: `gpu`, `same REV`, `real TASK`."""
+"""`python -m benchmarks [part …]`, and commands that load no part: `gpu`, `same REV`, `real TASK`, `core`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ def main(words: Sequence[str] | None = None) -> None:
         from benchmarks.same import main as compare
 
         sys.exit(compare(words[1:]))
+    if words[:1] == ["core"]:
+        from benchmarks.core_size import main as count
+
+        count()
+        return
     if words[:1] == ["real"]:
         from benchmarks.real.command import main as learn
 

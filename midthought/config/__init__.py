@@ -17,7 +17,7 @@ from midthought.config.sections import (
     RewardConfig,
     SupervisedSection,
 )
-from midthought.config.store import ConfigStore, RecipeConfig, create_default_config, merge_configs, with_tiny
+from midthought.config.store import ConfigStore, RecipeConfig, create_default_config, load, merge_configs, with_tiny
 from midthought.config.training import TrainingConfig
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "TrainingConfig",
     "changes_between",
     "create_default_config",
+    "load",
     "merge_configs",
     "parse_assignments",
     "read_yaml",

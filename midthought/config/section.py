@@ -105,6 +105,12 @@ class Section(BaseModel):
         """Returns a validated copy with these values. Raises `SettingsError`."""
         return type(self)(**{**self.given(), **values})
 
+    def copied(self, values: Mapping[str, Any]) -> Self:
+        """Returns an assignable copy with these valid values, which are not validated again."""
+        copy = self.model_copy(update=dict(values), deep=True)
+        copy._is_frozen = False
+        return copy
+
     def given(self) -> dict[str, Any]:
         """Returns the settings that were set, as nested plain values. A setting may be set to its default."""
         values = {name: getattr(self, name) for name in type(self).model_fields}

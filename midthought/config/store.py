@@ -31,13 +31,13 @@ Store = TypeVar("Store", bound="RecipeConfig")
 class RecipeConfig(Section):
     """The sections that every run has. Recipes subclass it and add their own."""
 
-    model: ModelConfig = Field(default_factory=lambda: ModelConfig())
-    inference: InferenceConfig = Field(default_factory=lambda: InferenceConfig())
-    reward: RewardConfig = Field(default_factory=lambda: RewardConfig())
-    training: TrainingConfig = Field(default_factory=lambda: TrainingConfig())
-    checks: ChecksConfig = Field(default_factory=lambda: ChecksConfig())
-    checkpoint: CheckpointConfig = Field(default_factory=lambda: CheckpointConfig())
-    ray: RayConfig = Field(default_factory=lambda: RayConfig())
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    inference: InferenceConfig = Field(default_factory=InferenceConfig)
+    reward: RewardConfig = Field(default_factory=RewardConfig)
+    training: TrainingConfig = Field(default_factory=TrainingConfig)
+    checks: ChecksConfig = Field(default_factory=ChecksConfig)
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    ray: RayConfig = Field(default_factory=RayConfig)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -64,24 +64,32 @@ class RecipeConfig(Section):
         return round(buffer * self.inference.max_tokens if buffer < 1 else buffer)
 
     def frozen(self) -> Self:
-        """Returns a validated, frozen copy, with the values that follow from another section filled in.
+        """Returns a frozen copy, with the values that follow from another section filled in.
 
         `training.loss_norm_tokens` is `inference.max_tokens` if it is not set. With `inference.partial_rollouts`,
         `training.rollout_correction` is `truncated` if it is `none` or `auto`, because older policies sampled some tokens,
         unless the policy loss uses the sampled log-probabilities itself; otherwise `auto` is `none`.
-        `model.tensor_parallel_size` becomes a flag of the server that the run starts. Raises SettingsError.
+        `model.tensor_parallel_size` becomes a flag of the server that the run starts.
         """
-        copy = self.merged({})
-        training, inference = copy.training, copy.inference
-        training.loss_norm_tokens = training.loss_norm_tokens or inference.max_tokens
+        training, inference = self.training, self.inference
         corrects_itself = training.policy_loss in training.sampling_corrected
-        if inference.partial_rollouts and training.correction == "none" and not corrects_itself:
-            training.rollout_correction = "truncated"
-        training.rollout_correction = training.correction
-        flags = copy.model.flags_of_server
-        if flags and flags[0] not in inference.server_flags:
-            inference.server_flags = [*inference.server_flags, *flags]
-        return copy.freeze()
+        is_older = inference.partial_rollouts and training.correction == "none" and not corrects_itself
+        flags, given = self.model.flags_of_server, inference.server_flags
+        derived = {
+            "training": {
+                "loss_norm_tokens": training.loss_norm_tokens or inference.max_tokens,
+                "rollout_correction": "truncated" if is_older else training.correction,
+            },
+            "inference": {"server_flags": [*given, *flags] if flags and flags[0] not in given else given},
+        }
+        return self.replaced(derived).freeze()
+
+    def replaced(self, values: Mapping[str, Mapping[str, Any]]) -> Self:
+        """Returns an assignable copy with these valid values of its settings, by section. Validates nothing again."""
+        sections = {
+            name: section.copied(values.get(name, {})) for name, section in self if isinstance(section, Section)
+        }
+        return self.copied(sections)
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as nested plain values."""
@@ -98,31 +106,8 @@ class RecipeConfig(Section):
         return yaml.dump(self.to_dict(), Dumper=SAFE_DUMPER, sort_keys=False, allow_unicode=True)
 
     def merged(self, changes: Mapping[str, Any]) -> Self:
-        """Returns a copy with the values of `changes` (nested mappings). The preset of a `training.algorithm` in `changes`
-        replaces values of this store, but not those in `changes`.
-
-        Raises `SettingsError`, with similar names, for an unknown key or a wrong value.
-        """
-        if not isinstance(changes, Mapping):
-            return merge_configs(self, changes)
-        base, training = self.given(), changes.get("training")
-        training = training.given() if isinstance(training, Section) else training
-        if isinstance(training, Mapping):
-            base["training"] |= algorithm_values(type(self.training), training.get("algorithm"))
-        return self.rebuilt(base, changes)
-
-    def rebuilt(self, base: Mapping[str, Any], changes: Mapping[str, Any]) -> Self:
-        """Returns settings of this class from plain values, merged as by `merge_configs`. A section of a subclass, of this store
-        or in `changes`, keeps its class and its further settings. Raises `SettingsError`."""
-        fields, values = type(self).model_fields, dict(base)
-        classes = {name: type(value) for name, value in [*self, *changes.items()] if isinstance(value, Section)}
-        rest = {name: value.given() if isinstance(value, Section) else value for name, value in changes.items()}
-        own = {
-            name: kind(**_merge(values.pop(name, {}), rest.pop(name, {}), kind))
-            for name, kind in classes.items()
-            if name in fields and kind is not fields[name].annotation and isinstance(rest.get(name, {}), Mapping)
-        }
-        return type(self)(**merge_configs(values, rest, known=type(self)), **own)
+        """Returns a copy with the values of `changes`, as a further layer of `load`. Raises `SettingsError`."""
+        return load(type(self), dict(self), changes)
 
 
 class ConfigStore(RecipeConfig):
@@ -134,7 +119,7 @@ class ConfigStore(RecipeConfig):
         >>> config.training.adv_estimator = "grpo"
     """
 
-    environment: EnvironmentConfig = Field(default_factory=lambda: EnvironmentConfig())
+    environment: EnvironmentConfig = Field(default_factory=EnvironmentConfig)
 
 
 TINY: Mapping[str, Mapping[str, Any]] = {
@@ -151,9 +136,33 @@ TINY: Mapping[str, Mapping[str, Any]] = {
 """The preset `tiny`: short episodes and large steps, for the small model that a run creates. The defaults suit a given model."""
 
 
+def load(kind: type[Store], *layers: Mapping[str, Any]) -> Store:
+    """Builds settings from layers of nested values, and validates them once. Later layers win, key by key; the preset of a
+    layer's `training.algorithm` replaces values of earlier layers only.
+
+    A layer may have sections as objects, whose settings that were set count; a section of a subclass keeps its class.
+    Raises `SettingsError`, with similar names, for an unknown key or a wrong value.
+    """
+    kinds: dict[str, Any] = {name: field.annotation for name, field in kind.model_fields.items()}
+    values: dict[str, Any] = {}
+    for name, field in kind.model_fields.items():  # a recipe may create a section with other values than its defaults
+        is_plain = field.default_factory is field.annotation
+        values[name] = {} if is_plain else field.get_default(call_default_factory=True).given()
+    for layer in layers:
+        _require_mapping("changes", layer)
+        plain = {name: value.given() if isinstance(value, Section) else value for name, value in layer.items()}
+        kinds |= {name: type(value) for name, value in layer.items() if isinstance(value, Section) and name in kinds}
+        if isinstance(training := plain.get("training"), Mapping):
+            preset = algorithm_values(kinds["training"], training.get("algorithm"))
+            values["training"] = {**values.get("training", {}), **preset}
+        values = _merge(values, copy.deepcopy(plain), kind, kinds)
+    changed = {name for name, field in kind.model_fields.items() if kinds[name] is not field.annotation}
+    return kind(**values | {name: kinds[name](**values.get(name, {})) for name in changed})
+
+
 def with_tiny(config: Store) -> Store:
     """Returns a copy in which the preset `tiny` gives the settings that were not set."""
-    return config.merged(merge_configs(TINY, config.given()))
+    return load(type(config), TINY, dict(config))
 
 
 def create_default_config(preset: str | None = None, **sections: Mapping[str, Any] | Section) -> ConfigStore:
@@ -165,8 +174,7 @@ def create_default_config(preset: str | None = None, **sections: Mapping[str, An
         raise SettingsError(
             f"preset={preset!r}: the only one is 'tiny'; a published algorithm is set by training={{'algorithm': …}}"
         )
-    config = ConfigStore().merged(sections)
-    return config if preset is None else with_tiny(config)
+    return load(ConfigStore, {} if preset is None else TINY, sections)
 
 
 @overload
@@ -190,18 +198,26 @@ def merge_configs(base: Any, changes: Any, *, known: type[Section] | None = None
         >>> merge_configs(ConfigStore(), {"training": {"seed": 1}}).training.seed
         1
     """
-    for name, value in (("base", base), ("changes", changes)):
-        if not isinstance(value, Mapping | RecipeConfig):
-            raise SettingsError(
-                f"{name}={value!r:.80}: give nested mappings, for example {{'training': {{'seed': 1}}}}"
-            )
+    _require_mapping("base", base)
+    _require_mapping("changes", changes)
     if isinstance(base, RecipeConfig):
         return base.merged(dict(changes))
     changes = changes.given() if isinstance(changes, RecipeConfig) else changes
     return _merge(copy.deepcopy(dict(base)), copy.deepcopy(dict(changes)), known)
 
 
-def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], known: type[Section] | None) -> dict[str, Any]:
+def _require_mapping(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping | RecipeConfig):
+        raise SettingsError(f"{name}={value!r:.80}: give nested mappings, for example {{'training': {{'seed': 1}}}}")
+
+
+def _merge(
+    base: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    known: type[Section] | None,
+    kinds: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Merges `changes` into a copy of `base`. `known` has the valid keys; `kinds` replaces classes of its sections."""
     merged = dict(base)
     if known is not None:
         changes = in_present_names(known.former_names, changes, base)
@@ -213,7 +229,7 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], known: type[Sect
             )
         if known is not None and key not in known.model_fields:
             raise SettingsError(unknown_key(known, str(key), value))
-        inner = known.model_fields[key].annotation if known is not None else None
+        inner = (kinds or {}).get(key, known.model_fields[key].annotation) if known is not None else None
         section = inner if isinstance(inner, type) and issubclass(inner, Section) else None
         if section is not None and not isinstance(value, Mapping):
             raise SettingsError(

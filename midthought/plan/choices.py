@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from midthought.config import RecipeConfig, read_yaml
+from midthought.config import RecipeConfig, SupervisedSection, read_yaml
 from midthought.config.algorithms import algorithm_summary
 from midthought.config.changes import unset_values
 from midthought.config.references import require_installed
@@ -151,92 +151,14 @@ class Choice:
         return self.plan is None or is_enough(self.plan)
 
 
-def choose(
-    config: AnyConfig, *, on_gpu: bool, is_given: bool = True, by_verl: bool = False, has_vllm: bool | None = None
-) -> AnyConfig:
-    """Returns the settings with a value for every `auto`, except shares of memory and kernels, which need a plan.
-
-    `is_given`: the model is the user's, not the small one that a run creates. `by_verl`: verl trains it, with a critic that
-    is a separate model and with all weights sharded over its GPUs. `has_vllm`: a suitable vLLM is installed; None: look.
-    """
-    is_large = on_gpu and is_given
-    model = config.model
-    takes_adapters = is_large and not by_verl and find_spec("peft") is not None
-    rank = model.adapter_rank if model.lora_rank != "auto" or not takes_adapters else LORA_RANK
-    is_shared = is_large and not by_verl
-    if has_vllm is None:
-        has_vllm = not vllm_problem(installed_vllm())
-    may_use_vllm = is_large and not by_verl and not needs_local(config)
-    backend, in_process = ("vllm", True) if may_use_vllm and has_vllm else ("local", False)
-    if requested := requested_backend(config.inference):
-        backend, in_process = requested, config.inference.in_process
-    rate, warmup_rate = (ADAPTER_RATES if rank else WEIGHT_RATES) if is_given else MADE_RATES
-    values: dict[str, Any] = {
-        "model.dtype": "bfloat16" if is_large else "float32",
-        "model.critic": "shared" if is_shared else "separate",
-        "model.lora_rank": rank,
-        "training.gradient_checkpointing": is_large,
-        "inference.backend": backend,
-        "model.attn_implementation": "auto",
-        "model.chat_template_date": date.today(),
-        "inference.gpu_memory_utilization": "auto",
-        "training.learning_rate": rate,
-        "training.rollout_correction": _correction(config, backend, by_verl=by_verl),
-        "training.micro_batch_tokens": 4096,
-        "inference.max_num_seqs": 128,
-        "training.logits_mib": 64,
-        **{f"{name}.{key}": most for name, section in config for key, most in section.test_sizes.items()},
-    }
-    changes: dict[str, dict[str, Any]] = {}
-    for name, key in _open(config):
-        changes.setdefault(name, {})[key] = values.get(f"{name}.{key}", warmup_rate)
-    if config.inference.backend == "auto":
-        changes.setdefault("inference", {})["in_process"] = in_process
-    return config.merged(changes)
-
-
 def supervised_rate(num_parameters: int) -> float:
     """Returns the learning rate of supervised steps of all weights: 2e-5 at 7e9 parameters, and in inverse proportion to the
     square root of their number elsewhere, at most 1e-3; two digits. docs/real_models.md has a measurement."""
     return float(f"{min(WEIGHT_RATES[1] * math.sqrt(7e9 / num_parameters), LARGEST_SUPERVISED_RATE):.1e}")
 
 
-def _correction(config: RecipeConfig, backend: str, *, by_verl: bool) -> str:
-    """Returns `training.rollout_correction` for the engine that samples. `backend`: what `inference.backend=auto` means."""
-    sampling = backend if config.inference.backend == "auto" else config.inference.backend
-    is_other = by_verl or sampling != "local"
-    return "truncated" if is_other and config.training.policy_loss not in config.training.sampling_corrected else "none"
-
-
-def words_of_stage(stage: str) -> dict[str, Any]:
-    """Returns further arguments of the plan: the warm-up alone has neither a critic nor a reference."""
-    return {"critic": "none", "reference": False} if stage == "sft" else {}
-
-
-def as_recorded(config: AnyConfig, file: Path) -> AnyConfig:
-    """Returns the settings of a resumed run. The values in its `config.yaml` replace `auto`, which the run chose at its start,
-    and those that are not set and change what is learned, whose defaults may have been others."""
-    recorded = read_yaml(file)
-    config = config.rebuilt(config.given(), unset_values(config, recorded))
-    changes: dict[str, dict[str, Any]] = {}
-    for name, key in _open(config):
-        if key in recorded.get(name, {}):
-            changes.setdefault(name, {})[key] = recorded[name][key]
-            if key == "backend":
-                changes[name]["in_process"] = recorded[name].get("in_process", False)
-    return config.merged(changes)
-
-
-def _open(config: RecipeConfig) -> Iterator[tuple[str, str]]:
-    """Yields section and key of every `auto` that is chosen here, which excludes `model.device`."""
-    for name, section in config:
-        for key in (*_CHOSEN_HERE, *section.test_sizes):
-            if getattr(section, key, None) == "auto":
-                yield name, key
-
-
-def choose_and_plan(
-    config: RecipeConfig,
+def resolve(
+    config: AnyConfig,
     hardware: Hardware,
     *,
     source: str,
@@ -244,29 +166,28 @@ def choose_and_plan(
     words: Mapping[str, Any] | None = None,
     has_vllm: bool | None = None,
 ) -> Choice:
-    """Runs `choose` and plans the run on this hardware.
+    """Replaces every `auto` in the settings, and plans the run on this hardware.
 
     Args:
         source: folder or hub name of the initial model; empty: the run creates a small one.
+        is_given: whether the model is the user's, not a small one that a run created.
         words: further arguments of the plan.
+        has_vllm: whether a suitable vLLM is installed. None: looks for one.
     """
-    on_gpu, given = hardware.kind == "gpu", config
-    adapters = Path(source or "-").expanduser() / "adapter_config.json"
-    if config.model.lora_rank == "auto" and adapters.is_file():  # they are merged, and as many parameters learn again
-        config = config.merged({"model": {"lora_rank": read_config(adapters).get("r") or LORA_RANK}})
-    settled, plan = choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm), None
+    on_gpu = hardware.kind == "gpu"
+    first = _with_rank_of_folder(config, source)
+    settled, plan = choose(first, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm), None
     unknown = _unknown(config, hardware)
     if not unknown:
         more = {**_machine(hardware), **_apart(settled, on_gpu), **(words or {})}
         try:
-            settled, plan = chosen_plan(config, source, more, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm)
+            settled, plan = chosen_plan(first, source, more, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm)
         except (SettingsError, ModelPathError) as error:
             unknown = str(error).partition(". ")[0]
         settled = _of_whole_gpu(config, settled, hardware)
     if plan is None and config.inference.backend == "auto":
-        settled = choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=False)
-    chosen = tuple(_changed(given, settled))
-    return Choice(settled, hardware, chosen, plan, unknown, is_given)
+        settled = choose(first, on_gpu=on_gpu, is_given=is_given, has_vllm=False)
+    return Choice(settled, hardware, tuple(_changed(config, settled)), plan, unknown, is_given)
 
 
 def plan_of_loaded(
@@ -277,33 +198,20 @@ def plan_of_loaded(
     Args:
         settled: the settings that `choose` returns for `config`; they stay if the run cannot be planned.
         model: its parsed `config.json`.
-        words: its data type, and rank and kind of its adapters, as arguments of the plan.
+        words: its data type and rank of its adapters, as arguments of the plan.
     """
-    on_gpu = hardware.kind == "gpu"
-    more = {**_machine(hardware), **_apart(settled, on_gpu), **words}
+    more = {**_machine(hardware), **_apart(settled, hardware.kind == "gpu"), **words}
     unknown, plan = _unknown(config, hardware), None
     if not unknown:
         try:
             settings = PlanSettings(**{**plan_arguments(settled), **more})
             changes, plan = _fitted(config, Memory(Shape.from_config(model), settings), {*words})
-            settled = settled.merged(changes).merged(_planned_values(config, plan, ""))
-            settled = _of_whole_gpu(config, settled, hardware)
+            settled = _of_whole_gpu(
+                config, settled.replaced(changes).replaced(_planned_values(config, plan, "")), hardware
+            )
         except SettingsError as error:
             unknown = str(error).partition(". ")[0]
     return Choice(settled, hardware, (), plan, unknown)
-
-
-def _machine(hardware: Hardware) -> dict[str, Any]:
-    """Returns the plan's arguments for a device."""
-    return {"device": hardware.kind, "gpu_memory_gib": hardware.memory_gib}
-
-
-def _of_whole_gpu(config: RecipeConfig, settled: AnyConfig, hardware: Hardware) -> AnyConfig:
-    """Converts the engine's share of the free memory, if it was `auto`, to a share of all memory, as vLLM counts it."""
-    share, is_open = settled.inference.gpu_memory_utilization, config.inference.gpu_memory_utilization == "auto"
-    if not is_open or share == "auto" or not hardware.memory_gib or not hardware.total_gib:
-        return settled
-    return settled.merged({"inference": {"gpu_memory_utilization": share * hardware.memory_gib / hardware.total_gib}})
 
 
 def chosen_plan(
@@ -321,25 +229,128 @@ def chosen_plan(
     per_question = plan.shape.computing_parameters * plan.settings.tokens_of_episode
     num_questions = max(MIN_QUESTIONS, int(ARM_WORK[plan.settings.device] / per_question))
     for name, section in config if is_given else ():
-        open_keys = [key for key in section.test_sizes if getattr(section, key) == "auto"]
-        changes[name] = changes.get(name, {}) | {key: min(section.test_sizes[key], num_questions) for key in open_keys}
-    settled = choose(config.merged(changes), on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm)
-    return settled.merged(_planned_values(config, plan, source if on_gpu else "")), plan
+        sizes = {key: min(most, num_questions) for key, most in section.test_sizes.items()}
+        changes[name] = changes.get(name, {}) | {key: sizes[key] for key in sizes if getattr(section, key) == "auto"}
+    settled = choose(config.replaced(changes), on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm)
+    values = _planned_values(config, plan, source if on_gpu else "")
+    for name, section in config if is_given and not settled.model.adapter_rank else ():
+        if isinstance(section, SupervisedSection) and section.learning_rate == "auto":
+            values.setdefault(name, {})["learning_rate"] = supervised_rate(plan.shape.parameters)
+    return settled.replaced(values), plan
+
+
+def choose(
+    config: AnyConfig, *, on_gpu: bool, is_given: bool = True, by_verl: bool = False, has_vllm: bool | None = None
+) -> AnyConfig:
+    """Returns the settings with a value for every `auto`, except shares of memory and kernels, which need a plan.
+
+    `by_verl`: verl trains the model, with a critic that is a separate model and with all weights sharded over its GPUs. Others:
+    as in `resolve`.
+    """
+    is_large = on_gpu and is_given
+    model, is_ours = config.model, is_large and not by_verl
+    takes_adapters = is_ours and model.lora_rank == "auto" and find_spec("peft") is not None
+    rank = LORA_RANK if takes_adapters else model.adapter_rank
+    if has_vllm is None:
+        has_vllm = not vllm_problem(installed_vllm())
+    backend, in_process = ("vllm", True) if is_ours and has_vllm and not needs_local(config) else ("local", False)
+    if requested := requested_backend(config.inference):
+        backend, in_process = requested, config.inference.in_process
+    samples = backend if config.inference.backend == "auto" else config.inference.backend
+    is_other = (by_verl or samples != "local") and config.training.policy_loss not in config.training.sampling_corrected
+    rate, warmup_rate = (ADAPTER_RATES if rank else WEIGHT_RATES) if is_given else MADE_RATES
+    values: dict[str, Any] = {
+        "model.dtype": "bfloat16" if is_large else "float32",
+        "model.critic": "shared" if is_ours else "separate",
+        "model.lora_rank": rank,
+        "model.attn_implementation": "auto",
+        "model.chat_template_date": date.today(),
+        "training.gradient_checkpointing": is_large,
+        "training.learning_rate": rate,
+        "training.rollout_correction": "truncated" if is_other else "none",
+        "training.micro_batch_tokens": 4096,
+        "training.logits_mib": 64,
+        "inference.backend": backend,
+        "inference.gpu_memory_utilization": "auto",
+        "inference.max_num_seqs": 128,
+    }
+    changes: dict[str, dict[str, Any]] = {}
+    for name, key in _open(config):
+        of_warmup = getattr(config, name).test_sizes.get(key, warmup_rate)
+        changes.setdefault(name, {})[key] = values.get(f"{name}.{key}", of_warmup)
+    if config.inference.backend == "auto":
+        changes["inference"]["in_process"] = in_process
+    return config.replaced(changes)
+
+
+def as_recorded(config: AnyConfig, file: Path) -> AnyConfig:
+    """Returns the settings of a resumed run. The values in its `config.yaml` replace `auto`, which the run chose at its start,
+    and those that are not set and change what is learned, whose defaults may have been others."""
+    recorded = read_yaml(file)
+    found = unset_values(config, recorded)
+    for name, key in _open(config):
+        if key in recorded.get(name, {}) and key not in found[name]:
+            found[name][key] = recorded[name][key]
+            if key == "backend":
+                found[name]["in_process"] = recorded[name].get("in_process", False)
+    kinds = {name: type(getattr(config, name)) for name in found}
+    return config.copied({name: kinds[name](**{**getattr(config, name).given(), **found[name]}) for name in found})
+
+
+def words_of_stage(stage: str) -> dict[str, Any]:
+    """Returns further arguments of the plan: the warm-up alone has neither a critic nor a reference."""
+    return {"critic": "none", "reference": False} if stage == "sft" else {}
+
+
+def plan_of(config: RecipeConfig, source: str, words: Mapping[str, Any]) -> Memory:
+    """Returns the plan of a run without `auto` that starts from the model in `source`, on the GPUs in `words`."""
+    settings = PlanSettings(**{**plan_arguments(config), **model_arguments(config.model, source), **words})
+    return Memory(find_shape(settings), settings)
+
+
+def _open(config: RecipeConfig) -> Iterator[tuple[str, str]]:
+    """Yields section and key of every `auto` that is chosen here, which excludes `model.device`."""
+    for name, section in config:
+        for key in (*_CHOSEN_HERE, *section.test_sizes):
+            if getattr(section, key, None) == "auto":
+                yield name, key
+
+
+def _with_rank_of_folder(config: AnyConfig, source: str) -> AnyConfig:
+    """Sets `model.lora_rank`, if it is `auto`, to the rank of the adapters in a folder: they are merged, and as many parameters
+    learn again."""
+    adapters = Path(source or "-").expanduser() / "adapter_config.json"
+    if config.model.lora_rank != "auto" or not adapters.is_file():
+        return config
+    return config.replaced({"model": {"lora_rank": int(read_config(adapters).get("r") or LORA_RANK)}})
+
+
+def _machine(hardware: Hardware) -> dict[str, Any]:
+    """Returns the plan's arguments for a device."""
+    return {"device": hardware.kind, "gpu_memory_gib": hardware.memory_gib}
+
+
+def _of_whole_gpu(config: RecipeConfig, settled: AnyConfig, hardware: Hardware) -> AnyConfig:
+    """Converts the engine's share of the free memory, if it was `auto`, to a share of all memory, as vLLM counts it."""
+    share, is_open = settled.inference.gpu_memory_utilization, config.inference.gpu_memory_utilization == "auto"
+    if not is_open or share == "auto" or not hardware.memory_gib or not hardware.total_gib:
+        return settled
+    return settled.replaced({"inference": {"gpu_memory_utilization": share * hardware.memory_gib / hardware.total_gib}})
 
 
 def _fitted(
     config: RecipeConfig, plan: Memory, fixed: set[str], is_given: bool = True
-) -> tuple[dict[str, Any], Memory]:
-    """Returns how `auto` must differ from its first values so that the run fits, and the plan that fits (`sizes.fitted`).
+) -> tuple[dict[str, dict[str, Any]], Memory]:
+    """Returns how `auto` must differ from its first values so that the run fits, and the plan that fits (`measures.fitted`).
     `fixed`: arguments of the plan that no setting changes."""
     fixed |= {"backend"} if "engine" in fixed or requested_backend(config.inference) else set()
     fixed |= {"lora_rank"} if not is_given or find_spec("peft") is None else set()
     names = {f"{section}.{key}" for section, key in _open(config) if key not in fixed}
     first, plan = _values(plan), fitted(plan, names)
-    changes: dict[str, Any] = {}
+    now, changes = _values(plan), {}
     for section, _, key in (name.partition(".") for name in names):
-        if key in first and first[key] != _values(plan)[key]:
-            changes.setdefault(section, {})[key] = _values(plan)[key]
+        if key in first and first[key] != now[key]:
+            changes.setdefault(section, {})[key] = now[key]
     return changes, plan
 
 
@@ -350,20 +361,14 @@ def _values(plan: Memory) -> dict[str, Any]:
     return {**found, "backend": plan.settings.engine, **({"gradient_checkpointing": "offload"} if offloads else {})}
 
 
-def _planned_values(config: RecipeConfig, plan: Memory, source: str) -> dict[str, Any]:
+def _planned_values(config: RecipeConfig, plan: Memory, source: str) -> dict[str, dict[str, Any]]:
     """Returns values of `auto` that need a plan: `sdpa` for an architecture that it computes, the engine's share of memory."""
-    found: dict[str, Any] = {}
-    if source and config.model.attn_implementation == "auto" and not plan.shape.attn_softcap:
+    found: dict[str, dict[str, Any]] = {}
+    if source and config.model.attn_implementation == "auto":
         found["model"] = {"attn_implementation": "sdpa"}
     if plan.settings.in_process and config.inference.gpu_memory_utilization == "auto":
         found["inference"] = {"gpu_memory_utilization": plan.settings.gpu_memory_utilization}
     return found
-
-
-def plan_of(config: RecipeConfig, source: str, words: Mapping[str, Any]) -> Memory:
-    """Returns the plan of a run without `auto` that starts from the model in `source`, on the GPUs in `words`."""
-    settings = PlanSettings(**{**plan_arguments(config), **model_arguments(config.model, source), **words})
-    return Memory(find_shape(settings), settings)
 
 
 def _apart(config: RecipeConfig, on_gpu: bool) -> dict[str, Any]:
@@ -376,10 +381,9 @@ def _apart(config: RecipeConfig, on_gpu: bool) -> dict[str, Any]:
 
 def _unknown(config: RecipeConfig, hardware: Hardware) -> str:
     """Returns the reason why this run cannot be planned; empty if it can."""
-    ray = config.ray
     if hardware.memory_gib is None:
         return f"the memory of {hardware.name} is not known"
-    if ray.num_learners > 1:
+    if config.ray.num_learners > 1:
         return "ray.num_learners learn on machines whose memory is not known here"
     return ""
 

@@ -28,6 +28,8 @@ MERGE_BYTES = {4: 8, 2: 28}
 the parts of stochastic rounding (`peft_weights.effective_tensors`)."""
 MAX_COPIED_BYTES = 2**30
 """Maximum size of the copies of a small model's weights that `local` makes to be faster."""
+BUCKETS = 2 * 128 * MIB
+"""Buffers for sending new weights to an engine: one bucket for the sender and one for the receiver."""
 ENOUGH_SEQUENCES = 16
 """An engine with fewer concurrent sequences, while more are waiting, reads its weights for too few tokens."""
 
@@ -75,16 +77,8 @@ class Memory:
 
     @property
     def adapter_parameters(self) -> int:
-        """Parameters of the adapters, DoRA's magnitudes included; 0 without adapters."""
-        settings, shape = self.settings, self.shape
-        if not settings.lora_rank:
-            return 0
-        return shape.adapter_parameters(settings.lora_rank) + (shape.dora_parameters if settings.use_dora else 0)
-
-    @property
-    def critic(self) -> Learning:
-        """A separate trunk, fully trained even with LoRA. A value head alone is not counted."""
-        return self._learning(self.shape.trunk_parameters) if self.settings.critic == "separate" else Learning()
+        """Parameters of the adapters; 0 without adapters."""
+        return self.shape.adapter_parameters(self.settings.lora_rank)
 
     @property
     def reference(self) -> int:
@@ -92,10 +86,12 @@ class Memory:
         has_one = self.settings.reference and not self.settings.lora_rank
         return self.shared(self.width * self.shape.parameters) if has_one else 0
 
-    @property
+    @cached_property
     def whole(self) -> Learning:
-        """Policy and critic, wherever the optimizer's states are."""
-        return self.policy + self.critic
+        """Policy and critic, wherever the optimizer's states are. A separate critic is a trunk that is fully trained even with
+        LoRA. A value head alone is not counted."""
+        separate = self.settings.critic == "separate"
+        return self.policy + (self._learning(self.shape.trunk_parameters) if separate else Learning())
 
     @property
     def held(self) -> Learning:
@@ -124,11 +120,10 @@ class Memory:
     @cached_property
     def head(self) -> Head:
         settings = self.settings
-        num_tokens = max(1, settings.tokens_of_pass * settings.response_tokens // settings.tokens_of_episode)
         return Head(
             shape=self.shape,
             width=self.width,
-            num_tokens=num_tokens,
+            num_tokens=max(1, settings.tokens_of_pass * settings.response_tokens // settings.tokens_of_episode),
             logits_mib=settings.logits_mib,
             learns=not settings.lora_rank,
             is_fused=settings.is_fused,
@@ -140,25 +135,18 @@ class Memory:
 
         The critic's forward pass runs after the policy's, so its backward pass runs first and frees its activations.
         """
-        held, settings = self.held, self.settings
+        held, settings, head, width = self.held, self.settings, self.head, self.width
         stays = {"weights": held.weights, "float32 masters": held.masters, "Adam moments": held.moments}
-        stays |= {"gathered weights": self.gathered}
-        gradients = held.gradients if self.accumulates else 0
-        fresh = self._fresh_gradients
-        resident = 0 if settings.offload_reference else self.reference
+        stays |= {"gathered weights": self.gathered, "reference": 0 if settings.offload_reference else self.reference}
+        during = {**stays, "gradients": held.gradients if self.accumulates else 0}
+        after = {**stays, "gradients": held.gradients}
         tokens, recomputed = settings.tokens_of_pass, settings.gradient_checkpointing
-        head, width, hidden = self.head, self.width, self.shape.hidden_size
         embedding = 0 if settings.lora_rank else width * self.shape.embedding_parameters
-        tied = embedding if self.shape.is_tied else 0
         largest = max(embedding, self.shared(embedding * FLOAT // width)) if self._has_masters else embedding
-        during = {**stays, "reference": resident, "gradients": gradients}
-        after = {**stays, "reference": resident, "gradients": held.gradients}
-        policy = self._activations(settings.lora_rank)
+        policy, scoring = self._activations(settings.lora_rank), self._activations(1)
         constant = policy.constant(recomputed=recomputed) + head.hidden
         kept = tokens * policy.kept(recomputed=recomputed) + constant
         layers = tokens * policy.worked_on(recomputed=recomputed) + constant
-        expert_gradient = policy.weight_gradient if self.accumulates or settings.lora_rank else 0
-        scored = tokens * (self._activations(1).layer + width * hidden)
         found = {
             "output layer's backward pass": {
                 **during,
@@ -166,12 +154,16 @@ class Memory:
                 "logits": head.backward,
                 "temporary gradient": head.weight,
             },
-            "layers' backward pass": {**during, "activations": layers, "temporary gradient": tied + expert_gradient},
-            "end of the backward pass": {**after, "temporary gradient": fresh + largest},
+            "layers' backward pass": {
+                **during,
+                "activations": layers,
+                "temporary gradient": embedding if self.shape.is_tied else 0,
+            },
+            "end of the backward pass": {**after, "temporary gradient": self._fresh_gradients + largest},
             "scoring": {
                 **after,
                 "reference": self.reference,
-                "activations": scored + self._activations(1).dora_temporary,
+                "activations": tokens * (scoring.layer + width * self.shape.hidden_size),
                 "logits": head.forward,
             },
         }
@@ -184,9 +176,9 @@ class Memory:
     @property
     def accumulates(self) -> bool:
         """Whether an optimizer step has several micro-batches, so that gradients are kept while the next one computes."""
-        return self.settings.mini_batch_size * self.settings.tokens_of_episode > (
-            self.settings.micro_batch_tokens * self.settings.learning_gpus
-        )
+        settings = self.settings
+        num_tokens = settings.mini_batch_size * settings.tokens_of_episode
+        return num_tokens > settings.micro_batch_tokens * settings.learning_gpus
 
     @property
     def _fresh_gradients(self) -> int:
@@ -214,40 +206,33 @@ class Memory:
     @property
     def engine_weights(self) -> int:
         """Weights on a GPU of the engine."""
-        if not self.settings.engine_has_copy:
-            return 0
-        return self.width * self.shape.parameters // self.settings.tensor_parallel
+        has_copy = self.settings.engine_has_copy
+        return self.width * self.shape.parameters // self.settings.tensor_parallel if has_copy else 0
 
     @property
-    def bucket(self) -> int:
-        """Buffers for sending new weights: one bucket for the sender and one for the receiver."""
-        return 0 if not self.settings.engine_has_copy else round(2 * self.settings.bucket_mib * MIB)
-
-    def kv_bytes_of_sequence(self, num_tokens: float) -> float:
-        """Bytes of a sequence's keys and values on a GPU of the engine. `local` also keeps what a sliding window has passed."""
-        whole = self.shape.kv_bytes_of_sequence(num_tokens, self.width, drops_old=self.settings.engine != "local")
-        return whole / self.settings.tensor_parallel
+    def kv_bytes_of_sequence(self) -> float:
+        """Bytes of the keys and values of a whole episode on a GPU of the engine."""
+        per_token = 2 * self.width * self.shape.num_layers * self.shape.key_size
+        return per_token * self.settings.tokens_of_episode / self.settings.tensor_parallel
 
     @property
     def kv_room(self) -> int:
         """Memory for keys and values on a GPU of the engine; negative if its weights alone do not fit."""
-        settings, share = self.settings, self.settings.gpu_memory_utilization
-        share = min(share, 0.5) if settings.engine == "local" else share
-        return round(share * settings.memory_bytes) - self.engine_weights
+        share = self.settings.gpu_memory_utilization
+        share = min(share, 0.5) if self.settings.engine == "local" else share
+        return round(share * self.settings.memory_bytes) - self.engine_weights
 
     @property
     def num_sequences(self) -> int:
         """Concurrent sequences of one engine: the minimum of the limit, the available ones, and those that fit at full length."""
-        settings = self.settings
-        there = -(-settings.batch_size // settings.num_engines)
-        room = int(self.kv_room // self.kv_bytes_of_sequence(settings.tokens_of_episode))
-        return max(0, min(settings.max_num_seqs, there, room))
+        room = int(self.kv_room // self.kv_bytes_of_sequence)
+        return max(0, min(self.settings.max_num_seqs, self.settings.num_episodes_of_engine, room))
 
     @property
     def kv_cache(self) -> int:
         """KV cache: vLLM and SGLang use all of their share; `local` uses what its sequences need."""
         if self.settings.engine == "local":
-            return round(self.num_sequences * self.kv_bytes_of_sequence(self.settings.tokens_of_episode))
+            return round(self.num_sequences * self.kv_bytes_of_sequence)
         return max(0, self.kv_room)
 
     @property
@@ -255,7 +240,7 @@ class Memory:
         """Copies of a small model's projections, without adapters, that `local` joins: queries with keys and values, gate with
         up."""
         shape = self.shape
-        if self.settings.engine != "local" or self.settings.lora_rank or not shape.has_fused_decoder:
+        if self.settings.engine != "local" or self.settings.lora_rank:
             return 0
         joined = shape.query_size + 2 * shape.key_size + 2 * shape.intermediate_size
         copies = self.width * shape.num_layers * shape.hidden_size * joined
@@ -265,15 +250,12 @@ class Memory:
     def merged_adapters(self) -> int:
         """Merged copies of all layers that `local` samples from; 0 if it has no memory for them."""
         settings = self.settings
-        merges = settings.engine == "local" and settings.lora_rank and settings.merge_adapters
-        if not merges or not self.shape.has_fused_decoder:
+        if settings.engine != "local" or not settings.lora_rank or not settings.merge_adapters:
             return 0
         copies = self.width * self.shape.all_layers_parameters
-        if copies <= MAX_COPIED_BYTES:
-            return copies
         held = 0 if settings.is_split else self.held.total
         free = settings.memory_bytes - held - self.engine_weights
-        return copies if copies <= MERGED_SHARE * free else 0
+        return copies if copies <= max(MAX_COPIED_BYTES, MERGED_SHARE * free) else 0
 
     @property
     def engine(self) -> dict[str, int]:
@@ -284,7 +266,7 @@ class Memory:
             "joined weights": self.joined_weights,
             "merging one layer": MERGE_BYTES[self.width] * self.shape.largest_map if self.merged_adapters else 0,
             "engine's KV cache": self.kv_cache,
-            "weight-sync buckets": self.bucket,
+            "weight-sync buckets": BUCKETS if self.settings.engine_has_copy else 0,
         }
 
     @cached_property
@@ -294,16 +276,16 @@ class Memory:
         While the learner works, an engine that sleeps has released everything, and `local` its cache on a GPU. While an engine
         in the same process samples, the learner still has its gradients; verl's discards them at the end of its step.
         """
-        settings, learner, engine, held = self.settings, self.learner, self.engine, self.held
+        settings, engine, held = self.settings, self.engine, self.held
         is_local = settings.engine == "local"
         if settings.is_split:
-            return {"learning": learner, "sampling": engine}
+            return {"learning": self.learner, "sampling": engine}
         stays = {} if settings.engine_sleeps and not is_local else dict(engine)
         if is_local:
             stays["merging one layer"] = 0
             if settings.device == "gpu":
                 stays["engine's KV cache"] = 0
-        learning = {**learner, **stays}
+        learning = {**self.learner, **stays}
         if not settings.engine_sleeps and not is_local:
             return {"learning": learning}
         of_learner = {
@@ -343,8 +325,7 @@ class Memory:
     @property
     def has_enough_sequences(self) -> bool:
         settings = self.settings
-        wanted = min(ENOUGH_SEQUENCES, settings.max_num_seqs, -(-settings.batch_size // settings.num_engines))
-        return self.num_sequences >= wanted
+        return self.num_sequences >= min(ENOUGH_SEQUENCES, settings.max_num_seqs, settings.num_episodes_of_engine)
 
     @property
     def _has_masters(self) -> bool:
@@ -374,9 +355,8 @@ class Memory:
         return Activations(
             shape=self.shape,
             width=self.width,
-            is_packed=settings.packing and not self.shape.attn_softcap,
+            is_packed=settings.packing,
             lora_rank=lora_rank,
-            use_dora=settings.use_dora and bool(lora_rank),
             row_tokens=settings.tokens_of_episode,
             is_fused=settings.is_fused,
             are_offloaded=settings.offload_activations and settings.device == "gpu",

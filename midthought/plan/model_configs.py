@@ -4,51 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-
-def _config(
-    model_type: str,
-    hidden: int,
-    layers: int,
-    heads: int,
-    inner: int,
-    vocabulary: int,
-    *,
-    tied: bool = False,
-    **more: Any,
-) -> dict[str, Any]:
-    return {
-        "model_type": model_type,
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": 8,
-        "intermediate_size": inner,
-        "vocab_size": vocabulary,
-        "tie_word_embeddings": tied,
-        **more,
-    }
-
-
-def _qwen3(hidden: int, layers: int, heads: int, inner: int, *, tied: bool = False) -> dict[str, Any]:
-    return _config("qwen3", hidden, layers, heads, inner, 151_936, tied=tied, head_dim=128, attention_bias=False)
-
-
-def _llama(hidden: int, layers: int, heads: int, inner: int, *, tied: bool = False) -> dict[str, Any]:
-    biases = {"attention_bias": False, "mlp_bias": False}
-    return _config("llama", hidden, layers, heads, inner, 128_256, tied=tied, **biases)
-
-
+_KEYS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+_QWEN3: dict[str, Any] = {"model_type": "qwen3", "head_dim": 128}
+_TIED = {"tie_word_embeddings": True}
+# fmt: off
+_SIZES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "Qwen/Qwen3-0.6B": ((1024, 28, 16, 3072, 151_936), _QWEN3 | _TIED),
+    "meta-llama/Llama-3.2-1B": ((2048, 16, 32, 8192, 128_256), {"model_type": "llama"} | _TIED),
+    "Qwen/Qwen3-1.7B": ((2048, 28, 16, 6144, 151_936), _QWEN3 | _TIED),
+    "Qwen/Qwen3-4B": ((2560, 36, 32, 9728, 151_936), _QWEN3 | _TIED),
+    "Qwen/Qwen3-8B": ((4096, 36, 32, 12_288, 151_936), _QWEN3),
+    "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B": ((4096, 36, 32, 12_288, 151_936), _QWEN3),
+    "meta-llama/Llama-3.1-8B": ((4096, 32, 32, 14_336, 128_256), {"model_type": "llama"}),
+    "Qwen/Qwen3-14B": ((5120, 40, 40, 17_408, 151_936), _QWEN3),
+    "Qwen/Qwen2.5-32B-Instruct": ((5120, 64, 40, 27_648, 152_064), {"model_type": "qwen2"}),
+    "Qwen/Qwen3-32B": ((5120, 64, 64, 25_600, 151_936), _QWEN3),
+    "meta-llama/Llama-3.1-70B": ((8192, 80, 64, 28_672, 128_256), {"model_type": "llama"}),
+}
+# fmt: on
 MODEL_CONFIGS: dict[str, dict[str, Any]] = {
-    "Qwen/Qwen3-0.6B": _qwen3(1024, 28, 16, 3072, tied=True),
-    "meta-llama/Llama-3.2-1B": _llama(2048, 16, 32, 8192, tied=True),
-    "Qwen/Qwen3-1.7B": _qwen3(2048, 28, 16, 6144, tied=True),
-    "Qwen/Qwen3-4B": _qwen3(2560, 36, 32, 9728, tied=True),
-    "Qwen/Qwen3-8B": _qwen3(4096, 36, 32, 12288),
-    "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B": _qwen3(4096, 36, 32, 12288),
-    "meta-llama/Llama-3.1-8B": _llama(4096, 32, 32, 14336),
-    "Qwen/Qwen3-14B": _qwen3(5120, 40, 40, 17408),
-    "Qwen/Qwen2.5-32B-Instruct": _config("qwen2", 5120, 64, 40, 27648, 152_064),
-    "Qwen/Qwen3-32B": _qwen3(5120, 64, 64, 25600),
-    "meta-llama/Llama-3.1-70B": _llama(8192, 80, 64, 28672),
+    name: {**dict(zip(_KEYS, sizes, strict=True)), "num_key_value_heads": 8, **more}
+    for name, (sizes, more) in _SIZES.items()
 }
 """By Hugging Face name, smallest first."""

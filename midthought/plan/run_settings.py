@@ -71,7 +71,6 @@ def _of_verl(verl: Any, response_tokens: int) -> dict[str, Any]:
     """Returns the machines of a section `verl`. verl's engine always sleeps while it learns, with gradient checkpointing."""
     return {
         "gpus": verl.num_nodes * verl.gpus_per_node,
-        "gpus_per_node": verl.gpus_per_node,
         "engine": verl.rollout,
         "engine_sleeps": True,
         "offload": verl.offload,

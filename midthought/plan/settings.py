@@ -28,8 +28,8 @@ class PlanSettings(Section):
     """Dimension of a head; `hidden_size / num_heads` by default."""
     intermediate_size: int | None = Field(None, ge=1)
     """Width of the MLP; 3 × `hidden_size` by default."""
-    vocab_size: int | None = Field(None, ge=1)
-    """Vocabulary size; 151,936 by default."""
+    vocab_size: int = Field(151_936, ge=1)
+    """Vocabulary size."""
     tie_embeddings: bool = False
     """Whether the output layer is the embedding."""
     qk_norm: bool = True
@@ -39,8 +39,6 @@ class PlanSettings(Section):
     """What the run computes on. On a CPU, its memory is the machine's, and `local` keeps its cache while it learns."""
     gpus: int = Field(1, ge=1)
     """Number of GPUs of the run."""
-    gpus_per_node: int = Field(8, ge=1)
-    """GPUs of a node, the largest number for one engine."""
     gpu: str = "h100"
     """Name of the GPU; sets its memory."""
     gpu_memory_gib: float | None = Field(None, gt=0)
@@ -60,8 +58,8 @@ class PlanSettings(Section):
     """Keep the reference in CPU memory except while it scores."""
     lora_rank: int = Field(0, ge=0)
     """Rank of LoRA adapters; 0: full fine-tuning."""
-    use_dora: bool = False
-    """Whether the adapters are DoRA (a magnitude per output of each map), as in a PEFT model that is given to the Trainer."""
+    use_dora: Literal[False] = False
+    """DoRA is not counted: its passes keep constants that grow with the square of a map's input."""
     merge_adapters: bool = True
     """With LoRA, `local` samples from merged copies of the layers, if they take at most a quarter of the free memory."""
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
@@ -99,8 +97,6 @@ class PlanSettings(Section):
     """Share of a GPU's memory that the engine takes, its weights included. `local` takes no more than half of it."""
     max_num_seqs: int = Field(256, ge=1)
     """Maximum number of concurrent sequences in one engine."""
-    bucket_mib: float = Field(128, ge=0)
-    """Size of the buckets in which new weights are sent to the engine, in MiB."""
 
     prompt_tokens: int = Field(1024, ge=1)
     """Tokens of a prompt."""
@@ -171,6 +167,10 @@ class PlanSettings(Section):
     @property
     def num_engines(self) -> int:
         return self.sampling_gpus // self.tensor_parallel
+
+    @property
+    def num_episodes_of_engine(self) -> int:
+        return -(-self.batch_size // self.num_engines)
 
     @property
     def tokens_of_episode(self) -> int:

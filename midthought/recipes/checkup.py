@@ -17,7 +17,7 @@ from midthought.config import RecipeConfig
 from midthought.config.references import load
 from midthought.errors import MidthoughtError, SettingsError
 from midthought.models.pretrained import is_on_this_machine, placed
-from midthought.plan.choices import Choice, choose_and_plan
+from midthought.plan.choices import Choice, resolve
 from midthought.plan.hardware import find_hardware, require_device
 from midthought.recipes.pipeline import RecipeRun
 from midthought.recipes.progress import RunProgress
@@ -109,7 +109,7 @@ class _Examination:
         given = is_given(run.config, run.from_path)
         if given:
             require_device(run._device)
-        choice = choose_and_plan(run.config, find_hardware(run._device), source=run._beginning, is_given=given)
+        choice = resolve(run.config, find_hardware(run._device), source=run._beginning, is_given=given)
         run.config = choice.config
         return choice
 

@@ -23,7 +23,7 @@ from midthought.files.storage_errors import THEN_RESUME, storage_errors
 from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.learning.run_checks import check_training, require_finite
 from midthought.models.pretrained import placed, warn_without_template
-from midthought.plan.choices import choose_and_plan, words_of_stage
+from midthought.plan.choices import resolve, words_of_stage
 from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import find_hardware, require_device
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, chosen_arms, effort, print_results
@@ -190,7 +190,7 @@ class RecipeRun(ABC):
         given = is_given(self.config, self.from_path)
         if given:
             require_device(self._device)
-        choice = choose_and_plan(
+        choice = resolve(
             self.config, find_hardware(self._device), source=source, is_given=given, words=words_of_stage(self.stage)
         )
         self.config, self._choice = choice.config, choice

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import Field
 
-from midthought.config import Harmless, RecipeConfig, Section, merge_configs, parse_assignments, read_yaml
+from midthought.config import Harmless, RecipeConfig, Section, load, merge_configs, parse_assignments, read_yaml
 from midthought.config.changes import require_true_or_false
-from midthought.config.references import load
+from midthought.config.references import load as load_object
 from midthought.config.store import TINY
 from midthought.errors import CheckpointError, SettingsError, near_names
 from midthought.files.regular import read_json_object
@@ -51,7 +51,7 @@ class Recipe:
 
     def config_class(self) -> type[RecipeConfig]:
         """Returns the class of the settings."""
-        found: type[RecipeConfig] = load(self.config) if isinstance(self.config, str) else self.config
+        found: type[RecipeConfig] = load_object(self.config) if isinstance(self.config, str) else self.config
         return found
 
     def begin(
@@ -93,7 +93,8 @@ class Recipe:
         values: dict[str, Any] = {}
         if config is not None:
             values = _values_of(self.presets, str(config)) if is_shipped else read_yaml(config)
-        if is_shipped or is_recorded or (_has_algorithm(values) and _has_algorithm(assigned)):
+        has_algorithms = _has_algorithm(values) and _has_algorithm(assigned)
+        if is_shipped or is_recorded or has_algorithms:
             base, given = values, assigned
         else:
             base, given = {}, merge_configs(values, assigned, known=settings)
@@ -103,16 +104,15 @@ class Recipe:
                 f"--config {FOR_MADE_MODELS} is for the small model that a run makes: its learning rates undo what a given model "
                 f"knows. Leave --config out or write --config {FOR_GIVEN_MODELS}"
             )
+        layers: list[Mapping[str, Any]] = [] if has_model else [TINY]
         if not is_shipped and (has_model or config is None):
-            preset = FOR_GIVEN_MODELS if has_model else FOR_MADE_MODELS
-            base = merge_configs(_values_of(self.presets, preset), base, known=settings)
-        if not has_model:
-            base = merge_configs(TINY, base, known=settings)
+            layers.append(_values_of(self.presets, FOR_GIVEN_MODELS if has_model else FOR_MADE_MODELS))
         try:
-            chosen = settings().merged(base)
-        except SettingsError as error:
-            raise SettingsError(f"{config}: {error}" if is_recorded else str(error)) from None
-        chosen = chosen.merged(given)
+            chosen = load(settings, *layers, base, given)
+        except SettingsError:
+            if is_recorded:
+                _require_valid(settings, [*layers, base], config)
+            raise
         return (as_recorded(chosen, path / "config.yaml") if resume else chosen), from_path
 
     def run(
@@ -138,7 +138,7 @@ class Recipe:
         )
         if stage == "evaluate" and config is None and from_path is not None and (recorded := run_of(from_path)):
             require_no_programs(recorded, words)
-        run_class = load(self.run_class) if isinstance(self.run_class, str) else self.run_class
+        run_class = load_object(self.run_class) if isinstance(self.run_class, str) else self.run_class
         run = run_class(chosen, path, console, stage, begin_with, resume, allow_changes)
         if hasattr(run, "recipe"):
             run.recipe = self.name if self.module.startswith(f"{__package__}.") else f"{self.module}:recipe"
@@ -170,6 +170,14 @@ class RecipeEvaluation(Section):
 def yaml_presets(file: str) -> Mapping[str, Path]:
     """Returns the YAML files beside a module's `__file__`, by their names."""
     return {path.stem: path for path in Path(file).parent.glob("*.yaml")}
+
+
+def _require_valid(settings: type[RecipeConfig], layers: Sequence[Mapping[str, Any]], file: Path | None) -> None:
+    """Raises `SettingsError` with the name of the file if its values are wrong, with those below them."""
+    try:
+        load(settings, *layers)
+    except SettingsError as error:
+        raise SettingsError(f"{file}: {error}") from None
 
 
 def _values_of(presets: Presets, name: str) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from midthought.config import InferenceConfig, ModelConfig, RecipeConfig, read_yaml
+from midthought.config import RecipeConfig, read_yaml
 from midthought.config.references import load, load_from_here
+from midthought.config.store import load as load_settings
 from midthought.engines.create import LocalInferenceEngine
 from midthought.errors import SettingsError
 from midthought.models.float32_head import use_float32_head
@@ -106,12 +107,12 @@ def open_run(path: Path, overrides: Overrides | None = None) -> ServedRun:
 
 def _config(run: Path | None) -> RecipeConfig:
     """Returns the sections `model` and `inference` of a run's settings."""
-    config = RecipeConfig()
     if run is None or not (run / "config.yaml").is_file():
-        return config
+        return RecipeConfig()
     values = read_yaml(run / "config.yaml")
-    sections: Mapping[str, Any] = {"model": ModelConfig, "inference": InferenceConfig}
-    return config.merged({name: values[name] for name in sections if isinstance(values.get(name), Mapping)})
+    return load_settings(
+        RecipeConfig, {name: values[name] for name in ("model", "inference") if isinstance(values.get(name), Mapping)}
+    )
 
 
 def _call_format(run: Path | None, recorded: str, given: str | None) -> ToolCallFormat:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from midthought.config import RecipeConfig, merge_configs, parse_assignments, read_yaml
+from midthought.config import RecipeConfig, load, parse_assignments, read_yaml
 from midthought.errors import SettingsError, near_names
 from midthought.models.gguf import model_folder
 from midthought.models.pretrained import require_intact_model
@@ -29,18 +29,16 @@ def begin_with_verl(
     section `verl`. Raises `SettingsError`, and `ModelPathError` as `require_intact_model`.
     """
     profile = str(config or "cluster")
-    chosen = settings()
     if config is not None and config.exists():
-        chosen = chosen.merged(read_yaml(config))
+        layers: list[Mapping[str, Any]] = [read_yaml(config)]
     elif profile in profiles:
-        shipped = read_yaml(folder / f"{profile}.yaml")
-        chosen = chosen.merged(merge_configs(shipped, {"verl": profiles[profile]}))
+        layers = [read_yaml(folder / f"{profile}.yaml"), {"verl": profiles[profile]}]
     else:
         raise SettingsError(f"--config {profile} is no file and no profile. {near_names(profile, profiles)}")
     if from_path is not None:
-        chosen = chosen.merged({"model": {"local_path": str(from_path)}})
-    chosen = chosen.merged(parse_assignments(words))
+        layers.append({"model": {"local_path": str(from_path)}})
+    chosen = load(settings, *layers, parse_assignments(words))
     if chosen.model.local_path:
-        chosen = chosen.merged({"model": {"local_path": str(model_folder(chosen.model.local_path))}})
+        chosen.model.local_path = str(model_folder(chosen.model.local_path))
         require_intact_model(Path(chosen.model.local_path).expanduser())
     return choose(chosen, on_gpu=True, by_verl=True)

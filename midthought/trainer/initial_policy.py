@@ -15,7 +15,7 @@ from midthought.config.store import TINY
 from midthought.errors import SettingsError
 from midthought.models.pretrained import load_model, load_tokenizer, placed
 from midthought.models.small_model import make_policy, make_tokenizer
-from midthought.plan.choices import Choice, choose, choose_and_plan, plan_of_loaded
+from midthought.plan.choices import Choice, choose, plan_of_loaded, resolve
 from midthought.plan.hardware import GIB, find_hardware, require_device
 from midthought.trainer.rollouts import MAX_LENGTH
 
@@ -99,7 +99,7 @@ def choose_settings(config: RecipeConfig, model: Any) -> Choice:
     if source:
         require_device(settings.device)
     hardware = find_hardware(settings.device if source else settings.device_of_made)
-    choice = choose_and_plan(config, hardware, source=source, is_given=bool(source))
+    choice = resolve(config, hardware, source=source, is_given=bool(source))
     choice.require_possible()
     for line in choice.table() if source else ():
         _log.info(line)
@@ -138,7 +138,7 @@ def _choose_for_loaded(config: RecipeConfig, model: Any) -> Choice:
     num_learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     if found.plan is None or found.plan.adapter_parameters == num_learning:
         return found
-    unknown = f"the given model's adapters learn {num_learning:,} parameters; only LoRA and DoRA on all linear layers are planned"
+    unknown = f"the given model's adapters learn {num_learning:,} parameters; only LoRA on all linear layers is planned"
     return Choice(settled, hardware, (), None, unknown)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from midthought.config import ConfigStore
-from midthought.plan.choices import choose, choose_and_plan, plan_of
+from midthought.plan.choices import choose, plan_of, resolve
 from midthought.plan.hardware import GIB, Hardware
 from midthought.recipes import find_recipe
 
@@ -85,7 +85,7 @@ def test_auto_fits_if_any_assignment_fits_and_leaves_what_is_set(shape, kind, tm
         least = min(most(each, source, kind, 24) for each in every) / GIB / 0.9
         for memory_gib in (0.97 * least, 1.0001 * least, 1.2 * least, 3 * least):
             hardware = Hardware(kind, "a machine", memory_gib)
-            choice = choose_and_plan(config, hardware, source=source, has_vllm=False)
+            choice = resolve(config, hardware, source=source, has_vllm=False)
             limit = 0.9 * memory_gib * GIB
             if not choice.fits:
                 fitting = [each for each in every if most(each, source, kind, memory_gib) <= limit]
@@ -94,8 +94,8 @@ def test_auto_fits_if_any_assignment_fits_and_leaves_what_is_set(shape, kind, tm
             for name in VALUES:
                 assert value(config, name) in ("auto", value(choice.config, name))
             assert most(choice.config, source, kind, memory_gib) <= limit
-            assert choice.plan.settings == choose_and_plan(choice.config, hardware, source=source).plan.settings
-            assert choose_and_plan(config, hardware, source=source, has_vllm=True).fits
+            assert choice.plan.settings == resolve(choice.config, hardware, source=source).plan.settings
+            assert resolve(config, hardware, source=source, has_vllm=True).fits
 
 
 def test_a_model_of_135_million_weights_trains_on_a_laptop(tmp_path):
@@ -103,7 +103,7 @@ def test_a_model_of_135_million_weights_trains_on_a_laptop(tmp_path):
     config, _ = find_recipe("podcast").begin(Path(), words=[f"model.local_path={tmp_path}"])
     found = []
     for memory_gib in (24, 16, 4):
-        choice = choose_and_plan(config, Hardware("cpu", "a laptop", memory_gib), source=str(tmp_path))
+        choice = resolve(config, Hardware("cpu", "a laptop", memory_gib), source=str(tmp_path))
         choice.require_possible()
         found.append((choice.config.training.gradient_checkpointing, choice.config.model.critic))
     assert found == [(False, "separate"), (True, "separate"), (True, "shared")]

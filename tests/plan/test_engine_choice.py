@@ -10,7 +10,7 @@ from midthought.cli import app
 from midthought.config import ConfigStore
 from midthought.engines.create import check_backend
 from midthought.errors import SettingsError
-from midthought.plan.choices import as_recorded, choose, choose_and_plan
+from midthought.plan.choices import as_recorded, choose, resolve
 from midthought.plan.engine_choice import KNOWN_VLLM, before_choice, vllm_problem
 from midthought.plan.hardware import GIB, Hardware, device_problem
 from midthought.trainer.initial_policy import choose_settings
@@ -84,47 +84,47 @@ def test_on_a_cpu_auto_is_what_runs_by_default():
 
 def test_the_engine_gets_what_is_free_while_the_learner_waits():
     """Of 48 GiB, 43.2 can be used. Weights of 3.2 GiB stay, adapters with gradients and moments, and two buckets of 128 MiB."""
-    choice = choose_and_plan(auto(), gpu(48), source=QWEN, has_vllm=True)
+    choice = resolve(auto(), gpu(48), source=QWEN, has_vllm=True)
     plan, share = choice.plan, choice.config.inference.gpu_memory_utilization
     held = plan.held.weights + plan.held.gradients + plan.held.moments
     assert share * 48 * GIB <= 0.9 * 48 * GIB - held - 2**28 < (share + 0.011) * 48 * GIB
     assert plan.totals["sampling"] <= plan.limit
-    given = choose_and_plan(auto(inference={"gpu_memory_utilization": 0.3}), gpu(48), source=QWEN, has_vllm=True)
+    given = resolve(auto(inference={"gpu_memory_utilization": 0.3}), gpu(48), source=QWEN, has_vllm=True)
     assert given.config.inference.gpu_memory_utilization == 0.3 == given.plan.settings.gpu_memory_utilization
 
 
 def test_gradients_stay_while_vllm_samples_because_the_next_step_discards_them():
     """All 1.7 B weights learn: 2 bytes of a weight, and 4 each of its master, its gradient and both moments."""
-    choice = choose_and_plan(auto(model={"lora_rank": 0}), gpu(80), source=QWEN, has_vllm=True)
+    choice = resolve(auto(model={"lora_rank": 0}), gpu(80), source=QWEN, has_vllm=True)
     plan = choice.plan
-    stays = plan.totals["sampling"] - plan.engine_weights - plan.kv_cache - plan.bucket
+    stays = plan.totals["sampling"] - plan.engine_weights - plan.kv_cache - plan.engine["weight-sync buckets"]
     assert plan.settings.in_process and stays == (2 + 4 * 4) * plan.shape.parameters + plan.reference
 
 
 @pytest.mark.parametrize("rank", [0, 32])
 def test_the_base_model_under_adapters_takes_cpu_memory_while_the_learner_works(rank):
-    choice = choose_and_plan(auto(model={"lora_rank": rank}), gpu(80), source=QWEN, has_vllm=True)
+    choice = resolve(auto(model={"lora_rank": rank}), gpu(80), source=QWEN, has_vllm=True)
     lines = [line for line in choice.table() if "CPU memory" in line]
     assert lines == (["While the learner works, vLLM keeps the base model in CPU memory: 3.2 GiB"] if rank else [])
 
 
 def test_the_share_is_of_all_memory_if_another_process_holds_a_part():
-    whole = choose_and_plan(auto(), gpu(24), source=QWEN, has_vllm=True).config.inference.gpu_memory_utilization
-    half = choose_and_plan(auto(), gpu(24, 48), source=QWEN, has_vllm=True).config.inference.gpu_memory_utilization
+    whole = resolve(auto(), gpu(24), source=QWEN, has_vllm=True).config.inference.gpu_memory_utilization
+    half = resolve(auto(), gpu(24, 48), source=QWEN, has_vllm=True).config.inference.gpu_memory_utilization
     assert half == pytest.approx(whole / 2)
 
 
 def test_local_samples_if_vllms_copy_of_the_weights_does_not_fit():
-    choice = choose_and_plan(auto(), gpu(24), source="Qwen/Qwen3-8B", has_vllm=True)
+    choice = resolve(auto(), gpu(24), source="Qwen/Qwen3-8B", has_vllm=True)
     choice.require_possible()
     assert choice.config.inference.backend == "local"
     fixed = auto(inference={"backend": "vllm", "in_process": True})
     with pytest.raises(SettingsError, match=r"it fits with .*inference\.backend=local"):
-        choose_and_plan(fixed, gpu(24), source="Qwen/Qwen3-8B").require_possible()
+        resolve(fixed, gpu(24), source="Qwen/Qwen3-8B").require_possible()
 
 
 def test_a_resumed_run_keeps_its_engine(tmp_path):
-    chosen = choose_and_plan(auto(), gpu(48), source=QWEN, has_vllm=True).config
+    chosen = resolve(auto(), gpu(48), source=QWEN, has_vllm=True).config
     (tmp_path / "config.yaml").write_text(chosen.to_yaml(), "utf-8")
     again = choose(as_recorded(auto(), tmp_path / "config.yaml"), on_gpu=False)
     assert again.inference == chosen.inference and chosen.inference.in_process
@@ -134,9 +134,9 @@ def test_a_resumed_run_keeps_its_engine(tmp_path):
 
 
 def test_the_table_says_what_is_missing_for_a_better_value():
-    rows = {line.partition("=")[0]: line for line in choose_and_plan(auto(), gpu(24), source="Qwen/Qwen3-8B").table()}
+    rows = {line.partition("=")[0]: line for line in resolve(auto(), gpu(24), source="Qwen/Qwen3-8B").table()}
     assert "pip install 'vllm" in rows["inference.backend"] and "inference.in_process" not in rows
-    choice = choose_and_plan(auto(), gpu(48), source=QWEN, has_vllm=True)
+    choice = resolve(auto(), gpu(48), source=QWEN, has_vllm=True)
     rows = {line.partition("=")[0]: line for line in choice.table()}
     assert rows["inference.backend"] == "inference.backend=vllm" and "inference.gpu_memory_utilization" in rows
     assert "sdpa" in rows["model.attn_implementation"] and "logits_mib=256" in rows["training.logits_mib"]
@@ -173,7 +173,7 @@ def test_a_device_that_cannot_be_used_is_reported_with_the_remedy(device, num_gp
 
 def test_a_gpu_that_another_process_holds_is_reported_with_the_remedy():
     assert not gpu(79, 80).occupied and not gpu(24).occupied
-    choice = choose_and_plan(auto(), gpu(4, 80), source="Qwen/Qwen3-8B", has_vllm=True)
+    choice = resolve(auto(), gpu(4, 80), source="Qwen/Qwen3-8B", has_vllm=True)
     with pytest.raises(SettingsError, match=r"other processes hold 76\.0 of 80\.0 GiB .*nvidia-smi"):
         choice.require_possible()
 
@@ -209,7 +209,7 @@ def test_a_dry_run_refuses_what_does_not_fit():
 def test_the_settings_of_a_run_in_this_process_are_named_in_the_remedy():
     config = auto(inference={"backend": "vllm", "in_process": True, "gpu_memory_utilization": 0.89})
     with pytest.raises(SettingsError, match=r"inference\.gpu_memory_utilization=0\.\d+"):
-        choose_and_plan(config, gpu(48), source="Qwen/Qwen3-4B").require_possible()
+        resolve(config, gpu(48), source="Qwen/Qwen3-4B").require_possible()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from midthought.cli import app
 from midthought.errors import SettingsError
-from midthought.plan.choices import choose_and_plan
+from midthought.plan.choices import resolve
 from midthought.plan.engine_choice import KNOWN_VLLM
 from midthought.plan.hardware import GIB, Hardware
 from midthought.recipes import find_recipe
@@ -84,7 +84,7 @@ def test_the_page_shows_what_is_chosen(model):
 def test_what_is_said_to_fit_fits_in_nine_tenths_of_the_memory(model):
     for memory_gib in MEMORIES_GIB:
         config, _ = find_recipe("podcast").begin(Path(), words=[f"model.local_path={model}"])
-        choice = choose_and_plan(config, Hardware("gpu", "a GPU", memory_gib), source=model, has_vllm=True)
+        choice = resolve(config, Hardware("gpu", "a GPU", memory_gib), source=model, has_vllm=True)
         if choice.fits:
             assert max(choice.plan.totals.values()) <= 0.9 * memory_gib * GIB
             assert not choice.config.inference.in_process or choice.plan.num_sequences >= 16

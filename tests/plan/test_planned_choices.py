@@ -6,7 +6,7 @@ import pytest
 
 from midthought.config import ConfigStore, RecipeConfig
 from midthought.errors import MissingExtraError, SettingsError
-from midthought.plan.choices import as_recorded, choose, choose_and_plan, plan_of, plan_of_loaded
+from midthought.plan.choices import as_recorded, choose, plan_of, plan_of_loaded, resolve
 from midthought.plan.hardware import GIB, Hardware, find_hardware
 from midthought.plan.model_configs import MODEL_CONFIGS
 
@@ -50,12 +50,12 @@ def test_what_a_user_sets_stays_and_the_learning_rate_follows_it():
 
 def test_without_peft_the_weights_themselves_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
-    choice = choose_and_plan(auto(), gpu(80), source=QWEN)
+    choice = resolve(auto(), gpu(80), source=QWEN)
     choice.require_possible()
     assert values(choice.config) == ("bfloat16", "shared", 0, False, 1e-6)
     assert any("peft is not installed" in line for line in choice.table())
     with pytest.raises(MissingExtraError, match=r"midthought\[lora\]"):
-        choose_and_plan(auto(model={"lora_rank": 8}), gpu(80), source=QWEN).require_possible()
+        resolve(auto(model={"lora_rank": 8}), gpu(80), source=QWEN).require_possible()
 
 
 def test_a_resumed_run_keeps_what_it_chose_on_other_hardware(tmp_path):
@@ -75,7 +75,7 @@ def test_a_value_that_is_neither_a_number_nor_auto_is_refused_in_one_sentence():
 
 def test_a_given_model_that_did_not_fit_fits_with_what_is_chosen():
     assert plan_of(choose(auto(), on_gpu=False), QWEN, {"gpu_memory_gib": 80}).totals["learning"] > 100 * GIB
-    choice = choose_and_plan(auto(inference={"max_num_seqs": 64}), gpu(24), source=QWEN, has_vllm=False)
+    choice = resolve(auto(inference={"max_num_seqs": 64}), gpu(24), source=QWEN, has_vllm=False)
     choice.require_possible()
     first, *rows, last = choice.table()
     assert first == "Chosen for a GPU (24.0 GiB):" and last.endswith("; 21.6 GiB can be used")
@@ -84,14 +84,14 @@ def test_a_given_model_that_did_not_fit_fits_with_what_is_chosen():
 
 
 def test_a_critic_is_named_only_if_there_is_one():
-    grpo = choose_and_plan(auto(training={"adv_estimator": "grpo"}), gpu(24), source=QWEN)
+    grpo = resolve(auto(training={"adv_estimator": "grpo"}), gpu(24), source=QWEN)
     assert not any("critic" in line for line in (*grpo.chosen, *grpo.table()))
 
 
 def test_passes_are_made_smaller_until_they_fit():
     config = auto(training={"gradient_checkpointing": False})
-    assert choose_and_plan(config, gpu(80), source="Qwen/Qwen3-4B").config.training.micro_batch_tokens == 8192
-    choice = choose_and_plan(config, gpu(24), source="Qwen/Qwen3-4B")
+    assert resolve(config, gpu(80), source="Qwen/Qwen3-4B").config.training.micro_batch_tokens == 8192
+    choice = resolve(config, gpu(24), source="Qwen/Qwen3-4B")
     choice.require_possible()
     assert choice.config.training.micro_batch_tokens < 4096
     assert choice.config.inference.max_num_seqs == 128, "fewer sequences do not help while learning"
@@ -106,7 +106,7 @@ def update_of(choice) -> tuple[bool, int]:
     ("memory_gib", "expected"), [(24, (True, 16_384)), (48, (False, 4096)), (80, (False, 8192)), (141, (False, 16_384))]
 )
 def test_layers_are_recomputed_only_if_no_pass_fits_without_with_memory_to_spare(memory_gib, expected):
-    choice = choose_and_plan(auto(), gpu(memory_gib), source="Qwen/Qwen3-4B", has_vllm=False)
+    choice = resolve(auto(), gpu(memory_gib), source="Qwen/Qwen3-4B", has_vllm=False)
     assert update_of(choice) == expected
     assert choice.plan.totals["learning"] <= 0.8 * memory_gib * GIB
 
@@ -121,7 +121,7 @@ def test_layers_are_recomputed_only_if_no_pass_fits_without_with_memory_to_spare
     ],
 )
 def test_of_an_update_only_what_is_auto_is_chosen(training, expected):
-    assert update_of(choose_and_plan(auto(training=training), gpu(80), source=QWEN)) == expected
+    assert update_of(resolve(auto(training=training), gpu(80), source=QWEN)) == expected
 
 
 def loaded(memory_gib: float | None, model: dict[str, object] = MODEL_CONFIGS[QWEN], **training):
@@ -157,32 +157,32 @@ def test_a_loaded_model_that_cannot_be_planned_keeps_fixed_sizes(memory_gib, mod
 
 
 def test_fewer_sequences_are_sampled_at_once_if_sampling_is_what_does_not_fit():
-    choice = choose_and_plan(auto(), gpu(24), source="Qwen/Qwen3-8B")
+    choice = resolve(auto(), gpu(24), source="Qwen/Qwen3-8B")
     choice.require_possible()
     assert choice.config.training.micro_batch_tokens == 4096 and choice.config.inference.max_num_seqs < 64
     fixed = auto(inference={"max_num_seqs": 128})
     with pytest.raises(SettingsError, match=r"it fits with inference\.max_num_seqs=\d+$"):
-        choose_and_plan(fixed, gpu(24), source="Qwen/Qwen3-8B").require_possible()
+        resolve(fixed, gpu(24), source="Qwen/Qwen3-8B").require_possible()
     with pytest.raises(SettingsError, match="no setting makes it fit; take a smaller model"):
-        choose_and_plan(auto(), gpu(8), source="Qwen/Qwen3-8B").require_possible()
+        resolve(auto(), gpu(8), source="Qwen/Qwen3-8B").require_possible()
 
 
 def test_what_does_not_fit_is_refused_with_settings_that_make_it_fit():
     model = {"dtype": "float32", "critic": "separate", "lora_rank": 0}
     config = auto(model=model, training={"gradient_checkpointing": False})
     with pytest.raises(SettingsError, match=r"Qwen3-1\.7B does not fit: training needs .* it fits with ") as refused:
-        choose_and_plan(config, gpu(24), source=QWEN).require_possible()
+        resolve(config, gpu(24), source=QWEN).require_possible()
     words = str(refused.value).rpartition("fits with ")[2].split()
     changes = {}
     for word in words:
         key, _, value = word.partition("=")
         section, _, name = key.partition(".")
         changes.setdefault(section, {})[name] = value
-    choose_and_plan(config.merged(changes), gpu(24), source=QWEN).require_possible()
+    resolve(config.merged(changes), gpu(24), source=QWEN).require_possible()
     for word in words:
         section, _, name = word.partition("=")[0].partition(".")
         fewer = {key: {k: v for k, v in inner.items() if (key, k) != (section, name)} for key, inner in changes.items()}
-        assert not choose_and_plan(config.merged(fewer), gpu(24), source=QWEN).plan.fits
+        assert not resolve(config.merged(fewer), gpu(24), source=QWEN).plan.fits
 
 
 def test_a_run_that_cannot_be_planned_is_not_refused_and_says_why(tmp_path):
@@ -192,7 +192,7 @@ def test_a_run_that_cannot_be_planned_is_not_refused_and_says_why(tmp_path):
         (gpu(24), {"ray": {"num_learners": 2}}, "Qwen/Qwen3-8B", "ray.num_learners"),
         (gpu(24), {}, str(tmp_path), "model_type='mamba2' is not counted here"),
     ):
-        choice = choose_and_plan(auto(**sections), hardware, source=source, has_vllm=True)
+        choice = resolve(auto(**sections), hardware, source=source, has_vllm=True)
         choice.require_possible()
         assert any("not checked" in line and reason in line for line in choice.table())
         assert choice.config.model.dtype == "bfloat16"
@@ -200,8 +200,8 @@ def test_a_run_that_cannot_be_planned_is_not_refused_and_says_why(tmp_path):
 
 
 def test_a_servers_memory_is_not_counted_with_the_learners():
-    local = choose_and_plan(auto(), gpu(48), source=QWEN)
-    server = choose_and_plan(auto(inference={"backend": "vllm"}), gpu(48), source=QWEN)
+    local = resolve(auto(), gpu(48), source=QWEN)
+    server = resolve(auto(inference={"backend": "vllm"}), gpu(48), source=QWEN)
     assert local.plan.totals["learning"] > server.plan.totals["learning"] == sum(local.plan.learner.values())
 
 

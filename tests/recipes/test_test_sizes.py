@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from midthought.plan.choices import ARM_WORK, MIN_QUESTIONS, as_recorded, choose, choose_and_plan
+from midthought.plan.choices import ARM_WORK, MIN_QUESTIONS, as_recorded, choose, resolve
 from midthought.plan.hardware import Hardware
 from midthought.recipes import find_recipe
 from midthought.recipes.feedback.problems import prepare_problems
@@ -30,7 +30,7 @@ def model(folder: Path, hidden_size: int, num_layers: int) -> str:
 def chosen(recipe: str, source: str, *words: str, hardware: Hardware = LAPTOP):
     given = [f"model.local_path={source}"] if source else []
     config, _ = find_recipe(recipe).begin(Path(), words=[*given, *words])
-    return choose_and_plan(config, hardware, source=source, is_given=bool(source), has_vllm=False)
+    return resolve(config, hardware, source=source, is_given=bool(source), has_vllm=False)
 
 
 @pytest.mark.parametrize(("recipe", "section", "key"), MOST)
@@ -64,7 +64,7 @@ def test_a_number_that_is_set_or_that_the_run_started_with_stays(recipe, section
     (tmp_path / "config.yaml").write_text(chosen(recipe, slow).config.to_yaml(), "utf-8")
     config, _ = find_recipe(recipe).begin(Path(), words=[f"model.local_path={slow}"])
     faster = Hardware("gpu", "NVIDIA H100 80GB HBM3", 79.2)
-    again = choose_and_plan(as_recorded(config, tmp_path / "config.yaml"), faster, source=slow, has_vllm=False)
+    again = resolve(as_recorded(config, tmp_path / "config.yaml"), faster, source=slow, has_vllm=False)
     assert getattr(getattr(again.config, section), key) == MIN_QUESTIONS
 
 
