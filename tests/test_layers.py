@@ -22,7 +22,7 @@ LAYERS = [
     ("tools", "algo", "data", "plan"),
     ("env", "memory", "report", "engines"),
     ("rollout", "feedback"),
-    ("learning", "evaluation"),
+    ("learning",),
     ("cluster", "checks"),
     ("trainer", "serve"),
     ("recipes",),
@@ -147,7 +147,6 @@ ARRAYS_OF_GYMNASIUM = "midthought.env.gym_spaces"
                 "midthought.algo",
             },
         ),
-        ("evaluation", {"torch", "transformers", "tokenizers", "midthought.memory"}),
         ("types", {"torch", "numpy", "transformers", "tokenizers"}),
     ],
 )
@@ -182,7 +181,7 @@ def test_importing_the_package_loads_nothing_heavy():
     light = [
         name
         for name in PATHS
-        if package_of(name) in ("", "types", "errors", "config", "cli", "env", "evaluation", "http")
+        if package_of(name) in ("", "types", "errors", "config", "cli", "env", "http")
     ]
     light += ["midthought.recipes", "midthought.recipes.podcast", "midthought.recipes.podcast.settings"]
     loaded = loaded_by("\n".join(f"import {name}" for name in light))

@@ -86,7 +86,7 @@ def train(
         )
     except KeyboardInterrupt:
         from midthought.recipes.progress import FILE_NAME
-        from midthought.trainer.checkpoint_manager import what_is_saved
+        from midthought.trainer.checkpoint import what_is_saved
 
         if (path / FILE_NAME).is_file():
             command = f"{program()} train {recipe} --run {path} --resume"

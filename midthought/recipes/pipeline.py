@@ -17,8 +17,6 @@ import torch
 
 from midthought.config import RecipeConfig, SupervisedSection, require_allowed
 from midthought.errors import SettingsError
-from midthought.evaluation.arms import EvaluationArm
-from midthought.evaluation.metrics import unfinished
 from midthought.files.storage_errors import THEN_RESUME, storage_errors
 from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.learning.run_checks import check_training, require_finite
@@ -26,7 +24,9 @@ from midthought.models.pretrained import placed, warn_without_template
 from midthought.plan.choices import resolve, words_of_stage
 from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import find_hardware, require_device
+from midthought.recipes.arms import EvaluationArm
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, chosen_arms, effort, print_results
+from midthought.recipes.metrics import unfinished
 from midthought.recipes.progress import RunProgress
 from midthought.recipes.recipe import RecipeEvaluation, is_given
 from midthought.recipes.stages import Stages, find_policy, load_policy_and_tokenizer
@@ -38,11 +38,11 @@ from midthought.report.run_folder import RunFolder, tracked_run_folder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.tokenization import Renderer
 from midthought.trainer.checkup import examine_before_start
+from midthought.trainer.initial_policy import generation_values
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.rollouts import check_source
-from midthought.trainer.run_writer import RunStage, record
-from midthought.trainer.supervised import Demonstrate, supervised_learner
-from midthought.trainer.trained_policy import generation_values
+from midthought.trainer.run import RunStage, record
+from midthought.trainer.sft import Demonstrate, supervised_learner
 from midthought.trainer.trainer import Trainer
 from midthought.types import Trajectory
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from midthought.config import CheckpointConfig, ModelConfig
-from midthought.errors import CheckpointError
 from midthought.learning.adapters import has_adapters
 from midthought.learning.checkpoint import latest, step_of
 from midthought.learning.distributed.remote_learner import AnyLearner
@@ -21,7 +20,7 @@ from midthought.models.peft_folders import merge
 from midthought.models.pretrained import load_model, load_tokenizer, policy_folder, save_model
 from midthought.recipes.progress import RunProgress
 from midthought.report.run_folder import RunFolder
-from midthought.trainer.checkpoint_manager import CheckpointManager
+from midthought.trainer.checkpoint import CheckpointManager
 
 
 @dataclass
@@ -69,12 +68,11 @@ class Stages:
         newest = checkpoints.newest() if self.resume else None
         if newest is None:
             return 0
-        if load_tokenizer(str(newest / "policy")).get_vocab() != tokenizer.get_vocab():
-            raise CheckpointError(
-                f"{newest} has another tokenizer than the small model that is made now: the transcripts changed, or another "
-                "version of midthought began the run. Continue with what it began with, or start a new run"
-            )
-        return int(checkpoints.restore(learner, newest)["step"])
+        remedy = (
+            "the transcripts changed, or another version of midthought began the run: continue with what it began with, or "
+            "start a new run"
+        )
+        return int(checkpoints.restore(learner, tokenizer, newest, "stage", remedy)["step"])
 
     def export(
         self,

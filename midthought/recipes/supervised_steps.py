@@ -10,11 +10,10 @@ from typing import Any
 
 from midthought.config import RecipeConfig, SupervisedSection
 from midthought.learning.learner import Learner
-from midthought.learning.sft import run_sft
 from midthought.models.precision import PrecisionChoice
 from midthought.recipes.stages import Stages
 from midthought.report.console import Console
-from midthought.trainer.supervised import Demonstrate, cut_off_note, is_mixed, saving, shown_steps
+from midthought.trainer.sft import Demonstrate, take_steps
 
 
 @dataclass
@@ -42,21 +41,24 @@ class SupervisedSteps:
         console, `log_as` in the metrics."""
         run, stop = self.stages.run, self.stages.stop
         start, state = self.stages.restore(learner, stage, self.tokenizer), {"stage": stage}
-        steps = {"start": start, "num_steps": num_steps}
-        if start < num_steps and (note := cut_off_note(demonstrations(start), self.config.inference.max_tokens)):
-            self.console.note(f"  {note}")
-        log = functools.partial(run.log, log_as)
-        save = saving(self.stages.checkpoints(stage), learner, self.tokenizer, stop, lambda: state)
-        with shown_steps(title, self.console, stop, log, save, **steps) as on_step:
-            run_sft(
-                learner,
-                demonstrations,
-                **steps,
-                mixed_precision=is_mixed(self.section, self.config, self.stages.progress.precision),
-                on_step=on_step,
-                on_precision=self._note_precision,
-                deadline=time.monotonic() + max_seconds - run.num_seconds(log_as),
-            )
+        checkpoints = self.stages.checkpoints(stage)
+        take_steps(
+            learner,
+            demonstrations,
+            self.section,
+            self.config,
+            start=start,
+            num_steps=num_steps,
+            title=title,
+            console=self.console,
+            stop=stop,
+            log=functools.partial(run.log, log_as),
+            save=lambda step: checkpoints.save(learner, self.tokenizer, step, state),
+            checkpoints=checkpoints,
+            precision=self.stages.progress.precision,
+            on_precision=self._note_precision,
+            deadline=time.monotonic() + max_seconds - run.num_seconds(log_as),
+        )
 
     def _note_precision(self, choice: PrecisionChoice) -> None:
         progress = self.stages.progress
@@ -64,4 +66,3 @@ class SupervisedSteps:
         if math.isfinite(choice.speedup):
             progress.metrics["warmup.bfloat16_speedup"] = choice.speedup
         progress.save()
-        self.console.note(f"  Supervised steps are computed in {choice}")

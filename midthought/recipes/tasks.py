@@ -17,9 +17,9 @@ from midthought.rollout.local_rollouts import Rollouts
 from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.tokenization import Renderer
 from midthought.trainer.checkup import setup_of
+from midthought.trainer.initial_policy import TrainedPolicy
 from midthought.trainer.rollouts import PromptBuilder, longest_sequence, make_source
 from midthought.trainer.tasks import TrainingTasks
-from midthought.trainer.trained_policy import TrainedPolicy
 from midthought.types import Task
 
 

@@ -10,11 +10,9 @@ from typing import Any
 from midthought.config import ConfigStore, RecipeConfig
 from midthought.config.changes import require_true_or_false
 from midthought.errors import SettingsError
-from midthought.files.storage_errors import storage_errors
 from midthought.learning.run_checks import check_training
 from midthought.plan.choices import Choice, as_recorded
 from midthought.plan.engine_choice import before_choice
-from midthought.report.console import Console
 from midthought.report.run_folder import require_intact_run
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool
@@ -22,7 +20,7 @@ from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.initial_policy import choose_preset, choose_settings
 from midthought.trainer.rollouts import PromptBuilder, as_call_format, check_source
-from midthought.trainer.run_writer import RunStage, RunWriter
+from midthought.trainer.run import RunStage
 from midthought.trainer.short_form import merge_settings
 
 
@@ -41,31 +39,9 @@ class TrainerSettings:
     """None: no run folder."""
 
     @property
-    def stage(self) -> RunStage | None:
-        """The stage of a larger run that the trainer is. None: the run is its own."""
-        return self.run_path if isinstance(self.run_path, RunStage) else None
-
-    @property
     def is_model_created(self) -> bool:
         """Whether the trainer creates a model with random weights."""
         return self.model is None and not self.config.model.local_path
-
-    def open_run(self, *, resume: bool, allow_changes: bool) -> RunWriter | None:
-        """Opens the run folder as `RunWriter` does. Returns None without one."""
-        if self.run_path is None:
-            return None
-        place = self.run_path.folder.path if isinstance(self.run_path, RunStage) else self.run_path
-        with storage_errors(place):
-            return RunWriter(self.run_path, self.config, resume=resume, allow_changes=allow_changes)
-
-    def console(self, *, progress: bool) -> Console:
-        """Returns the console of the larger run, or a new one, which first shows what was chosen."""
-        if self.stage is not None:
-            return self.stage.console
-        console = Console(quiet=not progress)
-        for note in filter(None, (self.preset, self.choice.algorithm)):
-            console.note(note)
-        return console
 
 
 def settle(

@@ -75,6 +75,6 @@ def _as_program(path: Path, arguments: Sequence[str]) -> Iterator[None]:
         mock.patch.object(sys, "argv", [str(path), *arguments]),
         mock.patch.object(sys, "path", [str(path.resolve().parent), *sys.path]),
         mock.patch.object(Trainer, "fit", examine_at_fit),
-        mock.patch.object(SftStage, "run", take_no_step),
+        mock.patch.object(SftStage, "train", take_no_step),
     ):
         yield

@@ -12,9 +12,9 @@ from midthought.plan.choices import Choice
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.rollout.written import PolicyParts
+from midthought.trainer.initial_policy import TrainedPolicy
 from midthought.trainer.recorded_tasks import RecordedTasks
 from midthought.trainer.tasks import EnvironmentTasks, TrainingTasks
-from midthought.trainer.trained_policy import TrainedPolicy
 from midthought.types import Task
 
 _log = logging.getLogger(__name__)

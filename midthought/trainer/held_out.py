@@ -2,15 +2,57 @@
 
 from __future__ import annotations
 
+import random
+import re
 from collections.abc import Sequence
 from typing import Literal, get_args
 
 from midthought.errors import SettingsError
-from midthought.evaluation.arms import OtherResults, ToolOff
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.types import Task, Trajectory
+from midthought.tools.definition import ToolOutput
+from midthought.tools.executor import ToolExecutor
+from midthought.tools.registry import ToolRegistry
+from midthought.types import ParsedAction, Task, ToolOutcome, Trajectory
 
 ToolAnswers = Literal["on", "off", "shuffled"]
+
+
+class ToolOff(ToolExecutor):
+    """Every call returns an error."""
+
+    async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
+        raise RuntimeError("the tool is switched off")
+
+
+class OtherResults(ToolExecutor):
+    """Every valid call returns the first result that the same tool had in another task's episode, one in which no right answer of
+    this task is a word; an error if there is none."""
+
+    def __init__(self, registry: ToolRegistry, episodes: Sequence[Trajectory], seed: int = 0) -> None:
+        super().__init__(registry)
+        self._seed = seed
+        self._results: dict[str, dict[str, str]] = {}
+        for episode in episodes:
+            for event in episode.tool_events:
+                if event.outcome is ToolOutcome.OK and event.call.tool_name and event.call.result:
+                    of_tool = self._results.setdefault(event.call.tool_name, {})
+                    of_tool.setdefault(episode.task.task_id, event.call.result)
+
+    @property
+    def num_results(self) -> int:
+        return sum(map(len, self._results.values()))
+
+    async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
+        truths = "|".join(re.escape(truth) for truth in (task.answer, *task.aliases) if truth)
+        right = re.compile(rf"(?<!\w)({truths})(?!\w)", re.IGNORECASE) if truths else None
+        others = [
+            text
+            for task_id, text in self._results.get(str(action.tool_name), {}).items()
+            if task_id != task.task_id and not (right and right.search(text))
+        ]
+        if not others:
+            raise RuntimeError("no other episode has a result of this tool")
+        return ToolOutput(random.Random(f"shuffle-{self._seed}-{task.task_id}").choice(others))
 
 
 def evaluation_stage(tools: str, *, sampled: bool) -> str:

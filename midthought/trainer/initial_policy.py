@@ -1,23 +1,27 @@
-"""The model that a trainer starts from, and its tokenizer: given, loaded from a folder, or randomly initialized."""
+"""The model that a trainer starts from, its tokenizer, and how its prompts and calls are written."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from midthought.config import ModelConfig, RecipeConfig, with_tiny
 from midthought.config.store import TINY
-from midthought.errors import SettingsError
-from midthought.models.pretrained import load_model, load_tokenizer, placed
+from midthought.errors import CheckpointError, SettingsError
+from midthought.learning.run_checks import require_finite
+from midthought.models.float32_head import use_float32_head
+from midthought.models.pretrained import load_model, load_tokenizer, placed, warn_without_template
 from midthought.models.small_model import make_policy, make_tokenizer
 from midthought.plan.choices import Choice, choose, plan_of_loaded, resolve
 from midthought.plan.hardware import GIB, find_hardware, require_device
-from midthought.trainer.rollouts import MAX_LENGTH
+from midthought.tokenization import Renderer
+from midthought.trainer.demonstrations import demonstrated_words
+from midthought.trainer.rollouts import MAX_LENGTH, PromptBuilder, native_prompts
+from midthought.trainer.run import Run
+from midthought.trainer.tasks import TrainingTasks
 
 _log = logging.getLogger(__name__)
 
@@ -142,7 +146,76 @@ def _choose_for_loaded(config: RecipeConfig, model: Any) -> Choice:
     return Choice(settled, hardware, (), None, unknown)
 
 
-def vocabulary_digest(tokenizer: Any) -> str:
-    """Returns a hash of a tokenizer's tokens and ids, to distinguish tokenizers."""
-    words = json.dumps(sorted(tokenizer.get_vocab().items()))
-    return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
+# -- the policy of a run -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainedPolicy:
+    """The model that is trained, with all that writes its prompts."""
+
+    model: Any
+    tokenizer: Any
+    renderer: Renderer
+    prompts: PromptBuilder
+    path: str
+    """The folder with the weights of `model`; empty: there is none."""
+
+
+def open_policy(
+    config: RecipeConfig,
+    model: Any,
+    tokenizer: Any,
+    prompts: PromptBuilder,
+    *,
+    tasks: TrainingTasks,
+    demonstrations: Any,
+    run: Run,
+    is_format_auto: bool,
+) -> TrainedPolicy:
+    """Loads or creates the model that a run starts from, or the one that supervised steps of an earlier process have left.
+
+    A new tokenizer is trained on texts of `tasks`, `prompts` and `demonstrations`. With `is_format_auto`, calls are written in
+    the model's own format (`native_prompts`). Raises TrainingStoppedError if a weight is not finite, and as `find_policy` and
+    `take_over`.
+    """
+    settings = config.model
+
+    def texts() -> list[str]:
+        demonstrated = demonstrated_words(demonstrations, tasks.stream, prompts)
+        return [*tasks.texts(), prompts.instructions(), *demonstrated]
+
+    path = settings.local_path if model is None else ""
+    model, tokenizer = find_policy(config, model, tokenizer, texts=texts, tokenizer_path=run.tokenizer_path)
+    if run.has_sft and run.sft_policy_path is not None:
+        take_over(model, run.sft_policy_path)
+        path = ""
+    if settings.float32_head:
+        use_float32_head(model)
+    require_finite(model, "the model that the run starts from", "Give a model whose weights are finite")
+    warn_without_template(tokenizer, "the model")
+    renderer = Renderer(tokenizer, settings.template_arguments)
+    if is_format_auto and prompts.registry.definitions():
+        native, renderer, reason = native_prompts(prompts, renderer)
+        run.console.note(f"Call format: {reason}")
+    else:
+        native = prompts
+    return TrainedPolicy(model=model, tokenizer=tokenizer, renderer=renderer, prompts=native, path=path)
+
+
+def generation_values(renderer: Renderer) -> dict[str, Any]:
+    """Returns what `generation_config.json` does not have from the base model: padding, and the tokens that end an answer."""
+    pad_id = renderer.tokenizer.pad_token_id
+    return {"eos_token_id": sorted(renderer.eos_token_ids), **({} if pad_id is None else {"pad_token_id": pad_id})}
+
+
+def take_over(policy: Any, folder: Path) -> None:
+    """Gives the policy the weights that an earlier process saved after its supervised steps, so that a resumed run has the same
+    reference. Raises `CheckpointError` if they belong to another model."""
+    saved = load_model(folder, policy.dtype)
+    try:
+        policy.load_state_dict(saved.state_dict())
+    except RuntimeError:
+        raise CheckpointError(
+            f"{folder} holds another model than the trainer was given; give the one that the run started with"
+        ) from None
+    policy.name_or_path = str(folder)

@@ -1,28 +1,31 @@
-"""Creates a trainer's learner: in this process, or on ranks of a Ray cluster."""
+"""Creates a trainer's learner: in this process, or on ranks of a Ray cluster. Loads the teacher of distillation."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from midthought.config import RayConfig, RecipeConfig
+from midthought.config import RecipeConfig
 from midthought.errors import SettingsError
 from midthought.learning.distributed.remote_learner import AnyLearner, RemoteLearner
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Models
+from midthought.models.float32_head import use_float32_head
+from midthought.models.pretrained import load_model, load_tokenizer, policy_folder
 from midthought.plan.choices import word
+from midthought.trainer.checkpoint import vocabulary_digest
 
 ALONE = {"compile": False, "optimizer": "adamw", "offload_optimizer": False, "offload_reference": False}
 """Settings of `training`, and their values on ranks: another value needs a learner in this process."""
 
 
-def choose_learner(
-    policy: Any, config: RecipeConfig, ray: RayConfig, num_iters: int, teacher: Any | None = None
-) -> AnyLearner:
+def make_learner(policy: Any, tokenizer: Any, config: RecipeConfig, num_iters: int) -> AnyLearner:
     """Creates a learner for `Models.from_config`, in this process or on `ray.num_learners` ranks. Close it after use.
 
-    Raises SettingsError if the settings request something that ranks do not support.
+    Raises SettingsError if the settings request something that ranks do not support, and as `load_teacher`.
     """
+    ray, teacher = config.ray, load_teacher(config, policy, tokenizer)
     models = Models.from_config(policy, config, teacher)
     training = config.frozen().training
     schedule = TrainingSchedule.from_config(training, num_iters)
@@ -39,3 +42,30 @@ def choose_learner(
     return RemoteLearner(
         models, training, schedule, RayWorkerGroup(ray, is_deterministic=config.inference.deterministic)
     )
+
+
+def load_teacher(config: RecipeConfig, policy: Any, tokenizer: Any) -> Any | None:
+    """Loads `training.teacher` on the policy's device; None without one.
+
+    Raises ModelPathError if the path holds no model, SettingsError if the model has another tokenizer than the policy, or if
+    there is neither a teacher nor an estimator to learn from.
+    """
+    source = config.training.teacher
+    if not source and config.training.adv_estimator == "zero":
+        raise SettingsError(
+            "training.adv_estimator='zero' without a teacher: all advantages are 0, so there is nothing to learn; set "
+            "training.teacher to a model folder or a run folder, or another training.adv_estimator"
+        )
+    if not source:
+        return None
+    folder = policy_folder(Path(source))
+    if vocabulary_digest(load_tokenizer(folder)) != vocabulary_digest(tokenizer):
+        raise SettingsError(
+            f"training.teacher={source!r} has another tokenizer than the policy, so its probabilities are of other tokens; "
+            "give a teacher of the same family, or train the policy from a model with the teacher's tokenizer"
+        )
+    model = config.model
+    teacher = load_model(folder, model.weights_dtype, model.attn_implementation)
+    if model.float32_head:
+        use_float32_head(teacher)
+    return teacher.requires_grad_(False).eval().to(next(iter(policy.parameters())).device)

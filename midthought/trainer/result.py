@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any, ClassVar
@@ -79,6 +79,14 @@ class SupervisedResult(TrainingResult):
     def losses(self) -> list[float]:
         """Mean negative log-likelihood of a policy token, in nats, per step."""
         return [row["loss"] for row in self]
+
+
+def history_row(iteration: int, row: Mapping[str, float | None], iters_per_epoch: int) -> dict[str, float]:
+    """Returns the metrics with what every row of `Trainer.metrics_history` has. Null, as in a checkpoint, is NaN."""
+    metrics = {name: math.nan if value is None else value for name, value in row.items()}
+    epoch = (iteration - 1) // max(iters_per_epoch, 1) + 1
+    losses = {"total_loss": metrics.get("loss", 0.0), "policy_loss": 0.0, "value_loss": 0.0}
+    return {"iteration": iteration, "epoch": epoch, **losses, **metrics}
 
 
 def _cell(name: str, value: float) -> str:

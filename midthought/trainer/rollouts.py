@@ -1,4 +1,4 @@
-"""Creates a trainer's rollout source: the prompt of each episode, and the source that runs the episodes."""
+"""Creates a trainer's engine and rollout sources: the prompt of each episode, and the sources that run the episodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from midthought.cluster.ray.ray_cluster import check_ray
-from midthought.config import InferenceConfig, RayConfig
+from midthought.config import InferenceConfig, RayConfig, RecipeConfig
 from midthought.engines.create import check_backend, policy_engine
 from midthought.engines.engine import TrainedEngine
 from midthought.env.environment import EpisodeError
@@ -27,6 +27,7 @@ from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
+from midthought.trainer.tasks import TrainingTasks
 from midthought.types import Task
 
 if TYPE_CHECKING:
@@ -180,3 +181,42 @@ def make_worker_group(
         policy_engine, trained=None, renderer=renderer, inference=inference, model_path="", max_seq_len=max_seq_len
     )
     return RolloutWorkerGroup(ray, policy, engine, is_deterministic=inference.deterministic)
+
+
+def open_sources(
+    policy: Any,
+    learned: Any,
+    renderer: Renderer,
+    prompts: PromptBuilder,
+    tasks: TrainingTasks,
+    config: RecipeConfig,
+    *,
+    model_path: str,
+) -> tuple[TrainedEngine, Rollouts, Rollouts]:
+    """Creates the engine of a trainer, and the sources of training and of held-out episodes, which share it.
+
+    `learned`: what the learner trains, the policy itself or the policy with adapters. `model_path`: folder with the weights of
+    `policy`, if any.
+    """
+    inference = config.inference
+    longest = tasks.longest_prompt(lambda task: len(renderer.prompt(prompts.messages(task))))
+    max_seq_len = longest_sequence(longest, inference, policy.config)
+    engine = policy_engine(
+        policy,
+        learned,
+        renderer,
+        inference.changed(backend="local") if config.ray.use_ray else inference,
+        model_path=model_path,
+        max_seq_len=max_seq_len,
+    )
+    make = functools.partial(
+        make_source,
+        engine,
+        renderer,
+        prompts,
+        inference=inference,
+        seed=config.training.seed,
+        worker_group=make_worker_group(policy, renderer, inference, config.ray, max_seq_len=max_seq_len),
+        loop=BackgroundLoop("midthought-rollout") if inference.partial_rollouts else None,
+    )
+    return engine, make(episode=tasks.episode), make(episode=tasks.held_out_episode)

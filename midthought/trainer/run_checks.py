@@ -5,19 +5,17 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from midthought.checks.during import ITERATION, VALIDATION, Monitor
 from midthought.checks.registry import Finding
 from midthought.config import RecipeConfig
 from midthought.errors import TrainingStoppedError
-from midthought.report.run_folder import RunFolder
 from midthought.rollout.trajectory_json import save_trajectories
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.unread import UnreadCallReader
 from midthought.trainer.rollouts import PromptBuilder
-from midthought.trainer.run_writer import RunWriter
+from midthought.trainer.run import Run
 from midthought.types import StopReason, Trajectory
 
 _log = logging.getLogger("midthought.checks")
@@ -29,26 +27,24 @@ FOLDER = "not_finite"
 class RunChecks:
     """The checks of one run. All methods raise `TrainingStoppedError` for a finding with the policy `stop`."""
 
-    def __init__(self, config: RecipeConfig, renderer: Renderer, prompts: PromptBuilder) -> None:
+    def __init__(self, config: RecipeConfig, renderer: Renderer, prompts: PromptBuilder, run: Run) -> None:
         """Raises `SettingsError` for an unknown check in `checks.policies`."""
         self._reader = UnreadCallReader(renderer, prompts.call_format, prompts.registry)
+        self._run = run
         self.restart(config)
 
-    def restart(self, config: RecipeConfig, rows: Iterable[Mapping[str, Any]] = (), path: Path | None = None) -> None:
-        """Forgets everything. `rows`: what the run has logged before; what was wrong then is not reported again. `path`: the run
-        folder, if any."""
+    def restart(self, config: RecipeConfig, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        """Forgets everything. `rows`: what the run has logged before; what was wrong then is not reported again."""
         self._monitor = Monitor(config.to_dict())
-        self._path = path
         for row in rows:
             self._monitor.add(row)
 
-    def before_logged_update(self, writer: RunWriter | None, iteration: int, metrics: Mapping[str, float]) -> None:
+    def before_update(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Judges the metrics of scoring, before any weight changes. If they stop the run, logs them under `iteration`."""
         try:
             self._tell(self._monitor.before_update(metrics))
         except TrainingStoppedError:
-            if writer is not None:
-                writer.run.log(ITERATION, iteration, metrics)
+            self._run.log(ITERATION, iteration, metrics)
             raise
 
     def after_iteration(
@@ -68,12 +64,12 @@ class RunChecks:
 
     def save_episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
         """Writes the complete records of an iteration to `not_finite/` in the run folder, if there is one."""
-        if self._path is not None and trajectories:
-            save_trajectories(self._path / FOLDER / f"{iteration:06}.jsonl", trajectories)
+        if self._run.path is not None and trajectories:
+            save_trajectories(self._run.path / FOLDER / f"{iteration:06}.jsonl", trajectories)
 
     def _tell(self, findings: Sequence[Finding]) -> None:
-        if self._path is not None:
-            RunFolder(self._path).findings.append(finding.to_dict() for finding in findings)
+        if self._run.folder is not None:
+            self._run.folder.findings.append(finding.to_dict() for finding in findings)
         for finding in findings:
             if finding.policy == "warn":
                 _log.warning("%s: %s", finding.check, finding)

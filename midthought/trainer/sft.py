@@ -1,16 +1,18 @@
-"""The supervised stage of a trainer's run (`Trainer.sft`): what it starts from, what it saves, and how it continues."""
+"""Supervised steps on demonstrations: `Trainer.sft`, and the warm-up of a recipe. Does not depend on their source."""
 
 from __future__ import annotations
 
 import logging
+import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from midthought.config import SupervisedSection
+from midthought.config import RecipeConfig, SupervisedSection, settled
 from midthought.errors import SettingsError, near_names
-from midthought.learning.adapters import has_adapters
+from midthought.learning.adapters import add_adapters, has_adapters
 from midthought.learning.learner import Learner
+from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.run_checks import require_finite
 from midthought.learning.sft import run_sft
 from midthought.learning.stopping import StopRequest
@@ -21,17 +23,109 @@ from midthought.plan.choices import ADAPTER_RATES, supervised_rate
 from midthought.report.console import Console
 from midthought.rollout.rollout_batch import TaskStream
 from midthought.trainer.arguments import TrainerSettings
+from midthought.trainer.checkpoint import CheckpointManager
 from midthought.trainer.demonstrations import DemonstrationReader, ShuffledDemonstrations
+from midthought.trainer.initial_policy import TrainedPolicy
 from midthought.trainer.result import SupervisedResult
-from midthought.trainer.run_writer import RunWriter
-from midthought.trainer.supervised import Demonstrate, cut_off_note, is_mixed, saving, shown_steps, supervised_learner
-from midthought.trainer.trained_policy import TrainedPolicy
+from midthought.trainer.run import Run
+from midthought.types import Trajectory
 
 _log = logging.getLogger(__name__)
 
 STAGE = "sft"
+Demonstrate = Callable[[int], Sequence[Trajectory]]
+"""Maps a step, from 0, to its demonstrations."""
 SMALL_MODEL_RATE = 3e-3
 """Learning rate of a small model with random weights, as in the recipes' preset `tiny`."""
+MAX_LONG_SHARE = 0.05
+"""A larger share of demonstrations that are longer than an episode is reported."""
+SAVE_RATIO = 10
+"""Supervised steps are short: they are saved every `SAVE_RATIO * checkpoint.save_interval` steps."""
+
+
+def supervised_learner(policy: Any, config: RecipeConfig, settings: SupervisedSection, num_steps: int) -> Learner:
+    """Creates a learner of demonstrations, whose learning rate falls to 0 at `num_steps`. It has no critic and no reference, and
+    adapters if `model.lora_rank` asks for them."""
+    model = config.model
+    learned = policy
+    if model.adapter_rank:
+        learned = add_adapters(policy, model.adapter_rank, model.lora_alpha, config.training.seed)
+    training = config.training.changed(
+        learning_rate=settled(settings.learning_rate),
+        warmup_steps=settings.warmup_steps,
+        lr_schedule="linear",
+        min_learning_rate_ratio=0.0,
+    )
+    return Learner(learned, None, None, training.freeze(), TrainingSchedule(total_steps=num_steps))
+
+
+def take_steps(
+    learner: Learner,
+    demonstrate: Demonstrate,
+    settings: SupervisedSection,
+    config: RecipeConfig,
+    *,
+    start: int,
+    num_steps: int,
+    title: str,
+    console: Console,
+    stop: StopRequest,
+    log: Callable[[int, Mapping[str, float]], None],
+    save: Callable[[int], object],
+    checkpoints: CheckpointManager | None,
+    precision: str | None,
+    on_precision: Callable[[PrecisionChoice], None],
+    deadline: float | None = None,
+) -> None:
+    """Takes steps `start` to `num_steps` and shows them on the console. Ctrl-C takes effect between two steps.
+
+    `log` gets the number of steps taken and their metrics, `save` the number, if a checkpoint is due or a stop was requested.
+    `precision`: what an interrupted run measured to be faster; else the first step measures it, for `on_precision`. Repeatable
+    runs depend on no measurement.
+    """
+    if start < num_steps and (note := cut_off_note(demonstrate(start), config.inference.max_tokens)):
+        _log.warning(note)
+    is_mixed = settings.mixed_precision
+    if is_mixed is None and config.inference.deterministic:
+        is_mixed = False
+    elif is_mixed is None and precision:
+        is_mixed = precision == "bfloat16"
+
+    def after_step(step: int, metrics: Mapping[str, float]) -> None:
+        log(step, metrics)
+        bar.advance(1, loss=metrics["loss"])
+        if checkpoints is not None and (checkpoints.is_due(step, SAVE_RATIO) or stop.requested):
+            save(step)
+        stop.check()
+
+    def tell_precision(choice: PrecisionChoice) -> None:
+        on_precision(choice)
+        console.note(f"  Supervised steps are computed in {choice}")
+
+    with stop, console.stage(title, total=num_steps, unit="steps") as bar:
+        bar.start_at(start)
+        run_sft(
+            learner,
+            demonstrate,
+            start=start,
+            num_steps=num_steps,
+            mixed_precision=is_mixed,
+            on_step=after_step,
+            on_precision=tell_precision,
+            deadline=deadline,
+        )
+
+
+def cut_off_note(demonstrations: Sequence[Trajectory], max_tokens: int) -> str:
+    """Returns a warning if many demonstrations are longer than an episode may be (`inference.max_tokens`); else an empty text."""
+    lengths = [each.num_response for each in demonstrations]
+    num_long = sum(length > max_tokens for length in lengths)
+    if not num_long or num_long < MAX_LONG_SHARE * len(lengths):
+        return ""
+    return (
+        f"{num_long} of {len(lengths)} demonstrations are longer than an episode may be (inference.max_tokens={max_tokens}): "
+        f"episodes like these end without an answer; set inference.max_tokens={64 * math.ceil(max(lengths) / 64)}"
+    )
 
 
 class SftStage:
@@ -40,21 +134,19 @@ class SftStage:
     A resumed run continues the steps, or returns their result if they are done.
     """
 
-    def __init__(
-        self, given: TrainerSettings, tokenizer: Any, demonstrations: Any, console: Console, writer: RunWriter | None
-    ) -> None:
+    def __init__(self, given: TrainerSettings, tokenizer: Any, demonstrations: Any, run: Run) -> None:
         """`demonstrations`: what `read` returns if it is given none."""
-        self._config, self._tokenizer, self._console, self._writer = given.config, tokenizer, console, writer
+        self._config, self._tokenizer, self._run = given.config, tokenizer, run
         self._demonstrations, self._is_created = demonstrations, given.is_model_created
         self._precision: str | None = None
-        self.is_done = writer is not None and writer.has_sft
+        self.is_done = run.has_sft
         """Whether all steps were taken, by this process or an earlier one."""
-        self._rows = writer.sft_rows() if writer is not None and self.is_done else []
+        self._rows = run.sft_rows() if self.is_done else []
 
     @property
     def result(self) -> SupervisedResult:
         """The metrics of every step."""
-        return SupervisedResult(self._rows, self._writer.sft_policy_path if self._writer is not None else None)
+        return SupervisedResult(self._rows, self._run.sft_policy_path)
 
     def settings(self, values: Mapping[str, Any], policy: Any) -> SupervisedSection:
         """Returns the settings with these values. The default learning rate depends on what learns: adapters, all weights (by
@@ -72,7 +164,7 @@ class SftStage:
 
     def require_finished(self) -> None:
         """Raises SettingsError if an earlier process was interrupted in these steps and they were not continued."""
-        if self._writer is not None and self._writer.newest_sft is not None and not self.is_done:
+        if self._run.newest_sft is not None and not self.is_done:
             raise SettingsError("the run was interrupted in its supervised steps; call sft(demonstrations) first")
 
     def read(
@@ -95,7 +187,7 @@ class SftStage:
         read = reader.read(given, stream)
         return ShuffledDemonstrations(read, settings.batch_tokens, f"sft-{self._config.training.seed}")
 
-    def run(self, policy: Any, settings: SupervisedSection, demonstrate: Demonstrate) -> None:
+    def train(self, policy: Any, settings: SupervisedSection, demonstrate: Demonstrate) -> None:
         """Trains the policy in place; adapters are merged into its weights."""
         self._rows, self._precision = [], None
         learner = supervised_learner(policy, self._config, settings, settings.num_steps)
@@ -105,43 +197,42 @@ class SftStage:
             if has_adapters(learner.policy):
                 merge(learner.policy)
         require_finite(policy, "the model after the supervised steps")
-        if self._writer is not None:
-            save_model(policy, self._tokenizer, self._writer.sft_policy_path, in_run=True)
-            self._writer.note_sft()
-            policy.name_or_path = str(self._writer.sft_policy_path)  # the base model that new adapters name
+        if (path := self._run.sft_policy_path) is not None:
+            save_model(policy, self._tokenizer, path, in_run=True)
+            self._run.note_sft()
+            policy.name_or_path = str(path)  # the base model that new adapters name
         self.is_done = True
 
     def _take_steps(self, learner: Learner, settings: SupervisedSection, demonstrate: Demonstrate) -> None:
-        start, stop = self._restored(learner, settings), StopRequest()
-        steps = {"start": start, "num_steps": settings.num_steps}
-        save = self._saving(learner, settings, stop)
-        if start < settings.num_steps and (note := cut_off_note(demonstrate(start), self._config.inference.max_tokens)):
-            _log.warning(note)
-        with stop, shown_steps("Supervised steps (SFT)", self._console, stop, self._log, save, **steps) as on_step:
-            run_sft(
-                learner,
-                demonstrate,
-                **steps,
-                mixed_precision=is_mixed(settings, self._config, self._precision),
-                on_step=on_step,
-                on_precision=self._note_precision,
-            )
+        checkpoints = self._run.sft_checkpoints if self._run.folder is not None else None
 
-    def _saving(self, learner: Learner, settings: SupervisedSection, stop: StopRequest) -> Callable[[int], None]:
-        if self._writer is None:
-            return lambda step: None
+        def save(step: int) -> None:
+            state = {"stage": STAGE, "settings": settings.model_dump(), "precision": self._precision}
+            if checkpoints is not None:
+                checkpoints.save(learner, self._tokenizer, step, state)
 
-        def state() -> dict[str, Any]:
-            return {"stage": STAGE, "settings": settings.model_dump(), "precision": self._precision}
-
-        return saving(self._writer.sft_checkpoints, learner, self._tokenizer, stop, state)
+        take_steps(
+            learner,
+            demonstrate,
+            settings,
+            self._config,
+            start=self._restored(learner, settings),
+            num_steps=settings.num_steps,
+            title="Supervised steps (SFT)",
+            console=self._run.console,
+            stop=StopRequest(),
+            log=self._log,
+            save=save,
+            checkpoints=checkpoints,
+            precision=self._precision,
+            on_precision=self._note_precision,
+        )
 
     def _restored(self, learner: Learner, settings: SupervisedSection) -> int:
         """Continues an interrupted stage. Returns the number of steps that are done."""
-        writer = self._writer
-        if writer is None or writer.newest_sft is None:
+        if self._run.newest_sft is None:
             return 0
-        state = writer.sft_checkpoints.restore(learner, writer.newest_sft)
+        state = self._run.sft_checkpoints.restore(learner, self._tokenizer, self._run.newest_sft, "settings")
         before = state["settings"]
         for name, value in settings.model_dump().items():
             if value != before.get(name):
@@ -150,14 +241,12 @@ class SftStage:
                     "give the same value, or another run_path"
                 )
         self._precision = state["precision"]
-        self._rows = writer.sft_rows()
+        self._rows = self._run.sft_rows()
         return int(state["step"])
 
     def _log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._rows.append({"step": step, **metrics})
-        if self._writer is not None:
-            self._writer.run.log(STAGE, step, metrics)
+        self._run.log(STAGE, step, metrics)
 
     def _note_precision(self, choice: PrecisionChoice) -> None:
         self._precision = choice.precision
-        self._console.note(f"  Supervised steps are computed in {choice}")

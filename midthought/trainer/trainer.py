@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from midthought.checks.before import Report, Setup, examine
-from midthought.checks.during import VALIDATION
+from midthought.checks.during import ITERATION, VALIDATION
 from midthought.config import RecipeConfig
 from midthought.env.environment import BaseEnvironment
 from midthought.errors import SettingsError, TrainerClosedError, TrainingStoppedError
 from midthought.files.storage_errors import value_errors
+from midthought.learning.adapters import has_adapters
+from midthought.learning.learned_tokens import LearnedTokens
+from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.phase_meter import PhaseMeter
-from midthought.rollout.rollout_batch import RolloutBatch
+from midthought.learning.ppo import learn
+from midthought.learning.run_checks import require_finite
+from midthought.models.peft_folders import merge
+from midthought.models.pretrained import save_model
+from midthought.report.json_lines import json_value
+from midthought.rollout.rollout_batch import RolloutBatch, collect
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
@@ -29,21 +39,19 @@ from midthought.trainer import publication
 from midthought.trainer.arguments import check_length, make_prompts, settle
 from midthought.trainer.callbacks import TrainerCallback, checked_callbacks
 from midthought.trainer.checkup import UNTAUGHT, examine_before_start, setup_of
-from midthought.trainer.episodes import as_rollout, tell_failures
-from midthought.trainer.fit_loop import FitLoop
+from midthought.trainer.episodes import as_rollout, restore_stream, sort_episodes, tell_failures
 from midthought.trainer.held_out import ToolAnswers, evaluated, evaluation_stage
-from midthought.trainer.learning_parts import LearningParts
+from midthought.trainer.initial_policy import generation_values, open_policy
+from midthought.trainer.learners import make_learner
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.recorded_tasks import make_tasks
-from midthought.trainer.result import SupervisedResult, TrainingResult
-from midthought.trainer.rollouts import AUTO_CALL_FORMAT
+from midthought.trainer.result import SupervisedResult, TrainingResult, history_row
+from midthought.trainer.rollouts import AUTO_CALL_FORMAT, open_sources
+from midthought.trainer.run import Run, RunStage
 from midthought.trainer.run_checks import RunChecks
-from midthought.trainer.run_writer import RunStage, disk_of
 from midthought.trainer.sft import SftStage
 from midthought.trainer.short_form import named_rewards, named_tasks, require_environment
 from midthought.trainer.tasks import TrainingTasks
-from midthought.trainer.trained_policy import open_policy
-from midthought.trainer.trainer_state import TrainerState, restore_learner, write_trainer_checkpoint
 from midthought.types import RolloutData, Trajectory
 
 _log = logging.getLogger(__name__)
@@ -143,70 +151,66 @@ class Trainer:
             needs_environment=not isinstance(dataset, TrainingTasks),
             arguments=Trainer.__init__,
         )
-        self.config, self._stage = given.config, given.stage
+        self.config = given.config
         prompts = make_prompts(tools, call_format, system_prompt=system_prompt, describe_tools=describe_tools)
         dataset, validation = named_tasks(dataset, validation)
         rewards = named_rewards(rewards)
         self._tasks = make_tasks(self.config, environment, dataset, validation, reward_fn, rewards)
-        self._writer = given.open_run(resume=resume, allow_changes=allow_changes)
-        self._console = given.console(progress=progress)
+        self._run = Run(given.run_path, self.config, resume=resume, allow_changes=allow_changes)
+        self._run.open_console((given.preset, given.choice.algorithm), progress=progress)
         self.callbacks = checked_callbacks(callbacks)
-        self._state = TrainerState()
-        self._num_iters_per_epoch: int | None = None
-        """As given to `fit`; None: by the settings."""
         self._policy = open_policy(
-            given,
+            self.config,
+            given.model,
             tokenizer,
             prompts,
             tasks=self._tasks,
             demonstrations=demonstrations,
-            writer=self._writer,
-            console=self._console,
+            run=self._run,
             is_format_auto=call_format == AUTO_CALL_FORMAT,
         )
-        if self._writer is not None:
-            learned = learned_from(self._tasks, environment, reward_fn, rewards)
-            self._writer.compare(PromptRecord.of(self._policy.prompts, learned))
+        learned = learned_from(self._tasks, environment, reward_fn, rewards)
+        self._run.compare(PromptRecord.of(self._policy.prompts, learned))
         self.model, self.tokenizer, self.renderer = self._policy.model, self._policy.tokenizer, self._policy.renderer
         self.call_format = self._policy.prompts.call_format
         """How calls are written."""
         self.meter = PhaseMeter(self.model)
         """Seconds of each phase's last call."""
-        self._choice, self._is_created = given.choice, given.is_model_created
-        self._sft = SftStage(given, self._policy.tokenizer, demonstrations, self._console, self._writer)
-        self._tasks.open(self.renderer)
-        self._open_learning()
-        self._rollouts: RolloutBatch | None = None
-        self._checks = RunChecks(self.config, self.renderer, self._policy.prompts)
-        self._is_closed = False
-        if self._writer is not None and self._writer.newest is not None:
-            self.load_checkpoint(self._writer.newest)
-        if self._writer is not None:
-            with disk_of(self._writer, self._console):
-                self._writer.record_settings()
-
-    def _open_learning(self) -> None:
-        self._parts = LearningParts(self.config, self._policy, self._tasks, self.num_iters())
-        self.learner, self.source = self._parts.learner, self._parts.source
-
-    @property
-    def iteration(self) -> int:
+        self.iteration = 0
         """Iterations done."""
-        return self._state.iteration
-
-    @iteration.setter
-    def iteration(self, number: int) -> None:
-        self._state.iteration = number
-
-    @property
-    def metrics_history(self) -> list[dict[str, float]]:
+        self.metrics_history: list[dict[str, float]] = []
         """The metrics of every iteration, in order; `iteration` and `epoch` count from 1. Always there: `total_loss` (`loss`),
         `policy_loss`, `value_loss`; 0 without a critic, or if there was nothing to train on."""
-        return self._state.metrics_history
+        self._best = (-math.inf, 0)
+        """The best validation's metric (`TrainingTasks.best_by`), and its iteration."""
+        self._num_iters_per_epoch: int | None = None
+        """As given to `fit`; None: by the settings."""
+        self._choice, self._is_created = given.choice, given.is_model_created
+        self._sft = SftStage(given, self.tokenizer, demonstrations, self._run)
+        self._tasks.open(self.renderer)
+        self._open_learner_and_sources()
+        self._rollouts: RolloutBatch | None = None
+        """The last rollout, if it was not trained on yet."""
+        self._checks = RunChecks(self.config, self.renderer, self._policy.prompts, self._run)
+        self._is_fitting = self._is_closed = False
+        if self._run.newest is not None:
+            self.load_checkpoint(self._run.newest)
+        self._run.record_settings()
 
-    @metrics_history.setter
-    def metrics_history(self, rows: list[dict[str, float]]) -> None:
-        self._state.metrics_history = rows
+    def _open_learner_and_sources(self) -> None:
+        policy = self._policy
+        self.learner = make_learner(self.model, self.tokenizer, self.config, self.num_iters())
+        self._settings = self.config.frozen()
+        """A copy of the settings that does not change; `fit` replaces it."""
+        self._engine, self.source, self._held_out = open_sources(
+            self.model,
+            self.learner.policy,
+            self.renderer,
+            policy.prompts,
+            self._tasks,
+            self._settings,
+            model_path=policy.path,
+        )
 
     # -- training ----------------------------------------------------------------------------------------------
 
@@ -219,16 +223,15 @@ class Trainer:
     @property
     def setup(self) -> Setup:
         """What the checks before a run look at."""
-        path = self._writer.run.path if self._writer is not None else None
         is_untaught = self._is_created and not self._sft.is_done and not self.iteration
         return setup_of(
-            self._parts.config,
+            self._settings,
             self._tasks,
             self._policy,
             source=self.source,
-            max_seq_len=self._parts.engine.max_seq_len,
+            max_seq_len=self._engine.max_seq_len,
             choice=self._choice,
-            path=path,
+            path=self._run.path,
             why_not_sampled=UNTAUGHT if is_untaught else "",
         )
 
@@ -255,19 +258,26 @@ class Trainer:
                 len(self._sft.result),
             )
             return self._sft.result
-        if self.iteration or self._stage is not None:
+        if self.iteration or self._run.stage is not None:
             raise SettingsError(
                 "sft() is called after fit(), or on the trainer of a recipe; call it first, on a new Trainer"
             )
         demonstrate = self._sft.read(demonstrations, self._policy, section, self._tasks.stream)
-        self._parts.close()
+        self._close_learner_and_source()
         self._policy, self._rollouts = replace(self._policy, path=""), None
         try:
-            with disk_of(self._writer, self._console):
-                self._sft.run(self.model, section, demonstrate)
+            with self._run.disk():
+                self._sft.train(self.model, section, demonstrate)
         finally:
-            self._open_learning()
+            self._open_learner_and_sources()
         return self._sft.result
+
+    def _close_learner_and_source(self) -> None:
+        """Ends servers and workers. Adapters, which change no output yet, leave the model."""
+        self.source.close()
+        if has_adapters(self.learner.policy) and not has_adapters(self.model):
+            merge(self.learner.policy)
+        self.learner.close()
 
     def fit(
         self,
@@ -290,22 +300,93 @@ class Trainer:
         self._require_open()
         check_length(num_epochs, num_iters_per_epoch, max_seconds)
         self._sft.require_finished()
-        if self._stage is None and not self.iteration:
+        if self._run.stage is None and not self.iteration:
             examine_before_start(self.setup)
         self._num_iters_per_epoch = num_iters_per_epoch
-        loop = FitLoop(self, self._parts, self._state, self._checks, self._tasks, self._writer, max_seconds=max_seconds)
-        with disk_of(self._writer, self._console):
-            loop.start(self.num_iters(num_epochs))
-            policy_path = loop.run(self._console, self._stage)
-        return TrainingResult(self.metrics_history, policy_path)
+        with self._run.disk():
+            self._checks.restart(self.config, self._run.rows() or self._history_rows())
+            self._settings = self.config.frozen()
+            self._train(self.num_iters(num_epochs), max_seconds)
+        return TrainingResult(self.metrics_history, self._run.policy_path)
+
+    def _train(self, num_iters: int, max_seconds: float | None) -> None:
+        """The training loop; then saves the policy and writes the report, unless the owner of a larger run does. A requested stop
+        takes effect after an iteration and its checkpoint."""
+        last, training, stage = self._end_schedule(num_iters, max_seconds), self._settings.training, self._run.stage
+        if self.iteration >= last:
+            _log.warning("nothing is left to train: %d of %d iterations are done", self.iteration, last)
+        title = stage.title if stage is not None else f"Training ({training.algorithm or training.adv_estimator})"
+        stop = self._run.new_stop()
+        with stop, self._run.console.stage(title, total=last, unit="iterations") as bar:
+            bar.start_at(self.iteration)
+            self._is_fitting = True
+            try:
+                while self.iteration < last:
+                    episodes = self.rollout()
+                    metrics = self.train_step(episodes)
+                    self._complete(metrics, episodes)
+                    self._checks.after_iteration(self.iteration, metrics, episodes.trajectories)
+                    bar.advance(1, reward=metrics.get("reward/mean", 0.0), calls=metrics.get("episode/calls", 0.0))
+                    if max_seconds is not None:
+                        last = bar.total = self._end_schedule(last, max_seconds)
+                    is_best = self._validation_is_due() and self._is_best(self.evaluate())
+                    if self._run.is_due(self.iteration, is_needed=is_best or stop.requested or self.iteration == last):
+                        self.save_checkpoint()
+                    stop.check()
+            except TrainingStoppedError:
+                self._run.report()
+                raise
+            finally:
+                self._is_fitting = False
+            if (path := self._run.policy_path) is not None:
+                self._save_model(path, in_run=True)
+                self._run.finish(self.metrics_history)
+
+    def _end_schedule(self, num_iters: int, max_seconds: float | None) -> int:
+        """Ends the learning rate's schedule with the last iteration, and returns its number: `num_iters`, or the one that is
+        expected to be the last within `max_seconds`, by the mean seconds of the iterations so far."""
+        seconds = [metrics.get("time/seconds", 0.0) for metrics in self.metrics_history]
+        if max_seconds is not None and any(seconds):
+            left = max(0.0, max_seconds - math.fsum(seconds))
+            num_iters = self.iteration + round(left * len(seconds) / math.fsum(seconds))
+        training = self._settings.training
+        self.learner.set_training(training, TrainingSchedule.from_config(training, num_iters))
+        return num_iters
+
+    def _complete(self, metrics: Mapping[str, float], episodes: RolloutData) -> None:
+        """Counts an iteration and logs it."""
+        self.iteration += 1
+        self.metrics_history.append(history_row(self.iteration, metrics, self.num_iters(1)))
+        self._rollouts = None
+        self._log(ITERATION, metrics, episodes.trajectories)
+        for callback in self.callbacks:
+            callback.on_step(self, metrics)
+
+    def _validation_is_due(self) -> bool:
+        every = self.config.training.validate_every
+        return bool(every) and self.iteration % every == 0 and self._tasks.has_held_out
+
+    def _is_best(self, metrics: Mapping[str, float]) -> bool:
+        """Judges a validation. Returns whether it is the best so far, and notes it."""
+        self._checks.after_validation(self.iteration, metrics)
+        is_best = metrics[self._tasks.best_by] > self._best[0]
+        if is_best:
+            self._best = metrics[self._tasks.best_by], self.iteration
+        return is_best
+
+    def _history_rows(self) -> list[dict[str, Any]]:
+        return [{"stage": ITERATION, "step": row["iteration"], **row} for row in self.metrics_history]
 
     def rollout(self) -> RolloutData:
         """Returns the episodes of the next iteration, with their rewards. The same weights give the same episodes again."""
         self._require_open()
         if self._rollouts is not None and self.source.stream is not None:  # the stream no longer has these episodes
             return self._rollouts.data
+        training = self._settings.training
         with self.meter.phase("sampling"):
-            self._rollouts = self._parts.rollout(self.iteration)
+            self._rollouts = self._tasks.recorded(training, self.iteration) or collect(
+                self.source, self._tasks.stream, self._settings, self.iteration
+            )
         tell_failures(f"iteration {self.iteration + 1}", self._rollouts.data)
         return self._rollouts.data
 
@@ -322,19 +403,38 @@ class Trainer:
                 raise SettingsError("there is nothing to learn from: call rollout() first, or give episodes")
             data = self._rollouts.data
         episodes = as_rollout(data)
-        writer = self._writer
-        learned = writer.learned_tokens(episodes.trajectories, self.iteration + 1) if writer is not None else None
-        before_update = functools.partial(self._checks.before_logged_update, writer, self.iteration + 1)
+        iteration = self.iteration + 1
+        learned = self._run.learned_tokens(episodes.trajectories, iteration)
         try:
-            metrics = self._parts.learn(episodes, self._rollouts, self.iteration, before_update, self.meter, learned)
+            metrics = self._learn(episodes, learned)
         except TrainingStoppedError:
-            self._checks.save_episodes(self.iteration + 1, episodes.trajectories)
+            self._checks.save_episodes(iteration, episodes.trajectories)
             raise
-        self._state.complete(metrics, self.num_iters(1))
-        self._rollouts = None
-        self._log("ppo", metrics, "train", episodes.trajectories)
-        for callback in self.callbacks:
-            callback.on_step(self, metrics)
+        if not self._is_fitting:  # in `fit`, the loop completes the iteration
+            self._complete(metrics, episodes)
+        return metrics
+
+    def _learn(self, episodes: RolloutData, learned: LearnedTokens | None) -> dict[str, float]:
+        """Trains on episodes, sends the new weights to the engine, and returns the metrics. `learned` gets values of tokens."""
+        began = time.perf_counter()
+        batch = sort_episodes(episodes, self._settings.training, self._rollouts)
+        is_own = self._rollouts is not None and episodes is self._rollouts.data
+        before_update = functools.partial(self._checks.before_update, self.iteration + 1)
+        metrics = learn(
+            self.source,
+            self.learner,
+            self._settings,
+            batch,
+            self.iteration,
+            before_update if is_own and not batch.is_recorded else None,
+            self.meter,
+            learned,
+        )
+        metrics |= self._tasks.training_metrics(episodes.trajectories)
+        metrics["episode/tools"] = len(self.source.parts.executor.registry)
+        seconds = episodes.seconds + time.perf_counter() - began
+        metrics["time/seconds"] = seconds
+        metrics["time/tokens_per_second"] = sum(len(t.token_ids) for t in episodes) / seconds
         return metrics
 
     def evaluate(
@@ -356,12 +456,12 @@ class Trainer:
             raise SettingsError(f"num_episodes={number}: an evaluation needs at least one episode")
         stage = evaluation_stage(tools, sampled=sampled)
         with self.meter.phase("validation"):
-            done = evaluated(self._parts.held_out, self._tasks.held_out(number), tools, sampled=sampled)
+            done = evaluated(self._held_out, self._tasks.held_out(number), tools, sampled=sampled)
         tell_failures("evaluation", done)
         metrics = self._tasks.evaluation_metrics(done)
-        self._log(stage, metrics, stage, done)
-        if self._writer is not None and self._writer.is_finished:
-            self._writer.report()
+        self._log(stage, metrics, done)
+        if self._run.is_finished:
+            self._run.report()
         for callback in self.callbacks if stage == VALIDATION else ():
             callback.on_evaluation(self, metrics)
         return metrics
@@ -372,12 +472,9 @@ class Trainer:
             return self._num_iters_per_epoch * (self.config.training.num_epochs if num_epochs is None else num_epochs)
         return self.config.training.num_iters(self._tasks.num_tasks, num_epochs)
 
-    def _log(self, stage: str, metrics: Mapping[str, float], arm: str, trajectories: Sequence[Trajectory]) -> None:
-        if self._writer is not None:
-            self._writer.run.log(stage, self.iteration, metrics)
-            self._writer.add_trajectories(
-                trajectories, self.renderer, arm=arm, iteration=self.iteration, is_right=self._tasks.is_right
-            )
+    def _log(self, stage: str, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
+        self._run.log(stage, self.iteration, metrics)
+        self._run.add_trajectories(stage, self.iteration, trajectories, self.renderer, self._tasks.is_right)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -387,13 +484,14 @@ class Trainer:
         Raises `OutputPathError` if something other than a checkpoint is at `path`.
         """
         self._require_open()
-        if path is None and self._writer is None:
-            raise SettingsError("where to? give save_checkpoint a path, or the trainer a run_path")
-        parts = self._parts.state(self._rollouts)
+        stream, rolled_out = self.source.stream, self._rollouts.data if self._rollouts is not None else ()
+        state: dict[str, Any] = {"iteration": self.iteration, "metrics_history": self.metrics_history}
+        state |= {"best": self._best, "policy_version": self._engine.policy_version}
+        if stream is not None:
+            state["stream"] = stream.state(rolled_out)
         with self.meter.phase("saving"):
-            target = write_trainer_checkpoint(
-                Path(path) if path is not None else None, self.learner, self.tokenizer, self._state, parts, self._writer
-            )
+            best = self._best[1]
+            target = self._run.save(self.learner, self.tokenizer, self.iteration, json_value(state), path, best)
         for callback in self.callbacks:
             callback.on_save(self, target)
         return target
@@ -405,11 +503,16 @@ class Trainer:
         Raises CheckpointError if it is damaged, or of another model or tokenizer, or was not written by a trainer.
         """
         self._require_open()
-        state = restore_learner(path, self.learner, self.tokenizer, self._writer)
+        state = self._run.restore(self.learner, self.tokenizer, path)
         with value_errors(f"checkpoint {path}"):
-            self._state.restore(state, self.num_iters(1))
+            self.iteration, rows = int(state["iteration"]), state["metrics_history"]
+            self.metrics_history = [history_row(int(row["iteration"]), row, self.num_iters(1)) for row in rows]
+            value, iteration = state["best"]
+            self._best = -math.inf if value is None else value, iteration
         self._rollouts = None
-        self._parts.restore(state, iteration=self.iteration)
+        self.source.update_weights()
+        self._engine.policy_version = int(state.get("policy_version", self.iteration))
+        restore_stream(self.source, self._tasks.stream, state)
 
     def save_model(self, path: str | Path) -> None:
         """Writes the policy and its tokenizer to a folder that any Hugging Face tool can load.
@@ -417,7 +520,14 @@ class Trainer:
         Raises `OutputPathError` if something other than a model saved by this library is at `path`.
         """
         self._require_open()
-        self._parts.save_model(path, self.meter)
+        self._save_model(path)
+
+    def _save_model(self, path: str | Path, *, in_run: bool = False) -> None:
+        policy = self.learner.policy
+        require_finite(policy, f"model {path}")
+        with self.meter.phase("saving"):
+            generation = generation_values(self.renderer)
+            save_model(policy, self.tokenizer, path, in_run=in_run, generation=generation)
 
     def save_for_hub(self, folder: str | Path, *, name: str = "") -> Path:
         """Writes the policy and a model card of the run to a folder, as the function `save_for_hub` does. Needs a `run_path`."""
@@ -430,24 +540,24 @@ class Trainer:
     def _save_policy_in_run(self) -> Path:
         """Returns the run folder."""
         self._require_open()
-        if self._writer is None or self._writer.policy_path is None:
+        if self._run.path is None or self._run.policy_path is None:
             raise SettingsError("the model card is written from the run folder; give the trainer a run_path")
-        self._parts.save_model(self._writer.policy_path, self.meter, in_run=True)
-        return self._writer.run.path
+        self._save_model(self._run.policy_path, in_run=True)
+        return self._run.path
 
     def cleanup(self) -> None:
         """Closes the run folder, ends servers and workers that were started, and frees models, optimizer and caches.
 
         `metrics_history` stays available; methods that need a model then raise TrainerClosedError. A second call does nothing.
         """
-        if self._writer is not None:
-            self._writer.close()
+        self._run.close()
         if self.source is not None:
             self.source.close()
         self._tasks.close()
         if self.learner is not None:
             self.learner.close()
-        self.learner = self.source = self.model = self._policy = self._parts = self._rollouts = None  # type: ignore
+        self.learner = self.source = self.model = self._policy = self._rollouts = None  # type: ignore
+        self._engine = self._held_out = self._checks = self._sft = None  # type: ignore
         self._is_closed = True
 
     def __enter__(self) -> Self:

@@ -11,7 +11,7 @@ from midthought.learning.adapters import has_adapters
 from midthought.models.pretrained import save_model
 from midthought.plan.hardware import Hardware
 from midthought.recipes.feedback.policy import make_small_policy
-from midthought.trainer import learning_parts
+from midthought.trainer import trainer as trainer_module
 
 FEEDBACK = [
     *("inference.max_tokens=60", "training.num_train_iters=1", "training.batch_size=4", "training.group_size=2"),
@@ -57,8 +57,8 @@ def on_gpu(monkeypatch):
 
 def test_what_is_chosen_for_a_gpu_trains_is_recorded_and_kept_by_a_resumed_run(model, tmp_path, on_gpu, monkeypatch):
     learners = []
-    made = learning_parts.choose_learner
-    monkeypatch.setattr(learning_parts, "choose_learner", lambda *given: learners.append(made(*given)) or learners[-1])
+    made = trainer_module.make_learner
+    monkeypatch.setattr(trainer_module, "make_learner", lambda *given: learners.append(made(*given)) or learners[-1])
     on_gpu(24)
     words = ("--run", str(tmp_path / "run"), f"model.local_path={model}")
     result = train("feedback", *words, *FEEDBACK)

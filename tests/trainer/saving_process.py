@@ -11,7 +11,7 @@ from midthought.learning.learner import Learner
 from midthought.models.pretrained import save_model
 from midthought.models.small_model import make_policy, make_tokenizer
 from midthought.report.run_folder import RunFolder
-from midthought.trainer.checkpoint_manager import CheckpointManager
+from midthought.trainer.checkpoint import CheckpointManager
 
 
 def save_forever(folder: str) -> None:
@@ -26,7 +26,7 @@ def save_forever(folder: str) -> None:
     if newest is None:
         run.forget_after({"num_metric_lines": 0, "num_trajectory_lines": 0})
     else:
-        step = int(checkpoints.restore(learner, newest)["step"])
+        step = int(checkpoints.restore(learner, tokenizer, newest, "stage")["step"])
     while True:
         step += 1
         run.log("ppo", step, {"reward": step / 7})

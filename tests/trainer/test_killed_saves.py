@@ -19,7 +19,7 @@ from midthought.config import CheckpointConfig
 from midthought.learning.checkpoint import step_of
 from midthought.models.pretrained import load_model
 from midthought.report.run_folder import RunFolder, require_intact_run
-from midthought.trainer.checkpoint_manager import CheckpointManager
+from midthought.trainer.checkpoint import CheckpointManager
 
 
 def killed_after(run: Path, seconds: float) -> None:

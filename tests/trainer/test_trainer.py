@@ -1,6 +1,7 @@
 import asyncio
 import copy
 import itertools
+import json
 import math
 import weakref
 from types import SimpleNamespace
@@ -317,6 +318,33 @@ def test_a_step_on_the_rollout_as_it_was_is_the_step_of_fit(_talker, tokenizer):
             trainer.fit()
         histories.append(without_clocks(trainer.metrics_history))
     assert histories[0] == histories[1]
+
+
+def test_what_a_subclass_overrides_takes_effect_and_is_logged(talker, tmp_path):
+    class Mine(RayPPOTrainer):
+        def rollout(self):
+            episodes = super().rollout()
+            for number, trajectory in enumerate(episodes):
+                trajectory.reward = Reward(parts={"mine": float(number)})
+            return episodes
+
+        def train_step(self, data=None):
+            return {**super().train_step(data), "more": 7.0}
+
+    class Without(RayPPOTrainer):
+        def train_step(self, data=None):
+            return {"loss": float(len(data))}
+
+    with Mine(settings(), Colours, run_path=tmp_path / "run", **talker) as trainer:
+        history = trainer.fit()
+    logged = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [(row["reward/mine"], row["more"]) for row in history] == [(1.5, 7.0)] * 2
+    assert [(row["step"], row["reward/mine"], row["more"]) for row in logged if row["stage"] == "ppo"] == [
+        (1, 1.5, 7.0),
+        (2, 1.5, 7.0),
+    ]
+    with Without(settings(), Colours, **talker) as trainer:
+        assert [row["total_loss"] for row in trainer.fit()] == [4.0, 4.0]
 
 
 def test_it_learns_from_episodes_that_are_brought(talker):

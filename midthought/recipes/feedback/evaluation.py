@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from midthought.evaluation.metrics import wilson_interval
 from midthought.recipes.feedback.rounds import Round
+from midthought.recipes.metrics import wilson_interval
 from midthought.types import Trajectory
 
 RETRY_ONLY = "none"

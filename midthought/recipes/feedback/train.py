@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from midthought.errors import SettingsError
-from midthought.evaluation.arms import EvaluationArm
+from midthought.recipes.arms import EvaluationArm
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, clean_arm
 from midthought.recipes.feedback.arithmetic import DIFFICULTY_LABEL
 from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
@@ -21,7 +21,7 @@ from midthought.recipes.feedback.tasks import FeedbackTasks
 from midthought.recipes.pipeline import RecipeRun
 from midthought.recipes.recipe import run_of
 from midthought.trainer.demonstrations import ShuffledDemonstrations
-from midthought.trainer.supervised import Demonstrate
+from midthought.trainer.sft import Demonstrate
 from midthought.types import Trajectory
 
 _UNTAUGHT = (

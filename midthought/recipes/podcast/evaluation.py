@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from midthought.evaluation.arms import EvaluationArm, Oracle, Shuffled, ToolOff
-from midthought.evaluation.metrics import (
+from midthought.memory.search import SearchMode
+from midthought.recipes.arms import EvaluationArm, Oracle, Shuffled
+from midthought.recipes.metrics import (
     IsRight,
     call_rate,
     calls_per_question,
@@ -14,8 +15,8 @@ from midthought.evaluation.metrics import (
     factors,
     wilson_interval,
 )
-from midthought.memory.search import SearchMode
 from midthought.recipes.podcast.tasks import PodcastData, balance_metrics
+from midthought.trainer.held_out import ToolOff
 from midthought.types import Trajectory
 
 RECALL_DEPTHS = (1, 3, 10)

@@ -15,7 +15,6 @@ from midthought.data.abstention import is_answerable
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.rewards import correct
 from midthought.errors import MemoryStoreError, SettingsError
-from midthought.evaluation.metrics import IsRight, balanced_accuracy, call_rate
 from midthought.files.manifest import MANIFEST, damage_in, write_manifest
 from midthought.memory.build import chunk_all
 from midthought.memory.changes import BuildReport
@@ -35,6 +34,7 @@ from midthought.memory.store import MemoryStore
 from midthought.memory.summary import doubt_lines
 from midthought.memory.tool import MemoryOpenTool, MemoryRetrievalTool, format_hits
 from midthought.memory.transcripts import Transcript, read_transcripts
+from midthought.recipes.metrics import IsRight, balanced_accuracy, call_rate
 from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import MemorySection, PodcastConfig, sample_transcripts
 from midthought.recipes.tasks import RecipeTasks

@@ -8,8 +8,8 @@ from typing import Any
 
 from midthought.env.rewards import correct
 from midthought.errors import SettingsError
-from midthought.evaluation.arms import EvaluationArm
 from midthought.memory.transcripts import Transcript
+from midthought.recipes.arms import EvaluationArm
 from midthought.recipes.control_arms import RFT_ARMS, clean_arm
 from midthought.recipes.pipeline import RecipeRun
 from midthought.recipes.podcast.demonstrations import CLEAN, Demonstrator, Habits
@@ -19,7 +19,7 @@ from midthought.recipes.podcast.settings import PodcastConfig, WarmupSection
 from midthought.recipes.podcast.tasks import PodcastData, PodcastTasks, prepare_data, read_recipe_transcripts
 from midthought.report.run_folder import RunFolder
 from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.trainer.supervised import Demonstrate
+from midthought.trainer.sft import Demonstrate
 
 _RESULTS = (
     ("exact match, memory needed", "exact_match"),

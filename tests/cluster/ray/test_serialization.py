@@ -14,9 +14,9 @@ from ray_worlds import HoldsLock, tasks, twice
 
 from midthought.cluster.ray.serialization import deserialize, serialize
 from midthought.errors import SettingsError
-from midthought.evaluation.arms import Oracle
 from midthought.memory.embedding import MiniLMEmbedder
 from midthought.memory.tool import MemoryRetrievalTool
+from midthought.recipes.arms import Oracle
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction

@@ -1,7 +1,9 @@
-"""Saves the checkpoints of one stage of a run, deletes old ones, and finds the newest one that is intact."""
+"""The checkpoints of one stage of a run: saves them, deletes old ones, finds the newest one that is intact, and restores one."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import time
 from collections.abc import Mapping
@@ -109,11 +111,6 @@ class CheckpointManager:
         self._run.require_logged(checkpoint.state)
         return checkpoint
 
-    def open(self, path: Path) -> Checkpoint:
-        """Opens a checkpoint of the run as `load_checkpoint` does; the one that `newest` found is not compared twice."""
-        checked, self._checked = self._checked, None
-        return checked if checked is not None and checked.path == path else load_checkpoint(path)
-
     def path(self, step: int) -> Path:
         """Path of the checkpoint of this step."""
         return step_path(self._folder, step)
@@ -135,7 +132,7 @@ class CheckpointManager:
         """
         target = path or self.path(step)
         content = {**state, "step": step, **self._run.log_position}
-        save_checkpoint(target, learner, tokenizer=tokenizer, state=content)
+        save(learner, tokenizer, content, target)
         if path is None:
             self._delete_old(step, best)
             self._saved_at = time.monotonic()
@@ -148,12 +145,43 @@ class CheckpointManager:
         kept_best = self.path(best) if self._settings.keep_best and best else None
         keep_last(self._folder, self._settings.keep_last_n, kept_best)
 
-    def restore(self, learner: AnyLearner, path: Path) -> dict[str, Any]:
-        """Takes the learner back to a checkpoint of this run, drops later lines, and returns the checkpoint's state."""
-        checkpoint = self.open(path)
+    def restore(self, learner: AnyLearner, tokenizer: Any, path: Path, key: str, remedy: str = "") -> dict[str, Any]:
+        """Takes the learner back to a checkpoint of this run, drops later lines, and returns the checkpoint's state.
+
+        Raises CheckpointError as `restore`. The checkpoint that `newest` found is not compared with its digests twice.
+        """
+        checked, self._checked = self._checked, None
+        checkpoint = checked if checked is not None and checked.path == path else load_checkpoint(path)
+        _require_state(checkpoint, tokenizer, key, remedy)
+        self._run.require_logged(checkpoint.state)
         checkpoint.restore(learner)
         self._run.forget_after(checkpoint.state)
         return checkpoint.state
+
+
+def save(learner: AnyLearner, tokenizer: Any, state: Mapping[str, Any], path: Path) -> None:
+    """Writes a checkpoint that `restore` reads."""
+    save_checkpoint(path, learner, tokenizer=tokenizer, state={**state, "vocabulary": vocabulary_digest(tokenizer)})
+
+
+def restore(learner: AnyLearner, tokenizer: Any, path: str | Path, key: str) -> dict[str, Any]:
+    """Takes the learner back to a checkpoint that is in no run folder of its own, and returns the checkpoint's state.
+
+    Raises CheckpointError if it is damaged, has no `key` in its state, or has another model or tokenizer.
+    """
+    checkpoint = load_checkpoint(path)
+    _require_state(checkpoint, tokenizer, key)
+    checkpoint.restore(learner)
+    return checkpoint.state
+
+
+def _require_state(checkpoint: Checkpoint, tokenizer: Any, key: str, remedy: str = "") -> None:
+    path, state = checkpoint.path, checkpoint.state
+    if key not in state:
+        raise CheckpointError(f"checkpoint {path} was not written by a Trainer; give one of its save_checkpoint")
+    if state["vocabulary"] != vocabulary_digest(tokenizer):
+        remedy = remedy or f"give the trainer the one in {path}/policy"
+        raise CheckpointError(f"checkpoint {path} has another tokenizer than this trainer; {remedy}")
 
 
 def what_is_saved(run: Path) -> str:
@@ -163,6 +191,12 @@ def what_is_saved(run: Path) -> str:
     if not whole:
         return "Nothing that was learned is saved yet"
     return f"The newest that is saved is {max(whole, key=lambda file: file.stat().st_mtime_ns).parent}"
+
+
+def vocabulary_digest(tokenizer: Any) -> str:
+    """Returns a hash of a tokenizer's tokens and ids, to distinguish tokenizers."""
+    words = json.dumps(sorted(tokenizer.get_vocab().items()))
+    return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
 
 
 def _is_intact(path: Path) -> bool:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from midthought.evaluation.metrics import (
+from midthought.recipes.metrics import (
     call_rate,
     calls_per_question,
     constant_guess,

@@ -1,21 +1,19 @@
-"""Evaluation arms, and tool executors that replace the tool, to measure how much a policy depends on it.
+"""Arms of a recipe's evaluation, and tool executors that replace the tool, to measure how much a policy depends on it.
 
-`ToolOff` refuses, `Shuffled` returns the evidence of another question, `Oracle` returns the evidence of the question.
-`OtherResults` needs no evidence: it returns what the same tool returned in another episode.
+`Shuffled` returns the evidence of another question, `Oracle` the evidence of the question. Without any tool: `ToolOff`.
 """
 
 from __future__ import annotations
 
 import functools
 import random
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from midthought.tools.definition import ToolOutput
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.types import ParsedAction, Task, ToolOutcome, Trajectory
+from midthought.types import ParsedAction, Task
 
 Proof = Callable[[Task], str]
 """Returns the result text with the evidence of a task's answer, as the tool would write it."""
@@ -31,13 +29,6 @@ class EvaluationArm:
     executor: ToolExecutor | None = None
     """None: that of the episodes in training."""
     temperature: float = 0.0
-
-
-class ToolOff(ToolExecutor):
-    """Every call returns an error."""
-
-    async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
-        raise RuntimeError("the tool is switched off")
 
 
 class Oracle(ToolExecutor):
@@ -77,37 +68,6 @@ class Shuffled(ToolExecutor):
     async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
         other = self._other[task.task_id]
         return ToolOutput(self._proof(other), {"chunk_ids": list(other.evidence)})
-
-
-class OtherResults(ToolExecutor):
-    """Every valid call returns the first result that the same tool had in another task's episode, one in which no right answer of
-    this task is a word; an error if there is none."""
-
-    def __init__(self, registry: ToolRegistry, episodes: Sequence[Trajectory], seed: int = 0) -> None:
-        super().__init__(registry)
-        self._seed = seed
-        self._results: dict[str, dict[str, str]] = {}
-        for episode in episodes:
-            for event in episode.tool_events:
-                if event.outcome is ToolOutcome.OK and event.call.tool_name and event.call.result:
-                    of_tool = self._results.setdefault(event.call.tool_name, {})
-                    of_tool.setdefault(episode.task.task_id, event.call.result)
-
-    @property
-    def num_results(self) -> int:
-        return sum(map(len, self._results.values()))
-
-    async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
-        truths = "|".join(re.escape(truth) for truth in (task.answer, *task.aliases) if truth)
-        right = re.compile(rf"(?<!\w)({truths})(?!\w)", re.IGNORECASE) if truths else None
-        others = [
-            text
-            for task_id, text in self._results.get(str(action.tool_name), {}).items()
-            if task_id != task.task_id and not (right and right.search(text))
-        ]
-        if not others:
-            raise RuntimeError("no other episode has a result of this tool")
-        return ToolOutput(random.Random(f"shuffle-{self._seed}-{task.task_id}").choice(others))
 
 
 class _Proofs:

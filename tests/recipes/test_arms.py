@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from midthought.evaluation.arms import Oracle, Shuffled, ToolOff
+from midthought.recipes.arms import Oracle, Shuffled
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.registry import ToolRegistry
+from midthought.trainer.held_out import ToolOff
 from midthought.types import ParsedAction, Task, ToolOutcome
 
 
