@@ -21,7 +21,8 @@ from midthought.learning.ppo import BeforeUpdate, learn
 from midthought.learning.run_checks import require_finite
 from midthought.models.peft_folders import merge
 from midthought.models.pretrained import save_model
-from midthought.rollout.rollout_batch import RolloutBatch, collect
+from midthought.rollout.rollout_batch import collect
+from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.trainer.episodes import restore_stream, sort_episodes
 from midthought.trainer.learners import choose_learner
@@ -29,7 +30,7 @@ from midthought.trainer.rollouts import longest_sequence, make_source, make_work
 from midthought.trainer.tasks import TrainingTasks
 from midthought.trainer.teacher import load_teacher
 from midthought.trainer.trained_policy import TrainedPolicy, generation_values
-from midthought.types import RolloutData
+from midthought.types import RolloutBatch, RolloutData
 
 
 class LearningParts:
@@ -92,7 +93,7 @@ class LearningParts:
         began = time.perf_counter()
         batch = sort_episodes(data, self.config.training, rolled_out)
         is_own = rolled_out is not None and data is rolled_out.data
-        metrics = learn(
+        metrics = rollout_metrics(data.trajectories) | learn(
             self.source,
             self.learner,
             self.config,

@@ -20,7 +20,6 @@ from midthought.env.environment import BaseEnvironment
 from midthought.errors import SettingsError, TrainerClosedError, TrainingStoppedError
 from midthought.files.storage_errors import value_errors
 from midthought.learning.phase_meter import PhaseMeter
-from midthought.rollout.rollout_batch import RolloutBatch
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
@@ -44,7 +43,7 @@ from midthought.trainer.short_form import named_rewards, named_tasks, require_en
 from midthought.trainer.tasks import TrainingTasks
 from midthought.trainer.trained_policy import open_policy
 from midthought.trainer.trainer_state import TrainerState, restore_learner, write_trainer_checkpoint
-from midthought.types import RolloutData, Trajectory
+from midthought.types import RolloutBatch, RolloutData, Trajectory
 
 _log = logging.getLogger(__name__)
 
