@@ -13,9 +13,8 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
-from midthought.algo import selection as selection
 from midthought.algo.credit import CreditInputs, advantage_estimator, check_inputs, estimate, numbered
-from midthought.algo.groups import group_statistics
+from midthought.algo.groups import group_extremes, group_statistics, is_tie
 from midthought.algo.tensors import as_mask, as_numbers
 
 GRPO_EPSILON = 1e-6
@@ -267,6 +266,21 @@ def _grpo_steps(inputs: CreditInputs, steps: Tensor, noun: str) -> tuple[Tensor,
         centred = centred / (deviations + GRPO_EPSILON)
     advantages = torch.where(mask, centred.unflatten(0, to_go.shape).gather(1, steps), 0.0)
     return advantages, torch.where(mask, to_go.gather(1, steps), 0.0)
+
+
+@advantage_estimator("keep_best", needs={"groups"})
+def keep_best(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
+    """`A = 1` if s is the highest score of the group and not also the lowest, else 0. Equal scores are all kept.
+
+    Source: RAFT, Dong et al. 2023 (arXiv 2304.06767), algorithm 1, which keeps one of equal scores. With rewards of 0 and 1 these
+    are the correct answers to the tasks that are neither always nor never solved. A run does not score the others at all: it
+    trains on what `rollout_batch.select` kept. With `policy_loss=nll` this is rejection-sampling fine-tuning.
+    """
+    assert inputs.groups is not None
+    lowest, highest = group_extremes(inputs.scores, inputs.groups, inputs.present)
+    is_kept = is_tie(inputs.scores, highest) & ~is_tie(lowest, highest)
+    advantages = inputs.over_tokens(is_kept.to(inputs.rewards))
+    return advantages, advantages
 
 
 # -- without a group ---------------------------------------------------------------------------------------------

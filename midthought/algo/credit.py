@@ -67,25 +67,20 @@ ESTIMATORS: Registry[Estimator] = Registry("advantage estimator")
 
 
 def advantage_estimator(
-    name: str, *, needs: Iterable[str] = (), selects: bool = False
+    name: str, *, needs: Iterable[str] = ()
 ) -> Callable[[Estimator], Estimator]:
     """Registers the decorated function as `training.adv_estimator=name`.
 
     `needs` lists the inputs that it requires: `values` (the run trains a critic), `groups` (groups of 2 or more; zero-variance
-    groups are dropped), `turns`, `calls`. `selects`: episodes with advantage 0 leave
-    the batch before it is scored; it cannot need `values`. Raises ValueError for an unknown input or the name of a built-in
-    estimator.
+    groups are dropped), `turns`, `calls`. Raises ValueError for an unknown input or the name of a built-in estimator.
     """
     wanted = frozenset(needs)
     if unknown := sorted(wanted - NEEDS):
         raise ValueError(f"advantage estimator {name!r} cannot need {unknown}; possible needs: {sorted(NEEDS)}")
-    if selects and "values" in wanted:
-        raise ValueError(f"advantage estimator {name!r} selects before the batch is scored, so it cannot need values")
 
     def register(function: Estimator) -> Estimator:
         ESTIMATORS.add(name, function)
         TrainingConfig.estimator_needs[name] = wanted
-        (TrainingConfig.selecting.add if selects else TrainingConfig.selecting.discard)(name)
         return function
 
     return register

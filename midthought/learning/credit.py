@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from midthought.algo.advantages import compute_advantage
@@ -41,7 +40,7 @@ def credit_batch(
         rewards, kl = apply_kl_penalty(rewards, logprobs, reference, mask, coef, training.kl_kind)
         metrics["kl_reference"] = float(masked_average(kl_divergence(logprobs, reference), mask))
         kl_controller.update(float(kl), batch.num_episodes)
-    credited = batch if is_selected(batch, training) else _estimated(batch, rewards, training)
+    credited = _estimated(batch, rewards, training)
     if batch.values is not None and credited.returns is not None:
         metrics |= _critic_metrics(batch.values[mask], credited.returns[mask])
     if batch.teacher_logprobs is not None:
@@ -62,31 +61,12 @@ def _taught(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBatch, fl
     return batch.with_fields(advantages=batch.advantages + training.teacher_coef * added), divergence
 
 
-def select_episodes(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBatch, dict[str, float]]:
-    """Keeps the episodes to which a selecting estimator gives an advantage, with their `advantages`; possibly none.
-
-    It runs before the batch is scored, so episodes that are left out cost nothing. Other estimators change nothing. Metrics:
-    `batch/num_episodes` and `batch/kept_fraction` (of the episodes with a reward), if the estimator selects.
-    """
-    if training.adv_estimator not in training.selecting:
-        return batch, {}
-    credited = _estimated(batch, batch.rewards, training)
-    assert credited.advantages is not None
-    is_kept = torch.isin(credited.episodes, credited.token_episodes[credited.advantages != 0])
-    kept = credited.select(is_kept.nonzero()[:, 0])
-    return kept, {
-        "batch/num_episodes": kept.num_episodes,
-        "batch/kept_fraction": kept.num_episodes / batch.num_episodes,
-    }
-
-
-def is_selected(batch: TokenBatch, training: TrainingConfig) -> bool:
-    """Whether `select_episodes` has already given the batch its advantages."""
-    return training.adv_estimator in training.selecting and batch.advantages is not None
-
-
 def _estimated(batch: TokenBatch, rewards: Tensor, training: TrainingConfig) -> TokenBatch:
-    """Fills in the estimator's `advantages` and `returns`; `rewards` [N]."""
+    """Fills in the estimator's `advantages` and `returns`; `rewards` [N]. Of an estimator that selects, the batch holds only the
+    episodes that were kept (`rollout_batch.select`): their advantages are 1."""
+    if training.adv_estimator in training.selecting:
+        kept = batch.loss_mask.float()
+        return batch.with_fields(advantages=kept, returns=kept)
     advantages, returns = compute_advantage(
         training.adv_estimator,
         batch.by_episode(rewards),

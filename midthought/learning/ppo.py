@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from midthought.config import RecipeConfig
 from midthought.learning.batch import TokenBatch
-from midthought.learning.credit import select_episodes
 from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.phase_meter import Phase, PhaseMeter
-from midthought.rollout.local_rollouts import Rollouts
-from midthought.rollout.rollout_batch import RolloutBatch
-from midthought.rollout.rollout_metrics import rollout_metrics
-from midthought.types import Trajectory
+from midthought.types import RolloutBatch, Trajectory
 
 LEARNING_PHASES: tuple[Phase, ...] = ("scoring", "update", "weight_update")
 """Phases of an iteration whose seconds are metrics, besides `time/rollout_seconds`."""
@@ -25,8 +22,20 @@ BeforeUpdate = Callable[[Mapping[str, float]], None]
 """Called with the metrics of scoring, before any weight changes. An exception ends the run."""
 
 
+class Source(Protocol):
+    """What samples with the policy."""
+
+    def sleep(self) -> None:
+        """Releases memory that the learner can use."""
+        ...
+
+    def update_weights(self) -> None:
+        """Uses the new weights from now on."""
+        ...
+
+
 def learn(
-    source: Rollouts,
+    source: Source,
     learner: AnyLearner,
     config: RecipeConfig,
     rollouts: RolloutBatch,
@@ -40,15 +49,11 @@ def learn(
     If there is nothing to train on, no weight changes: `batch/num_episodes` is 0, and the other metrics show why.
     """
     meter = meter or PhaseMeter()
-    metrics = {**rollout_metrics(rollouts.data.trajectories), **rollouts.metrics}
-    metrics["time/rollout_seconds"] = rollouts.data.seconds
+    metrics = {**rollouts.metrics, "time/rollout_seconds": rollouts.data.seconds}
     metrics["batch/num_episodes"] = len(rollouts.usable)
-    batch = _batch(rollouts, config, learned) if rollouts.usable else None
-    if batch is not None:
+    if rollouts.usable:
+        batch = _batch(rollouts, config, learned)
         metrics["batch/num_unscored_tokens"] = batch.num_unscored
-        batch, selection = select_episodes(batch, config.training)
-        metrics |= selection
-    if batch is not None and len(batch):
         source.sleep()
         critic_only = iteration < config.training.num_critic_warmup_iters
         metrics |= improve(

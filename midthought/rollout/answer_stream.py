@@ -52,7 +52,7 @@ class AnswerStream:
         call_format: ToolCallFormat,
         emit: Callable[[Piece], None],
         *,
-        in_thought: bool,
+        in_thought: bool = False,
         stop: Sequence[str] = (),
     ) -> None:
         self.is_stopped = False

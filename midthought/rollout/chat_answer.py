@@ -5,17 +5,15 @@ The policy's own tools run here; a call of a tool that the client declared ends 
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import secrets
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, Literal, cast
+from typing import Literal, NamedTuple
 
-from midthought.engines.engine import Engine, Sampling, Stopper
+from midthought.engines.engine import Sampling
 from midthought.env.question import NullEnvironment
 from midthought.rollout.answer_stream import AnswerStream, Piece, PieceKind
 from midthought.rollout.chat_messages import digest
@@ -27,14 +25,14 @@ from midthought.rollout.chat_policy import (
     prompt_of,
     require_room,
 )
-from midthought.rollout.episode import Episode, RolloutParts, bounded, open_tools
+from midthought.rollout.episode import Episode, RolloutParts, open_tools
 from midthought.tokenization.chat_template import Message
 from midthought.tools.definition import ToolDefinition
 from midthought.tools.episode_tools import EpisodeTools
-from midthought.tools.executor import ToolExecutor
 from midthought.types import Completion, Finish, ParsedAction, StopReason, Task, ToolEvent, Trajectory
 
 OnPiece = Callable[[Piece], None]
+Finished = Literal["stop", "length", "tool_calls"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +72,7 @@ class ChatAnswer:
     """The tokens; its prompt is the whole conversation before the answer."""
     pieces: Sequence[Piece]
     calls: Sequence[ClientCall] = field(default_factory=list)
-    finish: Literal["stop", "length", "tool_calls"]
+    finish: Finished
 
     @property
     def content(self) -> str:
@@ -109,174 +107,155 @@ class ChatAnswers:
         require_room(self.policy, request.messages, request.tools)
         policy = self.policy.with_client_tools(request.tools)
         prompt = prompt_of(policy, request.messages, request.tools, self._history)
-        answer = _Answer(policy, request, prompt, on_piece)
-        stop = await answer.run(next(self._numbers))
-        if isinstance(stop, _ClientCalls):
-            return self._held(answer, stop)
-        is_whole = stop is StopReason.ANSWERED
-        found = answer.finished("stop" if is_whole or answer.stream.is_stopped else "length")
-        if is_whole:
-            said: Message = {"role": "assistant", "content": found.content}
-            kept = ChatPrompt(token_ids=array("i", found.trajectory.token_ids), messages=answer.conversation())
-            self._history.keep(digest([*request.messages, said]), kept)
-        return found
+        asked = next((each["content"] for each in reversed(request.messages) if each["role"] == "user"), "")
+        trajectory = Trajectory(Task(task_id="chat", prompt=asked, answer=""), prompt.token_ids, seed=request.seed)
+        number, parts = next(self._numbers), _parts(policy, request, prompt)
+        tools = open_tools(parts, trajectory, NullEnvironment())
+        pieces: list[Piece] = []
 
-    def _held(self, answer: _Answer, stop: _ClientCalls) -> ChatAnswer:
-        """Keeps the turn until the client sends the results of its calls."""
-        call_format = answer.policy.call_format
-        messages = answer.prompt.messages if call_format.stops_at_call else answer.conversation(stop.calls)
-        in_thought = answer.stream.in_thought if call_format.stops_at_call else None
-        calls = [
+        def emit(piece: Piece) -> None:
+            pieces.append(piece)
+            on_piece(piece)
+
+        stream = AnswerStream(policy.renderer, policy.call_format, emit, stop=request.stop)
+        policy.engine.open(number)
+        try:
+            episode = _ChatEpisode(stream, request, parts, trajectory, number, tools, in_thought=prompt.in_thought)
+            reason = await episode.run(NullEnvironment())
+        finally:
+            policy.engine.close(number)
+            await tools.close()
+        if episode.held is not None:
+            calls = self._keep_turn(episode, request, prompt, episode.held)
+            return ChatAnswer(trajectory=trajectory, pieces=pieces, calls=calls, finish="tool_calls")
+        if not stream.is_stopped:
+            stream.end_turn(has_calls=bool(episode.calls))
+        is_whole = reason is StopReason.ANSWERED
+        finish: Finished = "stop" if is_whole or stream.is_stopped else "length"
+        answer = ChatAnswer(trajectory=trajectory, pieces=pieces, finish=finish)
+        if is_whole:
+            said: Message = {"role": "assistant", "content": answer.content}
+            kept = ChatPrompt(token_ids=array("i", trajectory.token_ids), messages=episode.conversation())
+            self._history.keep(digest([*request.messages, said]), kept)
+        return answer
+
+    def _keep_turn(
+        self, episode: _ChatEpisode, request: ChatRequest, prompt: ChatPrompt, held: _HeldCalls
+    ) -> list[ClientCall]:
+        """Keeps the turn until the client sends the results of its calls, which are returned."""
+        messages = prompt.messages
+        in_thought: bool | None = episode.ends_in_thought
+        if not self.policy.call_format.stops_at_call:
+            messages, in_thought = episode.conversation(held.calls), None
+        of_client = [
             ClientCall(
                 id=f"call_{secrets.token_hex(12)}",
                 name=str(call.tool_name),
                 arguments=json.dumps(dict(call.parameters), ensure_ascii=False),
             )
-            for call, event in zip(stop.calls, stop.events, strict=True)
+            for call, event in zip(held.calls, held.events, strict=True)
             if event is None
         ]
-        prompt = ChatPrompt(token_ids=array("i", answer.trajectory.token_ids), messages=messages, in_thought=in_thought)
-        ids = [call.id for call in calls]
-        held = HeldTurn(
-            prompt=prompt, before=digest(answer.request.messages), calls=stop.calls, events=stop.events, ids=ids
+        token_ids = array("i", episode.trajectory.token_ids)
+        turn = HeldTurn(
+            prompt=ChatPrompt(token_ids=token_ids, messages=messages, in_thought=in_thought),
+            before=digest(request.messages),
+            calls=held.calls,
+            events=held.events,
+            ids=[call.id for call in of_client],
         )
-        self._history.keep(tuple(sorted(ids)), held)
-        return answer.finished("tool_calls", calls)
+        self._history.keep(tuple(sorted(turn.ids)), turn)
+        return of_client
 
 
-class _ClientCalls(Exception):
-    """The policy called a tool of the client. `events`: of the calls that were run here, None for the others."""
+def _parts(policy: ChatPolicy, request: ChatRequest, prompt: ChatPrompt) -> RolloutParts:
+    """Returns the components of an answer's episode, with the request's limits and sampling options."""
+    given = {"temperature": request.temperature, "top_p": request.top_p}
+    room = policy.max_seq_len - len(prompt.token_ids)
+    inference = policy.inference.changed(
+        max_tokens=min(request.max_tokens or policy.inference.max_tokens, room),
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    return RolloutParts(
+        engine=policy.engine,
+        renderer=policy.renderer,
+        call_format=policy.call_format,
+        executor=policy.executor,
+        messages=lambda task: prompt.messages,
+        environment=lambda task: NullEnvironment(),
+        inference=inference,
+        answers=Sampling(
+            max_tokens=inference.max_tokens,
+            temperature=inference.temperature,
+            top_p=inference.top_p,
+            top_k=request.top_k,
+            min_p=request.min_p,
+            repetition_penalty=request.repetition_penalty,
+        ),
+    )
 
-    def __init__(self, calls: Sequence[ParsedAction], events: Sequence[ToolEvent | None]) -> None:
-        super().__init__("a tool of the client was called")
-        self.calls, self.events = calls, events
+
+class _HeldCalls(NamedTuple):
+    """Calls of a turn that waits for the client. `events`: of the calls that were run here, None for the client's."""
+
+    calls: Sequence[ParsedAction]
+    events: Sequence[ToolEvent | None]
 
 
-class _Answer:
-    """One answer. Between the episode and its engine and tools, it passes on what is sampled and what tools return."""
+class _ChatEpisode(Episode):
+    """An episode that passes on what is sampled and what tools return, and ends before calls of tools of the client."""
 
-    def __init__(self, policy: ChatPolicy, request: ChatRequest, prompt: ChatPrompt, on_piece: OnPiece) -> None:
-        self.policy, self.request, self.prompt = policy, request, prompt
-        self.pieces: list[Piece] = []
-        in_thought = prompt.in_thought
-        if in_thought is None:
-            in_thought = policy.renderer.opens_thought(prompt.token_ids, policy.call_format.think_tags[0])
-
-        def emit(piece: Piece) -> None:
-            self.pieces.append(piece)
-            on_piece(piece)
-
-        self.stream = AnswerStream(policy.renderer, policy.call_format, emit, in_thought=in_thought, stop=request.stop)
-        asked = next((each["content"] for each in reversed(request.messages) if each["role"] == "user"), "")
-        task = Task(task_id="chat", prompt=asked, answer="")
-        self.trajectory = Trajectory(task, prompt.token_ids, seed=request.seed)
-        self._in_thought = in_thought
-        self.conversation: Callable[..., list[Message]] = lambda calls=(): []
-        """`Episode.conversation`."""
+    def __init__(
+        self,
+        stream: AnswerStream,
+        request: ChatRequest,
+        parts: RolloutParts,
+        trajectory: Trajectory,
+        number: int,
+        tools: EpisodeTools,
+        *,
+        in_thought: bool | None,
+    ) -> None:
+        self.held: _HeldCalls | None = None
+        self._stream = stream
         self._client_names = {tool.name for tool in request.tools}
-        self._turn_has_ended = False
+        super().__init__(parts, trajectory, number, tools, in_thought=in_thought)
 
-    async def run(self, number: int) -> StopReason | _ClientCalls:
-        """Runs the episode to its end, or to a call of a tool of the client."""
-        given = {"temperature": self.request.temperature, "top_p": self.request.top_p}
-        room = self.policy.max_seq_len - len(self.prompt.token_ids)
-        inference = self.policy.inference.changed(
-            max_tokens=min(self.request.max_tokens or self.policy.inference.max_tokens, room),
-            **{name: value for name, value in given.items() if value is not None},
-        )
-        parts = RolloutParts(
-            engine=cast(Engine, _WatchedEngine(self)),
-            renderer=self.policy.renderer,
-            call_format=self.policy.call_format,
-            executor=cast(ToolExecutor, SimpleNamespace(registry=self.policy.executor.registry, run=self.run_calls)),
-            messages=lambda task: self.prompt.messages,
-            environment=lambda task: NullEnvironment(),
-            inference=inference,
-        )
-        tools = open_tools(
-            dataclasses.replace(parts, executor=self.policy.executor), self.trajectory, NullEnvironment()
-        )
-        self.policy.engine.open(number)
-        try:
-            episode = Episode(parts, self.trajectory, number, tools, in_thought=self._in_thought)
-            self.conversation = episode.conversation
-            reason = await episode.run(NullEnvironment())
-            if not self.stream.is_stopped:
-                self.stream.end_turn(has_calls=bool(episode.calls))
-            return reason
-        except _ClientCalls as stop:
-            return stop
-        finally:
-            self.policy.engine.close(number)
-            await tools.close()
+    @property
+    def ends_in_thought(self) -> bool:
+        """Whether a thought is open."""
+        return self._stream.in_thought
 
-    def finished(self, finish: Literal["stop", "length", "tool_calls"], calls: Sequence[ClientCall] = ()) -> ChatAnswer:
-        return ChatAnswer(trajectory=self.trajectory, pieces=self.pieces, calls=calls, finish=finish)
+    def begin_turn(self, in_thought: bool | None = None) -> None:
+        super().begin_turn(in_thought)
+        self._stream.begin_turn(in_thought=self.in_thought)
 
-    # -- between the episode and its engine and tools ------------------------------------------------------------
-
-    async def sample(
-        self, episode: int, token_ids: Sequence[int], sampling: Sampling, stopper: Stopper | None
-    ) -> Completion:
-        engine, request = self.policy.engine, self.request
-        if self.stream.is_stopped:
-            version = engine.policy_version
+    async def sample(self, sampling: Sampling) -> Completion:
+        if self._stream.is_stopped:
+            version = self._parts.engine.policy_version
             return Completion(token_ids=(), sampled_logprobs=(), finish=Finish.LENGTH, policy_version=version)
-        if self._turn_has_ended:
-            self._turn_has_ended = False
-            self.stream.begin_turn(
-                in_thought=self.policy.renderer.opens_thought(token_ids, self.policy.call_format.think_tags[0])
-            )
-        sampling = dataclasses.replace(
-            sampling, top_k=request.top_k, min_p=request.min_p, repetition_penalty=request.repetition_penalty
-        )
-        return await engine.sample(episode, token_ids, sampling, stopper=_Both(stopper, self.stream))
-
-    async def run_calls(
-        self, calls: Sequence[ParsedAction], task: Task, *, calls_left: int | None, tools: EpisodeTools | None
-    ) -> list[ToolEvent]:
-        """Runs the calls of the policy's own tools, and passes on the results as the policy reads them."""
-        is_ours = [call.tool_name not in self._client_names or not call.success for call in calls]
-        stops_at_call = self.policy.call_format.stops_at_call
-        if all(is_ours) and not stops_at_call:
-            self.stream.end_turn(has_calls=True)
-        ours = [call for call, is_our in zip(calls, is_ours, strict=True) if is_our]
-        events = await self.policy.executor.run(ours, task, calls_left=calls_left, tools=tools)
-        if not all(is_ours):
-            done = iter(events)
-            raise _ClientCalls(calls, [next(done) if is_our else None for is_our in is_ours])
-        events = [bounded(event, self.policy.renderer, self.policy.inference.max_result_tokens) for event in events]
-        call_format = self.policy.call_format
-        if call_format.stops_at_call:
-            self.stream.resume(call_format.render_results(events))
-            return events
-        self._turn_has_ended = True
-        for event in events:
-            self.stream.add_result(call_format.render_results([event]))
-        return events
-
-
-class _Both:
-    """Stopper: the episode's, and the stream of the answer."""
-
-    def __init__(self, stopper: Stopper | None, stream: AnswerStream) -> None:
-        self._stopper, self._stream = stopper, stream
+        return await super().sample(sampling)
 
     def feed(self, token_id: int) -> bool:
-        ends = self._stopper is not None and self._stopper.feed(token_id)
+        ends = super().feed(token_id)
         return self._stream.feed(token_id) or ends
 
-
-class _WatchedEngine:
-    """The policy's engine, for one answer. Everything but sampling is the engine's own."""
-
-    def __init__(self, answer: _Answer) -> None:
-        self._answer, self._engine = answer, answer.policy.engine
-
-    async def sample(
-        self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
-    ) -> Completion:
-        return await self._answer.sample(episode, token_ids, sampling, stopper)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
+    async def run_tools(self, calls: Sequence[ParsedAction]) -> list[ToolEvent] | None:
+        """Runs the calls of the policy's own tools, and passes on the results as the policy reads them."""
+        call_format = self._parts.call_format
+        is_ours = [call.tool_name not in self._client_names or not call.success for call in calls]
+        if all(is_ours) and not call_format.stops_at_call:
+            self._stream.end_turn(has_calls=True)
+        ours = [call for call, is_our in zip(calls, is_ours, strict=True) if is_our]
+        events = await super().run_tools(ours)
+        assert events is not None
+        if not all(is_ours):
+            done = iter(events)
+            self.held = _HeldCalls(calls, [next(done) if is_our else None for is_our in is_ours])
+            return None
+        if call_format.stops_at_call:
+            self._stream.resume(call_format.render_results(events))
+        else:
+            for event in events:
+                self._stream.add_result(call_format.render_results([event]))
+        return events

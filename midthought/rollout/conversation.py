@@ -1,4 +1,4 @@
-"""One conversation on a public engine: its engine wrapper, its environment, and how it is opened, played and closed."""
+"""One conversation on a public engine: its environment, and how it is opened, played and closed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
-from midthought.engines.engine import Engine, Sampling, Stopper
+from midthought.engines.engine import Engine
 from midthought.env.environment import BaseEnvironment
 from midthought.env.episode import EnvironmentEpisode, call_blocking
 from midthought.rollout.episode import Episode, RolloutParts, open_tools, run_episode
 from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.parsers import ActionParser
-from midthought.types import Completion, Finish, ParsedAction, Reward, Trajectory
+from midthought.types import ParsedAction, Reward, Trajectory
 
 
 @dataclasses.dataclass
@@ -24,7 +24,6 @@ class Conversation:
     parts: RolloutParts
     trajectory: Trajectory
     number: int
-    engine: ConversationEngine
     environment: ConversationEnvironment
     awaits_policy: bool = True
 
@@ -36,41 +35,6 @@ class Conversation:
     @functools.cached_property
     def tools(self) -> EpisodeTools:
         return open_tools(self.parts, self.trajectory, self.environment)
-
-
-class ConversationEngine:
-    """Engine wrapper for one conversation: each answer is sampled with the options `how`, at most `how.max_tokens` tokens.
-
-    The rollout loop has only a budget for the whole episode, and its settings are fixed when the episode starts.
-    """
-
-    def __init__(self, core: Engine, how: Sampling) -> None:
-        self.how = how
-        self.policy_version = core.policy_version
-        self.eos_token_ids = core.eos_token_ids
-        self._core = core
-        self._num_written = 0
-        """Tokens of the current answer."""
-
-    async def sample(
-        self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
-    ) -> Completion:
-        num_left = self.how.max_tokens - self._num_written
-        if num_left <= 0:
-            return Completion(
-                token_ids=(), sampled_logprobs=(), finish=Finish.LENGTH, policy_version=self._core.policy_version
-            )
-        how = dataclasses.replace(self.how, max_tokens=min(num_left, sampling.max_tokens), seed=sampling.seed)
-        completion = await self._core.sample(episode, token_ids, how, stopper=stopper)
-        has_ended = completion.finish is Finish.END
-        self._num_written = 0 if has_ended else self._num_written + len(completion.token_ids)
-        return dataclasses.replace(completion, temperature=completion.temperature or how.temperature)
-
-    def open(self, episode: int) -> None:
-        self._core.open(episode)
-
-    def close(self, episode: int) -> None:
-        self._core.close(episode)
 
 
 class ConversationEnvironment:

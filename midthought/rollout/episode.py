@@ -16,6 +16,7 @@ from typing import Protocol
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
 from midthought.errors import EngineError
+from midthought.rollout.replay import Replay
 from midthought.rollout.token_watch import TokenWatch
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
@@ -79,6 +80,10 @@ class RolloutParts:
     """Creates the environment of one episode; a stateless one may be the same every time."""
     inference: InferenceConfig = field(default_factory=InferenceConfig)
     """Limits of an episode, and its sampling options."""
+    answers: Sampling | None = None
+    """Sampling options of each answer, in place of those of `inference`; `max_tokens` counts the sampled tokens of one answer."""
+    record: Trajectory | None = None
+    """Unfinished record of this episode, which is repeated before the engine and the tools continue (`Replay`)."""
 
 
 async def run_episodes(
@@ -156,7 +161,8 @@ class Episode:
     """A running episode. Call `take_turn`, then `run_calls` or `reply`, and so on; `run` does all of it.
 
     A turn is one answer of the policy. If the call format stops at calls, their results are inserted into the same turn.
-    With other formats, a turn with calls ends, and `calls` contains them.
+    With other formats, a turn with calls ends, and `calls` contains them. A subclass may extend `begin_turn`, `sample`, `feed`
+    and `run_tools`.
     """
 
     def __init__(
@@ -175,13 +181,16 @@ class Episode:
         self._parts = parts
         self._number = number
         self._tools = tools
+        self._replay = None if parts.record is None else Replay(parts.record)
+        self.answers = parts.answers
+        """Sampling options of the next answer; None: those of the settings."""
         self._num_calls_before_reply = 0
         self._num_answered_calls = sum(len(m.get("tool_calls") or ()) for m in parts.messages(trajectory.task))
         self._answers: list[Message] = []
         """Conversation after the initial messages, without thoughts: a later segment starts with it."""
         self._first_action: ParsedAction | None = None
         self._first_call = ToolCall()
-        self._begin_turn(in_thought)
+        self.begin_turn(in_thought)
 
     async def run(self, environment: EpisodeEnvironment) -> StopReason:
         """Runs turns until the episode ends. Returns the stop reason. Raises EngineError if its prompt leaves no room."""
@@ -199,21 +208,16 @@ class Episode:
 
     async def take_turn(self) -> StopReason | None:
         """Samples until the answer ends (returns None) or the token budget is spent (returns LENGTH)."""
-        parts, trajectory, inference = self._parts, self.trajectory, self._parts.inference
-        while (num_left := inference.max_tokens - trajectory.num_response) > 0:
-            sampling = Sampling(
-                max_tokens=min(inference.max_segment_length, num_left),
-                temperature=inference.temperature,
-                top_p=inference.top_p,
-                seed=_segment_seed(trajectory),
-            )
-            completion = await self._sample(sampling)
-            trajectory.add_sampled(completion, temperature=sampling.temperature)
+        stops_at_call = self._parts.call_format.stops_at_call
+        while (sampling := self._sampling()).max_tokens > 0:
+            completion = await self.sample(sampling)
+            self.trajectory.add_sampled(completion, temperature=sampling.temperature)
+            self._num_written += len(completion.token_ids)
             has_ended = completion.finish is Finish.END
-            calls = self._watch.take() if has_ended or parts.call_format.stops_at_call else []
+            calls = self._watch.take() if has_ended or stops_at_call else []
             if calls and not self._first_action:
                 self._first_action = calls[0]
-            if calls and parts.call_format.stops_at_call:
+            if calls and stops_at_call:
                 if not await self._run_in_text(calls):
                     break
             elif has_ended:
@@ -228,7 +232,9 @@ class Episode:
     async def run_calls(self) -> bool:
         """Runs the calls of the latest turn and appends their results to the conversation. Returns False if they do not fit."""
         calls = self.calls
-        events = await self._events(calls)
+        events = await self.run_tools(calls)
+        if events is None:
+            return False
         self.calls = []
         turn = self.trajectory.turns[-1]
         turn.tool_call = events[0].call
@@ -243,7 +249,7 @@ class Episode:
         fits = self._fits(token_ids)
         self.trajectory.add_results(events, token_ids if fits else [])
         if fits:
-            self._begin_turn()
+            self.begin_turn()
         return fits
 
     def reply(self, words: str) -> bool:
@@ -260,7 +266,7 @@ class Episode:
             first = self._parts.messages(self.trajectory.task)
             self.trajectory.begin_segment(self._parts.renderer.prompt([*first, *self._answers]))
         self._num_calls_before_reply = self.trajectory.num_calls
-        self._begin_turn()
+        self.begin_turn()
         return True
 
     async def _go_on(self, environment: EpisodeEnvironment) -> StopReason | None:
@@ -277,15 +283,17 @@ class Episode:
             return StopReason.MAX_TURNS
         return None if self.reply(words) else StopReason.LENGTH
 
-    def _begin_turn(self, in_thought: bool | None = None) -> None:
+    def begin_turn(self, in_thought: bool | None = None) -> None:
+        """Starts a turn after the tokens so far. `in_thought` None: read from the last token."""
         if in_thought is None:
             in_thought = self._parts.renderer.opens_thought(
                 self.trajectory.token_ids, self._parts.call_format.think_tags[0]
             )
-        self._in_thought = in_thought
-        self._watch = TokenWatch(self._parts.renderer, self._parts.call_format, in_thought=self._in_thought)
+        self.in_thought = in_thought
+        """Whether the turn began within a thought."""
+        self._watch = TokenWatch(self._parts.renderer, self._parts.call_format, in_thought=in_thought)
         self._first_action, self._first_call = None, ToolCall()
-        self._begun_at = len(self.trajectory.token_ids)
+        self._begun_at, self._num_written = len(self.trajectory.token_ids), 0
 
     def _end_turn(self) -> None:
         """Records the turn, unless it is empty."""
@@ -301,7 +309,7 @@ class Episode:
                 turn_number=len(trajectory.turns) + 1,
                 model_output=text,
                 answer=None if self.calls else self._answer(text),
-                begins_in_thought=self._in_thought,
+                begins_in_thought=self.in_thought,
                 parsed_action=self._first_action,
                 tool_call=self._first_call,
             )
@@ -312,7 +320,7 @@ class Episode:
         call_format = self._parts.call_format
         if isinstance(call_format, NativeCallFormat) and call_format.syntax.around_answer[0]:
             return call_format.syntax.answer(text)
-        return text_after_thought(text, in_thought=self._in_thought, tags=call_format.think_tags)
+        return text_after_thought(text, in_thought=self.in_thought, tags=call_format.think_tags)
 
     def conversation(self, calls: Sequence[ParsedAction] = ()) -> list[Message]:
         """Returns the messages up to the latest turn, which made `calls`, without thoughts, as the chat template takes them."""
@@ -334,7 +342,9 @@ class Episode:
 
     async def _run_in_text(self, calls: Sequence[ParsedAction]) -> bool:
         """Runs calls within a turn and inserts the results into its text. Returns False if they do not fit."""
-        events = await self._events(calls)
+        events = await self.run_tools(calls)
+        if events is None:
+            return False
         self._first_call = self._first_call or events[0].call
         token_ids = self._parts.renderer.foreign(self._parts.call_format.render_results(events))
         fits = self._fits(token_ids)
@@ -343,26 +353,48 @@ class Episode:
             self._watch.resume()
         return fits
 
-    async def _sample(self, sampling: Sampling) -> Completion:
-        trajectory = self.trajectory
+    def _sampling(self) -> Sampling:
+        """Returns the options of the next sample; `max_tokens` is 0 or less if the budget is spent."""
+        inference = self._parts.inference
+        num_left = inference.max_tokens - self.trajectory.num_response
+        how = self.answers
+        if how is None:
+            how = Sampling(max_tokens=num_left, temperature=inference.temperature, top_p=inference.top_p)
+        else:
+            num_left = min(num_left, how.max_tokens - self._num_written)
+        num_left = min(num_left, inference.max_segment_length)
+        return dataclasses.replace(how, max_tokens=num_left, seed=_segment_seed(self.trajectory))
+
+    async def sample(self, sampling: Sampling) -> Completion:
+        """Samples after the tokens so far, or repeats the record."""
+        engine, trajectory = self._parts.engine, self.trajectory
+        if self._replay is not None:
+            recorded = self._replay.completion(trajectory.token_ids, sampling.max_tokens, self, engine.eos_token_ids)
+            if recorded is not None:
+                return recorded
         started = time.perf_counter()
         try:
-            return await self._parts.engine.sample(self._number, trajectory.token_ids, sampling, stopper=self._watch)
+            return await engine.sample(self._number, trajectory.token_ids, sampling, stopper=self)
         finally:
             trajectory.engine_seconds += time.perf_counter() - started
 
-    async def _events(self, calls: Sequence[ParsedAction]) -> list[ToolEvent]:
-        num_run = self.trajectory.num_calls - self._num_calls_before_reply
-        calls_left = self._parts.inference.max_tool_calls_per_cot - num_run
-        calls = [self._with_thought(call) for call in calls]
-        started = time.perf_counter()
-        try:
-            events = await self._parts.executor.run(
-                calls, self.trajectory.task, calls_left=calls_left, tools=self._tools
-            )
-        finally:
-            self.trajectory.tool_seconds += time.perf_counter() - started
-        return [bounded(event, self._parts.renderer, self._parts.inference.max_result_tokens) for event in events]
+    def feed(self, token_id: int) -> bool:
+        """Processes the next sampled token (`Stopper`). Returns True if a call ended inside it."""
+        return self._watch.feed(token_id)
+
+    async def run_tools(self, calls: Sequence[ParsedAction]) -> list[ToolEvent] | None:
+        """Returns the results of calls, cut to `max_result_tokens`. None, from a subclass: the episode ends before them."""
+        inference, trajectory = self._parts.inference, self.trajectory
+        calls_left = inference.max_tool_calls_per_cot - (trajectory.num_calls - self._num_calls_before_reply)
+        events = [] if self._replay is None else self._replay.events(len(calls))
+        if not events:
+            calls = [self._with_thought(call) for call in calls]
+            executor, started = self._parts.executor, time.perf_counter()
+            try:
+                events = await executor.run(calls, trajectory.task, calls_left=calls_left, tools=self._tools)
+            finally:
+                trajectory.tool_seconds += time.perf_counter() - started
+        return [bounded(event, self._parts.renderer, inference.max_result_tokens) for event in events]
 
     def _with_thought(self, call: ParsedAction) -> ParsedAction:
         """Returns the call with what the policy wrote before it in this turn, since the latest result, if its tool reads that."""

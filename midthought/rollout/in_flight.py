@@ -15,7 +15,6 @@ from typing import Any
 from midthought.engines.pausable_engine import PausableEngine
 from midthought.errors import EngineError
 from midthought.rollout.episode import EpisodeEnvironment, RolloutParts, run_episode
-from midthought.rollout.replay import replayed
 from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.types import StopReason, Task, Trajectory
@@ -292,7 +291,7 @@ class InFlightEpisodes:
         )
         trajectory.num_cut = record.num_cut
         trajectory.tool_seconds, trajectory.engine_seconds = record.tool_seconds, record.engine_seconds
-        return _Start(member, trajectory, replayed(self._with_environment(record.task), record))
+        return _Start(member, trajectory, replace(self._with_environment(record.task), record=record))
 
     def _with_environment(self, task: Task) -> RolloutParts:
         """Returns the parts with an environment that is created now, because some exist only for the newest task.

@@ -19,7 +19,6 @@ from midthought.env.reasoning import THINK_CLOSE
 from midthought.errors import EngineError, SettingsError, near_names
 from midthought.rollout.conversation import (
     Conversation,
-    ConversationEngine,
     ConversationEnvironment,
     NoCalls,
     close_all,
@@ -163,7 +162,7 @@ class MultiTurnInferenceEngine:
         # Never opened in the engine: deterministic waves would wait for a conversation that waits for its user.
         trajectory, episode = conversation.trajectory, conversation.episode
         num_turns, num_events = len(trajectory.turns), len(trajectory.tool_events)
-        conversation.engine.how, trajectory.seed = how, how.seed
+        episode.answers, trajectory.seed = how, how.seed
         stop: StopReason | None = StopReason.CANCELLED
         try:
             if message is not None:
@@ -273,19 +272,19 @@ class MultiTurnInferenceEngine:
     def _new(self, opening: str, environment: ConversationEnvironment, how: Sampling, max_turns: int) -> Conversation:
         number = self.engine.next_episode()
         messages = self._messages(opening)
-        engine = ConversationEngine(self.engine.core, how)
         parts = RolloutParts(
-            engine=engine,
+            engine=self.engine.core,
             renderer=self.engine.renderer,
             call_format=self._call_format,
             executor=self._executor,
             messages=lambda task: messages,
             environment=lambda task: environment,
             inference=self._inference.changed(max_turns=max_turns),
+            answers=how,
         )
         task = Task(task_id=f"conversation-{number}", prompt=opening, answer="")
         trajectory = Trajectory(task, self.engine.renderer.prompt(messages), seed=how.seed)
-        return Conversation(parts, trajectory, number, engine, environment)
+        return Conversation(parts, trajectory, number, environment)
 
     def _messages(self, opening: str) -> list[dict[str, str]]:
         user = {"role": "user", "content": opening}

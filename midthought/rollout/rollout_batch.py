@@ -12,7 +12,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from midthought.algo.groups import TIE
@@ -20,7 +20,7 @@ from midthought.algo.shaping import overlong_penalty
 from midthought.config import RecipeConfig, TrainingConfig
 from midthought.rollout.in_flight import InFlightEpisodes
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.types import RolloutData, Task, Trajectory
+from midthought.types import RolloutBatch, RolloutData, Task, Trajectory
 
 Drawn = TypeVar("Drawn")
 
@@ -33,61 +33,53 @@ class TaskStream(Protocol):
         ...
 
 
-@dataclass
-class RolloutBatch:
-    """The episodes of one iteration, and which of them to train on."""
-
-    data: RolloutData = field(default_factory=RolloutData)
-    """All episodes."""
-    usable: list[Trajectory] = field(default_factory=list)
-    """The episodes to train on, group by group."""
-    is_recorded: bool = False
-    """Whether the episodes are not from the last rollout, so another policy may have sampled or written them."""
-    metrics: dict[str, float] = field(default_factory=dict)
-
-
 def collect(source: Rollouts, tasks: TaskStream, config: RecipeConfig, iteration: int) -> RolloutBatch:
-    """Collects the episodes of an iteration: from the source's stream with `inference.partial_rollouts`, else in batches."""
-    if not config.inference.partial_rollouts:
-        return _collect_batches(source, tasks, config, iteration)
-    assert source.stream is not None
-    return _collect_from_stream(source.stream, tasks, config, iteration)
+    """Plays the episodes of an iteration, and selects those to train on: from the source's stream with
+    `inference.partial_rollouts`, else in batches."""
+    if config.inference.partial_rollouts:
+        assert source.stream is not None
+        batch = _from_stream(source.stream, tasks, config, iteration)
+        return replace(batch, metrics=batch.metrics | staleness(batch.usable, batch.data.policy_version))
+    return _in_batches(source, tasks, config, iteration)
 
 
-# -- batches -----------------------------------------------------------------------------------------------------
+# -- selection ---------------------------------------------------------------------------------------------------
 
 
-def _collect_batches(source: Rollouts, tasks: TaskStream, config: RecipeConfig, iteration: int) -> RolloutBatch:
-    """Runs whole batches until enough groups can be trained on, at most `training.max_dynamic_batches`.
+def select(data: RolloutData, training: TrainingConfig, played: RolloutBatch | None) -> RolloutBatch:
+    """Selects the episodes to train on by their current rewards. `played`: the last rollout, if there is one.
 
-    Leaves out episodes without a reward (they failed), zero-variance groups (`is_zero_variance`), and groups beyond
-    `training.batch_size`. Source of dynamic sampling: DAPO, arXiv 2503.14476, eq. 11. Metrics, if they apply:
-    `batch/num_flat_groups` (zero-variance groups), `batch/num_rollouts`, `batch/num_surplus_groups`.
+    Leaves out episodes without a reward (they failed), zero-variance groups (`is_zero_variance`), with `keep_best` all but the
+    best of a group, and the groups of `played` beyond `training.batch_size`. Metrics, besides those of `played` if all episodes
+    are from it: `batch/num_flat_groups` (zero-variance groups), and `batch/kept_fraction` with `keep_best`, each if it applies.
     """
-    training, num_groups, group_size = config.training, config.training.num_groups, config.training.episodes_per_task
-    batch = RolloutBatch()
-    kept: list[list[Trajectory]] = []
-    num_dropped = num_rollouts = 0
-    while num_rollouts < training.max_dynamic_batches and len(kept) < num_groups:
-        drawn = [task for task in tasks.draw(iteration, num_groups, num_rollouts) for _ in range(group_size)]
-        again: dict[str, Any] = {"attempt": num_rollouts} if num_rollouts else {}
-        data = source.rollout(drawn, iteration=iteration, group_size=group_size, **again)
-        shape_rewards(data.trajectories, config)
-        groups = _scored_groups(data.trajectories, group_size, first=num_rollouts * num_groups)
-        useful = [group for group in groups if not is_zero_variance(group, training)]
-        kept += useful
-        num_dropped += len(groups) - len(useful)
-        num_rollouts += 1
-        batch.data.trajectories += data.trajectories
-        batch.data.seconds += data.seconds
-        batch.data.policy_version = data.policy_version
+    own = {id(trajectory) for trajectory in played.data} if played is not None else set()
+    known = played if all(id(trajectory) in own for trajectory in data) else None
+    groups, num_flat = trained_groups(data.trajectories, training)
+    if known is not None:
+        groups = groups[: training.num_groups]
+    usable = [trajectory for group in groups for trajectory in group]
+    metrics = dict(known.metrics) if known is not None else {}
     if "groups" in training.needs:
-        batch.metrics["batch/num_flat_groups"] = num_dropped
-    if training.max_dynamic_batches > 1:
-        batch.metrics["batch/num_rollouts"] = num_rollouts
-        batch.metrics["batch/num_surplus_groups"] = max(len(kept) - num_groups, 0)
-    batch.usable = [trajectory for group in kept[:num_groups] for trajectory in group]
-    return batch
+        metrics["batch/num_flat_groups"] = num_flat
+    if training.adv_estimator == "keep_best":
+        best = [trajectory for group in groups for trajectory in best_of(group)]
+        metrics["batch/kept_fraction"] = len(best) / max(len(usable), 1)
+        usable = best
+    is_recorded = known is None or known.is_recorded
+    return RolloutBatch(data=data, usable=usable, is_recorded=is_recorded, metrics=metrics)
+
+
+def trained_groups(
+    trajectories: Sequence[Trajectory], training: TrainingConfig
+) -> tuple[list[list[Trajectory]], int]:
+    """Returns the groups that can be trained on, without episodes that have no reward, and the number of zero-variance groups."""
+    groups: dict[int, list[Trajectory]] = defaultdict(list)
+    for trajectory in trajectories:
+        if trajectory.reward is not None:
+            groups[trajectory.group].append(trajectory)
+    kept = [group for group in groups.values() if not is_zero_variance(group, training)]
+    return kept, len(groups) - len(kept)
 
 
 def is_zero_variance(group: Sequence[Trajectory], training: TrainingConfig) -> bool:
@@ -105,6 +97,14 @@ def is_zero_variance(group: Sequence[Trajectory], training: TrainingConfig) -> b
     return len(steps) <= 1 and (not totals or math.isclose(min(totals), max(totals), rel_tol=TIE))
 
 
+def best_of(group: Sequence[Trajectory]) -> list[Trajectory]:
+    """Returns the episodes with the highest reward of a group; all of them if several are equal."""
+    totals = [trajectory.reward.total if trajectory.reward is not None else -math.inf for trajectory in group]
+    return [
+        each for each, total in zip(group, totals, strict=True) if math.isclose(total, max(totals), rel_tol=TIE)
+    ]
+
+
 def shape_rewards(trajectories: Sequence[Trajectory], config: RecipeConfig) -> None:
     """Adds the overlong penalty to the rewards, as the part `overlong`. Only tokens after the prompt count."""
     num_tokens = config.num_overlong_tokens
@@ -117,67 +117,73 @@ def shape_rewards(trajectories: Sequence[Trajectory], config: RecipeConfig) -> N
             trajectory.reward = replace(trajectory.reward, parts=parts)
 
 
-def _scored_groups(trajectories: Sequence[Trajectory], group_size: int, first: int) -> list[list[Trajectory]]:
-    """Numbers the groups of `group_size` consecutive episodes from `first`. Returns their episodes that have a reward."""
-    groups: dict[int, list[Trajectory]] = defaultdict(list)
-    for index, trajectory in enumerate(trajectories):
-        trajectory.group = first + index // group_size
-        if trajectory.reward is not None:
-            groups[trajectory.group].append(trajectory)
-    return list(groups.values())
+# -- batches -----------------------------------------------------------------------------------------------------
+
+
+def _in_batches(source: Rollouts, tasks: TaskStream, config: RecipeConfig, iteration: int) -> RolloutBatch:
+    """Runs whole batches until enough groups can be trained on, at most `training.max_dynamic_batches`.
+
+    Source of dynamic sampling: DAPO, arXiv 2503.14476, eq. 11. Metrics with dynamic sampling: `batch/num_rollouts`,
+    `batch/num_surplus_groups`.
+    """
+    training, num_groups, group_size = config.training, config.training.num_groups, config.training.episodes_per_task
+    data, metrics = RolloutData(), {}
+    num_kept = num_rollouts = 0
+    while num_rollouts < training.max_dynamic_batches and num_kept < num_groups:
+        drawn = [task for task in tasks.draw(iteration, num_groups, num_rollouts) for _ in range(group_size)]
+        again: dict[str, Any] = {"attempt": num_rollouts} if num_rollouts else {}
+        played = source.rollout(drawn, iteration=iteration, group_size=group_size, **again)
+        shape_rewards(played.trajectories, config)
+        for index, trajectory in enumerate(played):
+            trajectory.group = num_rollouts * num_groups + index // group_size
+        num_kept += len(trained_groups(played.trajectories, training)[0])
+        num_rollouts += 1
+        data.trajectories += played.trajectories
+        data.seconds += played.seconds
+        data.policy_version = played.policy_version
+    if training.max_dynamic_batches > 1:
+        metrics = {"batch/num_rollouts": num_rollouts, "batch/num_surplus_groups": max(num_kept - num_groups, 0)}
+    return select(data, training, RolloutBatch(data=data, metrics=metrics))
 
 
 # -- partial rollouts --------------------------------------------------------------------------------------------
 
 
-def _collect_from_stream(
-    stream: InFlightEpisodes, tasks: TaskStream, config: RecipeConfig, iteration: int
-) -> RolloutBatch:
+def _from_stream(stream: InFlightEpisodes, tasks: TaskStream, config: RecipeConfig, iteration: int) -> RolloutBatch:
     """Takes finished groups until there are enough, then interrupts the others; the next iteration continues them.
 
     Enough means `training.batch_size` episodes in groups that can be trained on, or `training.max_dynamic_batches` times as
     many episodes in all. Each group is taken whole and once. Places of the batch are reserved for groups that are due. A
     zero-variance group that dynamic sampling drops is replaced at once. Sources: Kimi k1.5 (arXiv 2501.12599, section
-    2.6.2), APRIL (arXiv 2509.18521). Metrics, in addition to `_collect_batches`: `partial/num_resumed` (episodes of
-    earlier iterations that continued in this one), `partial/num_carried` (episodes left for the next iteration, finished
-    or not), `partial/num_unfinished` (episodes that were interrupted), and the metrics of `staleness`.
+    2.6.2), APRIL (arXiv 2509.18521). Metrics: `partial/num_resumed` (episodes of earlier iterations that continued in this one),
+    `partial/num_carried` (episodes left for the next iteration, finished or not), `partial/num_unfinished` (episodes that were
+    interrupted).
     """
     training, num_groups = config.training, config.training.num_groups
     max_taken = num_groups * training.max_dynamic_batches
     stream.next_position = max(stream.next_position, iteration * num_groups)
-    batch = RolloutBatch()
-    kept: list[list[Trajectory]] = []
-    num_taken = num_dropped = 0
-    batch.metrics["partial/num_resumed"] = stream.num_unfinished
+    data, metrics = RolloutData(), {"partial/num_resumed": stream.num_unfinished}
+    num_kept = num_taken = 0
     started = time.perf_counter()
     try:
         _fill(stream, tasks, training, math.ceil(num_groups * config.inference.partial_over_sampling))
         while True:
             num_due = stream.num_due
-            is_full = len(kept) + num_due >= num_groups or num_taken + num_due >= max_taken
+            is_full = num_kept + num_due >= num_groups or num_taken + num_due >= max_taken
             if is_full and not num_due:
                 break
             group = stream.take(due_only=is_full)
             num_taken += 1
-            batch.data.trajectories += group
+            data.trajectories += group
             shape_rewards(group, config)
-            scored = [trajectory for trajectory in group if trajectory.reward is not None]
-            is_dropped = bool(scored) and is_zero_variance(scored, training)
-            num_dropped += is_dropped
-            if scored and not is_dropped:
-                kept.append(scored)
-            _fill(stream, tasks, training, min(num_groups - len(kept), max_taken - num_taken))
+            num_kept += len(trained_groups(group, training)[0])
+            _fill(stream, tasks, training, min(num_groups - num_kept, max_taken - num_taken))
     finally:
         stream.pause()
-    batch.data.seconds = time.perf_counter() - started
-    batch.data.policy_version = stream.policy_version
-    batch.usable = [trajectory for group in kept for trajectory in group]
-    if "groups" in training.needs:
-        batch.metrics["batch/num_flat_groups"] = num_dropped
-    batch.metrics["partial/num_carried"] = stream.num_episodes
-    batch.metrics["partial/num_unfinished"] = stream.num_unfinished
-    batch.metrics |= staleness(batch.usable, stream.policy_version)
-    return batch
+    data.seconds = time.perf_counter() - started
+    data.policy_version = stream.policy_version
+    metrics |= {"partial/num_carried": stream.num_episodes, "partial/num_unfinished": stream.num_unfinished}
+    return select(data, training, RolloutBatch(data=data, metrics=metrics))
 
 
 def staleness(trajectories: Sequence[Trajectory], policy_version: int) -> dict[str, float]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from midthought.config import TrainingConfig
 from midthought.errors import SettingsError
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.rollout.rollout_batch import RolloutBatch, TaskStream, is_zero_variance, task_of_group
-from midthought.types import RolloutData, StopReason, Trajectory
+from midthought.rollout.rollout_batch import TaskStream, select, task_of_group
+from midthought.types import RolloutBatch, RolloutData, StopReason, Trajectory
 
 _log = logging.getLogger(__name__)
 
@@ -31,29 +30,13 @@ def as_rollout(data: RolloutData | Iterable[Trajectory]) -> RolloutData:
 
 
 def sort_episodes(data: RolloutData, training: TrainingConfig, rolled_out: RolloutBatch | None) -> RolloutBatch:
-    """Selects the episodes to train on by their current rewards: from the last rollout, changed or not, or from other data.
-
-    Episodes without a reward are left out, then zero-variance groups (`is_zero_variance`), then the surplus of dynamic sampling.
-    Raises SettingsError if there is no episode, RecordError for an episode without tokens.
-    """
+    """Selects the episodes to train on (`select`). Raises SettingsError if there is no episode, RecordError for one without
+    tokens."""
     if not len(data):
         raise SettingsError("there is nothing to learn from: the data holds no episode")
     for trajectory in data:
         trajectory.require_tokens()
-    own = {id(trajectory) for trajectory in rolled_out.data} if rolled_out is not None else set()
-    is_own = all(id(trajectory) in own for trajectory in data)
-    known = rolled_out if is_own else None
-    batch = RolloutBatch(data=data, is_recorded=known is None or known.is_recorded)
-    batch.metrics = dict(known.metrics) if known is not None else {}
-    kept = _judged_groups(data)
-    if "groups" in training.needs:
-        num_judged = len(kept)
-        kept = [group for group in kept if not is_zero_variance(group, training)]
-        batch.metrics["batch/num_flat_groups"] = num_judged - len(kept)
-    if is_own:
-        kept = kept[: training.num_groups]
-    batch.usable = [trajectory for group in kept for trajectory in group]
-    return batch
+    return select(data, training, rolled_out)
 
 
 def restore_stream(source: Rollouts, tasks: TaskStream, state: Mapping[str, Any]) -> None:
@@ -75,11 +58,3 @@ def tell_failures(where: str, data: RolloutData | list[Trajectory]) -> None:
     failed = [trajectory for trajectory in data if trajectory.stop_reason is StopReason.FAILED]
     if failed:
         _log.warning("%s: %d of %d episodes failed; the first: %s", where, len(failed), len(data), failed[0].error)
-
-
-def _judged_groups(data: RolloutData) -> list[list[Trajectory]]:
-    groups: dict[int, list[Trajectory]] = defaultdict(list)
-    for trajectory in data:
-        if trajectory.reward is not None:
-            groups[trajectory.group].append(trajectory)
-    return list(groups.values())

@@ -12,10 +12,10 @@ from midthought.env.environment import BaseEnvironment
 from midthought.env.reward_functions import WeightedReward
 from midthought.env.rewards import combine_rewards, weighted
 from midthought.errors import SettingsError
-from midthought.rollout.rollout_batch import RolloutBatch, ShuffledTasks
+from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.tokenization import Renderer
 from midthought.trainer.tasks import DatasetTasks, EnvironmentTasks, TrainingTasks
-from midthought.types import RolloutData, Trajectory
+from midthought.types import RolloutBatch, RolloutData, Trajectory
 
 
 class RecordedTasks(DatasetTasks):

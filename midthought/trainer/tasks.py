@@ -21,11 +21,11 @@ from midthought.env.reward_functions import WeightedReward
 from midthought.env.rewards import correct
 from midthought.errors import MissingExtraError, SettingsError
 from midthought.rollout.episode import EpisodeEnvironment
-from midthought.rollout.rollout_batch import RolloutBatch, ShuffledTasks, TaskStream
+from midthought.rollout.rollout_batch import ShuffledTasks, TaskStream
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.tokenization import Renderer
 from midthought.trainer.short_form import needs_answers
-from midthought.types import Task, Trajectory
+from midthought.types import RolloutBatch, Task, Trajectory
 
 NUM_SAMPLES = 200
 """Number of prompts that a new tokenizer is trained on."""

@@ -30,7 +30,8 @@ from midthought.learning.run_checks import require_finite
 from midthought.models.peft_folders import merge
 from midthought.models.pretrained import save_model
 from midthought.report.json_lines import json_value
-from midthought.rollout.rollout_batch import RolloutBatch, collect
+from midthought.rollout.rollout_batch import collect
+from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
@@ -52,7 +53,7 @@ from midthought.trainer.run_checks import RunChecks
 from midthought.trainer.sft import SftStage
 from midthought.trainer.short_form import named_rewards, named_tasks, require_environment
 from midthought.trainer.tasks import TrainingTasks
-from midthought.types import RolloutData, Trajectory
+from midthought.types import RolloutBatch, RolloutData, Trajectory
 
 _log = logging.getLogger(__name__)
 
@@ -420,7 +421,7 @@ class Trainer:
         batch = sort_episodes(episodes, self._settings.training, self._rollouts)
         is_own = self._rollouts is not None and episodes is self._rollouts.data
         before_update = functools.partial(self._checks.before_update, self.iteration + 1)
-        metrics = learn(
+        metrics = rollout_metrics(episodes.trajectories) | learn(
             self.source,
             self.learner,
             self._settings,

@@ -8,11 +8,12 @@ from midthought.types.reasons import SpanKind as SpanKind
 from midthought.types.reasons import StopReason as StopReason
 from midthought.types.reasons import ToolOutcome as ToolOutcome
 from midthought.types.reward import Reward as Reward
+from midthought.types.rollout import RolloutBatch as RolloutBatch
+from midthought.types.rollout import RolloutData as RolloutData
 from midthought.types.segment import Completion as Completion
 from midthought.types.segment import Segment as Segment
 from midthought.types.segment import Span as Span
 from midthought.types.task import Task as Task
-from midthought.types.trajectory import RolloutData as RolloutData
 from midthought.types.trajectory import Trajectory as Trajectory
 from midthought.types.trajectory import TurnList as TurnList
 from midthought.types.turn import ParsedAction as ParsedAction

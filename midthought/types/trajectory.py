@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any, Generic, Self, TypeVar, overload
 
@@ -336,20 +335,3 @@ class Trajectory:
         self.require_tokens()
         for number, segment in enumerate(self.segments):
             segment.check(f"task {self.task.task_id!r}, segment {number}")
-
-
-@dataclass(slots=True)
-class RolloutData:
-    """Trajectories of one iteration and their duration."""
-
-    trajectories: list[Trajectory] = field(default_factory=list)
-    _: KW_ONLY
-    seconds: float = 0.0
-    policy_version: int = 0
-
-    def __len__(self) -> int:
-        """Number of episodes."""
-        return len(self.trajectories)
-
-    def __iter__(self) -> Iterator[Trajectory]:
-        return iter(self.trajectories)

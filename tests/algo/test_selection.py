@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from midthought.algo.advantages import compute_advantage
-from midthought.algo.credit import advantage_estimator
 from midthought.algo.losses import compute_policy_loss
 
 
@@ -41,8 +40,3 @@ def test_the_loss_of_a_supervised_step_is_the_cross_entropy_of_the_kept_tokens()
     loss.backward()
     assert loss.item() == pytest.approx(-math.log(0.5 * 0.25) / 2)
     assert logprobs.grad.tolist() == [[-0.5, -0.5], [0.0, 0.0]]
-
-
-def test_an_estimator_that_selects_cannot_need_a_critic():
-    with pytest.raises(ValueError, match="before the batch is scored"):
-        advantage_estimator("choosy", needs={"values"}, selects=True)

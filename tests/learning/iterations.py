@@ -4,6 +4,7 @@ import time
 
 from midthought.learning.ppo import learn
 from midthought.rollout.rollout_batch import collect
+from midthought.rollout.rollout_metrics import rollout_metrics
 
 
 class FakeLearner:
@@ -34,6 +35,6 @@ def run_iterations(source, learner, tasks, config, *, start, num_iters, on_itera
     for iteration in range(start, num_iters):
         started = time.perf_counter()
         rollouts = collect(source, tasks, config, iteration)
-        metrics = learn(source, learner, config, rollouts, iteration)
+        metrics = rollout_metrics(rollouts.data.trajectories) | learn(source, learner, config, rollouts, iteration)
         metrics["time/seconds"] = time.perf_counter() - started
         on_iteration(iteration + 1, metrics, rollouts.data)

@@ -14,12 +14,12 @@ from midthought.algo.credit import ESTIMATORS
 from midthought.algo.losses import POLICY_LOSSES
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
-from midthought.learning.credit import select_episodes
 from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import NO_END
 from midthought.learning.model import Critic, Models, frozen_copy, token_logprobs
-from midthought.types import Completion, Finish, Trajectory
+from midthought.rollout.rollout_batch import select
+from midthought.types import Completion, Finish, RolloutData, Trajectory
 
 LOSSES: dict[str, dict[str, Any]] = {
     **{name: {} for name in ("ppo", "cispo", "sapo", "gmpo", "gspo", "gspo_sequence", "dppo_tv", "dppo_kl", "nll")},
@@ -88,7 +88,7 @@ def models_of(make_policy, settings: TrainingConfig) -> Models:
 
 def take_step(learner: Any, policy: Any, trajectories: list[Trajectory], settings: TrainingConfig) -> dict[str, float]:
     """One optimizer step. The policy before the update, and the one that sampled, are up to 0.3 nats away, keyed by the token."""
-    batch, _ = select_episodes(TokenBatch.from_trajectories(trajectories), settings)
+    batch = TokenBatch.from_trajectories(select(RolloutData(trajectories), settings, None).usable)
     with torch.no_grad():
         now = token_logprobs(policy, batch)
     shift = 0.3 * torch.sin(batch.token_ids * 7.0 + batch.position_ids)

@@ -7,9 +7,10 @@ import torch
 from training_settings import training
 
 from midthought.learning.batch import TokenBatch
-from midthought.learning.credit import select_episodes
 from midthought.learning.learner import Learner
 from midthought.learning.ppo import improve
+from midthought.rollout.rollout_batch import select
+from midthought.types import RolloutData
 
 RFT = training(
     adv_estimator="keep_best",
@@ -23,8 +24,8 @@ RFT = training(
 
 @pytest.fixture
 def trajectories(make_trajectory):
-    """Two groups of four; the first has one best episode, the second two."""
-    rewards = [0.1, 0.9, 0.3, 0.2, 0.5, 0.5, 0.0, 0.4]
+    """Three groups of four; the first has one best episode, the second two, in the third all are equal."""
+    rewards = [0.1, 0.9, 0.3, 0.2, 0.5, 0.5, 0.0, 0.4, 0.3, 0.3, 0.3, 0.1 + 0.2]
     return [make_trajectory(seed, reward=reward, group=seed // 4) for seed, reward in enumerate(rewards)]
 
 
@@ -34,21 +35,15 @@ def weights_of(policy) -> torch.Tensor:
 
 def step(policy, trajectories, **changes) -> tuple[torch.Tensor, dict[str, float]]:
     learner = Learner(copy.deepcopy(policy), None, None, RFT.model_copy(update=changes))
-    batch, _ = select_episodes(TokenBatch.from_trajectories(trajectories), learner.training)
-    metrics = improve(learner, batch)
+    kept = select(RolloutData(trajectories), learner.training, None).usable
+    metrics = improve(learner, TokenBatch.from_trajectories(kept))
     return weights_of(learner.policy), metrics
 
 
 def test_the_episodes_that_are_kept_are_counted_and_the_others_leave_the_batch(trajectories):
-    batch, metrics = select_episodes(TokenBatch.from_trajectories(trajectories), RFT)
-    assert batch.episodes.tolist() == [1, 4, 5]
-    assert metrics == {"batch/num_episodes": 3, "batch/kept_fraction": 3 / 8}
-    assert batch.advantages.tolist() == batch.loss_mask.float().tolist()
-
-
-def test_an_estimator_that_does_not_select_leaves_the_batch_as_it_is(trajectories):
-    batch = TokenBatch.from_trajectories(trajectories)
-    assert select_episodes(batch, training(adv_estimator="grpo")) == (batch, {})
+    batch = select(RolloutData(trajectories), RFT, None)
+    assert [trajectories.index(each) for each in batch.usable] == [1, 4, 5]
+    assert batch.metrics == {"batch/num_flat_groups": 1, "batch/kept_fraction": 3 / 8}
 
 
 def test_the_step_is_the_supervised_step_on_the_kept_episodes(make_policy, trajectories):

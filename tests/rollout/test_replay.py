@@ -6,15 +6,15 @@ import asyncio
 import copy
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from playing import parts_of
 
-from midthought.engines.engine import Sampling
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import RecordError
 from midthought.rollout.episode import run_episode
-from midthought.rollout.replay import ReplayedEngine, replayed
+from midthought.rollout.replay import Replay
 from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
 from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.tools.call_formats.in_thought import InThoughtFormat
@@ -22,6 +22,13 @@ from midthought.tools.function_tool import tool
 from midthought.types import Completion, Finish, SpanKind, StopReason, Task, Trajectory
 
 CALL_FORMATS = {"in_thought": InThoughtFormat(), "hermes": HermesFormat()}
+
+
+class Silent:
+    """A stopper that never stops."""
+
+    def feed(self, token_id):
+        return False
 
 
 class Reciter:
@@ -56,7 +63,7 @@ class Reciter:
         return Completion(token_ids=tuple(written), sampled_logprobs=logprobs, finish=finish, policy_version=9)
 
 
-def parts(engine, renderer, call_format, asked):
+def parts(engine, renderer, call_format, asked, record=None):
     @tool
     def look(word: str) -> str:
         """Looks it up.
@@ -68,7 +75,7 @@ def parts(engine, renderer, call_format, asked):
         return f"The {word} was there. " * 6
 
     limits = {"max_tokens": 600, "max_segment_length": 23, "max_result_tokens": 40}
-    return parts_of(engine, renderer, call_format=call_format, tools=[look], **limits)
+    return replace(parts_of(engine, renderer, call_format=call_format, tools=[look], **limits), record=record)
 
 
 def begin(renderer):
@@ -136,7 +143,7 @@ def test_wherever_a_record_ends_the_episode_goes_on_as_if_it_had_not(played, ren
         asked: list[str] = []
         engine = Reciter(whole, renderer.eos_token_ids)
         again = begin(renderer)
-        asyncio.run(run_episode(replayed(parts(engine, renderer, call_format, asked), record), again, 0))
+        asyncio.run(run_episode(parts(engine, renderer, call_format, asked, record), again, 0))
         again.check()
         assert again.error is None
         assert by_value(again) == by_value(whole)
@@ -156,7 +163,7 @@ def test_where_it_becomes_another_episode_it_fails_and_says_so(played, renderer)
     event.call.result = "Something else."
     again = begin(renderer)
     engine = Reciter(whole, renderer.eos_token_ids)
-    asyncio.run(run_episode(replayed(parts(engine, renderer, call_format, []), record), again, 0))
+    asyncio.run(run_episode(parts(engine, renderer, call_format, [], record), again, 0))
     assert again.stop_reason is StopReason.FAILED
     assert again.error.startswith(f"{RecordError.__name__}: ") and "resume with the settings, tools" in again.error
 
@@ -164,11 +171,11 @@ def test_where_it_becomes_another_episode_it_fails_and_says_so(played, renderer)
 def test_a_prefix_of_the_record_s_length_with_another_token_is_refused(played, renderer):
     whole, _ = played
     record = beginning(whole, len(whole.token_ids) - 1)
-    engine = ReplayedEngine(ScriptedEngine(["there"], renderer), record)
     for start in (record.spans[0].end, len(record.token_ids), len(record.token_ids) + 1):
         asked = whole.token_ids[:start]
-        assert asyncio.run(engine.sample(0, asked, Sampling(max_tokens=1))).token_ids
+        found = Replay(record).completion(asked, 1, Silent(), renderer.eos_token_ids)
+        assert (found is None) == (start >= len(record.token_ids))
         for place in (0, min(start, len(record.token_ids)) - 1):
             other = [token_id + (number == place) for number, token_id in enumerate(asked)]
             with pytest.raises(RecordError, match=f"the same up to token {start} when"):
-                asyncio.run(engine.sample(0, other, Sampling(max_tokens=1)))
+                Replay(record).completion(other, 1, Silent(), renderer.eos_token_ids)

@@ -1,6 +1,6 @@
 from midthought import Reward, RolloutData, Task, TrainingConfig, Trajectory
-from midthought.rollout.rollout_batch import RolloutBatch
 from midthought.trainer.episodes import sort_episodes
+from midthought.types import RolloutBatch
 
 
 def episode(group, total):
