@@ -1,58 +1,40 @@
-"""Limits on simultaneous tool calls, and daemon threads for blocking functions."""
+"""Where the code of tools runs: plain functions in daemon threads, coroutines on one background event loop for all tools.
+
+No tool runs on the event loop of the rollout. A tool that blocks the tools' event loop (`time.sleep` in a coroutine) delays the
+other async tools, but neither the rollout nor any deadline.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import contextvars
 import functools
 import inspect
 import itertools
+import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from midthought.tools.definition import Tool
+from midthought.errors import EngineError
+from midthought.tools.background_loop import BackgroundLoop
+from midthought.tools.deadline import contained, retrieve_exception
 
 T = TypeVar("T")
 
+_LOOP_NAME = "midthought-tools"
+_CANCEL_SECONDS = 0.25
+"""Time for a cancelled coroutine to end."""
 _IDLE_SECONDS = 30.0
 _numbers = itertools.count()
 _Future = concurrent.futures.Future[tuple[Any, Exception | None]]
 _Job = tuple[_Future, Callable[[], Any]]
-
-
-class ConcurrencyLimits:
-    """Limits of one event loop: calls of one tool, calls in threads, all calls. First come, first served.
-
-    The semaphores are always acquired in this order, so calls cannot deadlock.
-    """
-
-    def __init__(self, *, max_concurrency: int, max_threads: int) -> None:
-        self._all = asyncio.Semaphore(max_concurrency)
-        self._threads = asyncio.Semaphore(max_threads)
-        self._by_tool: dict[str, asyncio.Semaphore] = {}
-
-    @contextlib.asynccontextmanager
-    async def acquire(self, tool: Tool) -> AsyncIterator[None]:
-        """Waits until a call of this tool may run: under the tool's own limit if it has one, the limit of threads if its
-        `execute` is a plain function, and the limit of all calls."""
-        async with contextlib.AsyncExitStack() as stack:
-            if tool.max_concurrency is not None:
-                own = self._by_tool.setdefault(tool.definition.name, asyncio.Semaphore(tool.max_concurrency))
-                await stack.enter_async_context(own)
-            if needs_thread(tool):
-                await stack.enter_async_context(self._threads)
-            await stack.enter_async_context(self._all)
-            yield
-
-
-def needs_thread(tool: Tool) -> bool:
-    """Whether its calls block a thread."""
-    return not inspect.iscoroutinefunction(tool.execute)
+_log = logging.getLogger(__name__)
+_loop = BackgroundLoop(_LOOP_NAME)
+"""It outlives rollouts, so that a tool may keep a client open."""
 
 
 class DaemonThreads:
@@ -126,3 +108,71 @@ def _outcome(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
         return None, error
     except BaseException as error:
         return None, RuntimeError(f"{type(error).__name__}: {error}")
+
+
+# -- methods of tools ------------------------------------------------------------------------------------------
+
+
+async def settled(method: Callable[[], Any], threads: DaemonThreads, name: str) -> Any:
+    """Returns the result of a method of the tool `name`: a plain function runs in a thread, a coroutine on the tools' event loop.
+
+    Cancelling cancels a coroutine and waits 0.25 s for its end; one that continues counts in `threads.num_abandoned`.
+    """
+    if inspect.iscoroutinefunction(method):
+        return await _on_tool_loop(method, threads, name)
+    result = await threads.run(method)
+    return await _on_tool_loop(lambda: result, threads, name) if inspect.isawaitable(result) else result
+
+
+def result_of(awaitable: Awaitable[Any]) -> Any:
+    """Waits for an awaitable on the tools' event loop, without a deadline. Raises what it raises, and `EngineError` on that
+    loop itself, which would wait for itself."""
+    try:
+        return _loop.run(contained(awaitable))
+    except EngineError:
+        if inspect.iscoroutine(awaitable):
+            awaitable.close()  # it was not started
+        raise
+
+
+def require_other_loop() -> None:
+    """Raises `EngineError` on the tools' event loop: who blocks it may wait for a tool that needs it."""
+    if threading.current_thread().name == _LOOP_NAME:
+        raise EngineError(
+            "an async tool cannot wait here: other tools need its event loop; call this from a plain function instead"
+        )
+
+
+async def _on_tool_loop(start_call: Callable[[], Awaitable[Any]], threads: DaemonThreads, name: str) -> Any:
+    task: asyncio.Task[Any] | None = None
+    is_cancelled = False
+
+    async def call() -> Any:
+        nonlocal task
+        if is_cancelled:
+            raise asyncio.CancelledError
+        task = asyncio.current_task()
+        return await contained(start_call())
+
+    async def cancel() -> None:
+        if task is not None:
+            task.cancel()
+
+    ended = asyncio.wrap_future(_loop.start(call()))
+    ended.add_done_callback(retrieve_exception)
+    try:
+        await asyncio.wait((ended,))
+    except asyncio.CancelledError:
+        is_cancelled = True
+        answered = _loop.start(cancel())
+        await asyncio.wait((ended,), timeout=_CANCEL_SECONDS)
+        if not ended.done():
+            threads.num_abandoned += 1
+            if task is not None and not answered.done():
+                _log.warning(
+                    "the async tool %r, or another one, blocks the event loop of all async tools: let it await, or make its "
+                    "`execute` a plain function",
+                    name,
+                )
+        raise
+    return ended.result()

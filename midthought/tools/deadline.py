@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _CANCEL_SECONDS = 0.5
-"""Time for a cancelled coroutine to end. A tool's own coroutine has half of it (`tool_loop`)."""
+"""Time for a cancelled coroutine to end. A tool's own coroutine has half of it (`concurrency`)."""
 
 
 class TooLateError(Exception):

@@ -249,6 +249,6 @@ class Tool(ABC):
 
         A plain function runs in a thread, several at once, so it must be thread-safe; it cannot be stopped at its deadline,
         but the caller stops waiting. An `async def` runs on the event loop of all async tools and must not block it, because
-        their calls would wait (`tool_loop`); at its deadline it is cancelled. Raise to fail: the model reads the first 100
+        their calls would wait; at its deadline it is cancelled. Raise to fail: the model reads the first 100
         characters of the message.
         """

@@ -11,10 +11,9 @@ import functools
 import logging
 from typing import Any
 
-from midthought.tools.concurrency import DaemonThreads
+from midthought.tools.concurrency import DaemonThreads, settled
 from midthought.tools.deadline import TooLateError, contained, within
 from midthought.tools.definition import Tool, ToolEpisode
-from midthought.tools.tool_loop import settled
 
 logger = logging.getLogger(__name__)
 

@@ -9,19 +9,18 @@ import asyncio
 import contextlib
 import copy
 import functools
-import itertools
-import math
+import inspect
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from midthought.errors import SettingsError
-from midthought.tools import tool_loop
 from midthought.tools.arguments import ArgumentsError
-from midthought.tools.concurrency import ConcurrencyLimits, DaemonThreads, needs_thread
+from midthought.tools.concurrency import DaemonThreads
 from midthought.tools.deadline import TooLateError, within
 from midthought.tools.definition import Tool, ToolEpisode, ToolOutput
 from midthought.tools.episode_tools import EpisodeTools
@@ -38,21 +37,8 @@ _RETRY_SECONDS = 0.1
 """Mean pause before the first retry; doubled for each further retry."""
 _jitter = random.Random()
 """Separate from the global generator, whose draws depend on the run's seed."""
-
-
-@dataclass(slots=True)
-class _Progress:
-    """Progress of one call."""
-
-    ends_at: float = math.inf
-    """The deadline, on the event loop's clock."""
-    num_attempts: int = 0
-    tools: EpisodeTools | None = None
-    """The stateful tools of the calling episode."""
-
-
-_progress: ContextVar[_Progress] = ContextVar("midthought_call")
-"""Of the call that this asyncio task runs. Not a parameter of `answer`, so evaluation arms can override `answer`."""
+_tools: ContextVar[EpisodeTools | None] = ContextVar("midthought_tools", default=None)
+"""The stateful tools of the calling episode. Not a parameter of `answer`, so evaluation arms can override `answer`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +58,30 @@ class _CallFailure(Exception):
         self.outcome = outcome
 
 
-@dataclass(frozen=True, slots=True)
 class _LoopState:
     """State that belongs to one event loop; a tool executor may be used on several."""
 
-    limits: ConcurrencyLimits
-    result_cache: ResultCache[_Answer]
+    def __init__(self, max_concurrency: int, max_threads: int) -> None:
+        self.result_cache = ResultCache[_Answer](lambda answer: answer.outcome is ToolOutcome.OK)
+        self._all = asyncio.Semaphore(max_concurrency)
+        self._threads = asyncio.Semaphore(max_threads)
+        self._by_tool: dict[str, asyncio.Semaphore] = {}
+
+    @contextlib.asynccontextmanager
+    async def place(self, tool: Tool) -> AsyncIterator[None]:
+        """Waits until a call of this tool may run. The semaphores are always acquired in this order, so calls cannot deadlock."""
+        async with contextlib.AsyncExitStack() as stack:
+            if tool.max_concurrency is not None:
+                own = self._by_tool.setdefault(tool.definition.name, asyncio.Semaphore(tool.max_concurrency))
+                await stack.enter_async_context(own)
+            if _needs_thread(tool):
+                await stack.enter_async_context(self._threads)
+            await stack.enter_async_context(self._all)
+            yield
+
+
+def _needs_thread(tool: Tool) -> bool:
+    return not inspect.iscoroutinefunction(tool.execute)
 
 
 class ToolExecutor:
@@ -87,7 +91,7 @@ class ToolExecutor:
     run at once over all episodes, at most `max_threads` of them in threads (tools with a plain `execute`): a thread needs
     memory, and threads that compute slow down everything, while a waiting coroutine costs almost nothing. A tool's own
     `max_concurrency` is an additional limit. While four times `max_threads` calls that missed their deadline still run, further
-    calls that need a thread fail at once (UNAVAILABLE). Calls of async tools do so while 8 of them block their event loop.
+    calls that need a thread fail at once (UNAVAILABLE).
 
     Retries: a call that raised is run again after a short pause and before its deadline, `tool.retries` times, or `retries`
     times if the tool is `pure`. Then `metadata["num_attempts"]` of the event is the number of runs.
@@ -99,7 +103,7 @@ class ToolExecutor:
     A stateful tool (one that overrides `Tool.open`) has a separate object in every episode (`for_episode`). Its calls in
     one episode run one after the other; `max_concurrency` applies to all episodes together.
 
-    Plain tools run in daemon threads, `async` tools on one background event loop (`tool_loop`). Deadlines depend on the clock,
+    Plain tools run in daemon threads, `async` tools on one background event loop (`concurrency`). Deadlines depend on the clock,
     so missed ones change episodes in deterministic mode, too.
 
     The rollout loop cuts results to tokens. Raises `SettingsError` if a limit is out of range.
@@ -130,7 +134,9 @@ class ToolExecutor:
         self.max_result_chars = max_result_chars
         self._threads = DaemonThreads("midthought-tool")
         self._num_uncancelled = 0
-        self._loop_states: dict[asyncio.AbstractEventLoop, _LoopState] = {}
+        self._loop_states: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopState] = (
+            weakref.WeakKeyDictionary()
+        )
 
     @property
     def num_abandoned(self) -> int:
@@ -190,33 +196,21 @@ class ToolExecutor:
         `task` is the task of the calling episode, for arms that answer from the ground truth; a tool gets it only through
         `for_task` and `open`.
         """
-        tool = self._tool(action)
-        own_retries = self.retries if tool.pure else 0
-        num_retries = own_retries if tool.retries is None else tool.retries
-        progress = _progress.get(_Progress())
-        for num_failed in itertools.count():
-            progress.num_attempts += 1
-            try:
-                bound = tool.for_task(task)
-                if tool.is_stateful and progress.tools is not None:
-                    bound = await progress.tools.opened(tool)
-                return await invoke(bound, copy.deepcopy(action.parameters), self._threads)
-            except Exception:
-                pause_seconds = _RETRY_SECONDS * 2**num_failed * _jitter.uniform(0.5, 1.5)
-                would_be_late = asyncio.get_running_loop().time() + pause_seconds >= progress.ends_at
-                if num_failed >= num_retries or would_be_late:
-                    raise
-            await asyncio.sleep(pause_seconds)
-        raise AssertionError("unreachable: the loop has no end")
+        tool, tools = self.registry.get(str(action.tool_name)), _tools.get()
+        assert tool is not None
+        bound = tool.for_task(task)
+        if tool.is_stateful and tools is not None:
+            bound = await tools.opened(tool)
+        return await invoke(bound, copy.deepcopy(action.parameters), self._threads)
 
     async def _settle(self, action: ParsedAction, task: Task, tools: EpisodeTools, is_allowed: bool) -> ToolEvent:
         started = time.perf_counter()
         try:
-            valid = self._validated(action, is_allowed)
+            tool, valid = self._validated(action, is_allowed)
         except _CallFailure as failure:
             answer = _Answer(failure.outcome, str(failure))
         else:
-            answer = await self._run_or_share(valid, task, tools)
+            answer = await self._run_or_share(tool, valid, task, tools)
         call = ToolCall(
             tool_name=action.tool_name,
             parameters=action.parameters,
@@ -226,12 +220,13 @@ class ToolExecutor:
         seconds = time.perf_counter() - started
         return ToolEvent(call=call, outcome=answer.outcome, seconds=seconds, metadata=answer.metadata)
 
-    def _validated(self, action: ParsedAction, is_allowed: bool) -> ParsedAction:
+    def _validated(self, action: ParsedAction, is_allowed: bool) -> tuple[Tool, ParsedAction]:
         if not is_allowed:
             raise _CallFailure(ToolOutcome.NO_CALLS_LEFT, "no calls left; go on with what you have")
         if not action.success or action.tool_name is None:
             raise _CallFailure(ToolOutcome.MALFORMED, action.error or "no tool is named")
-        if self.registry.get(action.tool_name) is None:
+        tool = self.registry.get(action.tool_name)
+        if tool is None:
             known = ", ".join(self.registry.names()) or "none"
             name = shortened(action.tool_name)
             raise _CallFailure(ToolOutcome.UNKNOWN_TOOL, f"unknown tool '{name}'; there is: {known}")
@@ -239,25 +234,17 @@ class ToolExecutor:
             arguments = self.registry.arguments(action.tool_name, action.parameters)
         except ArgumentsError as error:
             raise _CallFailure(ToolOutcome.BAD_ARGUMENTS, str(error)) from None
-        if self._tool(action).reads_thought:
+        if tool.reads_thought:
             arguments["thought"] = action.thought
-        return replace(action, parameters=arguments)
+        return tool, replace(action, parameters=arguments)
 
-    def _tool(self, action: ParsedAction) -> Tool:
-        assert action.tool_name is not None
-        tool = self.registry.get(action.tool_name)
-        assert tool is not None
-        return tool
-
-    async def _run_or_share(self, action: ParsedAction, task: Task, tools: EpisodeTools) -> _Answer:
+    async def _run_or_share(self, tool: Tool, action: ParsedAction, task: Task, tools: EpisodeTools) -> _Answer:
         """Runs the call, or waits for the run of an equal call."""
-        tool = self._tool(action)
-        is_arm = type(self).answer is not ToolExecutor.answer
-        key = key_of(tool.definition.name, action.parameters) if tool.pure and not is_arm else None
+        key = key_of(tool.definition.name, action.parameters) if tool.pure and not self._is_arm else None
+        run = functools.partial(self._run_call, tool, action, task, tools)
         if key is None:
-            return await self._run_call(action, task, tools)
-        compute = functools.partial(self._run_call, action, task, tools)
-        answer, is_shared = await self._loop_state().result_cache.get(key, compute)
+            return await run()
+        answer, is_shared = await self._loop_state().result_cache.get(key, run)
         try:
             metadata = copy.deepcopy(dict(answer.metadata))
         except Exception:
@@ -265,52 +252,65 @@ class ToolExecutor:
             return _Answer(ToolOutcome.RAISED, message)
         return replace(answer, metadata={**metadata, "shared": True} if is_shared else metadata)
 
-    async def _run_call(self, action: ParsedAction, task: Task, tools: EpisodeTools) -> _Answer:
-        """Runs the call within the limits, retries included."""
-        tool = self._tool(action)
-        progress = _Progress(tools=tools)
+    async def _run_call(self, tool: Tool, action: ParsedAction, task: Task, tools: EpisodeTools) -> _Answer:
+        """Runs the call within the limits, retries included. An arm is not retried."""
+        num_attempts = 0
+
+        async def attempts(num_retries: int, ends_at: float) -> ToolOutput:
+            nonlocal num_attempts
+            _tools.set(tools)
+            while True:
+                num_attempts += 1
+                try:
+                    return await self.answer(action, task)
+                except Exception:
+                    pause_seconds = _RETRY_SECONDS * 2 ** (num_attempts - 1) * _jitter.uniform(0.5, 1.5)
+                    would_be_late = asyncio.get_running_loop().time() + pause_seconds >= ends_at
+                    if num_attempts > num_retries or would_be_late:
+                        raise
+                await asyncio.sleep(pause_seconds)
+
+        own_retries = self.retries if tool.pure else 0
+        num_retries = 0 if self._is_arm else own_retries if tool.retries is None else tool.retries
         try:
-            async with tools.turn(tool), self._loop_state().limits.acquire(tool):
-                output = await self._before_deadline(action, task, tool, progress)
+            async with tools.turn(tool), self._loop_state().place(tool):
+                output = await self._before_deadline(tool, functools.partial(attempts, num_retries))
             text = output.text
             if len(text) > self.max_result_chars:
                 text = text[: self.max_result_chars] + _CUT
             answer = _Answer(ToolOutcome.OK, encodable(text), output.metadata)
         except _CallFailure as failure:
             answer = _Answer(failure.outcome, str(failure))
-        if progress.num_attempts > 1:
-            answer = replace(answer, metadata={**answer.metadata, "num_attempts": progress.num_attempts})
+        if num_attempts > 1:
+            answer = replace(answer, metadata={**answer.metadata, "num_attempts": num_attempts})
         return answer
 
-    async def _before_deadline(self, action: ParsedAction, task: Task, tool: Tool, progress: _Progress) -> ToolOutput:
-        uses_thread = needs_thread(tool)
-        num_lingering = self._threads.num_lingering if uses_thread else tool_loop.num_lost()
-        if num_lingering >= (_MAX_LINGERING * self.max_threads if uses_thread else tool_loop.MAX_LOST):
+    async def _before_deadline(
+        self, tool: Tool, attempts: Callable[[float], Coroutine[Any, Any, ToolOutput]]
+    ) -> ToolOutput:
+        num_lingering = self._threads.num_lingering
+        if _needs_thread(tool) and num_lingering >= _MAX_LINGERING * self.max_threads:
             message = f"{num_lingering} earlier calls still run after their deadline; go on without it"
             raise _CallFailure(ToolOutcome.UNAVAILABLE, message)
         timeout_seconds = self.timeout_seconds if tool.timeout_seconds is None else tool.timeout_seconds
-        progress.ends_at = asyncio.get_running_loop().time() + timeout_seconds
+        ends_at = asyncio.get_running_loop().time() + timeout_seconds
         try:
-            call = self._answer_with_progress(action, task, progress)
-            return await within(timeout_seconds, call, on_uncancelled=self._count_uncancelled)
+            return await within(timeout_seconds, attempts(ends_at), on_uncancelled=self._count_uncancelled)
         except TooLateError:
             message = f"no answer within {timeout_seconds:g} seconds; go on without it"
             raise _CallFailure(ToolOutcome.TIMED_OUT, message) from None
         except Exception as error:
             raise _CallFailure(ToolOutcome.RAISED, short_error_text(error)) from error
 
+    @property
+    def _is_arm(self) -> bool:
+        return type(self).answer is not ToolExecutor.answer
+
     def _loop_state(self) -> _LoopState:
         loop = asyncio.get_running_loop()
         if loop not in self._loop_states:
-            for closed in [other for other in list(self._loop_states) if other.is_closed()]:
-                self._loop_states.pop(closed, None)
-            limits = ConcurrencyLimits(max_concurrency=self.max_concurrency, max_threads=self.max_threads)
-            self._loop_states[loop] = _LoopState(limits, ResultCache(lambda answer: answer.outcome is ToolOutcome.OK))
+            self._loop_states[loop] = _LoopState(self.max_concurrency, self.max_threads)
         return self._loop_states[loop]
-
-    async def _answer_with_progress(self, action: ParsedAction, task: Task, progress: _Progress) -> ToolOutput:
-        _progress.set(progress)
-        return await self.answer(action, task)
 
     def _count_uncancelled(self) -> None:
         self._num_uncancelled += 1

@@ -13,18 +13,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from midthought.config.references import optional
-from midthought.errors import SettingsError
+from midthought.errors import McpServerError, SettingsError, near_names
 from midthought.http.network import keep_keys
 from midthought.tools.arguments import ArgumentsChecker
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
-from midthought.tools.mcp_connection import LONG_SESSION_SECONDS, Connection, McpServerError, Remote, Started
-from midthought.tools.template_schema import MAX_SCHEMA_CHARS, OF_DATA
+from midthought.tools.mcp_connection import LONGEST_PAUSE_SECONDS, Connection, Remote, Started
+from midthought.tools.template_schema import OF_DATA
 
-_MAX_NAME_CHARS = 128
 _MAX_RESULT_CHARS = 100_000
 """Longer results are cut here; the rollout loop then cuts the text for the model to tokens."""
-_MAX_CHARS = 10 * MAX_SCHEMA_CHARS
-"""Schemas and descriptions of all tools of a server."""
 _log = logging.getLogger(__name__)
 _NOT_IN_A_NAME = re.compile(r"[^\w.-]")
 
@@ -50,7 +47,7 @@ def mcp_tools(
     server's names of the tools to use; None: all. `timeout_seconds` is the limit of one call, `start_seconds` that of
     connecting. A server that ends is started again after `restart_seconds`; the pause doubles each time, up to a minute.
     The tools are listed once: if the server changes its list, a call of a tool that is gone fails with the server's message. A
-    tool whose schema is invalid, is too large or has a reference to a location outside of it is left out, with a warning.
+    tool whose schema is invalid or has a reference to a location outside of it is left out, with a warning.
 
     Raises `SettingsError` unless exactly one of `command` and `url` is given, for `restart_seconds` that are not positive or
     above 60, values of `environment` and `headers` that are no texts, keys that would go unencrypted to another machine, and
@@ -63,9 +60,9 @@ def mcp_tools(
         raise SettingsError(f"mcp_tools: allowed_tools must be a list like [{allowed_tools!r}]")
     if isinstance(command, str) or (command is not None and not command):
         raise SettingsError(f"mcp_tools: command must be a list like ['python', 'server.py'], not {command!r}")
-    if not 0 < restart_seconds <= LONG_SESSION_SECONDS:
+    if not 0 < restart_seconds <= LONGEST_PAUSE_SECONDS:
         raise SettingsError(
-            f"mcp_tools: restart_seconds must be more than 0 and at most {LONG_SESSION_SECONDS:g}, not {restart_seconds!r}"
+            f"mcp_tools: restart_seconds must be more than 0 and at most {LONGEST_PAUSE_SECONDS:g}, not {restart_seconds!r}"
         )
     for what, given in (("environment", environment or {}), ("headers", headers or {})):
         for name, value in given.items():
@@ -78,9 +75,7 @@ def mcp_tools(
     server = Started(command, environment, folder) if command is not None else Remote(str(url), headers)
     connection = Connection(server, timeout_seconds, start_seconds, restart_seconds)
     try:
-        if allowed_tools is not None:
-            connection.restrict(allowed_tools)
-        return McpTools(connection, prefix)
+        return McpTools(connection, prefix, allowed_tools)
     except BaseException:  # an invalid list of tools
         connection.close()
         raise
@@ -89,24 +84,23 @@ def mcp_tools(
 class McpTools(Sequence[Tool]):
     """The tools of one server. The connection ends with the `with` block or `close()`."""
 
-    def __init__(self, connection: Connection, prefix: str) -> None:
+    def __init__(self, connection: Connection, prefix: str, allowed_tools: Sequence[str] | None) -> None:
         self._connection = connection
-        listed = list({each.name: each for each in reversed(connection.listed)}.values())[::-1]
-        if len(listed) < len(connection.listed):
-            _log.warning("an MCP server lists tools of one name; the first of each name is used")
-        if sum(len(json.dumps(each.input_schema)) + len(each.description or "") for each in listed) > _MAX_CHARS:
-            raise McpServerError(
-                f"the descriptions of the server's {len(listed)} tools have more than {_MAX_CHARS:,} characters together; name "
-                "those to use: mcp_tools(…, allowed_tools=[…])"
-            )
+        listed = {each.name: each for each in reversed(connection.listed)}  # the first of each name
+        for name in allowed_tools or ():
+            if name not in listed:
+                raise SettingsError(
+                    f"mcp_tools: the server has no tool {name!r} of allowed_tools. {near_names(name, listed)}"
+                )
         self._tools: list[Tool] = []
         unusable = None
-        for each in listed:
-            try:
-                self._tools.append(McpTool(connection, each, prefix))
-            except McpServerError as error:
-                unusable = error
-                _log.warning("%s; the tool is left out", error)
+        for name, each in reversed(listed.items()):
+            if allowed_tools is None or name in allowed_tools:
+                try:
+                    self._tools.append(McpTool(connection, each, prefix))
+                except McpServerError as error:
+                    unusable = error
+                    _log.warning("%s; the tool is left out", error)
         if unusable and not self._tools:
             raise unusable
 
@@ -137,19 +131,12 @@ class McpTool(Tool):
 
     def __init__(self, connection: Connection, listed: Any, prefix: str) -> None:
         description = listed.description or listed.title or listed.name
-        for part, size, limit in (
-            ("name has {:,} characters", len(listed.name), _MAX_NAME_CHARS),
-            ("description has {:,} characters", len(description), MAX_SCHEMA_CHARS),
-            ("schema has {:,} characters", len(json.dumps(listed.input_schema)), MAX_SCHEMA_CHARS),
-        ):
-            if size > limit:
-                raise _unusable(listed, f"its {part.format(size)}, more than {limit:,}")
         try:
             schema: Any = {"properties": {}, **_without_nulls(listed.input_schema)}
             ArgumentsChecker(schema)
             self.definition = ToolDefinition(prefix + _NOT_IN_A_NAME.sub("_", listed.name), description, schema)
         except (SettingsError, RecursionError) as error:
-            raise _unusable(listed, str(error)) from None
+            raise McpServerError(f"MCP tool {listed.name!r:.80}: {error}") from None
         self.timeout_seconds = connection.timeout_seconds
         self._name = listed.name
         self._connection = connection
@@ -168,10 +155,6 @@ class McpTool(Tool):
         if structured is None or len(structured) > _MAX_RESULT_CHARS:
             return ToolOutput(text)
         return ToolOutput(text, {"structured": result.structured_content})
-
-
-def _unusable(listed: Any, reason: str) -> McpServerError:
-    return McpServerError(f"MCP tool {listed.name!r:.80}: {reason}")
 
 
 def _without_nulls(schema: Any) -> Any:

@@ -10,12 +10,12 @@ from typing import Any
 
 from midthought.errors import SettingsError
 from midthought.tools.background_loop import BackgroundLoop
+from midthought.tools.concurrency import require_other_loop
 from midthought.tools.definition import ToolEpisode
 from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.tool_loop import require_other_loop
 from midthought.types import ParsedAction, Task, ToolCall, ToolEvent, ToolOutcome, Turn
 
 _loop = BackgroundLoop("midthought-turns")

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from midthought.tools.call_formats import ToolCallFormat
-from midthought.tools.call_formats.function_calling import FunctionCallingFormat
 from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.call_formats.instructions import describe_tools
 from midthought.tools.call_formats.json_action import JSONFormat
 from midthought.tools.call_formats.react import ReActFormat
-from midthought.tools.call_formats.streaming import StreamingCallFormat, TurnScanner
+from midthought.tools.call_formats.tagged import FunctionCallingFormat
 from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction, ToolEvent
-from midthought.types.turn import THINK_TAGS
 
 if TYPE_CHECKING:
     from midthought.tools.registry import ToolRegistry
@@ -79,32 +77,30 @@ class ActionParser:
         return describe_tools(definitions) if definitions else ""
 
 
-class ParsedTurnFormat:
+class ParsedTurnFormat(ToolCallFormat):
     """A parser as a call format for the rollout loop: collects the turn's text and parses it when the turn has ended.
 
     The parser gets the whole text, thoughts and fences included, and decides alone which parts are calls.
     """
 
     name = "parser"
-    think_tags = THINK_TAGS
-    fence_may_hold_call = True
-    stops_at_call = False
 
     def __init__(self, parser: ActionParser) -> None:
+        super().__init__()
         self.parser = parser
-        self.render_call = parser.render_call
-        self.instructions = parser.instructions
 
     def __str__(self) -> str:
         return f"parser: {type(self.parser).__name__}"
 
-    def scanner(self, *, in_thought: bool) -> TurnScanner:
-        """Returns a new scanner, which does not depend on `in_thought`."""
-        return TurnScanner(self.parser.parse_all)
-
-    def parse_all(self, text: str, *, in_thought: bool = False) -> list[ParsedAction]:
+    def read(self, text: str, *, in_thought: bool) -> list[ParsedAction]:
         """Returns the calls that the parser finds."""
         return self.parser.parse_all(text)
+
+    def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
+        return self.parser.render_call(tool_name, parameters)
+
+    def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
+        return self.parser.instructions(definitions)
 
     def render_results(self, events: Sequence[ToolEvent]) -> str:
         """Returns the text of the results, one after the other."""
@@ -114,7 +110,7 @@ class ParsedTurnFormat:
 class _FormatParser(ActionParser):
     """The parser of a built-in call format. The rollout loop gets the format itself, which streams and can stop at calls."""
 
-    _format_class: ClassVar[type[StreamingCallFormat]]
+    _format_class: ClassVar[type[ToolCallFormat]]
 
     def __init__(self, tool_registry: ToolRegistry | None = None) -> None:
         super().__init__(tool_registry)

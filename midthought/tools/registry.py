@@ -17,11 +17,10 @@ import pydantic_core
 
 from midthought.errors import SettingsError, near_names
 from midthought.tools.arguments import TYPES, ArgumentsChecker, ArgumentsError
-from midthought.tools.concurrency import DaemonThreads
+from midthought.tools.concurrency import DaemonThreads, result_of, settled
 from midthought.tools.deadline import within
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
 from midthought.tools.error_texts import error_text
-from midthought.tools.tool_loop import result_of, settled
 
 ToolT = TypeVar("ToolT", bound=Tool)
 

@@ -8,15 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
-
-_MAX_CACHED = 4096
-"""Results of one rollout; the least recently used is evicted first."""
 
 
 @dataclass(slots=True)
@@ -32,11 +28,10 @@ class ResultCache(Generic[T]):
     outside of a rollout, are shared only by the calls that wait for the run; the next call starts another run.
     """
 
-    def __init__(self, is_cacheable: Callable[[T], bool], *, max_cached: int = _MAX_CACHED) -> None:
+    def __init__(self, is_cacheable: Callable[[T], bool]) -> None:
         self._is_cacheable = is_cacheable
-        self._max_cached = max_cached
-        self._runs: OrderedDict[str, _Run[T]] = OrderedDict()
-        """In progress or finished, least recently used first."""
+        self._runs: dict[str, _Run[T]] = {}
+        """In progress or finished."""
         self._num_rollouts = 0
 
     @contextlib.contextmanager
@@ -56,30 +51,19 @@ class ResultCache(Generic[T]):
         run = self._runs.get(key)
         is_shared = run is not None
         if run is None:
-            run = self._start(key, compute())
-        else:
-            self._runs.move_to_end(key)
+            run = self._runs[key] = _Run(asyncio.ensure_future(compute()))
+            run.task.add_done_callback(lambda task: self._finish(key, run))
         if not run.task.done():
-            await self._wait(key, run)
-        return run.task.result(), is_shared
-
-    def _start(self, key: str, coroutine: Coroutine[Any, Any, T]) -> _Run[T]:
-        run = self._runs[key] = _Run(asyncio.ensure_future(coroutine))
-        run.task.add_done_callback(lambda task: self._finish(key, run))
-        if len(self._runs) > self._max_cached:
-            self._runs.popitem(last=False)
-        return run
-
-    async def _wait(self, key: str, run: _Run[T]) -> None:
-        run.num_waiting += 1
-        try:
-            await asyncio.wait((run.task,))
-        finally:
-            run.num_waiting -= 1
-            if not run.num_waiting and not run.task.done():
-                self._remove(key, run)
-                run.task.cancel()
+            run.num_waiting += 1
+            try:
                 await asyncio.wait((run.task,))
+            finally:
+                run.num_waiting -= 1
+                if not run.num_waiting and not run.task.done():
+                    self._remove(key, run)
+                    run.task.cancel()
+                    await asyncio.wait((run.task,))
+        return run.task.result(), is_shared
 
     def _finish(self, key: str, run: _Run[T]) -> None:
         task = run.task

@@ -30,7 +30,7 @@ from check_runs import (
 from midthought import Task, Tool, ToolDefinition, ToolParameter, Trainer, Trajectory, tool
 from midthought.checks.before import Report, examine
 from midthought.env.game import SimpleGameEnvironment
-from midthought.tools.call_formats.streaming import StreamingCallFormat
+from midthought.tools.call_formats import ToolCallFormat
 from midthought.types import ParsedAction
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "engines"))
@@ -150,7 +150,7 @@ class Flexible(Renamed):
         return str(parameters)
 
 
-class Angled(StreamingCallFormat):
+class Angled(ToolCallFormat):
     """Looks for its end in every single piece, which a tokenizer may split."""
 
     name = "angled"

@@ -102,7 +102,6 @@ class EveryFew:
 
     name = "every_few"
     think_tags = ("<think>", "</think>")
-    fence_may_hold_call = False
     stops_at_call = True
 
     def __init__(self, num_pieces: int = 5, num_calls: int = 2, words: Sequence[Any] = ("tide",)) -> None:

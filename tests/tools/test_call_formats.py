@@ -127,7 +127,7 @@ def table(name: str) -> Iterator[tuple[str, str, Found]]:
     writing, call_format = WRITINGS[name], find_call_format(name)
     for case, (write, calls) in TABLE.items():
         yield case, write(writing), calls
-    if_fenced: Found = [LOOK] if call_format.fence_may_hold_call else []
+    if_fenced: Found = [LOOK] if not call_format.stops_at_call else []
     yield "fenced", fenced("```")(writing), if_fenced
     yield "fenced, with its language", fenced("```json")(writing), if_fenced
     yield "no name", writing.nameless(Q), [None] if writing.nameless_is_call else []

@@ -4,18 +4,12 @@ servers, which would not let them."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gzip
 import json
-import os
-import subprocess
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -51,10 +45,6 @@ if "hangs" in does and os.path.exists(does["hangs"]):
     import time
     os.remove(does["hangs"])
     time.sleep(600)
-if "child" in does:
-    import subprocess
-    detached = does.get("detached", False)
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", does["child"]], start_new_session=detached)
 for line in sys.stdin:
     asked = json.loads(line)
     number, method = asked.get("id"), asked.get("method")
@@ -68,12 +58,7 @@ for line in sys.stdin:
         reply(number, result={"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info})
     elif method == "tools/list":
         tool = {"name": "look", "inputSchema": {"type": "object"}, **does.get("tool", {})}
-        tools = [tool | {"name": tool["name"] + str(n) * does.get("distinct", False)} for n in range(does.get("times", 1))]
-        reply(number, result={"tools": tools, **does.get("page", {})})
-        if "leaves" in does:
-            with open(does["leaves"], "w") as file:
-                file.write(str(os.getpid()))
-            os._exit(0)
+        reply(number, result={"tools": [tool], **does.get("page", {})})
     elif method == "tools/call" and "ends" in does and not os.path.exists(does["ends"]):
         open(does.get("ended", os.devnull), "w").close()
         os._exit(1)
@@ -107,19 +92,13 @@ def called(tools: McpTools, executor: ToolExecutor | None = None) -> ToolEvent:
         ({"initialize": {"error": {"code": -1, "message": "no\n" * 20_000}}}, "no no no"),
         ({"initialize": {"result": {"protocolVersion": 7, "capabilities": []}}}, "validation errors"),
         ({"tools/list": {"result": {"tools": "x"}}}, "valid list"),
-        ({"page": {"nextCursor": "again"}}, "more than 100 pages"),
-        ({"tool": {"description": "x " * 60_000}}, "its description has 120,000 characters, more than 100,000"),
-        ({"tool": {"inputSchema": {"type": "object", "description": "x" * 100_000}}}, "its schema has 100,0.* characters"),
-        ({"times": 20_000}, "more than 2,000 tools"),
-        ({"times": 500, "distinct": True, "tool": {"description": "x" * 3000}}, "more than 1,000,000 characters together; name"),
-        ({"tool": {"name": "x" * 5000}}, "its name has 5,000 characters, more than 128"),
-        ({"tool": {"inputSchema": {"type": "object", "properties": {"q": {"$ref": "http://a/x"}}}}}, "cannot be resolved"),
+        (
+            {"tool": {"inputSchema": {"type": "object", "properties": {"q": {"$ref": "http://a/x"}}}}},
+            "cannot be resolved",
+        ),
     ],
-    ids=[
-        "a long error", "an odd greeting", "no list", "pages without end", "a long text", "a long schema", "many tools",
-        "long texts", "a long name", "a reference",
-    ],
-)  # fmt: skip
+    ids=["a long error", "an odd greeting", "no list", "a reference"],
+)
 def test_a_server_that_cannot_be_used_is_one_short_sentence(does, reason):
     marker = str(uuid.uuid4())
     with pytest.raises(McpServerError, match=reason) as error:
@@ -136,17 +115,17 @@ def test_tools_of_one_name_and_unusable_tools_have_a_remedy_that_works(caplog):
         """Looks."""
         return "mine"
 
-    large = {"type": "object", "description": "x" * 100_000}
+    wrong = {"type": "object", "properties": {"q": {"type": "text"}}}
     named = [{"name": name, "inputSchema": {"type": "object"}} for name in ("look", "look", "a/b", "a_b", "3d")]
-    several = {"page": {"tools": [*named, {"name": "large", "inputSchema": large}]}}
+    several = {"page": {"tools": [*named, {"name": "wrong", "inputSchema": wrong}]}}
     with started(several) as tools:
-        assert len(tools) == 4 and "characters, more than 100,000; the tool is left out" in caplog.text
+        assert len(tools) == 4 and "MCP tool 'wrong': invalid JSON Schema" in caplog.text
     with pytest.raises(SettingsError, match=r"no tool 'a-b' of allowed_tools. .*'a_b'"):
         started(several, allowed_tools=["a-b"])
     with pytest.raises(SettingsError, match=r"allowed_tools must be a list like \['look'\]"):
         started(several, allowed_tools="look")
     with started(several, allowed_tools=["look", "a/b", "a_b"]) as tools, started({}) as others:
-        assert [each.definition.name for each in tools] == ["look", "a_b", "a_b"] and "tools of one name" in caplog.text
+        assert [each.definition.name for each in tools] == ["look", "a_b", "a_b"]
         for same in ([*tools], [*others, look], [*tools[:1], *others]):
             with pytest.raises(SettingsError, match=r"already registered.*@tool\(name=.*prefix=.*allowed_tools="):
                 ToolRegistry(same)
@@ -180,13 +159,10 @@ ASKED = [
 ]  # fmt: skip
 
 
-def test_nonsense_and_questions_of_a_server_do_not_stop_its_calls(caplog):
+def test_nonsense_and_questions_of_a_server_do_not_stop_its_calls():
     does = {f"before {method}": [*NONSENSE, *ASKED] for method in ("initialize", "tools/list", "tools/call")}
     with started(does) as tools:
         assert [called(tools).outcome for _ in range(2)] == [ToolOutcome.OK, ToolOutcome.OK]
-    assert caplog.records
-    for record in caplog.records:
-        assert record.exc_info is None and "\n" not in record.getMessage() and len(record.getMessage()) < 500
 
 
 @pytest.mark.parametrize(
@@ -264,12 +240,6 @@ def test_closing_ends_calls_that_wait_for_a_server_and_a_server_that_hangs(tmp_p
     assert not is_running(marker)
 
 
-def test_nonsense_without_end_is_a_few_lines_of_the_log(caplog):
-    with started({"before tools/call": ["nonsense"] * 2000}) as tools:
-        assert called(tools).outcome is ToolOutcome.OK
-    assert 0 < len(caplog.records) < 30 and "further messages" in caplog.records[-1].getMessage()
-
-
 KEY = "sk-0123456789-opened"
 
 
@@ -289,76 +259,18 @@ def test_a_key_that_a_server_returns_as_an_error_is_hidden_from_the_model():
         assert called(tools).call.result == "no such key: …"
 
 
-@pytest.mark.parametrize("detached", [False, True])
-def test_no_process_of_a_server_is_left(detached):
-    marker = f"child {uuid.uuid4()}"
-    with started({"child": marker, "detached": detached}) as tools:
-        assert called(tools).outcome is ToolOutcome.OK
-    assert not is_running(marker)
-
-
-def test_servers_that_leave_processes_and_end_are_noticed_and_leave_no_thread_and_no_open_file(tmp_path):
-    open_ones = []
-    for number in range(3):
-        ended = str(tmp_path / str(number))
-        does = {"child": f"child {uuid.uuid4()}", "detached": True, "ends": ended, "ended": ended}
-        with started(does) as tools:
-            registry = ToolRegistry(tools)
-            assert [registry.execute_tool("look")[0] for _ in range(2)] == [False, True]
-        open_ones.append((threading.active_count(), len(os.listdir("/dev/fd"))))
-    for first, *others in zip(*open_ones, strict=True):  # fewer: what earlier tests have left is garbage-collected
-        assert max(others) <= first
-
-
-def process_with_id(number: int) -> subprocess.Popen[bytes]:
-    """Starts a process of its own group that has this id."""
-    for _ in range(200):
-        try:
-            Path("/proc/sys/kernel/ns_last_pid").write_text(str(number - 1))
-        except OSError as error:
-            pytest.skip(f"the next process id cannot be chosen here: {error}")
-        process = subprocess.Popen(["sleep", "600"], start_new_session=True)
-        if process.pid == number:
-            return process
-        process.kill()
-        process.wait()
-    pytest.skip(f"other processes took the id {number} or the ids before it")
-
-
-def test_a_process_that_gets_the_id_of_a_server_that_has_ended_is_left_alone(tmp_path):
-    place = tmp_path / "pid"
-    with started({"leaves": str(place)}, restart_seconds=60.0):
-        while not (place.exists() and place.read_text()):
-            time.sleep(0.01)
-        number = int(place.read_text())
-        while Path(f"/proc/{number}").exists():
-            time.sleep(0.01)
-        time.sleep(0.5)  # the end is noticed
-        other = process_with_id(number)
-    try:
-        time.sleep(0.2)
-        assert other.poll() is None
-    finally:
-        other.kill()
-        other.wait()
-
-
 class Web(BaseHTTPRequestHandler):
-    """A server at a URL that does what `does` says for a method: `flood`, `compress`, or `close` (once)."""
+    """A server at a URL. A method in `closes` closes the connection, once."""
 
     protocol_version = "HTTP/1.1"
-    does: ClassVar[dict[str, str]] = {}
+    closes: ClassVar[set[str]] = set()
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        method, does = asked["method"], self.does.get(asked["method"])
-        if does == "close":
-            del self.does[method]
+        method = asked["method"]
+        if method in self.closes:
+            self.closes.remove(method)
             self.close_connection = True
-        elif does == "flood":
-            self.answer(b" " * 2**20, times=2000)
-        elif does == "compress":
-            self.answer(gzip.compress(b"{}"), ("Content-Encoding", "gzip"))
         elif "id" in asked:
             info = {"protocolVersion": asked.get("params", {}).get("protocolVersion"), "capabilities": {"tools": {}}}
             found = {
@@ -373,14 +285,12 @@ class Web(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-    def answer(self, body: bytes, *headers: tuple[str, str], times: int = 1) -> None:
+    def answer(self, body: bytes) -> None:
         self.send_response(200)
-        for name, value in (("Content-Type", "application/json"), ("Content-Length", str(len(body) * times)), *headers):
+        for name, value in (("Content-Type", "application/json"), ("Content-Length", str(len(body)))):
             self.send_header(name, value)
         self.end_headers()
-        with contextlib.suppress(OSError):
-            for _ in range(times):
-                self.wfile.write(body)
+        self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -394,15 +304,6 @@ def web() -> Iterator[str]:
         server.shutdown()
 
 
-def test_a_response_without_end_is_given_up_before_it_fills_the_memory(web, monkeypatch):
-    monkeypatch.setattr(Web, "does", {"initialize": "flood"})
-    with pytest.raises(McpServerError, match="more than 67,108,864 bytes"):
-        mcp_tools(url=web)
-    monkeypatch.setattr(Web, "does", {"initialize": "compress"})
-    with pytest.raises(McpServerError, match="compresses its responses"):
-        mcp_tools(url=web)
-
-
 def test_a_key_in_a_url_is_not_in_the_error():
     with pytest.raises(McpServerError) as error:
         mcp_tools(url=f"http://me:{KEY}@127.0.0.1:1/mcp?api_key={KEY}")
@@ -410,7 +311,7 @@ def test_a_key_in_a_url_is_not_in_the_error():
 
 
 def test_a_server_at_a_url_that_closes_a_connection_is_connected_again(web, monkeypatch, caplog):
-    monkeypatch.setattr(Web, "does", {"tools/call": "close"})
+    monkeypatch.setattr(Web, "closes", {"tools/call"})
     with mcp_tools(url=web, restart_seconds=0.05) as tools:
         assert [called(tools).outcome for _ in range(3)] == [ToolOutcome.RAISED, ToolOutcome.OK, ToolOutcome.OK]
     assert "; it is connected again in" in caplog.text

@@ -41,8 +41,8 @@ class Work:
         return run
 
 
-def result_cache(**options: Any) -> ResultCache[str]:
-    return ResultCache(lambda result: result.startswith("good"), **options)
+def result_cache() -> ResultCache[str]:
+    return ResultCache(lambda result: result.startswith("good"))
 
 
 class Ask(NamedTuple):
@@ -132,30 +132,6 @@ def test_a_run_that_raises_is_raised_for_all_and_begun_anew() -> None:
             assert await calls.get("a", Work().begin("a")) == ("good a", False)
 
     asyncio.run(run())
-
-
-def test_no_more_is_kept_than_the_bound_and_what_was_asked_for_longest_ago_goes_first() -> None:
-    work, calls = Work(), result_cache(max_cached=2)
-
-    async def run() -> None:
-        with calls.rollout():
-            for key in "abaca":  # c drives b out
-                await calls.get(key, work.begin(key))
-            for key in "ab":
-                await calls.get(key, work.begin(key))
-
-    asyncio.run(run())
-    assert work.num_begun == {"a": 1, "b": 2, "c": 1}
-
-
-def test_one_that_is_driven_out_while_it_runs_still_answers() -> None:
-    work, calls = Work(), result_cache(max_cached=1)
-
-    async def run() -> list[Any]:
-        with calls.rollout():
-            return await asyncio.gather(*(calls.get(key, work.begin(key)) for key in "abab"))
-
-    assert [result for result, _ in asyncio.run(run())] == ["good a", "good b"] * 2
 
 
 @pytest.mark.parametrize(

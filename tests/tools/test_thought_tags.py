@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from midthought.tools.call_formats.thought_tags import TagTracker, ThoughtTracker, begins_in_thought
+from midthought.tools.call_formats.thought_tags import ThoughtTracker, begins_in_thought
 
 TAGS = ("<think>", "</think>")
 
@@ -17,12 +17,13 @@ def test_tags_are_found_as_a_plain_search_finds_them(tags: tuple[str, str]) -> N
     num_found = 0
     for _ in range(500):
         text = "".join(rng.choices([*tags, *"".join(tags), "x"], k=30))
-        tracker, begin = TagTracker(tags), 0
+        tracker, begin = ThoughtTracker(tags, in_thought=False), 0
         for end, character in enumerate(text, 1):
             expected = next((tag for tag in tags if text[begin:end].endswith(tag)), None)
-            assert tracker.feed(character) == expected, text[:end]
+            assert tracker.feed(character) == bool(expected), text[:end]
             if expected:
                 begin, num_found = end, num_found + 1
+                assert tracker.in_thought == (expected == tags[0])
     assert num_found > 500
 
 

@@ -1,17 +1,17 @@
-"""Arithmetic with its own grammar: numbers, operators, brackets, a few functions. Text is never run as code.
+"""Arithmetic: a whitelist over Python's syntax trees, of numbers, operators, brackets and a few functions. Text is never run.
 
 Exact (integers and fractions) until a function such as a root, logarithm or sine gives a float.
 """
 
 from __future__ import annotations
 
+import ast
 import decimal
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import NamedTuple
 
 from midthought.errors import near_names
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
@@ -22,6 +22,7 @@ MAX_CHARACTERS = 1000
 MAX_DEPTH = 50
 MAX_BITS = 10_000
 """Limit for numerators and denominators (about 3,000 digits). Powers above it are refused before they are computed."""
+_TOO_DEEP = f"the expression is nested too deeply, at most {MAX_DEPTH} levels"
 _MAX_LITERAL_EXPONENT = 3000
 _MAX_ROUND_DIGITS = 1000
 _NUM_DIGITS = 15
@@ -29,16 +30,17 @@ _NUM_DIGITS = 15
 _MAX_DECIMALS = 30
 
 _TOKEN = re.compile(
-    r"(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE](?P<exponent>[+-]?[0-9]+))?)|(?P<name>[A-Za-z_]\w*)|\*\*|//|\S"
+    r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE](?P<exponent>[+-]?[0-9]+))?|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<other>[^-+*/%(), ])"
 )
+_LEADING_ZEROS = re.compile(r"(?<![\w.])0+(?=[0-9])")
 _OTHER_SIGNS = {"×": "*", "·": "*", "÷": "/", "−": "-", "^": "**"}
-_OPERATIONS: Mapping[str, Callable[[Number, Number], Number]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "//": operator.floordiv,
-    "%": operator.mod,
+_OPERATIONS: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
 }
 _CONSTANTS: Mapping[str, Number] = {"pi": math.pi, "e": math.e}
 
@@ -78,7 +80,10 @@ def calculate(expression: str) -> Number:
         raise CalculationError(f"the expression is too long: {len(expression)} characters, at most {MAX_CHARACTERS}")
     for other, sign in _OTHER_SIGNS.items():
         expression = expression.replace(other, sign)
-    return _Reader(expression).read()
+    expression = re.sub(r"\s", " ", _LEADING_ZEROS.sub("", expression)).strip()
+    if not expression:
+        raise CalculationError("the expression is empty")
+    return _value(_tree(expression), expression, MAX_DEPTH)
 
 
 def written(value: Number) -> str:
@@ -100,106 +105,54 @@ def written(value: Number) -> str:
         return f"{decimal.Decimal(value.numerator) / decimal.Decimal(value.denominator):.{_NUM_DIGITS}g}"
 
 
-class _Token(NamedTuple):
-    kind: str
-    """number, name, sign or end"""
-    text: str
-    place: int
+def _tree(text: str) -> ast.expr:
+    """Returns the syntax tree of a text of numbers, signs and known names; nothing else reaches Python's parser."""
+    for token in _TOKEN.finditer(text):
+        if token["other"]:
+            raise CalculationError(f"unexpected {token[0]!r} at character {token.start() + 1}")
+        if token["name"] and token["name"] not in (known := [*_FUNCTIONS, *_CONSTANTS]):
+            raise CalculationError(f"unknown name {token['name']!r}. {near_names(token['name'], known)}")
+        exponent = token["exponent"] or "0"
+        if len(exponent) > 5 or abs(int(exponent)) > _MAX_LITERAL_EXPONENT:
+            raise CalculationError(f"the number {token[0]} is too large or too small")
+    try:
+        return ast.parse(text, mode="eval").body
+    except SyntaxError as error:
+        raise CalculationError(
+            f"{error.msg} {f'at character {error.offset}' if error.offset else 'at the end'}"
+        ) from None
+    except (RecursionError, MemoryError):
+        raise CalculationError(_TOO_DEEP) from None
 
 
-class _Reader:
-    """Recursive-descent parser for one expression:
+def _value(node: ast.expr, text: str, depth: int) -> Number:
+    """Returns the value of a part of the text's tree, at most `depth` levels deep. A long sum is not deep."""
+    if not depth:
+        raise CalculationError(_TOO_DEEP)
+    later: list[tuple[type[ast.operator], ast.expr]] = []
+    while isinstance(node, ast.BinOp):
+        later.append((type(node.op), node.right))
+        node = node.left
+    value = _operand(node, text, depth)
+    for kind, right in reversed(later):
+        value = _operated(kind, value, _value(right, text, depth - 1))
+    return value
 
-    sum = product {("+" | "-") product}         product = signed {("*" | "/" | "//" | "%") signed}
-    signed = {"+" | "-"} power                  power = atom ["**" signed]
-    atom = number | constant | name "(" sum {"," sum} ")" | "(" sum ")"
-    """
 
-    def __init__(self, text: str) -> None:
-        self._tokens = list(_tokens(text))
-        self._at = 0
-        self._depth = 0
-
-    def read(self) -> Number:
-        if self._tokens[0].kind == "end":
-            raise CalculationError("the expression is empty")
-        value = self._sum()
-        self._require("")
-        return value
-
-    def _sum(self) -> Number:
-        value = self._product()
-        while sign := self._take("+", "-"):
-            value = _operated(sign, value, self._product())
-        return value
-
-    def _product(self) -> Number:
-        value = self._signed()
-        while sign := self._take("*", "/", "//", "%"):
-            value = _operated(sign, value, self._signed())
-        return value
-
-    def _signed(self) -> Number:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise CalculationError(f"the expression is nested too deeply, at most {MAX_DEPTH} levels")
-        sign = self._take("+", "-")
-        value = self._signed() if sign else self._power()
-        self._depth -= 1
-        return -value if sign == "-" else value
-
-    def _power(self) -> Number:
-        base = self._atom()
-        return _powered(base, self._signed()) if self._take("**") else base
-
-    def _atom(self) -> Number:
-        token = self._tokens[self._at]
-        if token.kind == "number":
-            self._at += 1
-            return _bounded(Fraction(token.text))
-        if token.kind == "name":
-            self._at += 1
-            return self._named(token.text)
-        self._require("(")
-        value = self._sum()
-        self._require(")")
-        return value
-
-    def _named(self, name: str) -> Number:
-        if name in _CONSTANTS:
+def _operand(node: ast.expr, text: str, depth: int) -> Number:
+    match node:
+        case ast.Constant():
+            return _bounded(Fraction(text[node.col_offset : node.end_col_offset]))  # exact, unlike its value
+        case ast.Name(id=name) if name in _CONSTANTS:
             return _CONSTANTS[name]
-        if name not in _FUNCTIONS:
-            raise CalculationError(f"unknown name {name!r}. {near_names(name, [*_FUNCTIONS, *_CONSTANTS])}")
-        self._require("(")
-        arguments = [self._sum()]
-        while self._take(","):
-            arguments.append(self._sum())
-        self._require(")")
-        return _called(name, arguments)
-
-    def _take(self, *signs: str) -> str | None:
-        text = self._tokens[self._at].text
-        if text not in signs:
-            return None
-        self._at += 1
-        return text
-
-    def _require(self, sign: str) -> None:
-        """Consumes this sign; the empty string means the end."""
-        token = self._tokens[self._at]
-        if token.text != sign:
-            found = f"{token.text!r} at character {token.place}" if token.kind != "end" else "the end"
-            expected = {"": "an operator", "(": "a number"}.get(sign, repr(sign))
-            raise CalculationError(f"expected {expected}, found {found}")
-        self._at += 1
-
-
-def _tokens(text: str) -> Iterator[_Token]:
-    for match in _TOKEN.finditer(text):
-        if len(match["exponent"] or "") > 5 or abs(int(match["exponent"] or 0)) > _MAX_LITERAL_EXPONENT:
-            raise CalculationError(f"the number {match[0]} is too large or too small")
-        yield _Token(match.lastgroup or "sign", match[0], match.start() + 1)
-    yield _Token("end", "", len(text) + 1)
+        case ast.UnaryOp(op=ast.USub()):
+            return -_value(node.operand, text, depth - 1)
+        case ast.UnaryOp(op=ast.UAdd()):
+            return _value(node.operand, text, depth - 1)
+        case ast.Call(func=ast.Name(id=name)) if name in _FUNCTIONS:
+            return _called(name, [_value(argument, text, depth - 1) for argument in node.args])
+    part = text[node.col_offset : node.end_col_offset]
+    raise CalculationError(f"{part!r} is not a number, an operation or a function with its arguments in brackets")
 
 
 # -- values ----------------------------------------------------------------------------------------------------
@@ -226,12 +179,14 @@ def _float(value: Number) -> float:
     return result
 
 
-def _operated(sign: str, left: Number, right: Number) -> Number:
-    if sign in ("/", "//", "%") and right == 0:
+def _operated(kind: type[ast.operator], left: Number, right: Number) -> Number:
+    if kind is ast.Pow:
+        return _powered(left, right)
+    if kind in (ast.Div, ast.FloorDiv, ast.Mod) and right == 0:
         raise CalculationError("division by zero")
     if isinstance(left, float) or isinstance(right, float):
         left, right = _float(left), _float(right)
-    return _bounded(_OPERATIONS[sign](left, right))
+    return _bounded(_OPERATIONS[kind](left, right))
 
 
 def _powered(base: Number, exponent: Number) -> Number:
@@ -257,19 +212,13 @@ def _powered(base: Number, exponent: Number) -> Number:
 # -- functions -------------------------------------------------------------------------------------------------
 
 
-class _Function(NamedTuple):
-    value: Callable[..., Number]
-    most: int = 1
-    """Maximum number of arguments; the minimum is one."""
-
-
 def _called(name: str, arguments: list[Number]) -> Number:
-    function = _FUNCTIONS[name]
-    if len(arguments) > function.most:
-        wanted = {1: "1 argument", 2: "1 or 2 arguments"}.get(function.most, "1 or more arguments")
+    function, most = _FUNCTIONS[name]
+    if not 1 <= len(arguments) <= most:
+        wanted = {1: "1 argument", 2: "1 or 2 arguments"}.get(most, "1 or more arguments")
         raise CalculationError(f"{name} takes {wanted}, got {len(arguments)}")
     try:
-        return _bounded(function.value(*arguments))
+        return _bounded(function(*arguments))
     except CalculationError:
         raise
     except OverflowError:
@@ -279,17 +228,17 @@ def _called(name: str, arguments: list[Number]) -> Number:
         raise CalculationError(f"{name}({shown}) has no real value") from None
 
 
-def _on_floats(function: Callable[[float], float]) -> _Function:
-    return _Function(lambda value: function(_float(value)))
+def _on_float(function: Callable[[float], float]) -> Callable[[Number], float]:
+    return lambda value: function(_float(value))
 
 
-def _on_integers(function: Callable[..., int], most: int = 1) -> _Function:
+def _on_integers(function: Callable[..., int]) -> Callable[..., Number]:
     def checked(*values: Number) -> Number:
         if any(value != math.floor(value) for value in values):
             raise CalculationError("only integers are allowed here")
         return Fraction(function(*map(int, values)))
 
-    return _Function(checked, most=most)
+    return checked
 
 
 def _root(value: Number) -> Number:
@@ -325,26 +274,24 @@ def _factorial(number: int) -> int:
 
 
 _MANY = MAX_CHARACTERS
-_FUNCTIONS: Mapping[str, _Function] = {
-    "abs": _Function(abs),
-    "acos": _on_floats(math.acos),
-    "asin": _on_floats(math.asin),
-    "atan": _on_floats(math.atan),
-    "ceil": _Function(math.ceil),
-    "cos": _on_floats(math.cos),
-    "exp": _on_floats(math.exp),
-    "factorial": _on_integers(_factorial),
-    "floor": _Function(math.floor),
-    "gcd": _on_integers(math.gcd, _MANY),
-    "lcm": _on_integers(math.lcm, _MANY),
-    "ln": _Function(_natural),
-    "log": _Function(_logarithm, most=2),
-    "log10": _Function(lambda value: _logarithm(value, Fraction(10))),
-    "log2": _Function(lambda value: _logarithm(value, Fraction(2))),
-    "max": _Function(lambda *values: max(values), most=_MANY),
-    "min": _Function(lambda *values: min(values), most=_MANY),
-    "round": _Function(_rounded, most=2),
-    "sin": _on_floats(math.sin),
-    "sqrt": _Function(_root),
-    "tan": _on_floats(math.tan),
+_FUNCTIONS: Mapping[str, tuple[Callable[..., Number], int]] = {
+    "abs": (abs, 1),
+    "ceil": (math.ceil, 1),
+    "factorial": (_on_integers(_factorial), 1),
+    "floor": (math.floor, 1),
+    "gcd": (_on_integers(math.gcd), _MANY),
+    "lcm": (_on_integers(math.lcm), _MANY),
+    "ln": (_natural, 1),
+    "log": (_logarithm, 2),
+    "log10": (lambda value: _logarithm(value, Fraction(10)), 1),
+    "log2": (lambda value: _logarithm(value, Fraction(2)), 1),
+    "max": (lambda *values: max(values), _MANY),
+    "min": (lambda *values: min(values), _MANY),
+    "round": (_rounded, 2),
+    "sqrt": (_root, 1),
+    **{
+        each.__name__: (_on_float(each), 1)
+        for each in (math.acos, math.asin, math.atan, math.cos, math.exp, math.sin, math.tan)
+    },
 }
+"""Functions by name, with their largest number of arguments."""

@@ -7,16 +7,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.instructions import describe_tools
 from midthought.tools.call_formats.json_object import write_json
 from midthought.tools.call_formats.quoting import QuotingTracker
-from midthought.tools.call_formats.streaming import StoppingScanner, StreamingCallFormat, as_one_result
+from midthought.tools.call_formats.streaming import StoppingScanner, as_one_result
 from midthought.tools.call_formats.thought_tags import THINK_CLOSE, THINK_OPEN
 from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction, ToolEvent, ToolOutcome
 
 _KEYWORD = "#call"
 _BLANKS = " \t\r\n"
+_PROSE = re.compile(r"[^\n`#]*")
 _MARKER = re.compile(r"[\s>]*#(?:call\b|[\w.-]{1,200}_(?:result|error):)")
 """Start of a line that the policy could take for a call or for the result of another tool."""
 
@@ -34,7 +36,7 @@ class _Stage(enum.Enum):
     OBJECT = enum.auto()
 
 
-class InThoughtFormat(StreamingCallFormat):
+class InThoughtFormat(ToolCallFormat):
     """`#call NAME {json}`, with the result written back into the same thought.
 
     - `#call` may occur anywhere except directly after a word character or another `#`. Spaces or line ends follow it.
@@ -48,7 +50,6 @@ class InThoughtFormat(StreamingCallFormat):
     """
 
     name = "in_thought"
-    fence_may_hold_call = False
     stops_at_call = True
 
     def __init__(self, layout: Layout = "inside", think_open: str = THINK_OPEN, think_close: str = THINK_CLOSE) -> None:
@@ -103,12 +104,11 @@ class InThoughtScanner(StoppingScanner):
 
     def __init__(self, think_tags: tuple[str, str], *, calls_everywhere: bool, in_thought: bool) -> None:
         self._calls_everywhere = calls_everywhere
-        super().__init__(think_tags, "\n`#", in_thought=in_thought)
-        self._end_text()
+        super().__init__(think_tags, in_thought=in_thought)
 
     def _end_text(self) -> None:
-        self._is_at_rest = False
         self._last = ""
+        """The last piece or character that is not empty."""
         self._quoting = QuotingTracker()
         self._clear_call()
 
@@ -120,13 +120,12 @@ class InThoughtScanner(StoppingScanner):
     def _skip(self, piece: str) -> str:
         if self._stage is _Stage.OBJECT:
             return self._in_object(piece)
-        if self._stage is not _Stage.NONE or not self._is_prose(piece) or not self._quoting.skip(piece):
+        if self._stage is not _Stage.NONE or not _PROSE.fullmatch(piece) or not self._quoting.skip(piece):
             return piece
-        self._is_at_rest, self._last = not self._quoting.line_is_blank, piece or self._last
+        self._last = piece or self._last
         return ""
 
     def _step(self, character: str) -> None:
-        self._is_at_rest = False
         before, self._last = self._last[-1:], character
         if self._thought.feed(character):
             self._end_text()
@@ -134,10 +133,10 @@ class InThoughtScanner(StoppingScanner):
         if self._stage is _Stage.OBJECT:
             self._in_object(character)
             return
-        is_quoted = self._quoting.feed(character)
+        self._quoting.feed(character)
         if self._stage is not _Stage.NONE:
             self._in_head(character)
-        if self._stage is _Stage.NONE and character == "#" and not is_quoted and self._may_begin(before):
+        if self._stage is _Stage.NONE and character == "#" and not self._quoting.is_quoted and self._may_begin(before):
             self._stage = _Stage.KEYWORD
             self._raw.append(character)
 
@@ -176,7 +175,7 @@ class InThoughtScanner(StoppingScanner):
             self._raw.append(character)
 
     def _end_call(self, parameters: Mapping[str, Any], error: str | None) -> None:
-        name, raw_text = "".join(self._name), "".join(self._raw)
+        name, raw_text, self._last = "".join(self._name), "".join(self._raw), "}"
         self._finished.append(
             ParsedAction(tool_name=name, parameters=parameters, raw_text=raw_text, success=error is None, error=error)
         )

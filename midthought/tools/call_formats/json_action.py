@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.call_object import CallObject
 from midthought.tools.call_formats.instructions import describe_tools
-from midthought.tools.call_formats.streaming import ChatCallFormat
 from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction
 
@@ -16,7 +16,7 @@ _KEYS = ('"tool"', "'tool'", "tool")
 """Spellings of the key. Those that are not JSON are found, too, so that the model can be given an error."""
 
 
-class JSONFormat(ChatCallFormat):
+class JSONFormat(ToolCallFormat):
     """`{"tool": "NAME", "parameters": {…}}` in a chat turn; all calls of the turn are run when it has ended.
 
     - An object with the key `tool` is a call anywhere in the text: in prose, in a code fence or span, in a list, inside

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from midthought.tokenization.chat_template import Message, as_tool_calls
+from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.call_syntax import Call, CallSyntax
 from midthought.tools.call_formats.instructions import describe_tools
-from midthought.tools.call_formats.streaming import StreamingCallFormat, TurnScanner, result_text
 from midthought.tools.definition import ToolDefinition
 from midthought.tools.json_types import allowed_types
 from midthought.types import ParsedAction, ToolEvent
 
 
-class NativeCallFormat(StreamingCallFormat):
+class NativeCallFormat(ToolCallFormat):
     """Calls as the chat template writes them; all calls of a turn are run when it has ended.
 
     - Nothing inside a thought is a call. Calls follow the thought; after the results the model may think again.
@@ -37,10 +36,6 @@ class NativeCallFormat(StreamingCallFormat):
         self.syntax = syntax
         self.describes_tools = describes_tools
         self._types = {tool.name: _types(tool) for tool in definitions}
-
-    def scanner(self, *, in_thought: bool) -> TurnScanner:
-        """Returns a new scanner; `in_thought` if the prompt already opened the thought."""
-        return TurnScanner(functools.partial(self.read, in_thought=in_thought))
 
     def read(self, text: str, *, in_thought: bool) -> list[ParsedAction]:
         """Returns the calls of a turn's text."""
@@ -70,7 +65,7 @@ class NativeCallFormat(StreamingCallFormat):
     ) -> list[Message]:
         """Returns the results as messages for the chat template."""
         return [
-            {"role": "tool", "name": name, "tool_call_id": call_id, "content": result_text([event])}
+            {"role": "tool", "name": name, "tool_call_id": call_id, "content": self.render_results([event])}
             for (name, _, call_id), event in zip(self._identified(calls, first_index), events, strict=True)
         ]
 

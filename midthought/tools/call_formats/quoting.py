@@ -6,29 +6,18 @@ has nothing after it. A code span ends at the end of its line: a scanner that st
 
 from __future__ import annotations
 
-import enum
 import re
 
-_RESULT_HEAD = re.compile(r"#[A-Za-z_][\w.-]*_(?:result|error)")
-_MAX_INDENT = 3
-_MIN_FENCE = 3
-
-
-class _Stage(enum.Enum):
-    """Position of the next character in its line."""
-
-    INDENT = enum.auto()
-    MARKER = enum.auto()
-    """In the run of ` or ~ at the beginning of the line."""
-    HEAD = enum.auto()
-    """In the `#name` at the beginning of the line."""
-    INFO = enum.auto()
-    """After three or more markers: a fence's info string, unless a backtick follows."""
-    REST = enum.auto()
+_RESULT_HEAD = re.compile(r" {0,3}#[A-Za-z_][\w.-]*_(?:result|error):")
+_FENCE_BEGINS = re.compile(r" {0,3}(?:```|~~~)")
+_MAY_BEGIN = re.compile(r" {0,3}(?:`{0,2}|~{0,2}|#[\w.-]*)")
+"""The beginning of a line that may still become a fence or a result's head."""
+_FENCE = re.compile(r" *(`+|~+)(.*)", re.DOTALL)
+_MAX_HEAD = 256
 
 
 class QuotingTracker:
-    """`feed` returns whether the last character is in quoted text (the markers themselves excluded)."""
+    """`feed` reads the next character; then `is_quoted` says whether it is in quoted text."""
 
     def __init__(self) -> None:
         self._fence = ""
@@ -37,104 +26,76 @@ class QuotingTracker:
         self._begin_line()
 
     def _begin_line(self) -> None:
-        self._stage = _Stage.INDENT
-        self._indent = 0
-        self._marker = ""
-        self._num_markers = 0
-        self._head: list[str] = []
+        self._line: list[str] = []
+        """The line so far, as long as it may be a fence or a result's head."""
+        self._is_rest = False
+        """Whether it is neither."""
+        self._is_fence = False
         self.line_is_blank = True
         """Whether the line so far has no text."""
-        self._tail_is_blank = True
         self._run = 0
         self._span = 0
+        """Backticks that have opened the present code span."""
 
     @property
     def in_fence(self) -> bool:
         """Whether the next character is in fenced code."""
         return bool(self._fence)
 
-    def feed(self, character: str) -> bool:
+    @property
+    def is_quoted(self) -> bool:
+        """Whether the last character, which is no marker, is in quoted text."""
+        return bool(self._fence) or self._in_result or self._is_fence or self._span > 0
+
+    def feed(self, character: str) -> None:
         """Reads the next character in amortized constant time."""
         if character == "\n":
             self._end_line()
-            return bool(self._fence) or self._in_result
+            return
         if not character.isspace():
             self.line_is_blank = False
-        self._advance(character)
-        return bool(self._fence) or self._in_result or self._stage is _Stage.INFO or self._span > 0
+        if not self._is_rest:
+            self._begin(character)
+        if character == "`":
+            self._run += 1
+        elif self._run:
+            if not self._span or self._span == self._run:
+                self._span = 0 if self._span else self._run
+            self._run = 0
 
     def skip(self, text: str) -> bool:
         """Reads a text without line ends and backticks at once if only these can change the state at this position in the
         line; otherwise returns False and reads nothing."""
-        if self._stage is _Stage.INDENT and text and text[0] not in " ~#":
-            self._stage = _Stage.REST
-        if self._stage is not _Stage.REST or self._run:
+        if not self._line and text and text[0] not in " ~#":
+            self._is_rest = True
+        if not self._is_rest or self._run:
             return False
         if self.line_is_blank:
             self.line_is_blank = not text or text.isspace()
         return True
 
-    def _advance(self, character: str) -> None:
-        if self._stage is _Stage.INDENT:
-            self._leave_indent(character)
-        elif self._stage is _Stage.MARKER:
-            if character == self._marker:
-                self._num_markers += 1
-            else:
-                self._leave_marker(character)
-        elif self._stage is _Stage.HEAD:
-            if character.isalnum() or character in "_.-":
-                self._head.append(character)
-            else:
-                self._stage = _Stage.REST
-                if character == ":" and not self._fence and _RESULT_HEAD.fullmatch("".join(self._head)):
-                    self._in_result = True
-                self._in_rest(character)
-        elif self._stage is _Stage.INFO:
-            self._tail_is_blank = self._tail_is_blank and character.isspace()
-            if character == "`" and self._marker == "`":
-                self._stage, self._span, self._run = _Stage.REST, self._num_markers, 1
-        else:
-            self._in_rest(character)
-
-    def _leave_indent(self, character: str) -> None:
-        if character == " " and self._indent < _MAX_INDENT:
-            self._indent += 1
-        elif character in "`~":
-            self._stage, self._marker, self._num_markers = _Stage.MARKER, character, 1
-        elif character == "#":
-            self._stage = _Stage.HEAD
-            self._head.append(character)
-        else:
-            self._stage = _Stage.REST
-
-    def _leave_marker(self, character: str) -> None:
-        if self._num_markers >= _MIN_FENCE:
-            self._stage = _Stage.INFO
-            self._tail_is_blank = character.isspace()
+    def _begin(self, character: str) -> None:
+        if self._is_fence and character == "`" and not self._run and "`" in self._marker:  # it was a code span
+            self._is_fence, self._is_rest = False, True
             return
-        self._stage = _Stage.REST
-        self._span = self._num_markers if self._marker == "`" else 0
-        self._in_rest(character)
-
-    def _in_rest(self, character: str) -> None:
-        if character == "`":
-            self._run += 1
-        elif self._run:
-            if self._span == 0:
-                self._span = self._run
-            elif self._span == self._run:
-                self._span = 0
-            self._run = 0
+        self._line.append(character)
+        if self._is_fence:
+            return
+        line = "".join(self._line)
+        if _FENCE_BEGINS.fullmatch(line):
+            self._is_fence, self._marker = True, line
+        elif _RESULT_HEAD.fullmatch(line):
+            self._is_rest, self._in_result = True, self._in_result or not self._fence
+        elif not _MAY_BEGIN.fullmatch(line) or len(line) > _MAX_HEAD:
+            self._is_rest = True
 
     def _end_line(self) -> None:
-        is_fence = self._num_markers >= _MIN_FENCE and self._stage in (_Stage.MARKER, _Stage.INFO)
+        found = _FENCE.fullmatch("".join(self._line)) if self._is_fence else None
         if self._in_result:
             self._in_result = not self.line_is_blank
-        elif self._fence:
-            closes = self._marker == self._fence[0] and self._num_markers >= len(self._fence) and self._tail_is_blank
-            if is_fence and closes:
+        elif self._fence and found:
+            if found[1][0] == self._fence[0] and len(found[1]) >= len(self._fence) and not found[2].strip():
                 self._fence = ""
-        elif is_fence:
-            self._fence = self._marker * self._num_markers
+        elif found:
+            self._fence = found[1]
         self._begin_line()

@@ -7,15 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.instructions import describe_tools
 from midthought.tools.call_formats.json_object import write_json
 from midthought.tools.call_formats.quoting import QuotingTracker
-from midthought.tools.call_formats.streaming import (
-    StoppingScanner,
-    StreamingCallFormat,
-    as_one_result,
-    result_text,
-)
+from midthought.tools.call_formats.streaming import StoppingScanner, as_one_result
 from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction, ToolEvent
 
@@ -37,7 +33,7 @@ _NO_OBJECT = 'after "Action Input:" should stand a JSON object in braces, for ex
 _NO_NAME = 'no tool is named; write "Action: NAME" on the line before "Action Input:"'
 
 
-class ReActFormat(StreamingCallFormat):
+class ReActFormat(ToolCallFormat):
     r"""`Action: NAME` and `Action Input: {json}` in running text; the result is written back as `\nObservation: …\n`.
 
     - `Action:` is at the beginning of a line; NAME is the rest of it, or the next line that is not blank. `Action Input:`
@@ -50,7 +46,6 @@ class ReActFormat(StreamingCallFormat):
     """
 
     name = "react"
-    fence_may_hold_call = False
     stops_at_call = True
 
     def scanner(self, *, in_thought: bool) -> ReActScanner:
@@ -68,7 +63,8 @@ class ReActFormat(StreamingCallFormat):
         Empty lines of a result are removed, so the first empty line marks its end. A line that looks like an action or
         another result begins with `> `.
         """
-        return "".join(["\n", *(f"Observation: {as_one_result(result_text([event]), _MARKER)}\n" for event in events)])
+        texts = (super(ReActFormat, self).render_results([event]) for event in events)
+        return "".join(["\n", *(f"Observation: {as_one_result(text, _MARKER)}\n" for text in texts)])
 
     def explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
         return (
@@ -95,17 +91,12 @@ class _Stage(enum.Enum):
 class ReActScanner(StoppingScanner):
     """Finds lines with the labels of a call."""
 
-    def __init__(self, think_tags: tuple[str, str], *, in_thought: bool) -> None:
-        super().__init__(think_tags, "\n`:", in_thought=in_thought)
-        self._end_text()
-
     def _end_text(self) -> None:
         self._quoting = QuotingTracker()
         self._in_observation = False
         self._label: list[str] | None = []
         """The line so far; None after its first colon, or if it is too long for a label."""
         self._line_is_blank = True
-        self._is_at_rest = False
         self._num_to_unwrap = 0
         """Expected backticks that close the fence or code span around the last call's object."""
         self._clear_call()
@@ -121,31 +112,11 @@ class ReActScanner(StoppingScanner):
         """Backticks before the object."""
 
     def _skip(self, piece: str) -> str:
-        if self._thought.in_thought or self._skip_outside_object(piece):
+        if self._thought.in_thought:
             return ""
         return self._in_object(piece) if self._stage is _Stage.OBJECT else piece
 
-    def _skip_outside_object(self, piece: str) -> bool:
-        """Reads a piece at once if nothing in it can begin or end a call, a line or a quote; otherwise returns False."""
-        is_in_head = self._stage is _Stage.HEAD and len(self._head) + len(piece) <= _MAX_HEAD
-        if not (is_in_head or self._stage is _Stage.NONE) or self._num_to_unwrap:
-            return False
-        if not self._is_prose(piece) or not self._quoting.skip(piece):
-            return False
-        if is_in_head:
-            self._raw.append(piece)
-            self._head += piece
-        self._line_is_blank = self._line_is_blank and (not piece or piece.isspace())
-        if self._label is not None:
-            self._label.extend(piece)
-            if len(self._label) > _MAX_LABEL:
-                self._label = None
-        has_text = not (self._line_is_blank or self._quoting.line_is_blank)
-        self._is_at_rest = has_text and self._label is None and not is_in_head
-        return True
-
     def _step(self, character: str) -> None:
-        self._is_at_rest = False
         if self._thought.feed(character):
             self._end_text()
         elif self._thought.in_thought:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from midthought.errors import SettingsError, near_names
 from midthought.tools.call_formats import ToolCallFormat
-from midthought.tools.call_formats.function_calling import FunctionCallingFormat
 from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.call_formats.json_action import JSONFormat
 from midthought.tools.call_formats.react import ReActFormat
+from midthought.tools.call_formats.tagged import FunctionCallingFormat
 
 if TYPE_CHECKING:
     from midthought.tools.parsers import ActionParser

@@ -1,17 +1,19 @@
-"""Call formats that write calls as JSON objects between two tags. Does not depend on the tags or the object's keys."""
+"""Call formats that write calls as JSON objects between two tags."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.call_object import CallObject
-from midthought.tools.call_formats.streaming import ChatCallFormat
+from midthought.tools.call_formats.instructions import describe_tools
+from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction
 
 
-class TaggedCallFormat(ChatCallFormat):
+class TaggedCallFormat(ToolCallFormat):
     """A subclass sets the tags, the keys of the object, and what separates tag and object when a call is written.
 
     - A block extends from the opening tag to the next closing tag, even if a tag is inside a string. A block that is never
@@ -42,3 +44,25 @@ class TaggedCallFormat(ChatCallFormat):
                 found += calls if end or all(call.success for call in calls) else []
             start = tag.end() if tag[0] == opening else None
         return found
+
+
+class FunctionCallingFormat(TaggedCallFormat):
+    """`<function_calls>{"tool_name": "NAME", "parameters": {…}}</function_calls>` in a chat turn; all calls of the turn
+    are run when it has ended.
+
+    - A block holds one object, several objects one after the other, or a list of them, optionally in a code fence. How an
+      object is read: `CallObject`.
+    - A block is a call inside a code fence, too. Block boundaries and thoughts: `TaggedCallFormat`.
+    """
+
+    name = "function_calling"
+    tags = ("<function_calls>", "</function_calls>")
+    call_object = CallObject("tool_name", "parameters")
+
+    def explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
+        return (
+            "You can call tools. To call one, write its name and its arguments as a JSON object between two tags, like "
+            f"this:\n{example}\n"
+            "Several objects may stand between the tags. The results come in the next messages. When you need no tool, "
+            f"answer without such a block.\n\n{describe_tools(definitions)}"
+        )

@@ -1,77 +1,45 @@
-"""Finds tags in a stream of characters, and tracks whether a thought is open.
-
-A tag counts everywhere, also in quotes and in code. Does not depend on calls.
-"""
+"""Tracks whether a thought is open. A tag counts everywhere, also in quotes and in code. Does not depend on calls."""
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 from midthought.types.turn import THINK_TAGS
 
 THINK_OPEN, THINK_CLOSE = THINK_TAGS
 
 
-class TagTracker:
-    """Reports which tag ends with the last character. No tag may contain another."""
+class ThoughtTracker:
+    """Finds the tags in a stream of characters. Thoughts do not nest. Neither tag may contain the other."""
 
-    def __init__(self, tags: Sequence[str]) -> None:
-        self._tags = tuple(tags)
+    def __init__(self, tags: tuple[str, str], *, in_thought: bool) -> None:
+        self.in_thought = in_thought
+        self._tags = tags
         self._first_characters = {tag[0] for tag in tags}
         self._partial = ""
         """The longest suffix of the text that is the beginning of a tag."""
 
-    def feed(self, character: str) -> str | None:
-        """Reads the next character; returns the tag that it completes, or None. Amortized constant time."""
+    def feed(self, character: str) -> bool:
+        """Reads the next character; True if it completes a tag. Amortized constant time."""
         if not self._partial and character not in self._first_characters:
-            return None
+            return False
         self._partial += character
         while self._partial and not any(tag.startswith(self._partial) for tag in self._tags):
             self._partial = self._partial[1:]
         if self._partial not in self._tags:
-            return None
-        tag, self._partial = self._partial, ""
-        return tag
+            return False
+        self.in_thought = self._partial == self._tags[0]
+        self._partial = ""
+        return True
 
     def may_skip(self, text: str) -> bool:
         """Returns whether a text can be skipped because no tag begins or ends in it."""
         return not self._partial and self._first_characters.isdisjoint(text)
 
     def forget(self) -> None:
-        """Discards a partial tag: other text follows it."""
-        self._partial = ""
-
-
-class ThoughtTracker:
-    """Tracks whether a thought is open. Thoughts do not nest."""
-
-    def __init__(self, tags: tuple[str, str], *, in_thought: bool) -> None:
-        self._opening = tags[0]
-        self._tags = TagTracker(tags)
-        self.may_skip = self._tags.may_skip
-        """`TagTracker.may_skip`, bound directly because it is called for every token."""
-        self.in_thought = in_thought
-
-    def feed(self, character: str) -> bool:
-        """Reads the next character; True if it completes a tag."""
-        tag = self._tags.feed(character)
-        if tag is None:
-            return False
-        self.in_thought = tag == self._opening
-        return True
-
-    def forget(self) -> None:
         """Discards a partial tag: other text follows it. An open thought stays open."""
-        self._tags.forget()
-
-
-@functools.cache
-def plain_text(marks: str, tags: Sequence[str]) -> Callable[[str], object]:
-    """Returns a test (by truth value) that a text contains none of the marks and no first character of a tag."""
-    firsts = "".join(tag[0] for tag in tags)
-    return re.compile(f"[^{re.escape(marks + firsts)}]*").fullmatch
+        self._partial = ""
 
 
 def outside_thoughts(text: str, tags: tuple[str, str], *, in_thought: bool) -> Iterator[str]:

@@ -18,7 +18,6 @@ from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.detection import detect_call_format
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.call_formats.registry import call_format_names, find_call_format
-from midthought.tools.call_formats.streaming import StreamingCallFormat
 from midthought.tools.call_formats.tagged import TaggedCallFormat
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Trajectory
@@ -62,7 +61,7 @@ class UnreadCallReader:
                 if name != call_format.name:
                     self._others[name] = find_call_format(name)
         for other in self._others.values():
-            if isinstance(other, StreamingCallFormat):
+            if isinstance(other, ToolCallFormat):
                 other.think_tags = call_format.think_tags
         own = detect_call_format(renderer, registry.definitions()).call_format if len(registry) else None
         if own is not None and own.name not in (call_format.name, *self._others):

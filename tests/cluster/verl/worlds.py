@@ -46,7 +46,6 @@ class EveryFew:
 
     name = "every_few"
     think_tags = ("<think>", "</think>")
-    fence_may_hold_call = False
     stops_at_call = True
 
     def __init__(self) -> None:
