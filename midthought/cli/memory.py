@@ -147,41 +147,6 @@ def search(
     tell(format_hits(hits) if hits or not any(filters.values()) else NOTHING_WITH_FILTERS)
 
 
-@app.command(name="eval")
-def evaluate(
-    path: Annotated[str, typer.Argument(metavar="MEMORY", help="Path or address of the memory.")],
-    questions: Annotated[Path, typer.Argument(help="Questions: JSON lines, a JSON list, CSV, TSV or Parquet.")],
-    at: Annotated[str, typer.Option("--at", help="Ranks at which the ranking is measured.")] = "1,3,10",
-    mode: Annotated[str, typer.Option(help="hybrid, vector or full_text.")] = "hybrid",
-    max_questions: Annotated[int | None, typer.Option(help="Use the first questions only.")] = None,
-    embedding_model: UsedEmbeddingModel = "minilm",
-    token_env: Annotated[str | None, typer.Option(help="Environment variable with the token of a service.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Measure what a memory finds: nDCG, recall, MRR, latency."""
-    from midthought.memory.connect import open_memory
-    from midthought.memory.evaluation.evaluate import MAX_HITS, require_searchable, summary_rows
-    from midthought.memory.evaluation.evaluate import evaluate as evaluate_memory
-    from midthought.memory.evaluation.question_files import read_retrieval_questions
-    from midthought.report.console import Console
-
-    ks = [int(part) if part.strip().isdecimal() else 0 for part in at.split(",")]
-    if not all(1 <= each <= MAX_HITS for each in ks):
-        raise SettingsError(f"--at {at!r}: write ranks from 1 to {MAX_HITS} with commas between, such as 1,3,10")
-    asked = read_retrieval_questions(questions, max_questions)
-    memory, console = open_memory(path, embedding_model=embedding_model, token_env=token_env), Console(quiet=as_json)
-    require_searchable(memory, asked)
-    with console.stage("Questions", unit="questions") as bar:
-        found = evaluate_memory(memory, asked, ks, mode, bar.follow)  # type: ignore[arg-type]
-    if as_json:
-        tell(json.dumps({"set": questions.name, "mode": mode} | found.to_json(), indent=1, ensure_ascii=False))
-        return
-    columns, rows = summary_rows(found)
-    console.table(f"{questions.name}: {mode} search", columns, rows)
-    for line in found.notes():
-        tell(line)
-
-
 @app.command()
 def serve(
     path: MemoryPath = "memory",

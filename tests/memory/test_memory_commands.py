@@ -51,7 +51,6 @@ def test_a_memory_in_the_folder_of_its_transcripts_is_not_read(memory, tmp_path,
         (["search", "hand", "--path", ""], "the path of the memory is empty"),
         (["search", " "], "the query is empty; give words to search for"),
         (["search", "hand", "--k", "0"], "k must be at least 1, not 0"),
-        (["eval", ".", "tide.md", "--at", "1,x"], "--at '1,x': write ranks from 1 to 100 with commas between"),
         (["questions", ".", "--num-questions", "0"], "--num-questions 0: give 1 or more"),
         (["questions", "nowhere"], "nowhere: there is no such file or folder; give a memory, a folder of transcripts"),
         (
