@@ -28,7 +28,7 @@ EachOnce = Annotated[
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Fail if a file cannot be read.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: for each file, what was read and what was not.")]
-EmbeddingModel = Annotated[str, typer.Option(help="minilm or a model folder; either with ?dtype=float32.")]
+EmbeddingModel = Annotated[str, typer.Option(help="minilm, a model folder, or https://HOST/v1#MODEL.")]
 
 
 @app.command()
@@ -56,8 +56,6 @@ def build(
     folder, chunks = _read_chunks(transcripts, *how)
     report = _write(store.build, folder, chunks, replace, as_json)
     if not as_json:
-        if report.precision:
-            tell(f"Chunks are embedded in {report.precision}")
         tell(f"{path}: {report.num_added} added, {report.num_kept} kept, {report.num_removed} removed")
 
 

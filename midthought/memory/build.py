@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from midthought.memory.changes import BuildReport
 from midthought.memory.chunks import Chunk, chunk_transcript
 from midthought.memory.embedding import Embedder, Progress, embed_texts, load_embedder
 from midthought.memory.rows import are_windows, rows_of
@@ -19,6 +18,7 @@ from midthought.memory.splitting import Chunking
 from midthought.memory.store import MemoryStore
 from midthought.memory.summary import doubt_lines
 from midthought.memory.transcripts import Transcript, TranscriptFolder, read_transcripts
+from midthought.memory.upsert import BuildReport
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,5 +66,4 @@ def embed_chunks(chunks: list[Chunk], embedder: Embedder | None = None, progress
     vectors = embed_texts([*(chunk.embedded_text for chunk in chunks), *chain(*sentences)], embedder, progress)
     ends = np.cumsum([len(chunks), *map(len, sentences)])
     own = [packed(vectors[start:end]) for start, end in pairwise(ends)] if are_windows(chunks) else None
-    precision = getattr(embedder, "precision", None)
-    return rows_of(chunks, vectors[: len(chunks)], embedder.name, precision, sentences=own)
+    return rows_of(chunks, vectors[: len(chunks)], embedder.name, sentences=own)

@@ -18,7 +18,6 @@ from midthought.errors import MemoryStoreError, SettingsError
 from midthought.evaluation.metrics import IsRight, balanced_accuracy, call_rate
 from midthought.files.manifest import MANIFEST, damage_in, write_manifest
 from midthought.memory.build import chunk_all
-from midthought.memory.changes import BuildReport
 from midthought.memory.chunks import Chunk, words_digest
 from midthought.memory.connect import open_memory
 from midthought.memory.questions import (
@@ -35,6 +34,7 @@ from midthought.memory.store import MemoryStore
 from midthought.memory.summary import doubt_lines
 from midthought.memory.tool import MemoryOpenTool, MemoryRetrievalTool, format_hits
 from midthought.memory.transcripts import Transcript, read_transcripts
+from midthought.memory.upsert import BuildReport
 from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import MemorySection, PodcastConfig, sample_transcripts
 from midthought.recipes.tasks import RecipeTasks
@@ -232,14 +232,7 @@ def tools_of_run(config: PodcastConfig, run_path: Path) -> ToolRegistry:
 
 def _open_memory(config: PodcastConfig, run_path: Path) -> MemoryStore | RemoteMemory:
     memory = config.memory
-    measures = not config.inference.deterministic  # times differ between runs
-    return open_memory(
-        memory.path or run_path / "memory",
-        memory.table,
-        memory.embedding_model,
-        memory.token_env,
-        measures=measures,
-    )
+    return open_memory(memory.path or run_path / "memory", memory.table, memory.embedding_model, memory.token_env)
 
 
 def _registry(config: PodcastConfig, store: MemoryStore | RemoteMemory) -> ToolRegistry:
