@@ -12,11 +12,11 @@ import numpy as np
 
 from midthought.memory.chunks import Chunk, chunk_transcript
 from midthought.memory.embedding import Embedder, Progress, embed_texts, load_embedder
+from midthought.memory.inspection import doubt_lines
 from midthought.memory.rows import are_windows, rows_of
 from midthought.memory.sentence_vectors import packed
 from midthought.memory.splitting import Chunking
 from midthought.memory.store import MemoryStore
-from midthought.memory.summary import doubt_lines
 from midthought.memory.transcripts import Transcript, TranscriptFolder, read_transcripts
 from midthought.memory.upsert import BuildReport
 
@@ -48,7 +48,7 @@ def build_memory(
         transcripts = read_transcripts(transcripts)
         for _, reason in transcripts.failures:
             _log.warning("skipped: %s", reason)
-        for line in (*transcripts.unused_settings, *doubt_lines(transcripts)):
+        for line in doubt_lines(transcripts):
             _log.warning(line)
     store = MemoryStore.open(uri, table, embedder)
     return store.build(chunk_all(transcripts.transcripts, chunking), progress, replace=replace)

@@ -20,6 +20,7 @@ from midthought.files.manifest import MANIFEST, damage_in, write_manifest
 from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk, words_digest
 from midthought.memory.connect import open_memory
+from midthought.memory.inspection import doubt_lines
 from midthought.memory.questions import (
     QuestionPlan,
     make_questions,
@@ -31,7 +32,6 @@ from midthought.memory.questions import (
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.splitting import Chunking
 from midthought.memory.store import MemoryStore
-from midthought.memory.summary import doubt_lines
 from midthought.memory.tool import MemoryOpenTool, MemoryRetrievalTool, format_hits
 from midthought.memory.transcripts import Transcript, read_transcripts
 from midthought.memory.upsert import BuildReport
@@ -170,7 +170,7 @@ def read_recipe_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:
     folder = read_transcripts(config.memory.transcripts or sample_transcripts())
     for _, reason in folder.failures:
         _log.warning("left out: %s", reason)
-    for line in (*folder.unused_settings, *doubt_lines(folder)):
+    for line in doubt_lines(folder):
         _log.warning(line)
     for group in folder.copies:
         names = ", ".join(str(path) for path in group)
