@@ -3,17 +3,14 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from midthought.config.overrides import parse_assignments, read_yaml
 from midthought.data.rows import rows_of
-from midthought.errors import MemoryStoreError, MidthoughtError, SettingsError
+from midthought.errors import MidthoughtError, SettingsError
 from midthought.feedback.critics.settings import read_feedback_settings
-from midthought.memory.chunks import Chunk, read_chunks
+from midthought.memory.chunks import read_chunks
 from midthought.memory.questions import read_questions
-from midthought.memory.rows import read_rows, write_rows
-from midthought.memory.rows import rows_of as chunk_rows
 from midthought.memory.transcripts import read_transcript
 from midthought.models.pretrained import load_model, load_tokenizer
 from midthought.report.json_lines import JsonLines
@@ -106,26 +103,3 @@ def test_a_parquet_file_that_repeats_a_long_value_is_read_in_small_batches(tmp_p
     assert len(next(rows).value["question"]) == 4_000_000
     rows.close()
     assert pa.default_memory_pool().max_memory() < 2**29
-
-
-@pytest.mark.parametrize(("num_letters", "dimension"), [(4_000_000, 4), (4, 40_000)], ids=["texts", "vectors"])
-def test_a_file_of_chunks_that_repeats_a_long_text_or_vector_is_refused(tmp_path, num_letters, dimension):
-    """The file has some KB and needs 2 GB, or 82 MB."""
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path, num_rows = tmp_path / "rows.parquet", 512
-    chunks = [Chunk(f"tide_{number}", "Tide", "tide", "Ada", "-", "00:00", number) for number in range(num_rows)]
-    rows = chunk_rows(chunks, np.zeros((num_rows, dimension), np.float32), "none")
-    write_rows(rows, path)
-    if num_letters == 4:
-        with pytest.raises(MemoryStoreError, match=r"rows\.parquet: its rows need more than \d+ MiB"):
-            read_rows(path)
-        return
-    assert read_rows(path).equals(rows)
-    texts = pa.DictionaryArray.from_arrays(pa.array([0] * num_rows, pa.int32()), pa.array(["x" * num_letters]))
-    rows = rows.set_column(rows.column_names.index("transcript"), "transcript", texts)
-    parquet.write_table(rows, path, compression="zstd")
-    before = pa.default_memory_pool().max_memory()
-    with pytest.raises(MemoryStoreError, match="its rows need more than"):
-        read_rows(path)
-    assert pa.default_memory_pool().max_memory() < max(before, 2**28)

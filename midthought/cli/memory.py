@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +28,8 @@ EachOnce = Annotated[
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Fail if a file cannot be read.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: for each file, what was read and what was not.")]
-EmbeddingModel = Annotated[str, typer.Option(help="minilm or a model folder; either with ?dtype=float32.")]
+EmbeddingModel = Annotated[str, typer.Option(help="minilm, a model folder, or https://HOST/v1#MODEL.")]
+TokenEnv = Annotated[str | None, typer.Option(help="Environment variable with the token of a service.")]
 
 
 @app.command()
@@ -51,13 +52,13 @@ def build(
 
     It stops if the memory has transcripts that are not in TRANSCRIPTS: 'add' keeps them, --replace removes them.
     """
-    store = _open(path, embedding_model)
+    from midthought.memory.embedding import load_embedder
+    from midthought.memory.store import MemoryStore
+
+    store = MemoryStore.open(path, embedder=load_embedder(embedding_model))
     how = chunking, chunk_words, chunk_size, chunk_overlap, each_once, strict
-    folder, chunks = _read_chunks(transcripts, *how)
-    report = _write(store.build, folder, chunks, replace, as_json)
+    report = _write(store, "build", transcripts, how, replace, as_json)
     if not as_json:
-        if report.precision:
-            tell(f"Chunks are embedded in {report.precision}")
         tell(f"{path}: {report.num_added} added, {report.num_kept} kept, {report.num_removed} removed")
 
 
@@ -74,15 +75,18 @@ def add(
     embedding_model: EmbeddingModel = "minilm",
     each_once: EachOnce = False,
     strict: Strict = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace other transcripts of the same names.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace transcripts of the same names.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Add transcripts to a memory; all others stay. Searches go on meanwhile. A corrected transcript replaces its old version."""
-    store = _open(path, embedding_model)
+    """Add transcripts to a memory; all others stay. Searches go on meanwhile. A corrected transcript replaces its old
+    version with --replace."""
+    from midthought.memory.embedding import load_embedder
+    from midthought.memory.store import MemoryStore
+
+    store = MemoryStore.open(path, embedder=load_embedder(embedding_model))
     kind = chunking or ("turns" if store.is_built and not store.has_windows else "windows")
     how = kind, chunk_words, chunk_size, chunk_overlap, each_once, strict
-    folder, chunks = _read_chunks(transcripts, *how)
-    report = _write(store.add, folder, chunks, replace, as_json)
+    report = _write(store, "add", transcripts, how, replace, as_json)
     if not as_json:
         numbers = f"{report.num_added} added, {report.num_kept} known, {report.num_removed} removed"
         tell(f"{path}: {numbers}; {len(store)} chunks in all")
@@ -102,7 +106,7 @@ def delete(
 @app.command()
 def inspect(
     transcripts: Transcripts,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: for each file, how it was understood.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show how each file would be understood: format, style, failed checks, speakers, first turns, what is skipped and why.
 
@@ -133,7 +137,7 @@ def search(
     speaker: Annotated[list[str] | None, typer.Option(help="Only this speaker; may be repeated.")] = None,
     after: Annotated[str | None, typer.Option(help="Only what is said at or after HH:MM:SS of an episode.")] = None,
     before: Annotated[str | None, typer.Option(help="Only what is said before HH:MM:SS of an episode.")] = None,
-    token_env: Annotated[str | None, typer.Option(help="Environment variable with the token of a service.")] = None,
+    token_env: TokenEnv = None,
 ) -> None:
     """Search a memory, local or served (--path http://HOST:PORT), as the tool does."""
     from midthought.memory.connect import open_memory
@@ -145,41 +149,6 @@ def search(
     memory = open_memory(path, token_env=token_env)
     hits = memory.search(query, k, mode, **filters)  # type: ignore[arg-type]
     tell(format_hits(hits) if hits or not any(filters.values()) else NOTHING_WITH_FILTERS)
-
-
-@app.command(name="eval")
-def evaluate(
-    path: Annotated[str, typer.Argument(metavar="MEMORY", help="Path or address of the memory.")],
-    questions: Annotated[Path, typer.Argument(help="Questions: JSON lines, a JSON list, CSV, TSV or Parquet.")],
-    at: Annotated[str, typer.Option("--at", help="Ranks at which the ranking is measured.")] = "1,3,10",
-    mode: Annotated[str, typer.Option(help="hybrid, vector or full_text.")] = "hybrid",
-    max_questions: Annotated[int | None, typer.Option(help="Use the first questions only.")] = None,
-    embedding_model: UsedEmbeddingModel = "minilm",
-    token_env: Annotated[str | None, typer.Option(help="Environment variable with the token of a service.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Measure what a memory finds: nDCG, recall, MRR, latency."""
-    from midthought.memory.connect import open_memory
-    from midthought.memory.evaluation.evaluate import MAX_HITS, require_searchable, summary_rows
-    from midthought.memory.evaluation.evaluate import evaluate as evaluate_memory
-    from midthought.memory.evaluation.question_files import read_retrieval_questions
-    from midthought.report.console import Console
-
-    ks = [int(part) if part.strip().isdecimal() else 0 for part in at.split(",")]
-    if not all(1 <= each <= MAX_HITS for each in ks):
-        raise SettingsError(f"--at {at!r}: write ranks from 1 to {MAX_HITS} with commas between, such as 1,3,10")
-    asked = read_retrieval_questions(questions, max_questions)
-    memory, console = open_memory(path, embedding_model=embedding_model, token_env=token_env), Console(quiet=as_json)
-    require_searchable(memory, asked)
-    with console.stage("Questions", unit="questions") as bar:
-        found = evaluate_memory(memory, asked, ks, mode, bar.follow)  # type: ignore[arg-type]
-    if as_json:
-        tell(json.dumps({"set": questions.name, "mode": mode} | found.to_json(), indent=1, ensure_ascii=False))
-        return
-    columns, rows = summary_rows(found)
-    console.table(f"{questions.name}: {mode} search", columns, rows)
-    for line in found.notes():
-        tell(line)
 
 
 @app.command()
@@ -222,7 +191,7 @@ def chunk(
     from midthought.memory.chunks import write_chunks
 
     require_our_lines(out, ("chunk_id", "transcript"))
-    folder, chunks = _read_chunks(transcripts, chunking, chunk_words, chunk_size, chunk_overlap, each_once, strict)
+    folder, chunks = _read_chunks(transcripts, (chunking, chunk_words, chunk_size, chunk_overlap, each_once, strict))
     write_chunks(chunks, out)
     _print_summary(folder, chunks, as_json)
     if not as_json:
@@ -267,57 +236,38 @@ def ingest(
 app.command()(questions.questions)
 
 
-def _read_chunks(
-    transcripts: Path,
-    kind: str,
-    words: int,
-    size: int | None,
-    overlap: int | None,
-    each_once: bool,
-    strict: bool,
-) -> Any:
+def _read_chunks(transcripts: Path, how: tuple[Any, ...]) -> Any:
     """Returns the transcripts of the folder, and their chunks."""
     from midthought.memory.build import chunk_all
+    from midthought.memory.splitting import Chunking
     from midthought.memory.transcripts import read_transcripts
 
-    chunking = _chunking(kind, words, size, overlap)
+    kind, words, size, overlap, each_once, strict = how
+    chunking = Chunking(kind, words if kind == "turns" and size is None else size, overlap)
     folder = read_transcripts(transcripts, each_once=each_once)
     if strict:
         folder.require_all()
     return folder, chunk_all(folder.transcripts, chunking)
 
 
-def _chunking(kind: str, words: int, size: int | None, overlap: int | None) -> Any:
-    from midthought.memory.splitting import Chunking
-
-    return Chunking(kind, words if kind == "turns" and size is None else size, overlap)  # type: ignore[arg-type]
-
-
-def _open(path: str, embedding_model: str) -> Any:
-    from midthought.memory.embedding import load_embedder
-    from midthought.memory.store import MemoryStore
-
-    return MemoryStore.open(path, embedder=load_embedder(embedding_model))
-
-
-def _write(write: Callable[..., Any], folder: Any, chunks: Any, replace: bool, as_json: bool) -> Any:
-    """Writes chunks with `MemoryStore.build` or `add`, shows progress and a summary, and returns the report."""
-    from dataclasses import asdict
-
+def _write(store: Any, action: str, transcripts: Path, how: tuple[Any, ...], replace: bool, as_json: bool) -> Any:
+    """Writes the chunks of the transcripts with `MemoryStore.build` or `add`, shows progress and a summary, and returns the
+    report."""
     from midthought.report.console import Console
 
+    folder, chunks = _read_chunks(transcripts, how)
     with Console(quiet=as_json).stage("Memory", unit="texts embedded") as bar:
-        report = write(chunks, bar.follow, replace=replace)
+        report = getattr(store, action)(chunks, bar.follow, replace=replace)
     _print_summary(folder, chunks, as_json, memory=asdict(report))
     return report
 
 
 def _print_summary(folder: Any, chunks: Any, as_json: bool, **more: Any) -> None:
-    from midthought.memory.summary import COLUMNS, notices, summary_json, summary_rows
+    from midthought.memory.inspection import COLUMNS, inspection_json, notices, summary_rows
     from midthought.report.console import Console
 
     if as_json:
-        tell(json.dumps(summary_json(folder, chunks) | more, indent=1, ensure_ascii=False))
+        tell(json.dumps(inspection_json(folder, chunks) | more, indent=1, ensure_ascii=False))
         return
     Console().table("Transcripts", COLUMNS, summary_rows(folder, chunks))
     for line in notices(folder):

@@ -282,7 +282,8 @@ class SupervisedSection(Section):
     batch_tokens: int = Field(4096, ge=64)
     """Tokens of demonstrations per optimizer step."""
     learning_rate: Annotated[float, Field(gt=0, le=1)] | Auto = 2e-5
-    """Peak learning rate (AdamW). `auto`: 2e-4 for adapters (`model.lora_rank`); for weights 2e-5·√(7e9 / parameters), 2e-5 if they are unknown."""
+    """Peak learning rate (AdamW). `auto`: 2e-4 for adapters (`model.lora_rank`); for weights 2e-5·√(7e9 / parameters), or 2e-5 if
+    the number of parameters is not known."""
     warmup_steps: int = Field(20, ge=0)
     """Optimizer steps over which the learning rate rises from 0."""
     mixed_precision: bool | None = None

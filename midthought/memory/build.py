@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from midthought.memory.changes import BuildReport
 from midthought.memory.chunks import Chunk, chunk_transcript
 from midthought.memory.embedding import Embedder, Progress, embed_texts, load_embedder
+from midthought.memory.inspection import doubt_lines
 from midthought.memory.rows import are_windows, rows_of
 from midthought.memory.sentence_vectors import packed
 from midthought.memory.splitting import Chunking
 from midthought.memory.store import MemoryStore
-from midthought.memory.summary import doubt_lines
 from midthought.memory.transcripts import Transcript, TranscriptFolder, read_transcripts
+from midthought.memory.upsert import BuildReport
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ def build_memory(
         transcripts = read_transcripts(transcripts)
         for _, reason in transcripts.failures:
             _log.warning("skipped: %s", reason)
-        for line in (*transcripts.unused_settings, *doubt_lines(transcripts)):
+        for line in doubt_lines(transcripts):
             _log.warning(line)
     store = MemoryStore.open(uri, table, embedder)
     return store.build(chunk_all(transcripts.transcripts, chunking), progress, replace=replace)
@@ -66,5 +66,4 @@ def embed_chunks(chunks: list[Chunk], embedder: Embedder | None = None, progress
     vectors = embed_texts([*(chunk.embedded_text for chunk in chunks), *chain(*sentences)], embedder, progress)
     ends = np.cumsum([len(chunks), *map(len, sentences)])
     own = [packed(vectors[start:end]) for start, end in pairwise(ends)] if are_windows(chunks) else None
-    precision = getattr(embedder, "precision", None)
-    return rows_of(chunks, vectors[: len(chunks)], embedder.name, precision, sentences=own)
+    return rows_of(chunks, vectors[: len(chunks)], embedder.name, sentences=own)

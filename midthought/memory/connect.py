@@ -15,18 +15,16 @@ def open_memory(
     table: str = "transcripts",
     embedding_model: str = "minilm",
     token_env: str | None = None,
-    *,
-    measures: bool = True,
 ) -> MemoryStore | RemoteMemory:
     """Returns the memory at `path`: a folder, a URI that LanceDB accepts, or `http://HOST:PORT` of `midthought memory
     serve`.
 
     A service is contacted at once and embeds with its own model.
-    `measures` as in `load_embedder`. Raises MemoryStoreError if the service cannot be reached, refuses the token or serves
+    Raises MemoryStoreError if the service cannot be reached, refuses the token or serves
     another table.
     """
     if not is_service(str(path)):
-        return MemoryStore.open(path, table, load_embedder(embedding_model, measures=measures))
+        return MemoryStore.open(path, table, load_embedder(embedding_model))
     memory = RemoteMemory(str(path), token_env=token_env)
     try:
         served = memory.stats().table

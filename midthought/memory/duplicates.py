@@ -14,8 +14,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nsmallest
 
-from midthought.memory.splitting import words_of
-
 WordRun = tuple[str, ...]
 
 _RUN_WORDS = 5
@@ -24,34 +22,6 @@ _MIN_REPEATED_SHARE = 0.5
 """Of the shorter text's runs."""
 _MIN_SHARE = 0.7
 """Minimum share of common shingles. Files of one episode share nearly all, two episodes of one show about one in eighty."""
-
-_MIN_CORRECTED_SHARE = 0.5
-"""Of the shorter text's words, in common runs of three. Two different real episodes share at most 0.23 (59 pairs); an episode
-and its copy with a tenth (three tenths) of the words changed share 0.91 (0.63)."""
-
-
-def is_corrected(old: str, new: str) -> bool:
-    """Whether half of the shorter text's words are in runs of three words that the other text has, too; case and punctuation do
-    not count."""
-    shorter, longer = sorted((plain_words(old), plain_words(new)), key=len)
-    return shorter == longer or _share_in_runs(shorter, longer, 3) >= _MIN_CORRECTED_SHARE
-
-
-def plain_words(text: str) -> list[str]:
-    """Returns the words without case and punctuation; in scripts without blanks, pieces of them."""
-    words = re.findall(r"\w+", text.lower())
-    return words if text.isascii() else [word.rstrip() for word in words_of(" ".join(words))]
-
-
-def _share_in_runs(words: Sequence[str], others: Sequence[str], num: int) -> float:
-    """Returns the share of the words that are in a run of `num` words which the others have, too."""
-    runs = set(zip(*(others[start:] for start in range(num)), strict=False))
-    end = num_shared = 0
-    for start, run in enumerate(zip(*(words[start:] for start in range(num)), strict=False)):
-        if run in runs:
-            num_shared += start + num - max(start, end)
-            end = start + num
-    return num_shared / len(words) if words else 0.0
 
 
 def duplicate_groups(texts: Sequence[str]) -> list[list[int]]:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, cast, get_args, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 
-from midthought.errors import SettingsError
 from midthought.memory.endpoint_embedder import EndpointEmbedder, EndpointModel
-from midthought.memory.minilm import Dtype, MiniLMEmbedder
+from midthought.memory.minilm import MiniLMEmbedder
 from midthought.memory.sentence_transformer import SentenceTransformerEmbedder
-from midthought.models.precision import Precision, PrecisionChoice
 
 Progress = Callable[[int, int], None]
 """Called with (texts embedded so far, texts to embed)."""
 
 _TEXTS_PER_CALL = 512
-_DTYPES = get_args(Dtype)
 
 
 class Embedder(Protocol):
@@ -43,27 +40,7 @@ class Embedder(Protocol):
         ...
 
 
-@runtime_checkable
-class MeasuredEmbedder(Embedder, Protocol):
-    """An embedder that computes texts in float32 or bfloat16. All vectors of a table have one precision."""
-
-    dtype: str
-    """The user's setting: `auto`, `float32` or `bfloat16`."""
-    precision: Precision | None
-    """Precision of texts; None: not chosen yet."""
-    choice: PrecisionChoice | None
-    """The measurement that chose the precision, if there was one."""
-
-    def in_precision(self, precision: Precision | None) -> MeasuredEmbedder:
-        """Returns the same model with texts in this precision; None: not chosen."""
-        ...
-
-    def settle(self, texts: Sequence[str]) -> Precision:
-        """Chooses the precision of these and all later texts, if it is not chosen yet, and returns it."""
-        ...
-
-
-def load_embedder(name: str | Path = "minilm", *, measures: bool = True) -> Embedder:
+def load_embedder(name: str | Path = "minilm") -> Embedder:
     """Returns the embedder of this name:
 
     - `minilm`
@@ -71,22 +48,12 @@ def load_embedder(name: str | Path = "minilm", *, measures: bool = True) -> Embe
     - the folder of another encoder, used like MiniLM
     - `https://HOST/v1#MODEL`: a model behind an OpenAI-compatible endpoint. Settings of `EndpointModel` may precede the `#`:
       `https://api.openai.com/v1?api_key_env=OPENAI_API_KEY&dimension=512#text-embedding-3-small`
-
-    `minilm?dtype=float32` (or `bfloat16`; also after the folder of an encoder) fixes the precision of texts. The
-    default `auto` measures which one is faster; if `measures` is False it is float32. Raises `SettingsError` for
-    another value.
     """
     if "://" in str(name):
         return EndpointEmbedder(EndpointModel.of_url(str(name)))
-    model, _, dtype = str(name).partition("?dtype=")
-    if (Path(model) / "modules.json").is_file():
-        if dtype:
-            raise SettingsError(f"{name}: a sentence-transformers model has no dtype; leave out ?dtype={dtype}")
-        return SentenceTransformerEmbedder(model)
-    if (dtype or "auto") not in _DTYPES:
-        raise SettingsError(f"{name}: unknown dtype={dtype}; give one of {', '.join(_DTYPES)}")
-    embedder = MiniLMEmbedder(None if model == "minilm" else model, dtype=cast(Dtype, dtype or "auto"))
-    return embedder if measures or embedder.precision else embedder.in_precision("float32")
+    if (Path(name) / "modules.json").is_file():
+        return SentenceTransformerEmbedder(name)
+    return MiniLMEmbedder(None if name == "minilm" else name)
 
 
 def embed_queries(queries: Sequence[str], embedder: Embedder) -> np.ndarray:
@@ -118,14 +85,10 @@ def embed_in_parts(
     Batch boundaries are multiples of `texts_per_call`, so a resumed job has the same batches as an uninterrupted one.
     """
     size = getattr(embedder, "texts_per_call", _TEXTS_PER_CALL)
-    parts = [texts[start : start + size] for start in range(0, len(texts), size)]
-    num_done = 0
-    if isinstance(embedder, MeasuredEmbedder) and parts:
-        embedder.settle(texts)
-    if progress and parts:
-        progress(0, len(texts))
-    for part in parts:
-        yield part, embedder.embed(part)
-        num_done += len(part)
+    for start in range(0, len(texts), size):
         if progress:
-            progress(num_done, len(texts))
+            progress(start, len(texts))
+        part = texts[start : start + size]
+        yield part, embedder.embed(part)
+    if progress and texts:
+        progress(len(texts), len(texts))

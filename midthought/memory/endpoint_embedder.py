@@ -7,7 +7,6 @@ is left out.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -130,7 +129,7 @@ def vectors_of_reply(document: Any, num_texts: int, dimension: int | None) -> np
     rows = document["data"]
     if sorted(row["index"] for row in rows) != list(range(num_texts)):
         raise ValueError(f"{len(rows)} vectors for {num_texts} texts, or not exactly one for each")
-    vectors = [_numbers(row["embedding"]) for row in sorted(rows, key=lambda row: row["index"])]
+    vectors = [np.asarray(row["embedding"], dtype=np.float32) for row in sorted(rows, key=lambda row: row["index"])]
     sizes = {vector.shape for vector in vectors}
     if len(sizes) != 1 or (dimension is not None and sizes != {(dimension,)}):
         found = ", ".join(sorted("×".join(map(str, size)) for size in sizes))
@@ -140,10 +139,3 @@ def vectors_of_reply(document: Any, num_texts: int, dimension: int | None) -> np
     if not (np.isfinite(lengths) & (lengths > 0)).all():
         raise ValueError("a vector that is zero or not finite")
     return (found_vectors / lengths).astype(np.float32)
-
-
-def _numbers(embedding: Any) -> np.ndarray:
-    """Parses a list of numbers, or float32 in base64."""
-    if isinstance(embedding, str):
-        return np.frombuffer(base64.b64decode(embedding, validate=True), dtype="<f4")
-    return np.asarray(embedding, dtype=np.float32)

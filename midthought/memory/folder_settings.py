@@ -1,8 +1,9 @@
-"""YAML files on how the transcripts of a folder are read: `speakers.yaml`, `notation.yaml`. The nearest file counts first."""
+"""YAML files on how the transcripts of a folder are read: `speakers.yaml`, which names labels such as `SPEAKER_00`, and
+`notation.yaml`. The nearest file counts first. Only `speakers.yaml` turns a label into a name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import yaml
@@ -11,21 +12,14 @@ from midthought.config.yaml_files import read_yaml_file
 from midthought.errors import TranscriptError
 
 _MAX_BYTES = 4 * 2**20
-_MAX_SHOWN = 3
-
-
-def misnamed(path: Path, name: str) -> str | None:
-    """Returns a sentence if the file is meant to be `name` (`notation.yaml`) and is called otherwise, such as `notation.yml`."""
-    is_meant = path.stem.casefold() == Path(name).stem and path.suffix.casefold() in (".yaml", ".yml")
-    return f"{path}: it is not used; rename it to {name}" if is_meant and path.name != name else None
 
 
 class FolderSettings:
     """The files `name` in a transcript's folder and the folders above it, up to `top`. `example` completes error messages."""
 
     def __init__(self, top: Path, name: str, example: str) -> None:
+        self.name = name
         self._top = top
-        self._name = name
         self._remedy = f"write lines such as {example}"
         self._files: dict[Path, Mapping[str, object] | TranscriptError] = {}
 
@@ -37,15 +31,8 @@ class FolderSettings:
         folders = [path.parent, *path.parent.parents]
         reached = folders.index(self._top) + 1 if self._top in folders else 1
         for folder in reversed(folders[:reached]):
-            if written := self._read(folder / self._name):
-                yield folder / self._name, written
-
-    def unused(self, file: Path, what: str, values: Sequence[str]) -> str:
-        """Returns a sentence on values of a file that apply to nothing."""
-        shown = ", ".join(map(repr, values[:_MAX_SHOWN])) + (
-            f" and {len(values) - _MAX_SHOWN} more" if values[_MAX_SHOWN:] else ""
-        )
-        return f"{file}: {what}: {shown}; correct or remove"
+            if written := self._read(folder / self.name):
+                yield folder / self.name, written
 
     def error(self, file: Path, problem: str) -> TranscriptError:
         """Returns the error of a file, with the remedy."""
@@ -71,3 +58,27 @@ class FolderSettings:
         if not isinstance(written, Mapping | None):
             raise self.error(path, f"contains a {type(written).__name__}")
         return written or {}
+
+
+class SpeakerNames(FolderSettings):
+    """The names in the `speakers.yaml` of a transcript's folder and of the folders above it, up to `top`."""
+
+    def __init__(self, top: Path) -> None:
+        super().__init__(top, "speakers.yaml", "'SPEAKER_00: Ann Lee'")
+
+    def by_label(self, path: Path) -> dict[str, str]:
+        """Returns the names by label, in lower case, for one transcript. Names for its file go before names for all.
+
+        Raises TranscriptError if a file is not `label: name`, or `file: {label: name}`.
+        """
+        names: dict[str, str] = {}
+        for file, written in self.of(path):
+            for key, value in written.items():
+                for label, name in value.items() if isinstance(value, Mapping) else [(key, value)]:
+                    if not isinstance(name, str) or not name.strip():
+                        raise self.error(file, f"{label!r} has no name but {name!r}")
+            for labels in (written, written.get(path.stem), written.get(path.name)):
+                if isinstance(labels, Mapping):
+                    found = {str(key).casefold(): name for key, name in labels.items() if isinstance(name, str)}
+                    names |= {label: " ".join(name.split()) for label, name in found.items()}
+        return names

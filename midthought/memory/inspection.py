@@ -1,20 +1,105 @@
-"""How each file of a folder was understood: format, style, failed checks, speakers, first turns, skipped text. Prints nothing."""
+"""How the files of a folder were understood: lines and a table to print, and JSON with every file. Prints nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from midthought.memory.chunks import Chunk
 from midthought.memory.scripts import is_diarization_label, word_count
 from midthought.memory.transcripts import Transcript, TranscriptFolder
 from midthought.memory.transcripts.notation import EXAMPLE, FILE_NAME
 
+COLUMNS = ("format", "files", "with speakers", "with times", "turns", "words", "chunks")
 _NUM_FIRST_TURNS = 3
 _MAX_LETTERS = 160
 _MAX_SKIPPED = 5
+_MAX_LINES = 20
 
 
-def inspected(transcript: Transcript) -> dict[str, Any]:
+def inspection_json(folder: TranscriptFolder, chunks: Sequence[Chunk] | None = None) -> dict[str, Any]:
+    """Returns every file by its path relative to the folder, with its number of chunks if these are given."""
+    files = [{"path": folder.name_of(each.path)} | _inspected(each) for each in folder.transcripts]
+    counts: dict[str, int] = {}
+    if chunks is not None:
+        counts = {"num_chunks": len(chunks)}
+        num_chunks = Counter(chunk.stem for chunk in chunks)
+        for file in files:
+            file["num_chunks"] = num_chunks[file["name"]]
+    return {
+        "num_files": len(folder.transcripts) + len(folder.failures),
+        "num_read": len(folder.transcripts),
+        "num_failed": len(folder.failures),
+        "num_doubtful": len(folder.doubtful),
+        **counts,
+        "files": files,
+        "failed": [{"path": folder.name_of(path), "reason": reason} for path, reason in folder.failures],
+        "copies": [[folder.name_of(path) for path in group] for group in folder.copies],
+        "left_out": [folder.name_of(path) for path in folder.left_out],
+    }
+
+
+def inspection_lines(folder: TranscriptFolder) -> Iterator[str]:
+    """Yields the same as lines to print, files that fail a check first."""
+    for transcript in sorted(folder.transcripts, key=lambda each: not each.is_doubtful):
+        yield from _lines(folder.name_of(transcript.path), _inspected(transcript))
+    for path, reason in folder.failures:
+        yield f"{folder.name_of(path)}: not read: {reason}"
+    for path in folder.left_out:
+        yield f"{folder.name_of(path)}: left out by its name"
+    if folder.doubtful or folder.failures:
+        yield f"If lines of text were misunderstood, say in {FILE_NAME} how turns start, such as {EXAMPLE} (docs/memory.md)"
+    yield f"{len(folder.transcripts)} files read, {len(folder.doubtful)} of them doubtful; {len(folder.failures)} not read"
+
+
+def summary_rows(folder: TranscriptFolder, chunks: Sequence[Chunk]) -> list[tuple[str | int, ...]]:
+    """Returns one row per format, with the columns COLUMNS, and a row for all if there are several formats."""
+    num_chunks = Counter(chunk.stem for chunk in chunks)
+
+    def row(name: str, group: Sequence[Transcript]) -> tuple[str | int, ...]:
+        num_named, num_timed = sum(bool(each.speakers) for each in group), sum(each.has_times for each in group)
+        num_turns, num_words = sum(len(each.turns) for each in group), sum(each.num_words for each in group)
+        return (
+            name,
+            len(group),
+            num_named,
+            num_timed,
+            num_turns,
+            num_words,
+            sum(num_chunks[each.stem] for each in group),
+        )
+
+    forms = sorted({each.format for each in folder.transcripts})
+    rows = [row(form, [each for each in folder.transcripts if each.format == form]) for form in forms]
+    return [*rows, row("all", folder.transcripts)] if len(rows) > 1 else rows
+
+
+def notices(folder: TranscriptFolder) -> list[str]:
+    """Returns a line for each file that could not be read, or fails a check, with the reason; one for skipped
+    files; one for each group of duplicates. At most 20 of each."""
+    lines = _first([f"not read: {reason}" for _, reason in folder.failures], "cannot be read")
+    lines += _first(doubt_lines(folder), "are doubtful")
+    if folder.left_out:
+        lines.append(f"left out by name: {_some([folder.name_of(path) for path in folder.left_out])}")
+    taken = {transcript.path for transcript in folder.transcripts}
+    copies = list[str]()
+    for group in folder.copies:
+        names = [folder.name_of(path) for path in group]
+        what = "are all taken (--each-once: the first)" if taken.issuperset(group) else "are taken once, from the first"
+        copies.append(f"the same words {what}: {_some(names)}")
+    return lines + _first(copies, "are in groups of the same words")
+
+
+def doubt_lines(folder: TranscriptFolder) -> list[str]:
+    """Returns a line for each file that fails a check, with the checks and where to look."""
+    return [
+        f"doubtful: {folder.name_of(each.path)}: {'; '.join(each.doubts)} (look at it with 'midthought memory inspect')"
+        for each in folder.doubtful
+    ]
+
+
+def _inspected(transcript: Transcript) -> dict[str, Any]:
     """Returns how one file was understood, as JSON values."""
     return {
         "format": transcript.format,
@@ -37,29 +122,14 @@ def inspected(transcript: Transcript) -> dict[str, Any]:
     }
 
 
-def inspection_json(folder: TranscriptFolder) -> dict[str, Any]:
-    """Returns every file by its path relative to the folder."""
-    return {
-        "files": [{"path": folder.name_of(each.path)} | inspected(each) for each in folder.transcripts],
-        "failed": [{"path": folder.name_of(path), "reason": reason} for path, reason in folder.failures],
-        "left_out": [folder.name_of(path) for path in folder.left_out],
-        "unused_settings": list(folder.unused_settings),
-        "num_doubtful": len(folder.doubtful),
-    }
-
-
-def inspection_lines(folder: TranscriptFolder) -> Iterator[str]:
-    """Yields the same as lines to print, files that fail a check first."""
-    for transcript in sorted(folder.transcripts, key=lambda each: not each.is_doubtful):
-        yield from _lines(folder.name_of(transcript.path), inspected(transcript))
-    for path, reason in folder.failures:
-        yield f"{folder.name_of(path)}: not read: {reason}"
-    for path in folder.left_out:
-        yield f"{folder.name_of(path)}: left out by its name"
-    yield from folder.unused_settings
-    if folder.doubtful or folder.failures:
-        yield f"If lines of text were misunderstood, say in {FILE_NAME} how turns start, such as {EXAMPLE} (docs/memory.md)"
-    yield f"{len(folder.transcripts)} files read, {len(folder.doubtful)} of them doubtful; {len(folder.failures)} not read"
+def _speakers(transcript: Transcript) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for turn in transcript.turns:
+        labelled = {"name": turn.speaker, "is_label": is_diarization_label(turn.speaker), "turns": 0, "words": 0}
+        speaker = found.setdefault(turn.speaker, labelled)
+        speaker["turns"] += 1
+        speaker["words"] += word_count(turn.text)
+    return list(found.values())
 
 
 def _lines(name: str, seen: Mapping[str, Any]) -> Iterator[str]:
@@ -82,15 +152,15 @@ def _lines(name: str, seen: Mapping[str, Any]) -> Iterator[str]:
         yield f"  skipped: {num} more"
 
 
-def _speakers(transcript: Transcript) -> list[dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for turn in transcript.turns:
-        labelled = {"name": turn.speaker, "is_label": is_diarization_label(turn.speaker), "turns": 0, "words": 0}
-        speaker = found.setdefault(turn.speaker, labelled)
-        speaker["turns"] += 1
-        speaker["words"] += word_count(turn.text)
-    return list(found.values())
-
-
 def _cut(text: str) -> str:
     return text if len(text) <= _MAX_LETTERS else f"{text[:_MAX_LETTERS]}…"
+
+
+def _first(lines: list[str], what: str) -> list[str]:
+    """Returns the first lines, and how many there are more."""
+    num_left = len(lines) - _MAX_LINES
+    return lines if num_left <= 0 else [*lines[:_MAX_LINES], f"{num_left:,} more files {what} (--json lists all)"]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

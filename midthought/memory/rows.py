@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +13,6 @@ from midthought.config.references import optional
 from midthought.errors import MemoryStoreError
 from midthought.files.atomic import atomic_path
 from midthought.memory.chunks import Chunk
-from midthought.models.precision import Precision
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,33 +27,14 @@ SENTENCES = "sentence_vectors"
 """Only in a table with windows: `sentence_vectors.packed` of `Chunk.embedded_sentences`."""
 
 
-_PRECISION = b"midthought.embedding_precision"
-_TEXT_COLUMNS = ("id", "episode", "speaker", "transcript", "time", "embedding_model", *WINDOW_COLUMNS, "last_time")
-_KINDS = {
-    **dict.fromkeys(_TEXT_COLUMNS, r"(dictionary<values=)?(large_)?string.*"),
-    **dict.fromkeys(("chunk_id", "embedding_dimension"), r"u?int\d+"),
-    "vector": r"(fixed_size_)?list<.*: (halffloat|float|double).*>(\[\d+\])?",
-    "speakers": r"list<.*: (large_)?string.*>",
-    SENTENCES: r"(large_)?binary",
-}
-"""Regular expressions for the types of columns, as Arrow prints them."""
-_BATCH_ROWS = 16_384
-_BATCH_BYTES = 2**27
-"""A batch of a file has vectors of at most this size, or one row."""
-_SPARE_BYTES = 2**26
-_MAX_EXPANSION = 64
-"""A file may need this many times its size in memory, and `_SPARE_BYTES`: vectors are not compressible, texts about 5 times."""
-
-
 def rows_of(
     chunks: Sequence[Chunk],
     vectors: np.ndarray,
     embedding_model: str,
-    precision: Precision | None = None,
     has_windows: bool | None = None,
     sentences: Sequence[bytes] | None = None,
 ) -> pa.Table:
-    """Returns one row per chunk, in order; `vectors` is float32 [N, D], computed in `precision`.
+    """Returns one row per chunk, in order; `vectors` is float32 [N, D].
 
     `has_windows`: whether there are columns for windows; None: if one of these chunks is a window. `sentences`: the column
     `SENTENCES`, only with windows.
@@ -87,7 +66,7 @@ def rows_of(
         }
     if sentences is not None:
         columns[SENTENCES] = pa.array(sentences, pa.large_binary())
-    return pa.table(columns, metadata={_PRECISION: precision} if precision else None)
+    return pa.table(columns)
 
 
 def are_windows(chunks: Iterable[Chunk]) -> bool:
@@ -102,34 +81,16 @@ def vector_column(vectors: np.ndarray) -> pa.FixedSizeListArray:
     return pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
 
 
-def precision_of(schema: pa.Schema) -> Precision:
-    """Returns the precision that was passed to `rows_of`; float32 if it is unknown."""
-    return "bfloat16" if (schema.metadata or {}).get(_PRECISION) == b"bfloat16" else "float32"
-
-
 def chunks_of(rows: pa.Table) -> list[Chunk]:
     """Returns the chunks of such rows, in order."""
     names = chunk_columns(rows.schema.names)
     require_values(rows, names)
     chunks = []
     for row in zip(*(rows.column(name).to_pylist() for name in names), strict=True):
-        chunk_id, episode, speaker, transcript, time, number, *window = row
-        turns, embedded, times = window or ("[]", "", "[]")
-        stem = chunk_id.removesuffix(f"_{number}")
-        chunks.append(
-            Chunk(
-                chunk_id,
-                episode,
-                stem,
-                speaker,
-                transcript,
-                time,
-                number,
-                places_of_json(turns),
-                embedded,
-                places_of_json(times),
-            )
-        )
+        chunk_id, episode, speaker, transcript, time, number = row[: len(CHUNK_COLUMNS)]
+        turns, embedded, times = row[len(CHUNK_COLUMNS) :] or ("[]", "", "[]")
+        stem, spoken = chunk_id.removesuffix(f"_{number}"), (speaker, transcript, time, number)
+        chunks.append(Chunk(chunk_id, episode, stem, *spoken, places_of_json(turns), embedded, places_of_json(times)))
     return chunks
 
 
@@ -165,15 +126,16 @@ def sentences_of_rows(rows: pa.Table) -> list[bytes] | None:
 
 def require_columns(schema: pa.Schema, where: str) -> None:
     """Raises MemoryStoreError, naming `where`, if columns are missing (of windows: some of them) or of other types."""
-    names = schema.names
-    of_windows = (*WINDOW_COLUMNS, SENTENCES)
-    needed = [*COLUMNS, *(of_windows if {*of_windows} & {*names} else ())]
-    if missing := [name for name in needed if name not in names]:
+    has_windows = not {*WINDOW_COLUMNS, SENTENCES}.isdisjoint(schema.names)
+    wanted = rows_of([], np.zeros((0, 1), np.float32), "", has_windows, [] if has_windows else None).schema
+    needed = [*COLUMNS, *((*WINDOW_COLUMNS, SENTENCES) if has_windows else ())]
+    if missing := [name for name in needed if name not in schema.names]:
         raise MemoryStoreError(
             f"{where} is not a memory: it lacks {', '.join(missing)}; give another place or table name"
         )
-    for name in names:
-        if (kind := _KINDS.get(name)) and not re.fullmatch(kind, found := str(schema.field(name).type)):
+    for name in {*wanted.names} & {*schema.names}:
+        found, kind = schema.field(name).type, wanted.field(name).type
+        if found != kind and not (name == "vector" and getattr(found, "value_type", None) == kind.value_type):
             raise MemoryStoreError(
                 f"{where} is not a memory: its column {name!r} is of the type {found}; give another place or table name"
             )
@@ -211,70 +173,17 @@ def write_rows(rows: pa.Table, path: str | Path) -> None:
 
 
 def read_rows(path: str | Path) -> pa.Table:
-    """Reads a file of `write_rows` in batches. Raises MemoryStoreError if it is not such a file.
-
-    A file that repeats a long text or vector in every row is refused before it takes memory.
-    """
+    """Reads a file of `write_rows`. Raises MemoryStoreError if it is not such a file."""
     pa = optional("pyarrow", "memory")
     import pyarrow.parquet as parquet
 
     if not Path(path).is_file():
         raise MemoryStoreError(f"{path}: there is no such file; write it with 'midthought memory embed'")
     try:
-        schema = parquet.read_schema(path)
-        require_columns(schema, str(path))
-        names = schema.names
-        with parquet.ParquetFile(path, read_dictionary=[name for name in _TEXT_COLUMNS if name in names]) as file:
-            rows = _read_batches(file, Path(path))
+        rows = parquet.read_table(path)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise MemoryStoreError(f"{path}: not a file of embedded chunks ({reason}); write it again") from None
+    require_columns(rows.schema, str(path))
     embedding_of(rows, str(path))
     return rows
-
-
-def _read_batches(file: Any, path: Path) -> pa.Table:
-    """Returns all rows. Texts are read as dictionaries, which hold a repeated text once, and are measured before they are
-    decoded."""
-    pa = optional("pyarrow", "memory")
-    schema = file.schema_arrow
-    names = [*COLUMNS, *chunk_columns(schema.names)[len(CHUNK_COLUMNS) :], *({SENTENCES} & set(schema.names))]
-    texts = [name for name in _TEXT_COLUMNS if name in names]
-    max_bytes = _SPARE_BYTES + _MAX_EXPANSION * path.stat().st_size
-    num_bytes = 4 * _num_vector_values(file.metadata)
-    row_bytes = num_bytes // max(1, file.metadata.num_rows)
-    batches = []
-    for batch in _batches(file, names, row_bytes) if num_bytes <= max_bytes else ():
-        num_bytes += sum(_num_bytes(batch.column(name)) for name in names if name in (*texts, SENTENCES))
-        if num_bytes > max_bytes:
-            break
-        columns = [column.dictionary_decode() if hasattr(column, "dictionary") else column for column in batch]
-        batches.append(pa.record_batch(columns, names=names))
-    if num_bytes > max_bytes:
-        raise MemoryStoreError(
-            f"{path}: its rows need more than {max_bytes / 2**20:,.0f} MiB of memory, {_MAX_EXPANSION} times the file and more; "
-            "embedded chunks do not repeat so much: write it again with 'midthought memory embed'"
-        )
-    plain = [(name, pa.string() if name in texts else schema.field(name).type) for name in names]
-    return pa.Table.from_batches(batches, pa.schema(plain, metadata=schema.metadata))
-
-
-def _num_vector_values(metadata: Any) -> int:
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    columns = [group.column(at) for group in groups for at in range(group.num_columns)]
-    return sum(column.num_values for column in columns if column.path_in_schema.partition(".")[0] == "vector")
-
-
-def _batches(file: Any, names: list[str], row_bytes: int) -> Iterator[pa.RecordBatch]:
-    num_rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, row_bytes)))
-    return iter(file.iter_batches(batch_size=num_rows, columns=names))
-
-
-def _num_bytes(column: pa.Array) -> int:
-    """Returns the size of a column of texts, each of which counts as often as it occurs."""
-    if not hasattr(column, "dictionary"):
-        return int(column.nbytes)
-    import pyarrow.compute as compute
-
-    lengths = compute.binary_length(column.dictionary)
-    return int(compute.sum(lengths.take(column.indices)).as_py() or 0)

@@ -7,8 +7,12 @@ from collections.abc import Iterable, Sequence
 
 def is_among(column: str, values: Sequence[str]) -> str:
     """Returns `column IN ('…', …)`. Values cannot inject SQL: within a string only the quote is special, and it is doubled."""
-    storable = [value for value in values if _is_storable(value)]
-    return f"{column} IN ({', '.join(map(quoted, storable))})" if storable else "false"
+    return f"{column} IN ({listed})" if (listed := _listed(values)) else "false"
+
+
+def has_any(column: str, values: Sequence[str]) -> str:
+    """Returns the condition that a list column has one of the values."""
+    return f"array_has_any({column}, make_array({listed}))" if (listed := _listed(values)) else "false"
 
 
 def may_be_of(stems: Iterable[str]) -> str:
@@ -20,17 +24,11 @@ def may_be_of(stems: Iterable[str]) -> str:
     return " OR ".join(ranges) or "false"
 
 
-def has_any(column: str, values: Sequence[str]) -> str:
-    """Returns the condition that a list column has one of the values."""
-    storable = [value for value in values if _is_storable(value)]
-    return f"array_has_any({column}, make_array({', '.join(map(quoted, storable))}))" if storable else "false"
-
-
 def quoted(value: str) -> str:
     """Returns an SQL string literal."""
     return "'" + value.replace("'", "''") + "'"
 
 
-def _is_storable(value: str) -> bool:
-    """False for lone surrogates: no column has them, and the query could not be encoded."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in value)
+def _listed(values: Sequence[str]) -> str:
+    """Leaves out lone surrogates: no column has them, and the query could not be encoded."""
+    return ", ".join(quoted(value) for value in values if not any("\ud800" <= letter <= "\udfff" for letter in value))

@@ -1,7 +1,6 @@
 """The memory: chunks with their vectors in a LanceDB table, with full-text, vector and hybrid search.
 
-`table_reader` keeps a version open, `upsert` computes the changes of a build, `table` writes them, `search` searches.
-No copy of the table is kept in memory.
+`upsert` computes the changes of a build, `table` writes them, `search` searches. No copy of the table is kept in memory.
 """
 
 from __future__ import annotations
@@ -9,28 +8,19 @@ from __future__ import annotations
 import dataclasses
 import platform
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import numpy as np
 
 from midthought.errors import MemoryStoreError, near_names
-from midthought.memory.changes import (
-    BuildReport,
-    Changes,
-    KnownRows,
-    all_chunks,
-    by_id,
-    chunk_order,
-    stems_in,
-    transcripts_in,
-)
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder, Progress, embed_queries, load_embedder
-from midthought.memory.indices import warm_vector_index
-from midthought.memory.rows import chunks_of, embedding_of, require_columns
+from midthought.memory.indices import is_wholly_indexed, warm_vector_index
+from midthought.memory.known_rows import EmbeddedVectors, GivenVectors, KnownRows, all_chunks, transcripts_in
+from midthought.memory.rows import require_columns
 from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search, find_each, with_thought
 from midthought.memory.sql_conditions import is_among
 from midthought.memory.table import (
@@ -40,13 +30,14 @@ from midthought.memory.table import (
     in_one_sentence,
     require_same_embedding,
 )
-from midthought.memory.table_reader import TableReader
-from midthought.memory.upsert import NewVectors, Prepare, caches_of, embed_new, upsert
-from midthought.memory.vector_cache import default_folder
+from midthought.memory.upsert import BuildReport, Changes, Vectors, by_id, chunk_order, upsert
+from midthought.memory.vector_cache import VectorCache, default_folder
 from midthought.tools.error_texts import encodable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Result = TypeVar("Result")
 
 _VERSION_LIFETIME = timedelta(days=1)  # another process may still be reading an old version
 
@@ -58,8 +49,9 @@ class MemoryStore:
         self._location = location
         self._embedder = embedder
         self._cache = cache
-        self._reader = TableReader(location)
+        self._opened: TableSnapshot | None = None
         self._lock = threading.RLock()
+        self._opening = threading.Lock()  # a search does not wait for a build of this process
 
     @classmethod
     def open(
@@ -131,7 +123,7 @@ class MemoryStore:
         """Adds whole transcripts, or replaces those with the same names (stems); all others stay, and a large memory's are not
         read. `num_kept` counts chunks of the given ones that the memory has already.
 
-        Without `replace`, raises MemoryStoreError if a transcript of the same name has other words (`duplicates.is_corrected`).
+        Without `replace`, raises MemoryStoreError if the memory has a transcript of the same name with other contents.
         """
         report = self._embed_and_replace(chunks, progress, replace, {chunk.stem for chunk in chunks})
         return dataclasses.replace(report, num_kept=len(by_id(chunks)) - report.num_added)
@@ -148,7 +140,7 @@ class MemoryStore:
             table = self._location.newest()
             chunks = transcripts_in(table, names)
             if missing := sorted(set(names) - {chunk.stem for chunk in chunks}):
-                near = near_names(missing[0], sorted(stems_in(table)))
+                near = near_names(missing[0], sorted({chunk.stem for chunk in all_chunks(table, "chunk_id = 0")}))
                 raise MemoryStoreError(
                     f"{self.uri}: no transcript is named {missing[0]!r}, as its file without suffix. {near}"
                 )
@@ -160,18 +152,12 @@ class MemoryStore:
     def _embed_and_replace(
         self, chunks: Sequence[Chunk], progress: Progress | None, replace: bool, stems: Collection[str] | None
     ) -> BuildReport:
-        embedder = self.embedder
+        embedder, folder = self.embedder, default_folder(self.uri, self.table, self._location.is_local)
         self._location.check()
         with self._lock, self._location.only_writer():
-            caches = caches_of(embedder, self._cache_folder())
-
-            def prepare(
-                opened: TableSnapshot | None, known: KnownRows, changes: Changes, can_update: bool
-            ) -> NewVectors:
-                return embed_new(self.uri, opened, known, changes, can_update, embedder, caches, progress)
-
-            report = self._replace(chunks, (embedder.name, embedder.dimension), prepare, replace, stems)
-            for cache in caches.values() if self._cache is None else ():
+            cache = VectorCache(self._cache or folder, embedder.name, embedder.dimension)
+            report = self._replace(chunks, EmbeddedVectors(embedder, cache, progress), replace, stems)
+            if self._cache is None:
                 cache.clear()
             return report
 
@@ -179,36 +165,23 @@ class MemoryStore:
     def ingest(self, rows: pa.Table, *, replace: bool = True) -> BuildReport:
         """Makes the memory hold exactly these rows (`rows.rows_of`), which were embedded elsewhere. `replace` as in `build`."""
         require_columns(rows.schema, "the table of embedded chunks")
-        embedding = embedding_of(rows, "the table of embedded chunks")
-        chunks = chunks_of(rows)
-        new = NewVectors.of_rows(rows, chunks)
+        vectors = GivenVectors(rows, "the table of embedded chunks")
         with self._lock, self._location.only_writer():
-            return self._replace(chunks, embedding or ("", new.of([]).shape[1]), lambda *_: new, replace)
+            return self._replace(vectors.chunks, vectors, replace)
 
     def _replace(
-        self,
-        wanted: Sequence[Chunk],
-        embedding: tuple[str, int],
-        prepare: Prepare,
-        replace: bool,
-        stems: Collection[str] | None = None,
+        self, wanted: Sequence[Chunk], vectors: Vectors, replace: bool, stems: Collection[str] | None = None
     ) -> BuildReport:
-        """Makes the memory, or its transcripts with these stems, hold exactly the wanted chunks (`upsert.upsert`). The caller is
-        the only writer."""
         self.refresh()
         opened = self._location.open(even_incomplete=True) if self.is_built else None
-        require_same_embedding(self.uri, opened.embedding if opened else None, embedding)
         try:
-            return upsert(self._location, opened, wanted, stems, embedding, prepare, replace=replace)
+            return upsert(self._location, opened, wanted, stems, vectors, replace=replace)
         finally:
             self.refresh()
 
-    def _cache_folder(self) -> Path:
-        return self._cache or default_folder(self.uri, self.table, self._location.is_local)
-
     def refresh(self) -> None:
         """Makes later calls see what other processes wrote after the memory was opened."""
-        self._reader.refresh()
+        self._opened = None
 
     @in_one_sentence
     def follow(self) -> bool:
@@ -217,8 +190,17 @@ class MemoryStore:
         Searches in progress finish in the previous version. Raises MemoryStoreError if the memory was deleted or was
         built with another embedding model; the previous version then stays open.
         """
-        embedder = self._embedder
-        return self._reader.follow((embedder.name, embedder.dimension) if embedder is not None else None)
+        if self._location.is_newest(self._open_table()):
+            return False
+        newest = self._location.open()
+        if not is_wholly_indexed(newest.table):  # a build is writing
+            return False
+        if self._embedder is not None:
+            given = self._embedder.name, self._embedder.dimension
+            require_same_embedding(self.uri, newest.embedding, given)
+        warm_vector_index(newest.table)
+        self._opened = newest
+        return True
 
     # -- searching ---------------------------------------------------------------------------------------------
 
@@ -269,7 +251,7 @@ class MemoryStore:
             embedded = list(map(with_thought, queries, map(encodable, thoughts))) if thoughts else queries
             vectors = list(embed_queries(embedded, embedder))
         near = vectors or []
-        return self._reader.read(lambda opened: find_each(opened, queries, near, k, mode, within))
+        return self._read(lambda opened: find_each(opened, queries, near, k, mode, within))
 
     def warm(self) -> None:
         """Loads the embedding model and the vector index into memory, so that the first search is as fast as later
@@ -285,13 +267,13 @@ class MemoryStore:
     @in_one_sentence
     def chunks(self) -> list[Chunk]:
         """Returns all chunks, ordered by stem and number."""
-        return self._reader.read(lambda opened: sorted(all_chunks(opened.table), key=chunk_order))
+        return self._read(lambda opened: sorted(all_chunks(opened.table), key=chunk_order))
 
     @in_one_sentence
     def get(self, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
         """Returns the chunks with these ids that exist, by id."""
         where = is_among("id", chunk_ids)
-        return self._reader.read(lambda opened: by_id(all_chunks(opened.table, where))) if chunk_ids else {}
+        return self._read(lambda opened: by_id(all_chunks(opened.table, where))) if chunk_ids else {}
 
     @in_one_sentence
     def __len__(self) -> int:
@@ -303,7 +285,7 @@ class MemoryStore:
     @in_one_sentence
     def is_built(self) -> bool:
         """Whether the table exists."""
-        return self._reader.is_built
+        return self._opened is not None or self._location.exists()
 
     @property
     def has_windows(self) -> bool:
@@ -312,7 +294,25 @@ class MemoryStore:
 
     @in_one_sentence
     def _open_table(self) -> TableSnapshot:
-        return self._reader.snapshot()
+        """Returns the version that was opened by the first call: later writes are not seen."""
+        opened = self._opened
+        if opened is not None:
+            return opened
+        with self._opening:
+            if self._opened is None:
+                self._opened = self._location.open()
+            return self._opened
+
+    def _read(self, read: Callable[[TableSnapshot], Result]) -> Result:
+        """Calls `read` with the open version; if that fails because the version was removed, with the newest one."""
+        opened = self._open_table()
+        try:
+            return read(opened)
+        except (ValueError, RuntimeError, OSError):
+            if self._location.is_newest(opened):
+                raise
+            self.refresh()
+            return read(self._open_table())
 
     def _check_embedding(self, given: tuple[str, int]) -> None:
         require_same_embedding(self.uri, self._open_table().embedding if self.is_built else None, given)

@@ -16,10 +16,9 @@ from midthought.config.references import optional
 from midthought.errors import MemoryStoreError, MidthoughtError
 from midthought.files.storage_errors import storage_error
 from midthought.memory.indices import are_behind, index_table, is_indexed, is_wholly_indexed, vector_indices
-from midthought.memory.rows import precision_of, require_columns, require_values
+from midthought.memory.rows import require_columns, require_values
 from midthought.memory.sql_conditions import is_among, quoted
 from midthought.memory.write_lock import only_writer
-from midthought.models.precision import Precision
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,8 +39,6 @@ class TableSnapshot:
     """Whether full-text search works; an interrupted first build may have left the index incomplete."""
     is_large: bool
     """Whether the vectors are indexed: then a small change does not rewrite the table."""
-    precision: Precision
-    """Precision of the vectors."""
     has_windows: bool = False
     """Whether there are columns for windows."""
 
@@ -99,12 +96,12 @@ class TableLocation:
         if not even_incomplete:
             _skip_incomplete(table)
         require_columns(table.schema, where)
-        embedding, precision = _embedding_of(table, where), precision_of(table.schema)
+        embedding = _embedding_of(table, where)
         size = getattr(table.schema.field("vector").type, "list_size", None)
         if embedding and size != embedding[1]:
             raise MemoryStoreError(f"{where}: its vectors have {size} dimensions, not {embedding[1]}; build it again")
         is_large, has_windows = bool(vector_indices(table)), "speakers" in table.schema.names
-        return TableSnapshot(table, embedding, is_indexed(table), is_large, precision, has_windows)
+        return TableSnapshot(table, embedding, is_indexed(table), is_large, has_windows)
 
     def is_newest(self, opened: TableSnapshot) -> bool:
         """Whether no complete version was written since. Raises MemoryStoreError if the table was deleted.

@@ -16,9 +16,9 @@ pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
 from midthought.errors import MidthoughtError, StorageError, TranscriptError
 from midthought.memory.build import build_memory, chunk_all
+from midthought.memory.inspection import notices
 from midthought.memory.questions import read_questions
 from midthought.memory.store import MemoryStore
-from midthought.memory.summary import notices
 from midthought.memory.transcripts import read_transcript, read_transcripts
 
 MODES = ("full_text", "vector", "hybrid")

@@ -5,9 +5,9 @@ pytest.importorskip("lancedb", reason="the memory extra is not installed")
 from midthought.errors import MemoryStoreError, TranscriptError
 from midthought.memory.build import build_memory, chunk_all, embed_chunks
 from midthought.memory.chunks import read_chunks, write_chunks
+from midthought.memory.inspection import inspection_json, summary_rows
 from midthought.memory.rows import read_rows, write_rows
 from midthought.memory.store import MemoryStore
-from midthought.memory.summary import summary_json, summary_rows
 from midthought.memory.transcripts import read_transcripts
 
 
@@ -57,7 +57,7 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_go_on(tmp_path, epis
     assert [path.name for path, _ in folder.failures] == ["zero.json"]
     with pytest.raises(TranscriptError, match=r"zero\.json: it is not valid JSON"):
         folder.require_all()
-    summary = summary_json(folder, chunk_all(folder.transcripts))
+    summary = inspection_json(folder, chunk_all(folder.transcripts))
     assert (summary["num_files"], summary["num_read"], summary["num_failed"], summary["num_chunks"]) == (3, 2, 1, 3)
     found = {
         name: summary["files"][1][name] for name in ("path", "episode", "name", "format", "num_turns", "num_chunks")

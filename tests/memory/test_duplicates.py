@@ -6,7 +6,7 @@ import random
 import pytest
 
 from midthought.memory.chunks import chunk_transcript
-from midthought.memory.summary import notices, summary_json
+from midthought.memory.inspection import inspection_json, notices
 from midthought.memory.transcripts import read_transcripts
 
 NUM_WORDS = 400
@@ -53,7 +53,7 @@ def test_what_whisper_writes_of_one_recording_is_told_as_one(folder):
     ]
     assert [group[-1] for group in names(found.copies)] == ["bell.txt", "tide.txt"]  # has no timestamps
     assert sum("the same words are all taken (--each-once: the first)" in line for line in notices(found)) == 2
-    assert summary_json(found, [])["copies"] == names(found.copies)
+    assert inspection_json(found, [])["copies"] == names(found.copies)
 
 
 def test_each_is_taken_once_and_has_the_plain_stem(folder):

@@ -1,4 +1,4 @@
-"""`midthought memory inspect`, `speakers.yaml`, and settings that say something of no file."""
+"""`midthought memory inspect` and `speakers.yaml`."""
 
 import json
 
@@ -16,15 +16,10 @@ TURNS = (
 
 
 @pytest.fixture
-def plain(tmp_path):
+def folder(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / "a.txt").write_text(TURNS)
     (tmp_path / "b" / "c.txt").write_text(TURNS.replace("One", "Five six").replace("Four", "And seven"))
-    return tmp_path
-
-
-@pytest.fixture
-def folder(plain, tmp_path):
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "days.txt").write_text("".join(f"Ann: We rang the bell {n} times.\n" for n in range(1, 12)))
     return tmp_path
@@ -98,39 +93,3 @@ def test_inspect_shows_every_file_if_none_can_be_read(tmp_path):
     assert found.exit_code == 2 and len(json.loads(found.output)["failed"]) == 4
     single = CliRunner().invoke(app, ["inspect", str(tmp_path / "d.srt")])
     assert single.exit_code == 2 and "notation.yaml" in single.output and "d.srt: not read" in single.output
-
-
-def unused(folder) -> list[str]:
-    return [each.replace(f"{folder}/", "") for each in read_transcripts(folder).unused_settings]
-
-
-def test_a_file_of_another_name_is_reported(plain):
-    right_names = {"notation.yml": "notation.yaml", "b/speakers.yml": "speakers.yaml", "Speakers.YAML": "speakers.yaml"}
-    for name, right in right_names.items():
-        (plain / name).write_text("SPEAKER_00: Ann Lee\n")
-        assert unused(plain) == [f"{name}: it is not used; rename it to {right}"]
-        assert read_transcripts(plain).left_out == ()
-        (plain / name).unlink()
-    (plain / "speakers.yml").write_text("SPEAKER_00: Ann Lee\n")
-    for words in (["inspect", plain / "a.txt"], ["inspect", plain], ["chunk", plain, plain / "out.jsonl"]):
-        assert "speakers.yml: it is not used" in CliRunner().invoke(app, list(map(str, words))).output
-    found = json.loads(CliRunner().invoke(app, ["inspect", str(plain), "--json"]).output)
-    assert len(found["unused_settings"]) == 1
-
-
-def test_a_pattern_that_no_name_matches_is_reported(plain):
-    (plain / "notation.yaml").write_text('"*.tx": "{speaker}: {text}"\na: "{speaker} ({time}): {text}"\n')
-    assert unused(plain) == ["notation.yaml: no file has a name that matches: '*.tx'; correct or remove"]
-    (plain / "notation.yaml").write_text('"*.txt": "{speaker}: {text}"\na: "{speaker} ({time}): {text}"\n')
-    assert unused(plain) == []  # the first pattern, too, if a later one counts
-
-
-def test_labels_that_no_transcript_has_are_reported_by_file(plain):
-    (plain / "speakers.yaml").write_text(
-        "SPEAKER_00: Ann Lee\nSPEAKER_7: Bob\nc:\n  speaker_01: Cy\nd:\n  SPEAKER_00: Dee\n"
-    )
-    (plain / "b" / "speakers.yaml").write_text("".join(f"S{n}: Ann {n}\n" for n in range(5)))
-    assert unused(plain) == [
-        "speakers.yaml: labels that no transcript has: 'SPEAKER_7', 'd: SPEAKER_00'; correct or remove",
-        "b/speakers.yaml: labels that no transcript has: 'S0', 'S1', 'S2' and 2 more; correct or remove",
-    ]

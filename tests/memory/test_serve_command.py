@@ -23,7 +23,7 @@ def memory(tmp_path_factory):
         Chunk(f"t_{number}", "T", "t", "Ann", f"the tide is {number} hours late", "00:00:01", number)
         for number in range(3)
     ]
-    MemoryStore.open(path, embedder=MiniLMEmbedder(dtype="float32")).build(chunks)
+    MemoryStore.open(path, embedder=MiniLMEmbedder()).build(chunks)
     return path
 
 

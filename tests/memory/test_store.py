@@ -122,10 +122,11 @@ def test_a_transcript_does_not_take_the_place_of_another_one_of_its_name(store, 
     monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 7 if is_large else 1_000)
     store.add([replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=f"Line {n}.") for n in range(50)])
     other = replace(chunks[0], transcript="A clock of another episode.")
-    with pytest.raises(MemoryStoreError, match="another transcript in the memory is named 'tide'; rename the file, or"):
+    refusal = r"the memory has other contents of the transcript 'tide'; if it was corrected, replace it: --replace"
+    with pytest.raises(MemoryStoreError, match=refusal):
         store.add([other], replace=False)
-    assert store.add([chunks[0], replace(chunks[1], transcript="Changed.")], replace=False).num_removed == 5
-    assert store.add([other]).num_added == 1 and len(store) == 51
+    assert not store.add(chunks, replace=False).changes
+    assert store.add([other]).num_removed == 6 and len(store) == 51
 
 
 def test_a_memory_opens_as_before_while_its_next_version_is_not_indexed(store, embedder, chunks):

@@ -15,7 +15,7 @@ def _embed_each_text_once() -> Iterator[None]:
     embed, vectors = MiniLMEmbedder.embed, {}
 
     def embed_new(self: MiniLMEmbedder, texts: Sequence[str]) -> np.ndarray:
-        model = (self.name, self.settle(texts))
+        model = self.name
         new = [text for text in dict.fromkeys(texts) if (model, text) not in vectors]
         if new:
             vectors.update(zip([(model, text) for text in new], embed(self, new), strict=True))

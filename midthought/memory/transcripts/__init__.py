@@ -1,4 +1,4 @@
-"""Reads transcripts: `read_transcript` a file, `read_transcripts` a folder. `@transcript_format` registers another format."""
+"""Reads transcripts: `read_transcript` a file, `read_transcripts` a folder."""
 
 from midthought.memory.transcripts.files import (
     Transcript,
@@ -7,16 +7,13 @@ from midthought.memory.transcripts.files import (
     read_transcripts,
     title_of,
 )
-from midthought.memory.transcripts.reading import Reading, transcript_format
 from midthought.memory.turns import Turn
 
 __all__ = [
-    "Reading",
     "Transcript",
     "TranscriptFolder",
     "Turn",
     "read_transcript",
     "read_transcripts",
     "title_of",
-    "transcript_format",
 ]

@@ -5,19 +5,16 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from midthought.errors import TranscriptError
 from midthought.memory.duplicates import duplicate_groups
-from midthought.memory.folder_settings import misnamed
+from midthought.memory.folder_settings import SpeakerNames
 from midthought.memory.scripts import word_count
-from midthought.memory.speaker_names import FILE_NAME as NAMES_FILE
-from midthought.memory.speaker_names import SpeakerNames, with_names
 from midthought.memory.transcripts.checks import failed_checks
 from midthought.memory.transcripts.formats import remedy, suffixes, understood
-from midthought.memory.transcripts.notation import FILE_NAME as NOTATION_FILE
 from midthought.memory.transcripts.notation import Notations
 from midthought.memory.transcripts.reading import Skipped
 from midthought.memory.turns import TIME_MARK, UNKNOWN_SPEAKER, Turn, turns_of, without_unusable_characters
@@ -89,8 +86,6 @@ class TranscriptFolder:
     copies: tuple[tuple[Path, ...], ...] = ()
     """Groups of files with the same words, such as an episode's SRT and JSON; the one with most information on speakers
     and times is first. With `each_once`, only that one is among the transcripts."""
-    unused_settings: tuple[str, ...] = ()
-    """Sentences on `speakers.yaml` and `notation.yaml`: what they say of no file, and files that are called otherwise."""
 
     def name_of(self, path: Path) -> str:
         """Returns the path relative to the folder."""
@@ -130,11 +125,13 @@ def read_transcript(
         raise TranscriptError(
             f"{path}: cannot be read ({error.strerror}); check the file and its permissions"
         ) from None
-    form, encoding, reading = understood(path, content, (notations or Notations(path.parent)).of(path))
-    names = names or SpeakerNames(path.parent)
-    names_of_labels = names.of(path)
-    names.note(path, {each.speaker for each in reading.segments if each.speaker is not None})
-    turns = turns_of(with_names(reading.segments, names_of_labels))
+    form, encoding, reading = understood(path, content, (notations or Notations(path.parent)).declared(path))
+    by_label = (names or SpeakerNames(path.parent)).by_label(path)
+    segments = [
+        replace(each, speaker=each.speaker and by_label.get(each.speaker.casefold(), each.speaker))
+        for each in reading.segments
+    ]
+    turns = turns_of(segments)
     if not turns:
         raise TranscriptError(f"{path}: no speaker turn found; {remedy(form)}")
     return Transcript(
@@ -147,7 +144,7 @@ def read_transcript(
         tuple((_without_marks(key), _without_marks(value)) for key, value in reading.header),
         tuple(each._replace(text=_without_marks(each.text)) for each in reading.skipped),
         reading.style,
-        failed_checks(reading, turns),
+        tuple(failed_checks(reading, turns)),
     )
 
 
@@ -171,13 +168,9 @@ def read_transcripts(folder: str | Path, *, each_once: bool = False, require_any
     transcripts: list[Transcript] = []
     failures: list[tuple[Path, str]] = []
     left_out: list[Path] = []
-    unused: list[str] = []
     names, notations = SpeakerNames(folder), Notations(folder)
     for path in _files(folder):
-        if path.name in (NAMES_FILE, NOTATION_FILE):
-            continue
-        if misnamed_here := [*_misnamed([path])]:
-            unused += misnamed_here
+        if path.name in (names.name, notations.name):
             continue
         if _is_no_transcript(path):
             left_out.append(path)
@@ -197,23 +190,16 @@ def read_transcripts(folder: str | Path, *, each_once: bool = False, require_any
         again = {path for group in copies for path in group[1:]}
         transcripts = [transcript for transcript in transcripts if transcript.path not in again]
     unique = _with_unique_stems(transcripts, folder)
-    unused += [*notations.unused(), *names.unused()]
-    return TranscriptFolder(tuple(unique), tuple(failures), tuple(left_out), folder, copies, tuple(unused))
+    return TranscriptFolder(tuple(unique), tuple(failures), tuple(left_out), folder, copies)
 
 
 def _single_file(path: Path, require_any: bool) -> TranscriptFolder:
-    unused = tuple(_misnamed(sorted(path.parent.glob("*.[yY]*"))))
     try:
-        return TranscriptFolder((read_transcript(path),), (), path=path, unused_settings=unused)
+        return TranscriptFolder((read_transcript(path),), (), path=path)
     except TranscriptError as error:
         if require_any:
             raise
-        return TranscriptFolder((), ((path, str(error)),), path=path, unused_settings=unused)
-
-
-def _misnamed(paths: Iterable[Path]) -> Iterator[str]:
-    for path in paths:
-        yield from (found for name in (NAMES_FILE, NOTATION_FILE) if (found := misnamed(path, name)))
+        return TranscriptFolder((), ((path, str(error)),), path=path)
 
 
 def title_of(stem: str) -> str:
@@ -225,28 +211,18 @@ def title_of(stem: str) -> str:
 
 def _files(folder: Path) -> Iterator[Path]:
     """Yields the files below a folder in the order of their paths, without hidden ones and the tables of a memory."""
-    tables = set[Path]()
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).parts):
-        if any(part.startswith(".") for part in path.relative_to(folder).parts):
-            continue
-        if path.is_dir():
-            if path.suffix == ".lance" and (path / "_versions").is_dir():
-                tables.add(path)
-        elif not tables or tables.isdisjoint(path.parents):
+        parts = path.relative_to(folder).parts
+        is_hidden = any(part.startswith(".") for part in parts) or any(part.endswith(".lance") for part in parts[:-1])
+        if not is_hidden and not path.is_dir():
             yield path
 
 
 def _is_no_transcript(path: Path) -> bool:
     """Whether a file is known by its name to be none: another suffix, a licence, a summary, the report on questions."""
     has_known_suffix = not path.suffix or path.suffix.lower() in suffixes()
-    is_summary = path.name in _SUMMARY_NAMES or _is_report(path)
+    is_summary = path.name in _SUMMARY_NAMES or path.name.endswith(".report.json")
     return path.stem.lower() in _IGNORED_STEMS or is_summary or not has_known_suffix
-
-
-def _is_report(path: Path) -> bool:
-    """Whether the file has the name of a report on questions, and its folder has a file of these questions."""
-    stem = path.name.removesuffix(".report.json")
-    return stem != path.name and any(path.with_name(stem + end).exists() for end in (".jsonl", ".refused.jsonl"))
 
 
 def _copies(transcripts: list[Transcript]) -> tuple[tuple[Path, ...], ...]:
@@ -258,26 +234,21 @@ def _copies(transcripts: list[Transcript]) -> tuple[tuple[Path, ...], ...]:
     return tuple(tuple(each.path for each in group) for group in ordered)
 
 
-def _with_unique_stems(transcripts: list[Transcript], folder: Path) -> list[Transcript]:
+def _with_unique_stems(transcripts: list[Transcript], folder: Path) -> Iterator[Transcript]:
     """Prefixes equal file names with their folders' names; adds the suffix if that is not enough, then a number."""
-
-    def make_unique(name_of: str) -> None:
-        counts = Counter(transcript.stem for transcript in transcripts)
-        for number, transcript in enumerate(transcripts):
-            if counts[transcript.stem] > 1:
-                relative = transcript.path.relative_to(folder)
-                stem = relative if name_of == "path" else relative.with_suffix("")
-                transcripts[number] = replace(transcript, stem="-".join(stem.parts))
-
-    make_unique("folders")
-    make_unique("path")
+    for keeps_suffix in (False, True):
+        counts = Counter(each.stem for each in transcripts)
+        for number, each in enumerate(transcripts):
+            if counts[each.stem] > 1:
+                path = each.path.relative_to(folder)
+                parts = (path if keeps_suffix else path.with_suffix("")).parts
+                transcripts[number] = replace(each, stem="-".join(parts))
     taken: set[str] = set()
-    for number, transcript in enumerate(transcripts):
-        numbered = (f"{transcript.stem}-{copy}" for copy in itertools.count(2))
-        stem = next(stem for stem in itertools.chain([transcript.stem], numbered) if stem not in taken)
-        transcripts[number] = transcript if stem == transcript.stem else replace(transcript, stem=stem)
+    for each in transcripts:
+        numbered = (f"{each.stem}-{copy}" for copy in itertools.count(2))
+        stem = next(stem for stem in itertools.chain([each.stem], numbered) if stem not in taken)
         taken.add(stem)
-    return transcripts
+        yield replace(each, stem=stem)
 
 
 def _failure_message(failures: tuple[tuple[Path, str], ...] | list[tuple[Path, str]]) -> str:

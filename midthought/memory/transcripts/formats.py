@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from midthought.errors import MissingExtraError, TranscriptError
 from midthought.memory.transcripts.captions import CUE_TIME, read_ass, read_srt, read_vtt
 from midthought.memory.transcripts.decoding import decode
 from midthought.memory.transcripts.documents import html_text, is_html, pdf_text, word_text
-from midthought.memory.transcripts.json import is_json, read_json
+from midthought.memory.transcripts.json import is_json, read_csv, read_json, read_parquet
 from midthought.memory.transcripts.notation import FILE_NAME as NOTATION_FILE
 from midthought.memory.transcripts.notation import DeclaredNotation, NotationError
-from midthought.memory.transcripts.reading import FORMATS, Reading
-from midthought.memory.transcripts.tables import read_csv, read_parquet
+from midthought.memory.transcripts.reading import Reading
 from midthought.memory.transcripts.text import Text, is_markdown, markdown_text, plain_text, read_lines
 from midthought.memory.turns import without_unusable_characters
 
 _LINES = f"write each turn as {{}}, or declare in {NOTATION_FILE} how turns start"
 _CUES = "give it cues with '{0}' and words"
 _COLUMNS = "name its columns speaker, text, start"
-_BUILT_IN = {
+_FORMATS = {
     "Markdown": ((".md", ".markdown"), _LINES.format("'**Speaker:** text'")),
     "text": ((".txt", ".text"), _LINES.format("'Name (00:00:29):' or 'Name: text'")),
     "HTML": ((".html", ".htm"), _LINES.format("'<cite>Name:</cite> <time>0:29</time> <p>text</p>'")),
@@ -37,46 +37,43 @@ _BUILT_IN = {
     "CSV": ((".csv", ".tsv"), _COLUMNS),
     "Parquet": ((".parquet",), _COLUMNS),
 }
-"""The library's formats: the suffixes of their files, and how to write one."""
+"""The suffixes of the files of each format, and how to write one."""
 _BINARY = {b"PK\x03\x04": "Word", b"%PDF-": "PDF", b"PAR1": "Parquet"}
 """Formats by their first bytes."""
-_LINES_OF_BYTES: dict[str, Callable[[bytes], Text]] = {"Word": word_text, "PDF": pdf_text}
-_LINES_OF: dict[str, Callable[[str], Text]] = {"Markdown": markdown_text, "text": plain_text, "HTML": html_text}
-_READERS: dict[str, Callable[[str], Reading]] = {
-    "JSON": read_json, "SRT": read_srt, "VTT": read_vtt, "ASS": read_ass, "CSV": read_csv,
+_READERS: dict[str, Callable[[Any], Text | Reading]] = {
+    "Markdown": markdown_text, "text": plain_text, "HTML": html_text, "Word": word_text, "PDF": pdf_text, "JSON": read_json,
+    "SRT": read_srt, "VTT": read_vtt, "ASS": read_ass, "CSV": read_csv, "Parquet": read_parquet,
 }  # fmt: skip
+"""Take the text; Word and PDF the bytes of the file, Parquet its path."""
 _NUM_FIRST_LINES = 8
 
 
 def suffixes() -> list[str]:
     """Returns the suffixes that are read in a folder (besides files without one)."""
-    built_in = (suffix for suffixes, _ in _BUILT_IN.values() for suffix in suffixes)
-    return [*built_in, *(suffix for form in FORMATS.values() for suffix in form.suffixes)]
+    return [suffix for suffixes, _ in _FORMATS.values() for suffix in suffixes]
 
 
 def remedy(form: str) -> str:
     """Returns how to write a file of a format."""
-    return FORMATS[form].remedy if form in FORMATS else _BUILT_IN[form][1]
+    return _FORMATS[form][1]
 
 
 def understood(path: Path, content: bytes, notation: DeclaredNotation | None) -> tuple[str, str, Reading]:
     """Returns the format, the encoding and what was read. Raises TranscriptError with the file, the reason and the remedy."""
     form = next((name for sign, name in _BINARY.items() if content.startswith(sign)), "")
-    text, encoding = "", "binary"
+    source: object = path if form == "Parquet" else content
+    encoding = "binary"
     try:
         if not form:
-            text, encoding = _text(content)
-            form = _form_of(text, path.suffix.lower())
-        return form, encoding, _read(form, path, content, text, notation)
+            source, encoding = _text(content)
+            form = _form_of(source, path.suffix.lower())
+        return form, encoding, _read(form, source, notation)
     except NotationError as error:
         raise TranscriptError(f"{path}: {error}; correct {NOTATION_FILE}") from None
     except MissingExtraError as error:
         raise TranscriptError(f"{path}: {error}") from None
     except ValueError as error:
         raise TranscriptError(f"{path}: {error}" + (f"; {remedy(form)}" if form else "")) from None
-    except Exception as error:
-        error.add_note(f"{path}: error in the reader of the format {form!r}; of a bad file it raises ValueError")
-        raise
 
 
 def _text(content: bytes) -> tuple[str, str]:
@@ -88,9 +85,7 @@ def _text(content: bytes) -> tuple[str, str]:
 
 
 def _form_of(text: str, suffix: str) -> str:
-    """Returns the format that the text shows; the registered ones are asked first, the last one before the others."""
-    if shown := next((form.name for form in reversed(FORMATS.values()) if form.shown_by(text, suffix)), None):
-        return shown
+    """Returns the format that the text shows."""
     head = "\n".join(islice((line for line in text.split("\n") if line.strip()), _NUM_FIRST_LINES))
     if text.startswith("WEBVTT"):
         return "VTT"
@@ -105,18 +100,13 @@ def _form_of(text: str, suffix: str) -> str:
     return "CSV" if suffix in (".csv", ".tsv") else "Markdown" if is_markdown(text, suffix) else "text"
 
 
-def _read(form: str, path: Path, content: bytes, text: str, notation: DeclaredNotation | None) -> Reading:
-    if form in FORMATS:
-        return FORMATS[form].read(text)
-    if form in _LINES_OF:
-        lines = _LINES_OF[form](text)
-    elif form in _LINES_OF_BYTES:
-        lines = _LINES_OF_BYTES[form](content)
-    elif notation:
+def _read(form: str, source: object, notation: DeclaredNotation | None) -> Reading:
+    found = _READERS[form](source)
+    if isinstance(found, Text):
+        return notation.read(found) if notation else read_lines(found)
+    if notation:
         raise ValueError(
             f"the format {form} has no lines to which the notation applies that {NOTATION_FILE} declares for it; "
             "declare it for the other files only"
         )
-    else:
-        return read_parquet(path) if form == "Parquet" else _READERS[form](text)
-    return notation.read(lines) if notation else read_lines(lines)
+    return found

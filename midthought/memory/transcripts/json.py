@@ -1,20 +1,25 @@
-"""JSON of recognizers, editors and podcast apps, and rows of tables: the list of entries that has speakers and the most words."""
+"""JSON of recognizers, editors and podcast apps: the list of entries that has speakers and the most words. Rows of CSV, TSV and
+Parquet are read as its entries."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from midthought.data.rows import rows_of
 from midthought.memory.markup import mark_times, unescape
-from midthought.memory.transcripts.reading import Reading
+from midthought.memory.transcripts.reading import Reading, damage_refused
 from midthought.memory.turns import UNKNOWN_SPEAKER, Segment, clock_time, without_unusable_characters
 
-TEXT = ("text", "transcript", "body", "punctuatedword", "word")
+_TEXT = ("text", "transcript", "body", "punctuatedword", "word")
 """Keys of an entry, without case and signs; the first that has a value counts."""
 _SPEAKER = ("speaker", "speakername", "speakerlabel", "speakerid")
 _START = ("start", "starttime", "time", "timestamps", "timestamp")
@@ -57,21 +62,42 @@ def read_json(text: str) -> Reading:
     fields = document.items() if isinstance(document, dict) else ()
     header = tuple((str(key), str(value)) for key, value in fields if _is_field(value) and key != "text")
     values = {key.lower(): without_unusable_characters(value) for key, value in header}
-    full = folded(document).get("text", "") if isinstance(document, dict) else ""
+    full = _folded(document).get("text", "") if isinstance(document, dict) else ""
     return Reading(
         values.get("episode") or values.get("title"),
-        segments_of(best.entries, continues=best.path != ("content",)),
+        _segments(best.entries, continues=best.path != ("content",)),
         header,
         source=full if isinstance(full, str) else "",
     )
 
 
-def segments_of(entries: Sequence[Entry], *, continues: bool = True) -> list[Segment]:
+def read_csv(text: str) -> Reading:
+    """Reads rows below a row of column names. The separator is the most frequent of comma, semicolon and tab in that row."""
+    text = text.lstrip("\n")
+    separator = max(",;\t", key=text.split("\n", 1)[0].count)
+    with damage_refused("CSV"):
+        return _read_rows(list(csv.DictReader(io.StringIO(text), delimiter=separator)))
+
+
+def read_parquet(path: Path) -> Reading:
+    """Reads the rows of a file. Raises ValueError if they are damaged."""
+    with damage_refused("Parquet"):
+        return _read_rows([row.value for row in rows_of(path)])
+
+
+def _read_rows(rows: Sequence[Entry]) -> Reading:
+    names = list(rows[0]) if rows else []
+    if not set(_TEXT) & set(_folded(dict.fromkeys(filter(None, names)))):
+        raise ValueError(f"it has no column named text or transcript; its columns are {', '.join(map(str, names))!r}")
+    return Reading(None, _segments(rows))
+
+
+def _segments(entries: Sequence[Entry], *, continues: bool = True) -> list[Segment]:
     """Returns the segments of entries. One without the key of a speaker `continues` the turn before, or is of nobody."""
     scale = _scale(entries)
     segments = list[Segment]()
     for entry in entries:
-        keys = folded(entry)
+        keys = _folded(entry)
         named = [_speaker(keys[key]) for key in _SPEAKER if key in keys]
         speaker = next(filter(None, named), UNKNOWN_SPEAKER if named or not continues else None)
         text = mark_times(unescape(without_unusable_characters(_text(keys))))
@@ -80,7 +106,7 @@ def segments_of(entries: Sequence[Entry], *, continues: bool = True) -> list[Seg
     return segments
 
 
-def folded(entry: Entry) -> dict[str, Any]:
+def _folded(entry: Entry) -> dict[str, Any]:
     """Returns the values by their keys without case and signs: `startTime`, `start_time` and `Start time` are one."""
     return {_folded_key(str(key)): value for key, value in entry.items()}
 
@@ -126,23 +152,23 @@ def _lists(document: object) -> Iterator[tuple[tuple[str, ...], list[Entry]]]:
 
 
 def _list(path: tuple[str, ...], entries: list[Entry]) -> _List:
-    keys = [folded(entry) for entry in entries]
+    keys = [_folded(entry) for entry in entries]
     num_words = sum(len(_text(each).split()) for each in keys)
     return _List(path, entries, num_words, any(_speaker(each.get(key)) for each in keys for key in _SPEAKER))
 
 
 def _text(keys: Entry) -> str:
     """Returns the text of an entry, or that of its words or sentences together."""
-    found = next((keys[key] for key in TEXT if isinstance(keys.get(key), str)), None)
+    found = next((keys[key] for key in _TEXT if isinstance(keys.get(key), str)), None)
     if found is not None:
         return str(found)
-    parts = [part for each in _inner(keys) for key in TEXT if isinstance(part := each.get(key), str)]
+    parts = [part for each in _inner(keys) for key in _TEXT if isinstance(part := each.get(key), str)]
     return ("" if any(part != part.strip() for part in parts) else " ").join(parts)
 
 
 def _inner(keys: Entry) -> list[dict[str, Any]]:
     lists = [keys[key] for key in _WORDS if isinstance(keys.get(key), list)]
-    return [folded(each) for values in lists for each in values if isinstance(each, dict)]
+    return [_folded(each) for values in lists for each in values if isinstance(each, dict)]
 
 
 def _speaker(value: object) -> str:
@@ -175,7 +201,7 @@ def _start(keys: Entry) -> float | str | None:
 
 def _scale(entries: Sequence[Entry]) -> float:
     """Returns 1000 if the times are milliseconds, as AssemblyAI's are, else 1. An entry without an end lasts to the next one."""
-    keys = [folded(entry) for entry in entries]
+    keys = [_folded(entry) for entry in entries]
     starts = [_time(each) for each in keys]
     rates = []
     for each, start, following in zip(keys, starts, [*starts[1:], None], strict=True):

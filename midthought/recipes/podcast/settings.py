@@ -41,8 +41,7 @@ class MemorySection(Section):
     chunk_overlap: int | None = Field(None, ge=0)
     """Tokens or sentences that consecutive chunks share. Null: 32 tokens, 1 sentence, or 32 tokens of a window."""
     embedding_model: str = "minilm"
-    """`minilm` (packaged, offline), the folder of a sentence-transformers model, or `https://HOST/v1?api_key_env=NAME#MODEL`.
-    `minilm?dtype=float32` or `bfloat16` fixes the precision of new vectors; otherwise the faster one is measured."""
+    """`minilm` (packaged, offline), the folder of a sentence-transformers model, or `https://HOST/v1?api_key_env=NAME#MODEL`."""
     search: Literal["full_text", "vector", "hybrid"] = "full_text"
     """Search mode of the tool. `full_text` is best for exact quotes (docs/measured.md)."""
     k: int = Field(1, ge=1, le=10)

@@ -17,9 +17,9 @@ from midthought.env.rewards import correct
 from midthought.errors import MemoryStoreError, SettingsError
 from midthought.files.manifest import MANIFEST, damage_in, write_manifest
 from midthought.memory.build import chunk_all
-from midthought.memory.changes import BuildReport
 from midthought.memory.chunks import Chunk, words_digest
 from midthought.memory.connect import open_memory
+from midthought.memory.inspection import doubt_lines
 from midthought.memory.questions import (
     QuestionPlan,
     make_questions,
@@ -31,9 +31,9 @@ from midthought.memory.questions import (
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.splitting import Chunking
 from midthought.memory.store import MemoryStore
-from midthought.memory.summary import doubt_lines
 from midthought.memory.tool import MemoryOpenTool, MemoryRetrievalTool, format_hits
 from midthought.memory.transcripts import Transcript, read_transcripts
+from midthought.memory.upsert import BuildReport
 from midthought.recipes.metrics import IsRight, balanced_accuracy, call_rate
 from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import MemorySection, PodcastConfig, sample_transcripts
@@ -170,7 +170,7 @@ def read_recipe_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:
     folder = read_transcripts(config.memory.transcripts or sample_transcripts())
     for _, reason in folder.failures:
         _log.warning("left out: %s", reason)
-    for line in (*folder.unused_settings, *doubt_lines(folder)):
+    for line in doubt_lines(folder):
         _log.warning(line)
     for group in folder.copies:
         names = ", ".join(str(path) for path in group)
@@ -232,14 +232,7 @@ def tools_of_run(config: PodcastConfig, run_path: Path) -> ToolRegistry:
 
 def _open_memory(config: PodcastConfig, run_path: Path) -> MemoryStore | RemoteMemory:
     memory = config.memory
-    measures = not config.inference.deterministic  # times differ between runs
-    return open_memory(
-        memory.path or run_path / "memory",
-        memory.table,
-        memory.embedding_model,
-        memory.token_env,
-        measures=measures,
-    )
+    return open_memory(memory.path or run_path / "memory", memory.table, memory.embedding_model, memory.token_env)
 
 
 def _registry(config: PodcastConfig, store: MemoryStore | RemoteMemory) -> ToolRegistry:

@@ -77,8 +77,6 @@ class PodcastRun(RecipeRun):
             for each in self.transcripts
             if each.is_doubtful
         )
-        if report.precision:
-            self.console.note(f"  Chunks are embedded in {report.precision}")
         tasks = self.data.tasks
         self.console.note(
             f"  {sum(map(len, self.data.chunks.values())):,} chunks of the episodes "

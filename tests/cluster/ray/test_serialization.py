@@ -80,7 +80,7 @@ def test_the_memory_tool_is_opened_anew_where_it_arrives(tmp_path, monkeypatch):
 
     chunk = Chunk("a_0", episode="A", stem="a", speaker="Ann", transcript="the tide is late", time="00:00:01", number=0)
     monkeypatch.chdir(tmp_path)
-    store = MemoryStore.open("memory", embedder=MiniLMEmbedder(dtype="float32"))
+    store = MemoryStore.open("memory", embedder=MiniLMEmbedder())
     store.build([chunk])
     tool = MemoryRetrievalTool(store, k=1, mode="hybrid")
     said = tool.execute(query="tide")

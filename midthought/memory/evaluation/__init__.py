@@ -1,1 +1,0 @@
-"""How well a memory finds what it is asked for: questions, measures, and one run of all questions."""
