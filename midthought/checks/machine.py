@@ -42,7 +42,7 @@ def machine(setup: Setup) -> Iterator[Finding]:
         yield Finding(f"the model {name!r} is not on this machine", f"hf download {name}, or correct model.local_path")
     for name in checkpoint.trackers:
         if (problem := find_tracker(name).login_problem()) is not None:
-            yield Finding(f"checkpoint.trackers has {name!r}, and {problem.observation}", problem.action, name, "stop")
+            yield Finding(f"checkpoint.trackers has {name!r}, and {problem[0]}", problem[1], name, "stop")
     if setup.choice is None:
         raise SkippedError("the run is not planned")
     setup.choice.require_possible()

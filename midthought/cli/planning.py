@@ -79,7 +79,6 @@ def report(
     """Write RUN/report.html again from the run's files."""
     from midthought.report.html import write_report
 
-    tell_damage(run)
     with value_errors(run):
         tell(write_report(run, max_mib=max_mib))
 
@@ -101,7 +100,6 @@ def compare(
     from midthought.report.comparison import compare, print_comparison
     from midthought.report.console import Console
 
-    tell_damage(*runs)
     with value_errors(", ".join(map(str, runs))):
         comparison = compare(runs, arm=arm)
         if as_json:
@@ -118,7 +116,6 @@ def guard(
     from midthought.report.findings import shown_findings
     from midthought.report.run_record import read_run
 
-    tell_damage(run)
     with value_errors(run):
         rows = [row for row in read_run(run).findings if "check" in row]
     shown = [
@@ -127,17 +124,6 @@ def guard(
     tell(json.dumps(rows, indent=1, ensure_ascii=False) if as_json else "\n".join(shown) or "No check has a finding.")
     if rows:
         raise typer.Exit(1)
-
-
-def tell_damage(*runs: Path) -> None:
-    """Prints which runs are damaged. They are read all the same: a damaged run is one that somebody wants to see."""
-    from midthought.report.run_record import damage_of_results
-
-    for run in runs:
-        with value_errors(run):
-            found = damage_of_results(run)
-        if found:
-            tell(f"midthought: {found}. The following is read from the files as they are now", err=True)
 
 
 def _recipe_settings(recipe: str, words: list[str], config: Path | None, engine: str) -> RecipeConfig:

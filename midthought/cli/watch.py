@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from midthought.cli.output import tell
-from midthought.cli.planning import tell_damage
 from midthought.files.storage_errors import value_errors
 
 
@@ -23,7 +22,6 @@ def watch(
     """
     from midthought.report.watch import RunState, follow, state_of
 
-    tell_damage(run)
     with value_errors(run):
         for line in follow(run, None if once else interval):
             tell(line)

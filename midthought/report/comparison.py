@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,24 +19,23 @@ from midthought.config import read_yaml
 from midthought.errors import CheckpointError, SettingsError, near_names
 from midthought.report.console import Console
 from midthought.report.json_lines import json_value
+from midthought.report.page_episodes import PageEpisode, read_page_episodes
 from midthought.report.paired_tests import PairedTest, mcnemar, paired_permutation, paired_t
-from midthought.report.recording import FOLDER as RECORDING_FOLDER
-from midthought.report.recording import arm_and_step, read_rows, recorded_files
+from midthought.report.recording import TRAINING_ARM
 from midthought.report.run_folder import RunFolder, flat_keys
 from midthought.report.run_lock import RunLock
-from midthought.report.run_record import RunRecord, is_right, read_run
+from midthought.report.run_record import RunRecord, read_run
 
 SEED = "training.seed"
 PREFERRED_ARMS = ("after.sampled", "after", "validation.sampled", "validation")
 LAST_SHARE = 0.1
 """The training reward is the mean over this share of the iterations that all compared runs have done, the last ones."""
-_SECTIONS_OF_NO_INTEREST = ("checkpoint.", "checks.")
-"""Settings of these sections change what is stored and reported, so runs that differ in them are seeds of one configuration."""
+_LEFT_OUT = (SEED, "checkpoint.", "checks.")
+"""Settings in which the seeds of one configuration may differ: what is stored and reported."""
 
-Question = tuple[str, str]
-"""A task's id and its text: the same id with another text is another question."""
-Answers = dict[Question, list[dict[str, float | None]]]
-"""Values of a question's episodes: `exact_match`, `reward`, `calls` and `policy_tokens`; None if unknown."""
+MEASURES = ("exact_match", "reward", "calls", "policy_tokens")
+Answers = dict[tuple[str, str], dict[str, float | None]]
+"""By question: the mean of each measure over its episodes; None if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,27 +48,32 @@ class ComparedRun:
     settings: Mapping[str, Any]
     """Flat: `section.key`; empty without `config.yaml`."""
     record: RunRecord
-    answers: Mapping[str, Mapping[int, Answers]]
-    """arm → step → answers; without training episodes and without the arms before training."""
+    answers: Mapping[tuple[str, int], Answers]
+    """By arm and step; without training episodes and without the arms before training."""
 
     @property
     def seed(self) -> Any:
         return self.settings.get(SEED)
 
-    def exact_match(self, arm: str, step: int) -> float | None:
-        """Returns the exact match over all questions of an arm as the run has logged it; None if it has not."""
-        if arm.startswith("validation"):
-            return dict(self.record.metrics.get(arm, {}).get("exact_match", ())).get(step)
-        value = self.record.summary.get(f"{arm}.exact_match", self.record.summary.get(f"{arm}_exact_match"))
-        return None if value is None else float(value)
+    def score(self, measure: str, arm: str, step: int) -> float | None:
+        """Returns the mean over the recorded questions; for exact match the one logged over all questions, if there is."""
+        logged = None
+        if measure == "exact_match" and arm.startswith("validation"):
+            logged = dict(self.record.metrics.get(arm, {}).get("exact_match", ())).get(step)
+        elif measure == "exact_match":
+            logged = self.record.summary.get(f"{arm}.exact_match", self.record.summary.get(f"{arm}_exact_match"))
+        return (
+            _mean(values[measure] for values in self.answers[arm, step].values()) if logged is None else float(logged)
+        )
 
     def learning_curve(self) -> dict[int, float]:
-        """Returns the mean reward of the training episodes by iteration, from the first stage of training that has one."""
-        stages = (s for name, s in self.record.metrics.items() if not name.startswith("validation"))
-        return next((dict(s["reward/mean"]) for s in stages if s.get("reward/mean")), {})
+        """Returns the mean reward of the training episodes by iteration."""
+        return dict(self.record.metrics.get("ppo", {}).get("reward/mean", ()))
 
 
-Runs = tuple[ComparedRun, ...]
+Runs = list[ComparedRun]
+Pair = tuple[ComparedRun, ComparedRun]
+"""A run of the baseline, and one of another configuration."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,29 +113,28 @@ def compare(paths: Sequence[str | os.PathLike[str]], *, arm: str | None = None) 
     there is no run or a file of it cannot be read.
     """
     places = [Path(path).resolve() for path in paths]
-    repeated = [str(path) for number, path in enumerate(paths) if places[number] in places[:number]]
-    if repeated:
-        raise SettingsError(f"{repeated[0]} is given twice; give two different runs")
+    for number, path in enumerate(paths):
+        if places[number] in places[:number]:
+            raise SettingsError(f"{path} is given twice; give two different runs")
     if len(paths) < 2:
         raise SettingsError(f"{len(paths)} run given; give two or more, the first one is the baseline")
     runs = [_read(path) for path in paths]
-    arms = {name for run in runs for name in run.answers}
+    arms = {name for run in runs for name, _ in run.answers}
     if arm is not None and arm not in arms:
         raise SettingsError(f"no run has answers of the arm {arm!r}. {near_names(arm, arms)}")
     (baseline, base), *others = _configurations(runs).items()
     rows, notes = [], list(_notes(runs))
     for name, other in others:
         pairs = _paired(base, other)
-        used = [run for pair in pairs for side in pair for run in side]
-        if left_out := [run.record.name for run in (*base, *other) if run not in used]:
+        if left_out := [run.record.name for run in (*base, *other) if not any(run in pair for pair in pairs)]:
             notes.append(f"{name}: only seeds that both have are compared, without {', '.join(left_out)}.")
-        found = [*_answer_rows(name, pairs, used, arm), *_training_reward(name, pairs, used)]
-        if not any(row.arm for row in found):
+        found = _answer_rows(name, pairs, arm)
+        if not found:
             notes.append(
                 f"{name} and {baseline} share no held-out question. Evaluate both in the same way (midthought evaluate RUN, or "
                 "training.validate_every=10). Recipes choose questions by training.seed: compare the same seeds."
             )
-        rows += found
+        rows += [*found, *_training_reward(name, pairs)]
     firsts = [base[0].settings, *(other[0].settings for _, other in others)]
     keys = dict.fromkeys(key for settings in firsts for key in settings if key != SEED or len(runs) == len(firsts))
     values = {key: [settings.get(key) for settings in firsts] for key in keys}
@@ -146,10 +150,9 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     columns = ["run", "measure", comparison.names[0], "run's", "difference", "95 % interval", "p", "test"]
     cells: list[list[object]] = []
     for row in comparison.rows:
-        measure = f"{row.measure.replace('_', ' ')}, {row.arm}" if row.arm else row.measure.replace("_", " ")
-        test = row.test
+        measure = row.measure.replace("_", " ") + (f", {row.arm}" if row.arm else "")
         tested: list[object] = [None, None, "not tested"]
-        if test is not None:
+        if (test := row.test) is not None:
             p_value = f"{test.p_value:.2g}" if test.p_value >= 0.0001 else "< 0.0001"
             tested = [f"{test.low:+.3f} to {test.high:+.3f}", p_value, f"{test.name}, n = {test.num_pairs}"]
         cells.append([row.run, measure, row.baseline, row.value, row.value - row.baseline, *tested])
@@ -161,95 +164,64 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 # -- measures --------------------------------------------------------------------------------------------------------
 
 
-def _answer_rows(
-    name: str, pairs: Sequence[tuple[Runs, Runs]], used: Sequence[ComparedRun], wanted: str | None
-) -> list[Row]:
-    """Returns a row per measure of the last answers of one arm to the questions that all runs of a pair answered."""
-    arms = [arm for arm in used[0].answers if all(arm in run.answers for run in used)]
-    arms.sort(key=lambda arm: PREFERRED_ARMS.index(arm) if arm in PREFERRED_ARMS else len(PREFERRED_ARMS))
-    for arm in arms if wanted is None else [arm for arm in arms if arm == wanted]:
-        for step in sorted(set.intersection(*(set(run.answers[arm]) for run in used)), reverse=True):
-            shown = f"{arm} at iteration {step}" if arm.startswith("validation") else arm
-            rows = [
-                Row(run=name, measure=measure, arm=shown, baseline=fmean(first), value=fmean(second), test=test)
-                for measure in ("exact_match", "reward", "calls", "policy_tokens")
-                for first, second, test in _tested(measure, pairs, arm, step)
-            ]
-            if rows:
-                return rows
+def _answer_rows(name: str, pairs: Sequence[Pair], wanted: str | None) -> list[Row]:
+    """Returns a row per measure of the last answers of one arm that all runs have."""
+    ranks = {arm: rank for rank, arm in enumerate(PREFERRED_ARMS)}
+    shared = set.intersection(*(set(run.answers) for pair in pairs for run in pair))
+    for arm, step in sorted(shared, key=lambda each: (ranks.get(each[0], len(ranks)), each[0], -each[1])):
+        shown = f"{arm} at iteration {step}" if arm.startswith("validation") else arm
+        values = {measure: _values(measure, pairs, arm, step) for measure in MEASURES if wanted in (None, arm)}
+        if any(values.values()):
+            return [_row(name, measure, shown, found, len(pairs) > 1) for measure, found in values.items() if found]
     return []
 
 
-def _tested(
-    measure: str, pairs: Sequence[tuple[Runs, Runs]], arm: str, step: int
-) -> Iterator[tuple[Sequence[float], Sequence[float], PairedTest | None]]:
-    """Yields the paired values of a measure with their test, if every pair has a question with a value in all of its runs.
-
-    If the pairs are seeds, the exact match is the one that the runs have logged over all of their questions.
-    """
-    scores = [_shared_values(measure, pair, arm, step) for pair in pairs]
-    if not all(scores):
-        return
+def _values(measure: str, pairs: Sequence[Pair], arm: str, step: int) -> list[tuple[float, float]]:
+    """Returns the paired values that are known: of the seeds, or of the questions that both runs answered."""
     if len(pairs) > 1:
-        logged = [
-            [run.exact_match(arm, step) for (run,) in pair] if measure == "exact_match" else [None] for pair in pairs
-        ]
-        means = [tuple(map(fmean, zip(*values, strict=True))) for values in scores]
-        values = [one if None in of_run else of_run for one, of_run in zip(means, logged, strict=True)]
-        first, second = zip(*values, strict=True)
-        yield first, second, paired_t(first, second)
-        return
-    first, second = zip(*scores[0], strict=True)
-    if measure == "exact_match" and {*first, *second} <= {0.0, 1.0}:
-        yield first, second, mcnemar([value == 1 for value in first], [value == 1 for value in second])
+        found = [(one.score(measure, arm, step), other.score(measure, arm, step)) for one, other in pairs]
     else:
-        yield first, second, paired_permutation(first, second) if len(first) > 1 else None
+        first, second = (run.answers[arm, step] for run in pairs[0])
+        found = [(first[question][measure], second[question][measure]) for question in first if question in second]
+    return [(one, other) for one, other in found if one is not None and other is not None]
 
 
-def _shared_values(measure: str, pair: tuple[Runs, Runs], arm: str, step: int) -> list[tuple[float, float]]:
-    """Returns for each question of the pair the mean over the runs of each side, if all runs have a value."""
-    found = []
-    for question in pair[0][0].answers[arm][step]:
-        sides = [[_mean(measure, run.answers[arm][step].get(question, [])) for run in runs] for runs in pair]
-        if not any(value is None for side in sides for value in side):
-            first, second = (fmean(value for value in side if value is not None) for side in sides)
-            found.append((first, second))
-    return found
-
-
-def _mean(measure: str, answers: Iterable[Mapping[str, float | None]]) -> float | None:
-    values = [value for answer in answers if (value := answer[measure]) is not None]
-    return fmean(values) if values else None
-
-
-def _training_reward(name: str, pairs: Sequence[tuple[Runs, Runs]], used: Sequence[ComparedRun]) -> list[Row]:
-    """Returns the reward at the end of training, tested by seed."""
-    shared = sorted(set.intersection(*(set(run.learning_curve()) for run in used)))
-    if not shared:
-        return []
-    last = shared[-max(round(len(shared) * LAST_SHARE), 1) :]
-    values = [[fmean(run.learning_curve()[step] for run in runs for step in last) for runs in pair] for pair in pairs]
+def _row(name: str, measure: str, arm: str, values: Sequence[tuple[float, float]], is_by_seed: bool) -> Row:
     first, second = zip(*values, strict=True)
-    test = paired_t(first, second)
-    return [Row(run=name, measure="training_reward", arm="", baseline=fmean(first), value=fmean(second), test=test)]
+    test = None
+    if is_by_seed:
+        test = paired_t(first, second)
+    elif measure == "exact_match" and {*first, *second} <= {0.0, 1.0}:
+        test = mcnemar([value == 1 for value in first], [value == 1 for value in second])
+    elif len(values) > 1:
+        test = paired_permutation(first, second)
+    return Row(run=name, measure=measure, arm=arm, baseline=fmean(first), value=fmean(second), test=test)
+
+
+def _training_reward(name: str, pairs: Sequence[Pair]) -> list[Row]:
+    """Returns the reward at the end of training, tested by seed."""
+    curves = [(one.learning_curve(), other.learning_curve()) for one, other in pairs]
+    shared = sorted(set.intersection(*(set(curve) for pair in curves for curve in pair)))
+    last = shared[-max(round(len(shared) * LAST_SHARE), 1) :]
+    ends = [(fmean(one[step] for step in last), fmean(other[step] for step in last)) for one, other in curves if last]
+    return [_row(name, "training_reward", "", ends, is_by_seed=True)] if ends else []
 
 
 # -- configurations --------------------------------------------------------------------------------------------------
 
 
-def _configurations(runs: Sequence[ComparedRun]) -> dict[str, Runs]:
+def _configurations(runs: Runs) -> dict[str, Runs]:
     """Groups runs that differ only in `training.seed`, in the order given, by name.
 
     A seed that occurs a second time starts a further group, so a repeated run is compared with the first one. If all runs are
     seeds of one configuration, each run is a group of its own.
     """
-    groups: list[list[ComparedRun]] = []
+    groups: list[Runs] = []
     for run in runs:
         fits = (
-            group for group in groups if run.seed not in [one.seed for one in group] and not _differs(group[0], run)
+            group for group in groups if not _differs(group[0], run) and run.seed not in [one.seed for one in group]
         )
-        group = next(fits, None) if run.settings else None
-        if group is None:
+        if (group := next(fits, None)) is None:
             groups.append([run])
         else:
             group.append(run)
@@ -258,43 +230,34 @@ def _configurations(runs: Sequence[ComparedRun]) -> dict[str, Runs]:
     names = [group[0].record.name + (f" and {len(group) - 1} more" if len(group) > 1 else "") for group in groups]
     if len(set(names)) < len(names):
         names = [f"{name} ({group[0].path})" for name, group in zip(names, groups, strict=True)]
-    return dict(zip(names, map(tuple, groups), strict=True))
+    return dict(zip(names, groups, strict=True))
 
 
 def _differs(first: ComparedRun, second: ComparedRun) -> bool:
-    """Whether two runs differ in more than the seed. A setting that one of them does not have is not compared."""
-    if _sections(first) != _sections(second):
-        return True
-    shared = first.settings.keys() & second.settings.keys() - {SEED}
-    compared = (name for name in shared if not name.startswith(_SECTIONS_OF_NO_INTEREST))
-    return any(first.settings[name] != second.settings[name] for name in compared)
+    """Whether two runs differ in more than the seed, or one has no settings."""
+    one, other = ({k: v for k, v in run.settings.items() if not k.startswith(_LEFT_OUT)} for run in (first, second))
+    return not one or one != other
 
 
-def _sections(run: ComparedRun) -> set[str]:
-    return {name.partition(".")[0] for name in run.settings}
+def _paired(baseline: Runs, other: Runs) -> list[Pair]:
+    """Returns one pair per shared seed; without shared seeds, the first runs of both."""
+    of_seed = {run.seed: run for run in baseline if run.seed is not None}
+    return [(of_seed[run.seed], run) for run in other if run.seed in of_seed] or [(baseline[0], other[0])]
 
 
-def _paired(baseline: Runs, other: Runs) -> list[tuple[Runs, Runs]]:
-    """Returns one pair per shared seed; without shared seeds, all runs of both as one pair."""
-    first, second = ({run.seed: run for run in runs if run.seed is not None} for runs in (baseline, other))
-    return [((first[seed],), (second[seed],)) for seed in first if seed in second] or [(baseline, other)]
-
-
-def _notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
+def _notes(runs: Runs) -> Iterator[str]:
     for run in runs:
         if run.state != "finished":
             ends = max((steps[-1][0] for steps in run.record.metrics.get("ppo", {}).values()), default=0)
             yield f"{run.path} is {run.state} (iteration {ends}): only what has been written so far is compared."
         if not run.settings:
             yield f"{run.path} has no config.yaml: its settings are not compared."
-        if run.settings and runs[0].settings and (only := _sections(runs[0]) ^ _sections(run)):
-            yield f"{run.path} has other sections of settings ({', '.join(sorted(only))}): it is a run of another recipe."
     if not any(_differs(runs[0], run) for run in runs[1:]):
         yield "The runs have the same settings (apart from the seed): differences are chance, data or code."
-    recorded = {arm: max(map(len, steps.values())) for run in runs for arm, steps in run.answers.items()}
     num_questions = max(int(run.record.summary.get("num_questions") or 0) for run in runs)
+    recorded = {arm: len(answers) for run in runs for (arm, _), answers in run.answers.items()}
     shown = max((recorded[arm] for arm in PREFERRED_ARMS if arm in recorded), default=0)
-    if shown and shown < num_questions:
+    if 0 < shown < num_questions:
         yield (
             f"{shown} of {num_questions} questions are recorded; tests by question use these. Record all of them with "
             f"evaluation.num_shown={num_questions} or checkpoint.record_episodes={num_questions}."
@@ -315,45 +278,32 @@ def _read(path: str | os.PathLike[str]) -> ComparedRun:
         state="running" if is_held else "finished" if record.summary else "unfinished",
         settings=flat_keys(read_yaml(folder.config_path)) if folder.config_path.is_file() else {},
         record=record,
-        answers=_read_answers(folder),
+        answers=_read_answers(folder.path),
     )
 
 
-def _read_answers(folder: RunFolder) -> dict[str, dict[int, Answers]]:
-    """Reads `trajectories.jsonl`, and `recording/` for an arm of which it has more questions."""
-    found = _by_question(folder.trajectories.read())
-    paths = recorded_files(folder.path / RECORDING_FOLDER)
-    rows = (row for path in paths if _is_held_out(arm_and_step(path)[0]) for row in read_rows(path))
-    for arm, steps in _by_question(rows).items():
-        for step, answers in steps.items():
-            shown = found.setdefault(arm, {})
-            if len(answers) > len(shown.get(step, {})):
-                shown[step] = answers
-    return found
+def _read_answers(path: Path) -> dict[tuple[str, int], Answers]:
+    found: dict[Any, dict[Any, list[dict[str, float | None]]]] = defaultdict(lambda: defaultdict(list))
+    for each in read_page_episodes(path, max_episodes=0, max_bytes=-1):
+        if each.arm != TRAINING_ARM and each.arm.split(".")[0] != "before":
+            found[each.arm, each.step][each.question].append(_measured(each))
+    return {key: {question: _means(rows) for question, rows in answers.items()} for key, answers in found.items()}
 
 
-def _by_question(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, Answers]]:
-    found: dict[str, dict[int, Answers]] = {}
-    for row in rows:
-        if _is_held_out(arm := str(row.get("arm"))):
-            question = (str(row.get("task_id")), str(row.get("question")))
-            step = found.setdefault(arm, {}).setdefault(int(row.get("step") or 0), {})
-            step.setdefault(question, []).append(_values(row))
-    return found
-
-
-def _is_held_out(arm: str) -> bool:
-    return arm != "train" and arm.split(".")[0] != "before"
-
-
-def _values(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """Returns the measures of a row of `trajectories.jsonl` or of a recording."""
-    reward, right = (row.get("reward") or {}).get("total"), is_right(row)
-    spans = [(span.get("kind"), span.get("num_tokens") or 0) for span in row.get("spans") or []]
-    spans += [span for segment in row.get("segments") or [] for span in segment["spans"]]
+def _measured(episode: PageEpisode) -> dict[str, float | None]:
+    reward = (episode.facts.get("reward") or {}).get("total")
     return {
-        "exact_match": None if right is None else float(right),
+        "exact_match": None if episode.right is None else float(episode.right),
         "reward": float(reward) if reward is not None and math.isfinite(reward) else None,
-        "calls": row.get("num_calls"),
-        "policy_tokens": float(sum(length for author, length in spans if author == "policy")),
+        "calls": episode.facts.get("num_calls"),
+        "policy_tokens": float(sum(length for author, _, length in episode.spans if author == "policy")),
     }
+
+
+def _means(rows: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    return {measure: _mean(row[measure] for row in rows) for measure in MEASURES}
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

@@ -8,19 +8,14 @@ from __future__ import annotations
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from midthought.report.curves import curves
 from midthought.report.findings import STAGES, findings_list, marks, shown_findings
-from midthought.report.page_selection import RULE
 from midthought.report.quantities import token_quantities
 from midthought.report.results import arms_table, cards, control_arms_table, more_metrics, verdict
 from midthought.report.run_folder import RunFolder, write_whole
 from midthought.report.run_record import read_run
 from midthought.report.templates import render_page
-
-if TYPE_CHECKING:
-    from midthought.report.page_data import PackedEpisodes
 
 _PARTS = (
     "store",
@@ -71,8 +66,7 @@ def report_page(
 
     run = read_run(run_path)
     limits = {"max_episodes": max_trajectories, "max_bytes": int(max_mib * 2**20)}
-    found = read_page_episodes(run_path, **limits)
-    packed = pack_episodes(found, **limits)
+    packed = pack_episodes(read_page_episodes(run_path, **limits), **limits)
     sentence, support = verdict(run.summary)
     findings = shown_findings(run.findings)
     charts, chart_points = curves(run.metrics, dict.fromkeys(STAGES, marks(findings)))
@@ -88,7 +82,7 @@ def report_page(
         },
         index=packed.index,
         blocks=packed.blocks,
-        episodes_sentence=_episodes_sentence(packed, len(found)),
+        episodes_sentence=packed.sentence,
         verdict=sentence,
         support=support,
         cards=cards(run.summary),
@@ -101,16 +95,3 @@ def report_page(
         config=run.config,
         starts=run.starts,
     )
-
-
-def _episodes_sentence(packed: PackedEpisodes, num_found: int) -> str:
-    if not num_found:
-        return "No episode has been written yet."
-    number = (
-        f"{packed.num_episodes:,}" if packed.num_episodes == num_found else f"{packed.num_episodes:,} of {num_found:,}"
-    )
-    values = {
-        0: "None has the values of its tokens: checkpoint.record_episodes=16 records them.",
-        packed.num_episodes: "All have the values of their tokens.",
-    }.get(packed.num_recorded, f"{packed.num_recorded:,} have the values of their tokens.")
-    return f"{number} episodes. {values}{'' if packed.num_episodes == num_found else ' ' + RULE}"

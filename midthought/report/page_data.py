@@ -9,24 +9,28 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from midthought.report.json_lines import json_value
-from midthought.report.page_episodes import PageEpisode
-from midthought.report.page_selection import in_order_of_choice
-from midthought.report.recorded_episodes import COLUMNS, Array
+from midthought.report.page_episodes import PageEpisode, spread
+from midthought.report.recorded_episodes import COLUMNS, Array, unpacked
 from midthought.report.recording import TRAINING_ARM
 
+RULE = (
+    "Held-out questions with all their arms and training groups were chosen in turn, each evenly spread over the run, "
+    "until the page was full. The last ones have texts only."
+)
 MAX_BLOCK_TOKENS = 20_000
 MAX_BLOCK_EPISODES = 48
 MAX_QUESTION = 200
 """Characters of a question in the index."""
-_TOKEN_COLUMNS = ("text_lengths", "token_ids")
-_POLICY_COLUMNS = ("in_loss", "policy_versions", *COLUMNS)
+_INTEGERS = {"token_ids": "<i4", "in_loss": "u1", "policy_versions": "<i4"}
+"""Columns of integers, with their type in the recording."""
+_INDEX = "task arm step right reward parts stop tools calls failed repeated length seconds recorded block at before"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,12 +44,29 @@ class PackedEpisodes:
     num_episodes: int
     num_recorded: int
     """Episodes with the values of their tokens."""
+    num_found: int
+    """Episodes of the run."""
+
+    @property
+    def sentence(self) -> str:
+        """How many of the run's episodes the page has, for its reader."""
+        if not self.num_found:
+            return "No episode has been written yet."
+        is_whole = self.num_episodes == self.num_found
+        values = {
+            0: "None has the values of its tokens: checkpoint.record_episodes=16 records them.",
+            self.num_episodes: "All have the values of their tokens.",
+        }.get(self.num_recorded, f"{self.num_recorded:,} have the values of their tokens.")
+        return f"{self.num_episodes:,}{'' if is_whole else f' of {self.num_found:,}'} episodes. {values}" + (
+            "" if is_whole else f" {RULE}"
+        )
 
 
 def column_layout() -> list[tuple[str, str, bool]]:
     """Returns the columns of a block in their order: name, whose tokens (`token`: all, `policy`), whether it has floats."""
-    of_tokens = [(name, "token", False) for name in _TOKEN_COLUMNS]
-    return [*of_tokens, *((name, "policy", name in COLUMNS) for name in _POLICY_COLUMNS)]
+    of_tokens = [(name, "token", False) for name in ("text_lengths", "token_ids")]
+    of_policy = [(name, "policy", name in COLUMNS) for name in ("in_loss", "policy_versions", *COLUMNS)]
+    return [*of_tokens, *of_policy]
 
 
 def pack_episodes(episodes: Sequence[PageEpisode], *, max_episodes: int, max_bytes: int) -> PackedEpisodes:
@@ -55,58 +76,78 @@ def pack_episodes(episodes: Sequence[PageEpisode], *, max_episodes: int, max_byt
     """
     units = in_order_of_choice([_unit(each) for each in episodes])
     chosen = [place for unit in units for place in unit][:max_episodes]
-    members, blocks = _blocks(chosen, episodes, max_bytes)
-    if sum(map(len, members)) < len(chosen):
-        while members and _size(blocks) > max_bytes * 3 // 4:
-            members.pop()
-            blocks.pop()
-        whole = {place for block in members for place in block}
-        episodes = [each if place in whole else replace(each, tokens=None) for place, each in enumerate(episodes)]
+    packed = _blocks(chosen, episodes, max_bytes)
+    if sum(len(places) for places, _ in packed) < len(chosen):
+        while packed and _size(packed) > max_bytes * 3 // 4:
+            packed.pop()
+        whole = {place for places, _ in packed for place in places}
+        episodes = [each if place in whole else replace(each, segments=None) for place, each in enumerate(episodes)]
         rest = [place for place in chosen if place not in whole]
-        more = _blocks(rest, episodes, max_bytes - _size(blocks))
-        members, blocks = [*members, *more[0]], [*blocks, *more[1]]
-    places = {place: (number, at) for number, block in enumerate(members) for at, place in enumerate(block)}
-    kept = {place: number for number, place in enumerate(sorted(places))}
-    shown = [(episodes[place], places[place], kept.get(_before(episodes[place]))) for place in kept]
+        packed += _blocks(rest, episodes, max_bytes - _size(packed))
+    where = {place: (number, at) for number, (places, _) in enumerate(packed) for at, place in enumerate(places)}
+    kept = {place: number for number, place in enumerate(sorted(where))}
+    shown = [(episodes[place], *where[place], kept.get(_before(episodes[place]))) for place in kept]
     return PackedEpisodes(
         index=_compressed(_index(shown)),
-        blocks=blocks,
+        blocks=[block for _, block in packed],
         num_episodes=len(kept),
-        num_recorded=sum(episodes[place].tokens is not None for place in kept),
+        num_recorded=sum(episodes[place].segments is not None for place in kept),
+        num_found=len(episodes),
     )
 
 
-def _blocks(
-    chosen: Sequence[int], episodes: Sequence[PageEpisode], max_bytes: int
-) -> tuple[list[list[int]], list[tuple[str, str]]]:
-    """Returns the places of the episodes in each block, and the blocks: as many as fit. An episode that is too large is left
-    out if no other is before it."""
-    members: list[list[int]] = []
-    blocks: list[tuple[str, str]] = []
+def in_order_of_choice(keys: Sequence[tuple[Hashable, bool]]) -> list[list[int]]:
+    """Returns units of places in `keys`, in the order in which a page takes them.
+
+    `keys`: of each episode, the unit that must stay together, and whether it is of training. Held-out and training units
+    alternate by the number of their episodes so far.
+    """
+    units: dict[tuple[Hashable, bool], list[int]] = {}
+    for place, key in enumerate(keys):
+        units.setdefault(key, []).append(place)
+    waiting = [
+        spread([unit for (_, is_training), unit in units.items() if is_training == kind]) for kind in (False, True)
+    ]
+    counts, chosen = [0, 0], []
+    while any(waiting):
+        kind = min((kind for kind in (0, 1) if waiting[kind]), key=lambda kind: counts[kind])
+        unit = waiting[kind].pop(0)
+        counts[kind] += len(unit)
+        chosen.append(unit)
+    return chosen
+
+
+def _unit(episode: PageEpisode) -> tuple[Any, bool]:
+    """Samples of one training prompt stay together, and all answers to a held-out question."""
+    task_id, is_training = episode.question[0], episode.arm == TRAINING_ARM
+    return (episode.step, task_id) if is_training else task_id, is_training
+
+
+Packed = list[tuple[list[int], tuple[str, str]]]
+"""Of each block, the places of its episodes, and the block."""
+
+
+def _blocks(chosen: Sequence[int], episodes: Sequence[PageEpisode], max_bytes: int) -> Packed:
+    """Returns as many blocks as fit. An episode that is too large is left out if no other is before it."""
+    packed: Packed = []
     for places in _cut(chosen, episodes):
-        block = _block([episodes[place] for place in places])
-        if _size([*blocks, block]) <= max_bytes:
-            members.append(places)
-            blocks.append(block)
-        elif blocks:
+        block = (places, _block([episodes[place] for place in places]))
+        if _size([*packed, block]) <= max_bytes:
+            packed.append(block)
+        elif packed:
             break
-    return members, blocks
+    return packed
 
 
-def _size(blocks: Sequence[tuple[str, str]]) -> int:
-    return sum(len(texts) + len(numbers) for texts, numbers in blocks)
+def _size(packed: Packed) -> int:
+    return sum(len(texts) + len(numbers) for _, (texts, numbers) in packed)
 
 
 def _before(episode: PageEpisode) -> int:
     return -1 if episode.before is None else episode.before
 
 
-def _unit(episode: PageEpisode) -> tuple[Any, bool]:
-    is_training = episode.arm == TRAINING_ARM
-    return (episode.group if is_training else episode.task_id), is_training
-
-
-def _cut(chosen: Sequence[int], episodes: Sequence[PageEpisode]) -> Iterable[list[int]]:
+def _cut(chosen: Sequence[int], episodes: Sequence[PageEpisode]) -> Iterator[list[int]]:
     """Yields the members of each block."""
     members: list[int] = []
     num_tokens = 0
@@ -121,91 +162,90 @@ def _cut(chosen: Sequence[int], episodes: Sequence[PageEpisode]) -> Iterable[lis
         yield members
 
 
-def _index(shown: Sequence[tuple[PageEpisode, tuple[int, int], int | None]]) -> dict[str, Any]:
-    tasks = _numbered((each.task_id, str(each.facts.get("question") or "")) for each, _, _ in shown)
-    arms = _numbered(each.arm for each, _, _ in shown)
-    stops = _numbered(str(each.facts.get("stop_reason") or "") for each, _, _ in shown)
-    parts = _numbered(name for each, _, _ in shown for name in _reward(each)["parts"])
-    tools = _numbered(str(event.get("tool_name") or "") for each, _, _ in shown for event in _events(each))
-    rows = [
-        [
-            tasks[each.task_id, str(each.facts.get("question") or "")],
-            arms[each.arm],
-            each.step,
-            each.right,
-            _reward(each)["total"],
-            [_reward(each)["parts"].get(name) for name in parts],
-            stops[str(each.facts.get("stop_reason") or "")],
-            sorted({tools[str(event.get("tool_name") or "")] for event in _events(each)}),
-            len(_events(each)),
-            sum(event.get("outcome") != "ok" for event in _events(each)),
-            _num_repeated(each),
-            sum(length for author, _, length in each.spans if author == "policy"),
-            (each.facts.get("time/engine_seconds") or 0.0) + (each.facts.get("time/tool_seconds") or 0.0),
-            each.tokens is not None,
-            *place,
-            before,
-        ]
-        for each, place, before in shown
+class _Numbers(dict[Any, int]):
+    """Numbers values in the order in which they are first looked up."""
+
+    def __missing__(self, value: Any) -> int:
+        return self.setdefault(value, len(self))
+
+
+def _index(shown: Sequence[tuple[PageEpisode, int, int, int | None]]) -> dict[str, Any]:
+    """`shown`: episode, number of its block, place in the block, and number of its counterpart."""
+    tasks, arms, stops, tools = _Numbers(), _Numbers(), _Numbers(), _Numbers()
+    rewards: list[Mapping[str, Any]] = [
+        {"total": None, "parts": {}, **(each.facts.get("reward") or {})} for each, *_ in shown
     ]
-    names = "task arm step right reward parts stop tools calls failed repeated length seconds recorded block at before"
+    parts = dict.fromkeys(name for reward in rewards for name in reward["parts"])
+    rows = []
+    for (each, *place), reward in zip(shown, rewards, strict=True):
+        events = each.facts.get("events") or []
+        calls = [json.dumps([event.get("tool_name"), event.get("parameters")], sort_keys=True) for event in events]
+        rows.append(
+            [
+                tasks[each.question],
+                arms[each.arm],
+                each.step,
+                each.right,
+                reward["total"],
+                [reward["parts"].get(name) for name in parts],
+                stops[str(each.facts.get("stop_reason") or "")],
+                sorted({tools[str(event.get("tool_name") or "")] for event in events}),
+                len(events),
+                sum(event.get("outcome") != "ok" for event in events),
+                len(calls) - len(set(calls)),
+                sum(length for author, _, length in each.spans if author == "policy"),
+                (each.facts.get("time/engine_seconds") or 0.0) + (each.facts.get("time/tool_seconds") or 0.0),
+                each.segments is not None,
+                *place,
+            ]
+        )
     return {
         "tasks": [[task_id, question[:MAX_QUESTION]] for task_id, question in tasks],
         "arms": [*arms],
         "stops": [*stops],
         "parts": [*parts],
         "tools": [*tools],
-        "columns": dict(zip(names.split(), map(list, zip(*rows, strict=True)), strict=True)) if rows else {},
+        "columns": dict(zip(_INDEX.split(), map(list, zip(*rows, strict=True)), strict=True)) if rows else {},
     }
 
 
-def _numbered(values: Iterable[Any]) -> dict[Any, int]:
-    return {value: number for number, value in enumerate(dict.fromkeys(values))}
-
-
-def _reward(episode: PageEpisode) -> Mapping[str, Any]:
-    return {"total": None, "parts": {}, **(episode.facts.get("reward") or {})}
-
-
-def _events(episode: PageEpisode) -> Sequence[Mapping[str, Any]]:
-    return episode.facts.get("events") or []
-
-
-def _num_repeated(episode: PageEpisode) -> int:
-    calls = [
-        json.dumps([event.get("tool_name"), event.get("parameters")], sort_keys=True) for event in _events(episode)
-    ]
-    return len(calls) - len(set(calls))
-
-
 def _block(members: Sequence[PageEpisode]) -> tuple[str, str]:
-    texts = [
-        {
-            **each.facts,
+    texts = []
+    for each in members:
+        recorded = each.segments or ()
+        values = {
             "right": each.right,
             "spans": each.spans,
-            "segment_lengths": each.tokens.segment_lengths if each.tokens is not None else None,
-            "columns": [*each.tokens.columns] if each.tokens is not None else [],
+            "segment_lengths": None if each.segments is None else [len(segment["texts"]) for segment in recorded],
+            "columns": [name for name in COLUMNS if any(name in segment for segment in recorded)],
         }
-        for each in members
-    ]
-    tokens = [each.tokens for each in members if each.tokens is not None]
-    numbers = [np.concatenate([getattr(each, name) for each in tokens]) for name in _TOKEN_COLUMNS if tokens]
-    for name in _POLICY_COLUMNS if tokens else ():
-        found = [getattr(each, name, None) if name not in COLUMNS else each.columns.get(name) for each in tokens]
-        missing = [np.full(len(each.in_loss), np.nan, dtype=np.float32) for each in tokens]
-        numbers.append(
-            np.concatenate(
-                [column if column is not None else none for column, none in zip(found, missing, strict=True)]
-            )
-        )
-    return _compressed(texts), _base64(b"".join(map(_planes, numbers)))
+        texts.append({**each.facts, **values})
+    segments = [segment for each in members for segment in each.segments or ()]
+    numbers = b"".join(_planes(_column(segments, name)) for name, _, _ in column_layout())
+    return _compressed(texts), _base64(numbers)
+
+
+def _column(segments: Sequence[Mapping[str, Any]], name: str) -> Array:
+    """Returns a column of all segments as 4-byte numbers; NaN if a token has no value."""
+    if name == "text_lengths":  # in UTF-16 code units, which the page counts in
+        return np.array([_utf16_length(text) for segment in segments for text in segment["texts"]], dtype="<i4")
+    stored = _INTEGERS.get(name, "<f4")
+    dtype = "<i4" if name in _INTEGERS else "<f4"
+    found = [unpacked(each[name], stored) if name in each else _missing(each) for each in segments]
+    return np.concatenate([np.zeros(0, dtype=dtype), *found]).astype(dtype)
+
+
+def _missing(segment: Mapping[str, Any]) -> Array:
+    return np.full(len(unpacked(segment["in_loss"], "u1")), np.nan, dtype="<f4")
+
+
+def _utf16_length(text: str) -> int:
+    return len(text) + (0 if text.isascii() else sum(character > "\uffff" for character in text))
 
 
 def _planes(column: Array) -> bytes:
     """Returns the four planes of bytes of a column of 4-byte numbers."""
-    dtype = "<f4" if column.dtype.kind == "f" else "<i4"
-    return np.ascontiguousarray(column, dtype=dtype).view(np.uint8).reshape(-1, 4).T.tobytes()
+    return np.ascontiguousarray(column).view(np.uint8).reshape(-1, 4).T.tobytes()
 
 
 def _compressed(value: Any) -> str:

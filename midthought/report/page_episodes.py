@@ -7,36 +7,20 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, TypeVar
 
 from midthought.report.json_lines import json_value
-from midthought.report.page_selection import spread
-from midthought.report.recorded_episodes import COLUMNS, Array, unpacked
+from midthought.report.recorded_episodes import unpacked
 from midthought.report.recording import FOLDER, TRAINING_ARM, arm_and_step, read_rows, recorded_files
 from midthought.report.run_folder import RunFolder
 from midthought.report.run_record import is_right
 
 Row = Mapping[str, Any]
-_INTEGERS = {"token_ids": "<i4", "in_loss": "u1", "policy_versions": "<i4"}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PageTokens:
-    """The tokens of an episode, segments joined: T tokens, P of them the policy's."""
-
-    segment_lengths: list[int]
-    text_lengths: Array  # [T] int32, in UTF-16 code units, which the page counts in
-    token_ids: Array  # [T] int32
-    in_loss: Array  # [P] int32
-    policy_versions: Array  # [P] int32
-    columns: Mapping[str, Array]
-    """By the names of `COLUMNS`: [P] float32, NaN if a token has no value; without those that the episode does not have."""
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,11 +29,10 @@ class PageEpisode:
 
     facts: Row
     """`episode_row` with `group` and `events`; an event's `token` counts over all segments."""
-    right: bool | None
     spans: list[tuple[str, str, int]]
     """Author, text and number of tokens."""
-    tokens: PageTokens | None
-    """None if it was not recorded."""
+    segments: Sequence[Row] | None = None
+    """Rows of its segments in the recording; None if it was not recorded."""
     before: int | None = None
     """Place of the episode before training, or of the first validation, that answers the same question in the same way."""
 
@@ -62,13 +45,14 @@ class PageEpisode:
         return int(self.facts.get("step") or 0)
 
     @property
-    def task_id(self) -> str:
-        return str(self.facts.get("task_id"))
+    def question(self) -> tuple[str, str]:
+        """Id and text of the task: the same id with another text is another question."""
+        return str(self.facts.get("task_id")), str(self.facts.get("question") or "")
 
     @property
-    def group(self) -> tuple[str, int, str]:
-        """Episodes of one group are samples of the same prompt."""
-        return self.arm, self.step, self.task_id
+    def right(self) -> bool | None:
+        """Whether the answer was right; None if it was not judged."""
+        return is_right(self.facts)
 
 
 def read_page_episodes(run_path: str | os.PathLike[str], *, max_episodes: int, max_bytes: int) -> list[PageEpisode]:
@@ -80,7 +64,7 @@ def read_page_episodes(run_path: str | os.PathLike[str], *, max_episodes: int, m
     """
     folder = RunFolder(run_path)
     recorded = [each for path in _chosen_files(folder.path / FOLDER, max_bytes) for each in read_rows(path, _recorded)]
-    known = Counter(map(_identity, (each.facts for each in recorded)))
+    known = Counter(_identity(each.facts) for each in recorded)
     shown = []
     for row in _chosen_rows(folder, max_episodes):
         if known[_identity(row)] > 0:
@@ -101,7 +85,7 @@ def with_counterparts(episodes: Sequence[PageEpisode]) -> list[PageEpisode]:
     numbers: Counter[tuple[Any, ...]] = Counter()
     keys = []
     for each in episodes:
-        key = (each.arm, each.step, each.task_id, str(each.facts.get("question")))
+        key = (each.arm, each.step, each.question)
         keys.append((*key, numbers[key]))
         numbers[key] += 1
     places = {key: place for place, key in enumerate(keys)}
@@ -115,10 +99,22 @@ def with_counterparts(episodes: Sequence[PageEpisode]) -> list[PageEpisode]:
     return [replace(each, before=None if found[n] == n else found[n]) for n, each in enumerate(episodes)]
 
 
+def spread(items: Sequence[Item]) -> list[Item]:
+    """Returns the items in an order in which the first few, however many, are evenly spread; the last item is first.
+
+    >>> spread([1, 2, 3, 4, 5, 6, 7, 8])
+    [8, 4, 6, 2, 7, 3, 5, 1]
+    """
+    bits = max(len(items) - 1, 1).bit_length()
+    order = sorted(range(len(items)), key=lambda number: f"{number:0{bits}b}"[::-1])
+    return [items[-1 - number] for number in order]
+
+
 def _identity(row: Row) -> tuple[Any, ...]:
     """What an episode's rows in both files have in common, and hardly another episode."""
-    times = (row.get("time/engine_seconds"), row.get("time/tool_seconds"))
-    return (row.get("arm"), row.get("step"), row.get("task_id"), row.get("num_calls"), *times)
+    return tuple(
+        row.get(name) for name in ("arm", "step", "task_id", "num_calls", "time/engine_seconds", "time/tool_seconds")
+    )
 
 
 def _chosen_files(folder: Path, max_bytes: int) -> list[Path]:
@@ -146,46 +142,18 @@ def _shown(row: Row) -> PageEpisode:
     spans = [
         (str(one.get("kind")), str(one.get("text")), int(one.get("num_tokens") or 0)) for one in row.get("spans") or []
     ]
-    facts = {name: value for name, value in row.items() if name != "spans"}
-    return PageEpisode(facts=facts, right=is_right(row), spans=spans, tokens=None)
+    return PageEpisode(facts={name: value for name, value in row.items() if name != "spans"}, spans=spans)
 
 
 def _recorded(row: Row) -> PageEpisode:
     segments = row["segments"]
     lengths = [len(segment["texts"]) for segment in segments]
+    if lengths != [len(unpacked(segment["token_ids"], "<i4")) for segment in segments]:
+        raise ValueError(f"{sum(lengths)} texts of another number of tokens")
     events = [{**event, "token": sum(lengths[: event["segment"]]) + event["token"]} for event in row["events"]]
     spans = []
     for segment in segments:
         texts = iter(segment["texts"])
         spans += [(author, "".join(islice(texts, length)), length) for author, length in segment["spans"]]
-    numbers = {name: _joined(unpacked(one[name], dtype) for one in segments) for name, dtype in _INTEGERS.items()}
-    if len(numbers["token_ids"]) != sum(lengths):
-        raise ValueError(f"{sum(lengths)} texts of {len(numbers['token_ids'])} tokens")
-    tokens = PageTokens(
-        segment_lengths=lengths,
-        text_lengths=np.array([_utf16_length(text) for one in segments for text in one["texts"]], dtype=np.int32),
-        columns={name: column for name in COLUMNS if (column := _float_column(segments, name)) is not None},
-        **numbers,
-    )
     facts = {name: value for name, value in row.items() if name != "segments"} | {"events": events}
-    return PageEpisode(facts=facts, right=is_right(row), spans=spans, tokens=tokens)
-
-
-def _float_column(segments: Sequence[Row], name: str) -> Array | None:
-    if not any(name in segment for segment in segments):
-        return None
-    counts = [len(unpacked(segment["in_loss"], "u1")) for segment in segments]
-    return np.concatenate(
-        [
-            unpacked(one[name], "<f4") if name in one else np.full(count, np.nan, dtype=np.float32)
-            for one, count in zip(segments, counts, strict=True)
-        ]
-    )
-
-
-def _joined(columns: Iterable[Array]) -> Array:
-    return np.concatenate([np.zeros(0, dtype=np.int32), *columns]).astype(np.int32)
-
-
-def _utf16_length(text: str) -> int:
-    return len(text) + (0 if text.isascii() else sum(character > "\uffff" for character in text))
+    return PageEpisode(facts=facts, spans=spans, segments=segments)

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Literal
 
-
-class Scale(StrEnum):
-    """How a heat map colors a quantity."""
-
-    NONE = "none"
-    """Not a number."""
-    DIVERGING = "diverging"
-    """Two colors: above and below `center`."""
-    SEQUENTIAL = "sequential"
-    """One color: the larger the darker."""
-    REVERSED = "reversed"
-    """One color: the smaller the darker."""
+Scale = Literal["none", "diverging", "sequential", "reversed"]
+"""How a heat map colors a quantity: not at all; two colors, above and below `center`; one color, the larger the darker, or the
+smaller the darker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +18,7 @@ class Quantity:
     """Field of `RecordedToken`, or the name of a difference of two of them."""
     label: str
     meaning: str
-    scale: Scale = Scale.NONE
+    scale: Scale = "none"
     center: float = 0.0
     column: str = ""
     """Column of float32 numbers in the recording; empty if it is not such a number."""
@@ -40,28 +31,28 @@ _QUANTITIES = (
     Quantity("token_id", "id", "Id in the vocabulary."),
     Quantity("text", "text", "The text that the token completes."),
     Quantity("author", "author", "Who wrote it: policy, tool, prompt, or reply (of the environment or user)."),
-    Quantity("in_loss", "mask", "Whether the update trained on it.", Scale.SEQUENTIAL),
-    Quantity("policy_version", "policy version", "Version of the policy that sampled it.", Scale.SEQUENTIAL),
+    Quantity("in_loss", "mask", "Whether the update trained on it.", "sequential"),
+    Quantity("policy_version", "policy version", "Version of the policy that sampled it.", "sequential"),
     Quantity("advantage", "advantage",
              "As the loss used it: above 0 the update makes the token more likely, below 0 less likely.",
-             Scale.DIVERGING, column="advantages"),
-    Quantity("sampled_logprob", "log-probability, sampled", "As the engine recorded it, in nats.", Scale.REVERSED,
+             "diverging", column="advantages"),
+    Quantity("sampled_logprob", "log-probability, sampled", "As the engine recorded it, in nats.", "reversed",
              column="sampled_logprobs"),
-    Quantity("logprob", "log-probability, recomputed", "By the learner before the update, in nats.", Scale.REVERSED,
+    Quantity("logprob", "log-probability, recomputed", "By the learner before the update, in nats.", "reversed",
              column="logprobs"),
-    Quantity("reference_logprob", "log-probability, reference", "Of the reference policy, in nats.", Scale.REVERSED,
+    Quantity("reference_logprob", "log-probability, reference", "Of the reference policy, in nats.", "reversed",
              column="reference_logprobs"),
-    Quantity("ratio", "ratio", "exp(log π − log π_old) in the last pass of the update.", Scale.DIVERGING, column="ratios",
+    Quantity("ratio", "ratio", "exp(log π − log π_old) in the last pass of the update.", "diverging", column="ratios",
              center=1.0),
-    Quantity("value", "value", "Of the critic, before the update.", Scale.DIVERGING, column="values"),
-    Quantity("entropy", "entropy", "Of the distribution at the token in the last pass, in nats.", Scale.SEQUENTIAL,
+    Quantity("value", "value", "Of the critic, before the update.", "diverging", column="values"),
+    Quantity("entropy", "entropy", "Of the distribution at the token in the last pass, in nats.", "sequential",
              column="entropies"),
     Quantity("recomputed_minus_sampled", "recomputed − sampled",
-             "Difference of both log-probabilities: 0 if engine and learner compute the same.", Scale.DIVERGING,
+             "Difference of both log-probabilities: 0 if engine and learner compute the same.", "diverging",
              column="logprobs", minus="sampled_logprobs"),
     Quantity("policy_minus_reference", "policy − reference",
              "Log-probability before the update minus the reference policy's: the token's term of the KL divergence (k1).",
-             Scale.DIVERGING, column="logprobs", minus="reference_logprobs"),
+             "diverging", column="logprobs", minus="reference_logprobs"),
 )
 # fmt: on
 

@@ -6,15 +6,14 @@ pyarrow (Parquet) is no base dependency.
 
 from __future__ import annotations
 
-import atexit
 import gzip
 import json
 import logging
-import queue
 import re
-import threading
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,8 @@ class Recording:
         """Training iterations that are a multiple of this number are kept."""
         self._num_files: int | None = None
         self._sizes: dict[Path, int] = {}
-        self._queue: queue.Queue[tuple[Path, Sequence[Row], int] | None] = queue.Queue(MAX_WAITING)
-        self._thread: threading.Thread | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._waiting: deque[Future[None]] = deque()
         self._is_broken = False
 
     @property
@@ -56,7 +55,7 @@ class Recording:
         """Number of files added so far, thinned ones included. Waits until all of them are written."""
         self.flush()
         if self._num_files is None:
-            self._num_files = max((number for number, _, _ in map(_parts, self._files())), default=0)
+            self._num_files = max((number for number, _, _ in map(_parts, recorded_files(self.path))), default=0)
         return self._num_files
 
     def add(self, arm: str, step: int, rows: Sequence[Row], *, max_bytes: int) -> None:
@@ -68,16 +67,16 @@ class Recording:
         self._num_files += 1
         name = f"{self._num_files:06}-{_UNSAFE.sub('_', arm)}-{step:06}.jsonl.gz"
         if self._thread is None:
-            self._sizes = {path: path.stat().st_size for path in self._files()}
-            self._thread = threading.Thread(target=self._write_all, name="recording", daemon=True)
-            self._thread.start()
-            atexit.register(self.close)
-        self._queue.put((self.path / name, rows, max_bytes))
+            self._sizes = {path: path.stat().st_size for path in recorded_files(self.path)}
+            self._thread = ThreadPoolExecutor(1, "recording")
+        if len(self._waiting) > MAX_WAITING:
+            self._waiting.popleft().result()
+        self._waiting.append(self._thread.submit(self._write, self.path / name, rows, max_bytes))
 
     def keep(self, num_files: int) -> None:
         """Drops the files after the first `num_files`, and what a killed process left behind."""
         self.close()
-        for path in self._files():
+        for path in recorded_files(self.path):
             if _parts(path)[0] > num_files:
                 path.unlink()
         for partial in self.path.glob(".*.partial"):
@@ -86,54 +85,41 @@ class Recording:
 
     def flush(self) -> None:
         """Waits until every file is written."""
-        self._queue.join()
+        while self._waiting:
+            self._waiting.popleft().result()
 
     def close(self) -> None:
         """Writes every file and ends the thread. A later `add` starts another one."""
+        self.flush()
         if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join()
+            self._thread.shutdown()
             self._thread = None
-            atexit.unregister(self.close)
-
-    def _files(self) -> list[Path]:
-        return recorded_files(self.path)
 
     # -- in the thread -----------------------------------------------------------------------------------------
 
-    def _write_all(self) -> None:
-        while True:
-            item = self._queue.get()
-            try:
-                if item is None:
-                    return
-                if not self._is_broken:
-                    self._write(*item)
-            except Exception as error:  # the thread must live: `add` and `flush` wait for it
-                self._is_broken = True
-                _log.warning(
-                    "%s cannot be written (%s). The run continues without recording; free space, and resume the run to record "
-                    "again",
-                    self.path,
-                    error,
-                )
-            finally:
-                self._queue.task_done()
-
     def _write(self, path: Path, rows: Sequence[Row], max_bytes: int) -> None:
         _, arm, step = _parts(path)
-        if arm == TRAINING_ARM and step % self.stride:
+        if self._is_broken or (arm == TRAINING_ARM and step % self.stride):
             return
-        data = _compressed(rows)
-        with atomic_path(path) as partial:
-            partial.write_bytes(data)
-        self._sizes[path] = len(data)
-        self._thin(max_bytes)
-        if sum(self._sizes.values()) > max_bytes:
-            path.unlink()
-            self._sizes.pop(path)
+        try:
+            data = _compressed(rows)
+            with atomic_path(path) as partial:
+                partial.write_bytes(data)
+            self._sizes[path] = len(data)
+            self._thin(max_bytes)
+            if sum(self._sizes.values()) > max_bytes:
+                path.unlink()
+                self._sizes.pop(path)
+                _log.warning(
+                    "%s was not kept: the recording would exceed checkpoint.record_max_mib=%g", path, max_bytes / 2**20
+                )
+        except Exception as error:  # the run does not end because of its recording
+            self._is_broken = True
             _log.warning(
-                "%s was not kept: the recording would exceed checkpoint.record_max_mib=%g", path, max_bytes / 2**20
+                "%s cannot be written (%s). The run continues without recording; free space, and resume the run to record "
+                "again",
+                self.path,
+                error,
             )
 
     def _thin(self, max_bytes: int) -> None:

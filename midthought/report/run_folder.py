@@ -20,7 +20,7 @@ from midthought.config import Change, CheckpointConfig, RecipeConfig, Section, c
 from midthought.config.yaml_files import SAFE_DUMPER, SAFE_LOADER
 from midthought.errors import CheckpointError, StorageError, UserError
 from midthought.files.atomic import atomic_path
-from midthought.files.manifest import FORMAT, MANIFEST, damage, describe_text, descriptions, manifest_of
+from midthought.files.manifest import FORMAT, MANIFEST, damage_in, describe_text, descriptions, manifest_of
 from midthought.files.output_folder import kind_of, mark, require_ours
 from midthought.files.regular import read_regular_text
 from midthought.files.storage_errors import value_errors
@@ -125,15 +125,10 @@ class RunFolder:
             self._lock.release()
             self._lock = self._identity = None
 
-    @property
-    def is_present(self) -> bool:
-        """Whether the folder is still the one that was locked; True without a lock."""
-        return self._identity is None or _identity_of(self.path) == self._identity
-
     def require_present(self) -> None:
         """Raises `StorageError` if the folder that was locked is gone: writing would create another one, for example in the mount
         point of its disk."""
-        if not self.is_present:
+        if self._identity is not None and _identity_of(self.path) != self._identity:
             raise StorageError(
                 f"{self.path} is not the folder that this run opened: it was moved, or its disk is gone; mount the disk again, "
                 "or move the folder back"
@@ -168,9 +163,15 @@ class RunFolder:
         self.write_file(self.config_path.name, text)
 
     def write_file(self, name: str, text: str) -> None:
-        """Writes a file that a resumed run reads, atomically. `require_intact_run` then compares it with its digest."""
+        """Writes a file that a resumed run reads, atomically, and its digest, with which `require_intact_run` compares it.
+
+        A killed process leaves the file with the old or the new content, which both have their digest.
+        """
         self.require_present()
-        self._write_described("files", name, text)
+        if self._is_marked:
+            files = self._manifest["files"]
+            self._write_manifest(files={**files, name: [*descriptions(files.get(name))[-1:], describe_text(text)]})
+        write_whole(self.path / name, text)
 
     def expect_folder(self, name: str) -> None:
         """Notes that the run folder has a folder, without which the run cannot be resumed."""
@@ -241,23 +242,9 @@ class RunFolder:
             ) from None
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Writes the run's metrics atomically, under flat dotted keys (see `flat_keys`), and notes the logs as they are now."""
+        """Writes the run's metrics atomically, under flat dotted keys (see `flat_keys`)."""
         text = json.dumps(json_value(flat_keys(summary)), indent=2, ensure_ascii=False, allow_nan=False)
-        self.write_result(self.summary_path.name, text + "\n")
-        if self._is_marked:
-            self._write_manifest(final_logs=self.log_position)
-
-    def write_result(self, name: str, text: str) -> None:
-        """Writes a file that only readers need, atomically. `damage_of_results` then compares it with its digest."""
-        self._write_described("results", name, text)
-
-    def _write_described(self, part: str, name: str, text: str) -> None:
-        """Writes a file and its digest, under a key of the manifest. A killed process leaves the file with either content."""
-        if self._is_marked:
-            known = self._manifest.get(part)
-            known = known if isinstance(known, Mapping) else {}
-            self._write_manifest(**{part: {**known, name: [*descriptions(known.get(name))[-1:], describe_text(text)]}})
-        write_whole(self.path / name, text)
+        write_whole(self.summary_path, text + "\n")
 
     # -- resuming ----------------------------------------------------------------------------------------------
 
@@ -297,8 +284,6 @@ class RunFolder:
     def forget_after(self, position: Mapping[str, Any]) -> None:
         """Drops what was logged after this `log_position`. Raises as `require_logged`."""
         self.require_logged(position)
-        if self._is_marked and self._manifest.get("final_logs"):
-            self._write_manifest(final_logs=None)
         self.keep_metric_lines(min(position["num_metric_lines"], self.metrics.num_lines))
         self.trajectories.keep(min(position["num_trajectory_lines"], self.trajectories.num_lines))
         self.recording.keep(position.get("num_recorded_files") or 0)
@@ -351,22 +336,13 @@ def require_intact_run(path: Path) -> None:
     Checkpoints, models and logs are not looked at, nor a run without a manifest."""
     if kind_of(path) != "run":
         return
-    manifest: dict[str, Any] | None = None
-    found = ""
     for _ in range(3):  # another process may be writing
-        before = manifest
-        try:
-            manifest = manifest_of(path)
-            found = "" if manifest is None else damage(path, manifest["files"])
-        except ValueError as error:
-            found = f"is damaged: {MANIFEST} {error}"
-        if not found or manifest == before:
-            break
-    if found:
-        raise CheckpointError(
-            f"{path} {found}; restore the file from a copy, or, if it was changed on purpose, delete {path / MANIFEST}: "
-            "the files are then not compared"
-        )
+        if not (found := damage_in(path)):
+            return
+    raise CheckpointError(
+        f"{path} {found}; restore the file from a copy, or, if it was changed on purpose, delete {path / MANIFEST}: "
+        "the files are then not compared"
+    )
 
 
 def write_whole(path: Path, text: str) -> None:

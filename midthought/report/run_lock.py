@@ -1,33 +1,26 @@
-"""Lock of a run folder: one process writes in it at a time. The lock file has the process, its host and start time.
+"""Lock of a run folder: one process works in it at a time.
 
-Works on network file systems: the file's contents name the holder, and its modification time is a heartbeat. `flock`
-only makes reading and writing that file atomic; if the file system lacks it, the file is read again after writing. Not
-`filelock`: it needs `flock`, or leaves its lock behind when a process is killed.
+The lock is the kernel's (`flock`), so it ends with its process; NFS 4 extends it to other hosts. The lock file names the holder.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
+import fcntl
 import json
+import logging
 import os
-import secrets
 import socket
-import tempfile
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from midthought.errors import RunLockedError
 from midthought.files.regular import read_json_object
 
 FILE_NAME = ".lock"
-HEARTBEAT_SECONDS = 30.0
-SILENCE_SECONDS = 600.0
-"""A holder on another host without a heartbeat for this long is considered dead."""
-
+NUM_TRIES, PAUSE_SECONDS = 10, 0.02
+"""Tries to get a lock, because `is_held` holds it for a moment."""
+_log = logging.getLogger(__name__)
 _held: dict[Path, RunLock] = {}
 """Locks of this process: a second user of the same folder in this process shares the lock."""
 
@@ -35,181 +28,79 @@ _held: dict[Path, RunLock] = {}
 class RunLock:
     """Lock of one folder. `acquire` and `release` are counted within a process."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder.resolve() / FILE_NAME
-        self._record: dict[str, Any] = {}
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path, self.descriptor = path, descriptor
         self._num_users = 0
-        self._is_over = threading.Event()
-
-    @property
-    def token(self) -> object:
-        """Identifies this lock among all that were ever acquired."""
-        return self._record.get("token")
 
     @classmethod
     def acquire(cls, folder: Path) -> RunLock:
-        """Locks an existing folder. Raises `RunLockedError` if another process holds its lock, or if the lock is not a file.
-
-        The lock of a killed process is taken over at once on the same host, else after `SILENCE_SECONDS`, if then no heartbeat
-        comes for one and a half `HEARTBEAT_SECONDS`.
-        """
+        """Locks an existing folder. Raises `RunLockedError` if another process holds its lock, or if the lock is not a file."""
         path = folder.resolve() / FILE_NAME
-        lock = _held.get(path)
-        if lock is None or lock._record["pid"] != os.getpid():
-            lock = cls(folder)
-            lock._take()
-            _held[path] = lock
-        lock._num_users += 1
-        return lock
+        if path not in _held:
+            _held[path] = cls(path, _locked(path))
+        _held[path]._num_users += 1
+        return _held[path]
 
     @classmethod
     def is_held(cls, folder: Path) -> bool:
-        """Whether a process works in the folder; of another host, whether one did in the last `SILENCE_SECONDS`."""
-        lock = cls(folder)
-        holder = lock._read()
-        with contextlib.suppress(OSError):
-            return bool(holder) and lock._is_alive(holder)
-        return False  # the time on the file system cannot be read in a folder without the permission to write
+        """Whether a process works in the folder; False if the file system has no locks."""
+        path = folder.resolve() / FILE_NAME
+        if path in _held or not path.is_file():  # opening a named pipe would not end
+            return path in _held
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            return not _try_lock(file.fileno(), fcntl.LOCK_SH)
+        return False
 
     def release(self) -> None:
         """Releases the lock when the last user in this process is done."""
         self._num_users -= 1
-        if self._num_users == 0 and self._record["pid"] == os.getpid():
-            self._free()
-
-    def _take(self) -> None:
-        self._record = {
-            **_here(),
-            "pid": os.getpid(),
-            "process_started": _start_of(os.getpid()),
-            "since": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-            "token": secrets.token_hex(8),
-        }
-        if self.path.exists() and not self.path.is_file():
-            raise RunLockedError(f"{self.path} is not a file; remove it, or give another folder")
-        with self._exclusively() as is_atomic:
-            holder = self._read()
-            if holder and self._is_alive(holder):
-                raise RunLockedError(self._in_use(holder))
-            self._write(json.dumps(self._record))
-        if not is_atomic:
-            time.sleep(1.0)
-            if self._read() != self._record:
-                raise RunLockedError(self._in_use(self._read()))
-        threading.Thread(target=self._send_heartbeats, name="run-lock", daemon=True).start()
-        atexit.register(self._free_if_here)
-
-    def _free(self) -> None:
-        self._is_over.set()
-        atexit.unregister(self._free_if_here)
-        _held.pop(self.path, None)
-        if not self.path.exists():  # its disk is gone; a file in the mount point would be another one
-            return
-        with contextlib.suppress(OSError), self._exclusively():  # the folder may be gone
-            if self._read() == self._record:
-                self._write("")
-
-    def _free_if_here(self) -> None:
-        if self._record["pid"] == os.getpid():
-            self._free()
-
-    def _send_heartbeats(self) -> None:
-        while not self._is_over.wait(HEARTBEAT_SECONDS):
-            with contextlib.suppress(OSError):
-                os.utime(self.path)
-
-    # -- the file ----------------------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _exclusively(self) -> Iterator[bool]:
-        """Holds `flock` on the lock file; yields False if the file system lacks it."""
-        import fcntl
-
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            except OSError:
-                yield False
-            else:
-                yield True
-        finally:
-            os.close(descriptor)
-
-    def _read(self) -> dict[str, Any]:
-        if not self.path.is_file():  # reading a named pipe would not end
-            return {}
-        try:
-            record = read_json_object(self.path)
-        except (OSError, ValueError):  # a killed process may leave a partial file
-            return {}
-        return record if {"host", "pid", "since"} <= record.keys() else {}
-
-    def _write(self, text: str) -> None:
-        with self.path.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-
-    def _is_alive(self, holder: dict[str, Any]) -> bool:
-        if _is_here(holder):
-            started = _start_of(holder["pid"])
-            is_running = started is not None and started == holder.get("process_started")
-            return is_running and (holder["pid"] != os.getpid() or _holds(holder.get("token")))
-        return 0 <= self._silence_seconds() < SILENCE_SECONDS or self._is_heard()
-
-    def _is_heard(self) -> bool:
-        """Whether a heartbeat comes while this process waits: after a jump of the clock, a living holder seems silent."""
-        before, deadline = self.path.stat().st_mtime_ns, time.monotonic() + 1.5 * HEARTBEAT_SECONDS
-        while time.monotonic() < deadline:
-            time.sleep(HEARTBEAT_SECONDS / 10)
-            if self.path.stat().st_mtime_ns != before:
-                return True
-        return False
-
-    def _silence_seconds(self) -> float:
-        """Seconds since the last heartbeat, by the file system's clock."""
-        with tempfile.NamedTemporaryFile(dir=self.path.parent, prefix=FILE_NAME) as now:
-            return os.stat(now.name).st_mtime - self.path.stat().st_mtime
-
-    def _in_use(self, holder: dict[str, Any]) -> str:
-        who = f"process {holder.get('pid')} on host {holder.get('host')} since {holder.get('since')}"
-        if _is_here(holder):
-            remedy = "wait until it ends, or give another folder"
-        else:
-            remedy = (
-                f"wait until it ends; if it does not exist any more, remove {self.path} (it is considered dead "
-                f"{SILENCE_SECONDS:.0f} s after its last heartbeat, which was {self._silence_seconds():.0f} s ago)"
-            )
-        return f"{self.path.parent} is in use by {who}; {remedy}"
+        if self._num_users == 0:
+            del _held[self.path]
+            with contextlib.suppress(OSError):  # its disk may be gone
+                os.ftruncate(self.descriptor, 0)
+            os.close(self.descriptor)
 
 
-def _holds(token: object) -> bool:
-    """Whether this process holds a lock with this token. It does not if it released the lock while the disk was gone."""
-    return any(lock.token == token for lock in _held.values())
-
-
-def _here() -> dict[str, str]:
-    """This host: its name, and its machine id, as several may be called `localhost`."""
-    machine = Path("/etc/machine-id")
-    return {"host": socket.gethostname(), "machine": machine.read_text().strip() if machine.is_file() else ""}
-
-
-def _is_here(holder: dict[str, Any]) -> bool:
-    return _here().items() <= holder.items()
-
-
-def _start_of(pid: int) -> str | None:
-    """Returns when a process of this host started, in the system's format (empty if unknown); None if it does not exist."""
+def _locked(path: Path) -> int:
+    """Returns a descriptor that holds the lock. Raises as `RunLock.acquire`."""
+    if path.exists() and not path.is_file():
+        raise RunLockedError(f"{path} is not a file; remove it, or give another folder")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        pass  # it exists and is another user's
-    try:
-        words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
-    return None if words[0] in "ZX" else f"{boot} {words[19]}"
+        is_ours = _try_lock(descriptor, fcntl.LOCK_EX, NUM_TRIES)
+    except OSError as error:
+        _log.warning("%s: this file system has no locks (%s); start no second run in this folder", path.parent, error)
+        is_ours = True
+    if not is_ours:
+        os.close(descriptor)
+        raise RunLockedError(f"{path.parent} is in use{_holder(path)}; wait until it ends, or give another folder")
+    holder = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S %z")}
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+    return descriptor
+
+
+def _try_lock(descriptor: int, kind: int, num_tries: int = 1) -> bool:
+    """Returns whether it got the lock. Raises `OSError` if the file system has no locks."""
+    for number in range(num_tries):
+        time.sleep(PAUSE_SECONDS if number else 0.0)
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            return True
+    return False
+
+
+def _holder(path: Path) -> str:
+    with contextlib.suppress(OSError, ValueError, LookupError):
+        return " by process {pid} on host {host} since {since}".format_map(read_json_object(path))
+    return ""
+
+
+def _forget() -> None:
+    """In a forked process: the lock is the parent's, and ends with the parent."""
+    for lock in _held.values():
+        os.close(lock.descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,4 +1,4 @@
-"""Reads a run folder for the report, also of an unfinished run: any file may be missing. Says which results are damaged."""
+"""Reads a run folder for the report, also of an unfinished run: any file may be missing."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from midthought.errors import CheckpointError, StorageError
-from midthought.files.manifest import MANIFEST, damage, manifest_of
-from midthought.files.output_folder import kind_of
+from midthought.errors import CheckpointError
 from midthought.files.regular import read_json_object, read_regular_text
 from midthought.report.json_lines import json_value
-from midthought.report.run_folder import RunFolder, flat_keys, require_intact_run
+from midthought.report.run_folder import RunFolder, flat_keys
 
 JUDGING_PARTS = ("exact_match", "correct", "correctness", "answer")
 """Reward parts that show whether the answer was right, for rows without `exact_match`."""
@@ -114,39 +112,3 @@ def _read_metrics(folder: RunFolder) -> dict[str, dict[str, list[tuple[int, floa
             if key not in ("stage", "step") and isinstance(value, int | float):
                 stage.setdefault(key, []).append((int(row.get("step") or 0), float(value)))
     return stages
-
-
-def damage_of_results(path: Path) -> str:
-    """Returns, in one sentence with the file and the remedy, which file of a run's settings, logs or results is not as it was
-    written; empty if all are, or without a manifest.
-
-    The logs are compared once the run has a summary. They may have more lines by then.
-    """
-    if kind_of(path) != "run":
-        return ""
-    try:
-        require_intact_run(path)
-        found = _damage_of_results(path, manifest_of(path) or {})
-    except (CheckpointError, StorageError) as error:
-        return f"{error}"
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        found = f"has a damaged {MANIFEST} ({' '.join(str(error).split())[:200]})"
-    return f"{path} {found}; restore the file from a copy, or run the evaluation again" if found else ""
-
-
-def _damage_of_results(path: Path, manifest: dict[str, Any]) -> str:
-    if found := damage(path, manifest.get("results", {})):
-        return found
-    position = manifest.get("final_logs")
-    if not position:
-        return ""
-    folder = RunFolder(path)
-    for name, log, key in (
-        ("metrics", folder.metrics, "num_metric_lines"),
-        ("trajectories", folder.trajectories, "num_trajectory_lines"),
-    ):
-        try:
-            log.require(position[key], position["log_digests"][name])
-        except CheckpointError:
-            return f"is damaged: the first {position[key]} lines of {log.path.name} are not as they were written"
-    return ""

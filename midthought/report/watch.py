@@ -53,13 +53,13 @@ def follow(path: Path, interval_seconds: float | None = None) -> Iterator[str]:
     """
     if not path.is_dir():
         raise CheckpointError(f"{path} is no run folder; give the folder that `midthought train` writes")
-    log, size, num_shown = RunFolder(path, trackers=()).metrics, 0, -1
+    log, size, num_shown = RunFolder(path, trackers=()).metrics, -1, None
     while True:
         state = state_of(path)  # asked first: a run that ends then has written its last line
-        now = log.path.stat().st_size if log.path.is_file() else 0
+        now = log.path.stat().st_size if log.path.exists() else 0
         if now != size:
             rows = list(log.read())
-            yield from map(metrics_line, rows[num_shown if num_shown >= 0 else max(len(rows) - NUM_EARLIER, 0) :])
+            yield from map(metrics_line, rows[max(len(rows) - NUM_EARLIER, 0) if num_shown is None else num_shown :])
             size, num_shown = now, len(rows)
         if interval_seconds is None or state is not RunState.RUNNING:
             return

@@ -14,6 +14,7 @@ from midthought.cli import app
 from midthought.config import ConfigStore
 from midthought.errors import CheckpointError, SettingsError
 from midthought.report.comparison import Comparison, Row, compare
+from midthought.report.recorded_episodes import packed
 from midthought.report.run_folder import RunFolder
 
 
@@ -140,8 +141,6 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     assert any(f"{other} is unfinished (iteration 2)" in note for note in compare([first, other]).notes)
     with RunFolder(other).create(resume=True):
         assert any("b is running (iteration 2)" in note for note in compare([first, other]).notes)
-    (first / "config.yaml").write_text("recipe:\n  a: 1\n", encoding="utf-8")
-    assert any("a run of another recipe" in note for note in compare([first, other]).notes)
     (other / "config.yaml").unlink()
     assert any("b has no config.yaml" in note for note in compare([first, other]).notes)
 
@@ -171,17 +170,19 @@ def test_the_command_prints_one_table_or_json(tmp_path: Path) -> None:
     assert as_json["rows"][0]["test"]["num_pairs"] == 8
 
 
-def test_a_recording_with_more_questions_is_used(tmp_path: Path) -> None:
+def test_recorded_questions_are_compared_too(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name, [True, False]) for name in ("a", "b")]
+    tokens = {"texts": ["Q", "o", "k"], "token_ids": packed([1, 2, 3], "<i4"), "in_loss": packed([0, 0], "u1")}
+    segment = {"spans": [["prompt", 1], ["policy", 2]], "policy_versions": packed([0, 0], "<i4"), **tokens}
     for path in runs:
         rows = [
             {"arm": "after", "step": 0, "task_id": f"r{number}", "question": "?", "exact_match": path.name == "b"}
-            | {"segments": [{"spans": [["prompt", 1], ["policy", 2]], "texts": ["Q", "o", "k"]}]}
+            | {"events": [], "segments": [segment]}
             for number in range(7)
         ]
         with RunFolder(path).create(resume=True) as run:
             run.recording.add("after", 0, rows, max_bytes=2**20)
-    rows_found = rows_of(compare(runs))
-    found = rows_found["exact_match"].test
-    assert found is not None and found.num_pairs == 7 and found.p_value == pytest.approx(2 / 2**7)
-    assert rows_found["policy_tokens"].value == 2
+    found = rows_of(compare(runs))
+    test = found["exact_match"].test
+    assert test is not None and test.num_pairs == 2 + 7 and test.p_value == pytest.approx(2 / 2**7)
+    assert found["policy_tokens"].value == pytest.approx((5 + 6 + 7 * 2) / 9)

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from midthought.report.page_data import column_layout, pack_episodes
-from midthought.report.page_episodes import PageEpisode, PageTokens, read_page_episodes, with_counterparts
-from midthought.report.page_selection import in_order_of_choice
-from midthought.report.recorded_episodes import read_recording
+from midthought.report.page_data import PackedEpisodes, column_layout, in_order_of_choice, pack_episodes
+from midthought.report.page_episodes import PageEpisode, read_page_episodes, with_counterparts
+from midthought.report.recorded_episodes import packed, read_recording
 from midthought.report.run_folder import RunFolder
 
 ALL = {"max_episodes": 5_000, "max_bytes": 2**24}
@@ -23,12 +22,12 @@ ALL = {"max_episodes": 5_000, "max_bytes": 2**24}
 
 def an_entry(arm: str, step: int = 0, task_id: str = "a", question: str = "?") -> PageEpisode:
     facts = {"arm": arm, "step": step, "task_id": task_id, "question": question}
-    return PageEpisode(facts=facts, right=True, spans=[("policy", "x" * 100, 100)], tokens=None)
+    return PageEpisode(facts=facts, spans=[("policy", "x" * 100, 100)])
 
 
 def test_an_episode_of_both_files_is_taken_from_the_recording(recorded_run: Path) -> None:
     found = read_page_episodes(recorded_run, **ALL)
-    assert sum(each.tokens is not None for each in found) == 36 + 12
+    assert sum(each.segments is not None for each in found) == 36 + 12
     assert len(found) == 48 + 36  # trajectories.jsonl has other episodes: before, after, after.tool_off
     (run,) = [recorded_run]
     rows = [row for row in RunFolder(run).trajectories.read() if row["arm"] == "after"]
@@ -47,7 +46,7 @@ def test_an_episode_that_was_shown_and_recorded_is_there_once(
         shown = {key: value for key, value in rows[0].items() if key not in ("segments", "group")}
         run.add_trajectories([{**shown, "spans": []}, {**shown, "spans": [], "time/engine_seconds": 9.0}])
     found = read_page_episodes(tmp_path / "run", **ALL)
-    assert [each.tokens is not None for each in found] == [True] * 4 + [False]
+    assert [each.segments is not None for each in found] == [True] * 4 + [False]
 
 
 def test_answers_are_compared_like_for_like() -> None:
@@ -76,9 +75,7 @@ def test_a_page_has_as_many_episodes_as_its_limits_allow() -> None:
     episodes = [
         PageEpisode(
             facts={"arm": "train", "step": step, "task_id": str(step)},
-            right=None,
             spans=[("policy", noise.bytes(6_000).hex(), 15_000)],
-            tokens=None,
         )
         for step in range(1, 9)
     ]
@@ -91,12 +88,11 @@ def test_a_page_has_as_many_episodes_as_its_limits_allow() -> None:
     assert pack_episodes(episodes, max_episodes=5_000, max_bytes=10).num_episodes == 0
 
 
-def test_packed_columns_have_the_bits_that_were_recorded(recorded_run: Path) -> None:
-    packed = pack_episodes([each for each in read_page_episodes(recorded_run, **ALL) if each.arm == "train"], **ALL)
-    (numbers,) = [gzip.decompress(base64.b64decode(block[1])) for block in packed.blocks]
-    rows = [row for block in packed.blocks for row in json.loads(gzip.decompress(base64.b64decode(block[0])))]
+def columns_of(page: PackedEpisodes) -> dict[str, Any]:
+    """The columns of the only block, as the page's script decodes them."""
+    ((texts, numbers),) = [[gzip.decompress(base64.b64decode(text)) for text in block] for block in page.blocks]
     counts = {"token": 0, "policy": 0}
-    for author, _, length in (span for row in rows for span in row["spans"]):
+    for author, _, length in (span for row in json.loads(texts) for span in row["spans"]):
         counts["token"] += length
         counts["policy"] += length if author == "policy" else 0
     columns, start = {}, 0
@@ -106,52 +102,56 @@ def test_packed_columns_have_the_bits_that_were_recorded(recorded_run: Path) -> 
         columns[name] = np.ascontiguousarray(planes.T).view("<f4" if is_float else "<i4").ravel()
         start += 4 * length
     assert start == len(numbers)
-    by_place = {
-        (one.iteration, one.task_id, one.right, len(one.segments[0])): one
-        for one in read_recording(recorded_run, arms=["train"])
-    }
+    return columns
+
+
+def test_packed_columns_have_the_bits_that_were_recorded(recorded_run: Path) -> None:
+    page = pack_episodes([each for each in read_page_episodes(recorded_run, **ALL) if each.arm == "train"], **ALL)
+    columns, rows = columns_of(page), json.loads(gzip.decompress(base64.b64decode(page.blocks[0][0])))
     row, length = rows[0], sum(span[2] for span in rows[0]["spans"])
-    first = by_place[row["step"], row["task_id"], row["right"], length]
-    assert columns["token_ids"][:length].tolist() == first.segments[0].token_ids.tolist()
-    own = first.segments[0].in_loss
+    group = [one for one in read_recording(recorded_run, iterations=[row["step"]]) if one.task_id == row["task_id"]]
+    (first,) = group[0].segments
+    own = first.in_loss
+    assert columns["token_ids"][:length].tolist() == first.token_ids.tolist()
     assert columns["in_loss"][: own.sum()].all()
+    assert (columns["advantages"][: own.sum()] == first.columns["advantages"][own]).all()
 
 
 @pytest.mark.parametrize("text", ["a\U0001f600b", "plain"])
-def test_lengths_count_the_units_of_javascript_strings(tmp_path: Path, text: str) -> None:
-    numbers = base64.b64encode(np.arange(len(text), dtype="<i4").tobytes()).decode()
-    empty = {"in_loss": "", "policy_versions": ""}
+def test_lengths_count_the_units_of_javascript_strings_and_values_that_are_missing_are_nan(
+    tmp_path: Path, text: str
+) -> None:
+    columns = {"token_ids": packed(range(len(text)), "<i4"), "in_loss": packed([1], "u1")}
+    spans = [["policy", 1], ["tool", len(text) - 1]]
     row = {
         **dict.fromkeys(("reward", "question"), None),
         "arm": "validation",
         "step": 1,
         "task_id": "a",
         "events": [],
-        "segments": [{"spans": [["tool", len(text)]], "token_ids": numbers, "texts": list(text), **empty}],
+        "segments": [{"spans": spans, "texts": list(text), "policy_versions": packed([7], "<i4"), **columns}],
     }
     with RunFolder(tmp_path / "run") as run:
         run.recording.add("validation", 1, [row], max_bytes=2**20)
-    (found,) = read_page_episodes(tmp_path / "run", **ALL)
-    assert found.tokens is not None
-    assert found.tokens.text_lengths.tolist() == [len(letter.encode("utf-16-le")) // 2 for letter in text]
+    found = columns_of(pack_episodes(read_page_episodes(tmp_path / "run", **ALL), **ALL))
+    assert found["text_lengths"].tolist() == [len(letter.encode("utf-16-le")) // 2 for letter in text]
+    assert found["policy_versions"].tolist() == [7] and np.isnan(found["advantages"]).tolist() == [True]
 
 
 def test_what_does_not_fit_with_its_numbers_is_there_as_text() -> None:
     noise, length = np.random.default_rng(0), 6_000
     ones = np.ones(length, dtype=np.int32)
+
+    def segment() -> dict[str, Any]:
+        integers = {"token_ids": packed(ones, "<i4"), "in_loss": packed(ones, "u1")}
+        floats = {"advantages": packed(noise.normal(size=length), "<f4")}
+        return {"texts": ["x"] * length, "policy_versions": packed(ones, "<i4"), **integers, **floats}
+
     episodes = [
         PageEpisode(
             facts={"arm": "train", "step": step, "task_id": str(step)},
-            right=None,
             spans=[("policy", "x" * length, length)],
-            tokens=PageTokens(
-                segment_lengths=[length],
-                text_lengths=ones,
-                token_ids=ones,
-                in_loss=ones,
-                policy_versions=ones,
-                columns={"advantages": noise.normal(size=length).astype(np.float32)},
-            ),
+            segments=[segment()],
         )
         for step in range(1, 9)
     ]

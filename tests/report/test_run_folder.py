@@ -12,7 +12,8 @@ import pytest
 from midthought.errors import CheckpointError, OutputPathError
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder, flat_keys
-from midthought.report.trackers import TensorBoardTracker, TrackedRun
+from midthought.report.trackers import TrackedRun
+from midthought.report.trackers.tensorboard import TensorBoardTracker
 
 
 def scalars(path: Path) -> dict[str, list[tuple[int, float]]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from midthought.config.references import optional
-from midthought.report.trackers.tracker import TrackedRun, Tracker, tracker
+from midthought.report.trackers import TrackedRun, Tracker
 
 _RUN_TAG = "midthought.run_id"
 _MAX_PARAMS = 100
@@ -16,7 +16,6 @@ _MAX_PARAMS = 100
 _MAX_PARAM_LENGTH = 500
 
 
-@tracker("mlflow")
 class MlflowTracker(Tracker):
     """One MLflow run per run folder, in the experiment `project`, started by the first metric.
 

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from midthought.report.trackers.tracker import TrackedRun, Tracker, tracker
+from midthought.report.trackers import TrackedRun, Tracker
 
 _EVENTS = re.compile(r"events\.out\.tfevents\.(\d+)\.")
 
 
-@tracker("tensorboard")
 class TensorBoardTracker(Tracker):
     """One TensorBoard run per stage, a folder in `tensorboard/` of the run folder, created when first needed. Does not import
     torch.

@@ -8,10 +8,9 @@ from contextlib import redirect_stdout
 from typing import Any
 
 from midthought.config.references import optional
-from midthought.report.trackers.tracker import TrackedRun, Tracker, tracker
+from midthought.report.trackers import TrackedRun, Tracker
 
 
-@tracker("trackio")
 class TrackioTracker(Tracker):
     """One trackio run per run folder, started by the first metric, named after the folder and the run's id.
 

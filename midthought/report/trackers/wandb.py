@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import netrc
 import os
 from collections.abc import Mapping
@@ -12,13 +13,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from midthought.config.references import optional
-from midthought.report.trackers.tracker import LoginProblem, TrackedRun, Tracker, tracker
+from midthought.report.trackers import TrackedRun, Tracker
 
 _HOST = "https://api.wandb.ai"
 _OFFLINE = ("offline", "disabled", "dryrun")
 
 
-@tracker("wandb")
 class WandbTracker(Tracker):
     """One W&B run per run folder, started by the first metric; every stage has its own step (`ppo/step`).
 
@@ -48,30 +48,24 @@ class WandbTracker(Tracker):
             self._opened = None
 
     @classmethod
-    def login_problem(cls) -> LoginProblem | None:
+    def login_problem(cls) -> tuple[str, str] | None:
         if _is_offline() or _has_key():
             return None
-        return LoginProblem(
-            observation="there is no login of Weights & Biases on this machine",
-            action="run `wandb login`, set WANDB_API_KEY, keep the data here with WANDB_MODE=offline, or leave wandb out of "
-            "checkpoint.trackers",
+        return "there is no login of Weights & Biases on this machine", (
+            "run `wandb login`, set WANDB_API_KEY, keep the data here with WANDB_MODE=offline, or leave wandb out of "
+            "checkpoint.trackers"
         )
 
 
 def _is_offline() -> bool:
+    """Whether the environment, or what `wandb offline` has written here or for this user, keeps the data on this machine."""
     if (mode := os.environ.get("WANDB_MODE", "")) or os.environ.get("WANDB_DISABLED"):
         return mode in _OFFLINE or os.environ.get("WANDB_DISABLED", "").lower() in ("1", "true")
-    return _settings().get("mode", "") in _OFFLINE or _settings().get("disabled") == "true"
-
-
-def _settings() -> Mapping[str, str]:
-    """Returns what `wandb offline` has written in the working directory or for this user."""
     parser = ConfigParser()
-    try:
+    with contextlib.suppress(ConfigError, UnicodeDecodeError):
         parser.read([Path.home() / ".config" / "wandb" / "settings", Path("wandb") / "settings"])
-    except (ConfigError, UnicodeDecodeError):
-        return {}
-    return parser["default"] if parser.has_section("default") else {}
+    settings = parser["default"] if parser.has_section("default") else {}
+    return settings.get("mode", "") in _OFFLINE or settings.get("disabled") == "true"
 
 
 def _has_key() -> bool:
@@ -79,11 +73,8 @@ def _has_key() -> bool:
     if os.environ.get("WANDB_API_KEY"):
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL", _HOST)).hostname or ""
-    given = os.environ.get("NETRC")
-    for file in [Path(given)] if given else [Path.home() / ".netrc", Path.home() / "_netrc"]:
-        try:
-            if file.is_file() and netrc.netrc(str(file)).authenticators(host):
+    for file in [os.environ.get("NETRC"), Path.home() / ".netrc", Path.home() / "_netrc"]:
+        with contextlib.suppress(OSError, netrc.NetrcParseError):
+            if file and netrc.netrc(str(file)).authenticators(host):
                 return True
-        except (OSError, netrc.NetrcParseError):
-            continue
     return False
