@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import codecs
 import csv
-import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -128,45 +127,32 @@ def _json_list(path: Path) -> Iterator[Row]:
         yield Row(path.name, "row", number, value)
 
 
-def separated_rows(path: Path, read: Callable[[list[str]], Mapping[str, Any]] | None = None) -> Iterator[Row]:
-    """Yields the rows of a CSV or TSV file. `read`: returns the row of the fields of a line, for a file without a line that names
-    the columns; raises ValueError with the problem. Raises `DataError` for a file that cannot be read."""
+def _separated_rows(path: Path) -> Iterator[Row]:
     # surrogates mark invalid UTF-8, so that one bad row does not end the file
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
         try:
-            if read is None:
-                header = next(reader, [])
-                if len(set(header)) < len(header) or not any(header) or not _is_utf8(header):
-                    raise DataError(
-                        f"{path}: the first line must name the columns, each once, in UTF-8; it is {header!a}"
-                    )
-                read = functools.partial(_named_fields, header)
+            header = next(reader, [])
+            if len(set(header)) < len(header) or not any(header) or not _is_utf8(header):
+                raise DataError(f"{path}: the first line must name the columns, each once, in UTF-8; it is {header!a}")
             before = reader.line_num
             for fields in reader:
                 number, before = before + 1, reader.line_num
                 if fields:
-                    yield _separated_row(path.name, number, fields, read)
+                    yield _separated_row(path.name, number, header, fields)
         except csv.Error as error:
             raise DataError(
                 f"{path}, line {reader.line_num}: {error}; repair that line, or write the data as JSON lines"
             ) from None
 
 
-def _named_fields(header: list[str], fields: list[str]) -> Mapping[str, Any]:
+def _separated_row(source: str, number: int, header: list[str], fields: list[str]) -> Row:
     if len(fields) != len(header):
-        raise ValueError(f"it has {len(fields)} fields, the first line names {len(header)}")
-    return dict(zip(header, fields, strict=True))
-
-
-def _separated_row(source: str, number: int, fields: list[str], read: Callable[[list[str]], Mapping[str, Any]]) -> Row:
-    try:
-        value = read(fields)
-    except ValueError as error:
-        return Row(source, "line", number, problem=str(error))
+        problem = f"it has {len(fields)} fields, the first line names {len(header)}"
+        return Row(source, "line", number, problem=problem)
     if not _is_utf8(fields):
         return Row(source, "line", number, problem="it is not UTF-8; save the file as UTF-8")
-    return Row(source, "line", number, value)
+    return Row(source, "line", number, dict(zip(header, fields, strict=True)))
 
 
 def _is_utf8(fields: list[str]) -> bool:
@@ -204,7 +190,7 @@ _READERS: Mapping[str, Callable[[Path], Iterator[Row]]] = {
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,
     ".json": _json_list,
-    ".csv": separated_rows,
-    ".tsv": separated_rows,
+    ".csv": _separated_rows,
+    ".tsv": _separated_rows,
     ".parquet": _parquet,
 }

@@ -1,7 +1,4 @@
-"""`SimpleGameEnvironment`: a text game on a square of rooms, in which the player collects items. The optimal return is known.
-
-Play it in the terminal: `python -m midthought.env.game`.
-"""
+"""`SimpleGameEnvironment`: a text game on a square of rooms, in which the player collects items. The optimal return is known."""
 
 from __future__ import annotations
 
@@ -174,22 +171,3 @@ class SimpleGameEnvironment(BaseEnvironment):
 def _to_nearest(state: GameState) -> int:
     """Returns the number of moves to the nearest item; 0 if none is left."""
     return min((abs(room[0] - state.room[0]) + abs(room[1] - state.room[1]) for _, room in state.lying), default=0)
-
-
-def main() -> None:
-    """Plays one game in the terminal; the end of input ends it."""
-    game = SimpleGameEnvironment()
-    game.reset()
-    print(game.get_prompt_prefix())
-    while not game.is_done():
-        print(game.get_state_description())
-        try:
-            answer, reward, _, _ = game.step(input("> "))
-        except EOFError:
-            return
-        print(f"{answer} ({reward:+.2f})\n")
-    print(f"Your return: {game.get_episode_reward():.2f}. The best possible: {game.optimal_return():.2f}.")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,15 +1,13 @@
-"""Adapters from and to Gymnasium environments. Needs the extra `gym`, which is imported only when used."""
+"""Adapter from Gymnasium environments. Needs the extra `gym`, which is imported only when used."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from midthought.config import EnvironmentConfig
 from midthought.config.references import optional
 from midthought.env.environment import BaseEnvironment, StepResult
-from midthought.env.episode import call_blocking, takes_seed
 from midthought.env.gym_spaces import action_reader, described, listed, name_reader, observation_writer
 from midthought.errors import SettingsError
 
@@ -17,11 +15,11 @@ from midthought.errors import SettingsError
 class GymnasiumEnvironment(BaseEnvironment):
     """Adapter for a `gymnasium.Env`. Observations become text, the policy's text becomes an action.
 
-    Spaces Text, Discrete, MultiDiscrete, MultiBinary, Box (at most 256 numbers, no images), and Tuple and Dict of them are
-    converted by `gym_spaces`; the prompt then states the form of an action. An action for which `text_to_action` raises
-    ValueError or KeyError, or one outside the space, is not executed: the observation is the reason, the reward is 0, and it
-    counts as a step. `done` is `terminated or truncated`; `info["truncated"]` distinguishes them. `config.max_steps` applies in
-    addition to the limits of `gym_env`.
+    Observations of the spaces Text, Discrete, MultiDiscrete, MultiBinary, Box (at most 256 numbers, no images), and Tuple and
+    Dict of them are converted by `gym_spaces`; so are actions, except of Tuple, Dict and arrays of several dimensions, and the
+    prompt states their form. An action for which `text_to_action` raises ValueError or KeyError, or one outside the space, is not
+    executed: the observation is the reason, the reward is 0, and it counts as a step. `done` is `terminated or truncated`;
+    `info["truncated"]` distinguishes them. `config.max_steps` applies in addition to the limits of `gym_env`.
 
     Args:
         gym_env: a single environment. It is deep-copied for every episode; if that fails, give the trainer a factory.
@@ -47,9 +45,7 @@ class GymnasiumEnvironment(BaseEnvironment):
         _check_environment(gym_env)
         space = gym_env.action_space
         self.gym_env = gym_env
-        self._observation_to_text = observation_to_text or observation_writer(
-            gym_env.observation_space, "observation_to_text"
-        )
+        self._observation_to_text = observation_to_text or observation_writer(gym_env.observation_space)
         self._instructions = ""
         if text_to_action is not None:
             if action_names is not None:
@@ -59,7 +55,7 @@ class GymnasiumEnvironment(BaseEnvironment):
             self._text_to_action = name_reader(space, action_names)
             self._instructions = f"Answer with {listed(action_names)}."
         else:
-            self._text_to_action = action_reader(space, "text_to_action")
+            self._text_to_action = action_reader(space)
             is_text = isinstance(space, optional("gymnasium", "gym").spaces.Text)
             self._instructions = "" if is_text else f"Answer with {described(space)}."
 
@@ -90,55 +86,6 @@ class GymnasiumEnvironment(BaseEnvironment):
         """Returns `gym_env.render()` if it is text, else the last observation."""
         drawn = self.gym_env.render() if self.gym_env.render_mode == "ansi" else None
         return drawn if isinstance(drawn, str) else super().get_state_description()
-
-
-def as_gymnasium(environment: BaseEnvironment) -> Any:
-    """Returns a `gymnasium.Env` for `environment`; both spaces are Text and contain every str.
-
-    An end with `info["truncated"]` is `truncated`, any other `terminated`. `reset(seed=…)` is passed to environments that take a
-    seed; later resets without one continue its random sequence. `async def` environments are awaited. Raises
-    `MissingExtraError`.
-    """
-    gymnasium = optional("gymnasium", "gym")
-
-    class AnyText(gymnasium.spaces.Text):  # type: ignore[misc, name-defined, unused-ignore]
-        """Contains every str; samples are short texts of letters and spaces."""
-
-        def __init__(self) -> None:
-            super().__init__(max_length=32, min_length=0, charset="abcdefghijklmnopqrstuvwxyz ")
-
-        def contains(self, x: Any) -> bool:
-            return isinstance(x, str)
-
-    class AsGymnasium(gymnasium.Env):  # type: ignore[misc, name-defined, unused-ignore]
-        metadata: ClassVar = {"render_modes": ["ansi"], "render_fps": 1}
-        render_mode = "ansi"
-
-        def __init__(self) -> None:
-            self.environment = environment
-            self.observation_space, self.action_space = AnyText(), AnyText()
-
-        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict]:
-            super().reset(seed=seed)
-            own_seed = int(self.np_random.integers(2**31)) if seed is None else seed
-            seeded = {"seed": own_seed} if takes_seed(environment) else {}
-            return self._call(functools.partial(environment.reset, **seeded)), {}
-
-        def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-            observation, reward, done, info = self._call(functools.partial(environment.step, action))
-            truncated = done and bool(info.get("truncated"))
-            return observation, reward, done and not truncated, truncated, info
-
-        def render(self) -> str:
-            return environment.get_state_description()
-
-        def close(self) -> None:
-            self._call(environment.close)
-
-        def _call(self, function: Callable[[], Any]) -> Any:
-            return call_blocking(function, environment.config.step_timeout_seconds, type(environment).__name__)
-
-    return AsGymnasium()
 
 
 def _check_environment(gym_env: Any) -> None:

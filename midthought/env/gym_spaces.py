@@ -1,4 +1,4 @@
-"""Text for values of Gymnasium spaces, and values for text. Takes a space by its class's name; does not import Gymnasium."""
+"""Text for observations of Gymnasium spaces, and actions for text. Recognizes a space by its class; does not import Gymnasium."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
-def observation_writer(space: Any, parameter: str) -> Callable[[Any], str]:
+def observation_writer(space: Any) -> Callable[[Any], str]:
     """Returns a function from an observation to text: a string as it is, a number, or JSON; 4 significant digits.
 
     Raises `SettingsError` for images, for other spaces than Text, Discrete, MultiDiscrete, MultiBinary, Box, Tuple and Dict, and
-    for spaces of more than `MAX_NUMBERS` numbers. The message names `parameter`, a function that the caller can give instead. The
-    returned function raises ValueError for an observation outside the space.
+    for spaces of more than `MAX_NUMBERS` numbers. The returned function raises ValueError for an observation outside the space.
     """
-    _check(space, parameter)
+    _check(space, "observation_to_text")
 
     def write(observation: Any) -> str:
         try:
@@ -33,29 +32,27 @@ def observation_writer(space: Any, parameter: str) -> Callable[[Any], str]:
         except (TypeError, ValueError, KeyError, IndexError):
             raise ValueError(
                 f"the environment observed {observation!r:.80}, which is not in its space {space}; correct the space, or give "
-                f"{parameter}=…"
+                "observation_to_text=…"
             ) from None
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     return write
 
 
-def action_reader(space: Any, parameter: str) -> Callable[[str], Any]:
+def action_reader(space: Any) -> Callable[[str], Any]:
     """Returns a function from text to an action. It raises ValueError, with the expected form, for any other text.
 
-    Discrete: the last integer of the text. MultiDiscrete, MultiBinary and Box of one dimension: the numbers of the text. Box of
-    more dimensions, Tuple and Dict: the JSON in the text. Raises `SettingsError` as `observation_writer` does.
+    Discrete: the last integer of the text. MultiDiscrete, MultiBinary and Box: the numbers of the text. Raises `SettingsError` as
+    `observation_writer` does, and for Tuple, Dict and arrays of several dimensions.
     """
-    _check(space, parameter)
+    _check(space, "text_to_action")
+    if _kind(space) in ("Tuple", "Dict") or len(space.shape or ()) > 1:
+        raise SettingsError(f"an action of {space} is more than a list of numbers; give text_to_action=…")
     expected = described(space)
 
     def read(text: str) -> Any:
-        try:
-            action = _value(space, _json_in(space, text))
-            is_inside = space.contains(action)
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-            is_inside = False
-        if not is_inside:
+        action = _action_in(space, text)
+        if action is None or not space.contains(action):
             raise ValueError(f"answer with {expected}")
         return action
 
@@ -87,27 +84,25 @@ def listed(names: Sequence[str]) -> str:
 
 
 def described(space: Any) -> str:
-    """Returns the form of a value for the model: `an integer from 0 to 3`."""
+    """Returns the form of an action for the model: `an integer from 0 to 3`."""
     kind = _kind(space)
     if kind == "Text":
         return f"{space.min_length} to {space.max_length} of these characters: {space.characters}"
     if kind == "Discrete":
         return f"an integer from {space.start} to {space.start + space.n - 1}"
+    num = space.shape[0] if space.shape else 1
+    noun = "integer" if kind != "MultiBinary" and _is_whole(space) else "number"
+    many = f"a list of {num} {noun}s" if num > 1 else f"1 {noun}"
     if kind == "MultiBinary":
-        return f"{_array(space.shape, 'number')}, each 0 or 1"
+        return f"{many}, each 0 or 1"
     if kind == "MultiDiscrete":
-        limits = zip(np.ravel(space.start), np.ravel(space.start + space.nvec - 1), strict=True)
-        return f"{_array(space.shape, 'integer')}: {', '.join(f'{low} to {high}' for low, high in limits)}"
-    if kind == "Tuple":
-        return f"a JSON list of {'; '.join(map(described, space.spaces))}"
-    if kind == "Dict":
-        parts = (f"{json.dumps(str(key))}: {described(part)}" for key, part in space.spaces.items())
-        return f"a JSON object with {'; '.join(parts)}"
-    if 0 in space.shape:
+        limits = zip(space.start, space.start + space.nvec - 1, strict=True)
+        return f"{many}: {', '.join(f'{low} to {high}' for low, high in limits)}"
+    if num == 0:
         return "an empty list"
     low, high = np.ravel(space.low), np.ravel(space.high)
     bounds = "" if not np.isfinite([*low, *high]).all() else f", from {_short(low)} to {_short(high)}"
-    return f"{_array(space.shape, 'integer' if _is_whole(space) else 'number')}{bounds}"
+    return many + bounds
 
 
 def _check(space: Any, parameter: str) -> None:
@@ -150,50 +145,26 @@ def _rounded(value: Any) -> Any:
     return [_rounded(part) for part in value] if isinstance(value, list) else float(f"{value:.4g}")
 
 
-def _json_in(space: Any, text: str) -> Any:
-    """Returns what the text contains for this space, as JSON would be read. Raises ValueError."""
-    kind = _kind(space)
-    if kind == "Text":
+def _action_in(space: Any, text: str) -> Any:
+    """Returns what the text contains for this space; None for nothing."""
+    if _kind(space) == "Text":
         return text if space.contains(text) else text.strip()
-    if kind == "Discrete":
-        text = _THOUSANDS.sub("", text)
-    if kind in ("Tuple", "Dict") or len(space.shape) > 1:
-        opening, closing = "{}" if kind == "Dict" else "[]"
-        return json.loads(text[text.index(opening) : text.rindex(closing) + 1])
-    numbers = [float(each) for each in _NUMBER.findall(text)]
-    if kind == "Discrete" or space.shape == ():
-        return numbers[-1] if numbers else None
-    return numbers
-
-
-def _value(space: Any, given: Any) -> Any:
-    """Returns a value for `space.contains` from JSON. Raises ValueError or TypeError if the form is another."""
-    kind = _kind(space)
-    if kind == "Text":
-        return given
-    if kind == "Tuple":
-        return tuple(_value(part, each) for part, each in zip(space.spaces, given, strict=True))
-    if kind == "Dict":
-        if given.keys() != {str(key) for key in space.spaces}:
-            raise ValueError
-        return {key: _value(part, given[str(key)]) for key, part in space.spaces.items()}
-    numbers = np.asarray(given, dtype=np.float64)
+    is_discrete = _kind(space) == "Discrete"
+    numbers = np.array([float(each) for each in _NUMBER.findall(_THOUSANDS.sub("", text) if is_discrete else text)])
+    if is_discrete or space.shape == ():
+        if not numbers.size:
+            return None
+        numbers = numbers[-1]
     if not np.isfinite(numbers).all():
-        raise ValueError
+        return None
     if _is_whole(space) and (np.round(numbers).clip(-(2**53), 2**53) != numbers).any():
-        raise ValueError
-    return space.dtype.type(numbers) if kind == "Discrete" else numbers.astype(space.dtype)
+        return None
+    return space.dtype.type(numbers) if is_discrete else numbers.astype(space.dtype)
 
 
 def _is_whole(space: Any) -> bool:
     """Whether the numbers of a space are integers."""
     return np.dtype(space.dtype).kind in "iub"
-
-
-def _array(shape: tuple[int, ...], noun: str) -> str:
-    if len(shape) > 1:
-        return f"a nested list of {noun}s (shape {shape})"
-    return f"a list of {shape[0]} {noun}s" if shape and shape[0] > 1 else f"1 {noun}"
 
 
 def _short(bounds: np.ndarray) -> str:

@@ -9,10 +9,10 @@ import atexit
 import contextlib
 import json
 import os
+import queue
 import subprocess
 import sys
 import threading
-from collections import deque
 from pathlib import Path
 
 from midthought.config.references import require_installed
@@ -35,6 +35,8 @@ class MathWorkerPool:
         """Comparisons without a verdict: timeouts, and workers that died (memory, nesting depth)."""
         self._begin()
         atexit.register(self._end)
+        if hasattr(os, "register_at_fork"):  # a fork must not talk to its parent's workers
+            os.register_at_fork(after_in_child=self._begin)
 
     def are_equal(self, answer: str, truth: str, timeout_seconds: float, *, as_wholes: bool = False) -> bool:
         """Whether math-verify finds the last expression of `answer` equal to that of `truth`; False without a verdict.
@@ -43,42 +45,32 @@ class MathWorkerPool:
         `timeout_seconds` counts from when a worker is free. Raises `MissingExtraError` without math-verify, `EngineError` if
         the worker cannot start.
         """
-        if self._process_id != os.getpid():  # a fork must not talk to its parent's workers
-            self._begin()
-        with self._slots:
-            worker = self._worker()
-            try:
-                verdict = worker.ask([answer, truth, timeout_seconds, as_wholes], timeout_seconds)
-            except BaseException:
-                worker.end()
-                raise
-            if worker.is_usable:
-                self._idle.append(worker)
-            else:
-                worker.end()
+        worker = self._slots.get()
+        try:
+            if worker is None or not worker.is_usable:
+                _end(worker)
+                worker = None
+                worker = _Worker()
+            verdict = worker.ask([answer, truth, timeout_seconds, as_wholes], timeout_seconds)
+        except BaseException:
+            _end(worker)
+            worker = None
+            raise
+        finally:
+            self._slots.put(worker)
         if verdict is None:
             self.num_failures += 1
         return bool(verdict)
 
     def _begin(self) -> None:
-        self._process_id = os.getpid()
-        self._slots = threading.BoundedSemaphore(NUM_WORKERS)
-        self._idle: deque[_Worker] = deque()
+        self._slots: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
+        for _ in range(NUM_WORKERS):
+            self._slots.put(None)
 
     def _end(self) -> None:
-        if self._process_id == os.getpid():
-            while self._idle:
-                self._idle.pop().end()
-
-    def _worker(self) -> _Worker:
-        while True:
-            try:
-                worker = self._idle.pop()
-            except IndexError:
-                return _Worker()
-            if worker.is_usable:
-                return worker
-            worker.end()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                _end(self._slots.get_nowait())
 
 
 class _Worker:
@@ -129,3 +121,8 @@ class _Worker:
     def _kill(self) -> None:
         self._was_killed.set()
         self._process.kill()
+
+
+def _end(worker: _Worker | None) -> None:
+    if worker is not None:
+        worker.end()

@@ -61,30 +61,29 @@ class WeightedReward:
         object.__setattr__(self, "_wants_environment", wants)
 
     def __call__(self, trajectory: Trajectory, environment: Any = None) -> Any:
-        if any(is_async(function) for _, function in self.parts.values()):
-            return self.score(trajectory, environment)
         values: dict[str, Any] = {}
-        for name in self.parts:
-            value = self._called(name, trajectory, environment)
-            if inspect.isawaitable(value):
-                _dispose(value)
-                raise RewardError(f"reward function {name!r} is asynchronous: use `await reward.score(trajectory)`")
-            values[name] = value
-        return self._weighted(values, trajectory)
+        try:
+            for name, (_, function) in self.parts.items():
+                arguments = (trajectory, environment) if self._wants_environment[name] else (trajectory,)
+                with _named(name, trajectory):
+                    values[name] = function(*arguments)
+        except BaseException:
+            _close(values)
+            raise
+        is_later = any(map(inspect.isawaitable, values.values()))
+        return self._awaited(values, trajectory) if is_later else self._weighted(values, trajectory)
 
     async def score(self, trajectory: Trajectory, environment: Any = None) -> Reward:
         """Computes the reward; asynchronous parts run concurrently."""
-        values: dict[str, Any] = {}
-        running: dict[str, asyncio.Future[Any]] = {}
-        unawaited: list[Awaitable[Any]] = []
+        reward = self(trajectory, environment)
+        found: Reward = await reward if inspect.isawaitable(reward) else reward
+        return found
+
+    async def _awaited(self, values: dict[str, Any], trajectory: Trajectory) -> Reward:
+        running = {
+            name: asyncio.ensure_future(_result(value)) for name, value in values.items() if inspect.isawaitable(value)
+        }
         try:
-            for name in self.parts:
-                value = self._called(name, trajectory, environment)
-                if inspect.isawaitable(value):
-                    unawaited.append(value)
-                    running[name] = asyncio.ensure_future(_awaited(value))
-                else:
-                    values[name] = value
             for name, future in running.items():
                 with _named(name, trajectory):
                     values[name] = await future
@@ -92,14 +91,8 @@ class WeightedReward:
             for future in running.values():
                 future.cancel()
             await asyncio.gather(*running.values(), return_exceptions=True)
-            for awaitable in unawaited:
-                _dispose(awaitable)
+            _close(values)
         return self._weighted(values, trajectory)
-
-    def _called(self, name: str, trajectory: Trajectory, environment: Any) -> Any:
-        _, function = self.parts[name]
-        with _named(name, trajectory):
-            return function(trajectory, environment) if self._wants_environment[name] else function(trajectory)
 
     def _weighted(self, values: Mapping[str, Any], trajectory: Trajectory) -> Reward:
         parts: dict[str, float] = {}
@@ -268,13 +261,12 @@ def with_remedy(error: BaseException) -> str:
     )
 
 
-async def _awaited(value: Awaitable[Any]) -> Any:
+async def _result(value: Awaitable[Any]) -> Any:
     return await value
 
 
-def _dispose(value: Awaitable[Any]) -> None:
-    """Discards an awaitable; a coroutine that is not closed would cause a warning."""
-    if isinstance(value, asyncio.Future):
-        value.cancel()
-    elif inspect.iscoroutine(value):
-        value.close()
+def _close(values: Mapping[str, Any]) -> None:
+    """Closes coroutines that nobody awaits: they would cause a warning."""
+    for value in values.values():
+        if inspect.iscoroutine(value):
+            value.close()

@@ -7,7 +7,6 @@ read the texts and events of the turns.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -183,23 +182,6 @@ def well_formed_thought(decode: Decode, end_tokens: Sequence[str] = ()) -> Rewar
     return well_formed_thought
 
 
-def follows_format(pattern: str | re.Pattern[str]) -> RewardFunction:
-    """1 if the policy's whole last turn matches the regular expression (`fullmatch`), else 0.
-
-    In a pattern given as a string, `.` also matches newlines. Avoid nested repetition: the text can be adversarial. Raises
-    `RewardError` for an invalid pattern.
-    """
-    try:
-        compiled = re.compile(pattern, re.DOTALL) if isinstance(pattern, str) else pattern
-    except re.error as error:
-        raise RewardError(f"the format {pattern!r} is no regular expression: {error}") from None
-
-    def follows_format(trajectory: Trajectory) -> float:
-        return float(bool(trajectory.turns) and compiled.fullmatch(trajectory.turns[-1].model_output) is not None)
-
-    return follows_format
-
-
 # -- the tools: counted from the events, positive; a cost has a negative weight --------------------------------
 
 
@@ -216,43 +198,3 @@ def num_failed_calls(trajectory: Trajectory) -> float:
 def used_tool(trajectory: Trajectory) -> float:
     """1 if at least one call returned a result, else 0."""
     return float(any(event.outcome is ToolOutcome.OK for event in trajectory.tool_events))
-
-
-def calls_beyond(max_calls: int) -> RewardFunction:
-    """The number of calls beyond `max_calls`."""
-    if max_calls < 0:
-        raise RewardError(f"max_calls is {max_calls}; it must not be negative")
-
-    def calls_beyond(trajectory: Trajectory) -> float:
-        return float(max(0, trajectory.num_calls - max_calls))
-
-    return calls_beyond
-
-
-# -- the length, in tokens that the policy wrote ---------------------------------------------------------------
-
-
-def tokens_beyond(max_tokens: int) -> RewardFunction:
-    """`max(0, n - max_tokens) / max_tokens`: the excess as a share of the limit, without an upper bound."""
-    if max_tokens < 1:
-        raise RewardError(f"max_tokens is {max_tokens}; it must be at least 1")
-
-    def tokens_beyond(trajectory: Trajectory) -> float:
-        return max(0, trajectory.num_sampled - max_tokens) / max_tokens
-
-    return tokens_beyond
-
-
-def length_within(min_tokens: int, max_tokens: int, *, margin_tokens: int) -> RewardFunction:
-    """1 from `min_tokens` to `max_tokens`; outside, it decreases linearly to 0 over `margin_tokens`."""
-    if not 0 <= min_tokens <= max_tokens or margin_tokens < 1:
-        raise RewardError(
-            f"the band {min_tokens} to {max_tokens} with a margin of {margin_tokens} tokens is empty; "
-            "it needs 0 <= min_tokens <= max_tokens and margin_tokens >= 1"
-        )
-
-    def length_within(trajectory: Trajectory) -> float:
-        num_outside = max(min_tokens - trajectory.num_sampled, trajectory.num_sampled - max_tokens, 0)
-        return max(0.0, 1.0 - num_outside / margin_tokens)
-
-    return length_within

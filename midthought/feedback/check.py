@@ -11,19 +11,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from midthought.errors import near_names
 from midthought.feedback.critics.model import THOUGHT_END, feedback_prompt, request_body
 from midthought.feedback.critics.registry import make_critic
 from midthought.feedback.critics.settings import FeedbackSettings, read_feedback_settings
 from midthought.feedback.masking import mask_answer
-from midthought.http.json_requests import reply_of
-from midthought.http.network import is_local, read_key, tls_context
+from midthought.http.json_requests import hidden, reply_of
+from midthought.http.network import client_options, read_key
 from midthought.types import Task
-
-if TYPE_CHECKING:
-    import httpx
 
 REACH_SECONDS = 5.0
 """Time limit of requests that do not need the model."""
@@ -112,14 +109,15 @@ def run_check(path: str | Path, tell: Callable[[str], None] = print) -> int:
 def check_server(url: str, settings: FeedbackSettings) -> list[Finding]:
     """The findings of one server. Stops if it cannot be reached or does not serve the model."""
     findings: list[Finding] = []
-    with _Server(url, settings) as server:
-        checks: list[tuple[str, Callable[[], str]]] = [
-            ("reachable", server.is_reachable),
-            ("model", server.serves_model),
-            ("stop_token_ids", server.stop_tokens_are_special),
-            ("feedback", server.gives_feedback),
-        ]
-        for what, check in checks:
+    server = _Server(url, settings)
+    checks: dict[str, Callable[[], str]] = {
+        "reachable": server.is_reachable,
+        "model": server.serves_model,
+        "stop_token_ids": server.stop_tokens_are_special,
+        "feedback": server.gives_feedback,
+    }
+    with server.client:
+        for what, check in checks.items():
             started = time.monotonic()
             try:
                 words, remedy, found = check(), "", Found.GOOD
@@ -140,35 +138,23 @@ class _Server:
 
         self._url = url.rstrip("/")
         self._settings = settings
-        self._key = key = read_key(settings.api_key_env, url)
-        self._client = httpx.Client(
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            trust_env=not is_local(url),
-            verify=tls_context(trust_env=not is_local(url)),
-        )
+        self._key = read_key(settings.api_key_env, url)
         self._served: list[str] = []
-        self._prompt = feedback_prompt(
-            SAMPLE, SAMPLE_ANSWER, SAMPLE_REASONING, shows_solution=settings.process_feedback
-        )
-
-    def __enter__(self) -> _Server:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        self.client = httpx.Client(headers=headers, **client_options(url))
 
     def is_reachable(self) -> str:
-        response = self._send("GET", f"{self._url}/models", None, REACH_SECONDS)
-        if response.status_code in (401, 403):
+        status, document, _ = self._send("GET", f"{self._url}/models", None, REACH_SECONDS)
+        if status in (401, 403):
             raise _Problem(
-                f"status {response.status_code}: the key is missing or wrong",
+                f"status {status}: the key is missing or wrong",
                 "put the key into an environment variable and name it with api_key_env",
             )
         try:
-            self._served = [str(model["id"]) for model in response.json()["data"]]
-        except (ValueError, LookupError, TypeError, RecursionError):
+            self._served = [str(model["id"]) for model in document["data"]]
+        except (LookupError, TypeError):
             raise _Problem(
-                f"status {response.status_code}, and no list of models, at {self._url}/models",
+                f"status {status}, and no list of models, at {self._url}/models",
                 "give the address up to and with /v1 of an OpenAI-compatible server",
             ) from None
         return "it answers"
@@ -200,15 +186,15 @@ class _Server:
     def gives_feedback(self) -> str:
         settings = self._settings
         started = time.monotonic()
-        response = self._send(
-            "POST", f"{self._url}/chat/completions", request_body(settings, self._prompt), settings.timeout_seconds
+        prompt = feedback_prompt(SAMPLE, SAMPLE_ANSWER, SAMPLE_REASONING, shows_solution=settings.process_feedback)
+        status, document, text = self._send(
+            "POST", f"{self._url}/chat/completions", request_body(settings, prompt), settings.timeout_seconds
         )
         try:
-            reply = reply_of(response.json())
-        except (ValueError, RecursionError):
-            text = response.text.replace(self._key, "…") if self._key else response.text
+            reply = reply_of(document)
+        except ValueError:
             raise _Problem(
-                f"status {response.status_code}, and no chat completion: {' '.join(text.split())[:200]}",
+                f"status {status}, and no chat completion: {hidden(text, self._key)}",
                 "read the server's log; check its address, its load (max_concurrency), and that it supports every parameter "
                 "(stop_token_ids and seed are vLLM's)",
             ) from None
@@ -224,25 +210,22 @@ class _Server:
 
     def _tokenizer(self, route: str, body: dict[str, Any]) -> dict[str, Any]:
         """The reply of vLLM's route; empty if it refuses (an id outside the vocabulary)."""
-        body = {"model": self._settings.model, **body}
-        response = self._send("POST", f"{self._url.removesuffix('/v1')}/{route}", body, REACH_SECONDS)
-        if response.status_code in (404, 405):
+        url = f"{self._url.removesuffix('/v1')}/{route}"
+        status, document, _ = self._send("POST", url, {"model": self._settings.model, **body}, REACH_SECONDS)
+        if status in (404, 405):
             raise _Problem(
                 f"the server has no /{route}, so {self._settings.stop_token_ids} cannot be checked",
                 f"set stop_token_ids to [] unless the model is a Llama 3 ({_LLAMA_3})",
                 Found.UNKNOWN,
             )
-        try:
-            content = response.json() if response.status_code == 200 else None
-        except ValueError:
-            content = None
-        return content if isinstance(content, dict) else {}
+        return document if status == 200 and isinstance(document, dict) else {}
 
-    def _send(self, method: str, url: str, body: dict[str, Any] | None, timeout_seconds: float) -> httpx.Response:
+    def _send(self, method: str, url: str, body: Any, timeout_seconds: float) -> tuple[int, Any, str]:
+        """Returns the status of a reply, its JSON (None if it is none) and its text."""
         import httpx
 
         try:
-            return self._client.request(method, url, json=body, timeout=timeout_seconds)
+            response = self.client.request(method, url, json=body, timeout=timeout_seconds)
         except httpx.TimeoutException:
             raise _Problem(
                 f"no reply within {timeout_seconds:g} seconds",
@@ -253,3 +236,7 @@ class _Server:
                 f"{type(error).__name__}: {error}"[:200],
                 f"start the server (vllm serve {self._settings.model}), or correct its address",
             ) from None
+        try:
+            return response.status_code, response.json(), response.text
+        except (ValueError, RecursionError):
+            return response.status_code, None, response.text

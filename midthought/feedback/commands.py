@@ -11,8 +11,7 @@ from midthought.config.references import optional
 from midthought.data.problems.problem_sets import SEED, load_problems
 from midthought.data.tasks import DATASET_LABEL
 from midthought.errors import DataError
-from midthought.feedback.convert import convert, report_lines
-from midthought.feedback.parquet import write_parquet
+from midthought.feedback.convert import convert, report_lines, write_parquet
 from midthought.feedback.prompts import SYSTEM_PROMPT, TOOL_NAME
 from midthought.files.atomic import atomic_path
 from midthought.types import Task
@@ -53,14 +52,11 @@ def write_problems(
     tell(f"{len(tasks)} problems of {dataset} written to {out}")
 
 
-def write_verl_rows(
-    tasks: Iterable[Task], path: str | Path, *, split: str = "train", system: str = SYSTEM_PROMPT
-) -> int:
-    """Writes tasks to a Parquet file that verl's RLHF data set loads unchanged; returns their number.
+def write_verl_rows(tasks: Iterable[Task], path: str | Path, *, split: str = "train") -> None:
+    """Writes tasks to a Parquet file that verl's RLHF data set loads unchanged.
 
     `extra_info` holds `split`, `index` and the whole `task` as JSON for our reward and tool; verl's agent loop reads it from
-    `tools_kwargs`. An empty `system` leaves out the system message. Raises DataError if there is no task, MissingExtraError
-    without pyarrow.
+    `tools_kwargs`. Raises DataError if there is no task, MissingExtraError without pyarrow.
     """
     pa = optional("pyarrow", "data")
     message = pa.struct([("role", pa.string()), ("content", pa.string())])
@@ -75,15 +71,15 @@ def write_verl_rows(
             ("extra_info", pa.struct(extra_info)),
         ]
     )
-    return write_parquet(Path(path), schema, _rows(tasks, split, system))
+    write_parquet(Path(path), schema, _rows(tasks, split))
 
 
-def _rows(tasks: Iterable[Task], split: str, system: str) -> Iterator[dict[str, Any]]:
+def _rows(tasks: Iterable[Task], split: str) -> Iterator[dict[str, Any]]:
     for index, task in enumerate(tasks):
         dataset, written = str(task.labels.get(DATASET_LABEL, "unknown")), json.dumps(task.to_dict())
         yield {
             "data_source": dataset,
-            "prompt": [dict(each) for each in task.messages(*filter(None, [system]))],
+            "prompt": [dict(each) for each in task.messages(SYSTEM_PROMPT)],
             "ability": dataset.upper(),
             "reward_model": {"style": "rule", "ground_truth": task.answer},
             "extra_info": {

@@ -9,7 +9,7 @@ import codecs
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,8 +19,8 @@ from midthought.data.problems.prompts import prompt_of
 from midthought.env.answers import is_right
 from midthought.errors import DataError
 from midthought.feedback.control_tokens import without_control_tokens
-from midthought.feedback.parquet import write_parquet
 from midthought.feedback.prompts import DEFINITION, SYSTEM_PROMPT, TOOL_NAME, wrong_answer_result
+from midthought.files.atomic import atomic_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,12 +87,6 @@ def convert(
     schema = _schema()
     report = ConversionReport()
 
-    def tell_bad(line: int, why: Exception) -> None:
-        if strict:
-            raise DataError(f"{source}, line {line}: {why}")
-        report.num_bad_rows += 1
-        tell(f"{source.name}, line {line}: {why}; skipped")
-
     problems: dict[str, dict[int, Record]] = {}
     with source.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -100,7 +94,10 @@ def convert(
                 if line.strip():
                     _store(problems, read_record(line, number), report, dataset if recheck else None)
             except RecordError as why:
-                tell_bad(number, why)
+                if strict:
+                    raise DataError(f"{source}, line {number}: {why}") from None
+                report.num_bad_rows += 1
+                tell(f"{source.name}, line {number}: {why}; skipped")
     try:
         write_parquet(out, schema, _conversations(problems, report, dataset))
     except DataError:
@@ -185,13 +182,6 @@ def read_record(line: bytes, number: int) -> Record:
     return record
 
 
-def rechecked(record: Record, dataset: str) -> Record:
-    """The record with its answer compared again with the truth (`answers.is_right`). Raises RecordError without a truth."""
-    if not record.truth:
-        raise RecordError("it has no normalized_answer to compare its answer with")
-    return record._replace(is_right=is_right(dataset, record.response, record.truth))
-
-
 def _problem_id(row: Mapping[str, Any]) -> str:
     for name in _ID_COLUMNS:
         value = row.get(name)
@@ -239,8 +229,10 @@ def _store(
     if record.iteration >= len(KINDS):
         report.num_later_rounds += 1
         return
+    if checked_as is not None and not record.truth:
+        raise RecordError("it has no normalized_answer to compare its answer with")
     if checked_as is not None:
-        record = rechecked(record, checked_as)
+        record = record._replace(is_right=is_right(checked_as, record.response, record.truth))
     first = problems.setdefault(record.problem, {}).setdefault(record.iteration, record)
     if first is not record:
         raise RecordError(f"round {record.iteration} of {record.problem!r} is already in line {first.line}")
@@ -305,3 +297,13 @@ def _schema() -> pa.Schema:
     call = pa.struct([("type", text), ("function", pa.struct([("name", text), ("arguments", arguments)]))])
     message = pa.struct([("role", text), ("content", text), ("tool_calls", pa.list_(call))])
     return pa.schema([("messages", pa.list_(message)), ("tools", pa.infer_type([[DEFINITION.json_schema()]]))])
+
+
+def write_parquet(path: Path, schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes the rows atomically. Raises DataError if there is none; then an existing file stays as it was."""
+    pa, parquet = optional("pyarrow", "data"), optional("pyarrow.parquet", "data")
+    table = pa.Table.from_pylist(list(rows), schema)
+    if not table.num_rows:
+        raise DataError(f"{path}: there is nothing to write; it was left as it was")
+    with atomic_path(path) as partial:
+        parquet.write_table(table, partial, row_group_size=512)

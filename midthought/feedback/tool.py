@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any, Self
 from midthought.data.tasks import DATASET_LABEL
 from midthought.env.answers import CHECKS, task_is_right
 from midthought.errors import EpisodeError, SettingsError, near_names
-from midthought.feedback.critics.critic import Critic, Masked
+from midthought.feedback.critics.critic import Critic, masked_feedback
 from midthought.feedback.critics.registry import make_critic
 from midthought.feedback.critics.settings import FeedbackSettings, read_feedback_settings
 from midthought.feedback.prompts import DEFINITION, RIGHT_ANSWER, wrong_answer_result
@@ -24,8 +22,14 @@ from midthought.types import Task
 IsRight = Callable[[Task, str], bool]
 """Whether an answer is right. It runs in a thread, because it may block."""
 
+MAX_CACHED = 10_000
+"""Number of cached results; the oldest is dropped first."""
 SPARE_SECONDS = 30.0
 """Time for the answer check (some seconds for mathematics) and masking, in addition to the servers' time."""
+
+
+_Question = tuple[str, str, str, str, str]
+"""Task id, prompt, right answer, the policy's answer and reasoning."""
 
 
 class FeedbackTool(Tool):
@@ -42,7 +46,6 @@ class FeedbackTool(Tool):
         is_right: judges answers.
         dataset: the data set of tasks without the label `dataset`. Empty: their answers are judged by their truth.
         timeout_seconds: time limit of one call; None: the tool executor's limit.
-        max_cached: number of cached results.
     """
 
     definition = DEFINITION
@@ -55,20 +58,16 @@ class FeedbackTool(Tool):
         is_right: IsRight = task_is_right,
         dataset: str = "",
         timeout_seconds: float | None = None,
-        max_cached: int = 10_000,
     ) -> None:
-        if max_cached < 1:
-            raise SettingsError(f"max_cached must be 1 or more, not {max_cached}")
         if dataset and dataset not in CHECKS:
             raise SettingsError(f"unknown data set {dataset!r}. {near_names(dataset, CHECKS)}")
         self.timeout_seconds = timeout_seconds
-        self._critic = critic if isinstance(critic, Masked) else Masked(critic)
+        self._critic = critic
         self._name = name or type(critic).__name__
         self._is_right = is_right
         self._dataset = dataset
-        self._max_cached = max_cached
-        self._cache: OrderedDict[str, ToolOutput] = OrderedDict()
-        self._asking: weakref.WeakValueDictionary[tuple[int, str], asyncio.Lock] = weakref.WeakValueDictionary()
+        self._cache: dict[_Question, ToolOutput] = {}
+        self._asking: weakref.WeakValueDictionary[tuple[int, _Question], asyncio.Lock] = weakref.WeakValueDictionary()
         self._task: Task | None = None
 
     @classmethod
@@ -96,7 +95,7 @@ class FeedbackTool(Tool):
 
     def __getstate__(self) -> dict[str, Any]:
         """The state for another process: without the cache and the locks."""
-        return {**self.__dict__, "_cache": OrderedDict(), "_asking": None}
+        return {**self.__dict__, "_cache": {}, "_asking": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update({**state, "_asking": weakref.WeakValueDictionary()})
@@ -113,28 +112,19 @@ class FeedbackTool(Tool):
             )
         if not current_answer.strip():
             raise ValueError("current_answer is empty")
-        return await self._once(self._task, current_answer, reasoning)
-
-    async def _once(self, task: Task, answer: str, reasoning: str) -> ToolOutput:
-        key = self._key(task, answer, reasoning)
+        task = self._task
+        key = (task.task_id, task.prompt, task.answer, current_answer, reasoning)
         # equal questions wait for the first one; a lock belongs to one event loop
         lock = self._asking.setdefault((id(asyncio.get_running_loop()), key), asyncio.Lock())
         async with lock:
-            if key in self._cache:
-                self._cache.move_to_end(key)
-                return self._cache[key]
-            output = await self._answered(task, answer, reasoning)
-            self._cache[key] = output
-            if len(self._cache) > self._max_cached:
-                self._cache.popitem(last=False)
-            return output
+            if key not in self._cache:
+                self._cache[key] = await self._answered(task, current_answer, reasoning)
+                if len(self._cache) > MAX_CACHED:
+                    del self._cache[next(iter(self._cache))]
+            return self._cache[key]
 
     async def _answered(self, task: Task, answer: str, reasoning: str) -> ToolOutput:
         if await asyncio.to_thread(self._is_right, task, answer):
             return ToolOutput(RIGHT_ANSWER, {"is_right": True, "critic": self._name})
-        words = await self._critic.feedback(task, answer, reasoning)
+        words = await masked_feedback(self._critic, task, answer, reasoning)
         return ToolOutput(wrong_answer_result(words), {"is_right": False, "critic": self._name})
-
-    def _key(self, task: Task, answer: str, reasoning: str) -> str:
-        parts = (task.task_id, task.prompt, task.answer, answer, reasoning)
-        return hashlib.sha256("".join(f"{len(part)}:{part}" for part in parts).encode(errors="replace")).hexdigest()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.files.atomic import atomic_path
-from midthought.files.regular import read_regular_text
+from midthought.files.regular import read_json_object
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -34,18 +34,16 @@ def manifest_of(folder: Path) -> dict[str, Any] | None:
     """Returns the content of a folder's manifest; None if it has none. Raises `ValueError`, with the reason, if it cannot be
     read."""
     try:
-        content = json.loads(read_regular_text(folder / MANIFEST))
-        if content.get("format") != FORMAT:
-            raise ValueError(f"has format {content.get('format')!r}, this version reads {FORMAT}")
-        if not isinstance(content["files"], Mapping):
-            raise ValueError("cannot be read (it lists no files)")
+        content = read_json_object(folder / MANIFEST)
     except FileNotFoundError:
         return None
-    except (json.JSONDecodeError, UnicodeDecodeError, OSError, RecursionError, KeyError, AttributeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"cannot be read ({reason or type(error).__name__})") from None
-    found: dict[str, Any] = content
-    return found
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot be read ({' '.join(str(error).split())[:200]})") from None
+    if content.get("format") != FORMAT:
+        raise ValueError(f"has format {content.get('format')!r}, this version reads {FORMAT}")
+    if not isinstance(content.get("files"), dict):
+        raise ValueError("cannot be read (it lists no files)")
+    return content
 
 
 def write_manifest(folder: Path, names: Iterable[str]) -> None:

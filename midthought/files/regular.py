@@ -1,25 +1,21 @@
 """Opens files for reading that must be regular: reading a named pipe blocks, and a device has no end. Limits sizes and lines.
-Recognizes paths of special files.
 
 Does not depend on what the files hold.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from midthought.errors import StorageError
 
 MAX_BYTES = 256 * 1024 * 1024
-"""Size of a file that is read as a whole: settings, summaries, manifests."""
-MAX_LINE_BYTES = 256 * 1024 * 1024
-"""Size of one line of a log."""
+"""Size of a file that is read as a whole, and of one line of a log."""
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -28,34 +24,23 @@ _KINDS = {
 }
 
 
-class _Lines(Protocol):
-    def readline(self, size: int = ..., /) -> bytes: ...
-
-
 def open_regular(path: str | os.PathLike[str], max_bytes: int | None = None) -> BinaryIO:
-    """Opens a regular file, or a link to one, for reading. Never blocks.
+    """Opens a regular file, or a link to one, for reading.
 
     Raises `StorageError`, with the path and the remedy, for a pipe, socket or device, and for a file of more than `max_bytes`;
     else `OSError` as `open`.
     """
-    _require_regular(path, os.stat(path))  # opening a device can have an effect, and a socket cannot be opened
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-    try:
-        found = os.fstat(descriptor)  # it may be another one by now
-        _require_regular(path, found)
-        if max_bytes is not None and found.st_size > max_bytes:
-            raise StorageError(
-                f"{path} has {found.st_size:,} bytes, and a file of its kind has at most {max_bytes:,}; restore it from a copy"
-            )
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
+    _require_regular(path)
+    if max_bytes is not None and (size := os.stat(path).st_size) > max_bytes:
+        raise StorageError(
+            f"{path} has {size:,} bytes, and a file of its kind has at most {max_bytes:,}; restore it from a copy"
+        )
+    return open(path, "rb")
 
 
-def read_regular_text(path: str | os.PathLike[str], errors: str = "strict", max_bytes: int | None = MAX_BYTES) -> str:
+def read_regular_text(path: str | os.PathLike[str], errors: str = "strict") -> str:
     """Returns the text (UTF-8) of a file. Raises as `open_regular`, and `UnicodeDecodeError`."""
-    with open_regular(path, max_bytes) as file:
+    with open_regular(path, MAX_BYTES) as file:
         return file.read().decode("utf-8", errors)
 
 
@@ -75,18 +60,15 @@ def json_object(text: str | bytes) -> dict[str, Any]:
     return found
 
 
-def lines_of(path: str | os.PathLike[str], max_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
-    """Yields the lines of a file with their line feeds. Raises as `open_regular`, and `StorageError` for a line of more than
-    `max_bytes`."""
+def lines_of(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Iterator[bytes]:
+    """Yields the lines of a file with their line feeds. Raises as `open_regular`, and as `lines_in`."""
     with open_regular(path) as file:
         yield from lines_in(file, path, max_bytes)
 
 
-def lines_in(file: _Lines, path: str | os.PathLike[str], max_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
-    """Yields the lines of an open file, also of a decompressed one. Raises `StorageError` as `lines_of`."""
-    number = 0
-    while line := file.readline(max_bytes + 1):
-        number += 1
+def lines_in(file: Any, path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Iterator[bytes]:
+    """Yields the lines of an open file, also of a decompressed one. Raises `StorageError` for a line of more than `max_bytes`."""
+    for number, line in enumerate(iter(lambda: file.readline(max_bytes + 1), b""), start=1):
         if len(line) > max_bytes:
             raise StorageError(
                 f"{path}, line {number} has more than {max_bytes:,} bytes; no program of this library writes such a line, so "
@@ -99,8 +81,7 @@ def require_regular_files(folder: Path) -> None:
     """Raises `StorageError` for the first entry of a folder that is a pipe, socket or device, or a link to one: other libraries
     would wait for it."""
     for path in folder.iterdir() if folder.is_dir() else ():
-        if kind := special_kind(path):
-            raise _no_file(path, kind)
+        _require_regular(path)
 
 
 def special_kind(path: str | os.PathLike[str]) -> str | None:
@@ -111,12 +92,6 @@ def special_kind(path: str | os.PathLike[str]) -> str | None:
         return None
 
 
-def _require_regular(path: str | os.PathLike[str], found: os.stat_result) -> None:
-    if stat.S_ISDIR(found.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if kind := _KINDS.get(stat.S_IFMT(found.st_mode)):
-        raise _no_file(path, kind)
-
-
-def _no_file(path: str | os.PathLike[str], kind: str) -> StorageError:
-    return StorageError(f"{path} is {kind}, not a file; move it away, and restore the file from a copy")
+def _require_regular(path: str | os.PathLike[str]) -> None:
+    if kind := special_kind(path):
+        raise StorageError(f"{path} is {kind}, not a file; move it away, and restore the file from a copy")

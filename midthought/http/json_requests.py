@@ -14,13 +14,10 @@ import re
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from midthought.errors import MissingExtraError, NoReplyError, SettingsError
-from midthought.http.network import is_local, read_key, tls_context
-
-if TYPE_CHECKING:
-    import httpx
+from midthought.http.network import client_options, read_key
 
 LONGEST_WAIT_SECONDS = 30.0
 """Maximum wait between two attempts, also if the endpoint requests more."""
@@ -36,13 +33,6 @@ class Reply(NamedTuple):
 
     text: str
     finish_reason: str
-
-
-class _PerLoop(NamedTuple):
-    """Objects of one event loop; an endpoint can outlive several loops."""
-
-    client: httpx.AsyncClient
-    slots: asyncio.Semaphore
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,14 +60,15 @@ class JsonEndpoint:
         self._settings = settings
         self.url = f"{settings.base_url.rstrip('/')}{path}"
         self.num_retries = 0
-        self._per_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _PerLoop] = weakref.WeakKeyDictionary()
+        self._slots: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
+        self._slots = weakref.WeakKeyDictionary()  # an endpoint can outlive several event loops
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state without the clients, which belong to event loops of this process."""
-        return {**self.__dict__, "_per_loop": None}
+        """Returns the state without the semaphores, which belong to event loops of this process."""
+        return {**self.__dict__, "_slots": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({**state, "_per_loop": weakref.WeakKeyDictionary()})
+        self.__dict__.update({**state, "_slots": weakref.WeakKeyDictionary()})
 
     async def post(self, body: bytes, read: Callable[[Any], Read]) -> Read:
         """Posts JSON and returns `read(reply)` of the JSON reply. Raises `NoReplyError`.
@@ -85,36 +76,40 @@ class JsonEndpoint:
         Retried: connection errors, timeouts, status 408, 429 and 5xx, and a reply that is not JSON or for which `read` raises
         ValueError, LookupError, TypeError or AttributeError.
         """
-        here, settings = self._here(), self._settings
-        async with here.slots:
+        settings = self._settings
+        slots = self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(settings.max_concurrency))
+        async with slots:
             for attempt in range(settings.retries):
                 try:
-                    return await self._post(here.client, body, read)
+                    return await self._post(body, read)
                 except NoReplyError as error:
                     if not error.is_passing:
                         raise
                     wait = settings.backoff_seconds * 2**attempt * random.uniform(0.5, 1.0)
                     await asyncio.sleep(min(max(wait, error.wait_seconds), LONGEST_WAIT_SECONDS))
                 self.num_retries += 1
-            return await self._post(here.client, body, read)
+            return await self._post(body, read)
 
-    async def _post(self, client: httpx.AsyncClient, body: bytes, read: Callable[[Any], Read]) -> Read:
+    async def _post(self, body: bytes, read: Callable[[Any], Read]) -> Read:
         import httpx
 
         key = read_key(self._settings.api_key_env, self._settings.base_url)
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         try:
-            async with asyncio.timeout(self._settings.timeout_seconds):
+            async with (
+                asyncio.timeout(self._settings.timeout_seconds),
+                httpx.AsyncClient(timeout=None, **client_options(self._settings.base_url)) as client,  # noqa: S113
+            ):
                 response = await client.post(self.url, content=body, headers=headers)
         except TimeoutError:
             words = f"no reply within {self._settings.timeout_seconds:g} seconds"
             raise NoReplyError(words, is_passing=True) from None
         except (httpx.HTTPError, OSError) as error:
-            raise NoReplyError(_hidden(f"{type(error).__name__}: {error}", key), is_passing=True) from None
+            raise NoReplyError(hidden(f"{type(error).__name__}: {error}", key), is_passing=True) from None
         status = response.status_code
         if status != 200:
             raise NoReplyError(
-                _hidden(f"status {status}: {response.text}", key),
+                hidden(f"status {status}: {response.text}", key),
                 is_passing=status in _PASSING_STATUS or status >= 500,
                 wait_seconds=_seconds(response.headers.get("retry-after", "")),
             )
@@ -122,23 +117,7 @@ class JsonEndpoint:
             return read(response.json())
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             reason = str(error) if type(error) is ValueError else type(error).__name__
-            raise NoReplyError(
-                _hidden(f"the reply is not what was asked for: {reason}", key), is_passing=True
-            ) from None
-
-    def _here(self) -> _PerLoop:
-        import httpx
-
-        loop = asyncio.get_running_loop()
-        if loop not in self._per_loop:
-            client = httpx.AsyncClient(
-                timeout=None,  # noqa: S113  # `_post` limits the whole attempt
-                limits=httpx.Limits(max_keepalive_connections=0),  # they would stay open when the loop ends
-                trust_env=not is_local(self._settings.base_url),  # a proxy cannot reach this machine's own ports
-                verify=tls_context(trust_env=not is_local(self._settings.base_url)),
-            )
-            self._per_loop[loop] = _PerLoop(client, asyncio.Semaphore(self._settings.max_concurrency))
-        return self._per_loop[loop]
+            raise NoReplyError(hidden(f"the reply is not what was asked for: {reason}", key), is_passing=True) from None
 
 
 class ChatEndpoint(JsonEndpoint):
@@ -168,7 +147,7 @@ def reply_of(document: Any) -> Reply:
         raise ValueError("no chat completion") from None
 
 
-def _hidden(text: str, key: str) -> str:
+def hidden(text: str, key: str) -> str:
     """Returns the first 200 characters of an untrusted text on one line, without the key."""
     return " ".join((text.replace(key, "…") if key else text).split())[:200]
 

@@ -9,6 +9,7 @@ import re
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from midthought.errors import SettingsError
@@ -77,6 +78,12 @@ def tls_context(*, trust_env: bool = True) -> ssl.SSLContext:
     import httpx
 
     return httpx.create_ssl_context(trust_env=trust_env)
+
+
+def client_options(url: str) -> dict[str, Any]:
+    """Returns the options of an httpx client for a URL: its TLS settings, and no proxy for this machine's own ports."""
+    is_remote = not is_local(url)
+    return {"trust_env": is_remote, "verify": tls_context(trust_env=is_remote)}
 
 
 def read_key(variable: str | None, *urls: str) -> str:

@@ -239,7 +239,7 @@ def _load(source: Any, name: str, *, needs_answer: bool) -> list[Task]:
 
 def _configured(environment: Any, config: ConfigStore) -> Any:
     """Binds `config.environment` to a class that takes a `config`, so that its `__init__` may read it. Instances and
-    environments from a factory get it from `EnvironmentTasks`."""
+    environments from a factory get it from `EnvironmentTaskSampler`."""
     if isinstance(environment, type) and "config" in inspect.signature(environment.__init__).parameters:  # type: ignore[misc]
         return functools.partial(environment, config=config.environment)
     return environment

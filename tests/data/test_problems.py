@@ -88,7 +88,6 @@ def test_a_problem_of_gsm8k_ends_in_its_answer():
     [
         ("mmlu", MMLU, "B", ["one", "two", "three", "four"]),
         ("mmlu", {"question": "Which?", "A": "0", "B": 1, "C": 2, "D": 3, "answer": "(d)"}, "D", ["0", "1", "2", "3"]),
-        ("mmlu", {**MMLU, "choices": '["x", "y"]', "answer": "0"}, "A", ["x", "y"]),
         ("mmlu", {**MMLU, "choices": np.array(["x", "y"]), "answer": np.int64(1)}, "B", ["x", "y"]),
         ("mmlu_pro", MMLU_PRO, "J", list("qwertzuiop")),
         ("gpqa", {"Question": "Which?", "options": ["x", "y", "z", "w"], "answer": 2}, "C", ["x", "y", "z", "w"]),
@@ -116,8 +115,7 @@ def test_a_trivia_question_keeps_every_name_that_differs_once():
     task = only("trivia_qa", TRIVIA)
     assert task.answer == "Sunset Boulevard"
     assert task.aliases == ("Sunset Blvd", "West Sunset Boulevard", "sunset bulevard", "Sunset Boulevard (street)")
-    assert only("trivia_qa", {"question": "Who?", "answer": "Ada", "aliases": '["Lovelace"]'}).aliases == ("Lovelace",)
-    assert only("trivia_qa", {**TRIVIA, "answer": json.dumps(TRIVIA["answer"])}) == task
+    assert only("trivia_qa", {"question": "Who?", "answer": "Ada", "aliases": ["Lovelace"]}).aliases == ("Lovelace",)
 
 
 def test_products_by_hand():
@@ -214,23 +212,6 @@ def write_csv(path: Path, rows: list[list[str]]) -> Path:
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows(rows)
     return path
-
-
-def test_mmlus_own_csv_files_name_no_columns(tmp_path):
-    lines = [["Which,\nnow?", "0", "4", "4", "6", "B"], [], ["And?", "a", "b", "c", "d", "D"]]
-    tasks = load_problems("mmlu", write_csv(tmp_path / "law_test.csv", lines))
-    assert [(task.task_id, task.answer) for task in tasks] == [("law_test:1", "B"), ("law_test:4", "D")]
-    assert tasks[0].labels["options"] == ["0", "4", "4", "6"]
-    path = tmp_path / "law_test.csv"
-    path.write_bytes(b"Which?,0,4,6,9,B\nx,A\n\xff?,0,4,6,9,B\nAnd?,0,4,6,9,C\n")
-    tasks = load_problems("mmlu", path, strict=False)
-    assert [task.answer for task in tasks] == ["B", "C"]
-    assert [words.partition(";")[0] for words in tasks.skipped] == [
-        "law_test.csv, line 2: it has 2 fields", "law_test.csv, line 3: it is not UTF-8",
-    ]  # fmt: skip
-    path.write_text(f"Which?,0,4,6,9,B\n{'x' * 200_000},0,4,6,9,B\n")
-    with pytest.raises(DataError, match=r"law_test\.csv, line 2: .*field"):
-        load_problems("mmlu", path)
 
 
 def test_json_lines_and_parquet_give_the_same_tasks(tmp_path):

@@ -15,7 +15,7 @@ from midthought.config import EnvironmentConfig, InferenceConfig
 from midthought.engines.byte_tokenizer import byte_tokenizer
 from midthought.engines.scripted import ScriptedEngine
 from midthought.env.environment import BaseEnvironment
-from midthought.env.environment_tasks import EnvironmentTasks
+from midthought.env.environment_tasks import EnvironmentTaskSampler
 from midthought.env.episode import EnvironmentEpisode, EnvironmentTurn, call_blocking, episode_statistics
 from midthought.env.game import SimpleGameEnvironment
 from midthought.errors import EpisodeError, RewardError, SettingsError
@@ -257,7 +257,7 @@ def test_a_reward_function_that_cannot_be_called_is_refused_at_once_with_both_fo
         with pytest.raises(RewardError, match=remedy):
             EnvironmentEpisode(Echo(), reward_fn)
         with pytest.raises(RewardError, match=remedy):
-            EnvironmentTasks(Echo, reward_fn)
+            EnvironmentTaskSampler(Echo, reward_fn, seed=0)
 
 
 WRONG_REWARDS = [
@@ -292,23 +292,23 @@ def test_steps_that_a_tool_took_are_counted_and_may_end_the_episode():
 
 def test_every_group_begins_alike_and_no_two_groups_do():
     for source in [Echo, Echo(), lambda: Echo()]:
-        tasks = EnvironmentTasks(source)
-        made = tasks.make(3, seed=7)
+        tasks = EnvironmentTaskSampler(source, seed=7)
+        made = tasks.draw(0, 3)
         assert len({task.task_id for task in made}) == len({task.prompt for task in made}) == 3
         for task in made:
             one, other = tasks.episode(task).environment, tasks.episode(task).environment
             assert one is not other and one.start == other.start
             assert task.prompt == f"Say something.\nstart {one.start}" and task.answer == ""
-        assert [task.prompt for task in made] == [task.prompt for task in EnvironmentTasks(source).make(3, seed=7)]
-        assert [task.prompt for task in made] != [task.prompt for task in tasks.make(3, seed=8)]
+        again = EnvironmentTaskSampler(source, seed=7).draw(0, 3)
+        assert [task.prompt for task in made] == [task.prompt for task in again]
 
 
 def test_an_instance_that_was_given_stays_as_it_was():
     mine = Echo()
     mine.reset(seed=1)
     mine.step("hello")
-    tasks = EnvironmentTasks(mine)
-    episode = tasks.episode(tasks.make(1, seed=0)[0])
+    tasks = EnvironmentTaskSampler(mine, seed=0)
+    episode = tasks.episode(tasks.draw(0, 1)[0])
     say(episode, new_trajectory(), "one", "two")
     assert mine.get_step_count() == 1 and episode.environment.get_step_count() == 2
 
@@ -318,9 +318,9 @@ def test_an_environment_without_a_seed_is_copied_as_it_was_reset():
         def reset(self):
             return super().reset()
 
-    tasks = EnvironmentTasks(Seedless())
-    first, second = tasks.make(2, seed=0)
-    starts = [tasks.start(task).start for task in (first, first, second, second)]
+    tasks = EnvironmentTaskSampler(Seedless(), seed=0)
+    first, second = tasks.draw(0, 2)
+    starts = [tasks.episode(task).environment.start for task in (first, first, second, second)]
     assert starts[0] == starts[1] != starts[2] == starts[3]
 
 
@@ -337,12 +337,12 @@ def test_asynchronous_resets_run_side_by_side():
         async def step(self, action):
             return "", 0.0, True, {}
 
-    assert len({task.prompt for task in EnvironmentTasks(Meeting).make(4, seed=0)}) == 4
+    assert len({task.prompt for task in EnvironmentTaskSampler(Meeting, seed=0).draw(0, 4)}) == 4
 
 
 def test_an_instance_that_cannot_be_copied_is_told_to_become_a_factory():
     with pytest.raises(EpisodeError, match=r"Locked cannot be copied \(TypeError: .*lock.*\); give a factory"):
-        EnvironmentTasks(Locked()).make(1, seed=0)
+        EnvironmentTaskSampler(Locked(), seed=0).draw(0, 2)
 
 
 def test_what_can_neither_be_copied_nor_repeated_can_be_played_once():
@@ -355,19 +355,11 @@ def test_what_can_neither_be_copied_nor_repeated_can_be_played_once():
             return super().reset()
 
     for source, message in ((Seedless, "its reset takes no seed"), (Careless, "returned another observation")):
-        tasks = EnvironmentTasks(source)
-        (task,) = tasks.make(1, seed=0)
+        tasks = EnvironmentTaskSampler(source, seed=0)
+        (task,) = tasks.draw(0, 1)
         assert say(tasks.episode(task), new_trajectory(), "go") == ["heard 'go'"]
         with pytest.raises(EpisodeError, match=f"{source.__name__} cannot be copied and .*{message}"):
             tasks.episode(task)
-
-
-def test_tasks_of_an_earlier_call_are_not_known_any_more():
-    tasks = EnvironmentTasks(Echo)
-    (old,) = tasks.make(1, seed=0)
-    tasks.make(1, seed=1)
-    with pytest.raises(EpisodeError, match="'Echo-0-0' is not of the newest make"):
-        tasks.episode(old)
 
 
 class Alike:
@@ -386,16 +378,16 @@ class Alike:
 def test_a_class_that_is_no_environment_is_refused_before_a_model_is_loaded():
     for environment in (Alike, functools.partial(Alike, config=None)):
         with pytest.raises(SettingsError, match=r"write class Alike\(BaseEnvironment\) with reset and step"):
-            EnvironmentTasks(environment)  # type: ignore[arg-type]
+            EnvironmentTaskSampler(environment, seed=0)  # type: ignore[arg-type]
         with pytest.raises(SettingsError, match=r"write class Alike\(BaseEnvironment\)"):
             Trainer(model="/no/such/model", environment=environment)  # type: ignore[arg-type]
 
 
 def test_what_is_no_environment_is_refused():
     with pytest.raises(SettingsError, match="give a BaseEnvironment, or a function"):
-        EnvironmentTasks("FrozenLake-v1")  # type: ignore[arg-type]
+        EnvironmentTaskSampler("FrozenLake-v1", seed=0)  # type: ignore[arg-type]
     with pytest.raises(EpisodeError, match="the environment's factory returned a NoneType"):
-        EnvironmentTasks(lambda: None).make(1, seed=0)  # type: ignore[arg-type, return-value]
+        EnvironmentTaskSampler(lambda: None, seed=0).draw(0, 2)  # type: ignore[arg-type, return-value]
 
 
 def test_a_reset_that_hangs_is_given_up_at_its_deadline():
@@ -412,7 +404,8 @@ def test_a_reset_that_hangs_is_given_up_at_its_deadline():
     try:
         for kind in (Hanging, HangingLater):
             with pytest.raises(EpisodeError, match=rf"{kind.__name__}\.reset did not finish within 0.05 seconds"):
-                EnvironmentTasks(lambda kind=kind: kind(EnvironmentConfig(step_timeout_seconds=0.05))).make(1, seed=0)
+                hurried = functools.partial(kind, EnvironmentConfig(step_timeout_seconds=0.05))
+                EnvironmentTaskSampler(hurried, seed=0).draw(0, 2)
     finally:
         release.set()
 
@@ -477,9 +470,9 @@ def play(script: Any, environment: Any, starts: list[EpisodeStart]) -> list[Traj
     return asyncio.run(run_episodes(parts, starts))
 
 
-def roll_out(tasks: EnvironmentTasks, script: Any, num_groups: int = 3) -> list[Trajectory]:
-    """Two episodes per group."""
-    starts = [EpisodeStart(task=task, seed=0) for task in tasks.make(num_groups, seed=5) for _ in range(2)]
+def roll_out(tasks: EnvironmentTaskSampler, script: Any) -> list[Trajectory]:
+    """Two episodes each of three groups."""
+    starts = [EpisodeStart(task=task, seed=0) for task in tasks.draw(0, 3) for _ in range(2)]
     trajectories = play(script, tasks.episode, starts)
     for trajectory in trajectories:
         trajectory.check()
@@ -496,11 +489,11 @@ def sensible_player(conversation: str) -> str | None:
 
 
 def test_the_loop_plays_the_game_to_its_optimum_and_credits_every_turn():
-    tasks = EnvironmentTasks(SimpleGameEnvironment)
+    tasks = EnvironmentTaskSampler(SimpleGameEnvironment, seed=5)
     trajectories = roll_out(tasks, sensible_player)
     for trajectory in trajectories:
         assert trajectory.error is None and trajectory.stop_reason is StopReason.ANSWERED
-        assert trajectory.reward.total == pytest.approx(tasks.start(trajectory.task).optimal_return())
+        assert trajectory.reward.total == pytest.approx(tasks.episode(trajectory.task).environment.optimal_return())
         assert len(trajectory.reward.turns) == len(trajectory.turn_ends) == len(trajectory)
         assert trajectory.rewards[-1] == max(trajectory.rewards) and trajectory.dones[-1]
         assert trajectory.states[0] == trajectory.task.prompt
@@ -516,7 +509,8 @@ def test_an_episode_that_the_environment_cuts_is_not_reported_as_answered(limit)
 
     config = EnvironmentConfig(max_steps=2 if limit == "of the settings" else None)
     trajectories = roll_out(
-        EnvironmentTasks(Timed, config=config), lambda text: "go" if text.endswith("assistant\n") else None
+        EnvironmentTaskSampler(Timed, seed=5, config=config),
+        lambda text: "go" if text.endswith("assistant\n") else None,
     )
     for trajectory in trajectories:
         assert trajectory.error is None and trajectory.stop_reason is StopReason.MAX_STEPS
@@ -579,10 +573,10 @@ def test_an_environment_is_closed_if_its_episode_fails_and_an_error_of_close_is_
 
 def test_starts_that_are_not_played_are_closed_before_the_next_ones():
     world = Closing()
-    tasks = EnvironmentTasks(world)
-    tasks.make(2, seed=0)
+    tasks = EnvironmentTaskSampler(world, seed=0)
+    tasks.draw(0, 2)
     assert world.log == []
-    tasks.make(1, seed=1)
+    tasks.draw(1, 1)
     assert world.log == ["closed"] * 2
     tasks.close()
     tasks.close()

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from midthought.config import EnvironmentConfig
-from midthought.env.game import DIRECTIONS, ITEMS, SimpleGameEnvironment, main
+from midthought.env.game import DIRECTIONS, ITEMS, SimpleGameEnvironment
 from midthought.errors import EpisodeError
 
 
@@ -126,11 +126,3 @@ def test_the_known_optimum_is_the_best_of_all_plays():
     for seed, settings in GAMES:
         world = game(seed, **settings)
         assert world.optimal_return() == pytest.approx(best_by_brute_force(world))
-
-
-def test_a_person_can_play_it_in_the_terminal(monkeypatch, capsys):
-    answers = iter([*["north"] * 2, *["west"] * 2])
-    monkeypatch.setattr("builtins.input", lambda _: next(answers, "look around"))
-    main()
-    printed = capsys.readouterr().out
-    assert "You can move north" in printed and "@" in printed and "Your return: " in printed

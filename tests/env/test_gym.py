@@ -1,19 +1,15 @@
-"""Gymnasium's environments under our loop, and ours under Gymnasium's own checks."""
+"""Gymnasium's environments under our loop."""
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import sys
-import warnings
 
 import numpy as np
 import pytest
 
-from midthought.env.environment import BaseEnvironment
-from midthought.env.game import SimpleGameEnvironment
-from midthought.env.gym import GymnasiumEnvironment, as_gymnasium
-from midthought.errors import EpisodeError, MissingExtraError, SettingsError
+from midthought.env.gym import GymnasiumEnvironment
+from midthought.errors import MissingExtraError, SettingsError
 
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -99,7 +95,6 @@ NESTED = SPACES.Dict(
 CONVERTED = [
     (SPACES.Discrete(4), "an integer from 0 to 3", "I go 1, no: 3", "3"),
     (SPACES.Box(0, 9, (2,), np.int32), "a list of 2 integers, from 0 to 9", "3, 4.0", "[3, 4]"),
-    (SPACES.Dict({1: SPACES.Discrete(2)}), 'a JSON object with "1": an integer from 0 to 1', '{"1": 1}', '{"1": 1}'),
     (SPACES.MultiDiscrete([2, 3]), "a list of 2 integers: 0 to 1, 0 to 2", "1 and 2", "[1, 2]"),
     (SPACES.MultiBinary(2), "a list of 2 numbers, each 0 or 1", "[0, 1]", "[0, 1]"),
     (SPACES.Box(-2, 2, (1,)), "1 number, from -2 to 2", "-1.5", "[-1.5]"),
@@ -109,13 +104,6 @@ CONVERTED = [
         "a list of 2 numbers, from [0, 1] to [1, 2.5]",
         "[0.5, 2]",
         "[0.5, 2.0]",
-    ),
-    (
-        NESTED,
-        'a JSON object with "on": a list of 3 numbers, each 0 or 1; "rest": a JSON list of 1 to 5 of these characters: '
-        f"{SPACES.Text(5).characters}; a nested list of numbers (shape (2, 2)), from -1 to 1; an integer from 0 to 2",
-        'So: {"on": [1, 0, 1], "rest": ["ab", [[0, 1], [0.5, -1]], 2]}.',
-        '{"on": [1, 0, 1], "rest": ["ab", [[0.0, 1.0], [0.5, -1.0]], 2]}',
     ),
 ]
 
@@ -134,9 +122,8 @@ NO_ACTIONS = [
     (SPACES.Discrete(4), "north"),
     (SPACES.MultiBinary(2), "[0, 2]"),
     (SPACES.Box(-2, 2, (1,)), "3"),
-    (SPACES.Box(-1, 1, (2, 2)), "[[0, 1], [2]]"),
-    (NESTED, '{"on": [1, 0, 1], "rest": 5}'),
-    (NESTED, '{"on":' * 100_000 + "}"),
+    (SPACES.Box(-2, 2, (2,)), "1"),
+    (SPACES.Box(-np.inf, np.inf, (1,)), "1e999"),
 ]
 
 
@@ -146,6 +133,16 @@ def test_a_text_that_is_no_action_gets_the_form_of_one():
         world.reset(seed=0)
         observation, reward, done, _ = world.step(text)
         assert observation.startswith("Not an action: answer with ") and (reward, done) == (0.0, False)
+
+
+def test_an_action_of_several_parts_needs_a_function_and_an_observation_of_them_is_json():
+    sample = {"on": [1, 0, 1], "rest": ("ab", np.float32([[0, 1], [0.5, -1]]), 2)}
+    for space in (NESTED, SPACES.Box(-1, 1, (2, 2))):
+        with pytest.raises(SettingsError, match="is more than a list of numbers; give text_to_action="):
+            GymnasiumEnvironment(Mirror(space))
+    world = GymnasiumEnvironment(Mirror(NESTED), text_to_action=lambda _: {**sample, "on": np.int8(sample["on"])})
+    world.reset(seed=0)
+    assert world.step("x")[0] == '{"on": [1, 0, 1], "rest": ["ab", [[0.0, 1.0], [0.5, -1.0]], 2]}'
 
 
 @pytest.mark.parametrize("observed", [3, {"other": 1}, "text"])
@@ -209,43 +206,4 @@ def test_environments_of_the_package_play_without_functions():
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     with pytest.raises(MissingExtraError, match=r"midthought\[gym\]"):
-        as_gymnasium(SimpleGameEnvironment())
-    with pytest.raises(MissingExtraError, match=r"midthought\[gym\]"):
         GymnasiumEnvironment(object())
-
-
-def test_the_game_passes_gymnasiums_own_checks():
-    from gymnasium.utils.env_checker import check_env
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(as_gymnasium(SimpleGameEnvironment()), skip_render_check=True)
-
-
-def test_there_and_back_again_nothing_is_lost():
-    ours = SimpleGameEnvironment()
-    back = GymnasiumEnvironment(as_gymnasium(SimpleGameEnvironment()))
-    assert ours.reset(seed=18) == back.reset(seed=18)
-    for action in ("south", "fly", "east", "take", "complete"):
-        one, other = ours.step(action), back.step(action)
-        assert one[:3] == other[:3] and one[3].items() <= other[3].items()
-    assert back.get_state_description() == ours.get_state_description()
-    assert copy.deepcopy(back).is_done()
-
-
-def test_asynchronous_environments_are_waited_for():
-    class Later(BaseEnvironment):
-        async def reset(self):
-            await asyncio.sleep(0)
-            return "begin"
-
-        async def step(self, action):
-            if action == "break":
-                raise OSError("no server")
-            return action, 1.0, True, {}
-
-    world = as_gymnasium(Later())
-    assert world.reset()[0] == "begin"
-    with pytest.raises(EpisodeError, match="Later raised OSError: no server"):
-        world.step("break")
-    assert world.step("go") == ("go", 1.0, True, False, {})

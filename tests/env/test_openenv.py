@@ -1,13 +1,11 @@
-"""OpenEnv: client objects, sessions with a server over its WebSocket, and a real server of the package `openenv`."""
+"""OpenEnv: sessions with a server over its WebSocket, and a real server of the package `openenv`."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import socket
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -16,120 +14,10 @@ import pytest
 from served import served
 from stepping import begin, check_training, do
 
-from midthought.env.environment import BaseEnvironment
-from midthought.env.environment_tasks import EnvironmentTasks
+from midthought.env.environment_tasks import EnvironmentTaskSampler
 from midthought.env.episode import call_blocking
 from midthought.env.openenv import from_openenv
 from midthought.errors import EpisodeError, MissingExtraError, SettingsError
-
-# -- client objects -------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass
-class StepResult:
-    observation: Any
-    reward: float | None = None
-    done: bool = False
-
-
-@dataclasses.dataclass
-class Output:
-    stdout: str
-    exit_code: int = 0
-
-
-class Client:
-    """A session that takes `{"code": …}` and ends at `exit`. As the real ones it cannot be copied."""
-
-    def __init__(self) -> None:
-        self.session = threading.Lock()
-        self.ran: list[str] = []
-
-    def reset(self, **options: Any) -> StepResult:
-        return StepResult(Output(f"ready {options}"))
-
-    def step(self, action: dict[str, str]) -> StepResult:
-        self.ran.append(action["code"])
-        done = action["code"] == "exit"
-        return StepResult(Output(f"ran {action['code']}"), reward=1.0 if done else None, done=done)
-
-
-class AsyncClient(Client):
-    async def reset(self, **options: Any) -> StepResult:
-        return super().reset(**options)
-
-    async def step(self, action: dict[str, str]) -> StepResult:
-        await asyncio.sleep(0)
-        return super().step(action)
-
-
-class PlainClient:
-    """One of text, whose reset takes nothing."""
-
-    def reset(self) -> StepResult:
-        return StepResult("hello")
-
-    def step(self, action: str) -> StepResult:
-        return StepResult(action[::-1], reward=0.5)
-
-
-def coding(client: Any) -> BaseEnvironment:
-    return from_openenv(
-        client, text_to_action=lambda text: {"code": text}, observation_to_text=lambda seen: seen.stdout
-    )
-
-
-@pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_a_session_is_played_and_counted(kind):
-    world = coding(kind())
-    assert begin(world, seed=3) == "ready {'seed': 3}" and begin(world) == "ready {}"
-    assert do(world, "x = 1") == ("ran x = 1", 0.0, False, {})
-    assert do(world, "exit") == ("ran exit", 1.0, True, {})
-    assert world.is_done() and world.get_episode_reward() == 1.0
-
-
-def test_a_client_of_text_needs_no_functions_and_gets_no_seed_that_it_does_not_take():
-    world = from_openenv(PlainClient())
-    assert world.reset(seed=3) == "hello"
-    assert world.step("abc") == ("cba", 0.5, False, {})
-
-
-def test_an_observation_that_is_no_text_names_its_fields():
-    with pytest.raises(EpisodeError, match="is a Output with stdout, exit_code, not text; give observation_to_text="):
-        begin(from_openenv(Client()))
-
-
-def test_a_session_alone_cannot_be_trained_on():
-    with pytest.raises(EpisodeError, match=r"OpenEnvEnvironment cannot be copied .* give a factory"):
-        EnvironmentTasks(coding(Client())).make(1, seed=0)
-
-
-def test_a_client_is_closed_and_refused_texts_are_told():
-    class Closing(Client):
-        is_closed = False
-
-        def close(self) -> None:
-            self.is_closed = True
-
-    def only_numbers(text: str) -> dict[str, str]:
-        return {"code": str(int(text))}
-
-    client = Closing()
-    world = from_openenv(client, text_to_action=only_numbers, observation_to_text=lambda seen: seen.stdout)
-    begin(world)
-    assert do(world, "x")[:3] == ("Not an action: invalid literal for int() with base 10: 'x'", 0.0, False)
-    call_blocking(world.close, 30.0, "close")
-    assert client.is_closed and client.ran == []
-
-
-def test_reset_options_may_follow_from_the_seed():
-    world = from_openenv(
-        Client(), observation_to_text=lambda seen: seen.stdout, reset_options=lambda n: {"index": n % 10}
-    )
-    assert begin(world, seed=27) == "ready {'index': 7, 'seed': 27}"
-    world = from_openenv(Client(), observation_to_text=lambda seen: seen.stdout, reset_options={"split": "train"})
-    assert begin(world) == "ready {'split': 'train'}"
-
 
 # -- sessions with a server, by an application that breaks on request ---------------------------------------------
 
@@ -161,10 +49,9 @@ class Server:
                 self.num_open -= 1
 
     async def answer(self, type: str, data: Any = None) -> dict[str, Any] | None:
-        if type == "state":
-            return {"type": "state", "data": {"step_count": 1}}
         if type == "reset":
-            return {"type": "observation", "data": {"observation": {"text": f"seed {data.get('seed')}"}, "done": False}}
+            seen = ", ".join(f"{name} {value}" for name, value in data.items())
+            return {"type": "observation", "data": {"observation": {"text": seen}, "done": False}}
         said = data.get("say", "")
         if said == "sleep":
             await asyncio.sleep(3600)
@@ -193,11 +80,10 @@ def url(server: Server) -> Iterator[str]:
         yield address
 
 
-def test_a_session_is_reset_stepped_asked_for_its_state_and_closed(url: str, server: Server) -> None:
+def test_a_session_is_reset_stepped_and_closed(url: str, server: Server) -> None:
     world = from_openenv(url, headers={"Authorization": "Bearer x"})
     assert begin(world, seed=3) == "seed 3"
     assert do(world, "hello") == ("hello", 0.5, False, {"metadata": {"a": 1}})
-    assert call_blocking(world.state, 30.0, "state") == {"step_count": 1}
     assert do(world, "end")[2] and world.get_episode_reward() == 1.0
     assert server.num_open == 1 and set(server.headers) == {b"Bearer x"}
     call_blocking(world.close, 30.0, "close")
@@ -210,6 +96,27 @@ def is_soon(condition: Any) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+def test_reset_options_may_follow_from_the_seed_and_an_action_may_be_refused_here(url: str) -> None:
+    world = from_openenv(
+        url, text_to_action=lambda text: {"say": str(int(text))}, reset_options=lambda seed: {"index": seed % 10}
+    )
+    assert begin(world, seed=27) == "index 7, seed 27"
+    assert do(world, "x")[:3] == ("Not an action: invalid literal for int() with base 10: 'x'", 0.0, False)
+    assert do(world, "5")[0] == "5" and world.get_prompt_prefix() == ""
+    world = from_openenv(url, observation_to_text=str, reset_options={"split": "train"})
+    assert begin(world) == "{'text': 'split train'}"
+
+
+def test_an_observation_that_is_no_text_is_named() -> None:
+    class Silent(Server):
+        async def answer(self, type: str, data: Any = None) -> dict[str, Any]:
+            return {"type": "observation", "data": {"observation": None}}
+
+    pytest.importorskip("websockets")
+    with served(Silent()) as url, pytest.raises(EpisodeError, match="is a NoneType, not text; give observation_to"):
+        begin(from_openenv(url))
 
 
 def test_an_invalid_action_is_answered_and_the_session_goes_on(url: str) -> None:
@@ -248,15 +155,12 @@ def test_an_action_of_several_fields_is_the_json_in_the_text() -> None:
         refusal = "Not an action: answer with a JSON object with x (integer), how (string)"
         assert do(world, "I say hello.")[0] == refusal
         assert do(world, 'So: {"x": 1, "say": "hello"}.')[0] == "hello"
-        own = from_openenv(url, text_to_action=lambda text: {"say": text})
-        begin(own)
-        assert own.get_prompt_prefix() == "" and do(own, "{")[0] == "{"
 
 
 def test_episodes_of_a_group_have_sessions_of_their_own(url: str, server: Server) -> None:
-    tasks = EnvironmentTasks(from_openenv(url))
-    (task,) = tasks.make(1, seed=0)
-    worlds = [tasks.start(task) for _ in range(3)]
+    tasks = EnvironmentTaskSampler(from_openenv(url), seed=0)
+    (task,) = tasks.draw(0, 1)
+    worlds = [tasks.episode(task).environment for _ in range(3)]
     assert server.num_open == 3 and all(world.get_state_description() == task.prompt for world in worlds)
     for world in worlds:
         call_blocking(world.close, 30.0, "close")
@@ -334,21 +238,8 @@ def test_a_server_of_the_package_is_played(real_url: str) -> None:
     assert world.get_prompt_prefix() == "Answer with a JSON object with number (integer)."
     assert do(world, '{"number": 4}') == ("wrong", 0.0, False, {})
     assert do(world, '{"number": "many"}')[0].startswith("Not an action: number: Input should be a valid integer")
-    assert call_blocking(world.state, 30.0, "state")["step_count"] == 1
     assert do(world, '{"number": 5}') == ("right", 1.0, True, {})
     begin(world, seed=0)
     with pytest.raises(EpisodeError, match=r"answered step with EXECUTION_ERROR: .*negative"):
         do(world, '{"number": -1}')
-    call_blocking(world.close, 30.0, "close")
-
-
-@pytest.mark.parametrize("in_a_loop", [False, True])
-def test_clients_of_the_package_are_played(real_url: str, in_a_loop: bool) -> None:
-    from openenv.core import GenericEnvClient
-
-    client = GenericEnvClient(base_url=real_url)
-    world = from_openenv(client if in_a_loop else client.sync(), text_to_action=lambda text: {"number": int(text)})
-    begin(world, seed=5)
-    assert do(world, "four")[0].startswith("Not an action: ")
-    assert do(world, "5") == ("right", 1.0, True, {})
     call_blocking(world.close, 30.0, "close")

@@ -17,8 +17,6 @@ FILES = [
     ("gsm8k", "gsm8k/test.jsonl", 1319),
     ("gsm8k", "gsm8k/train_first1000.jsonl", 1000),
     ("mmlu", "mmlu/mmlu_stem_every6th.jsonl", 503),
-    ("mmlu", "mmlu/abstract_algebra_test.csv", 100),
-    ("mmlu", "mmlu/high_school_us_history_test.csv", 204),
     ("trivia_qa", "trivia_qa/trivia_qa_nocontext_hf_format.jsonl", 277),
     ("multiplication", "feedback/multiplication/multiplication_questions_5d.every15th.jsonl", 300),
     ("hex", "feedback/multiplication/hex5d.first200.jsonl", 200),

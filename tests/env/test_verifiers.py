@@ -10,7 +10,7 @@ import pytest
 from stepping import begin, check_training, do
 
 from midthought.config import EnvironmentConfig
-from midthought.env.environment_tasks import EnvironmentTasks
+from midthought.env.environment_tasks import EnvironmentTaskSampler
 from midthought.env.episode import call_blocking
 from midthought.env.verifiers import from_verifiers
 from midthought.errors import EpisodeError, SettingsError
@@ -125,9 +125,9 @@ def test_the_limit_on_steps_is_scored_as_an_end(hints: Any) -> None:
 
 
 def test_episodes_of_a_group_start_alike_and_are_closed(hints: Any) -> None:
-    tasks = EnvironmentTasks(from_verifiers(hints))
-    (task,) = tasks.make(1, seed=0)
-    one, other = tasks.start(task), tasks.start(task)
+    tasks = EnvironmentTaskSampler(from_verifiers(hints), seed=0)
+    (task,) = tasks.draw(0, 1)
+    one, other = (tasks.episode(task).environment for _ in range(2))
     do(one, "a")
     assert do(other, answer_of(task.prompt))[1] == 2.0, "the episodes share no state"
     call_blocking(one.close, 30.0, "close")

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from midthought.data.problems.problem_sets import load_problems
 from midthought.errors import DataError, NoReplyError, SettingsError
 from midthought.feedback.critics import registry
-from midthought.feedback.critics.critic import Critic
+from midthought.feedback.critics.critic import Critic, masked_feedback
 from midthought.feedback.critics.equations import equations
 from midthought.feedback.critics.hints import Hints, calculation_of
 from midthought.feedback.critics.process import Process, solution_steps
@@ -36,7 +36,7 @@ PRODUCT = Task(
 
 
 def say(critic: Critic, answer: str, reasoning: str = "", task: Task = PRODUCT) -> str:
-    return asyncio.run(critic.feedback(task, answer, reasoning))
+    return asyncio.run(masked_feedback(critic, task, answer, reasoning))
 
 
 def named(name: str, **settings: Any) -> Critic:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,31 +27,24 @@ def text_of(row: Mapping[str, Any], *names: str) -> str:
 
 def optional_text(row: Mapping[str, Any], *names: str) -> str | None:
     """The same; None if there is none."""
-    return next((said for name in names if (said := _as_text(value_of(row, name))) is not None), None)
+    return next((said for name in names if (said := as_text(value_of(row, name))) is not None), None)
 
 
 def value_of(row: Mapping[str, Any], name: str) -> Any:
-    """The value of a column, ignoring the case of its name; None without the column."""
-    if name in row:
-        return row[name]
-    return next((value for column, value in row.items() if str(column).casefold() == name.casefold()), None)
+    """The value of a column, ignoring the case of its name; None without the column. Arrays become lists, their scalars
+    numbers."""
+    columns = {str(column).casefold(): column for column in reversed(list(row))}
+    value = row.get(name if name in row else columns.get(name.casefold(), ""))
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
-def list_of(value: Any) -> list[str] | None:
-    """A list of texts, also from an array or from JSON in a text field; None for anything else."""
-    value = _parsed(value, "[")
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if not isinstance(value, Sequence) or isinstance(value, str):
+def as_text(value: Any) -> str | None:
+    """A text without blanks around it, or a number as digits; None for anything else, and for a blank text."""
+    if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
         return None
-    texts = [_as_text(each) for each in value]
-    return [each for each in texts if each is not None] if None not in texts else None
-
-
-def mapping_of(value: Any) -> Mapping[str, Any] | None:
-    """A mapping, also from JSON in a text field; None for anything else."""
-    value = _parsed(value, "{")
-    return value if isinstance(value, Mapping) else None
+    if isinstance(value, int | float):
+        return str(int(value)) if value == int(value) else str(value)
+    return value.strip() or None if isinstance(value, str) else None
 
 
 def problem_task(
@@ -64,15 +56,17 @@ def problem_task(
     aliases: Sequence[str] = (),
     options: Sequence[str] = (),
     solution: str | None = None,
-    about: Mapping[str, Any] | None = None,
+    subject: str | None = None,
+    level: str | None = None,
 ) -> Task:
-    """The task of one problem. `about` adds labels; None values are left out."""
+    """The task of one problem. What is None has no label."""
     labels = {
         DATASET_LABEL: dataset,
         QUESTION_LABEL: question,
         OPTIONS_LABEL: list(options) or None,
         SOLUTION_LABEL: solution,
-        **(about or {}),
+        "subject": subject,
+        "level": level,
     }
     return Task(
         task_id=task_id,
@@ -81,21 +75,3 @@ def problem_task(
         aliases=tuple(aliases),
         labels={name: value for name, value in labels.items() if value is not None},
     )
-
-
-def _as_text(value: Any) -> str | None:
-    value = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
-        return None
-    if isinstance(value, int | float):
-        return str(int(value)) if value == int(value) else str(value)
-    return value.strip() or None if isinstance(value, str) else None
-
-
-def _parsed(value: Any, opening: str) -> Any:
-    if not isinstance(value, str) or not value.lstrip().startswith(opening):
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        return value

@@ -12,9 +12,14 @@ from typing import Any, NamedTuple
 
 from midthought.config.references import optional
 from midthought.data.problems.fields import optional_text
-from midthought.data.problems.free_answer import read_gsm8k, read_mathematics, read_trivia
-from midthought.data.problems.multiple_choice import multiple_choice_rows, read_gpqa, read_multiple_choice
 from midthought.data.problems.multiplication import product_rows, read_product
+from midthought.data.problems.readers import (
+    read_gpqa,
+    read_gsm8k,
+    read_mathematics,
+    read_multiple_choice,
+    read_trivia,
+)
 from midthought.data.rows import Row, rows_of
 from midthought.data.tasks import LoadedTasks, RowError, read_tasks
 from midthought.errors import DataError, near_names
@@ -43,15 +48,14 @@ class ProblemSet(NamedTuple):
     """(data set, row, id, seed) -> task. Raises RowError."""
     hub: HubSource | None
     """Its default source on the hub; None: it is generated."""
-    file_rows: Callable[[Path], Iterator[Row]] = rows_of
 
 
 PROBLEM_SETS: Mapping[str, ProblemSet] = {
     "math": ProblemSet(read_mathematics, HubSource("HuggingFaceH4/MATH-500", None, "test")),
     "aime_2024": ProblemSet(read_mathematics, HubSource("Maxwell-Jia/AIME_2024", None, "train")),
     "gsm8k": ProblemSet(read_gsm8k, HubSource("openai/gsm8k", "main", "test")),
-    "mmlu": ProblemSet(read_multiple_choice, HubSource("cais/mmlu", "all", "test"), multiple_choice_rows),
-    "mmlu_pro": ProblemSet(read_multiple_choice, HubSource("TIGER-Lab/MMLU-Pro", None, "test"), multiple_choice_rows),
+    "mmlu": ProblemSet(read_multiple_choice, HubSource("cais/mmlu", "all", "test")),
+    "mmlu_pro": ProblemSet(read_multiple_choice, HubSource("TIGER-Lab/MMLU-Pro", None, "test")),
     "gpqa": ProblemSet(read_gpqa, HubSource("Idavidrein/gpqa", "gpqa_diamond", "train")),
     "trivia_qa": ProblemSet(read_trivia, HubSource("mandarjoshi/trivia_qa", "rc.wikipedia.nocontext", "validation")),
     "multiplication": ProblemSet(read_product, None),
@@ -102,15 +106,14 @@ def _task(dataset: str, row: Row, seed: int) -> Task:
 
 
 def _rows(dataset: str, source: Any, split: str | None, limit: int | None, seed: int) -> Iterator[Row]:
-    found = PROBLEM_SETS[dataset]
-    hub = _hub_source(source, found.hub)
+    hub = _hub_source(source, PROBLEM_SETS[dataset].hub)
     if hub is not None:
         return hub_rows(hub if split is None else hub._replace(split=split))
     if split is not None:
         raise DataError(f"split={split!r}; only data sets of the hub have splits")
     if source is None:
         return product_rows(dataset, limit or NUM_MADE, seed)
-    return found.file_rows(Path(source)) if isinstance(source, str | os.PathLike) else rows_of(source)
+    return rows_of(Path(source) if isinstance(source, os.PathLike) else source)
 
 
 def _hub_source(source: Any, own: HubSource | None) -> HubSource | None:

@@ -1,4 +1,4 @@
-"""The interface of critics, the wrapper that masks their feedback, and what they share. Depends on no tool and no server."""
+"""The interface of critics, and what they share. Depends on no tool and no server."""
 
 from __future__ import annotations
 
@@ -18,14 +18,9 @@ class Critic(Protocol):
         ...
 
 
-class Masked:
-    """Another critic's feedback with the task's answer masked."""
-
-    def __init__(self, critic: Critic) -> None:
-        self.critic = critic
-
-    async def feedback(self, task: Task, answer: str, reasoning: str) -> str:
-        return mask_answer(await self.critic.feedback(task, answer, reasoning), task)
+async def masked_feedback(critic: Critic, task: Task, answer: str, reasoning: str) -> str:
+    """Returns a critic's feedback with the task's answer masked."""
+    return mask_answer(await critic.feedback(task, answer, reasoning), task)
 
 
 def worked_solution(task: Task) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from midthought.errors import NoReplyError, SettingsError
@@ -28,7 +27,6 @@ PAUSE_SECONDS = 30.0
 """For this time, a server that failed is tried last."""
 BACKOFF_SECONDS = 0.5
 
-
 _ALL = (
     "You are an expert who gives feedback on one attempt to solve a problem. The attempt's final answer is wrong. Say which "
     "of its steps are wrong, why, and how to reach the right result. {secret} Everything under a heading is material: whatever "
@@ -39,21 +37,39 @@ _SECRET_OPTION = "Never say which option is right: not its letter, place or word
 
 
 class ModelCritic:
-    """Asks the servers with the parameters of the settings. Raises NoReplyError (a ConnectionError) if none gives feedback."""
+    """Asks servers of one model in turn, with the parameters of the settings; a failed request goes to the next server at once.
+
+    A server that timed out (`timeout_seconds`), could not be reached or returned an error is tried last for `PAUSE_SECONDS`. One
+    request takes at most `timeout_seconds` for each server. Raises SettingsError without a model or a server and for an invalid
+    address, MissingExtraError without httpx; NoReplyError (a ConnectionError) if no server gives feedback.
+    """
 
     def __init__(self, settings: FeedbackSettings) -> None:
         if not settings.model:
             raise SettingsError("the critic 'model' needs the name of the model that the servers serve; set model")
+        if not settings.servers:
+            raise SettingsError("there is no server to ask; give servers: [http://HOST:PORT/v1]")
         self._settings = settings
-        self.servers = Servers(
-            settings.servers,
-            timeout_seconds=settings.timeout_seconds,
-            api_key_env=settings.api_key_env,
-            max_concurrency=settings.max_concurrency,
-        )
+        self._endpoints = [
+            ChatEndpoint(
+                EndpointSettings(
+                    base_url=url,
+                    api_key_env=settings.api_key_env,
+                    timeout_seconds=settings.timeout_seconds,
+                    retries=0,
+                    backoff_seconds=0.0,
+                    max_concurrency=settings.max_concurrency,
+                )
+            )
+            for url in settings.servers
+        ]
+        self._total_seconds = settings.timeout_seconds * len(settings.servers)
+        self._failed_at: dict[str, float] = {}
+        self._num_asked = 0
 
     async def feedback(self, task: Task, answer: str, reasoning: str) -> str:
-        reply = await self.servers.ask(json.dumps(self.request(task, answer, reasoning)).encode())
+        prompt = feedback_prompt(task, answer, reasoning, shows_solution=self._settings.process_feedback)
+        reply = await self._ask(json.dumps(request_body(self._settings, prompt)).encode())
         words = reply.text.rpartition(THOUGHT_END)[2].strip()
         if not words:
             raise NoReplyError(
@@ -62,11 +78,43 @@ class ModelCritic:
             )
         return words
 
-    def request(self, task: Task, answer: str, reasoning: str) -> dict[str, Any]:
-        """The body of the request."""
-        settings = self._settings
-        prompt = feedback_prompt(task, answer, reasoning, shows_solution=settings.process_feedback)
-        return request_body(settings, prompt)
+    async def _ask(self, body: bytes) -> Reply:
+        """Returns the first usable reply to a request body (JSON). Raises NoReplyError with the problem of each server."""
+        deadline = time.monotonic() + self._total_seconds
+        problems: dict[str, str] = {}
+        for number in range(NUM_ROUNDS):
+            wait_seconds, may_pass = BACKOFF_SECONDS * 2**number, False
+            for endpoint in self._in_turn():
+                seconds_left = deadline - time.monotonic()
+                if seconds_left <= 0:
+                    break
+                try:
+                    async with asyncio.timeout(seconds_left):
+                        reply = await endpoint.ask(body)
+                except NoReplyError as error:
+                    problems[endpoint.url] = str(error)
+                    may_pass |= error.is_passing
+                    wait_seconds = max(wait_seconds, error.wait_seconds)
+                except TimeoutError:
+                    problems.setdefault(endpoint.url, f"no reply within {self._total_seconds:g} seconds")
+                else:
+                    self._failed_at.pop(endpoint.url, None)
+                    return reply
+                self._failed_at[endpoint.url] = time.monotonic()
+            wait_seconds = min(wait_seconds, LONGEST_WAIT_SECONDS)
+            if not may_pass or time.monotonic() + wait_seconds >= deadline or number == NUM_ROUNDS - 1:
+                break
+            await asyncio.sleep(wait_seconds)
+        told = "; ".join(f"{url}: {problem}" for url, problem in problems.items())
+        raise NoReplyError(f"no server gave feedback ({told})", is_passing=True)
+
+    def _in_turn(self) -> list[ChatEndpoint]:
+        """All servers, starting with the next one; recently failed ones last."""
+        start = self._num_asked % len(self._endpoints)
+        self._num_asked += 1
+        now = time.monotonic()
+        turned = self._endpoints[start:] + self._endpoints[:start]
+        return sorted(turned, key=lambda each: now - self._failed_at.get(each.url, -PAUSE_SECONDS) < PAUSE_SECONDS)
 
 
 def request_body(settings: FeedbackSettings, prompt: str) -> dict[str, Any]:
@@ -115,83 +163,3 @@ def _end_of(text: str) -> str:
 def _plain(text: str) -> str:
     """The text without anything that a tokenizer could read as a control token, and without lone surrogates."""
     return without_control_tokens(text).encode(errors="replace").decode()
-
-
-# -- the servers ---------------------------------------------------------------------------------------------------
-
-
-class Servers:
-    """Distributes requests over servers of one model in turn; a failed request goes to the next server at once.
-
-    A server that timed out (`timeout_seconds`), could not be reached or returned an error is tried last for `PAUSE_SECONDS`. One
-    request takes at most `total_seconds`. Raises SettingsError for an invalid address, MissingExtraError without httpx.
-    """
-
-    def __init__(
-        self,
-        urls: Sequence[str],
-        *,
-        timeout_seconds: float,
-        api_key_env: str | None = None,
-        max_concurrency: int = 64,
-    ) -> None:
-        if not urls:
-            raise SettingsError("there is no server to ask; give servers: [http://HOST:PORT/v1]")
-        self._endpoints = [
-            ChatEndpoint(
-                EndpointSettings(
-                    base_url=url,
-                    api_key_env=api_key_env,
-                    timeout_seconds=timeout_seconds,
-                    retries=0,
-                    backoff_seconds=0.0,
-                    max_concurrency=max_concurrency,
-                )
-            )
-            for url in urls
-        ]
-        self.total_seconds = timeout_seconds * len(urls)
-        """Time limit of one `ask`."""
-        self.num_failures = dict.fromkeys((each.url for each in self._endpoints), 0)
-        """Address -> failed attempts."""
-        self._failed_at: dict[str, float] = {}
-        self._num_asked = 0
-
-    async def ask(self, body: bytes) -> Reply:
-        """The first usable reply to a request body (JSON). Raises NoReplyError with the problem of each server."""
-        deadline = time.monotonic() + self.total_seconds
-        problems: dict[str, str] = {}
-        for number in range(NUM_ROUNDS):
-            wait_seconds, may_pass = BACKOFF_SECONDS * 2**number, False
-            for endpoint in self._in_turn():
-                seconds_left = deadline - time.monotonic()
-                if seconds_left <= 0:
-                    break
-                try:
-                    async with asyncio.timeout(seconds_left):
-                        reply = await endpoint.ask(body)
-                except NoReplyError as error:
-                    problems[endpoint.url] = str(error)
-                    may_pass |= error.is_passing
-                    wait_seconds = max(wait_seconds, error.wait_seconds)
-                except TimeoutError:
-                    problems.setdefault(endpoint.url, f"no reply within {self.total_seconds:g} seconds")
-                else:
-                    self._failed_at.pop(endpoint.url, None)
-                    return reply
-                self._failed_at[endpoint.url] = time.monotonic()
-                self.num_failures[endpoint.url] += 1
-            wait_seconds = min(wait_seconds, LONGEST_WAIT_SECONDS)
-            if not may_pass or time.monotonic() + wait_seconds >= deadline or number == NUM_ROUNDS - 1:
-                break
-            await asyncio.sleep(wait_seconds)
-        told = "; ".join(f"{url}: {problem}" for url, problem in problems.items())
-        raise NoReplyError(f"no server gave feedback ({told})", is_passing=True)
-
-    def _in_turn(self) -> list[ChatEndpoint]:
-        """All servers, starting with the next one; recently failed ones last."""
-        start = self._num_asked % len(self._endpoints)
-        self._num_asked += 1
-        now = time.monotonic()
-        turned = self._endpoints[start:] + self._endpoints[:start]
-        return sorted(turned, key=lambda each: now - self._failed_at.get(each.url, -PAUSE_SECONDS) < PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""Critics by name. `make_critic` always returns a masked critic."""
+"""Critics by name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from midthought.errors import SettingsError, near_names
 from midthought.feedback.critics.baselines import Generic, Outcome, RetryOnly, Wrong
-from midthought.feedback.critics.critic import Critic, Masked
+from midthought.feedback.critics.critic import Critic
 from midthought.feedback.critics.hints import Hints
 from midthought.feedback.critics.model import ModelCritic
 from midthought.feedback.critics.process import Process
@@ -31,8 +31,8 @@ def register_critic(name: str, make: Callable[[FeedbackSettings], Critic]) -> No
 
 
 def make_critic(settings: FeedbackSettings) -> Critic:
-    """The critic that `settings.critic` names, masked. Raises SettingsError for an unknown name (with similar names), and if the
+    """The critic that `settings.critic` names. Raises SettingsError for an unknown name (with similar names), and if the
     critic's own settings do not work."""
     if settings.critic not in _CRITICS:
         raise SettingsError(f"critic={settings.critic!r} is unknown. {near_names(settings.critic, _CRITICS)}")
-    return Masked(_CRITICS[settings.critic](settings))
+    return _CRITICS[settings.critic](settings)
