@@ -69,7 +69,7 @@ def serve(
 ) -> None:
     """Start a model server with the options that our engines need, and wait until it ends. Ctrl-C stops it."""
     from midthought.engines.servers.command import serve as serve_model
-    from midthought.engines.servers.dialect import ServerOptions
+    from midthought.engines.servers.options import ServerOptions
 
     options = ServerOptions(
         served_model_name=served_model_name,

@@ -24,6 +24,7 @@ from midthought.files.manifest import damage_in, describe
 from midthought.files.output_folder import kind_of, replaced
 from midthought.files.regular import read_json_object
 from midthought.files.storage_errors import storage_errors
+from midthought.models.memory import machine_bytes
 from midthought.models.quiet_transformers import quiet_transformers
 
 _log = logging.getLogger(__name__)
@@ -118,13 +119,12 @@ def _existing(source: str | Path) -> Path:
 def _require_room(file: Path, tensors: Sequence[Any], folder: Path) -> None:
     """Raises `ModelPathError` if the disk of `folder`, or this machine's memory, is too small for the weights in float32."""
     num_bytes = 4 * sum(int(tensor.n_elements) for tensor in tensors)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     disk = shutil.disk_usage(folder).free
     for needed, there, place in (
-        (2 * num_bytes, memory, "memory"),
+        (2 * num_bytes, machine_bytes(), "memory"),
         (num_bytes, disk, f"free space in {folder.parent}"),
     ):
-        if needed > there:
+        if there is not None and needed > there:
             raise ModelPathError(
                 f"model path {str(file)!r}: its conversion to float32 needs {needed / 2**30:.1f} GiB of {place}, and there are "
                 f"{there / 2**30:.1f}; give the model's Hugging Face folder, or convert it on a larger machine"

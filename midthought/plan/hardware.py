@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from midthought.errors import SettingsError
+from midthought.models.memory import machine_bytes
 
 GIB = 2**30
 
@@ -27,7 +26,6 @@ GPUS = {
 """GiB that PyTorch reports, approximately, by the names that `gpu=` accepts; less than the nominal size."""
 MOSTLY_FREE = 0.85
 """Share of a GPU's memory that is free if no other process computes on it."""
-CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +102,3 @@ def require_device(device: str) -> None:
     words = " ".join(str(each.message) for each in caught)
     if problem := device_problem(device, num_gpus=num_gpus, cuda_build=torch.version.cuda, warning=words):
         raise SettingsError(problem)
-
-
-def machine_bytes() -> int | None:
-    """Returns the memory of this machine, or the limit of its container if lower. None if the system does not report it."""
-    try:
-        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return None
-    text = CONTAINER_LIMIT.read_text().strip() if CONTAINER_LIMIT.is_file() else "max"
-    return min(whole, int(text)) if text.isdigit() else whole

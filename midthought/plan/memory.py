@@ -12,6 +12,7 @@ from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any
 
+from midthought.models.memory import MAX_COPIED_BYTES, MERGED_SHARE
 from midthought.plan.activations import FLOAT, Activations, Head
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import Shape
@@ -21,13 +22,9 @@ MIB = 2**20
 BLOCK_OF_8_BITS = 256
 """Numbers of an 8-bit moment that share a float32 scale. (Tensors below 4096 numbers keep float32 moments: negligible.)"""
 GATHERED_LAYERS = 2
-MERGED_SHARE = 0.25
-"""Maximum share of the free memory for the local engine's merged copies of layers with adapters."""
 MERGE_BYTES = {4: 8, 2: 28}
 """Temporary bytes per number of a weight, by its width, while adapters are merged into it: float32 copies, and in half precision
 the parts of stochastic rounding (`peft_weights.effective_tensors`)."""
-MAX_COPIED_BYTES = 2**30
-"""Maximum size of the copies of a small model's weights that `local` makes to be faster."""
 BUCKETS = 2 * 128 * MIB
 """Buffers for sending new weights to an engine: one bucket for the sender and one for the receiver."""
 ENOUGH_SEQUENCES = 16

@@ -18,9 +18,9 @@ from transformers import Qwen3Config
 from typer.testing import CliRunner
 
 from midthought.cli import app
-from midthought.engines.servers.command import run_in_foreground
-from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.launch import plan_launch
+from midthought.engines.servers.options import ServerOptions
+from midthought.engines.servers.process import run_in_foreground
 from midthought.engines.servers.training import SERVER_ENGINES
 from midthought.errors import EngineError, ModelPathError, SettingsError
 
@@ -79,9 +79,9 @@ def test_a_server_that_receives_tensors_or_sleeps_is_started_for_that(model):
     assert json.loads(words[words.index("--weight-transfer-config") + 1]) == {"backend": "nccl"}
     assert "VLLM_ALLOW_INSECURE_SERIALIZATION=1" not in words
     options = ServerOptions(port=1, accepts_weights=True, weight_transport="ipc", can_sleep=True, gpu_memory_share=0.4)
-    line = " ".join(SERVER_ENGINES["vllm"].dialect.command("m", options)[0])
+    line = " ".join(SERVER_ENGINES["vllm"].server_class.command("m", options)[0])
     assert "--enable-sleep-mode --gpu-memory-utilization 0.4" in line
-    line = " ".join(SERVER_ENGINES["sglang"].dialect.command("m", options)[0])
+    line = " ".join(SERVER_ENGINES["sglang"].server_class.command("m", options)[0])
     assert "--enable-memory-saver --mem-fraction-static 0.4" in line
     for more in (["--no-weights"], ["--lora-rank", 8], ["--backend", "sglang"]):
         assert "--weight-transfer-config" not in planned(model, "--weight-transport", "ipc", *more)
@@ -104,11 +104,11 @@ FORBIDDEN_FLAGS = (
 
 @pytest.mark.parametrize("backend", ["vllm", "sglang"])
 def test_flags_cannot_change_the_address_the_key_or_whose_code_runs(backend):
-    dialect = SERVER_ENGINES[backend].dialect
+    kind = SERVER_ENGINES[backend].server_class
     for flags in FORBIDDEN_FLAGS:
         with pytest.raises(SettingsError, match=r"server_flags: '--.* is not allowed"):
-            plan_launch(dialect, "some/model", ServerOptions(flags=flags.split()), python=sys.executable)
-    launch = plan_launch(dialect, "some/model", ServerOptions(flags=["--seed", "1", "-tp=2"]), python=sys.executable)
+            plan_launch(kind, "some/model", ServerOptions(flags=flags.split()), python=sys.executable)
+    launch = plan_launch(kind, "some/model", ServerOptions(flags=["--seed", "1", "-tp=2"]), python=sys.executable)
     assert launch.words[-3:] == ["--seed", "1", "-tp=2"]
     assert launch.words[launch.words.index("--host") + 1] == "127.0.0.1"
 
@@ -150,7 +150,7 @@ def test_signals_are_handed_on_and_the_exit_code_is_the_servers(tmp_path):
         "time.sleep(600)\n"
     )
     ours = (
-        "import os, sys; from midthought.engines.servers.command import run_in_foreground; "
+        "import os, sys; from midthought.engines.servers.process import run_in_foreground; "
         f"sys.exit(run_in_foreground([sys.executable, '-c', {server!r}], dict(os.environ)))"
     )
     process = subprocess.Popen([sys.executable, "-c", ours], env=dict(os.environ))

@@ -19,7 +19,7 @@ STARTERS = {
         "time.sleep(600)\n"
     ),
     "serve": (
-        "import os, sys; from midthought.engines.servers.command import run_in_foreground\n"
+        "import os, sys; from midthought.engines.servers.process import run_in_foreground\n"
         "run_in_foreground([sys.executable, '-c', {server!r}], dict(os.environ))\n"
     ),
 }

@@ -13,11 +13,10 @@ import pytest
 from fake_weights import GlooGroup, SharedHandles
 from test_weight_sync import learn, make_model
 
-from midthought.engines.servers.connection import Connections, RetryPolicy
-from midthought.engines.servers.dialect import Routes, ServerOptions
-from midthought.engines.servers.endpoints import Endpoint
+from midthought.engines.servers.connection import Connection, RetryPolicy
+from midthought.engines.servers.options import ServerOptions
 from midthought.engines.servers.process import ServerProcess, free_port
-from midthought.engines.servers.vllm import VLLMDialect
+from midthought.engines.servers.vllm import VLLMServer
 from midthought.engines.servers.vllm_weights import VLLMIpcSender, VLLMNcclSender
 from midthought.models.peft_folders import merged_tensors
 
@@ -41,16 +40,14 @@ def test_vllm_itself_receives_every_tensor_of_two_updates(name, sender, first, m
     monkeypatch.setenv("PYTHONPATH", f"{here}{os.pathsep}{here.parents[1]}")
     policy = make_model(tied=True)
     options = ServerOptions(port=free_port(), accepts_weights=True, weight_transport=name)
-    _, environment = VLLMDialect().command("m", options)
+    _, environment = VLLMServer.command("m", options)
     command = [PYTHON, str(here / "vllm_routes.py"), "--port", str(options.port), "--backend", name]
     server = ServerProcess(
         command, f"http://127.0.0.1:{options.port}", environment={**environment, "OMP_NUM_THREADS": "1"}
     )
 
     async def update(*, is_new: bool) -> dict[str, Any]:
-        endpoint = Endpoint(server.url)
-        connections = Connections([endpoint], RetryPolicy(), max_num_seqs=1, api_key_env=None)
-        routes = Routes(functools.partial(connections.get, endpoint), functools.partial(connections.post, endpoint))
+        routes = Connection(server.url, RetryPolicy())
         assert await sender.refusal(routes) is None
         other = VLLMNcclSender() if name == "ipc" else VLLMIpcSender()
         assert f"its weight transfer is {name!r}" in str(await other.refusal(routes))
@@ -83,7 +80,7 @@ print("found", found.weight_transfer_config.backend, found.enable_sleep_mode, fo
 
 def test_vllm_itself_takes_the_flags_of_a_server_that_receives_tensors_and_sleeps():
     options = ServerOptions(port=1, accepts_weights=True, weight_transport="ipc", can_sleep=True, gpu_memory_share=0.4)
-    words, _ = VLLMDialect().command("m", options)
+    words, _ = VLLMServer.command("m", options)
     command = [PYTHON, "-c", PARSE, *words[words.index("--model") :]]
     parsed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert "found ipc True 0.4" in parsed.stdout, parsed.stderr[-2000:]

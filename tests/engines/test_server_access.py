@@ -21,8 +21,8 @@ from midthought.cli import app
 from midthought.engines.engine import Sampling
 from midthought.engines.servers.access import private_socket
 from midthought.engines.servers.connection import RetryPolicy
-from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.launch import start_server
+from midthought.engines.servers.options import ServerOptions
 from midthought.engines.servers.process import ServerProcess
 from midthought.engines.servers.sglang import SGLangEngine
 from midthought.engines.servers.vllm import VLLMEngine
@@ -45,7 +45,7 @@ PATIENCE = RetryPolicy(**IMPATIENT, max_attempts=2)
 def started(kind: str, log: Path, python: str = "") -> ServerProcess:
     options = ServerOptions(served_model_name="tiny", accepts_weights=True)
     python = python or interpreter(log.parent)
-    return start_server(ENGINES[kind].dialect, "tiny", options, python=python, log_path=log, timeout_seconds=120)
+    return start_server(ENGINES[kind].server_class, "tiny", options, python=python, log_path=log, timeout_seconds=120)
 
 
 def permissions(path: Path) -> int:

@@ -21,11 +21,12 @@ from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
 from midthought.engines.scripted import ScriptedEngine
 from midthought.engines.servers.connection import RetryPolicy
-from midthought.engines.servers.endpoints import Endpoints
 from midthought.engines.servers.engine import ServerEngine
+from midthought.engines.servers.pool import ServerPool, clean_addresses
 from midthought.engines.servers.process import ServerProcess, free_port
+from midthought.engines.servers.server import Requirements
 from midthought.engines.servers.streams import Chunk, EventSplitter, PartialCompletion, RetryableError, add_events
-from midthought.engines.servers.vllm import VLLMEngine
+from midthought.engines.servers.vllm import VLLMEngine, VLLMServer
 from midthought.errors import EngineError, MissingExtraError, SettingsError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
@@ -285,20 +286,22 @@ def test_another_server_goes_on_where_one_was_killed_in_mid_stream():
 
 def test_a_dead_server_is_tried_again_after_a_rest_that_grows():
     port = free_port()
-    endpoints = Endpoints([f"http://127.0.0.1:{port}"], pause_seconds=1.0, max_pause_seconds=3.0)
-    endpoint = endpoints.all[0]
+    retry_policy = RetryPolicy(pause_seconds=1.0, max_pause_seconds=3.0)
+    server = VLLMServer(f"http://127.0.0.1:{port}", Requirements(model="tiny"), retry_policy)
+    pool = ServerPool([server], retry_policy)
     for num_failures, longest in [(1, 1.0), (2, 2.0), (3, 3.0), (4, 3.0)]:
         started_at = time.monotonic()
-        endpoints.failed(endpoint, "refused", started_at=started_at)
-        endpoints.failed(endpoint, "refused", started_at=started_at)  # another request of the same outage
-        assert endpoint.num_failures == num_failures
-        assert longest / 2 - 0.1 < endpoint.resting_until - time.monotonic() <= longest
-    endpoints.succeeded(endpoint)
-    assert (endpoint.num_failures, endpoint.free_at) == (0, 0.0)
+        pool.failed(server, RetryableError("refused"), started_at=started_at)
+        pool.failed(server, RetryableError("refused"), started_at=started_at)  # another request of the same outage
+        assert server.num_failures == num_failures
+        assert longest / 2 - 0.1 < server.resting_until - time.monotonic() <= longest
+    server.on_token()
+    assert (server.num_failures, server.free_at) == (0, 0.0)
     for asked, heeded in [(2.0, 2.0), (1e9, 3.0)]:
-        endpoints.failed(endpoint, "busy", started_at=time.monotonic(), is_busy=True, wait_seconds=asked)
-        endpoints.succeeded(endpoint)
-        assert heeded - 0.1 < endpoint.free_at - time.monotonic() <= heeded
+        busy = RetryableError("busy", is_busy=True, wait_seconds=asked)
+        pool.failed(server, busy, started_at=time.monotonic())
+        server.on_token()
+        assert heeded - 0.1 < server.free_at - time.monotonic() <= heeded
 
     async def outage() -> Completion:
         with FakeServer(port=port) as server:
@@ -469,8 +472,7 @@ def test_addresses_are_taken_as_people_write_them_and_others_are_refused():
         ("https://host/v1/", "https://host"),
         ("http://[::1]:8000/proxy/v1", "http://[::1]:8000/proxy"),
     ):
-        endpoints = Endpoints([url, url], pause_seconds=1, max_pause_seconds=1)
-        assert [endpoint.url for endpoint in endpoints.all] == [cleaned]
+        assert clean_addresses([url, url]) == [cleaned]
     wrong: list[Any] = [
         "h:8000",
         "",
@@ -484,9 +486,9 @@ def test_addresses_are_taken_as_people_write_them_and_others_are_refused():
     ]
     for urls in ([], *([url] for url in wrong)):
         with pytest.raises(SettingsError, match="base_url"):
-            Endpoints(urls, pause_seconds=1, max_pause_seconds=1)
+            clean_addresses(urls)
     with pytest.raises(SettingsError, match="api_key_env") as caught:
-        Endpoints(["http://me:secret@host"], pause_seconds=1, max_pause_seconds=1)
+        clean_addresses(["http://me:secret@host"])
     assert "secret" not in str(caught.value)
 
 

@@ -12,7 +12,7 @@ from fake_server import FakeServer
 from server_engines import PROMPT, engine_for, sample
 
 from midthought.engines.engine import Sampling
-from midthought.engines.servers.sglang import SGLangDialect, SGLangInferenceEngine
+from midthought.engines.servers.sglang import SGLangInferenceEngine, SGLangServer
 from midthought.engines.servers.streams import RetryableError
 from midthought.errors import EngineError, MissingExtraError
 from midthought.types import Finish
@@ -40,7 +40,7 @@ def test_a_request_says_everything_that_the_servers_defaults_could_change():
     sampling = Sampling(
         max_tokens=5, temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, repetition_penalty=1.5, seed=2**40 + 11
     )
-    assert SGLangDialect().body("tiny", (1, 2), sampling, [7]) == {
+    assert SGLangServer.body("tiny", (1, 2), sampling, [7]) == {
         "input_ids": [1, 2],
         "sampling_params": {
             "max_new_tokens": 5,
@@ -60,9 +60,9 @@ def test_a_request_says_everything_that_the_servers_defaults_could_change():
         "stream": True,
     }
     greedy = Sampling(max_tokens=5, temperature=0.0, top_p=0.9, top_k=40, min_p=0.1)
-    params = SGLangDialect().body("tiny", (1, 2), greedy, [7], "an adapter")["sampling_params"]
+    params = SGLangServer.body("tiny", (1, 2), greedy, [7], "an adapter")["sampling_params"]
     assert (params["top_p"], params["top_k"], params["min_p"], params["repetition_penalty"]) == (1.0, -1, 0.0, 1.0)
-    assert SGLangDialect().body("tiny", (1, 2), greedy, [7], "an adapter")["lora_path"] == "an adapter"
+    assert SGLangServer.body("tiny", (1, 2), greedy, [7], "an adapter")["lora_path"] == "an adapter"
 
 
 A, B, C = [-0.1, 5, None], [-0.2, 6, None], [None, 7, None]
@@ -79,7 +79,7 @@ A, B, C = [-0.1, 5, None], [-0.2, 6, None], [None, 7, None]
     ],
 )
 def test_cumulative_and_incremental_events_give_the_same_tokens(events):
-    read = SGLangDialect().reader(PROMPT)
+    read = SGLangServer.reader(PROMPT)
     chunks = [read(event(listed, num_all)) for listed, num_all in events]
     assert [token_id for chunk in chunks for token_id in chunk.token_ids] == [5, 6, 7]
     logprobs = [logprob for chunk in chunks for logprob in chunk.logprobs]
@@ -88,18 +88,16 @@ def test_cumulative_and_incremental_events_give_the_same_tokens(events):
 
 def test_events_that_do_not_fit_together_and_refusals_are_told_apart():
     with pytest.raises(ValueError, match="1 tokens listed, 4 sampled, 0 seen"):
-        SGLangDialect().reader(PROMPT)(event([A], 4))
+        SGLangServer.reader(PROMPT)(event([A], 4))
     with pytest.raises(EngineError, match="prompt of 3 tokens and continued one of 4"):
-        SGLangDialect().reader(PROMPT)(event([A], 1, prompt_tokens=4))
+        SGLangServer.reader(PROMPT)(event([A], 1, prompt_tokens=4))
     without = event([A], 1)
     del without["meta_info"]["output_token_logprobs"]
     with pytest.raises(EngineError, match="no log-probabilities"):
-        SGLangDialect().reader(PROMPT)(without)
+        SGLangServer.reader(PROMPT)(without)
     for status, error in [(400, EngineError), (503, RetryableError), (None, RetryableError)]:
         with pytest.raises(error, match="too long"):
-            SGLangDialect().reader(PROMPT)(
-                event([A], 1, {"type": "abort", "message": "too long", "status_code": status})
-            )
+            SGLangServer.reader(PROMPT)(event([A], 1, {"type": "abort", "message": "too long", "status_code": status}))
 
 
 def test_both_ways_out_are_named_where_the_package_is_missing(renderer, monkeypatch):

@@ -17,10 +17,10 @@ from midthought.engines.create import BACKENDS, create_inference_engine
 from midthought.engines.engine import Sampling
 from midthought.engines.servers import generation
 from midthought.engines.servers.connection import RetryPolicy
-from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.launch import start_server
+from midthought.engines.servers.options import ServerOptions
 from midthought.engines.servers.process import ServerProcess, free_port
-from midthought.engines.servers.vllm import VLLMDialect, VLLMEngine, VLLMInferenceEngine
+from midthought.engines.servers.vllm import VLLMEngine, VLLMInferenceEngine, VLLMServer
 from midthought.errors import EngineError, MissingExtraError, SettingsError
 from midthought.tokenization import Renderer
 from midthought.types import Completion, Finish
@@ -30,7 +30,7 @@ pytest.importorskip("httpx")
 
 def test_a_request_says_everything_that_the_servers_defaults_could_change():
     sampling = Sampling(max_tokens=5, temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, repetition_penalty=1.5, seed=11)
-    assert VLLMDialect().body("tiny", (1, 2), sampling, [7]) == {
+    assert VLLMServer.body("tiny", (1, 2), sampling, [7]) == {
         "model": "tiny",
         "prompt": [1, 2],
         "add_special_tokens": False,
@@ -54,7 +54,7 @@ def test_a_request_says_everything_that_the_servers_defaults_could_change():
 
 
 def test_an_event_is_read_as_documented():
-    read = VLLMDialect().reader([1, 2])
+    read = VLLMServer.reader([1, 2])
     logprobs = {"token_logprobs": [-0.25, None, -9999.0]}
     first = {
         "text": "x",
@@ -272,7 +272,7 @@ def test_a_server_is_started_with_the_right_flags_and_ended(renderer, tmp_path, 
     assert [server.is_running for server in servers] == [False]
     for has_gpu in (True, False):  # vLLM on a CPU ends at the parts of a prompt
         monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
-        assert ("--no-enable-chunked-prefill" in VLLMDialect().command("model", ServerOptions())[0]) == (not has_gpu)
+        assert ("--no-enable-chunked-prefill" in VLLMServer.command("model", ServerOptions())[0]) == (not has_gpu)
     assert f"vllm starts, which can take minutes; its log: {tmp_path / 'log'}" in caplog.text
     words = (tmp_path / "log").read_text().split()
     assert words[:4] == ["started", "with", "-m", "vllm.entrypoints.openai.api_server"]

@@ -20,9 +20,9 @@ from server_engines import IMPATIENT, KINDS
 from test_weight_sync import PROBE, difference, learn, load, logits_of, make_model
 
 from midthought.engines.servers.connection import RetryPolicy
-from midthought.engines.servers.sglang import SGLangDialect, SGLangEngine
+from midthought.engines.servers.sglang import SGLangEngine, SGLangServer
 from midthought.engines.servers.sglang_weights import SGLangIpcSender, SGLangNcclSender, buckets
-from midthought.engines.servers.vllm import VLLMDialect, VLLMEngine
+from midthought.engines.servers.vllm import VLLMEngine, VLLMServer
 from midthought.engines.servers.vllm_weights import VLLMIpcSender, VLLMNcclSender
 from midthought.engines.weight_sync.alongside import alongside
 from midthought.engines.weight_sync.broadcast_groups import TorchGroup, broadcast_all
@@ -37,17 +37,13 @@ WAYS = pytest.mark.parametrize("name", ["ipc", "nccl"])
 
 
 class VLLMOnCpu(VLLMEngine):
-    class Dialect(VLLMDialect):
+    class server_class(VLLMServer):
         senders = {"ipc": lambda: VLLMIpcSender(SharedHandles()), "nccl": lambda: VLLMNcclSender(GlooGroup)}  # noqa: RUF012
-
-    dialect = Dialect()
 
 
 class SGLangOnCpu(SGLangEngine):
-    class Dialect(SGLangDialect):
+    class server_class(SGLangServer):
         senders = {"ipc": lambda: SGLangIpcSender(SharedHandles()), "nccl": lambda: SGLangNcclSender("gloo")}  # noqa: RUF012
-
-    dialect = Dialect()
 
 
 @contextlib.contextmanager

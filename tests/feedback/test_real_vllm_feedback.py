@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from vllm_python import PYTHON, needs_vllm
 
-from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.launch import start_server
+from midthought.engines.servers.options import ServerOptions
 from midthought.engines.servers.process import ServerProcess, free_port
-from midthought.engines.servers.vllm import VLLMDialect
+from midthought.engines.servers.vllm import VLLMServer
 from midthought.feedback.check import SAMPLE, Found, check_feedback, run_check
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.prompts import SOLVE_AGAIN, TOOL_NAME
@@ -64,7 +64,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
         patch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
-        server = start_server(VLLMDialect(), folder / "model", options, python=PYTHON, log_path=folder / "log")
+        server = start_server(VLLMServer, folder / "model", options, python=PYTHON, log_path=folder / "log")
     try:
         yield Served(server, folder / "log", tokenizer.eos_token_id)
     finally:

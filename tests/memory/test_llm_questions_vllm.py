@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.launch import start_server
+from midthought.engines.servers.options import ServerOptions
 from midthought.engines.servers.process import free_port
-from midthought.engines.servers.vllm import VLLMDialect
+from midthought.engines.servers.vllm import VLLMServer
 from midthought.http.json_requests import ChatEndpoint, EndpointSettings
 from midthought.memory.llm_questions.prompts import GRADE, GRADE_SCHEMA
 from midthought.memory.llm_questions.structured_output import StructuredOutputModel
@@ -42,7 +42,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-        server = start_server(VLLMDialect(), folder / "model", options, python=PYTHON, log_path=folder / "log")
+        server = start_server(VLLMServer, folder / "model", options, python=PYTHON, log_path=folder / "log")
     try:
         yield f"{server.url.rstrip('/').removesuffix('/v1')}/v1"
     finally:

@@ -16,9 +16,9 @@ from vllm_python import PYTHON, needs_vllm
 
 from midthought import RayPPOTrainer
 from midthought.engines.engine import Sampling
-from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.launch import start_server
-from midthought.engines.servers.vllm import VLLMDialect, VLLMEngine, VLLMInferenceEngine
+from midthought.engines.servers.options import ServerOptions
+from midthought.engines.servers.vllm import VLLMEngine, VLLMInferenceEngine, VLLMServer
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
 from midthought.errors import EngineError
 from midthought.models.pretrained import save_model
@@ -72,7 +72,7 @@ def test_a_server_of_a_tied_model_follows_what_is_stored_apart_and_is_found_out_
     policy = make_model(len(renderer.tokenizer), tied=True)
     save_model(policy, renderer.tokenizer, tmp_path / "model")
     options = ServerOptions(dtype="float32", max_seq_len=512, max_num_seqs=8, accepts_weights=True)
-    server = start_server(VLLMDialect(), tmp_path / "model", options, python=PYTHON)
+    server = start_server(VLLMServer, tmp_path / "model", options, python=PYTHON)
     probe_ids = renderer.control("Who found the tide clock? " * 40)[:320]
 
     def synced() -> SyncedEngine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from midthought.plan.hardware import machine_bytes
+from midthought.models.memory import machine_bytes
 
 ASSUMED_BYTES = 8 * 2**30
 """Assumed memory of a machine that does not report it."""

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from midthought.engines.local.device_memory import memory_bytes
+from midthought.models.memory import MAX_COPIED_BYTES, MERGED_SHARE
 from midthought.models.peft_weights import effective_tensors, is_adapted, stochastically_rounded
-from midthought.plan.memory import MAX_COPIED_BYTES, MERGED_SHARE
 
 _log = logging.getLogger(__name__)
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
-import signal
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 from midthought.engines.servers.access import private_socket, write_key_file
-from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.launch import plan_launch
-from midthought.engines.servers.process import start_guarded
+from midthought.engines.servers.options import ServerOptions
+from midthought.engines.servers.process import run_in_foreground
 from midthought.engines.servers.training import SERVER_ENGINES
 from midthought.errors import ModelPathError, SettingsError, near_names
 from midthought.http.network import read_key
@@ -58,28 +56,11 @@ def serve(
         if api_key_env:
             key_file = write_key_file(Path(folder), read_key(api_key_env))
             options = dataclasses.replace(options, key_file=str(key_file))
-        launch = plan_launch(SERVER_ENGINES[backend].dialect, path, options, python=python)
+        launch = plan_launch(SERVER_ENGINES[backend].server_class, path, options, python=python)
         set_here = {name: value for name, value in launch.environment.items() if name not in os.environ}
         assignments = [f"{name}={shlex.quote(value)}" for name, value in set_here.items()]
         tell(" ".join([*assignments, shlex.join(launch.words)]))
         return 0 if dry_run else run_in_foreground(launch.words, {**os.environ, **set_here})
-
-
-def run_in_foreground(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Runs a command until it ends, forwarding SIGINT, SIGTERM and SIGHUP to it once each. Returns its exit code."""
-    process = start_guarded(words, env=dict(environment))
-
-    def forward_signal(number: int, frame: FrameType | None) -> None:
-        process.send_signal(number)
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, forward_signal) for number in numbers]
-    try:
-        code = process.wait()
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-    return code if code >= 0 else 128 - code
 
 
 def _untied_copy(model: str, untie_into: Path | None, tell: Callable[[str], None], *, only_named: bool) -> str:

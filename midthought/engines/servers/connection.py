@@ -1,4 +1,4 @@
-"""HTTP connections to model servers: one client per event loop, API keys, deadlines, and the retry policy."""
+"""HTTP to one model server: a client per event loop, the API key, deadlines, and the retry policy."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import asyncio
 import dataclasses
 import importlib.util
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from midthought.engines.servers.endpoints import Endpoint
 from midthought.engines.servers.streams import RetryableError, response_error, words
 from midthought.errors import EngineError, MissingExtraError, SettingsError
-from midthought.http.network import is_local, read_key, socket_path, tls_context
+from midthought.http.network import is_local, socket_path, tls_context
 
 if TYPE_CHECKING:
     import httpx
@@ -35,7 +33,7 @@ class RetryPolicy:
     max_attempts: int = 10
     """`sample` fails after this many consecutive requests without a new token. Status 429 does not count."""
     pause_seconds: float = 0.5
-    """Pause of a server after its first failure; see `Endpoints`."""
+    """Pause of a server after its first failure; see `ServerPool`."""
     max_pause_seconds: float = 30.0
 
     def __post_init__(self) -> None:
@@ -45,40 +43,31 @@ class RetryPolicy:
                 raise SettingsError(f"{limit.name}={value!r}: give a finite number above 0")
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
-    """Clients and locks of one event loop."""
+class Session(NamedTuple):
+    """Client and locks of one event loop."""
 
-    clients: dict[Endpoint, httpx.AsyncClient]
-    """Each sends requests to paths below its server's address."""
-    slots: dict[Endpoint, asyncio.Semaphore]
-    """Limits the requests to each server."""
-    locks: dict[Endpoint, asyncio.Lock]
-    """Held while a server is checked or loads weights."""
+    client: httpx.AsyncClient
+    """Sends requests to paths below the server's address."""
+    slots: asyncio.Semaphore
+    """Limits the completions that run at once."""
+    lock: asyncio.Lock
+    """Held while the server is checked or loads weights."""
 
 
-class Connections:
-    """The HTTP clients of one engine. The engine may be used on several event loops, one after the other.
+class Connection:
+    """Requests to one server, from several event loops, one after the other.
 
     Args:
-        max_num_seqs: maximum number of concurrent requests to each server.
-        api_key_env: environment variable with the servers' API key.
-        own_key: key of a server that this process started, used instead.
+        url: `http://HOST:PORT`, or `unix:/PATH` of its socket.
+        key: its API key; empty for none.
+        max_num_seqs: maximum number of concurrent completions.
     """
 
-    def __init__(
-        self,
-        endpoints: Sequence[Endpoint],
-        retry_policy: RetryPolicy,
-        *,
-        max_num_seqs: int,
-        api_key_env: str | None,
-        own_key: str = "",
-    ) -> None:
-        self._endpoints = endpoints
-        self._retry_policy = retry_policy
+    def __init__(self, url: str, retry_policy: RetryPolicy, *, key: str = "", max_num_seqs: int = 128) -> None:
+        self.url = url
+        self.retry_policy = retry_policy
+        self._key = key
         self._max_num_seqs = max_num_seqs
-        self._key = own_key or read_key(api_key_env, *(endpoint.url for endpoint in endpoints))
         self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
 
     def session(self) -> Session:
@@ -86,56 +75,48 @@ class Connections:
         loop = asyncio.get_running_loop()
         if loop not in self._sessions:
             self._sessions = {each: session for each, session in self._sessions.items() if not each.is_closed()}
-            self._sessions[loop] = Session(
-                {endpoint: self._client(endpoint.url) for endpoint in self._endpoints},
-                slots={endpoint: asyncio.Semaphore(self._max_num_seqs) for endpoint in self._endpoints},
-                locks={endpoint: asyncio.Lock() for endpoint in self._endpoints},
-            )
+            self._sessions[loop] = Session(self._client(), asyncio.Semaphore(self._max_num_seqs), asyncio.Lock())
         return self._sessions[loop]
 
-    def _client(self, url: str) -> httpx.AsyncClient:
+    def _client(self) -> httpx.AsyncClient:
         import httpx
 
         # No idle connections: nothing would close them when the loop ends.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        path, tls = socket_path(url), tls_context(trust_env=not is_local(url))
+        path, tls = socket_path(self.url), tls_context(trust_env=not is_local(self.url))
         return httpx.AsyncClient(
-            base_url=url if path is None else "http://localhost",
+            base_url=self.url if path is None else "http://localhost",
             transport=None if path is None else httpx.AsyncHTTPTransport(uds=str(path), limits=limits, verify=tls),
             headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
-            timeout=httpx.Timeout(None, connect=self._retry_policy.connect_timeout_seconds),
+            timeout=httpx.Timeout(None, connect=self.retry_policy.connect_timeout_seconds),
             limits=limits,
-            trust_env=not is_local(url),  # a proxy cannot reach this machine's own ports
+            trust_env=not is_local(self.url),  # a proxy cannot reach this machine's own ports
             verify=tls,
         )
 
-    async def ask(
-        self, endpoint: Endpoint, method: str, path: str, body: Any, *, seconds: float | None = None
-    ) -> httpx.Response:
+    async def ask(self, method: str, path: str, body: Any = None, *, seconds: float | None = None) -> httpx.Response:
         """Sends a request and returns the whole response. Raises `RetryableError` if there is none."""
         import httpx
 
-        seconds = self._retry_policy.next_token_timeout_seconds if seconds is None else seconds
+        seconds = self.retry_policy.next_token_timeout_seconds if seconds is None else seconds
         try:
             async with asyncio.timeout(seconds):
-                return await self.session().clients[endpoint].request(method, path, json=body)
+                return await self.session().client.request(method, path, json=body)
         except TimeoutError:
             raise RetryableError(f"no response for {seconds:g} s") from None
         except httpx.HTTPError as error:
             raise RetryableError(named(error), is_disconnected=True) from None
 
-    async def post(self, endpoint: Endpoint, path: str, body: Any) -> dict[str, Any] | None:
+    async def post(self, path: str, body: Any = None) -> dict[str, Any] | None:
         """Sends a slow request, such as a weight update. Returns the JSON response, or None if the server lacks the route.
 
         Raises `RetryableError` if there is no response, `EngineError` with the server's message if it refuses.
         """
-        return _content(await self.ask(endpoint, "POST", path, body, seconds=self._retry_policy.load_timeout_seconds))
+        return _content(await self.ask("POST", path, body, seconds=self.retry_policy.load_timeout_seconds))
 
-    async def get(self, endpoint: Endpoint, path: str) -> dict[str, Any] | None:
+    async def get(self, path: str) -> dict[str, Any] | None:
         """Like `post`, without a body."""
-        return _content(
-            await self.ask(endpoint, "GET", path, None, seconds=self._retry_policy.first_token_timeout_seconds)
-        )
+        return _content(await self.ask("GET", path, seconds=self.retry_policy.first_token_timeout_seconds))
 
 
 def _content(answer: httpx.Response) -> dict[str, Any] | None:

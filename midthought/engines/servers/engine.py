@@ -1,6 +1,6 @@
 """Engine over model servers: requests, retries, failover, deadlines, back-pressure, cancellation, weight updates.
 
-The protocol of each kind of server is a `Dialect` in its own file. Does not depend on text, tools or rewards.
+The protocol of each kind of server is a subclass of `Server` in its own file. Does not depend on text, tools or rewards.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from typing import ClassVar
 
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.running_samples import RunningSamples
-from midthought.engines.servers.connection import Connections, RetryPolicy, Session, require_httpx
-from midthought.engines.servers.dialect import Dialect
-from midthought.engines.servers.endpoints import Endpoint, Endpoints
-from midthought.engines.servers.preparation import Preparation
-from midthought.engines.servers.requests import CompletionRequests
+from midthought.engines.servers.connection import RetryPolicy, require_httpx
+from midthought.engines.servers.pool import ServerPool, clean_addresses
+from midthought.engines.servers.preparation import has_exact_logprobs, identify, prepare
+from midthought.engines.servers.server import Requirements, Server
 from midthought.engines.servers.streams import PartialCompletion, RetryableError
-from midthought.engines.servers.weight_updates import WeightUpdates
 from midthought.engines.weight_sync.publication import Publication, Reads
 from midthought.engines.weight_sync.transport import FOLDER, WeightTransport
 from midthought.engines.weight_sync.update_lock import UpdateLock
 from midthought.errors import EngineError, ServersUnreachableError, SettingsError
+from midthought.http.network import read_key
 from midthought.types import Completion, Finish
 
 logger = logging.getLogger(__name__)
@@ -63,7 +62,7 @@ class ServerEngine:
         can_sleep: whether `sleep` releases the servers' memory; they must be started for that.
     """
 
-    dialect: ClassVar[Dialect]
+    server_class: ClassVar[type[Server]]
     policy_version = 0
 
     def __init__(
@@ -84,7 +83,7 @@ class ServerEngine:
         transport: WeightTransport = FOLDER,
         can_sleep: bool = False,
     ) -> None:
-        require_httpx(self.dialect.name)
+        require_httpx(self.server_class.name)
         if max_num_seqs < 1 or (max_seq_len is not None and max_seq_len < 2):
             raise SettingsError(
                 f"max_num_seqs={max_num_seqs}, max_seq_len={max_seq_len}: "
@@ -93,32 +92,24 @@ class ServerEngine:
         self.model = model
         self.eos_token_ids = frozenset(eos_token_ids)
         self.retry_policy = retry_policy or RetryPolicy()
-        self._endpoints = Endpoints(
-            [base_url] if isinstance(base_url, str) else base_url,
-            pause_seconds=self.retry_policy.pause_seconds,
-            max_pause_seconds=self.retry_policy.max_pause_seconds,
+        urls = clean_addresses([base_url] if isinstance(base_url, str) else base_url)
+        key = own_key or read_key(api_key_env, *urls)
+        needed = Requirements(
+            model=model, probe=probe, max_seq_len=max_seq_len, training_temperature=training_temperature
+        )
+        self._servers = ServerPool(
+            [
+                self.server_class(
+                    url, needed, self.retry_policy, transport=transport.name, key=key, max_num_seqs=max_num_seqs
+                )
+                for url in urls
+            ],
+            self.retry_policy,
             max_outage_seconds=math.inf if max_outage_seconds is None else max_outage_seconds,
         )
         self._max_outage_seconds = max_outage_seconds
-        self._connections = Connections(
-            self._endpoints.all,
-            self.retry_policy,
-            max_num_seqs=max_num_seqs,
-            api_key_env=api_key_env,
-            own_key=own_key,
-        )
-        self._requests = CompletionRequests(self.dialect, model, self._endpoints, self._connections, self.retry_policy)
-        self._updates = WeightUpdates(self.dialect, self._requests, self._connections, transport=transport.name)
-        self._preparation = Preparation(
-            self.dialect,
-            self._requests,
-            self._connections,
-            self._updates,
-            model=model,
-            probe=probe,
-            max_seq_len=max_seq_len,
-            training_temperature=training_temperature,
-        )
+        self._publication: Publication | None = None
+        """The weights that every server must load before it samples."""
         self._transport = transport
         self._can_sleep = can_sleep
         self.is_asleep = False
@@ -145,11 +136,11 @@ class ServerEngine:
 
     def open(self, episode: int) -> None:
         """Starts a new sequence; any server may take it."""
-        self._endpoints.forget(episode)
+        self._servers.forget(episode)
 
     def close(self, episode: int) -> None:
         """Ends the episode and cancels its running sample."""
-        self._endpoints.forget(episode)
+        self._servers.forget(episode)
         self._running.cancel(episode)
 
     async def check(self) -> None:
@@ -158,7 +149,7 @@ class ServerEngine:
         Raises `EngineError` if no server answers (if only some do, warns, and checks the others when they answer),
         `SettingsError` if one serves another model or has another tokenizer.
         """
-        await self._call_all(self._preparation.identify, "answers")
+        await self._call_all(identify, "answers")
         if self._transport.sends_tensors and self._transport.may_be_refused:
             await self._ask_for_refusals()
 
@@ -171,9 +162,9 @@ class ServerEngine:
         """Uses folders instead if a server cannot receive tensors. Raises `EngineError` if the settings forbid that."""
         refusals: list[str] = []
 
-        async def ask(session: Session, endpoint: Endpoint) -> None:
-            if reason := await self._updates.refusal(endpoint):
-                refusals.append(f"{endpoint.url} does not receive weights by {self._transport.name}: {reason}")
+        async def ask(server: Server) -> None:
+            if reason := await server.weight_sender().refusal(server):
+                refusals.append(f"{server.url} does not receive weights by {self._transport.name}: {reason}")
 
         await self._call_all(ask, "answers")
         if refusals and self._transport.is_required:
@@ -182,21 +173,20 @@ class ServerEngine:
             logger.warning("%s. They go through a folder instead", refusals[0])
             self._transport = FOLDER
 
-    async def _call_all(self, ask: Callable[[Session, Endpoint], Awaitable[None]], what: str) -> None:
+    async def _call_all(self, ask: Callable[[Server], Awaitable[None]], what: str) -> None:
         """Calls `ask` for all servers concurrently. Raises `EngineError` if none can be reached, warns if some cannot.
 
         Other errors are raised unchanged.
         """
-        session, endpoints = self._connections.session(), self._endpoints.all
-        asked = [ask(session, endpoint) for endpoint in endpoints]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        servers = self._servers.all
+        answers = await asyncio.gather(*map(ask, servers), return_exceptions=True)
         silent = []
-        for endpoint, answer in zip(endpoints, answers, strict=True):
+        for server, answer in zip(servers, answers, strict=True):
             if isinstance(answer, RetryableError):
-                silent.append(f"{endpoint.url}: {answer}")
+                silent.append(f"{server.url}: {answer}")
             elif isinstance(answer, BaseException):
                 raise answer
-        if len(silent) == len(endpoints):
+        if len(silent) == len(servers):
             raise ServersUnreachableError(
                 f"no server {what} ({'; '.join(silent)}); start one, or give another base_url"
             )
@@ -213,11 +203,11 @@ class ServerEngine:
         Raises `EngineError` if a server refuses, computes something else, or none can be reached for `max_outage_seconds`.
         """
         async with self._update_lock.changing(self.retry_policy.total_timeout_seconds):
-            self._preparation.publication = publication
+            self._publication = publication
             give_up_at = time.monotonic() + (self._max_outage_seconds or 0.0)
             while True:
                 try:
-                    await self._call_all(self._preparation.prepare, "takes the new weights")
+                    await self._call_all(lambda server: prepare(server, publication), "takes the new weights")
                     break
                 except ServersUnreachableError:
                     if time.monotonic() >= give_up_at or self._exit_reason():
@@ -233,7 +223,13 @@ class ServerEngine:
         if self._can_sleep and not self.is_asleep:
             async with self._update_lock.changing(self.retry_policy.total_timeout_seconds):
                 self.is_asleep = True
-                await self._call_all(self._preparation.sleep, "releases its memory")
+                keeps_weights = self._adapter is not None
+                await self._call_all(lambda server: server.sleep(keeps_weights=keeps_weights), "releases its memory")
+
+    @property
+    def _adapter(self) -> str | None:
+        """Name of the published adapter on the servers."""
+        return None if self._publication is None else self._publication.adapter
 
     # -- one completion, of one or several requests ------------------------------------------------------------
 
@@ -255,10 +251,10 @@ class ServerEngine:
             if end := self._exit_reason():
                 raise self._failure(episode, draft, end)
             num_kept = len(draft.token_ids)
-            endpoint = await self._endpoints.take(episode)
-            endpoint.num_taken += 1
+            server = await self._servers.take(episode)
+            server.num_taken += 1
             try:
-                await self._request(endpoint, draft)
+                await self._request(server, draft)
             except RetryableError as fault:
                 num_failures = 0 if len(draft.token_ids) > num_kept else num_failures
                 # During an outage the time is limited, not the number of attempts.
@@ -266,47 +262,44 @@ class ServerEngine:
                 num_failures += is_counted
                 if num_failures >= self.retry_policy.max_attempts:
                     raise self._failure(episode, draft, f"{num_failures} requests failed in a row") from None
-                if self._endpoints.is_given_up:
+                if self._servers.is_given_up:
                     silence = (
                         f"no server returned a token for {self._max_outage_seconds:g} s (inference.server_wait_seconds)"
                     )
                     raise self._failure(episode, draft, silence) from None
             finally:
-                endpoint.num_taken -= 1
+                server.num_taken -= 1
 
     def _failure(self, episode: int, draft: PartialCompletion, what: str) -> EngineError:
-        reasons = "; ".join(f"{server.url}: {server.last_error or 'no error'}" for server in self._endpoints.all)
+        reasons = "; ".join(f"{server.url}: {server.last_error or 'no error'}" for server in self._servers.all)
         return EngineError(f"episode {episode}: {what}; {len(draft.token_ids)} tokens received ({reasons})")
 
-    async def _request(self, endpoint: Endpoint, draft: PartialCompletion) -> None:
+    async def _request(self, server: Server, draft: PartialCompletion) -> None:
         """Runs one request: finishes the draft, adds to it, or raises `RetryableError` and pauses the server."""
-        session = self._connections.session()
-        async with session.slots[endpoint]:
+        async with server.session().slots:
             started_at = time.monotonic()
-            if not self._endpoints.is_free(endpoint):
+            if not self._servers.is_free(server):
                 return
             try:
-                await self._ensure_ready(session, endpoint)
+                await self._ensure_ready(server)
                 num_left = draft.sampling.max_tokens - len(draft.token_ids)
-                room = min(num_left, endpoint.max_seq_len - len(draft.prompt) - len(draft.token_ids))
+                room = min(num_left, server.max_seq_len - len(draft.prompt) - len(draft.token_ids))
                 if room <= 0:
                     draft.finish = Finish.LENGTH
                     return
-                draft.is_exact = await self._preparation.has_exact_logprobs(session, endpoint, draft)
-                await self._requests.stream(endpoint, draft, room, self._preparation.adapter)
+                draft.is_exact = await has_exact_logprobs(server, draft, self._adapter)
+                await server.stream(draft, room, self._adapter)
             except RetryableError as fault:
                 if fault.is_disconnected:
-                    endpoint.loaded = None
-                self._endpoints.failed(
-                    endpoint, str(fault), started_at=started_at, is_busy=fault.is_busy, wait_seconds=fault.wait_seconds
-                )
+                    server.loaded = None
+                self._servers.failed(server, fault, started_at=started_at)
                 raise
 
-    async def _ensure_ready(self, session: Session, endpoint: Endpoint) -> None:
+    async def _ensure_ready(self, server: Server) -> None:
         """Checks the server and its weights. If it fails and there are other servers, raises `RetryableError`."""
         try:
-            await self._preparation.prepare(session, endpoint)
+            await prepare(server, self._publication)
         except (SettingsError, EngineError) as error:
-            if len(self._endpoints.all) == 1:
+            if len(self._servers.all) == 1:
                 raise
             raise RetryableError(str(error)) from None

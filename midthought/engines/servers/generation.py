@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from midthought.engines.generation import BaseInferenceEngine
 from midthought.engines.servers.connection import RetryPolicy, require_httpx
-from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import start_server
+from midthought.engines.servers.options import ServerOptions
 from midthought.engines.servers.process import ServerProcess
 from midthought.models.pretrained import load_tokenizer
 from midthought.tokenization import Renderer
@@ -78,7 +78,7 @@ class ServerInferenceEngine(BaseInferenceEngine):
             max_attempts=max_attempts,
         )
         renderer = Renderer(load_tokenizer(model_path) if tokenizer is None else tokenizer)
-        require_httpx(self.engine_class.dialect.name)
+        require_httpx(self.engine_class.server_class.name)
         name = str(model_path) if served_model_name is None else served_model_name
         self._server: ServerProcess | None = None
         if not base_url:
@@ -90,7 +90,7 @@ class ServerInferenceEngine(BaseInferenceEngine):
                 flags=server_flags,
             )
             self._server = start_server(
-                self.engine_class.dialect,
+                self.engine_class.server_class,
                 model_path,
                 options,
                 python=server_python,

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from midthought.engines.servers.access import new_key, private_socket, write_key_file
-from midthought.engines.servers.dialect import Dialect, ServerOptions
+from midthought.engines.servers.options import ServerOptions
 from midthought.engines.servers.process import ServerProcess, free_port, interpreter_with
+from midthought.engines.servers.server import Server
 from midthought.errors import SettingsError
 from midthought.http.network import is_loopback
 from midthought.models.gguf import model_folder
@@ -43,7 +44,7 @@ class Launch:
 
 
 def plan_launch(
-    dialect: Dialect, model_path: str | Path, options: ServerOptions, *, python: str | None = None
+    kind: type[Server], model_path: str | Path, options: ServerOptions, *, python: str | None = None
 ) -> Launch:
     """Returns the start command. `python`: the interpreter that has the server's package; this one by default.
 
@@ -52,11 +53,11 @@ def plan_launch(
     whose code it runs.
     """
     _require_harmless(options.flags)
-    if options.uds and not dialect.has_socket:
-        raise SettingsError(f"{dialect.name} does not listen on Unix sockets; protect it with a key (--api-key-env)")
-    if options.key_file and dialect.has_socket:
+    if options.uds and not kind.has_socket:
+        raise SettingsError(f"{kind.name} does not listen on Unix sockets; protect it with a key (--api-key-env)")
+    if options.key_file and kind.has_socket:
         raise SettingsError(
-            f"the key of {dialect.name} does not protect the routes that change its weights; use a Unix socket (--uds)"
+            f"the key of {kind.name} does not protect the routes that change its weights; use a Unix socket (--uds)"
         )
     if options.accepts_updates and not is_loopback(options.host):
         raise SettingsError(
@@ -65,15 +66,15 @@ def plan_launch(
         )
     if not options.uds:
         options = dataclasses.replace(options, port=options.port or free_port())
-    words, environment = dialect.command(str(folder := model_folder(model_path)), options)
+    words, environment = kind.command(str(folder := model_folder(model_path)), options)
     if Path(folder).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"
     url = f"unix:{options.uds}" if options.uds else f"http://127.0.0.1:{options.port}"
-    return Launch([interpreter_with(dialect.name, python), *words, *options.flags], environment, url)
+    return Launch([interpreter_with(kind.name, python), *words, *options.flags], environment, url)
 
 
 def start_server(
-    dialect: Dialect,
+    kind: type[Server],
     model_path: str | Path,
     options: ServerOptions | None = None,
     *,
@@ -92,17 +93,17 @@ def start_server(
     with contextlib.ExitStack() as undo:
         folder = Path(tempfile.mkdtemp(prefix="midthought-server-"))
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
-        if not options.port and dialect.has_socket:
+        if not options.port and kind.has_socket:
             options = dataclasses.replace(options, uds=str(private_socket(folder / "http.sock")))
         elif not options.port:
             key = new_key()
             options = dataclasses.replace(options, key_file=str(write_key_file(folder, key)))
-        launch = plan_launch(dialect, model_path, options, python=python)
+        launch = plan_launch(kind, model_path, options, python=python)
         server = ServerProcess(
             launch.words, launch.url, environment=launch.environment, log_path=log_path, key=key, folder=folder
         )
         undo.pop_all()
-    _log.warning("%s starts, which can take minutes; its log: %s", dialect.name, server.log_path)
+    _log.warning("%s starts, which can take minutes; its log: %s", kind.name, server.log_path)
     server.wait_until_ready(timeout_seconds)
     return server
 

@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from midthought.engines.servers.guard import guarded
@@ -150,6 +151,23 @@ def start_guarded(command: Sequence[str], **options: Any) -> subprocess.Popen[by
     if shutil.which(command[0], path=(options.get("env") or os.environ).get("PATH", os.defpath)) is None:
         raise EngineError(f"the server cannot be started with {command[0]!r}: there is no such program; check its path")
     return subprocess.Popen(guarded(command), start_new_session=True, **options)
+
+
+def run_in_foreground(words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Runs a command until it ends, forwarding SIGINT, SIGTERM and SIGHUP to it once each. Returns its exit code."""
+    process = start_guarded(words, env=dict(environment))
+
+    def forward_signal(number: int, frame: FrameType | None) -> None:
+        process.send_signal(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, forward_signal) for number in numbers]
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
 
 
 def _end_server(process: subprocess.Popen[bytes], folder: Path | None) -> None:

@@ -10,13 +10,13 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from midthought.engines.engine import Sampling
-from midthought.engines.servers.dialect import Post, ServerOptions, Wake, WeightSender, common_sampling_fields
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.generation import ServerInferenceEngine
+from midthought.engines.servers.options import ServerOptions
+from midthought.engines.servers.server import Server, WeightSender, common_sampling_fields
 from midthought.engines.servers.sglang_weights import SGLangIpcSender, SGLangNcclSender, require_success
 from midthought.engines.servers.streams import Chunk, RetryableError
 from midthought.errors import EngineError
@@ -26,8 +26,8 @@ _IDLE_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 
 
-class SGLangDialect:
-    """`/generate` with `input_ids`. Implements `midthought.engines.servers.dialect.Dialect`.
+class SGLangServer(Server):
+    """`/generate` with `input_ids`.
 
     Its own end-of-sequence tokens cannot be disabled: if it stops at one that is not ours, the engine continues with the next
     request. Log-probabilities include the temperature but not `top_p` (with SGLANG_RETURN_ORIGINAL_LOGPROB they are the
@@ -41,11 +41,10 @@ class SGLangDialect:
     penalizes_prompt = False
     has_socket = False
     announces_transport = False
-    senders: Mapping[str, Callable[[], WeightSender]] = MappingProxyType(
-        {"ipc": SGLangIpcSender, "nccl": SGLangNcclSender}
-    )
+    senders: ClassVar[Mapping[str, Callable[[], WeightSender]]] = {"ipc": SGLangIpcSender, "nccl": SGLangNcclSender}
 
-    def command(self, model_path: str, options: ServerOptions) -> tuple[list[str], dict[str, str]]:
+    @staticmethod
+    def command(model_path: str, options: ServerOptions) -> tuple[list[str], dict[str, str]]:
         """Returns arguments and environment variables. SGLang needs a GPU."""
         words = ["-m", "sglang.launch_server"]
         words += ["--model-path", model_path, "--served-model-name", options.served_model_name or model_path]
@@ -61,8 +60,8 @@ class SGLangDialect:
             words += ["--enable-lora", "--max-lora-rank", str(options.max_lora_rank), "--lora-target-modules", "all"]
         return words, {}
 
+    @staticmethod
     def body(
-        self,
         model: str,
         token_ids: Sequence[int],
         sampling: Sampling,
@@ -85,7 +84,8 @@ class SGLangDialect:
         }
         return body if adapter is None else {**body, "lora_path": adapter}
 
-    def reader(self, token_ids: Sequence[int]) -> Callable[[dict[str, Any]], Chunk]:
+    @staticmethod
+    def reader(token_ids: Sequence[int]) -> Callable[[dict[str, Any]], Chunk]:
         """Reads events with all tokens so far, and events with only the new ones (incremental streaming)."""
         num_sent, num_seen = len(token_ids), 0
 
@@ -124,41 +124,56 @@ class SGLangDialect:
         return read
 
     @contextlib.asynccontextmanager
-    async def updating(self, post: Post, wake: Wake, *, is_asleep: bool) -> AsyncIterator[None]:
+    async def updating(self) -> AsyncIterator[None]:
         """Flushes the cache afterwards. The server itself waits for other clients' requests."""
-        await wake("weights")
+        await self.wake("weights")
         yield
-        await wake("kv_cache")
-        await _flush_cache(post)
+        await self.wake("kv_cache")
+        await self._flush_cache()
 
-    async def load_weights(self, post: Post, path: str) -> None:
+    async def load_weights(self, path: str) -> None:
         body = {"model_path": path, "flush_cache": False, "abort_all_requests": False}
-        require_success(await post("/update_weights_from_disk", body), "/update_weights_from_disk")
+        require_success(await self.post("/update_weights_from_disk", body), "/update_weights_from_disk")
 
-    async def load_adapter(self, post: Post, name: str, path: str) -> None:
+    async def load_adapter(self, name: str, path: str) -> None:
         """Loads the adapter. The cache distinguishes adapters, so it is kept."""
-        said = await post("/load_lora_adapter", {"lora_name": name, "lora_path": path})
+        said = await self.post("/load_lora_adapter", {"lora_name": name, "lora_path": path})
         require_success(said, "/load_lora_adapter")
 
-    async def unload_adapter(self, post: Post, name: str) -> None:
-        await post("/unload_lora_adapter", {"lora_name": name})
+    async def unload_adapter(self, name: str) -> None:
+        await self.post("/unload_lora_adapter", {"lora_name": name})
 
-    async def sleep(self, post: Post, *, keeps_weights: bool) -> Sequence[str]:
+    async def release(self, *, keeps_weights: bool) -> Sequence[str]:
         """Releases the cache, and the weights unless they are kept. SGLang must be idle for that, or it ends."""
-        await _flush_cache(post)
+        await self._flush_cache()
         parts = ["kv_cache"] if keeps_weights else ["kv_cache", "weights"]
-        if await post("/release_memory_occupation", {"tags": parts}) is None:
+        if await self.post("/release_memory_occupation", {"tags": parts}) is None:
             raise EngineError("it has no /release_memory_occupation; use an SGLang version that has it")
         return parts
 
-    async def wake(self, post: Post, part: str) -> None:
-        await post("/resume_memory_occupation", {"tags": [part]})
+    async def take_again(self, part: str) -> None:
+        await self.post("/resume_memory_occupation", {"tags": [part]})
+
+    async def _flush_cache(self) -> None:
+        """Flushes the cache, once the server is idle: it may not have noticed yet that a request was closed."""
+        deadline = time.monotonic() + _IDLE_SECONDS
+        while True:
+            try:
+                said = await self.post("/flush_cache")
+            except EngineError as error:
+                if time.monotonic() > deadline:
+                    raise EngineError(f"it does not flush its cache: other requests are running ({error})") from None
+                await asyncio.sleep(_POLL_SECONDS)
+                continue
+            if said is None:
+                raise EngineError("it has no /flush_cache; use an SGLang version that has it")
+            return
 
 
 class SGLangEngine(ServerEngine):
     """`ServerEngine` for SGLang servers."""
 
-    dialect = SGLangDialect()
+    server_class = SGLangServer
 
 
 class SGLangInferenceEngine(ServerInferenceEngine):
@@ -172,19 +187,3 @@ def _aborted(reason: dict[str, Any]) -> Exception:
     if isinstance(status, int) and 400 <= status < 500:
         return EngineError(f"the server refuses the request ({status}): {message}")
     return RetryableError(f"aborted ({status}): {message}")
-
-
-async def _flush_cache(post: Post) -> None:
-    """Flushes the cache, once the server is idle: it may not have noticed yet that a request was closed."""
-    deadline = time.monotonic() + _IDLE_SECONDS
-    while True:
-        try:
-            said = await post("/flush_cache", None)
-        except EngineError as error:
-            if time.monotonic() > deadline:
-                raise EngineError(f"it does not flush its cache: other requests are running ({error})") from None
-            await asyncio.sleep(_POLL_SECONDS)
-            continue
-        if said is None:
-            raise EngineError("it has no /flush_cache; use an SGLang version that has it")
-        return

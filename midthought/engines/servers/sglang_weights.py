@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from midthought.engines.servers.dialect import Routes, WeightIterator
+from midthought.engines.servers.connection import Connection
+from midthought.engines.servers.server import WeightIterator
 from midthought.engines.weight_sync.alongside import alongside
 from midthought.engines.weight_sync.broadcast_groups import TorchGroup, broadcast_all
 from midthought.engines.weight_sync.cuda_ipc import CudaHandles, Handle
@@ -29,7 +30,7 @@ _DEVICE_ARGUMENT = 6
 
 
 class SGLangIpcSender:
-    """`/update_weights_from_tensor`. Implements `midthought.engines.servers.dialect.WeightSender`.
+    """`/update_weights_from_tensor`. Implements `midthought.engines.servers.server.WeightSender`.
 
     The server must run on the learner's GPU alone (`--tp-size 1`).
     """
@@ -37,13 +38,13 @@ class SGLangIpcSender:
     def __init__(self, handles: CudaHandles | None = None) -> None:
         self._handles = handles or CudaHandles()
 
-    async def refusal(self, server: Routes) -> str | None:
+    async def refusal(self, server: Connection) -> str | None:
         num_gpus, reason = await _num_gpus(server)
         if reason is None and num_gpus != 1:
             reason = f"it runs on {num_gpus} GPUs, and handles are opened on the learner's GPU only"
         return reason
 
-    async def send(self, server: Routes, weights: WeightIterator, *, is_new: bool) -> None:
+    async def send(self, server: Connection, weights: WeightIterator, *, is_new: bool) -> None:
         kept = [(name, tensor.detach().contiguous()) for name, tensor in weights()]
         self._handles.before_sending(kept[0][1])
         named = [
@@ -73,17 +74,17 @@ class _Opened:
 
 class SGLangNcclSender:
     """`/update_weights_from_distributed`, with the workers as ranks 1, 2, …. Implements
-    `midthought.engines.servers.dialect.WeightSender`.
+    `midthought.engines.servers.server.WeightSender`.
     """
 
     def __init__(self, backend: str = "nccl") -> None:
         self._backend = backend
         self._group: TorchGroup | None = None
 
-    async def refusal(self, server: Routes) -> str | None:
+    async def refusal(self, server: Connection) -> str | None:
         return (await _num_gpus(server))[1]
 
-    async def send(self, server: Routes, weights: WeightIterator, *, is_new: bool) -> None:
+    async def send(self, server: Connection, weights: WeightIterator, *, is_new: bool) -> None:
         if is_new or self._group is None:
             self._group = None  # a group that failed is not used again
             self._group = await self._connect(server, next(iter(weights()))[1].device)
@@ -102,7 +103,7 @@ class SGLangNcclSender:
             await alongside(request, functools.partial(broadcast_all, group, bucket))
         self._group = group
 
-    async def _connect(self, server: Routes, device: torch.device) -> TorchGroup:
+    async def _connect(self, server: Connection, device: torch.device) -> TorchGroup:
         num_gpus, reason = await _num_gpus(server)
         if reason is not None:
             raise EngineError(reason)
@@ -135,7 +136,7 @@ def buckets(tensors: Iterable[tuple[str, Tensor]], max_bytes: int) -> Iterator[l
         yield bucket
 
 
-async def _num_gpus(server: Routes) -> tuple[int, str | None]:
+async def _num_gpus(server: Connection) -> tuple[int, str | None]:
     """Returns the number of the server's workers, or the reason why it cannot receive tensors."""
     said = await server.get("/get_server_info") or await server.get("/server_info")
     if said is None or "tp_size" not in said:
@@ -145,7 +146,7 @@ async def _num_gpus(server: Routes) -> tuple[int, str | None]:
     return int(said["tp_size"]), None
 
 
-async def _post(server: Routes, path: str, body: Any) -> None:
+async def _post(server: Connection, path: str, body: Any) -> None:
     require_success(await server.post(path, body), path)
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from midthought.config import InferenceConfig, settled
 from midthought.engines.servers.connection import require_httpx
-from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.generation import probe_text
 from midthought.engines.servers.launch import start_server
+from midthought.engines.servers.options import ServerOptions
 from midthought.engines.servers.process import ServerProcess
 from midthought.engines.servers.sglang import SGLangEngine
 from midthought.engines.servers.vllm import VLLMEngine
@@ -40,7 +40,7 @@ def serve_policy(
     not start or does not load the weights, `MissingExtraError` without httpx.
     """
     engine_class = SERVER_ENGINES[inference.backend]
-    require_httpx(engine_class.dialect.name)
+    require_httpx(engine_class.server_class.name)
     name = _served_name(inference, model_path)
     is_started_here, device = not inference.base_url, str(policy.device)
     transport = choose_transport(
@@ -50,7 +50,7 @@ def serve_policy(
         is_started_here=is_started_here,
         server_flags=inference.server_flags,
         weights_path=inference.weights_path,
-        announces_transport=engine_class.dialect.announces_transport,
+        announces_transport=engine_class.server_class.announces_transport,
     )
     can_sleep = shares_gpu(device, is_started_here=is_started_here, server_flags=inference.server_flags)
     logger.info("weights go to the servers by %s: %s", transport.name, transport.reason)
@@ -133,18 +133,16 @@ def start_for_policy(
     An older server that does not know the flag of the transport is started without it, and gets files, unless the settings
     name the transport.
     """
-    dialect = SERVER_ENGINES[inference.backend].dialect
+    kind = SERVER_ENGINES[inference.backend].server_class
     with tempfile.TemporaryDirectory(prefix="midthought-start-") as folder:
         path = Path(folder) / "model"
         write_model(policy, path, renderer.tokenizer, with_adapters=not has_loadable_adapters(policy))
         try:
-            return start_server(dialect, path, options, python=inference.server_python), transport
+            return start_server(kind, path, options, python=inference.server_python), transport
         except EngineError as error:
             if transport.is_required or not options.weight_transport or _UNKNOWN_FLAG not in str(error):
                 raise
-            logger.warning(
-                "this %s is too old for weights by %s, so they go through files", dialect.name, transport.name
-            )
+            logger.warning("this %s is too old for weights by %s, so they go through files", kind.name, transport.name)
         options = dataclasses.replace(options, weight_transport="")
-        process = start_server(dialect, path, options, python=inference.server_python)
+        process = start_server(kind, path, options, python=inference.server_python)
     return process, WeightTransport(name="shared_memory", reason="an older server", may_be_refused=False)

@@ -9,13 +9,13 @@ import contextlib
 import json
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from midthought.engines.engine import Sampling
-from midthought.engines.servers.dialect import Post, ServerOptions, Wake, WeightSender, common_sampling_fields
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.generation import ServerInferenceEngine
+from midthought.engines.servers.options import ServerOptions
+from midthought.engines.servers.server import Server, WeightSender, common_sampling_fields
 from midthought.engines.servers.streams import Chunk, RetryableError
 from midthought.engines.servers.vllm_weights import VLLMIpcSender, VLLMNcclSender
 from midthought.errors import EngineError
@@ -26,8 +26,8 @@ _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Valid values of `--max-lora-rank`."""
 
 
-class VLLMDialect:
-    """`/v1/completions` with token ids in and out. Implements `midthought.engines.servers.dialect.Dialect`.
+class VLLMServer(Server):
+    """`/v1/completions` with token ids in and out.
 
     The server ignores its own end-of-sequence tokens and stops at ours, which it lists like any other token. Log-probabilities
     are the model's (`--logprobs-mode raw_logprobs`, the default) or refer to the sampling distribution
@@ -36,13 +36,13 @@ class VLLMDialect:
 
     name = "vllm"
     path = "/v1/completions"
-    num_reserved_tokens = 0
     penalizes_prompt = True
     has_socket = True
     announces_transport = True
-    senders: Mapping[str, Callable[[], WeightSender]] = MappingProxyType({"ipc": VLLMIpcSender, "nccl": VLLMNcclSender})
+    senders: ClassVar[Mapping[str, Callable[[], WeightSender]]] = {"ipc": VLLMIpcSender, "nccl": VLLMNcclSender}
 
-    def command(self, model_path: str, options: ServerOptions) -> tuple[list[str], dict[str, str]]:
+    @staticmethod
+    def command(model_path: str, options: ServerOptions) -> tuple[list[str], dict[str, str]]:
         """Returns arguments and environment variables. Log-probabilities refer to the sampling distribution.
 
         Without a GPU: the flags of the CPU build, 4 GiB for keys and values unless VLLM_CPU_KVCACHE_SPACE is set, and no chunked
@@ -76,8 +76,8 @@ class VLLMDialect:
             environment |= {"VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         return words, environment
 
+    @staticmethod
     def body(
-        self,
         model: str,
         token_ids: Sequence[int],
         sampling: Sampling,
@@ -100,7 +100,8 @@ class VLLMDialect:
             "stream": True,
         }
 
-    def reader(self, token_ids: Sequence[int]) -> Callable[[dict[str, Any]], Chunk]:
+    @staticmethod
+    def reader(token_ids: Sequence[int]) -> Callable[[dict[str, Any]], Chunk]:
         """Reads events with new tokens. The first event also contains the prompt, which must be ours."""
         sent = list(token_ids)
 
@@ -128,52 +129,52 @@ class VLLMDialect:
         return read
 
     @contextlib.asynccontextmanager
-    async def updating(self, post: Post, wake: Wake, *, is_asleep: bool) -> AsyncIterator[None]:
+    async def updating(self) -> AsyncIterator[None]:
         """Waits for other clients' requests (`/pause`, if the server has it), and resets the prefix cache afterwards.
 
         These routes exist only in development mode.
         """
         try:
-            if not is_asleep:
-                await post("/pause?mode=wait", None)
-            await wake("weights")
+            if not self.released:
+                await self.post("/pause?mode=wait")
+            await self.wake("weights")
             yield
-            await wake("kv_cache")
-            dropped = await post("/reset_prefix_cache", None)
+            await self.wake("kv_cache")
+            dropped = await self.post("/reset_prefix_cache")
             if dropped is None or dropped.get("success") is False:
                 raise EngineError("it does not reset its prefix cache: requests of other clients are running")
         finally:
-            await post("/resume", None)
+            await self.post("/resume")
 
-    async def load_weights(self, post: Post, path: str) -> None:
+    async def load_weights(self, path: str) -> None:
         method = {"method": "reload_weights", "kwargs": {"weights_path": path}}
-        if await post("/collective_rpc", method) is None:
+        if await self.post("/collective_rpc", method) is None:
             raise EngineError("it has no /collective_rpc: start it with VLLM_SERVER_DEV_MODE=1")
 
-    async def load_adapter(self, post: Post, name: str, path: str) -> None:
+    async def load_adapter(self, name: str, path: str) -> None:
         """Loads the adapter. The prefix cache distinguishes adapters by name, so it is kept."""
-        if await post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path}) is None:
+        if await self.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path}) is None:
             raise EngineError(
                 "it loads no adapters: start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
             )
 
-    async def unload_adapter(self, post: Post, name: str) -> None:
-        await post("/v1/unload_lora_adapter", {"lora_name": name})
+    async def unload_adapter(self, name: str) -> None:
+        await self.post("/v1/unload_lora_adapter", {"lora_name": name})
 
-    async def sleep(self, post: Post, *, keeps_weights: bool) -> Sequence[str]:
+    async def release(self, *, keeps_weights: bool) -> Sequence[str]:
         """Releases weights and cache. Weights that are kept go to the CPU's memory (level 1)."""
-        if await post(f"/sleep?level={1 if keeps_weights else 2}", None) is None:
+        if await self.post(f"/sleep?level={1 if keeps_weights else 2}") is None:
             raise EngineError("it has no /sleep: start it with VLLM_SERVER_DEV_MODE=1")
         return ("weights", "kv_cache")
 
-    async def wake(self, post: Post, part: str) -> None:
-        await post(f"/wake_up?tags={part}", None)
+    async def take_again(self, part: str) -> None:
+        await self.post(f"/wake_up?tags={part}")
 
 
 class VLLMEngine(ServerEngine):
     """`ServerEngine` for vLLM servers."""
 
-    dialect = VLLMDialect()
+    server_class = VLLMServer
 
 
 class VLLMInferenceEngine(ServerInferenceEngine):

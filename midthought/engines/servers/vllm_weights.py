@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from midthought.engines.servers.dialect import Routes, WeightIterator
+from midthought.engines.servers.connection import Connection
+from midthought.engines.servers.server import WeightIterator
 from midthought.engines.weight_sync.alongside import alongside
 from midthought.engines.weight_sync.broadcast_groups import NcclGroup, broadcast_all
 from midthought.engines.weight_sync.cuda_ipc import CudaHandles
@@ -28,7 +29,7 @@ _REMEDY = "start it with `midthought engine serve … --weight-transport {0}`"
 
 
 class VLLMIpcSender:
-    """vLLM's backend `ipc`. Implements `midthought.engines.servers.dialect.WeightSender`.
+    """vLLM's backend `ipc`. Implements `midthought.engines.servers.server.WeightSender`.
 
     The server unpickles the handles (VLLM_ALLOW_INSECURE_SERIALIZATION=1), so only trusted processes may reach it. It must run on
     the learner's GPU alone (no tensor parallelism over several GPUs).
@@ -37,10 +38,10 @@ class VLLMIpcSender:
     def __init__(self, handles: CudaHandles | None = None) -> None:
         self._handles = handles or CudaHandles()
 
-    async def refusal(self, server: Routes) -> str | None:
+    async def refusal(self, server: Connection) -> str | None:
         return await _refusal(server, "ipc")
 
-    async def send(self, server: Routes, weights: WeightIterator, *, is_new: bool) -> None:
+    async def send(self, server: Connection, weights: WeightIterator, *, is_new: bool) -> None:
         if is_new:
             await _post(server, "/init_weight_transfer_engine", {"init_info": {"packed": False}})
         kept = [(name, tensor.detach().contiguous()) for name, tensor in weights()]
@@ -54,16 +55,16 @@ class VLLMIpcSender:
 
 
 class VLLMNcclSender:
-    """vLLM's backend `nccl`, with the workers as ranks 1, 2, …. Implements `midthought.engines.servers.dialect.WeightSender`."""
+    """vLLM's backend `nccl`, with the workers as ranks 1, 2, …. Implements `midthought.engines.servers.server.WeightSender`."""
 
     def __init__(self, make_group: Callable[[int, torch.device], Any] = NcclGroup) -> None:
         self._make_group = make_group
         self._group: NcclGroup | None = None
 
-    async def refusal(self, server: Routes) -> str | None:
+    async def refusal(self, server: Connection) -> str | None:
         return await _refusal(server, "nccl")
 
-    async def send(self, server: Routes, weights: WeightIterator, *, is_new: bool) -> None:
+    async def send(self, server: Connection, weights: WeightIterator, *, is_new: bool) -> None:
         if is_new or self._group is None:
             self._group = None  # a group that failed is not used again
             self._group = await self._connect(server, next(iter(weights()))[1].device)
@@ -73,9 +74,9 @@ class VLLMNcclSender:
             await alongside(_post(server, "/update_weights", body), lambda: broadcast_all(group, weights()))
         self._group = group
 
-    async def _connect(self, server: Routes, device: torch.device) -> Any:
+    async def _connect(self, server: Connection, device: torch.device) -> Any:
         with contextlib.suppress(EngineError):  # there may be nothing to end
-            await server.post("/shutdown_weight_transfer_engine", None)
+            await server.post("/shutdown_weight_transfer_engine")
         said = await server.get("/get_world_size")
         if said is None:
             raise EngineError(f"it has no /get_world_size: {_REMEDY.format('nccl')}")
@@ -92,17 +93,17 @@ class VLLMNcclSender:
 
 
 @contextlib.asynccontextmanager
-async def _weight_update(server: Routes) -> AsyncIterator[None]:
+async def _weight_update(server: Connection) -> AsyncIterator[None]:
     """Starts and finishes an update. After an error it is finished, too, because vLLM refuses a second start."""
-    await _post(server, "/start_weight_update", None)
+    await _post(server, "/start_weight_update")
     try:
         yield
     except BaseException:
         with contextlib.suppress(Exception):
             async with asyncio.timeout(_END_SECONDS):
-                await server.post("/finish_weight_update", None)
+                await server.post("/finish_weight_update")
         raise
-    await _post(server, "/finish_weight_update", None)
+    await _post(server, "/finish_weight_update")
 
 
 def _metadata(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
@@ -111,14 +112,14 @@ def _metadata(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
     return {"names": names, "dtype_names": dtype_names, "shapes": shapes}
 
 
-async def _post(server: Routes, path: str, body: Any) -> dict[str, Any]:
+async def _post(server: Connection, path: str, body: Any = None) -> dict[str, Any]:
     said = await server.post(path, body)
     if said is None:
         raise EngineError(f"it has no {path}: use vLLM 0.32 or newer, started with VLLM_SERVER_DEV_MODE=1")
     return said
 
 
-async def _refusal(server: Routes, backend: str) -> str | None:
+async def _refusal(server: Connection, backend: str) -> str | None:
     said = await server.get("/server_info?config_format=json")
     if said is None:
         return f"it was not started with VLLM_SERVER_DEV_MODE=1; {_REMEDY.format(backend)}"

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.running_samples import RunningSamples
 from midthought.engines.servers.connection import RetryPolicy, named
-from midthought.engines.servers.dialect import ServerOptions
-from midthought.engines.servers.requests import request_seed
+from midthought.engines.servers.options import ServerOptions
+from midthought.engines.servers.server import request_seed
 from midthought.engines.servers.streams import Chunk, PartialCompletion
-from midthought.engines.servers.vllm import VLLMDialect
+from midthought.engines.servers.vllm import VLLMServer
 from midthought.engines.vllm_in_process.setup import checked_arguments, environment, hidden_script, import_vllm
 from midthought.engines.vllm_in_process.worker import WeightReceiver
 from midthought.engines.weight_sync.publication import Publication, Reads
@@ -43,7 +43,7 @@ _SAID_OF_SAMPLING = (
     *("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
     *("frequency_penalty", "seed", "ignore_eos", "stop_token_ids", "skip_special_tokens", "logprobs"),
 )
-"""Names that `VLLMDialect.body` and vLLM's `SamplingParams` share."""
+"""Names that `VLLMServer.body` and vLLM's `SamplingParams` share."""
 
 
 class VLLMInProcessEngine:
@@ -89,7 +89,7 @@ class VLLMInProcessEngine:
         self.retry_policy = retry_policy or RetryPolicy()
         self.max_seq_len = 0
         model_path = model_folder(model_path)
-        words, self._environment = VLLMDialect().command(str(model_path), ServerOptions())
+        words, self._environment = VLLMServer.command(str(model_path), ServerOptions())
         self._arguments = checked_arguments(engine_args or {}) | {
             "model": str(model_path),
             "dtype": dtype,
@@ -328,7 +328,7 @@ class VLLMInProcessEngine:
 
         seed = request_seed(draft.sampling.seed, len(draft.prompt))
         sampling = dataclasses.replace(draft.sampling, max_tokens=room, seed=seed)
-        body = VLLMDialect().body("", (), sampling, sorted(draft.eos_token_ids))
+        body = VLLMServer.body("", (), sampling, sorted(draft.eos_token_ids))
         said = {name: body[name] for name in _SAID_OF_SAMPLING}
         return SamplingParams(**said, detokenize=False, output_kind=RequestOutputKind.DELTA)
 

@@ -1,0 +1,274 @@
+"""One model server: its properties, its completions, and the weights that it has loaded.
+
+Each kind of server is a subclass that knows its routes (`vllm.py`, `sglang.py`). Does not retry, and does not choose between
+servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from midthought.engines.engine import Sampling
+from midthought.engines.servers.checks import LogprobMode
+from midthought.engines.servers.connection import Connection, RetryPolicy, named
+from midthought.engines.servers.options import ServerOptions
+from midthought.engines.servers.streams import (
+    Chunk,
+    EventSplitter,
+    PartialCompletion,
+    RetryableError,
+    add_events,
+    response_error,
+)
+from midthought.engines.weight_sync.publication import Publication
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WeightIterator = Callable[[], Iterable[tuple[str, "Tensor"]]]
+"""Returns the (name, tensor) pairs of a whole model, with the names of a Hugging Face checkpoint."""
+
+
+class WeightSender(Protocol):
+    """Sends whole models to one server, tensor by tensor instead of as files."""
+
+    async def refusal(self, server: Connection) -> str | None:
+        """Returns the reason why the server cannot receive tensors in this way, None if it can."""
+        ...
+
+    async def send(self, server: Connection, weights: WeightIterator, *, is_new: bool) -> None:
+        """Makes the server load the weights. Raises `EngineError` if it does not.
+
+        Args:
+            is_new: whether this is the first time, or the server may have been restarted since the last one.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Requirements:
+    """What the servers of an engine must have."""
+
+    model: str
+    """Name of the model on the servers, or the path that it was loaded from."""
+    probe: tuple[str, Sequence[int]] | None = None
+    """A text and its ids in our tokenizer, to compare with the servers' tokenizers."""
+    max_seq_len: int | None = None
+    """Maximum tokens of a sequence; the server's own limit if that is smaller."""
+    training_temperature: float | None = None
+    """Temperature of training rollouts; a server must return the log-probabilities of that distribution."""
+
+
+class Server(Connection, ABC):
+    """A server's properties and state, and the protocol of its kind. Times are from `time.monotonic`.
+
+    Args:
+        transport: name of the sender for models that are sent tensor by tensor.
+    """
+
+    name: ClassVar[str]
+    """Name of the server's package, and of our install extra."""
+    path: ClassVar[str]
+    """Route of completion requests."""
+    num_reserved_tokens: ClassVar[int] = 0
+    """Tokens of the context that prompt and completion must leave unused."""
+    penalizes_prompt: ClassVar[bool]
+    """Whether `repetition_penalty` applies to the whole sequence, as in our engine."""
+    has_socket: ClassVar[bool]
+    """Whether it can listen on a Unix socket. If not, a key protects all its routes that change something."""
+    announces_transport: ClassVar[bool]
+    """Whether a server that can receive tensors was started for that and says so."""
+    senders: ClassVar[Mapping[str, Callable[[], WeightSender]]]
+    """Makes senders of whole models, by the name of the transport: `ipc`, `nccl`."""
+
+    def __init__(
+        self, url: str, needed: Requirements, retry_policy: RetryPolicy, *, transport: str = "", **connection: Any
+    ) -> None:
+        super().__init__(url, retry_policy, **connection)
+        self.needed = needed
+        self._transport = transport
+        self._sender: WeightSender | None = None
+        self.model: str | None = None
+        """Its name of our model; None before the first check."""
+        self.max_seq_len = 0
+        self.logprob_mode: LogprobMode | None = None
+        """None before it was probed."""
+        self.has_warned = False
+        """Whether the warning about inexact log-probabilities was given."""
+        self.loaded: Publication | None = None
+        """The verified weights that it has loaded; None: those from its start, or unknown ones."""
+        self.released: list[str] = []
+        """Parts of its GPU memory that it has released: `weights`, `kv_cache`."""
+        self.num_taken = 0
+        """Requests that it is processing or that wait for it."""
+        self.num_failures = 0
+        """Consecutive failures without a token between them; failures of one outage count once."""
+        self.failed_at = 0.0
+        self.resting_until = 0.0
+        """End of the pause after a failure; a token from the server ends it earlier."""
+        self.busy_until = 0.0
+        """End of the pause that the server requested itself."""
+        self.last_error = ""
+        self.on_token: Callable[[], None] = lambda: None
+        """Called when it has returned a token."""
+
+    @property
+    def free_at(self) -> float:
+        return max(self.resting_until, self.busy_until)
+
+    # -- completions -------------------------------------------------------------------------------------------
+
+    async def stream(self, draft: PartialCompletion, room: int, adapter: str | None = None) -> None:
+        """Sends one request and adds its tokens as they arrive. Returning early closes the connection, which cancels it."""
+        import httpx
+
+        num_before = num_kept = len(draft.token_ids)
+        token_ids = [*draft.prompt, *draft.token_ids]
+        seed = request_seed(draft.sampling.seed, len(token_ids))
+        sampling = dataclasses.replace(draft.sampling, max_tokens=room, seed=seed)
+        model = self.model or self.needed.model
+        body = self.body(model, token_ids, sampling, sorted(draft.eos_token_ids), adapter)
+        read = self.reader(token_ids)
+        splitter, seconds = EventSplitter(), self.retry_policy.first_token_timeout_seconds
+        try:
+            async with (
+                asyncio.timeout(seconds) as deadline,
+                self.session().client.stream("POST", self.path, json=body) as response,
+                contextlib.aclosing(response.aiter_bytes()) as pieces,  # type: ignore[type-var]
+            ):
+                if response.status_code != 200:
+                    await response.aread()
+                    raise response_error(response)
+                async for piece in pieces:
+                    has_ended = add_events(splitter.feed(piece), read, draft)
+                    if len(draft.token_ids) > num_kept:
+                        num_kept, seconds = len(draft.token_ids), self.retry_policy.next_token_timeout_seconds
+                        deadline.reschedule(asyncio.get_running_loop().time() + seconds)
+                        self.on_token()
+                    if has_ended:
+                        break
+                else:
+                    where = "inside a line" if splitter.is_in_line else "before the completion did"
+                    raise RetryableError(f"the stream ended {where}")
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise RetryableError(f"no token for {seconds:g} s") from None
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            raise RetryableError(named(error), is_disconnected=True) from None
+        if draft.finish is None and num_kept == num_before:
+            raise RetryableError("the stream ended without a token")
+
+    async def next_token(self, prompt: Sequence[int], sampling: Sampling, adapter: str | None) -> tuple[int, float]:
+        """Returns one sampled token and its log-probability."""
+        draft = PartialCompletion(prompt, sampling, frozenset())
+        await self.stream(draft, room=1, adapter=adapter)
+        return draft.token_ids[0], draft.logprobs[0]
+
+    # -- weights -----------------------------------------------------------------------------------------------
+
+    def weight_sender(self) -> WeightSender:
+        """Returns the sender of whole models to this server."""
+        if self._sender is None:
+            self._sender = self.senders[self._transport]()
+        return self._sender
+
+    async def sleep(self, *, keeps_weights: bool) -> None:
+        """Makes the server release its GPU memory until it loads weights again.
+
+        `keeps_weights`: False if it gets a whole model then; True if only an adapter.
+        """
+        async with self.session().lock:
+            if not self.released:
+                self.released += await self.release(keeps_weights=keeps_weights)
+
+    async def wake(self, part: str) -> None:
+        """Takes a part of the server's memory again, if it is released."""
+        if part in self.released:
+            await self.take_again(part)
+            self.released.remove(part)
+
+    # -- the protocol of one kind of server --------------------------------------------------------------------
+
+    @staticmethod
+    @abstractmethod
+    def command(model_path: str, options: ServerOptions) -> tuple[list[str], dict[str, str]]:
+        """Returns the start command without the interpreter, and environment variables."""
+
+    @staticmethod
+    @abstractmethod
+    def body(
+        model: str,
+        token_ids: Sequence[int],
+        sampling: Sampling,
+        stop_token_ids: Sequence[int],
+        adapter: str | None = None,
+    ) -> dict[str, Any]:
+        """Returns the request of one streamed completion. Sets every option, so that no default of the server applies."""
+
+    @staticmethod
+    @abstractmethod
+    def reader(token_ids: Sequence[int]) -> Callable[[dict[str, Any]], Chunk]:
+        """Returns the function that reads the events of one stream in order. `token_ids`: the prompt as sent.
+
+        That function raises `RetryableError` if another request may succeed, `EngineError` if none will; any other error
+        means that the event has an unexpected form.
+        """
+
+    @abstractmethod
+    def updating(self) -> AbstractAsyncContextManager[None]:
+        """Context in which the server loads a whole model; afterwards its caches have no results of older weights.
+
+        A server that is asleep takes memory for its weights before, and memory for its cache after they are loaded.
+        """
+
+    @abstractmethod
+    async def load_weights(self, path: str) -> None:
+        """Makes the server load the weights in the folder `path`, inside `updating`."""
+
+    @abstractmethod
+    async def load_adapter(self, name: str, path: str) -> None:
+        """Makes the server load the adapter in the folder `path` under a new name."""
+
+    @abstractmethod
+    async def unload_adapter(self, name: str) -> None:
+        """Makes the server unload the adapter."""
+
+    @abstractmethod
+    async def release(self, *, keeps_weights: bool) -> Sequence[str]:
+        """Makes the server release its GPU memory. Returns the parts that it must take again."""
+
+    @abstractmethod
+    async def take_again(self, part: str) -> None:
+        """Makes the server take a part of its memory again."""
+
+
+def common_sampling_fields(sampling: Sampling, stop_token_ids: Sequence[int]) -> dict[str, Any]:
+    """Returns the fields of a request that all servers name alike. Greedy requests have no filters."""
+    is_greedy = sampling.temperature == 0
+    return {
+        "temperature": sampling.temperature,
+        "top_p": 1.0 if is_greedy else sampling.top_p,
+        "min_p": 0.0 if is_greedy else sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "stop_token_ids": list(stop_token_ids),
+        "skip_special_tokens": False,
+    }
+
+
+def request_seed(seed: int, position: int) -> int:
+    """Returns a 63-bit seed from an episode's seed and the position of a request's first token.
+
+    Each request needs its own seed, because servers seed requests, not positions: two spans must not share random numbers.
+    """
+    return int.from_bytes(hashlib.blake2b(f"{seed} {position}".encode(), digest_size=8).digest()) >> 1
