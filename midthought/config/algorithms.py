@@ -30,11 +30,9 @@ class Algorithm:
 
 KEYS = (
     "adv_estimator", "policy_loss", "policy_loss_options", "loss_agg", "loss_norm_tokens", "clip_ratio",
-    "clip_ratio_low", "clip_ratio_high", "dual_clip", "gamma", "lam",
-    "whiten_advantages", "norm_adv_by_std", "max_dynamic_batches", "entropy_coef", "kl_coef",
-    "kl_kind", "target_kl", "kl_loss_coef", "kl_loss_kind", "kl_loss_unbiased",
-    "rollout_correction", "rollout_correction_level", "rollout_correction_max", "rollout_correction_min",
-    "overlong_buffer_tokens", "overlong_penalty", "mask_truncated_episodes",
+    "clip_ratio_low", "clip_ratio_high", "dual_clip", "gamma", "lam", "max_dynamic_batches", "entropy_coef", "kl_coef",
+    "target_kl", "kl_loss_coef", "kl_loss_kind", "rollout_correction", "rollout_correction_level",
+    "overlong_buffer_tokens", "mask_truncated_episodes",
 )  # fmt: skip
 """Settings of every preset. One that a preset does not give has its default, so that nothing of the former preset is left."""
 ESTIMATOR = "grpo"

@@ -50,18 +50,13 @@ class RecipeConfig(Section):
             raise ValueError(
                 "inference.temperature=0 in training means no exploration; set inference.temperature above 0 (usually 1.0)"
             )
-        if self.training.overlong_buffer_tokens > self.inference.max_tokens:
-            raise ValueError(
-                f"training.overlong_buffer_tokens={self.training.overlong_buffer_tokens} is above "
-                f"inference.max_tokens={self.inference.max_tokens}; set it lower"
-            )
         return self
 
     @property
     def num_overlong_tokens(self) -> int:
-        """`training.overlong_buffer_tokens` in tokens."""
-        buffer = self.training.overlong_buffer_tokens
-        return round(buffer * self.inference.max_tokens if buffer < 1 else buffer)
+        """`training.overlong_buffer_tokens` in tokens, at most `inference.max_tokens`."""
+        buffer, most = self.training.overlong_buffer_tokens, self.inference.max_tokens
+        return min(round(buffer * most if buffer < 1 else buffer), most)
 
     def frozen(self) -> Self:
         """Returns a frozen copy, with the values that follow from another section filled in.

@@ -117,13 +117,12 @@ class ForwardPasses:
             self.limit.current = batch.select(rows)
             yield rows, is_own, self.limit.current.to(self.device)
 
-    def micro_batches(self, batch: TokenBatch, num_parts: int | None = None) -> Iterator[tuple[TokenBatch, bool]]:
+    def micro_batches(self, batch: TokenBatch) -> Iterator[tuple[TokenBatch, bool]]:
         """Yields this rank's micro-batches of an optimizer step, on the device. False: not counted, computed only because the
         other ranks wait for this rank."""
         for micro, is_own in self.process_group.micro_batches(
             batch,
             self.limit.max_tokens(self.training.max_micro_batch_tokens),
-            self.limit.num_parts(num_parts),
             packed=self.is_packed,
         ):
             self.limit.current = micro

@@ -14,7 +14,6 @@ FROM_TRAINING = (
     "mini_batch_size",
     "packing",
     "compile",
-    "master_weights",
     "offload_reference",
     "optimizer",
     "offload_optimizer",

@@ -48,8 +48,6 @@ class PlanSettings(Section):
 
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Data type of the weights in forward and backward passes."""
-    master_weights: bool = True
-    """Whether bfloat16 weights have float32 master copies, which the optimizer updates."""
     critic: Literal["none", "separate", "shared"] = "none"
     """`separate` (a second trained model), `shared` (a value head on the policy), or `none` (GRPO)."""
     reference: bool = False

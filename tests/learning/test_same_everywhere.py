@@ -25,7 +25,6 @@ SETTINGS = training(
 WAYS = {
     "packed": {"packing": True},
     "packed, small": {"packing": True, "micro_batch_tokens": 64},
-    "packed, 3 parts": {"packing": True, "accumulation_steps": 3},
     "padded, small": {"micro_batch_tokens": 64},
     "recomputed": {"gradient_checkpointing": True},
     "recomputed from main memory": {"gradient_checkpointing": "offload"},
