@@ -46,8 +46,6 @@ class TrainingConfig(AlgorithmSection):
     """Store only the input of each layer and recompute the layer in the backward pass: less memory, about a third more time.
     `offload`: store these inputs in CPU memory. `auto`: false if all activations fit, for a given model on a GPU
     with a tenth of its memory to spare; else true, or `offload` if only it fits."""
-    compile: Harmless[bool] = False
-    """Compile the decoder layers (`torch.compile`; needs a C++ compiler). The first steps take about a minute longer."""
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
     """`adamw_8bit`: AdamW with moments of one byte each instead of four (bitsandbytes, extra `adamw-8bit`): 6 bytes less per
     trained weight. Steps are slightly less exact."""

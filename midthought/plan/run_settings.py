@@ -13,7 +13,6 @@ FROM_TRAINING = (
     "batch_size",
     "mini_batch_size",
     "packing",
-    "compile",
     "offload_reference",
     "optimizer",
     "offload_optimizer",

@@ -12,7 +12,7 @@ from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Models
 from midthought.plan.choices import word
 
-ALONE = {"compile": False, "optimizer": "adamw", "offload_optimizer": False, "offload_reference": False}
+ALONE = {"optimizer": "adamw", "offload_optimizer": False, "offload_reference": False}
 """Settings of `training`, and their values on ranks: another value needs a learner in this process."""
 
 

@@ -148,14 +148,3 @@ def test_a_model_that_cannot_be_packed_learns_from_padded_rows_as_it_was_asked_t
     plain = Learner(copy.deepcopy(policy), None, None, SETTINGS)
     assert not learner.is_packed
     assert learner.sft_step(batch) == plain.sft_step(batch)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("is_recomputed", [False, True])
-def test_compiled_layers_learn_the_same(is_recomputed, make_policy, batch):
-    policy, way = make_policy(), {"compile": True, "packing": True, "gradient_checkpointing": is_recomputed}
-    plain, plain_gradient, _ = step(policy, None, {}, batch)
-    metrics, gradient, _ = step(policy, None, way, batch)
-    rounding = tolerance(torch.float32, num_operations=batch.num_tokens)
-    assert metrics == pytest.approx(plain, rel=rounding, abs=rounding)
-    assert float((gradient - plain_gradient).norm() / plain_gradient.norm()) < rounding
