@@ -70,7 +70,7 @@ class RecipeConfig(Section):
         corrects_itself = training.policy_loss in training.sampling_corrected
         is_older = inference.partial_rollouts and training.correction == "none" and not corrects_itself
         flags, given = self.model.flags_of_server, inference.server_flags
-        derived = {
+        derived: dict[str, dict[str, Any]] = {
             "training": {
                 "loss_norm_tokens": training.loss_norm_tokens or inference.max_tokens,
                 "rollout_correction": "truncated" if is_older else training.correction,
