@@ -113,7 +113,6 @@ def algorithm_values(section: type[Section], name: object) -> dict[str, Any]:
     return {**defaults, "adv_estimator": ESTIMATOR, **ALGORITHMS[name].values}
 
 
-
 class AlgorithmSection(Section):
     """A section with the setting `algorithm`, and the names of estimators and policy losses. Values that are given together with
     `algorithm`, or later, win over the preset."""

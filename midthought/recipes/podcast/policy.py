@@ -19,7 +19,6 @@ INSTRUCTION = (
 )
 
 
-
 def make_small_policy(config: PodcastConfig, chunks: list[Chunk], *, may_abstain: bool = False) -> tuple[Any, Any]:
     """Returns a randomly initialized policy and its tokenizer. Both depend only on the settings, the chunks, and whether there
     are questions without an answer (`may_abstain`)."""
