@@ -186,7 +186,6 @@ def run(case: Case, tokenizer: Any) -> Case:
             "num_epochs": 4,
             "validate_every": 0,
             "learning_rate": LEARNING_RATES[case.kind != "full"],
-            "logprob_difference_stop": None,
         },
     )
     if case.engine == "vLLM":

@@ -141,7 +141,6 @@ def iterate(settings: PlanSettings, shape: Shape | None = None, device: str | to
             packing=settings.packing,
             logits_mib=settings.logits_mib,
             gradient_checkpointing=settings.gradient_checkpointing,
-            master_weights=settings.master_weights,
             offload_reference=settings.offload_reference,
             kl_coef=0.01 if reference is not None else 0.0,
             entropy_coef=0.01,

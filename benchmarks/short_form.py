@@ -45,7 +45,7 @@ SETTINGS: dict[str, Any] = {
     "batch_size": 128,
     "mini_batch_size": 128,
     "learning_rate": 2e-4,
-    "no_signal_iters": None,
+    "policies": {"equal_rewards": "off"},
     "progress": False,
 }
 """Besides those, the settings of the preset `tiny`, which a trainer has that creates its model. Batch and learning rate are as in

@@ -43,7 +43,6 @@ class TRLUpdate:
             epsilon=training.clip_low,
             temperature=1.0,
             learning_rate=training.learning_rate,
-            adam_beta1=training.adam_beta1,
             adam_beta2=training.adam_beta2,
             weight_decay=training.weight_decay,
             max_grad_norm=training.max_grad_norm,

@@ -132,18 +132,6 @@ def test_an_unknown_name_gets_the_nearest_ones():
         podcast("training.algorithm=drgrpo")
 
 
-def test_names_as_papers_and_other_packages_write_them_are_answered_with_ours():
-    for name, remedy in {
-        "GRPO": "Did you mean 'grpo'",
-        "REINFORCE++": "Did you mean 'reinforce_plus_plus'?",
-        "dppo": "Did you mean 'dppo_tv' or 'dppo_kl'?",
-        "gae": "'gae' is an estimator: set training.adv_estimator='gae'",
-        "icepop": "set training.rollout_correction='masked'",
-    }.items():
-        with pytest.raises(SettingsError, match=re.escape(f"algorithm={name!r}: {remedy}")):
-            of(name)
-
-
 def test_the_summary_names_the_values_of_the_preset_and_what_was_set_otherwise():
     assert algorithm_summary(TrainingConfig()) == ""
     line = algorithm_summary(of("gspo", clip_ratio_high=0.3))

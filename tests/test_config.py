@@ -14,11 +14,14 @@ from midthought.config import (
     ModelConfig,
     Section,
     TrainingConfig,
+    load,
     merge_configs,
     parse_assignments,
     read_yaml,
 )
 from midthought.errors import SettingsError
+from midthought.plan.choices import resolve
+from midthought.plan.hardware import Hardware
 from midthought.recipes import find_recipe, recipe_names
 from midthought.recipes.podcast.settings import PodcastConfig
 
@@ -189,6 +192,24 @@ def test_what_is_merged_shares_nothing_with_what_it_came_from():
     merged["g"]["h"].append(0)
     assert (base, changes) == ({"a": {"b": [1], "c": {"d": 2}}}, {"a": {"c": {"f": 4}}, "g": {"h": [2]}})
     assert ConfigStore(model={"num_layers": 9}).model != ConfigStore().model == ModelConfig()
+
+
+def test_settings_are_validated_once_from_their_layers_to_the_frozen_copy(monkeypatch):
+    validated = []
+    init = TrainingConfig.__init__
+    monkeypatch.setattr(TrainingConfig, "__init__", lambda self, **given: validated.append(1) or init(self, **given))
+    config, _ = find_recipe("podcast").begin(Path(), words=["training.algorithm=grpo", "training.kl_coef=0.5"])
+    choice = resolve(config, Hardware("cpu", "a CPU", 16.0), source="", is_given=False)
+    training = choice.config.frozen().training
+    assert len(validated) == 1
+    assert (training.adv_estimator, training.kl_coef, training.learning_rate) == ("grpo", 0.5, 2e-4)
+
+
+def test_the_preset_of_a_layer_replaces_values_of_earlier_layers_only():
+    early, late = {"training": {"kl_coef": 0.3, "seed": 4}}, {"training": {"algorithm": "rloo", "gamma": 0.5}}
+    training = load(ConfigStore, early, late).training
+    assert (training.kl_coef, training.seed, training.gamma) == (0.03, 4, 0.5)
+    assert load(ConfigStore, late, early).training.kl_coef == 0.3
 
 
 @pytest.mark.parametrize(("base", "changes"), [(None, {}), ({}, None), (ConfigStore(), 3), ({}, "a=1")])

@@ -33,7 +33,7 @@ def test_a_given_model_learns_at_published_rates_without_kl_and_entropy():
     assert rates(config) == (1e-5, 1e-5)
     training, inference = config.training, config.inference
     assert (training.entropy_coef, training.kl_coef, training.kl_loss_coef) == (0.0, 0.0, 0.0)
-    assert (training.adam_beta1, training.adam_beta2, training.weight_decay) == (0.9, 0.999, 0.01)
+    assert (training.adam_beta2, training.weight_decay) == (0.999, 0.01)
     assert (inference.max_tokens, inference.max_result_tokens, training.batch_size) == (2048, 512, 64)
     assert training.changed(adv_estimator="grpo").episodes_per_task == 8
 

@@ -33,7 +33,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|> assistant {% endif %}"
 )
 MEAN_DIFFERENCE = 0.05
-"""Largest mean |sampled − recomputed| of an iteration, in nats: the default of `training.logprob_difference_warn`; at least
+"""Largest mean |sampled − recomputed| of an iteration, in nats: the limit of the check `logprob_difference`; at least
 twice the mean error of the model's own forward pass."""
 
 

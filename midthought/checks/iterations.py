@@ -25,6 +25,10 @@ MAX_APPROX_KL, MAX_CHANGE = 0.3, 0.1
 MAX_NOISE = 1e-6
 """Rewards that differ less, relative to their size or to 1, are equal."""
 LIMITS = {"length": "inference.max_tokens", "max_turns": "inference.max_turns", "max_steps": "environment.max_steps"}
+LARGE_DIFFERENCE, WRONG_DIFFERENCE = 0.05, 0.5
+"""Nats between sampled and recomputed log-probabilities, on average, of a warning and of a stop."""
+NO_SIGNAL_ITERS = 10
+"""Iterations without a training signal (all rewards equal) that end a run: its first ones, or as many in a row later."""
 SLOWER = "lower training.learning_rate, and resume from the last checkpoint"
 CORRECT = "correct what the error names"
 TEACH = "set call_format='auto', or warm up with demonstrations (sft)"
@@ -66,15 +70,13 @@ def truncated(history: History) -> Iterator[Finding]:
 
 @check("logprob_difference", "scoring")
 def logprob_difference(history: History) -> Iterator[Finding]:
-    """Sampled and recomputed log-probabilities are equal: a warning above `training.logprob_difference_warn`, a stop above
-    `training.logprob_difference_stop`."""
+    """Sampled and recomputed log-probabilities are equal: a warning above `LARGE_DIFFERENCE` nats, a stop above
+    `WRONG_DIFFERENCE`."""
     mean = value(history.iterations[-1], "logprob_difference_mean")
-    warn = history.setting("training.logprob_difference_warn", 0.05)
-    stop = history.setting("training.logprob_difference_stop", 0.5)
-    if mean > warn:  # NaN: no token of the current policy
-        rows = history.streak(lambda row: value(row, "logprob_difference_mean") > warn)
-        is_large = stop is not None and mean > stop
-        limit = f"training.logprob_difference_{'stop' if is_large else 'warn'} is {stop if is_large else warn:g}"
+    if mean > LARGE_DIFFERENCE:  # NaN: no token of the current policy
+        rows = history.streak(lambda row: value(row, "logprob_difference_mean") > LARGE_DIFFERENCE)
+        is_large = mean > WRONG_DIFFERENCE
+        limit = f"the limit is {WRONG_DIFFERENCE if is_large else LARGE_DIFFERENCE:g}"
         observation = f"sampled and recomputed log-probabilities differ by {mean:.3g} nats on average; {limit}"
         remedy = "set inference.backend=local, or let the server return the log-probabilities of what it samples"
         if history.setting("inference.sync_tolerance") is not None:
@@ -138,10 +140,10 @@ def entropy(history: History) -> Iterator[Finding]:
 
 @check("equal_rewards", "iteration")
 def equal_rewards(history: History) -> Iterator[Finding]:
-    """Some of the last `training.no_signal_iters` iterations had something to learn from. If their rewards became equal and lower
+    """Some of the last `NO_SIGNAL_ITERS` iterations had something to learn from. If their rewards became equal and lower
     after iterations of which most had, the policy or the reward has collapsed."""
-    rows, limit = history.iterations, history.setting("training.no_signal_iters", 10)
-    if limit is None or len(rows) < limit or value(rows[-1], "episode/failed") == 1:
+    rows = history.iterations
+    if len(rows) < NO_SIGNAL_ITERS or value(rows[-1], "episode/failed") == 1:
         return
     signals = [_has_signal(history, number) for number in range(len(rows))]
     means = [mean for row in rows if math.isfinite(mean := value(row, "reward/mean"))]
@@ -150,7 +152,11 @@ def equal_rewards(history: History) -> Iterator[Finding]:
         observation = f"none of the {len(rows)} iterations so far had anything to learn from (reward {means[-1]:g})"
         remedy = "give tasks that the policy solves sometimes, and a reward that tells episodes apart"
         yield _since(rows[0], observation, remedy, policy="stop")
-    elif len(equal) >= limit and means[-1] < max(means) - MAX_NOISE and 2 * sum(signals) >= len(rows) - len(equal):
+    elif (
+        len(equal) >= NO_SIGNAL_ITERS
+        and means[-1] < max(means) - MAX_NOISE
+        and 2 * sum(signals) >= len(rows) - len(equal)
+    ):
         observation = f"all rewards of {len(equal)} iterations are {means[-1]:g}; before, up to {max(means):g}"
         yield _since(equal[0], observation, f"{SLOWER} or an earlier one", policy="stop")
 

@@ -21,6 +21,7 @@ from midthought.engines.weight_sync.synced_engine import SyncedEngine
 from midthought.feedback.check import Found, check_feedback
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
+from midthought.learning.optimizer import ADAM_EPSILON
 from midthought.models.pretrained import is_on_this_machine
 from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import GIB
@@ -115,11 +116,9 @@ def movement(setup: Setup) -> Iterator[Finding]:
 def hindrance(history: History, rate: float, num_weights: float = 1e6) -> str:
     """Returns the setting that keeps the policy as it is; empty if none does. `rate`: the mean one, after its schedule."""
     peak = history.setting("training.learning_rate", rate)
-    limit, epsilon = history.setting("training.max_grad_norm", 1.0), history.setting("training.adam_epsilon", 1e-8)
-    gradient = min(limit, 1.0) / math.sqrt(num_weights)
+    gradient = min(history.setting("training.max_grad_norm", 1.0), 1.0) / math.sqrt(num_weights)
     if peak / USUAL_WEIGHT < MIN_CHANGE:
         return "training.learning_rate"
     if rate < 0.05 * peak:
         return "training.warmup_steps"
-    is_lost = gradient / (gradient + epsilon) < MIN_STEP
-    return ("training.max_grad_norm" if epsilon <= 1e-6 else "training.adam_epsilon") if is_lost else ""
+    return "training.max_grad_norm" if gradient / (gradient + ADAM_EPSILON) < MIN_STEP else ""

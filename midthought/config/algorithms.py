@@ -7,7 +7,6 @@ depend on the model and the hardware.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -30,11 +29,9 @@ class Algorithm:
 
 KEYS = (
     "adv_estimator", "policy_loss", "policy_loss_options", "loss_agg", "loss_norm_tokens", "clip_ratio",
-    "clip_ratio_low", "clip_ratio_high", "dual_clip", "gamma", "lam",
-    "whiten_advantages", "norm_adv_by_std", "max_dynamic_batches", "entropy_coef", "kl_coef",
-    "kl_kind", "target_kl", "kl_loss_coef", "kl_loss_kind", "kl_loss_unbiased",
-    "rollout_correction", "rollout_correction_level", "rollout_correction_max", "rollout_correction_min",
-    "overlong_buffer_tokens", "overlong_penalty", "mask_truncated_episodes",
+    "clip_ratio_low", "clip_ratio_high", "dual_clip", "gamma", "lam", "max_dynamic_batches", "entropy_coef", "kl_coef",
+    "target_kl", "kl_loss_coef", "kl_loss_kind", "rollout_correction", "rollout_correction_level",
+    "overlong_buffer_tokens", "mask_truncated_episodes",
 )  # fmt: skip
 """Settings of every preset. One that a preset does not give has its default, so that nothing of the former preset is left."""
 ESTIMATOR = "grpo"
@@ -116,21 +113,6 @@ def algorithm_values(section: type[Section], name: object) -> dict[str, Any]:
     return {**defaults, "adv_estimator": ESTIMATOR, **ALGORITHMS[name].values}
 
 
-_OTHER_NAMES = {
-    "dppo": "Did you mean 'dppo_tv' or 'dppo_kl'?",
-    "expert_iteration": "Did you mean 'rft'?",
-    "raft": "Did you mean 'rft'?",
-    "rejection_sampling": "Did you mean 'rft'?",
-    "on_policy_distillation": "Did you mean 'distillation'?",
-    "opd": "Did you mean 'distillation'?",
-    "gspo_token": "Did you mean 'gspo'?",
-    "geo_mean": "Did you mean 'gmpo'?",
-    "tis": "set training.rollout_correction='truncated', a correction of any algorithm",
-    "icepop": "set training.rollout_correction='masked', a correction of any algorithm",
-}
-"""Names of methods in papers and other packages, and what to write here."""
-
-
 class AlgorithmSection(Section):
     """A section with the setting `algorithm`, and the names of estimators and policy losses. Values that are given together with
     `algorithm`, or later, win over the preset."""
@@ -192,24 +174,8 @@ class AlgorithmSection(Section):
     @classmethod
     def _is_known(cls, name: Any) -> Any:
         if name is not None and (not isinstance(name, str) or name not in ALGORITHMS):
-            raise ValueError(cls._remedy(str(name)))
+            raise ValueError(near_names(str(name), ALGORITHMS))
         return name
-
-    @classmethod
-    def _remedy(cls, name: str) -> str:
-        """Returns what to write instead of an unknown name: papers and other packages spell methods in other ways."""
-        plain = re.sub(r"[^a-z0-9]+", "_", name.lower().replace("++", "_plus_plus")).strip("_")
-        if plain in ALGORITHMS:
-            return near_names(plain, [plain]).partition(" Known")[0] + f" Known: {', '.join(sorted(ALGORITHMS))}."
-        if plain in _OTHER_NAMES:
-            return _OTHER_NAMES[plain]
-        for noun, setting, known in (
-            ("an estimator", "adv_estimator", cls.estimator_needs),
-            ("a policy loss", "policy_loss", cls.policy_losses),
-        ):
-            if plain in known:
-                return f"{plain!r} is {noun}: set training.{setting}={plain!r}, with the algorithm whose other values you want"
-        return near_names(name, ALGORITHMS)
 
 
 def algorithm_summary(training: AlgorithmSection) -> str:

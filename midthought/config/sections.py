@@ -154,8 +154,6 @@ class InferenceConfig(Section):
     max_num_seqs: Harmless[Annotated[int, Field(ge=1)] | Auto] = 128
     """Maximum number of episodes in the local engine's KV cache, or of concurrent requests to each server. `auto`: 128, or
     fewer if they do not fit in memory."""
-    cuda_graphs: Harmless[bool] = True
-    """On a GPU, the local engine captures passes of few tokens as CUDA graphs and replays them; not with `deterministic`."""
     merge_adapters: Harmless[bool] = True
     """The local engine samples from copies of the layers with LoRA adapters merged in, if the copies take at most a quarter of
     the device's free memory. If false, or without that memory, adapters are computed separately, which is slower."""
@@ -229,8 +227,6 @@ class RayConfig(Section):
     weight_transport: Harmless[Literal["auto", "object_store", "nccl"]] = "auto"
     """How new weights reach the actors: `nccl` (broadcast between GPUs; the policy and each actor have a GPU of their own) or
     `object_store` (Ray's object store, through main memory). `auto`: `nccl` if it is possible. Conditions: docs/cluster.md."""
-    placement: Harmless[Literal["spread", "pack"]] = "spread"
-    """Distribute actors and learners over as many nodes as possible (`spread`) or as few as possible (`pack`)."""
     start_timeout_seconds: Harmless[float] = Field(120.0, gt=0)
     """Time limit for the cluster to allocate the actors, and for an actor to start."""
     silence_timeout_seconds: Harmless[float] = Field(300.0, gt=0)

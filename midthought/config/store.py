@@ -50,18 +50,13 @@ class RecipeConfig(Section):
             raise ValueError(
                 "inference.temperature=0 in training means no exploration; set inference.temperature above 0 (usually 1.0)"
             )
-        if self.training.overlong_buffer_tokens > self.inference.max_tokens:
-            raise ValueError(
-                f"training.overlong_buffer_tokens={self.training.overlong_buffer_tokens} is above "
-                f"inference.max_tokens={self.inference.max_tokens}; set it lower"
-            )
         return self
 
     @property
     def num_overlong_tokens(self) -> int:
-        """`training.overlong_buffer_tokens` in tokens."""
-        buffer = self.training.overlong_buffer_tokens
-        return round(buffer * self.inference.max_tokens if buffer < 1 else buffer)
+        """`training.overlong_buffer_tokens` in tokens, at most `inference.max_tokens`."""
+        buffer, most = self.training.overlong_buffer_tokens, self.inference.max_tokens
+        return min(round(buffer * most if buffer < 1 else buffer), most)
 
     def frozen(self) -> Self:
         """Returns a frozen copy, with the values that follow from another section filled in.
@@ -75,7 +70,7 @@ class RecipeConfig(Section):
         corrects_itself = training.policy_loss in training.sampling_corrected
         is_older = inference.partial_rollouts and training.correction == "none" and not corrects_itself
         flags, given = self.model.flags_of_server, inference.server_flags
-        derived = {
+        derived: dict[str, dict[str, Any]] = {
             "training": {
                 "loss_norm_tokens": training.loss_norm_tokens or inference.max_tokens,
                 "rollout_correction": "truncated" if is_older else training.correction,

@@ -35,8 +35,6 @@ class TrainingConfig(AlgorithmSection):
     micro_batch_tokens: Harmless[Annotated[int, Field(ge=64)] | Auto] = "auto"
     """Tokens per micro-batch (one forward and backward pass); changes memory and speed, not the result. `auto`: 4096, or
     fewer if they do not fit; on a GPU up to 16384."""
-    accumulation_steps: Harmless[int | None] = Field(None, ge=1)
-    """Micro-batches per optimizer step of PPO; changes memory and speed, not the result. Null: by `micro_batch_tokens`."""
     packing: Harmless[bool] = True
     """Pack the rows of a micro-batch without padding; attention stays within each row. If false, or if the model's attention
     does not support it (the log says so), rows of similar length are padded; changes speed, not the result."""
@@ -48,20 +46,11 @@ class TrainingConfig(AlgorithmSection):
     """Store only the input of each layer and recompute the layer in the backward pass: less memory, about a third more time.
     `offload`: store these inputs in CPU memory. `auto`: false if all activations fit, for a given model on a GPU
     with a tenth of its memory to spare; else true, or `offload` if only it fits."""
-    compile: Harmless[bool] = False
-    """Compile the decoder layers (`torch.compile`; needs a C++ compiler). The first steps take about a minute longer."""
-    master_weights: bool = True
-    """With `model.dtype=bfloat16`: update float32 master weights, because steps are often too small for bfloat16. Costs 10 more
-    bytes per weight: a copy of 4, and 4 instead of 2 for both moments and the gradient."""
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
     """`adamw_8bit`: AdamW with moments of one byte each instead of four (bitsandbytes, extra `adamw-8bit`): 6 bytes less per
     trained weight. Steps are slightly less exact."""
-    adam_beta1: float = Field(0.9, ge=0, lt=1)
-    """Decay of AdamW's first moment, the mean of the gradients; for the policy and the critic, as the next three."""
     adam_beta2: float = Field(0.999, ge=0, lt=1)
-    """Decay of the second moment, the mean of their squares."""
-    adam_epsilon: float = Field(1e-8, gt=0)
-    """Added to the root of the second moment."""
+    """Decay of AdamW's second moment, the mean of the squared gradients; for the policy and the critic. Of the first: 0.9."""
     weight_decay: float = Field(0.01, ge=0)
     """AdamW's decay of weight matrices and embeddings, as a share of the learning rate; biases and norms do not decay."""
     offload_optimizer: Harmless[bool] = False
@@ -87,10 +76,6 @@ class TrainingConfig(AlgorithmSection):
     """Discount per policy token (`gae`, `reinforce_plus_plus`), per turn (`grpo_turns`), or per call step (`grpo_calls`)."""
     lam: float = Field(1.0, ge=0, le=1)
     """GAE's lambda, per policy token."""
-    whiten_advantages: bool = True
-    """Scale the advantages to mean 0 and standard deviation 1 over the batch (`gae` and both `reinforce_plus_plus`)."""
-    norm_adv_by_std: bool = True
-    """Divide by the standard deviation of the group (`grpo`, `grpo_turns`, `grpo_calls`)."""
     max_dynamic_batches: int = Field(1, ge=1)
     """DAPO's dynamic sampling: roll out up to this many batches until `batch_size` episodes are in groups with different
     rewards. 1: one batch only. Estimators that compare within groups always drop zero-variance groups."""
@@ -103,8 +88,6 @@ class TrainingConfig(AlgorithmSection):
     """Optimizer steps over which the learning rate rises from 0."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning-rate schedule after the warm-up, until the last step."""
-    min_learning_rate_ratio: float = Field(0.0, ge=0, le=1)
-    """Final learning rate of a linear or cosine schedule, as a share of the peak."""
     critic_warmup_iters: int = Field(0, ge=0)
     """Number of first iterations that train only the critic. They do not count in the policy's learning-rate schedule."""
     policy_loss: str = "ppo"
@@ -129,25 +112,16 @@ class TrainingConfig(AlgorithmSection):
     """`ppo`: the loss of a token with a negative advantage A is at most this times |A|. Null: no such limit."""
     cliprange_value: float = Field(0.2, gt=0)
     """Clip range of the change of the value function."""
-    value_loss_coef: float = Field(0.5, ge=0)
-    """Weight of the value loss if policy and critic share a trunk; a separate critic has its own optimizer."""
     entropy_coef: float = Field(0.0, ge=0)
     """Weight of the entropy bonus."""
     kl_coef: float = Field(0.0, ge=0)
     """Coefficient of the KL penalty in the reward of every policy token. Reference model: the policy before PPO."""
-    kl_kind: Literal["k1", "k2", "k3", "abs"] = "k1"
-    """KL estimator of the penalty: `k1` log ratio, `k2` half its square, `k3` Schulman's k3, `abs` the absolute log ratio."""
     target_kl: float | None = Field(None, gt=0)
     """Adapt `kl_coef` to this KL divergence, in nats per policy token. Null: `kl_coef` is constant."""
-    kl_horizon: int = Field(10_000, ge=1)
-    """Episodes over which `target_kl` changes `kl_coef` by at most 20 %."""
     kl_loss_coef: float = Field(0.0, ge=0)
     """Weight of the KL divergence as a term of the loss (as in GRPO)."""
     kl_loss_kind: Literal["k1", "k2", "k3", "abs"] = "k3"
     """KL estimator in the loss. The gradient of k1 is zero on average; the gradient of k2 is that of the divergence."""
-    kl_loss_unbiased: bool = False
-    """Multiply the KL estimate in the loss by the probability ratio (DeepSeek-V3.2): its gradient is then that of the
-    divergence also after the first step on a batch."""
     rollout_correction: Literal["auto", "none", "truncated", "masked"] = "auto"
     """Weight the policy loss by the ratio of recomputed to sampled probability, for engines whose numerics differ from the
     learner's: `truncated` limits the weight to the maximum, `masked` drops tokens whose weight is outside the limits.
@@ -155,28 +129,14 @@ class TrainingConfig(AlgorithmSection):
     else `none`."""
     rollout_correction_level: Literal["token", "turn", "sequence"] = "token"
     """One weight per token, one per turn of an episode, or one per episode."""
-    rollout_correction_max: float = Field(2.0, gt=0, allow_inf_nan=True)
-    """Largest weight; `.inf`: no limit."""
-    rollout_correction_min: float = Field(0.0, ge=0)
-    """Smallest weight that `masked` keeps."""
     overlong_buffer_tokens: float = Field(0, ge=0)
     """DAPO's overlong reward shaping: over this many tokens before `inference.max_tokens`, a penalty grows linearly with the
     length of the episode. Below 1: a share of `inference.max_tokens` (DAPO: 0.2). 0: none."""
-    overlong_penalty: float = Field(1.0, gt=0)
-    """Penalty of an episode of `inference.max_tokens` tokens."""
     mask_truncated_episodes: bool = False
     """DAPO's overlong filtering: episodes that ended at the limit of tokens, turns or steps have no loss. They still count in the
     statistics of their group."""
     max_grad_norm: float = Field(1.0, gt=0, allow_inf_nan=True)
     """Gradients are clipped to this norm; `.inf`: no clipping."""
-    logprob_difference_warn: Harmless[float] = Field(0.05, gt=0)
-    """Warn if the mean difference between sampled and recomputed log-probabilities of the current policy's tokens is larger
-    than this (nats; metric `logprob_difference_mean`)."""
-    logprob_difference_stop: Harmless[float | None] = Field(0.5, gt=0)
-    """Stop the run before the update if that difference is larger than this. Null: never."""
-    no_signal_iters: Harmless[int | None] = Field(10, ge=1)
-    """Stop a run without a training signal (all rewards equal) in its first iterations, this many, or in as many in a row later
-    if the rewards are also lower than before. A shorter run only warns. Null: never."""
     validate_every: Harmless[int] = Field(10, ge=0)
     """Iterations between validations on held-out questions; 0: no validation."""
     num_validation_questions: int = Field(100, ge=1)

@@ -193,7 +193,6 @@ def policy_engine(
         eos_token_ids=renderer.eos_token_ids,
         max_num_seqs=settled(inference.max_num_seqs),
         max_seq_len=max_seq_len,
-        cuda_graphs=inference.cuda_graphs,
         merge_adapters=inference.merge_adapters,
         deterministic=inference.deterministic,
     )

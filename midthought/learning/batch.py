@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from midthought.errors import RecordError, TrainingStoppedError
-from midthought.learning.micro_batching import group_by_length, pack_first_fit, split_by_rows, split_by_tokens
+from midthought.learning.micro_batching import group_by_length, pack_first_fit
 from midthought.types import Segment, Trajectory
 
 OF_ROWS = ("lengths", "episodes", "groups", "is_truncated")
@@ -235,19 +235,9 @@ class TokenBatch:
             raise ValueError(f"max_tokens must be above 0, got {max_tokens}")
         return (pack_first_fit if packed else group_by_length)(self.lengths, max_tokens)
 
-    def micro_batches(
-        self, max_tokens: int, num_parts: int | None = None, *, packed: bool = False
-    ) -> Iterator[TokenBatch]:
-        """Splits the batch as `micro_batch_rows` does, or into `num_parts`: with equal numbers of rows, longest first, or
-        (`packed`) about equal numbers of tokens.
-
-        There are fewer parts if there are fewer rows.
-        """
-        if num_parts is None:
-            return (self.select(rows) for rows in self.micro_batch_rows(max_tokens, packed=packed))
-        if num_parts <= 0:
-            raise ValueError(f"num_parts must be above 0, got {num_parts}")
-        return (self.select(rows) for rows in (split_by_tokens if packed else split_by_rows)(self.lengths, num_parts))
+    def micro_batches(self, max_tokens: int, *, packed: bool = False) -> Iterator[TokenBatch]:
+        """Splits the batch as `micro_batch_rows` does."""
+        return (self.select(rows) for rows in self.micro_batch_rows(max_tokens, packed=packed))
 
     def mini_batches(self, num_episodes: int, generator: torch.Generator | None = None) -> Iterator[TokenBatch]:
         """Yields batches of at most `num_episodes` whole episodes, in an order drawn from `generator` (None: the batch's order).

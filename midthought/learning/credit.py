@@ -37,7 +37,7 @@ def credit_batch(
     if batch.reference_logprobs is not None:
         metrics["kl_coef"] = coef = kl_controller.coef
         logprobs, reference = batch.old_logprobs, batch.reference_logprobs
-        rewards, kl = apply_kl_penalty(rewards, logprobs, reference, mask, coef, training.kl_kind)
+        rewards, kl = apply_kl_penalty(rewards, logprobs, reference, mask, coef)
         metrics["kl_reference"] = float(masked_average(kl_divergence(logprobs, reference), mask))
         kl_controller.update(float(kl), batch.num_episodes)
     credited = _estimated(batch, rewards, training)
@@ -77,8 +77,6 @@ def _estimated(batch: TokenBatch, rewards: Tensor, training: TrainingConfig) -> 
         calls=None if batch.calls is None else batch.by_episode(batch.calls, missing=-1),
         gamma=training.gamma,
         lam=training.lam,
-        whiten=training.whiten_advantages,
-        norm_by_std=training.norm_adv_by_std,
     )
     return batch.with_fields(advantages=batch.by_token(advantages), returns=batch.by_token(returns))
 
@@ -94,8 +92,6 @@ def correct_batch(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBat
         level=training.rollout_correction_level,
         episodes=batch.token_episodes,
         turns=batch.turns,
-        max_weight=training.rollout_correction_max,
-        min_weight=training.rollout_correction_min,
     )
     return batch.with_fields(rollout_weights=weights), metrics
 

@@ -24,10 +24,7 @@ from midthought.models.peft_weights import is_mergeable
 
 
 class FusedModules:
-    """The norms and LoRA layers of models. Weights are read in place.
-
-    Not for models with `torch.compile`, which would compile every layer again.
-    """
+    """The norms and LoRA layers of models. Weights are read in place."""
 
     def __init__(self, *models: Any) -> None:
         modules = [module for model in models for module in model.modules()]

@@ -21,16 +21,13 @@ class RecomputedLayers:
     Raises ValueError for a model without layers that transformers can recompute.
 
     With `offload`, the inputs of the layers are kept in main memory: no memory of a GPU grows with the number of layers.
-    With `compiled`, compiled layers are recomputed. (`torch.compile` of a layer that recomputes itself compiles nothing: the
-    attention is outside of the compiled code, and `checkpoint` allows no such break in it, pytorch issue 139989.)
     """
 
-    def __init__(self, *models: Any, offload: bool = False, compiled: bool = False) -> None:
+    def __init__(self, *models: Any, offload: bool = False) -> None:
         compute = _recomputed_from_main_memory if offload else _recomputed
         self._forwards: list[tuple[nn.Module, Callable[..., Any]]] = []
         for layer in (layer for model in models for layer in decoder_layers(model)):
-            forward = torch.compile(layer.forward, dynamic=True) if compiled else layer.forward
-            self._forwards.append((layer, functools.partial(compute, forward)))
+            self._forwards.append((layer, functools.partial(compute, layer.forward)))
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -46,12 +43,6 @@ class RecomputedLayers:
                     layer.forward = before
 
 
-def compile_layers(model: Any) -> None:
-    """Applies `torch.compile` to every decoder layer, for any number of tokens. All layers share one layer's code."""
-    for layer in decoder_layers(model):
-        layer.compile(dynamic=True)
-
-
 def decoder_layers(model: Any) -> list[nn.Module]:
     """Returns the model's decoder layers. Raises ValueError if there are none."""
     from transformers.modeling_layers import GradientCheckpointingLayer
@@ -60,7 +51,7 @@ def decoder_layers(model: Any) -> list[nn.Module]:
     if not found:
         raise ValueError(
             f"{type(model).__name__} has no layers of transformers' GradientCheckpointingLayer; "
-            "set training.gradient_checkpointing and training.compile to false"
+            "set training.gradient_checkpointing to false"
         )
     return found
 

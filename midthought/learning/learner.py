@@ -73,7 +73,7 @@ class Learner:
         """Optimizer steps taken, critic warm-up included."""
         self.num_policy_steps = 0
         """Optimizer steps in which the policy learned: its learning-rate schedule counts these."""
-        self.kl_controller = KLController(training.kl_coef, training.target_kl, training.kl_horizon)
+        self.kl_controller = KLController(training.kl_coef, training.target_kl)
         modules = {"policy": policy} | ({} if critic is None else {"critic": critic})
         self.optimizer = Optimizer(modules, training, schedule)
         offload = training.offload_reference and self.process_group.is_alone
@@ -198,7 +198,7 @@ class Learner:
             if self.critic is None:
                 self.num_steps += 1
                 return {"num_skipped_steps": 0.0}
-            return self._step(batch, self._value_losses, ("critic",), num_parts=training.accumulation_steps)
+            return self._step(batch, self._value_losses, ("critic",))
         weights, denominator = loss_weights(
             batch.loss_mask, batch.token_episodes, training.loss_agg, training.loss_norm_tokens
         )
@@ -207,7 +207,7 @@ class Learner:
         if self._pass_values is not None and batch.slots is not None:
             self._pass_values.forget(batch.slots)
         losses = functools.partial(self._ppo_losses, denominator=denominator)
-        return self._step(batch, losses, num_parts=training.accumulation_steps)
+        return self._step(batch, losses)
 
     def sft_step(self, batch: TokenBatch) -> dict[str, float]:
         """Takes one optimizer step of cross-entropy, averaged over all mask-True tokens of the batch (nats per token).
@@ -240,23 +240,21 @@ class Learner:
         batch: TokenBatch,
         losses: Losses,
         modules: Sequence[str] = ("policy", "critic"),
-        *,
-        num_parts: int | None = None,
     ) -> dict[str, float]:
         """Computes gradients over all micro-batches, then takes a step of `modules`, or none if a gradient is not finite."""
-        sums = self._passes.fitting(lambda: self._gradients(batch, losses, num_parts))
+        sums = self._passes.fitting(lambda: self._gradients(batch, losses))
         numbers = {"policy": self.num_policy_steps, "critic": self.num_steps}
         taken = self.optimizer.step({name: numbers[name] for name in modules})
         self.num_steps += 1
         self.num_policy_steps += "policy" in modules
         return {**{name: float(value) for name, value in sums.items()}, **taken}
 
-    def _gradients(self, batch: TokenBatch, losses: Losses, num_parts: int | None = None) -> dict[str, Tensor]:
+    def _gradients(self, batch: TokenBatch, losses: Losses) -> dict[str, Tensor]:
         """Accumulates the gradients of all micro-batches in the parameters. Returns the sums of their metrics."""
         sums: dict[str, Tensor] = {}
         self.optimizer.zero_grad()
         with self._passes.context():
-            for micro, is_own in self._passes.micro_batches(batch, num_parts):
+            for micro, is_own in self._passes.micro_batches(batch):
                 terms = losses(micro if is_own else replace(micro, slots=None), batch.num_policy_tokens)
                 if not is_own:
                     terms = {name: 0.0 * value for name, value in terms.items()}

@@ -10,10 +10,12 @@ from torch import Tensor
 
 from midthought.algo.kl import kl_divergence
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, compute_value_loss
-from midthought.algo.policy_loss import probability_ratios
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.forward import TokenOutputs, spread
+
+VALUE_LOSS_COEF = 0.5
+"""Weight of the value loss if policy and critic share a trunk; a separate critic has its own optimizer."""
 
 
 def ppo_losses(
@@ -56,15 +58,13 @@ def value_losses(values: Tensor, micro: TokenBatch, training: TrainingConfig, *,
         cliprange_value=training.cliprange_value,
         denominator=num_tokens,
     )
-    return {"value_loss": value_loss, **metrics, "loss": training.value_loss_coef * value_loss}
+    return {"value_loss": value_loss, **metrics, "loss": VALUE_LOSS_COEF * value_loss}
 
 
 def _reference_divergence(outputs: TokenOutputs, micro: TokenBatch, training: TrainingConfig) -> Tensor:
     """Returns the estimated KL divergence from the reference at every policy token: [N]."""
-    assert micro.reference_logprobs is not None and micro.old_logprobs is not None
-    reference, old = micro.reference_logprobs[micro.loss_mask], micro.old_logprobs[micro.loss_mask]
-    kl = kl_divergence(outputs.logprobs, reference, training.kl_loss_kind)
-    return kl * probability_ratios(outputs.logprobs, old) if training.kl_loss_unbiased else kl
+    assert micro.reference_logprobs is not None
+    return kl_divergence(outputs.logprobs, micro.reference_logprobs[micro.loss_mask], training.kl_loss_kind)
 
 
 def _policy_losses(

@@ -31,7 +31,7 @@ NO_END = TrainingSchedule()
 def learning_rate_factor(step: int, training: TrainingConfig, total_steps: int | None) -> float:
     """Returns the factor of the peak learning rate at a module's own optimizer step `step` (from 0).
 
-    Linear warm-up `(step + 1) / warmup_steps`, then constant, or a linear or cosine decay to `min_learning_rate_ratio` at
+    Linear warm-up `(step + 1) / warmup_steps`, then constant, or a linear or cosine decay to 0 at
     `total_steps`. Raises ValueError if a decay has no `total_steps`.
     """
     if step < training.warmup_steps:
@@ -41,5 +41,4 @@ def learning_rate_factor(step: int, training: TrainingConfig, total_steps: int |
     if total_steps is None:
         raise ValueError(f"lr_schedule={training.lr_schedule!r} needs total_steps; set it, or use 'constant'")
     done = min(1.0, (step - training.warmup_steps) / max(1, total_steps - training.warmup_steps))
-    left = 1.0 - done if training.lr_schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
-    return training.min_learning_rate_ratio + (1.0 - training.min_learning_rate_ratio) * left
+    return 1.0 - done if training.lr_schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))

@@ -30,10 +30,6 @@ class MicroBatchLimit:
         """Returns the maximum tokens of a micro-batch for the setting `wanted`."""
         return max(1, wanted // self._divisor)
 
-    def num_parts(self, wanted: int | None) -> int | None:
-        """Returns the number of micro-batches of a step for the setting `wanted`."""
-        return None if wanted is None else wanted * self._divisor
-
     def metrics(self) -> dict[str, float]:
         """Returns `num_halved_micro_batches` since the last call; empty if it is 0."""
         number, self._num_unreported = self._num_unreported, 0

@@ -27,6 +27,8 @@ MASTER = "master"
 """Field of the state that holds the copy of a weight that AdamW updates."""
 MOMENTS = {"adamw": "exp_avg", "adamw_8bit": "state1"}
 """Field of the first moment, which has the shape of its parameter, by `training.optimizer`."""
+ADAM_BETA1, ADAM_EPSILON = 0.9, 1e-8
+"""AdamW's decay of the first moment, and what is added to the root of the second, as in verl and TRL."""
 NUM_MATRICES = 8
 
 
@@ -55,7 +57,7 @@ class Optimizer:
         self._kind = training.optimizer
         self._masters: dict[nn.Parameter, Tensor] = {}
         for _, parameter in self._named():
-            is_wider = training.master_weights and parameter.dtype in HALF
+            is_wider = parameter.dtype in HALF
             if parameter.requires_grad and (is_wider or training.offload_optimizer):
                 copied = parameter.detach().to(torch.float32 if is_wider else parameter.dtype, copy=True)
                 self._masters[parameter] = copied.cpu() if training.offload_optimizer else copied
@@ -195,8 +197,8 @@ class Optimizer:
         """Returns AdamW's options of a group, as set for the next step."""
         training = self.training
         return {
-            "betas": (training.adam_beta1, training.adam_beta2),
-            "eps": training.adam_epsilon,
+            "betas": (ADAM_BETA1, training.adam_beta2),
+            "eps": ADAM_EPSILON,
             "weight_decay": training.weight_decay if decays else 0.0,
         }
 

@@ -19,7 +19,7 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.distributed.process_group import ProcessGroup
 from midthought.learning.forward import TokenOutputs
 from midthought.learning.fused_modules import FusedModules
-from midthought.learning.layers import RecomputedLayers, compile_layers
+from midthought.learning.layers import RecomputedLayers
 from midthought.learning.micro_batch_limit import MicroBatchLimit, Result
 from midthought.learning.model import Critic, token_outputs
 from midthought.models.varlen_attention import no_cudnn_attention
@@ -52,12 +52,8 @@ class ForwardPasses:
         self._models = [*learning, *(model for model in others if model not in (None, policy))]
         self._recomputed = None
         if training.recomputes_layers:
-            offload = training.offloads_activations
-            self._recomputed = RecomputedLayers(*learning, offload=offload, compiled=training.compile)
-        for model in self._models if training.compile else ():
-            if self._recomputed is None or all(model is not each for each in learning):
-                compile_layers(model)
-        self._fused = FusedModules(*(() if training.compile else self._models))
+            self._recomputed = RecomputedLayers(*learning, offload=training.offloads_activations)
+        self._fused = FusedModules(*self._models)
 
     @property
     def device(self) -> torch.device:
@@ -117,13 +113,12 @@ class ForwardPasses:
             self.limit.current = batch.select(rows)
             yield rows, is_own, self.limit.current.to(self.device)
 
-    def micro_batches(self, batch: TokenBatch, num_parts: int | None = None) -> Iterator[tuple[TokenBatch, bool]]:
+    def micro_batches(self, batch: TokenBatch) -> Iterator[tuple[TokenBatch, bool]]:
         """Yields this rank's micro-batches of an optimizer step, on the device. False: not counted, computed only because the
         other ranks wait for this rank."""
         for micro, is_own in self.process_group.micro_batches(
             batch,
             self.limit.max_tokens(self.training.max_micro_batch_tokens),
-            self.limit.num_parts(num_parts),
             packed=self.is_packed,
         ):
             self.limit.current = micro

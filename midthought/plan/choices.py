@@ -347,7 +347,8 @@ def _fitted(
     fixed |= {"lora_rank"} if not is_given or find_spec("peft") is None else set()
     names = {f"{section}.{key}" for section, key in _open(config) if key not in fixed}
     first, plan = _values(plan), fitted(plan, names)
-    now, changes = _values(plan), {}
+    now = _values(plan)
+    changes: dict[str, dict[str, Any]] = {}
     for section, _, key in (name.partition(".") for name in names):
         if key in first and first[key] != now[key]:
             changes.setdefault(section, {})[key] = now[key]

@@ -326,7 +326,7 @@ class Memory:
 
     @property
     def _has_masters(self) -> bool:
-        return self.width < FLOAT and self.settings.master_weights
+        return self.width < FLOAT
 
     def _learning(self, parameters: int) -> Learning:
         number = FLOAT if self._has_masters else self.width

@@ -13,8 +13,6 @@ FROM_TRAINING = (
     "batch_size",
     "mini_batch_size",
     "packing",
-    "compile",
-    "master_weights",
     "offload_reference",
     "optimizer",
     "offload_optimizer",

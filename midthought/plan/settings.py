@@ -48,8 +48,6 @@ class PlanSettings(Section):
 
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Data type of the weights in forward and backward passes."""
-    master_weights: bool = True
-    """Whether bfloat16 weights have float32 master copies, which the optimizer updates."""
     critic: Literal["none", "separate", "shared"] = "none"
     """`separate` (a second trained model), `shared` (a value head on the policy), or `none` (GRPO)."""
     reference: bool = False
@@ -70,8 +68,6 @@ class PlanSettings(Section):
     """Store only the input of each layer and recompute the layer in the backward pass."""
     offload_activations: bool = False
     """With `gradient_checkpointing`: store these inputs in main memory."""
-    compile: bool = False
-    """Whether the decoder layers are compiled, which replaces the fused norms and LoRA layers of half precision on a GPU."""
     logits_mib: float = Field(64, ge=0)
     """Memory limit for logits, in MiB of float32; 0: no limit."""
     packing: bool = True
@@ -150,7 +146,7 @@ class PlanSettings(Section):
     def is_fused(self) -> bool:
         """Whether the learner fuses norms, LoRA layers and attention: half precision on one GPU."""
         is_half_on_gpu = self.device == "gpu" and self.dtype == "bfloat16"
-        return is_half_on_gpu and self.num_shards == 1 and not (self.compile or self.is_for_verl)
+        return is_half_on_gpu and self.num_shards == 1 and not self.is_for_verl
 
     @property
     def sampling_gpus(self) -> int:

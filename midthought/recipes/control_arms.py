@@ -13,7 +13,7 @@ from midthought.report.console import Console
 from midthought.report.run_folder import RunFolder
 
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
-_KEPT = ("gamma", "overlong_buffer_tokens", "overlong_penalty", "mask_truncated_episodes")
+_KEPT = ("gamma", "overlong_buffer_tokens", "mask_truncated_episodes")
 """Settings of the section `training` that an algorithm's preset would replace, although they belong to the task."""
 
 

@@ -113,7 +113,7 @@ def shape_rewards(trajectories: Sequence[Trajectory], config: RecipeConfig) -> N
     for trajectory in trajectories:
         if trajectory.reward is not None:
             share = overlong_penalty(trajectory.num_response, config.inference.max_tokens, num_tokens)
-            parts = {**trajectory.reward.parts, "overlong": config.training.overlong_penalty * share}
+            parts = {**trajectory.reward.parts, "overlong": share}
             trajectory.reward = replace(trajectory.reward, parts=parts)
 
 

@@ -16,7 +16,7 @@ from midthought.models.pretrained import load_model, load_tokenizer, policy_fold
 from midthought.plan.choices import word
 from midthought.trainer.checkpoint import vocabulary_digest
 
-ALONE = {"compile": False, "optimizer": "adamw", "offload_optimizer": False, "offload_reference": False}
+ALONE = {"optimizer": "adamw", "offload_optimizer": False, "offload_reference": False}
 """Settings of `training`, and their values on ranks: another value needs a learner in this process."""
 
 

@@ -54,7 +54,6 @@ def supervised_learner(policy: Any, config: RecipeConfig, settings: SupervisedSe
         learning_rate=settled(settings.learning_rate),
         warmup_steps=settings.warmup_steps,
         lr_schedule="linear",
-        min_learning_rate_ratio=0.0,
     )
     return Learner(learned, None, None, training.freeze(), TrainingSchedule(total_steps=num_steps))
 

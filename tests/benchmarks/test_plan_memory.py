@@ -13,7 +13,6 @@ MORE_WAYS = {
     "padded, tied, without norms of queries": "dtype=float32 packing=false tie_embeddings=true qk_norm=false",
     "in bfloat16 with float32 masters": "dtype=bfloat16",
     "in bfloat16 with LoRA": "dtype=bfloat16 lora_rank=8",
-    "in bfloat16 without masters": "dtype=bfloat16 master_weights=false",
     "with a critic, layers computed again": "dtype=float32 critic=separate gradient_checkpointing=true",
     "one pass a step": "dtype=float32 mini_batch_size=1",
 }
@@ -21,7 +20,6 @@ LONG = (
     "block by block",
     "one pass a step",
     "in bfloat16 with LoRA",
-    "in bfloat16 without masters",
     "in bfloat16 with float32 masters",
     "with a critic, layers computed again",
 )

@@ -331,7 +331,6 @@ MISTAKES: dict[str, tuple[Make, str, str]] = {
         "movement",
         "training.warmup_steps=20000",
     ),
-    "AdamW's epsilon": (settings(adam_epsilon=100.0), "movement", "training.adam_epsilon=100"),
     "a frozen model with a new head": (with_head_only, "movement", "65 of the"),
     "a KL penalty of 20": (settings(kl_coef=20.0), "movement", "training.kl_coef=20"),
     "no disk space for the checkpoints": (

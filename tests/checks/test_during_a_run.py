@@ -106,7 +106,7 @@ def test_what_looks_like_a_failure_is_none():
         ([{**EQUAL, "kl_teacher": 0.1}] * 12, {}),  # a teacher gives another signal
         ([{"grad_norm": 80.0}], {}),  # clipped
         ([{"tool/look/bad_arguments": 1.0, "tool/look/calls": 1 / 256}] * 3, {}),  # one call
-        (STEPS, {"training": {"no_signal_iters": None}}),
+        (STEPS, {"checks": {"policies": {"equal_rewards": "off"}}}),
     ):
         assert findings_of(*rows, settings=settings) == [], rows[0]
 

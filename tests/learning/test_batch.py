@@ -254,8 +254,6 @@ def test_micro_batches_hold_every_row_once_within_the_budget_and_without_needles
 def test_a_budget_of_nothing_is_refused(make_trajectory):
     with pytest.raises(ValueError, match="max_tokens must be above 0, got 0"):
         TokenBatch.from_trajectories([make_trajectory(1)]).micro_batch_rows(0)
-    with pytest.raises(ValueError, match="num_parts must be above 0, got 0"):
-        TokenBatch.from_trajectories([make_trajectory(1)]).micro_batches(10, 0)
 
 
 def test_selecting_rows_takes_every_field_along(make_trajectory):

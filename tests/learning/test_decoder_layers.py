@@ -67,20 +67,6 @@ def test_each_layer_runs_twice_with_a_gradient_and_once_without(make_policy, bat
     assert len(runs) == 6
 
 
-def test_compiled_layers_are_compiled_within_the_recomputation(make_policy, batch, monkeypatch):
-    """If a compiled layer recomputed itself, its attention would be a graph break, and nothing would be compiled."""
-    policy, runs = make_policy(), []
-
-    def compiled(forward, *, dynamic):
-        assert dynamic and "checkpoint" not in repr(forward)
-        return lambda *arguments, **options: runs.append(1) or forward(*arguments, **options)
-
-    monkeypatch.setattr(torch, "compile", compiled)
-    with RecomputedLayers(policy, compiled=True).active():
-        token_outputs(policy, batch).logprobs.sum().backward()
-    assert len(runs) == 4
-
-
 def test_afterwards_the_model_is_as_it_was_and_can_be_copied(make_policy, batch):
     policy = make_policy()
     recomputed = RecomputedLayers(policy)

@@ -37,7 +37,7 @@ SETTINGS = training(
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
     "LoRA, shared critic, in blocks": {"lora": True, "critic": "shared", "logits_mib": 48 * 4 * 3 / 2**20},
-    "recomputed, packed, accumulated": {"accumulation_steps": 2, "packing": True, "gradient_checkpointing": True},
+    "recomputed, packed, accumulated": {"micro_batch_tokens": 64, "packing": True, "gradient_checkpointing": True},
     "critic only": {"critic_only": True},
 }
 

@@ -35,7 +35,7 @@ ESTIMATORS_WITH: dict[str, dict[str, Any]] = {
 TERMS: dict[str, dict[str, Any]] = {
     "teacher": {"teacher": "a folder", "teacher_coef": 0.3},
     "KL in the reward": {"kl_coef": 0.2},
-    "KL in the loss": {"kl_loss_coef": 0.2, "kl_loss_unbiased": True},
+    "KL in the loss": {"kl_loss_coef": 0.2},
     "entropy": {"entropy_coef": 0.1},
     "correction": {"rollout_correction": "truncated", "rollout_correction_level": "turn"},
     **{f"average {name}": {"loss_agg": name, "loss_norm_tokens": 50} for name in LossAggregation},
@@ -48,7 +48,7 @@ CASES = {
 }
 BLOCKS = {"logits_mib": 48 * 4 * 3 / 2**20}
 """Logits in blocks of 3 tokens: the vocabulary is 48."""
-SPLIT = {"accumulation_steps": 5, **BLOCKS}
+SPLIT = {"micro_batch_tokens": 64, **BLOCKS}
 """Micro-batches of one or two episodes."""
 TOLERANCE = 1e-5
 """Of a gradient's norm: log-probabilities and advantages are stored in float32."""

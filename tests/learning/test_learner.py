@@ -94,9 +94,11 @@ def test_the_kl_penalty_is_taken_off_the_rewards_before_credit(make_policy, batc
 
 
 def test_a_target_kl_moves_the_coefficient_of_the_next_iteration(make_policy, batch):
-    learner = build_learner(make_policy, kl_coef=0.1, kl_kind="k3", target_kl=1e-6, kl_horizon=80)
-    learner.credit(learner.score(batch)[0])
-    assert learner.kl_controller.coef == pytest.approx(0.1 * (1 + 0.2 * 8 / 80))
+    learner = build_learner(make_policy, kl_coef=0.1, target_kl=1e-6)
+    _, figures = learner.credit(learner.score(batch)[0])
+    change = max(-0.2, min(0.2, figures["kl_reference"] / 1e-6 - 1))
+    assert change != 0
+    assert learner.kl_controller.coef == pytest.approx(0.1 * (1 + change * 8 / 10_000), rel=1e-9)
 
 
 def test_masked_episodes_have_no_loss_but_count_in_their_group(make_policy, make_trajectory):
@@ -159,7 +161,7 @@ def test_explained_variance_is_one_for_a_perfect_critic_and_zero_for_a_constant_
 
 
 def test_a_loss_that_no_trained_weight_reaches_is_an_error_with_its_remedy(make_policy, batch):
-    learner = build_learner(make_policy, critic=None, adv_estimator="grpo", norm_adv_by_std=False)
+    learner = build_learner(make_policy, critic=None, adv_estimator="dr_grpo")
     learner.policy.requires_grad_(False)
     with pytest.raises(SettingsError, match=r"frozen .*requires_grad_\(True\)"):
         learner.update(prepared(learner, batch))
@@ -167,13 +169,11 @@ def test_a_loss_that_no_trained_weight_reaches_is_an_error_with_its_remedy(make_
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_scoring_weighs_recomputed_against_sampled_logprobs_where_asked_to(level, make_policy, batch):
-    learner = build_learner(
-        make_policy, rollout_correction="masked", rollout_correction_level=level, rollout_correction_max=1e4
-    )
+    learner = build_learner(make_policy, rollout_correction="truncated", rollout_correction_level=level)
     scored, figures = learner.score(batch)
-    options = {"level": level, "episodes": batch.token_episodes, "max_weight": 1e4}
+    options = {"level": level, "episodes": batch.token_episodes}
     expected, its_figures = rollout_weights(
-        scored.old_logprobs, batch.sampled_logprobs, batch.loss_mask, "masked", **options
+        scored.old_logprobs, batch.sampled_logprobs, batch.loss_mask, "truncated", **options
     )
     torch.testing.assert_close(scored.rollout_weights, expected)
     assert its_figures.items() <= figures.items()
@@ -209,26 +209,6 @@ def test_steps_out_of_order_are_refused(make_policy, batch):
 
 
 # -- updates -----------------------------------------------------------------------------------------------------
-
-
-def test_the_unbiased_kl_term_is_the_estimate_times_the_ratio(make_policy, batch):
-    """Two steps on one batch: in the first the ratio is 1, so the term is the plain one."""
-    found = {}
-    for unbiased in (False, True):
-        settings = {"kl_loss_coef": 0.5, "kl_loss_kind": "k3", "kl_loss_unbiased": unbiased, "critic": None}
-        learner = build_learner(make_policy, adv_estimator="grpo", learning_rate=1e-2, **settings)
-        credited = prepared(learner, batch)
-        found[unbiased] = [learner.update(credited)["kl_loss"] for _ in range(2)]
-        if unbiased:
-            scored, _ = learner.score(batch)
-            mask = batch.loss_mask
-            x = (scored.old_logprobs - credited.reference_logprobs)[mask]
-            ratios = (scored.old_logprobs - credited.old_logprobs)[mask].exp()
-            expected = ((-x).exp() - 1 + x) * ratios
-            again = learner.update(credited)["kl_loss"]
-            assert again == pytest.approx(float(expected.mean()), rel=1e-4)
-    assert found[True][0] == pytest.approx(found[False][0], rel=1e-6)
-    assert found[True][1] != pytest.approx(found[False][1], rel=1e-3)
 
 
 def test_the_average_weighs_policy_loss_entropy_and_divergence_alike(make_policy, batch):
@@ -367,12 +347,12 @@ def test_a_policy_without_adapters_cannot_be_its_own_reference(make_policy):
     ("schedule", "expected"),
     [
         ("constant", [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
-        ("linear", [0.5, 1.0, 1.0, 0.775, 0.55, 0.325, 0.1, 0.1]),
-        ("cosine", [0.5, 1.0, 1.0, 0.1 + 0.45 * (1 + 0.5**0.5), 0.55, 0.1 + 0.45 * (1 - 0.5**0.5), 0.1, 0.1]),
+        ("linear", [0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0]),
+        ("cosine", [0.5, 1.0, 1.0, 0.5 * (1 + 0.5**0.5), 0.5, 0.5 * (1 - 0.5**0.5), 0.0, 0.0]),
     ],
 )
-def test_the_learning_rate_warms_up_and_then_follows_its_schedule_to_its_floor(schedule, expected):
-    settings = training(lr_schedule=schedule, warmup_steps=2, min_learning_rate_ratio=0.1)
+def test_the_learning_rate_warms_up_and_then_follows_its_schedule_to_zero(schedule, expected):
+    settings = training(lr_schedule=schedule, warmup_steps=2)
     assert [learning_rate_factor(step, settings, 6) for step in range(8)] == pytest.approx(expected)
 
 

@@ -79,15 +79,6 @@ def test_gradients_of_the_failed_attempt_are_dropped(make_policy, batch, fits_on
     assert all(torch.equal(one, other) for one, other in zip(weights(large), weights(small), strict=True))
 
 
-def test_a_number_of_micro_batches_is_doubled(make_policy, batch, fits_only):
-    large, small = (learner_of(make_policy, accumulation_steps=number) for number in (1, 2))
-    scored = [learner.credit(learner.score(batch)[0])[0] for learner in (large, small)]
-    fits_only(large, batch.num_tokens - 1)
-    large.update(scored[0])
-    small.update(scored[1])
-    assert all(torch.equal(one, other) for one, other in zip(weights(large), weights(small), strict=True))
-
-
 def test_passes_without_a_step_are_repeated_too(make_policy, batch, fits_only):
     learner, full = learner_of(make_policy, micro_batch_tokens=LARGE), batch.num_tokens
     expected = learner.sft_loss(batch)

@@ -244,13 +244,13 @@ class Stepwise(FakeSource):
 def test_a_group_is_flat_by_step_only_if_the_rewards_of_all_steps_agree(kind, estimator, figure):
     for name, flat in (("grpo", True), (estimator, False)):
         source, told = Stepwise(kind), []
-        options = {"overlong_buffer_tokens": 2, "overlong_penalty": 0.5}
+        options = {"overlong_buffer_tokens": 2}
         config = config_of(batch_size=2, group_size=2, adv_estimator=name, **options)
         learner = FakeLearner(source.log)
         run_once(source, learner, config, lambda done, metrics, data, told=told: told.append(metrics))
         assert told[0]["batch/num_flat_groups"] == flat and bool(learner.batches) is not flat
-        assert told[0][f"reward/{figure}"] == 1.0 and told[0]["reward/mean"] == 1.5
-        assert told[0]["reward/overlong"] == -0.5
+        assert told[0][f"reward/{figure}"] == 1.0 and told[0]["reward/mean"] == 1.0
+        assert told[0]["reward/overlong"] == -1.0
 
 
 # -- dynamic sampling ----------------------------------------------------------------------------------------------
@@ -297,13 +297,13 @@ def test_further_batches_pass_over_all_tasks_in_an_order_of_their_own():
 
 
 def test_the_overlong_penalty_is_a_part_of_the_reward_of_its_own():
-    overlong = {"overlong_penalty": 0.5, "overlong_buffer_tokens": 4}
+    overlong = {"overlong_buffer_tokens": 4}
     _, learner, told = run(num_iters=1, **overlong)
-    # two tokens after the prompt, of at most four, all of them within the buffer: half of the penalty
-    assert told[0][1]["reward/overlong"] == pytest.approx(-0.25)
-    assert told[0][1]["reward/mean"] == pytest.approx(0.75)
+    # two tokens after the prompt, of at most four, all of them within the buffer
+    assert told[0][1]["reward/overlong"] == pytest.approx(-0.5)
+    assert told[0][1]["reward/mean"] == pytest.approx(0.5)
     batch = learner.batches[0]
-    assert batch.by_episode(batch.rewards).sum(1).tolist() == pytest.approx([0.75] * 4)
+    assert batch.by_episode(batch.rewards).sum(1).tolist() == pytest.approx([0.5] * 4)
 
 
 # -- values --------------------------------------------------------------------------------------------------------

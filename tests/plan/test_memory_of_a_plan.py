@@ -26,9 +26,8 @@ def test_bfloat16_with_masters_holds_18_bytes_a_parameter():
     assert (held.weights, held.masters, held.gradients, held.moments) == (2 * QWEN, 4 * QWEN, 4 * QWEN, 8 * QWEN)
 
 
-def test_float32_holds_16_bytes_and_bfloat16_alone_8():
+def test_float32_holds_16_bytes():
     assert plan(dtype="float32").held.total == 16 * QWEN
-    assert plan(master_weights=False).held.total == 8 * QWEN
 
 
 def test_moments_of_8_bits_take_2_bytes_and_two_scales_per_256_numbers():

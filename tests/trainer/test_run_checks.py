@@ -145,8 +145,8 @@ def test_the_checks_go_on_where_a_resumed_run_had_stopped(talker, tmp_path):
         fit(talker, num_epochs=6, resume=True, **options)
 
 
-def test_no_signal_iters_null_goes_on(talker):
-    assert len(fit(talker, reward_fn=lambda trajectory: 1.0, no_signal_iters=None, **GROUPS | LONG)) == 12
+def test_a_run_without_the_check_of_equal_rewards_goes_on(talker):
+    assert len(fit(talker, reward_fn=lambda trajectory: 1.0, policies={"equal_rewards": "off"}, **GROUPS | LONG)) == 12
 
 
 def test_failing_iterations_end_a_run_that_had_rewards_after_three_in_a_row(talker):
@@ -162,7 +162,7 @@ def test_failing_iterations_end_a_run_that_had_rewards_after_three_in_a_row(talk
 
 def test_a_large_difference_is_warned_of_once(talker, caplog):
     make_random(talker["model"])
-    fit(talker, logprob_difference_stop=None, **LONG)
+    fit(talker, policies={"logprob_difference": "warn"}, **LONG)
     messages = [record.getMessage() for record in caplog.records if record.name == LOGGER]
     (warning,) = [each for each in messages if "log-probabilities differ" in each]  # random logits may also collapse
     assert "inference.backend" in warning
@@ -207,7 +207,7 @@ def test_the_metrics_that_stop_a_run_before_the_update_are_logged_and_no_weight_
     make_random(talker["model"])
     with RayPPOTrainer(settings(), Colours, run_path=tmp_path, **talker) as trainer:
         before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
-        with pytest.raises(TrainingStoppedError, match=r"(?s)differ by .* nats.*logprob_difference_stop is 0\.5"):
+        with pytest.raises(TrainingStoppedError, match=r"(?s)differ by .* nats.*the limit is 0\.5"):
             trainer.fit()
         assert all(map(torch.equal, before, trainer.model.parameters()))
         assert trainer.learner.num_steps == trainer.iteration == 0

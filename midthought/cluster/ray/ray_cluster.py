@@ -122,7 +122,7 @@ class RayCluster:
                 return shared[0]
             number = max(settings.num_actors, settings.num_learners)
             bundle = dict(Counter(resources_of(settings, "actor")) + Counter(resources_of(settings, "learner")))
-        group = placement_group([bundle] * number, strategy=settings.placement.upper())
+        group = placement_group([bundle] * number, strategy="SPREAD")
         seconds = min(settings.start_timeout_seconds, _LOCAL_RESERVE_SECONDS if self._is_local else math.inf)
         if group.wait(timeout_seconds=seconds):
             if self._is_colocated:

@@ -13,6 +13,10 @@ from midthought.cluster.verl.derived_values import ESTIMATORS, KL_KINDS, LOSSES,
 from midthought.cluster.verl.settings import AGENT_NAME
 from midthought.config import ModelConfig
 
+KL_HORIZON = 10_000
+"""Episodes over which our KL controller changes its coefficient by at most 20 %."""
+MAX_ROLLOUT_WEIGHT = 2.0
+"""Our largest weight of the rollout correction."""
 DISABLED_DUAL_CLIP = 1.0e6
 """verl always applies dual clipping; with this bound it has no effect."""
 CHECKPOINT_CONTENTS = ("model", "optimizer", "extra", "hf_model")
@@ -110,8 +114,8 @@ TABLE: tuple[Row, ...] = (
     _same("algorithm.lam", "training.lam"),
     Row(
         "algorithm.norm_adv_by_std_in_grpo",
-        "training.norm_adv_by_std; false for dr_grpo",
-        lambda f: f.training.norm_adv_by_std and f.training.adv_estimator != "dr_grpo",
+        "false for dr_grpo",
+        lambda f: f.training.adv_estimator != "dr_grpo",
     ),
     Row("algorithm.filter_groups.enable", "training.max_dynamic_batches", lambda f: f.training.max_dynamic_batches > 1),
     Row(
@@ -120,17 +124,17 @@ TABLE: tuple[Row, ...] = (
         lambda f: f.training.max_dynamic_batches if f.training.max_dynamic_batches > 1 else 0,
     ),
     Row("algorithm.use_kl_in_reward", "training.kl_coef", lambda f: f.training.kl_coef > 0),
-    Row("algorithm.kl_penalty", "training.kl_kind", lambda f: KL_KINDS[f.training.kl_kind]),
+    Row("algorithm.kl_penalty", "our estimator, k1", lambda f: KL_KINDS["k1"]),
     _same("algorithm.kl_ctrl.kl_coef", "training.kl_coef"),
     Row("algorithm.kl_ctrl.type", "training.target_kl", lambda f: "adaptive" if f.training.target_kl else "fixed"),
     _same("algorithm.kl_ctrl.target_kl", "training.target_kl", lambda derived: derived.training.target_kl is not None),
-    _same("algorithm.kl_ctrl.horizon", "training.kl_horizon"),
+    Row("algorithm.kl_ctrl.horizon", "our horizon", lambda f: KL_HORIZON),
     Row(
         "algorithm.rollout_correction.rollout_is",
         "training.rollout_correction, rollout_correction_level",
         lambda f: f.training.rollout_correction_level if f.training.rollout_correction == "truncated" else None,
     ),
-    _same("algorithm.rollout_correction.rollout_is_threshold", "training.rollout_correction_max"),
+    Row("algorithm.rollout_correction.rollout_is_threshold", "our largest weight", lambda f: MAX_ROLLOUT_WEIGHT),
     # the update
     Row(f"{ACTOR}.ppo_mini_batch_size", "training.mini_batch_size", lambda f: f.prompts(f.training.mini_batch_size)),
     _same(f"{ACTOR}.ppo_epochs", "training.ppo_epochs"),

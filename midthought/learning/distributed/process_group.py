@@ -26,9 +26,7 @@ class ProcessGroup(Protocol):
         """Returns row numbers of this rank's micro-batches, split as in `TokenBatch.micro_batch_rows`; False: do not count it."""
         ...
 
-    def micro_batches(
-        self, batch: TokenBatch, max_tokens: int, num_parts: int | None, *, packed: bool
-    ) -> Iterator[tuple[TokenBatch, bool]]:
+    def micro_batches(self, batch: TokenBatch, max_tokens: int, *, packed: bool) -> Iterator[tuple[TokenBatch, bool]]:
         """Returns this rank's micro-batches of an optimizer step, as in `TokenBatch.micro_batches`; False: do not count it."""
         ...
 
@@ -45,10 +43,8 @@ class SingleProcess:
     def rows(self, batch: TokenBatch, max_tokens: int, *, packed: bool) -> list[tuple[Tensor, bool]]:
         return [(rows, True) for rows in batch.micro_batch_rows(max_tokens, packed=packed)]
 
-    def micro_batches(
-        self, batch: TokenBatch, max_tokens: int, num_parts: int | None, *, packed: bool
-    ) -> Iterator[tuple[TokenBatch, bool]]:
-        return ((micro, True) for micro in batch.micro_batches(max_tokens, num_parts, packed=packed))
+    def micro_batches(self, batch: TokenBatch, max_tokens: int, *, packed: bool) -> Iterator[tuple[TokenBatch, bool]]:
+        return ((micro, True) for micro in batch.micro_batches(max_tokens, packed=packed))
 
     def sum(self, tensors: Mapping[str, Tensor]) -> None:
         """Does nothing: the sums are complete."""
@@ -67,14 +63,8 @@ class DistributedGroup:
     def rows(self, batch: TokenBatch, max_tokens: int, *, packed: bool) -> list[tuple[Tensor, bool]]:
         return self._own(batch, _rows_of_all(batch, max_tokens, self._num_ranks, packed=packed))
 
-    def micro_batches(
-        self, batch: TokenBatch, max_tokens: int, num_parts: int | None, *, packed: bool
-    ) -> Iterator[tuple[TokenBatch, bool]]:
-        """`num_parts`: number of micro-batches on every rank."""
-        if num_parts is None:
-            cut = _rows_of_all(batch, max_tokens, self._num_ranks, packed=packed)
-        else:
-            cut = (split_by_tokens if packed else split_by_rows)(batch.lengths, num_parts * self._num_ranks)
+    def micro_batches(self, batch: TokenBatch, max_tokens: int, *, packed: bool) -> Iterator[tuple[TokenBatch, bool]]:
+        cut = _rows_of_all(batch, max_tokens, self._num_ranks, packed=packed)
         return ((batch.select(rows), is_own) for rows, is_own in self._own(batch, cut))
 
     def sum(self, tensors: Mapping[str, Tensor]) -> None:

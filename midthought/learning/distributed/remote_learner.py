@@ -57,7 +57,7 @@ class RemoteLearner:
         """Optimizer steps taken, critic warm-up included."""
         self.num_policy_steps = 0
         """Optimizer steps in which the policy learned."""
-        self.kl_controller = KLController(training.kl_coef, training.target_kl, training.kl_horizon)
+        self.kl_controller = KLController(training.kl_coef, training.target_kl)
         self._critic = models.critic
         self._is_critic_old = False
         self._models: Models | None = models

@@ -7,7 +7,7 @@ from typing import Any
 
 from midthought.data.abstention import NO_ANSWER
 from midthought.memory.chunks import Chunk
-from midthought.memory.tool import OPEN_NAME, TOOL_NAME
+from midthought.memory.tool import TOOL_NAME
 from midthought.models.small_model import make_tokenizer
 from midthought.recipes.podcast.demonstrations import corpus
 from midthought.recipes.podcast.settings import PodcastConfig
@@ -17,12 +17,6 @@ INSTRUCTION = (
     "Think inside <think> and </think>, then answer in as few words as possible. While you think you can search the "
     f'podcast memory: write #call {TOOL_NAME} {{"query": "words to look for"}} and read the result that follows.'
 )
-
-FILTERS_HINT = (
-    ' To search in a part only, add "episode" (exact title), "speaker" (exact name), "after" or "before" (HH:MM:SS) to '
-    "the call."
-)
-OPEN_HINT = f' To read what was said before and after a result, write #call {OPEN_NAME} {{"id": "id of the result"}}.'
 
 
 def make_small_policy(config: PodcastConfig, chunks: list[Chunk], *, may_abstain: bool = False) -> tuple[Any, Any]:
@@ -43,6 +37,5 @@ def instruction(config: PodcastConfig, *, may_abstain: bool = False) -> str:
         return config.questions.instruction
     if not config.model.local_path:
         return ""
-    memory = config.memory
-    words = INSTRUCTION + (FILTERS_HINT if memory.tool_filters else "") + (OPEN_HINT if memory.open_tool else "")
-    return f"{words} If you searched and the memory has no answer, answer: {NO_ANSWER}" if may_abstain else words
+    abstain = f" If you searched and the memory has no answer, answer: {NO_ANSWER}" if may_abstain else ""
+    return INSTRUCTION + abstain

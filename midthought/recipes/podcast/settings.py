@@ -38,21 +38,12 @@ class MemorySection(Section):
     chunk_size: int | None = Field(None, ge=1)
     """Tokens or sentences per chunk. Null: 128 tokens, 3 sentences, or 128 embedded tokens of a window with its
     context."""
-    chunk_overlap: int | None = Field(None, ge=0)
-    """Tokens or sentences that consecutive chunks share. Null: 32 tokens, 1 sentence, or 32 tokens of a window."""
     embedding_model: str = "minilm"
     """`minilm` (packaged, offline), the folder of a sentence-transformers model, or `https://HOST/v1?api_key_env=NAME#MODEL`."""
     search: Literal["full_text", "vector", "hybrid"] = "full_text"
     """Search mode of the tool. `full_text` is best for exact quotes (docs/measured.md)."""
     k: int = Field(1, ge=1, le=10)
     """Default number of results per call."""
-    thought_words: int = Field(0, ge=0, le=500)
-    """Words of the thought before a call that are embedded after its query, at most the last ones. 0: the query alone. Full-text
-    search ignores them. Intended for an embedding model that was trained with thoughts (AgentIR)."""
-    tool_filters: bool = False
-    """Whether a call may name an episode, a speaker and times to search within."""
-    open_tool: bool = False
-    """Whether there is a second tool, `memory_open`, that returns what was said before and after a result."""
 
 
 class QuestionsSection(Section):
@@ -74,8 +65,6 @@ class QuestionsSection(Section):
     """Number of test questions whose prompt contains the answer. `auto`: 200, or fewer, as `num_test`."""
     num_test_episodes: int | None = Field(None, ge=1)
     """Number of episodes used only for the test. Null: a third of all, at most 8."""
-    num_validation_episodes: int | None = Field(None, ge=1)
-    """Number of episodes used only for validation. Null: one in twelve."""
     no_memory_share: float = Field(0.35, ge=0, le=1)
     """Share of training questions whose prompt contains the answer."""
     distractor_share: float = Field(0.5, ge=0, le=1)

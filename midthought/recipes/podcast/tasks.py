@@ -31,7 +31,7 @@ from midthought.memory.questions import (
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.splitting import Chunking
 from midthought.memory.store import MemoryStore
-from midthought.memory.tool import MemoryOpenTool, MemoryRetrievalTool, format_hits
+from midthought.memory.tool import MemoryRetrievalTool, format_hits
 from midthought.memory.transcripts import Transcript, read_transcripts
 from midthought.memory.upsert import BuildReport
 from midthought.recipes.metrics import IsRight, balanced_accuracy, call_rate
@@ -181,7 +181,7 @@ def read_recipe_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:
 def chunking_of(memory: MemorySection) -> Chunking:
     """Returns how episodes are split, from the settings."""
     by_turns = memory.chunking == "turns"
-    return Chunking(memory.chunking, memory.chunk_words if by_turns else memory.chunk_size, memory.chunk_overlap)
+    return Chunking(memory.chunking, memory.chunk_words if by_turns else memory.chunk_size)
 
 
 def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_path: Path) -> PodcastData:
@@ -195,7 +195,7 @@ def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_p
     chunks = chunk_all(transcripts, memory.chunk_words) if memory.chunking == "windows" else stored
     num_episodes = len({chunk.stem for chunk in chunks})
     num_test = questions.num_test_episodes or min(8, max(1, num_episodes // 3))
-    num_validation = questions.num_validation_episodes or max(1, num_episodes // 12)
+    num_validation = max(1, num_episodes // 12)
     parts = split_episodes(chunks, num_test, num_validation, seed)
     plan = _plan(config, questions.num_train, questions.no_memory_share)
     tasks = _tasks(config, chunks, parts, plan)
@@ -236,20 +236,12 @@ def _open_memory(config: PodcastConfig, run_path: Path) -> MemoryStore | RemoteM
 
 
 def _registry(config: PodcastConfig, store: MemoryStore | RemoteMemory) -> ToolRegistry:
-    search = search_tool(config.memory, store)
-    return ToolRegistry([search, MemoryOpenTool(store)] if config.memory.open_tool else [search])
+    return ToolRegistry([search_tool(config.memory, store)])
 
 
 def search_tool(memory: MemorySection, store: MemoryStore | RemoteMemory) -> MemoryRetrievalTool:
     """Returns the tool that searches the store, with the options of the section `memory`."""
-    return MemoryRetrievalTool(
-        store,
-        k=memory.k,
-        mode=memory.search,
-        has_filters=memory.tool_filters,
-        shows_ids=memory.open_tool,
-        thought_words=memory.thought_words,
-    )
+    return MemoryRetrievalTool(store, k=memory.k, mode=memory.search)
 
 
 def _plan(config: PodcastConfig, num_questions: int, no_memory_share: float) -> QuestionPlan:

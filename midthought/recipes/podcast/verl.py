@@ -13,9 +13,6 @@ from midthought.cluster.verl.settings import VerlConfig
 from midthought.config import RewardConfig
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.memory.connect import open_memory
-from midthought.memory.remote import RemoteMemory
-from midthought.memory.store import MemoryStore
-from midthought.memory.tool import OPEN_NAME, TOOL_NAME, MemoryOpenTool
 from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import MemorySection, PodcastConfig
 from midthought.recipes.podcast.tasks import prepare_data, read_recipe_transcripts, search_tool
@@ -84,7 +81,6 @@ def job(config: PodcastVerlConfig, folder: Path) -> VerlJob:
     spoken = instruction(config, may_abstain=data.may_abstain)
     options = memory.model_dump(mode="json", exclude={"transcripts", "replace"})
     options["path"] = _whole(memory.path) if memory.path else "{bundle}/memory"
-    references = {TOOL_NAME: f"{__name__}:memory_tool", OPEN_NAME: f"{__name__}:open_tool"}
     return VerlJob(
         recipe="podcast",
         config=config,
@@ -93,7 +89,7 @@ def job(config: PodcastVerlConfig, folder: Path) -> VerlJob:
         tasks={"train": data.tasks["train"], "validation": data.tasks["validation"]},
         messages=lambda task: task.messages(spoken),
         tools=[
-            ToolPlan(reference=references[definition.name], definition=definition, options=options)
+            ToolPlan(reference=f"{__name__}:memory_tool", definition=definition, options=options)
             for definition in data.registry.definitions()
         ],
         supply=f"{__name__}:supply",
@@ -109,16 +105,7 @@ def memory_tool(**options: Any) -> Tool:
     Raises `MemoryStoreError` if there is none.
     """
     memory = MemorySection(**options)
-    return search_tool(memory, _opened(memory))
-
-
-def open_tool(**options: Any) -> Tool:
-    """Returns the tool that opens a result with its neighbours, as `memory_tool`."""
-    return MemoryOpenTool(_opened(MemorySection(**options)))
-
-
-def _opened(memory: MemorySection) -> MemoryStore | RemoteMemory:
-    return open_memory(memory.path, memory.table, memory.embedding_model, memory.token_env)
+    return search_tool(memory, open_memory(memory.path, memory.table, memory.embedding_model, memory.token_env))
 
 
 def _whole(path: str) -> str:

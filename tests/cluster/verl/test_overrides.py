@@ -121,7 +121,6 @@ def test_verls_own_keys_win(theirs: dict[str, Any]) -> None:
         ({"training": GRPO | {"mini_batch_size": 12}}, "mini_batch_size=12 is not a multiple of group_size=8"),
         ({"training": {"batch_size": 48}}, "batch_size=48 is not a multiple of mini_batch_size=64"),
         ({"training": {"batch_size": 128}}, "100 training tasks do not fill one batch of 128 prompts"),
-        ({"training": {"whiten_advantages": False}}, "verl always whitens"),
         ({"training": {"lr_schedule": "linear"}}, "constant and cosine"),
         ({"training": {"rollout_correction": "masked"}}, "verl.overrides"),
         ({"training": {"overlong_buffer_tokens": 10}}, "overlong"),

@@ -59,7 +59,7 @@ def test_every_row_of_the_table_names_a_key_of_its_configuration() -> None:
 @pytest.mark.parametrize(
     "training",
     [
-        {"adv_estimator": name, "group_size": size, "batch_size": 64, "mini_batch_size": 32, "whiten_advantages": True}
+        {"adv_estimator": name, "group_size": size, "batch_size": 64, "mini_batch_size": 32}
         for name, size in (
             ("grpo", 8),
             ("dr_grpo", 8),
@@ -79,7 +79,6 @@ def test_every_row_of_the_table_names_a_key_of_its_configuration() -> None:
         },
         {
             "kl_coef": 0.05,
-            "kl_kind": "k2",
             "target_kl": 0.1,
             "kl_loss_coef": 0.1,
             "kl_loss_kind": "abs",
