@@ -19,10 +19,9 @@ from midthought.errors import MidthoughtError, SettingsError
 from midthought.models.pretrained import is_on_this_machine, placed
 from midthought.plan.choices import Choice, choose_and_plan
 from midthought.plan.hardware import find_hardware, require_device
-from midthought.recipes.pipeline import RecipeRun
 from midthought.recipes.progress import RunProgress
 from midthought.recipes.recipe import Recipe, is_given
-from midthought.recipes.stages import Stages, load_policy_and_tokenizer
+from midthought.recipes.run import RecipeRun
 from midthought.report.console import Console
 from midthought.report.run_folder import RunFolder
 from midthought.tokenization import Renderer
@@ -115,8 +114,8 @@ class _Examination:
 
     def _prepare(self) -> bool:
         run = self._run
-        run.run = RunFolder(run.path)
-        run.stages = Stages(run.run, RunProgress(run.run), run.config.checkpoint, resume=False)
+        run.folder = RunFolder(run.path)
+        run.progress = RunProgress(run.folder)
         run._prepare()
         run.tasks = run._make_tasks(run.config)
         return True
@@ -139,7 +138,7 @@ class _Examination:
         source = run._beginning
         if not self._why_not_sampled:
             run._build_data()
-        policy, tokenizer = load_policy_and_tokenizer(source, run.config.model) if source else run._make_policy()
+        policy, tokenizer = run._loaded_from(source) if source else run._make_policy()
         run.policy = placed(policy, run._device)
         run.tasks.open(Renderer(tokenizer, run.config.model.template_arguments))
         if run._supervised.num_steps and run.from_path is None:
