@@ -151,7 +151,7 @@ def _print_choice(
     from midthought.plan.choices import resolve, words_of_stage
     from midthought.plan.hardware import Hardware, find_hardware, require_device
     from midthought.recipes.recipe import is_given
-    from midthought.recipes.stages import find_policy
+    from midthought.recipes.run import find_policy
 
     settings, _ = recipe.begin(path, words=words, config=config, stage=stage, from_path=from_path)
     model, given = settings.model, is_given(settings, from_path)

@@ -10,7 +10,6 @@ from typing import Any
 
 from midthought.checks.before import Setup
 from midthought.config import RecipeConfig, settled
-from midthought.engines.create import policy_engine
 from midthought.plan.choices import Choice
 from midthought.rollout.episode import EpisodeEnvironment
 from midthought.rollout.local_rollouts import Rollouts
@@ -18,7 +17,7 @@ from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.tokenization import Renderer
 from midthought.trainer.checkup import setup_of
 from midthought.trainer.initial_policy import TrainedPolicy
-from midthought.trainer.rollouts import PromptBuilder, longest_sequence, make_source
+from midthought.trainer.rollouts import PromptBuilder, open_sources
 from midthought.trainer.tasks import TrainingTasks
 from midthought.types import Task
 
@@ -77,15 +76,8 @@ class RecipeTasks(TrainingTasks):
     def rollouts(self, policy: Any, policy_version: int = 0) -> Rollouts:
         """Runs evaluation episodes with the policy's current weights, in this process. Close it after use."""
         inference = self.config.inference.model_copy(update={"backend": "local", "partial_rollouts": False})
-        longest = self.longest_prompt(lambda task: len(self.renderer.prompt(self.prompts.messages(task))))
-        engine = policy_engine(
-            policy,
-            None,
-            self.renderer,
-            inference,
-            model_path="",
-            max_seq_len=longest_sequence(longest, inference, policy.config),
-        )
+        ray = self.config.ray.model_copy(update={"use_ray": False})
+        config = self.config.model_copy(update={"inference": inference, "ray": ray})
+        engine, source, _ = open_sources(policy, None, self.renderer, self.prompts, self, config)
         engine.policy_version = policy_version
-        seed = self.config.training.seed
-        return make_source(engine, self.renderer, self.prompts, self.episode, inference, seed=seed)
+        return source

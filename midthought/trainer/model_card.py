@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.config import read_yaml
+from midthought.report.run_folder import flat_keys
 from midthought.report.run_record import RunRecord, read_run
 from midthought.trainer.prompt_record import NATIVE, PromptRecord
 
@@ -32,23 +33,24 @@ def model_card(run: Path, name: str) -> str:
     from huggingface_hub import ModelCardData
 
     record = read_run(run)
-    settings = read_yaml(run / "config.yaml") if record.config is not None else {}
+    settings = flat_keys(read_yaml(run / "config.yaml")) if record.config is not None else {}
     prompts = PromptRecord.read(run) or PromptRecord()
-    base = str(_of(settings, "model.local_path") or "")
-    algorithm = str(_of(settings, "training.algorithm") or _of(settings, "training.adv_estimator") or "")
+    base = str(settings.get("model.local_path") or "")
+    algorithm = str(settings.get("training.algorithm") or settings.get("training.adv_estimator") or "")
     tags = ["midthought", "reinforcement-learning", "tool-use", *([algorithm] if algorithm else [])]
     metadata: dict[str, Any] = {"license": LICENSE, "library_name": "transformers", "pipeline_tag": "text-generation"}
     if re.fullmatch(r"[\w.-]+/[\w.-]+", base) and not Path(base).exists():
         metadata["base_model"] = base
     head = ModelCardData(**metadata, tags=tags).to_yaml()
+    shown = [(name, settings[name]) for name in _SETTINGS if settings.get(name) is not None]
     parts = [
         f"---\n{head}\n---\n\n# {_line(name.rpartition('/')[2])}",
         f"{_origin(base)} {_trained(record, settings, prompts, algorithm)}",
         _with_tools(name, prompts),
-        _with_transformers(name, prompts, _of(settings, "inference.max_tokens")),
+        _with_transformers(name, prompts, settings.get("inference.max_tokens")),
         "## Data\n\n" + _data(settings, record),
         "## Figures\n\n" + _figures(record),
-        "## Settings\n\n" + _table(("setting", "value"), _settings(settings)),
+        "## Settings\n\n" + _table(("setting", "value"), shown),
         "## License\n\nNot filled in: choose a license that the base model and the data permit, write it here, and set `license` "
         "in the metadata above.",
     ]
@@ -78,13 +80,10 @@ def _with_tools(name: str, prompts: PromptRecord) -> str:
     written = (
         "the format of its chat template" if prompts.call_format == NATIVE else f"the format `{prompts.call_format}`"
     )
-    lines = [
-        f"- `{_line(tool['name'])}`: {_line(tool.get('description', ''))}" for tool in map(_function, prompts.tools)
-    ]
-    sources = [
-        str(tool.get("source") or "MODULE:NAME") if not prompts.recipe else "MODULE:NAME" for tool in prompts.tools
-    ]
-    flags = " ".join(f"--tools {source}" for source in sources)
+    functions = [tool["definition"]["function"] for tool in prompts.tools]
+    lines = [f"- `{_line(each['name'])}`: {_line(each.get('description', ''))}" for each in functions]
+    sources = ("" if prompts.recipe else str(tool.get("source") or "") for tool in prompts.tools)
+    flags = " ".join(f"--tools {source or 'MODULE:NAME'}" for source in sources)
     commands = [
         "# from the run folder: in a terminal, or as an OpenAI-compatible endpoint",
         "midthought chat RUN",
@@ -127,7 +126,7 @@ def _with_transformers(name: str, prompts: PromptRecord, max_tokens: int | None)
 
 
 def _data(settings: Mapping[str, Any], record: RunRecord) -> str:
-    found = [(name, value) for name in _DATA if (value := _of(settings, name))]
+    found = [(name, value) for name in _DATA if (value := settings.get(name))]
     lines = [f"- `{name}`: {_line(Path(str(value)).name)}" for name, value in found]
     if num_questions := record.summary.get("num_questions"):
         lines.append(f"- {num_questions:,} questions for the figures below, about data that was not trained on")
@@ -137,21 +136,19 @@ def _data(settings: Mapping[str, Any], record: RunRecord) -> str:
 def _figures(record: RunRecord) -> str:
     """Returns the shares of right answers of every arm, before and after, else the last values of the summary."""
     found: dict[str, dict[str, float]] = {}
-    for key, value in record.summary.items():
+    numbers = {key: value for key, value in record.summary.items() if isinstance(value, int | float)}
+    for key, value in numbers.items():
         match = _WHEN.fullmatch(key)
-        if (
-            match
-            and isinstance(value, int | float)
-            and match[2].endswith(("exact_match", "call_rate_needed", "call_rate_needless"))
-        ):
+        if match and match[2].endswith(("exact_match", "call_rate_needed", "call_rate_needless")):
             found.setdefault(match[2], {})[match[1]] = value
     if found:
         columns = list(dict.fromkeys(when for row in found.values() for when in row))
         rows = [[metric, *(_interval(record, when, metric, row) for when in columns)] for metric, row in found.items()]
         note = "In brackets: 95 % Wilson interval. `before` and `after` reinforcement learning; `arms.…`: control runs."
         return f"{_table(('measure', *columns), rows)}\n\n{note}"
-    shown = [(key, value) for key, value in record.summary.items() if _is_shown(key, value)]
-    return _table(("measure", "value"), [(key, f"{value:.4g}") for key, value in shown]) if shown else "None yet."
+    names = ("reward/", "validation/reward/", "validation/exact_match", "tools/")
+    shown = [(key, f"{value:.4g}") for key, value in numbers.items() if key.startswith(names)]
+    return _table(("measure", "value"), shown) if shown else "None yet."
 
 
 def _interval(record: RunRecord, when: str, metric: str, row: Mapping[str, float]) -> str:
@@ -159,27 +156,6 @@ def _interval(record: RunRecord, when: str, metric: str, row: Mapping[str, float
         return "–"
     low, high = (record.summary.get(f"{when}.{metric}.{end}") for end in ("low", "high"))
     return f"{row[when]:.3f}" + (f" ({low:.3f}–{high:.3f})" if low is not None and high is not None else "")
-
-
-def _is_shown(key: str, value: Any) -> bool:
-    return isinstance(value, int | float) and key.startswith(
-        ("reward/", "validation/reward/", "validation/exact_match", "tools/")
-    )
-
-
-def _settings(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(name, _line(value)) for name in _SETTINGS if (value := _of(settings, name)) is not None]
-
-
-def _of(settings: Mapping[str, Any], name: str) -> Any:
-    section, _, key = name.partition(".")
-    values = settings.get(section)
-    return values.get(key) if isinstance(values, Mapping) else None
-
-
-def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = tool["definition"]["function"]
-    return found
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -124,42 +124,6 @@ def longest_sequence(longest_prompt: int | None, inference: InferenceConfig, mod
     return min(allowed or MAX_LENGTH, MAX_LENGTH + inference.max_tokens)
 
 
-def make_source(
-    engine: TrainedEngine,
-    renderer: Renderer,
-    prompts: PromptBuilder,
-    episode: Callable[[Task], EpisodeEnvironment],
-    inference: InferenceConfig,
-    *,
-    seed: int,
-    loop: BackgroundLoop | None = None,
-    worker_group: RolloutWorkerGroup | None = None,
-) -> Rollouts:
-    """Creates a source, which runs episodes on a group of Ray workers if given, else in this process with `engine`.
-
-    `episode` creates its episodes' environments. An episode fails if its prompt is too long. With a `loop`, the source has a
-    stream of episodes that may continue in the next iteration.
-    """
-    parts = RolloutParts(
-        engine=engine,
-        renderer=renderer,
-        call_format=prompts.call_format,
-        executor=ToolExecutor(prompts.registry, timeout_seconds=inference.tool_timeout_seconds),
-        messages=prompts.messages,
-        environment=EpisodeFactory(renderer, prompts, engine.max_seq_len, episode),
-        inference=inference,
-    )
-    if worker_group is not None:
-        from midthought.cluster.ray.ray_rollouts import RayRollouts
-
-        return RayRollouts(parts, engine, worker_group, seed=seed)
-    stream = None
-    if loop is not None:
-        max_carry_overs, deterministic = inference.partial_max_carry_overs, inference.deterministic
-        stream = InFlightEpisodes(parts, loop, seed=seed, max_carry_overs=max_carry_overs, deterministic=deterministic)
-    return LocalRollouts(parts, engine, seed=seed, stream=stream, loop=loop)
-
-
 # -- where episodes run ----------------------------------------------------------------------------------------
 
 
@@ -191,32 +155,43 @@ def open_sources(
     tasks: TrainingTasks,
     config: RecipeConfig,
     *,
-    model_path: str,
+    model_path: str = "",
 ) -> tuple[TrainedEngine, Rollouts, Rollouts]:
-    """Creates the engine of a trainer, and the sources of training and of held-out episodes, which share it.
+    """Creates an engine, and the sources of training and of held-out episodes, which share it. Close one of them after use.
 
-    `learned`: what the learner trains, the policy itself or the policy with adapters. `model_path`: folder with the weights of
-    `policy`, if any.
+    They run episodes on Ray workers with `ray.use_ray`, else in this process; with `inference.partial_rollouts`, episodes may
+    continue in the next iteration. An episode fails if its prompt is too long.
+    `learned`: what the learner trains, the policy itself or the policy with adapters; None: the policy is not trained here.
+    `model_path`: folder with the weights of `policy`, if any.
     """
-    inference = config.inference
+    inference, ray, seed = config.inference, config.ray, config.training.seed
     longest = tasks.longest_prompt(lambda task: len(renderer.prompt(prompts.messages(task))))
     max_seq_len = longest_sequence(longest, inference, policy.config)
-    engine = policy_engine(
-        policy,
-        learned,
-        renderer,
-        inference.changed(backend="local") if config.ray.use_ray else inference,
-        model_path=model_path,
-        max_seq_len=max_seq_len,
-    )
-    make = functools.partial(
-        make_source,
-        engine,
-        renderer,
-        prompts,
-        inference=inference,
-        seed=config.training.seed,
-        worker_group=make_worker_group(policy, renderer, inference, config.ray, max_seq_len=max_seq_len),
-        loop=BackgroundLoop("midthought-rollout") if inference.partial_rollouts else None,
-    )
-    return engine, make(episode=tasks.episode), make(episode=tasks.held_out_episode)
+    sampling = inference.changed(backend="local") if ray.use_ray else inference
+    engine = policy_engine(policy, learned, renderer, sampling, model_path=model_path, max_seq_len=max_seq_len)
+    workers = make_worker_group(policy, renderer, inference, ray, max_seq_len=max_seq_len)
+    loop = BackgroundLoop("midthought-rollout") if inference.partial_rollouts else None
+
+    def source(episode: Callable[[Task], EpisodeEnvironment]) -> Rollouts:
+        parts = RolloutParts(
+            engine=engine,
+            renderer=renderer,
+            call_format=prompts.call_format,
+            executor=ToolExecutor(prompts.registry, timeout_seconds=inference.tool_timeout_seconds),
+            messages=prompts.messages,
+            environment=EpisodeFactory(renderer, prompts, engine.max_seq_len, episode),
+            inference=inference,
+        )
+        if workers is not None:
+            from midthought.cluster.ray.ray_rollouts import RayRollouts
+
+            return RayRollouts(parts, engine, workers, seed=seed)
+        stream = None
+        if loop is not None:
+            max_carry_overs, deterministic = inference.partial_max_carry_overs, inference.deterministic
+            stream = InFlightEpisodes(
+                parts, loop, seed=seed, max_carry_overs=max_carry_overs, deterministic=deterministic
+            )
+        return LocalRollouts(parts, engine, seed=seed, stream=stream, loop=loop)
+
+    return engine, source(tasks.episode), source(tasks.held_out_episode)

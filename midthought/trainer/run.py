@@ -1,8 +1,7 @@
-"""The run of a trainer: its console and its run folder (settings, metrics, trajectories, checkpoints, summary and report)."""
+"""The run of a trainer or a recipe: console, and run folder (settings, metrics, trajectories, checkpoints, summary, report)."""
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -10,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from midthought.checks.during import ITERATION
-from midthought.config import Change, CheckpointConfig, RecipeConfig, require_allowed
+from midthought.checks.during import ITERATION, VALIDATION
+from midthought.config import Change, RecipeConfig, require_allowed
 from midthought.errors import SettingsError
 from midthought.files.output_folder import recover
 from midthought.files.storage_errors import THEN_RESUME, storage_errors
-from midthought.learning.checkpoint import step_of
 from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.stopping import StopRequest
@@ -30,37 +28,32 @@ from midthought.trainer.checkpoint import CheckpointManager, restore, save, what
 from midthought.trainer.prompt_record import PromptRecord
 from midthought.types import Trajectory
 
-_log = logging.getLogger(__name__)
-
 NUM_SHOWN = 8
 """Trajectories of an iteration or a validation that are written at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunStage:
-    """Makes a trainer one stage of a larger run. The owner of the run opens the folder, writes the settings, the summary and the
-    report, and closes it."""
+    """Makes a trainer one stage of a larger run, whose owner opens and closes the folder, and writes the settings, the summary
+    and the report."""
 
-    folder: RunFolder
+    owner: Run
     name: str
     """Checkpoints are in `checkpoints/NAME`."""
     title: str
     """The stage on the console."""
-    console: Console
-    stop: StopRequest
-    num_shown: int = NUM_SHOWN
-    """Trajectories of an iteration or a validation that are written to `trajectories.jsonl`, at most `NUM_SHOWN`."""
 
 
 class Run:
-    """A trainer's run. Without a folder it writes nothing.
+    """The run of a trainer or a recipe. Without a folder it writes nothing; before `create` it only locks a folder that exists.
 
     Args:
         place: the run folder; None: there is none.
-        console: None: that of the larger run.
+        console: None: that of the larger run, or a new one.
+        num_shown: maximum number of trajectories of an evaluation that are written to `trajectories.jsonl`. Of an iteration and
+            a validation they are at most `NUM_SHOWN`.
 
-    Raises `CheckpointError` if the folder holds a run and `resume` is not set, `OutputPathError` if it holds other files,
-    `SettingsError` if a run is resumed with settings that change what is learned and `allow_changes` is not set.
+    Raises `CheckpointError` if the folder holds a run and `resume` is not set, `OutputPathError` if it holds other files.
     """
 
     folder: RunFolder | None = None
@@ -79,37 +72,54 @@ class Run:
         *,
         resume: bool = False,
         allow_changes: bool = False,
+        console: Console | None = None,
+        num_shown: int = NUM_SHOWN,
     ) -> None:
         self.stage = place if isinstance(place, RunStage) else None
         """The stage of a larger run that this one is."""
-        self._config, self._is_resumed, self._allow_changes = config, resume, allow_changes
-        self._num_shown = NUM_SHOWN if self.stage is None else min(NUM_SHOWN, self.stage.num_shown)
+        self._config, self.is_resumed, self._allow_changes = config, resume, allow_changes
+        self._num_shown = num_shown
         self._learned: LearnedTokens | None = None
+        self.console = console or Console()
+        self.stop = StopRequest()
+        """Delays Ctrl-C during the run."""
         if isinstance(place, RunStage):
-            self.folder = place.folder
-            self.checkpoints = CheckpointManager(self.folder, place.name, config.checkpoint)
-            self.newest = self.checkpoints.newest() if resume else None
+            owner = place.owner
+            self.folder, self.console, self.stop = owner.folder, owner.console, owner.stop
+            self._num_shown = owner._num_shown
         elif place is not None:
             with storage_errors(place):
-                self._open(tracked_run_folder(place, config.checkpoint))
+                self.folder = tracked_run_folder(place, config.checkpoint)
+                self.folder.begin(resume=resume)
 
-    def _open(self, folder: RunFolder) -> None:
-        self.folder, resume = folder, self._is_resumed
-        folder.begin(resume=resume)
-        self._require_allowed(folder.settings_changes(self._config) if resume else [])
-        folder.create(resume=resume)
-        self.checkpoints = CheckpointManager(folder, "ppo", self._config.checkpoint)
-        self.sft_checkpoints = CheckpointManager(folder, "sft", self._config.checkpoint)
-        if not resume:
+    def create(self) -> None:
+        """Creates and locks the folder."""
+        if self.folder is not None and self.stage is None:
+            self.folder.create(resume=self.is_resumed)
+
+    def find_checkpoints(self) -> None:
+        """Finds what a trainer continues from, and drops what was logged later."""
+        if self.folder is None:
+            return
+        self.checkpoints = self.manager("ppo" if self.stage is None else self.stage.name)
+        self.sft_checkpoints = self.manager("sft")
+        if not self.is_resumed:
             return
         self.newest = self.checkpoints.newest()
-        recover(folder.path / "warmup")
-        self.has_sft = (folder.path / "warmup").is_dir()
+        if self.sft_policy_path is None:
+            return
+        recover(self.sft_policy_path)
+        self.has_sft = self.sft_policy_path.is_dir()
         self.newest_sft = None if self.has_sft else self.sft_checkpoints.newest()
         if self.newest is None and self.newest_sft is None:
-            noted = folder.noted_log_position if self.has_sft else None
+            noted = self.folder.noted_log_position if self.has_sft else None
             num_lines = len(self.sft_rows()) if self.has_sft else 0
-            folder.forget_after(noted or {"num_metric_lines": num_lines, "num_trajectory_lines": 0})
+            self.folder.forget_after(noted or {"num_metric_lines": num_lines, "num_trajectory_lines": 0})
+
+    def manager(self, stage: str) -> CheckpointManager:
+        """Returns the manager of a stage's checkpoints."""
+        assert self.folder is not None
+        return CheckpointManager(self.folder, stage, self._config.checkpoint)
 
     # -- where things are ------------------------------------------------------------------------------------------
 
@@ -133,45 +143,34 @@ class Run:
         saved = self.newest or self.newest_sft
         return saved / "policy" if saved is not None else self.sft_policy_path if self.has_sft else None
 
-    # -- settings and console --------------------------------------------------------------------------------------
+    # -- settings --------------------------------------------------------------------------------------------------
 
-    def open_console(self, notes: Sequence[str], *, progress: bool) -> None:
-        """Opens the console and shows the notes; a stage of a larger run has the console of that run."""
-        self.console = Console(quiet=not progress) if self.stage is None else self.stage.console
-        for note in notes if self.stage is None else ():
-            if note:
-                self.console.note(note)
-
-    def compare(self, record: PromptRecord) -> None:
-        """Raises `SettingsError` if a resumed run started with another record, unless changes are allowed. Call it before a
-        checkpoint is loaded."""
-        self._record = record
-        if self.folder is not None and self.stage is None and self._is_resumed:
-            self._require_allowed([*self._changes, *record.changes(self.folder.path)])
-
-    def _require_allowed(self, changes: list[Change]) -> None:
-        self._changes = changes
+    def require_same(self, config: RecipeConfig, record: PromptRecord | None = None) -> None:
+        """Raises `SettingsError` if a resumed run started with other settings, or with another record, and changes are not
+        allowed. Call it before a checkpoint is loaded."""
+        self._config, self._record = config, record
+        self._changes: list[Change] = []
+        if self.folder is None or self.stage is not None or not self.is_resumed:
+            return
+        self._changes = self.folder.settings_changes(config)
+        if record is not None:
+            self._changes += record.changes(self.folder.path)
         try:
-            require_allowed(changes, allow=self._allow_changes)
+            require_allowed(self._changes, allow=self._allow_changes)
         except SettingsError:
-            assert self.folder is not None
             self.folder.unlock()
             raise
 
-    def record_settings(self) -> None:
-        """Writes the settings, and what `compare` was given. Call it after every check of them."""
+    def record_settings(self, stage: str, step: int) -> list[Change]:
+        """Writes what `require_same` was given. Call it after every check. Returns what changed; `step`: when."""
         if self.folder is None or self.stage is not None:
-            return
-        step = step_of(self.newest) if self.newest is not None else 0
-        with self.disk():
-            self.folder.record_settings(self._config, self._changes, "ppo", step)
-            self._record.write(self.folder)
-        for change in self._changes:
-            _log.info("changed at iteration %d: %s", step, change)
+            return []
+        assert self._record is not None
+        self.folder.record_settings(self._config, self._changes, stage, step)
+        self._record.write(self.folder)
+        return self._changes
 
-    def new_stop(self) -> StopRequest:
-        """Returns what delays Ctrl-C during a stage."""
-        return StopRequest() if self.stage is None else self.stage.stop
+    # -- disk and signals ------------------------------------------------------------------------------------------
 
     @contextmanager
     def disk(self) -> Iterator[None]:
@@ -224,6 +223,7 @@ class Run:
         learned, self._learned = self._learned, None
         is_training, settings = stage == ITERATION, self._config.checkpoint
         arm = "train" if is_training else stage
+        num_shown = min(NUM_SHOWN, self._num_shown) if is_training or stage.startswith(VALIDATION) else self._num_shown
         if not is_training or learned is not None:
             rows = [
                 recorded_row(
@@ -241,7 +241,7 @@ class Run:
             save_trajectories(self.folder.path / EPISODES_FOLDER / f"{iteration:06}.jsonl", trajectories)
         self.folder.add_trajectories(
             trajectory_row(t, renderer.decode, step=iteration, arm=arm, exact_match=is_right(t))
-            for t in trajectories[: self._num_shown]
+            for t in trajectories[:num_shown]
         )
 
     # -- checkpoints and the end -----------------------------------------------------------------------------------
@@ -304,24 +304,3 @@ class Run:
         if self.folder is not None and self.stage is None:
             self.folder.close()
             self.folder.unlock()
-
-
-def record(
-    run: RunFolder,
-    settings: CheckpointConfig,
-    trajectories: Sequence[Trajectory],
-    renderer: Renderer,
-    *,
-    arm: str,
-    step: int,
-    is_right: Callable[[Trajectory], bool | None],
-    learned: LearnedTokens | None = None,
-) -> None:
-    """Records the first `settings.record_episodes` trajectories with the values of their tokens, which `learned` has."""
-    rows = [
-        recorded_row(
-            each, renderer, step=step, arm=arm, exact_match=is_right(each), learned=learned.of(each) if learned else ()
-        )
-        for each in trajectories[: settings.record_episodes]
-    ]
-    run.recording.add(arm, step, rows, max_bytes=int(settings.record_max_mib * 2**20))

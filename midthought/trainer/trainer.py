@@ -27,8 +27,10 @@ from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.ppo import learn
 from midthought.learning.run_checks import require_finite
+from midthought.learning.stopping import StopRequest
 from midthought.models.peft_folders import merge
 from midthought.models.pretrained import save_model
+from midthought.report.console import Console
 from midthought.report.json_lines import json_value
 from midthought.rollout.rollout_batch import collect
 from midthought.rollout.rollout_metrics import rollout_metrics
@@ -157,8 +159,19 @@ class Trainer:
         dataset, validation = named_tasks(dataset, validation)
         rewards = named_rewards(rewards)
         self._tasks = make_tasks(self.config, environment, dataset, validation, reward_fn, rewards)
-        self._run = Run(given.run_path, self.config, resume=resume, allow_changes=allow_changes)
-        self._run.open_console((given.preset, given.choice.algorithm), progress=progress)
+        self._run = Run(
+            given.run_path,
+            self.config,
+            resume=resume,
+            allow_changes=allow_changes,
+            console=Console(quiet=not progress),
+        )
+        with self._run.disk():
+            self._run.require_same(self.config)
+            self._run.create()
+            self._run.find_checkpoints()
+        for note in filter(None, (given.preset, given.choice.algorithm)) if self._run.stage is None else ():
+            self._run.console.note(note)
         self.callbacks = checked_callbacks(callbacks)
         self._policy = open_policy(
             self.config,
@@ -171,7 +184,7 @@ class Trainer:
             is_format_auto=call_format == AUTO_CALL_FORMAT,
         )
         learned = learned_from(self._tasks, environment, reward_fn, rewards)
-        self._run.compare(PromptRecord.of(self._policy.prompts, learned))
+        self._run.require_same(self.config, PromptRecord.of(self._policy.prompts, learned))
         self.model, self.tokenizer, self.renderer = self._policy.model, self._policy.tokenizer, self._policy.renderer
         self.call_format = self._policy.prompts.call_format
         """How calls are written."""
@@ -196,7 +209,10 @@ class Trainer:
         self._is_fitting = self._is_closed = False
         if self._run.newest is not None:
             self.load_checkpoint(self._run.newest)
-        self._run.record_settings()
+        with self._run.disk():
+            changes = self._run.record_settings(ITERATION, self.iteration)
+        for change in changes:
+            _log.info("changed at iteration %d: %s", self.iteration, change)
 
     def _open_learner_and_sources(self) -> None:
         policy = self._policy
@@ -317,7 +333,7 @@ class Trainer:
         if self.iteration >= last:
             _log.warning("nothing is left to train: %d of %d iterations are done", self.iteration, last)
         title = stage.title if stage is not None else f"Training ({training.algorithm or training.adv_estimator})"
-        stop = self._run.new_stop()
+        stop = self._run.stop if stage is not None else StopRequest()
         with stop, self._run.console.stage(title, total=last, unit="iterations") as bar:
             bar.start_at(self.iteration)
             self._is_fitting = True

@@ -48,9 +48,7 @@ def on_gpu(monkeypatch):
     """The run believes that its device, this CPU, is a GPU with so many GiB."""
 
     def believe(memory_gib: float) -> None:
-        monkeypatch.setattr(
-            "midthought.recipes.pipeline.find_hardware", lambda device: Hardware("gpu", "a GPU", memory_gib)
-        )
+        monkeypatch.setattr("midthought.recipes.run.find_hardware", lambda device: Hardware("gpu", "a GPU", memory_gib))
 
     return believe
 

@@ -9,8 +9,8 @@ from midthought.config import RecipeConfig
 from midthought.errors import CheckpointError, SettingsError
 from midthought.plan.choices import choose
 from midthought.recipes import find_recipe
-from midthought.recipes.pipeline import RecipeRun
 from midthought.recipes.recipe import Recipe
+from midthought.recipes.run import RecipeRun
 from midthought.report.run_folder import RunFolder
 
 RATE = {"podcast": "warmup", "feedback": "sft"}

@@ -51,7 +51,7 @@ def echo(tmp_path, call) -> str:
     return "echo_recipe:recipe"
 
 
-def test_the_recipes_of_the_library_are_the_folders_beside_the_pipeline():
+def test_the_recipes_of_the_library_are_its_folders():
     assert {"feedback", "podcast"} <= set(recipe_names())
     assert [find_recipe(name).name for name in recipe_names()] == recipe_names()
 

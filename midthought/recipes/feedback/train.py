@@ -18,8 +18,8 @@ from midthought.recipes.feedback.policy import make_small_policy
 from midthought.recipes.feedback.problems import Parts, prepare_problems
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig, SftSection
 from midthought.recipes.feedback.tasks import FeedbackTasks
-from midthought.recipes.pipeline import RecipeRun
 from midthought.recipes.recipe import run_of
+from midthought.recipes.run import RecipeRun
 from midthought.trainer.demonstrations import ShuffledDemonstrations
 from midthought.trainer.sft import Demonstrate
 from midthought.types import Trajectory
@@ -78,9 +78,6 @@ class FeedbackRun(RecipeRun):
 
     def _make_tasks(self, config: FeedbackRecipeConfig) -> FeedbackTasks:  # type: ignore[override]
         return FeedbackTasks(config, self.problems)
-
-    def _build_data(self) -> None:
-        """Does nothing: problems need no memory."""
 
     def _make_policy(self) -> tuple[Any, Any]:
         return make_small_policy(self.config.model, self.config.training.seed)

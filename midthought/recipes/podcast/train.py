@@ -11,13 +11,12 @@ from midthought.errors import SettingsError
 from midthought.memory.transcripts import Transcript
 from midthought.recipes.arms import EvaluationArm
 from midthought.recipes.control_arms import RFT_ARMS, clean_arm
-from midthought.recipes.pipeline import RecipeRun
 from midthought.recipes.podcast.demonstrations import CLEAN, Demonstrator, Habits
 from midthought.recipes.podcast.evaluation import arm_metrics, arms, task_metrics
 from midthought.recipes.podcast.policy import instruction, make_small_policy
 from midthought.recipes.podcast.settings import PodcastConfig, WarmupSection
 from midthought.recipes.podcast.tasks import PodcastData, PodcastTasks, prepare_data, read_recipe_transcripts
-from midthought.report.run_folder import RunFolder
+from midthought.recipes.run import RecipeRun
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.trainer.sft import Demonstrate
 
@@ -68,11 +67,11 @@ class PodcastRun(RecipeRun):
 
     def _build_data(self) -> None:
         with (
-            self.stages.progress.timed("memory"),
+            self.progress.timed("memory"),
             self.console.stage("Memory and questions", unit="texts embedded") as bar,
         ):
             report = self.data.build(self.path, bar.follow)
-        RunFolder(self.path).findings.append(
+        self.folder.findings.append(
             {"transcript": {"path": str(each.path), "doubts": list(each.doubts)}}
             for each in self.transcripts
             if each.is_doubtful

@@ -23,7 +23,7 @@ from cpu_commands import on_cpu, run_on_cpu
 
 from midthought.cluster.verl.export import export
 from midthought.models.pretrained import load_model, load_tokenizer
-from midthought.recipes.stages import find_policy
+from midthought.recipes.run import find_policy
 from midthought.tokenization import Renderer
 
 SHIMS = ("cpu_platform", "cpu_rollout", "cpu_records")
