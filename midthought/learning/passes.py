@@ -129,9 +129,10 @@ class ForwardPasses:
             self.limit.current = micro
             yield micro.to(self.device), is_own
 
-    def fitting(self, compute: Callable[[], Result]) -> Result:
-        """Returns `compute()`, repeated with smaller micro-batches if memory runs out."""
-        return self.limit.fitting(compute, self.training.max_micro_batch_tokens)
+    @property
+    def fitting(self) -> Callable[[Callable[[], Result]], Result]:
+        """`fitting(compute)` returns `compute()`, repeated with smaller micro-batches if memory runs out."""
+        return functools.partial(self.limit.fitting, self.training.max_micro_batch_tokens)
 
 
 def fill(filled: Tensor, batch: TokenBatch, rows: Tensor, values: Tensor, is_own: bool) -> None:
