@@ -221,30 +221,21 @@ class TokenBatch:
         present = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in present.items() if isinstance(value, Tensor)}
 
-    def micro_batch_rows(self, max_tokens: int, *, packed: bool = False) -> list[Tensor]:
+    def micro_batch_rows(self, max_tokens: int, num_parts: int | None = None, *, packed: bool = False) -> list[Tensor]:
         """Returns row numbers of micro-batches of at most `max_tokens` tokens; a longer row is a micro-batch of its own.
 
         Rows are sorted by length, longest first (equal lengths keep their order), so there is little padding; padding
-        counts as tokens. `packed`: there is no padding, and each row goes to the first micro-batch that it fits. The result
-        is deterministic.
-        """
-        if max_tokens <= 0:
-            raise ValueError(f"max_tokens must be above 0, got {max_tokens}")
-        return (pack_first_fit if packed else group_by_length)(self.lengths, max_tokens)
-
-    def micro_batches(
-        self, max_tokens: int, num_parts: int | None = None, *, packed: bool = False
-    ) -> Iterator[TokenBatch]:
-        """Splits the batch as `micro_batch_rows` does, or into `num_parts`: with equal numbers of rows, longest first, or
-        (`packed`) about equal numbers of tokens.
-
-        There are fewer parts if there are fewer rows.
+        counts as tokens. `packed`: there is no padding, and each row goes to the first micro-batch that it fits. With
+        `num_parts`, there are that many instead (fewer if there are fewer rows): with equal numbers of rows, longest first, or
+        (`packed`) about equal numbers of tokens. The result is deterministic.
         """
         if num_parts is None:
-            return (self.select(rows) for rows in self.micro_batch_rows(max_tokens, packed=packed))
+            if max_tokens <= 0:
+                raise ValueError(f"max_tokens must be above 0, got {max_tokens}")
+            return (pack_first_fit if packed else group_by_length)(self.lengths, max_tokens)
         if num_parts <= 0:
             raise ValueError(f"num_parts must be above 0, got {num_parts}")
-        return (self.select(rows) for rows in (split_by_tokens if packed else split_by_rows)(self.lengths, num_parts))
+        return (split_by_tokens if packed else split_by_rows)(self.lengths, num_parts)
 
     def mini_batches(self, num_episodes: int, generator: torch.Generator | None = None) -> Iterator[TokenBatch]:
         """Yields batches of at most `num_episodes` whole episodes, in an order drawn from `generator` (None: the batch's order).

@@ -22,7 +22,7 @@ from midthought.config import TrainingConfig
 from midthought.errors import SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import correct_batch, credit_batch
-from midthought.learning.distributed.process_group import ProcessGroup, SingleProcess
+from midthought.learning.distributed.process_group import ProcessGroup
 from midthought.learning.forward import TokenOutputs, hidden_states
 from midthought.learning.learned_tokens import PassValues
 from midthought.learning.loss import ppo_losses, value_losses
@@ -68,7 +68,7 @@ class Learner:
         self.policy: Any = policy.eval()
         self.critic = critic.eval() if critic is not None else None
         self.reference = reference.eval() if reference is not None else None
-        self.process_group: ProcessGroup = process_group or SingleProcess()
+        self.process_group = process_group or ProcessGroup()
         self._passes = ForwardPasses(policy, critic, (reference, teacher), training, self.process_group)
         self.num_steps = 0
         """Optimizer steps taken, critic warm-up included."""
@@ -249,7 +249,7 @@ class Learner:
     def _sft_loss(self, batch: TokenBatch) -> float:
         total = torch.zeros((), dtype=torch.float64)
         with torch.no_grad(), self._passes.context():
-            for micro, is_own in self._passes.micro_batches(batch):
+            for _, is_own, micro in self._passes.over(batch):
                 loss = float(_sft_losses(self._sft_pass(micro), micro, batch.num_policy_tokens)["loss"])
                 total += loss if is_own else 0.0
         self.process_group.sum({"loss": total})
@@ -279,7 +279,7 @@ class Learner:
         sums: dict[str, Tensor] = {}
         self.optimizer.zero_grad()
         with self._passes.context():
-            for micro, is_own in self._passes.micro_batches(batch, num_parts):
+            for _, is_own, micro in self._passes.over(batch, num_parts):
                 outputs = forward(micro)
                 if self._pass_values is not None and micro.slots is not None and is_own:
                     self._pass_values.keep(micro.slots[micro.loss_mask], outputs)

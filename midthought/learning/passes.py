@@ -110,24 +110,13 @@ class ForwardPasses:
             fill(filled, batch, rows, self.forward(model, micro).logprobs, is_own)
         return filled
 
-    def over(self, batch: TokenBatch) -> Iterator[tuple[Tensor, bool, TokenBatch]]:
-        """Yields this rank's passes over a batch: the rows, whether they count, and the rows' tokens on the device."""
+    def over(self, batch: TokenBatch, num_parts: int | None = None) -> Iterator[tuple[Tensor, bool, TokenBatch]]:
+        """Yields this rank's micro-batches: rows, whether they count (`ProcessGroup.rows`), and their tokens on the device."""
         max_tokens = self.limit.max_tokens(self.training.max_micro_batch_tokens)
-        for rows, is_own in self.process_group.rows(batch, max_tokens, packed=self.is_packed):
+        num_parts = self.limit.num_parts(num_parts)
+        for rows, is_own in self.process_group.rows(batch, max_tokens, num_parts, packed=self.is_packed):
             self.limit.current = batch.select(rows)
             yield rows, is_own, self.limit.current.to(self.device)
-
-    def micro_batches(self, batch: TokenBatch, num_parts: int | None = None) -> Iterator[tuple[TokenBatch, bool]]:
-        """Yields this rank's micro-batches of an optimizer step, on the device. False: not counted, computed only because the
-        other ranks wait for this rank."""
-        for micro, is_own in self.process_group.micro_batches(
-            batch,
-            self.limit.max_tokens(self.training.max_micro_batch_tokens),
-            self.limit.num_parts(num_parts),
-            packed=self.is_packed,
-        ):
-            self.limit.current = micro
-            yield micro.to(self.device), is_own
 
     @property
     def fitting(self) -> Callable[[Callable[[], Result]], Result]:

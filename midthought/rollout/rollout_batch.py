@@ -50,8 +50,8 @@ def select(data: RolloutData, training: TrainingConfig, played: RolloutBatch | N
     """Selects the episodes to train on by their current rewards. `played`: the last rollout, if there is one.
 
     Leaves out episodes without a reward (they failed), zero-variance groups (`is_zero_variance`), with `keep_best` all but the
-    best of a group, and the groups of `played` beyond `training.batch_size`. Metrics, besides those of `played` if all episodes
-    are from it: `batch/num_flat_groups` (zero-variance groups), and `batch/kept_fraction` with `keep_best`, each if it applies.
+    best of a group, and the groups of `played` beyond `training.batch_size`. Metrics are copied from `played` if all episodes
+    are from it. Added, if they apply: `batch/num_flat_groups` (zero-variance groups), `batch/kept_fraction` (of `keep_best`).
     """
     own = {id(trajectory) for trajectory in played.data} if played is not None else set()
     known = played if all(id(trajectory) in own for trajectory in data) else None

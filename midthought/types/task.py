@@ -43,11 +43,7 @@ class Task:
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Task:
-        fields = dict(row)
-        fields["aliases"] = tuple(fields.get("aliases", ()))
-        fields["evidence"] = tuple(fields.get("evidence", ()))
-        fields["before"] = tuple(fields.get("before", ()))
-        return cls(**fields)
+        return cls(**{**row, **{name: tuple(row.get(name, ())) for name in ("aliases", "evidence", "before")}})
 
 
 def with_system(messages: Sequence[Mapping[str, Any]], *system: str) -> list[Mapping[str, Any]]:

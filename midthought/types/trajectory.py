@@ -6,6 +6,7 @@ Does not depend on tokenizers, models or tools: token ids are integers, log-prob
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from numbers import Integral
@@ -272,23 +273,21 @@ class Trajectory:
     @_by_turn
     def log_probs(self) -> list[float]:
         """Log-probability of every turn: the sum over its policy tokens, as sampled."""
-        sums, begin = [], (0, -1)
-        for end in self.turn_ends:
-            sums.append(math.fsum(self._logprobs_between(begin, end)))
-            begin = end
-        return sums
+        sampled = [
+            ((number, index), segment.sampled_logprobs[index])
+            for number, segment in enumerate(self.segments)
+            for index, flag in enumerate(segment.loss_mask)
+            if flag
+        ]
+        begins = [(0, -1), *self.turn_ends]
+        return [
+            math.fsum(logprob for place, logprob in sampled if begin < place <= end)
+            for begin, end in itertools.pairwise(begins)
+        ]
 
     def get_return(self, gamma: float = 1.0) -> float:
         """Computes the discounted return of the turns' rewards: `Σ γ^t r_t`."""
         return math.fsum(gamma**t * reward for t, reward in enumerate(self.rewards))
-
-    def _logprobs_between(self, begin: tuple[int, int], end: tuple[int, int]) -> list[float]:
-        return [
-            logprob
-            for number, segment in enumerate(self.segments)
-            for index, (logprob, flag) in enumerate(zip(segment.sampled_logprobs, segment.loss_mask, strict=True))
-            if flag and begin < (number, index) <= end
-        ]
 
     # -- reading by token --------------------------------------------------------------------------------------
 

@@ -243,7 +243,7 @@ def test_micro_batches_hold_every_row_once_within_the_budget_and_without_needles
     batch = TokenBatch.from_trajectories(trajectories)
     rows = batch.micro_batch_rows(max_tokens)
     assert sorted(torch.cat(rows).tolist()) == list(range(len(lengths)))
-    for micro in batch.micro_batches(max_tokens):
+    for micro in map(batch.select, rows):
         padded = PPOBatch(micro)
         assert padded.token_ids.shape[1] == int(micro.lengths.max())
         assert padded.token_ids.numel() <= max_tokens or len(micro) == 1
@@ -255,7 +255,7 @@ def test_a_budget_of_nothing_is_refused(make_trajectory):
     with pytest.raises(ValueError, match="max_tokens must be above 0, got 0"):
         TokenBatch.from_trajectories([make_trajectory(1)]).micro_batch_rows(0)
     with pytest.raises(ValueError, match="num_parts must be above 0, got 0"):
-        TokenBatch.from_trajectories([make_trajectory(1)]).micro_batches(10, 0)
+        TokenBatch.from_trajectories([make_trajectory(1)]).micro_batch_rows(10, 0)
 
 
 def test_selecting_rows_takes_every_field_along(make_trajectory):
