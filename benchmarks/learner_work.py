@@ -49,7 +49,7 @@ class LearnerWork:
 
 def extended_rows(batch: TokenBatch) -> TokenBatch:
     """The same rows as most trainers split them: each as long as the longest, so that micro-batches keep their order."""
-    padded = PPOBatch.of(batch)
+    padded = PPOBatch(batch)
     return replace(padded, lengths=torch.full_like(padded.lengths, padded.token_ids.shape[1])).flat()
 
 

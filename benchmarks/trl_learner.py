@@ -84,7 +84,7 @@ class TRLUpdate:
 
 def _inputs(tokens: TokenBatch, pad_token_id: int) -> dict[str, Tensor]:
     """A scored and credited batch, one row an episode, as TRL lays it out."""
-    batch = PPOBatch.of(tokens)
+    batch = PPOBatch(tokens)
     assert batch.old_logprobs is not None and batch.advantages is not None
     starts = batch.loss_mask.int().argmax(dim=1).tolist()
     ends = batch.lengths.tolist()

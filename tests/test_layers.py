@@ -178,11 +178,7 @@ def loaded_by(code: str) -> set[str]:
 
 
 def test_importing_the_package_loads_nothing_heavy():
-    light = [
-        name
-        for name in PATHS
-        if package_of(name) in ("", "types", "errors", "config", "cli", "env", "http")
-    ]
+    light = [name for name in PATHS if package_of(name) in ("", "types", "errors", "config", "cli", "env", "http")]
     light += ["midthought.recipes", "midthought.recipes.podcast", "midthought.recipes.podcast.settings"]
     loaded = loaded_by("\n".join(f"import {name}" for name in light))
     assert "midthought.cli" in loaded

@@ -66,9 +66,7 @@ Estimator = Callable[[CreditInputs], tuple[Tensor, Tensor]]
 ESTIMATORS: Registry[Estimator] = Registry("advantage estimator")
 
 
-def advantage_estimator(
-    name: str, *, needs: Iterable[str] = ()
-) -> Callable[[Estimator], Estimator]:
+def advantage_estimator(name: str, *, needs: Iterable[str] = ()) -> Callable[[Estimator], Estimator]:
     """Registers the decorated function as `training.adv_estimator=name`.
 
     `needs` lists the inputs that it requires: `values` (the run trains a critic), `groups` (groups of 2 or more; zero-variance

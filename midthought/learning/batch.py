@@ -22,7 +22,7 @@ from midthought.errors import RecordError, TrainingStoppedError
 from midthought.learning.micro_batching import group_by_length, pack_first_fit
 from midthought.types import Segment, Trajectory
 
-OF_ROWS = ("lengths", "episodes", "groups", "is_truncated")
+OF_ROWS = ("lengths", "episodes", "groups")
 """Tensors with one value per row."""
 
 
@@ -51,8 +51,6 @@ class TokenBatch:
     """The episode's group (GRPO)."""
     calls: Tensor | None = None  # [N] int64
     """Number of the call step that a policy token belongs to: 0, 1, …; -1 elsewhere. See `CreditInputs.calls`."""
-    is_truncated: Tensor | None = None  # [B] bool
-    """True for rows of episodes that the limit of tokens or turns ended."""
     is_stale: Tensor | None = None  # [N] bool
     """True for stale policy tokens: sampled by a policy older than the one before the update. None: there are none."""
     temperatures: Tensor | None = None  # [N] float32
@@ -124,7 +122,6 @@ class TokenBatch:
             calls=torch.cat([_steps(trajectories[row.episode].call_ends, row) for row in rows]),
             episodes=torch.tensor([row.episode for row in rows]),
             groups=torch.tensor([trajectories[row.episode].group for row in rows]),
-            is_truncated=torch.tensor([_is_truncated(trajectories[row.episode]) for row in rows]),
             is_stale=stale,
             temperatures=_temperatures(segments),
             slots=None if slots is None else torch.cat([_slots(row, slots) for row in rows]),
@@ -235,10 +232,6 @@ class TokenBatch:
             raise ValueError(f"max_tokens must be above 0, got {max_tokens}")
         return (pack_first_fit if packed else group_by_length)(self.lengths, max_tokens)
 
-    def micro_batches(self, max_tokens: int, *, packed: bool = False) -> Iterator[TokenBatch]:
-        """Splits the batch as `micro_batch_rows` does."""
-        return (self.select(rows) for rows in self.micro_batch_rows(max_tokens, packed=packed))
-
     def mini_batches(self, num_episodes: int, generator: torch.Generator | None = None) -> Iterator[TokenBatch]:
         """Yields batches of at most `num_episodes` whole episodes, in an order drawn from `generator` (None: the batch's order).
 
@@ -277,10 +270,6 @@ def _learned(segment: Segment, demonstration: bool) -> list[bool]:
         return segment.loss_mask
     pairs = zip(segment.loss_mask, segment.sampled_logprobs, strict=True)
     return [flag and math.isfinite(logprob) for flag, logprob in pairs]
-
-
-def _is_truncated(trajectory: Trajectory) -> bool:
-    return trajectory.stop_reason is not None and trajectory.stop_reason.is_truncated
 
 
 def _slots(row: _Row, first_slots: Mapping[tuple[int, int], int]) -> Tensor:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 from midthought.algo.advantages import compute_advantage
@@ -11,6 +14,7 @@ from midthought.algo.kl import KLController, apply_kl_penalty, kl_divergence
 from midthought.algo.losses import masked_average
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
+from midthought.types import Trajectory
 
 
 def credit_batch(
@@ -21,10 +25,9 @@ def credit_batch(
     Estimators get one padded row per episode with all its segments, so the reward at its end reaches the earlier ones.
     With a teacher, `teacher_coef (log π_teacher - log π)` is added to the advantages,
     after they were whitened.
-    With `mask_truncated_episodes`, the batch that is returned has no rows of truncated episodes, and perhaps none at all.
 
     Metrics: `kl_reference`, `kl_teacher` (k1, nats per token), `kl_coef`, `explained_variance` (1 − Var(R − V) / Var(R); 0
-    if the returns do not vary), `value_mean`, `return_mean`, `num_masked_episodes`.
+    if the returns do not vary), `value_mean`, `return_mean`.
     """
     if batch.old_logprobs is None:
         raise ValueError("the batch has not been scored: call `score` before `credit`")
@@ -45,10 +48,16 @@ def credit_batch(
         metrics |= _critic_metrics(batch.values[mask], credited.returns[mask])
     if batch.teacher_logprobs is not None:
         credited, metrics["kl_teacher"] = _taught(credited, training)
-    if training.mask_truncated_episodes and credited.is_truncated is not None:
-        metrics["num_masked_episodes"] = len(credited.episodes[credited.is_truncated].unique())
-        credited = credited.select((~credited.is_truncated).nonzero()[:, 0])
     return credited, metrics
+
+
+def without_truncated(batch: TokenBatch, trajectories: Sequence[Trajectory]) -> tuple[TokenBatch, dict[str, float]]:
+    """Leaves out the rows of episodes that were ended at a limit; perhaps none is left. `trajectories`: the batch's. Also
+    returns the metric `num_masked_episodes`."""
+    reasons = [trajectory.stop_reason for trajectory in trajectories]
+    is_truncated = torch.tensor([reason is not None and reason.is_truncated for reason in reasons])[batch.episodes]
+    num_masked = len(batch.episodes[is_truncated].unique())
+    return batch.select((~is_truncated).nonzero()[:, 0]), {"num_masked_episodes": num_masked}
 
 
 def _taught(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBatch, float]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,8 +22,8 @@ from midthought.config import TrainingConfig
 from midthought.errors import SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import correct_batch, credit_batch
-from midthought.learning.distributed.process_group import ProcessGroup, SingleProcess
-from midthought.learning.forward import hidden_states
+from midthought.learning.distributed.process_group import ProcessGroup
+from midthought.learning.forward import TokenOutputs, hidden_states
 from midthought.learning.learned_tokens import PassValues
 from midthought.learning.loss import ppo_losses, value_losses
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule
@@ -31,10 +31,11 @@ from midthought.learning.model import Critic
 from midthought.learning.optimizer import Optimizer
 from midthought.learning.packing import ModelInputs
 from midthought.learning.passes import ForwardPasses, fill
-from midthought.learning.scoring_model import ScoringModel
 
-Losses = Callable[[TokenBatch, int], dict[str, Tensor]]
-"""(micro-batch, policy tokens of the whole step) -> metrics that add up over micro-batches; `loss` has a gradient."""
+Forward = Callable[[TokenBatch], Any]
+"""Runs the models over a micro-batch."""
+Losses = Callable[[Any, TokenBatch, int], dict[str, Tensor]]
+"""(outputs, micro-batch, policy tokens of the whole step) -> metrics that add up over micro-batches; `loss` has a gradient."""
 
 
 class Learner:
@@ -67,7 +68,7 @@ class Learner:
         self.policy: Any = policy.eval()
         self.critic = critic.eval() if critic is not None else None
         self.reference = reference.eval() if reference is not None else None
-        self.process_group: ProcessGroup = process_group or SingleProcess()
+        self.process_group = process_group or ProcessGroup()
         self._passes = ForwardPasses(policy, critic, (reference, teacher), training, self.process_group)
         self.num_steps = 0
         """Optimizer steps taken, critic warm-up included."""
@@ -76,12 +77,16 @@ class Learner:
         self.kl_controller = KLController(training.kl_coef, training.target_kl)
         modules = {"policy": policy} | ({} if critic is None else {"critic": critic})
         self.optimizer = Optimizer(modules, training, schedule)
-        offload = training.offload_reference and self.process_group.is_alone
+        self._is_offloaded = training.offload_reference and self.process_group.is_alone
+        """Whether models that only score are in main memory except while they score."""
         self._scoring = {
-            name: ScoringModel(model, policy, offload=offload)
+            name: model.eval()
             for name, model in (("reference_logprobs", reference), ("teacher_logprobs", teacher))
             if model is not None
         }
+        for model in self._scoring.values():
+            if self._is_offloaded and model is not policy:
+                model.to("cpu")
         self._pass_values: PassValues | None = None
 
     @property
@@ -119,7 +124,7 @@ class Learner:
         from engine to learner. Stale tokens are excluded, because their difference includes the policy's updates since then.
         With a rollout correction, also the metrics of `rollout_weights`.
         """
-        filled = self._passes.fitting(lambda: self._scores(batch))
+        filled = self._passes.fitting(functools.partial(self._scores, batch))
         self.process_group.sum(filled)
         scored = batch.with_fields(**filled)
         fresh = batch.loss_mask if batch.is_stale is None else batch.loss_mask & ~batch.is_stale
@@ -144,10 +149,23 @@ class Learner:
                 fill(filled["old_logprobs"], batch, rows, outputs.logprobs, is_own)
                 if outputs.values is not None:
                     fill(filled["values"], batch, rows, outputs.values, is_own)
-            for name, scoring in self._scoring.items():
-                with scoring.on(self.device) as model:
+            for name, model in self._scoring.items():
+                with self._as_scoring(model):
                     filled[name] = passes.logprobs(model, batch)
         return filled
+
+    @contextmanager
+    def _as_scoring(self, model: Any) -> Iterator[None]:
+        """Puts a model that only scores on the device. A policy that is its own reference runs without adapters."""
+        if model is self.policy:
+            with model.disable_adapter():
+                yield
+            return
+        try:
+            yield model.to(self.device) if self._is_offloaded else None
+        finally:
+            if self._is_offloaded:
+                model.to("cpu")
 
     def credit(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """Fills in `advantages` and `returns` of a scored batch; first adds the KL penalty to the rewards.
@@ -179,7 +197,15 @@ class Learner:
         for _ in range(self.training.ppo_epochs):
             generator = torch.Generator().manual_seed(self.training.seed * 1_000_003 + self.num_steps)
             for mini in batch.mini_batches(self.training.mini_batch_size, generator):
-                for name, value in self._ppo_step(mini, critic_only=critic_only).items():
+                if not critic_only:
+                    mini, losses = self._weighted(mini)
+                    taken = self._step(mini, self._policy_pass, losses)
+                elif self.critic is not None:
+                    taken = self._step(mini, self._critic_pass, self._value_losses, ("critic",))
+                else:
+                    self.num_steps += 1
+                    taken = {"num_skipped_steps": 0.0}
+                for name, value in taken.items():
                     totals[name] += value
                 steps += 1
         skipped = totals.pop("num_skipped_steps")
@@ -191,14 +217,9 @@ class Learner:
         memory (`PassValues.gathered`); empty if the policy did not learn, or nothing is recorded."""
         return {} if self._pass_values is None else self._pass_values.gathered(self.process_group)
 
-    def _ppo_step(self, batch: TokenBatch, *, critic_only: bool) -> dict[str, float]:
-        """Takes one optimizer step. Computes the weights of its tokens before the batch is split into micro-batches."""
+    def _weighted(self, batch: TokenBatch) -> tuple[TokenBatch, Losses]:
+        """Returns an optimizer step's batch with the weights of its tokens, and its losses. Call it before the batch is split."""
         training = self.training
-        if critic_only:
-            if self.critic is None:
-                self.num_steps += 1
-                return {"num_skipped_steps": 0.0}
-            return self._step(batch, self._value_losses, ("critic",))
         weights, denominator = loss_weights(
             batch.loss_mask, batch.token_episodes, training.loss_agg, training.loss_norm_tokens
         )
@@ -206,31 +227,30 @@ class Learner:
             batch = batch.with_fields(loss_weights=weights)
         if self._pass_values is not None and batch.slots is not None:
             self._pass_values.forget(batch.slots)
-        losses = functools.partial(self._ppo_losses, denominator=denominator)
-        return self._step(batch, losses)
+        return batch, functools.partial(ppo_losses, training=training, denominator=denominator)
 
     def sft_step(self, batch: TokenBatch) -> dict[str, float]:
         """Takes one optimizer step of cross-entropy, averaged over all mask-True tokens of the batch (nats per token).
 
         Metrics: `loss grad_norm learning_rate num_tokens num_skipped_steps`.
         """
-        taken = self._step(batch, self._sft_losses, ("policy",))
+        taken = self._step(batch, self._sft_pass, _sft_losses, ("policy",))
         return {**taken, "num_tokens": batch.num_policy_tokens, **self._passes.limit.metrics()}
 
     def sft_gradients(self, batch: TokenBatch) -> None:
         """Runs the forward and backward passes of `sft_step` without the optimizer step, for measurements."""
-        self._passes.fitting(lambda: self._gradients(batch, self._sft_losses))
+        self._passes.fitting(functools.partial(self._gradients, batch, self._sft_pass, _sft_losses))
         self.optimizer.zero_grad()
 
     def sft_loss(self, batch: TokenBatch) -> float:
         """Returns the cross-entropy that `sft_step` would report, without learning from it."""
-        return self._passes.fitting(lambda: self._sft_loss(batch))
+        return self._passes.fitting(functools.partial(self._sft_loss, batch))
 
     def _sft_loss(self, batch: TokenBatch) -> float:
         total = torch.zeros((), dtype=torch.float64)
         with torch.no_grad(), self._passes.context():
-            for micro, is_own in self._passes.micro_batches(batch):
-                loss = float(self._sft_losses(micro, batch.num_policy_tokens)["loss"])
+            for _, is_own, micro in self._passes.over(batch):
+                loss = float(_sft_losses(self._sft_pass(micro), micro, batch.num_policy_tokens)["loss"])
                 total += loss if is_own else 0.0
         self.process_group.sum({"loss": total})
         return float(total)
@@ -238,24 +258,29 @@ class Learner:
     def _step(
         self,
         batch: TokenBatch,
+        forward: Forward,
         losses: Losses,
         modules: Sequence[str] = ("policy", "critic"),
     ) -> dict[str, float]:
         """Computes gradients over all micro-batches, then takes a step of `modules`, or none if a gradient is not finite."""
-        sums = self._passes.fitting(lambda: self._gradients(batch, losses))
+        sums = self._passes.fitting(functools.partial(self._gradients, batch, forward, losses))
         numbers = {"policy": self.num_policy_steps, "critic": self.num_steps}
         taken = self.optimizer.step({name: numbers[name] for name in modules})
         self.num_steps += 1
         self.num_policy_steps += "policy" in modules
         return {**{name: float(value) for name, value in sums.items()}, **taken}
 
-    def _gradients(self, batch: TokenBatch, losses: Losses) -> dict[str, Tensor]:
+    def _gradients(self, batch: TokenBatch, forward: Forward, losses: Losses) -> dict[str, Tensor]:
         """Accumulates the gradients of all micro-batches in the parameters. Returns the sums of their metrics."""
         sums: dict[str, Tensor] = {}
         self.optimizer.zero_grad()
         with self._passes.context():
-            for micro, is_own in self._passes.micro_batches(batch):
-                terms = losses(micro if is_own else replace(micro, slots=None), batch.num_policy_tokens)
+            for _, is_own, micro in self._passes.over(batch):
+                outputs = forward(micro)
+                if self._pass_values is not None and micro.slots is not None and is_own:
+                    self._pass_values.keep(micro.slots[micro.loss_mask], outputs)
+                terms = losses(outputs, micro, batch.num_policy_tokens)
+                del outputs  # the next pass needs its memory
                 if not is_own:
                     terms = {name: 0.0 * value for name, value in terms.items()}
                 if not terms["loss"].requires_grad:
@@ -270,26 +295,24 @@ class Learner:
         self.process_group.sum(sums)
         return sums
 
-    def _sft_losses(self, micro: TokenBatch, num_tokens: int) -> dict[str, Tensor]:
-        return {"loss": -self._passes.forward(self.policy, micro).logprobs.sum() / num_tokens}
+    def _sft_pass(self, micro: TokenBatch) -> TokenOutputs:
+        return self._passes.forward(self.policy, micro)
 
-    def _ppo_losses(self, micro: TokenBatch, num_tokens: int, *, denominator: float) -> dict[str, Tensor]:
+    def _policy_pass(self, micro: TokenBatch) -> TokenOutputs:
         learns_entropy = self.training.entropy_coef != 0
-        outputs = self._passes.forward(self.policy, micro, self.critic, entropy=True, learns_entropy=learns_entropy)
-        if self._pass_values is not None and micro.slots is not None:
-            self._pass_values.keep(micro.slots[micro.loss_mask], outputs)
-        return ppo_losses(outputs, micro, self.training, num_tokens=num_tokens, denominator=denominator)
+        return self._passes.forward(self.policy, micro, self.critic, entropy=True, learns_entropy=learns_entropy)
 
-    def _value_losses(self, micro: TokenBatch, num_tokens: int) -> dict[str, Tensor]:
-        """Computes only the critic's loss. If the policy's trunk is shared, only the head gets a gradient."""
+    def _critic_pass(self, micro: TokenBatch) -> Tensor:
+        """Computes only the critic's values. If the policy's trunk is shared, only the head gets a gradient."""
         assert self.critic is not None
-        if self.critic.is_shared:
-            layout = ModelInputs.of(micro, packed=self.is_packed)
-            with torch.no_grad():
-                states = hidden_states(self.policy, layout)
-            values = self.critic.head(states)
-        else:
-            values = self.critic.token_values(micro, packed=self.is_packed)
+        if not self.critic.is_shared:
+            return self.critic.token_values(micro, packed=self.is_packed)
+        with torch.no_grad():
+            states = hidden_states(self.policy, ModelInputs.of(micro, packed=self.is_packed))
+        values: Tensor = self.critic.head(states)
+        return values
+
+    def _value_losses(self, values: Tensor, micro: TokenBatch, num_tokens: int) -> dict[str, Tensor]:
         return value_losses(values, micro, self.training, num_tokens=num_tokens)
 
     # -- state -------------------------------------------------------------------------------------------------
@@ -312,3 +335,7 @@ class Learner:
         self.num_steps = state["num_steps"]
         self.num_policy_steps = state["num_policy_steps"]
         self.kl_controller.load_state_dict(state["kl_controller"])
+
+
+def _sft_losses(outputs: TokenOutputs, micro: TokenBatch, num_tokens: int) -> dict[str, Tensor]:
+    return {"loss": -outputs.logprobs.sum() / num_tokens}

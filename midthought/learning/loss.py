@@ -19,22 +19,36 @@ VALUE_LOSS_COEF = 0.5
 
 
 def ppo_losses(
-    outputs: TokenOutputs, micro: TokenBatch, training: TrainingConfig, *, num_tokens: int, denominator: float
+    outputs: TokenOutputs, micro: TokenBatch, num_tokens: int, *, training: TrainingConfig, denominator: float
 ) -> dict[str, Tensor]:
     """Returns the loss terms, averaged as the settings say, and metrics, averaged over tokens; `loss` has a gradient.
 
     `num_tokens`, `denominator`: the policy tokens of the whole step, and the divisor of the policy loss
     (`algo.aggregation`), so that micro-batches add up. `outputs.values` are the critic's, None without a critic.
     """
-    assert outputs.entropy is not None
+    assert outputs.entropy is not None and micro.old_logprobs is not None and micro.advantages is not None
     mask = micro.loss_mask
     weights = None if micro.loss_weights is None else micro.loss_weights[mask]
 
     def averaged(losses: Tensor) -> Tensor:
         return (losses if weights is None else losses * weights).sum() / denominator
 
-    losses, metrics = _policy_losses(outputs, micro, training)
-    metrics = {name: values.sum() / num_tokens for name, values in metrics.items()}
+    rows = micro.padded(mask)
+    inputs = PolicyLossInputs(
+        old_logprobs=micro.padded(micro.old_logprobs),
+        logprobs=spread(outputs.logprobs, rows),
+        advantages=micro.padded(micro.advantages),
+        mask=rows,
+        sampled_logprobs=micro.padded(micro.sampled_logprobs),
+        clip_low=training.clip_low,
+        clip_high=training.clip_high,
+        dual_clip=training.dual_clip,
+    )
+    padded, named = POLICY_LOSSES.find(training.policy_loss)(inputs, **training.policy_loss_options)
+    losses = padded[rows]
+    if micro.rollout_weights is not None:
+        losses = losses * micro.rollout_weights[mask]
+    metrics = {name: values.detach()[rows].sum() / num_tokens for name, values in named.items()}
     metrics |= {"policy_loss": averaged(losses), "entropy": outputs.entropy.sum() / num_tokens}
     loss = metrics["policy_loss"] - training.entropy_coef * averaged(outputs.entropy)
     if micro.reference_logprobs is not None and training.kl_loss_coef:
@@ -65,26 +79,3 @@ def _reference_divergence(outputs: TokenOutputs, micro: TokenBatch, training: Tr
     """Returns the estimated KL divergence from the reference at every policy token: [N]."""
     assert micro.reference_logprobs is not None
     return kl_divergence(outputs.logprobs, micro.reference_logprobs[micro.loss_mask], training.kl_loss_kind)
-
-
-def _policy_losses(
-    outputs: TokenOutputs, micro: TokenBatch, training: TrainingConfig
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Returns the policy loss of every policy token and its metrics, each [N] in row order."""
-    assert micro.old_logprobs is not None and micro.advantages is not None
-    mask = micro.padded(micro.loss_mask)
-    inputs = PolicyLossInputs(
-        old_logprobs=micro.padded(micro.old_logprobs),
-        logprobs=spread(outputs.logprobs, mask),
-        advantages=micro.padded(micro.advantages),
-        mask=mask,
-        sampled_logprobs=micro.padded(micro.sampled_logprobs),
-        clip_low=training.clip_low,
-        clip_high=training.clip_high,
-        dual_clip=training.dual_clip,
-    )
-    padded, named = POLICY_LOSSES.find(training.policy_loss)(inputs, **training.policy_loss_options)
-    losses = padded[mask]
-    if micro.rollout_weights is not None:
-        losses = losses * micro.rollout_weights[micro.loss_mask]
-    return losses, {name: values.detach()[mask] for name, values in named.items()}

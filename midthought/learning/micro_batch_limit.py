@@ -35,7 +35,7 @@ class MicroBatchLimit:
         number, self._num_unreported = self._num_unreported, 0
         return {"num_halved_micro_batches": float(number)} if number else {}
 
-    def fitting(self, compute: Callable[[], Result], wanted: int) -> Result:
+    def fitting(self, wanted: int, compute: Callable[[], Result]) -> Result:
         """Returns `compute()`. If it runs out of memory, repeats all of it with smaller micro-batches, which it must reread.
 
         Raises `SettingsError` if a single row does not fit. Also raises it with several ranks, because the others wait for this

@@ -107,26 +107,16 @@ class ForwardPasses:
         return filled
 
     def over(self, batch: TokenBatch) -> Iterator[tuple[Tensor, bool, TokenBatch]]:
-        """Yields this rank's passes over a batch: the rows, whether they count, and the rows' tokens on the device."""
+        """Yields this rank's micro-batches: rows, whether they count (`ProcessGroup.rows`), and their tokens on the device."""
         max_tokens = self.limit.max_tokens(self.training.max_micro_batch_tokens)
         for rows, is_own in self.process_group.rows(batch, max_tokens, packed=self.is_packed):
             self.limit.current = batch.select(rows)
             yield rows, is_own, self.limit.current.to(self.device)
 
-    def micro_batches(self, batch: TokenBatch) -> Iterator[tuple[TokenBatch, bool]]:
-        """Yields this rank's micro-batches of an optimizer step, on the device. False: not counted, computed only because the
-        other ranks wait for this rank."""
-        for micro, is_own in self.process_group.micro_batches(
-            batch,
-            self.limit.max_tokens(self.training.max_micro_batch_tokens),
-            packed=self.is_packed,
-        ):
-            self.limit.current = micro
-            yield micro.to(self.device), is_own
-
-    def fitting(self, compute: Callable[[], Result]) -> Result:
-        """Returns `compute()`, repeated with smaller micro-batches if memory runs out."""
-        return self.limit.fitting(compute, self.training.max_micro_batch_tokens)
+    @property
+    def fitting(self) -> Callable[[Callable[[], Result]], Result]:
+        """`fitting(compute)` returns `compute()`, repeated with smaller micro-batches if memory runs out."""
+        return functools.partial(self.limit.fitting, self.training.max_micro_batch_tokens)
 
 
 def fill(filled: Tensor, batch: TokenBatch, rows: Tensor, values: Tensor, is_own: bool) -> None:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from midthought.config import RecipeConfig
 from midthought.learning.batch import TokenBatch
+from midthought.learning.credit import without_truncated
 from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.phase_meter import Phase, PhaseMeter
@@ -112,6 +113,9 @@ def improve(
                 found = values.get(number, {})
                 trajectory.values = [found.get(turn, math.nan) for turn in range(len(trajectory))]
         batch, credit = learner.credit(batch)
+        if learner.training.mask_truncated_episodes:
+            batch, masked = without_truncated(batch, trajectories)
+            credit |= masked
     with meter.phase("update"):
         updated = learner.update(batch, critic_only=critic_only) if len(batch) else {}
         if learned is not None and len(batch):

@@ -66,7 +66,7 @@ def measure_precision(learner: Learner, batch: TokenBatch) -> PrecisionChoice:
     num_parameters = sum(parameter.numel() for parameter in learner.policy.parameters())
     affordable = max(256, int(_MEASURED_FLOPS / (6 * num_parameters)))
     num_tokens = min(learner.training.max_micro_batch_tokens, _MAX_MEASURED_TOKENS, affordable)
-    few = next(batch.micro_batches(num_tokens, packed=learner.is_packed))
+    few = batch.select(batch.micro_batch_rows(num_tokens, packed=learner.is_packed)[0])
 
     def compute(precision: Precision) -> None:
         with torch.autocast(learner.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):

@@ -10,7 +10,7 @@ from typing import Any
 
 from midthought.errors import DataError
 from midthought.rollout.demonstration import with_our_ids
-from midthought.rollout.openai_messages import calls_of, check_message, result_event
+from midthought.rollout.openai_messages import calls_of, check_message, in_one_form, result_event
 from midthought.tokenization.chat_template import Message
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
@@ -27,11 +27,9 @@ def checked_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     result after it.
     """
     found: list[Message] = []
-    for number, given in enumerate(messages):
+    for number, given in enumerate(in_one_form(messages)):
         message = {name: given[name] for name in _KEPT if given.get(name) is not None}
-        message["content"] = _text(number, given.get("content"))
-        if message.get("role") == "developer":
-            message["role"] = "system"
+        message.setdefault("content", "")
         check_message(number, message)
         for name, _ in calls_of(message):
             if not TOOL_NAME.fullmatch(name):
@@ -43,17 +41,6 @@ def checked_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
         raise DataError("the last message must be of the user or the result of a tool (role 'user' or 'tool')")
     _check_results(found)
     return found
-
-
-def _text(number: int, content: Any) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    parts = content if isinstance(content, list) else [content]
-    for part in parts:
-        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            kind = part.get("type") if isinstance(part, Mapping) else part
-            raise DataError(f"message {number} has content of type {kind!r:.80}; this model reads text only")
-    return "".join(part["text"] for part in parts)
 
 
 def _check_results(messages: Sequence[Message]) -> None:
@@ -98,14 +85,6 @@ def digest(messages: Sequence[Message]) -> bytes:
 def _calls(message: Message) -> list[Any]:
     calls = message.get("tool_calls") or ()
     return [[call.get("id"), *each] for call, each in zip(calls, calls_of(message), strict=True)]
-
-
-def with_system(messages: Sequence[Message], *system: str) -> list[Message]:
-    """Returns the conversation with these texts before its own system message, as `Task.messages` writes it."""
-    rest = list(messages)
-    own = [rest.pop(0)["content"]] if rest and rest[0]["role"] == "system" else []
-    words = "\n\n".join(filter(None, [*system, *own]))
-    return [*([{"role": "system", "content": words}] if words else []), *rest]
 
 
 def for_template(messages: Sequence[Message], call_format: ToolCallFormat) -> list[Message]:

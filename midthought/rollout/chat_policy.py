@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine
 from midthought.errors import DataError, SettingsError
-from midthought.rollout.chat_messages import digest, for_template, last_answer_at, results_at_end, with_system
+from midthought.rollout.chat_messages import digest, for_template, last_answer_at, results_at_end
 from midthought.rollout.openai_messages import result_event
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
@@ -23,6 +23,7 @@ from midthought.tools.call_formats.native import NativeCallFormat
 from midthought.tools.definition import ToolDefinition
 from midthought.tools.executor import ToolExecutor
 from midthought.types import ParsedAction, ToolEvent
+from midthought.types.task import with_system
 
 MAX_KEPT_TOKENS = 8_000_000
 """Tokens of conversations that are kept to be continued, 4 bytes each; the oldest are dropped."""

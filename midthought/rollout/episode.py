@@ -81,7 +81,7 @@ class RolloutParts:
     inference: InferenceConfig = field(default_factory=InferenceConfig)
     """Limits of an episode, and its sampling options."""
     answers: Sampling | None = None
-    """Sampling options of each answer, in place of those of `inference`; `max_tokens` counts the sampled tokens of one answer."""
+    """Sampling options of each answer; None: as `inference` says. `max_tokens` counts the sampled tokens of one answer."""
     record: Trajectory | None = None
     """Unfinished record of this episode, which is repeated before the engine and the tools continue (`Replay`)."""
 
@@ -183,7 +183,7 @@ class Episode:
         self._tools = tools
         self._replay = None if parts.record is None else Replay(parts.record)
         self.answers = parts.answers
-        """Sampling options of the next answer; None: those of the settings."""
+        """Sampling options of the next answer; None: as the settings say."""
         self._num_calls_before_reply = 0
         self._num_answered_calls = sum(len(m.get("tool_calls") or ()) for m in parts.messages(trajectory.task))
         self._answers: list[Message] = []

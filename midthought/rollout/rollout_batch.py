@@ -50,8 +50,8 @@ def select(data: RolloutData, training: TrainingConfig, played: RolloutBatch | N
     """Selects the episodes to train on by their current rewards. `played`: the last rollout, if there is one.
 
     Leaves out episodes without a reward (they failed), zero-variance groups (`is_zero_variance`), with `keep_best` all but the
-    best of a group, and the groups of `played` beyond `training.batch_size`. Metrics, besides those of `played` if all episodes
-    are from it: `batch/num_flat_groups` (zero-variance groups), and `batch/kept_fraction` with `keep_best`, each if it applies.
+    best of a group, and the groups of `played` beyond `training.batch_size`. Metrics are copied from `played` if all episodes
+    are from it. Added, if they apply: `batch/num_flat_groups` (zero-variance groups), `batch/kept_fraction` (of `keep_best`).
     """
     own = {id(trajectory) for trajectory in played.data} if played is not None else set()
     known = played if all(id(trajectory) in own for trajectory in data) else None
@@ -70,9 +70,7 @@ def select(data: RolloutData, training: TrainingConfig, played: RolloutBatch | N
     return RolloutBatch(data=data, usable=usable, is_recorded=is_recorded, metrics=metrics)
 
 
-def trained_groups(
-    trajectories: Sequence[Trajectory], training: TrainingConfig
-) -> tuple[list[list[Trajectory]], int]:
+def trained_groups(trajectories: Sequence[Trajectory], training: TrainingConfig) -> tuple[list[list[Trajectory]], int]:
     """Returns the groups that can be trained on, without episodes that have no reward, and the number of zero-variance groups."""
     groups: dict[int, list[Trajectory]] = defaultdict(list)
     for trajectory in trajectories:
@@ -100,9 +98,7 @@ def is_zero_variance(group: Sequence[Trajectory], training: TrainingConfig) -> b
 def best_of(group: Sequence[Trajectory]) -> list[Trajectory]:
     """Returns the episodes with the highest reward of a group; all of them if several are equal."""
     totals = [trajectory.reward.total if trajectory.reward is not None else -math.inf for trajectory in group]
-    return [
-        each for each, total in zip(group, totals, strict=True) if math.isclose(total, max(totals), rel_tol=TIE)
-    ]
+    return [each for each, total in zip(group, totals, strict=True) if math.isclose(total, max(totals), rel_tol=TIE)]
 
 
 def shape_rewards(trajectories: Sequence[Trajectory], config: RecipeConfig) -> None:
@@ -127,7 +123,8 @@ def _in_batches(source: Rollouts, tasks: TaskStream, config: RecipeConfig, itera
     `batch/num_surplus_groups`.
     """
     training, num_groups, group_size = config.training, config.training.num_groups, config.training.episodes_per_task
-    data, metrics = RolloutData(), {}
+    data = RolloutData()
+    metrics: dict[str, float] = {}
     num_kept = num_rollouts = 0
     while num_rollouts < training.max_dynamic_batches and num_kept < num_groups:
         drawn = [task for task in tasks.draw(iteration, num_groups, num_rollouts) for _ in range(group_size)]
@@ -162,7 +159,8 @@ def _from_stream(stream: InFlightEpisodes, tasks: TaskStream, config: RecipeConf
     training, num_groups = config.training, config.training.num_groups
     max_taken = num_groups * training.max_dynamic_batches
     stream.next_position = max(stream.next_position, iteration * num_groups)
-    data, metrics = RolloutData(), {"partial/num_resumed": stream.num_unfinished}
+    data = RolloutData()
+    metrics: dict[str, float] = {"partial/num_resumed": stream.num_unfinished}
     num_kept = num_taken = 0
     started = time.perf_counter()
     try:

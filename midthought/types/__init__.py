@@ -15,7 +15,6 @@ from midthought.types.segment import Segment as Segment
 from midthought.types.segment import Span as Span
 from midthought.types.task import Task as Task
 from midthought.types.trajectory import Trajectory as Trajectory
-from midthought.types.trajectory import TurnList as TurnList
 from midthought.types.turn import ParsedAction as ParsedAction
 from midthought.types.turn import ToolCall as ToolCall
 from midthought.types.turn import ToolEvent as ToolEvent

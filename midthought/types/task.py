@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -36,22 +36,22 @@ class Task:
             >>> Task(task_id="t", prompt="1 + 1?", answer="2").messages("Be short.")
             [{'role': 'system', 'content': 'Be short.'}, {'role': 'user', 'content': '1 + 1?'}]
         """
-        before = list(self.before)
-        said = [*system, before.pop(0)["content"]] if before and before[0]["role"] == "system" else system
-        words = "\n\n".join(filter(None, said))
-        head = [{"role": "system", "content": words}] if words else []
-        return [*head, *before, {"role": "user", "content": self.prompt}]
+        return with_system([*self.before, {"role": "user", "content": self.prompt}], *system)
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "labels": dict(self.labels)}
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Task:
-        fields = dict(row)
-        fields["aliases"] = tuple(fields.get("aliases", ()))
-        fields["evidence"] = tuple(fields.get("evidence", ()))
-        fields["before"] = tuple(fields.get("before", ()))
-        return cls(**fields)
+        return cls(**{**row, **{name: tuple(row.get(name, ())) for name in ("aliases", "evidence", "before")}})
+
+
+def with_system(messages: Sequence[Mapping[str, Any]], *system: str) -> list[Mapping[str, Any]]:
+    """Returns the conversation with these texts before its own system message, without blank ones."""
+    rest = list(messages)
+    own = [rest.pop(0)["content"]] if rest and rest[0]["role"] == "system" else []
+    words = "\n\n".join(filter(None, [*system, *own]))
+    return [*([{"role": "system", "content": words}] if words else []), *rest]
 
 
 def number_of(parts: tuple[object, ...], num_bytes: int) -> int:

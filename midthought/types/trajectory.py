@@ -6,10 +6,11 @@ Does not depend on tokenizers, models or tools: token ids are integers, log-prob
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from numbers import Integral
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any
 
 from midthought.errors import RecordError
 from midthought.types.reasons import SpanKind, StopReason
@@ -18,34 +19,23 @@ from midthought.types.segment import Completion, Segment, Span
 from midthought.types.task import Task
 from midthought.types.turn import ToolEvent, Turn
 
-Item = TypeVar("Item")
 
+def _by_turn(compute: Callable[[Any], list[Any]]) -> property:
+    """A list with one entry per turn: computed from the turns, or filled by hand in a record without tokens."""
+    name = compute.__name__
 
-class TurnList(Generic[Item]):
-    """A list of a `Trajectory` with one entry per turn: computed from the turns, or filled by hand in a record without tokens."""
-
-    def __init__(self, compute: Callable[[Any], list[Item]]) -> None:
-        self._compute, self._name = compute, compute.__name__
-        self.__doc__ = compute.__doc__
-
-    @overload
-    def __get__(self, record: None, owner: type) -> Self: ...
-
-    @overload
-    def __get__(self, record: Trajectory, owner: type) -> list[Item]: ...
-
-    def __get__(self, record: Trajectory | None, owner: type) -> Self | list[Item]:
-        if record is None:
-            return self
+    def read(record: Trajectory) -> list[Any]:
         by_hand = record.lists_by_hand
-        return self._compute(record) if by_hand is None else by_hand.setdefault(self._name, [])
+        return compute(record) if by_hand is None else by_hand.setdefault(name, [])
 
-    def __set__(self, record: Trajectory, values: list[Item]) -> None:
+    def write(record: Trajectory, values: list[Any]) -> None:
         if record.lists_by_hand is None:
             raise RecordError(
-                f"task {record.task.task_id!r}: {self._name} follow from the recorded turns; fill a Trajectory() by hand"
+                f"task {record.task.task_id!r}: {name} follow from the recorded turns; fill a Trajectory() by hand"
             )
-        record.lists_by_hand[self._name] = values
+        record.lists_by_hand[name] = values
+
+    return property(read, write, doc=compute.__doc__)
 
 
 class Trajectory:
@@ -251,17 +241,17 @@ class Trajectory:
     def __bool__(self) -> bool:
         return True
 
-    @TurnList
+    @_by_turn
     def states(self) -> list[str]:
         """Input of the policy by turn: the prompt, then the replies."""
         return [self.task.prompt, *(turn.observation or "" for turn in self.turns[:-1])][: len(self.turns)]
 
-    @TurnList
+    @_by_turn
     def actions(self) -> list[str]:
         """The policy's text by turn."""
         return [turn.model_output for turn in self.turns]
 
-    @TurnList
+    @_by_turn
     def rewards(self) -> list[float]:
         """Reward by turn, with the rewards of its calls and spans; the episode's reward is added to the last turn. Before
         scoring: the environment's rewards."""
@@ -275,31 +265,29 @@ class Trajectory:
             by_turn[-1] += math.fsum(self.reward.parts.values())
         return by_turn
 
-    @TurnList
+    @_by_turn
     def dones(self) -> list[bool]:
         """True at the turn that ended the episode."""
         return [turn.done for turn in self.turns]
 
-    @TurnList
+    @_by_turn
     def log_probs(self) -> list[float]:
         """Log-probability of every turn: the sum over its policy tokens, as sampled."""
-        sums, begin = [], (0, -1)
-        for end in self.turn_ends:
-            sums.append(math.fsum(self._logprobs_between(begin, end)))
-            begin = end
-        return sums
+        sampled = [
+            ((number, index), segment.sampled_logprobs[index])
+            for number, segment in enumerate(self.segments)
+            for index, flag in enumerate(segment.loss_mask)
+            if flag
+        ]
+        begins = [(0, -1), *self.turn_ends]
+        return [
+            math.fsum(logprob for place, logprob in sampled if begin < place <= end)
+            for begin, end in itertools.pairwise(begins)
+        ]
 
     def get_return(self, gamma: float = 1.0) -> float:
         """Computes the discounted return of the turns' rewards: `Σ γ^t r_t`."""
         return math.fsum(gamma**t * reward for t, reward in enumerate(self.rewards))
-
-    def _logprobs_between(self, begin: tuple[int, int], end: tuple[int, int]) -> list[float]:
-        return [
-            logprob
-            for number, segment in enumerate(self.segments)
-            for index, (logprob, flag) in enumerate(zip(segment.sampled_logprobs, segment.loss_mask, strict=True))
-            if flag and begin < (number, index) <= end
-        ]
 
     # -- reading by token --------------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ from midthought.config import TrainingConfig
 
 ROWS, LENGTH = 6, 8
 LOSSES = [*sorted(TrainingConfig.policy_losses), "value"]
-few = settings(max_examples=12, deadline=None)
+few, several = settings(max_examples=12, deadline=None), settings(max_examples=24, deadline=None)
+averages = st.sampled_from(list(LossAggregation))
 seeds = st.integers(0, 10_000)
 rubbish = st.sampled_from([math.nan, math.inf, -math.inf, 1e30])
 
@@ -124,9 +125,8 @@ def judge(
     return total, start.grad
 
 
-@few
-@given(seed=seeds, value=rubbish)
-@pytest.mark.parametrize("average", list(LossAggregation))
+@several
+@given(seed=seeds, value=rubbish, average=averages)
 @pytest.mark.parametrize("kind", LOSSES)
 def test_masked_values_do_not_change_a_bit_of_a_loss_or_its_gradient(kind, average, seed, value):
     mask, figures = drawn(seed)
@@ -137,9 +137,8 @@ def test_masked_values_do_not_change_a_bit_of_a_loss_or_its_gradient(kind, avera
     assert not gradient[~mask].any() and torch.isfinite(gradient).all()
 
 
-@few
-@given(seed=seeds, before=st.integers(0, 3), after=st.integers(0, 3), cut=st.integers(1, ROWS - 1))
-@pytest.mark.parametrize("average", list(LossAggregation))
+@several
+@given(seed=seeds, before=st.integers(0, 3), after=st.integers(0, 3), cut=st.integers(1, ROWS - 1), average=averages)
 @pytest.mark.parametrize("kind", LOSSES)
 def test_padding_micro_batches_and_their_order_do_not_change_a_loss_or_its_gradient(
     kind, average, seed, before, after, cut

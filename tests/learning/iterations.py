@@ -2,6 +2,7 @@
 
 import time
 
+from midthought.config import TrainingConfig
 from midthought.learning.ppo import learn
 from midthought.rollout.rollout_batch import collect
 from midthought.rollout.rollout_metrics import rollout_metrics
@@ -9,6 +10,8 @@ from midthought.rollout.rollout_metrics import rollout_metrics
 
 class FakeLearner:
     """Changes nothing; keeps its batches, and what it was asked in a log."""
+
+    training = TrainingConfig()
 
     def __init__(self, log=None):
         self.log = [] if log is None else log

@@ -227,7 +227,7 @@ def test_the_value_of_a_turn_is_that_before_its_first_policy_token():
 def test_padding_and_flattening_give_the_same_batch(make_trajectory):
     batch = TokenBatch.from_trajectories([make_trajectory(seed) for seed in range(4)], policy_version=1)
     batch = batch.with_fields(values=batch.token_ids.float(), temperatures=batch.token_ids.float())
-    again = PPOBatch.of(batch, pad_token_id=7).flat()
+    again = PPOBatch(batch, pad_token_id=7).flat()
     for field in fields(TokenBatch):
         value, its_value = getattr(batch, field.name), getattr(again, field.name)
         assert torch.equal(value, its_value) if isinstance(value, torch.Tensor) else value == its_value
@@ -243,8 +243,8 @@ def test_micro_batches_hold_every_row_once_within_the_budget_and_without_needles
     batch = TokenBatch.from_trajectories(trajectories)
     rows = batch.micro_batch_rows(max_tokens)
     assert sorted(torch.cat(rows).tolist()) == list(range(len(lengths)))
-    for micro in batch.micro_batches(max_tokens):
-        padded = PPOBatch.of(micro)
+    for micro in map(batch.select, rows):
+        padded = PPOBatch(micro)
         assert padded.token_ids.shape[1] == int(micro.lengths.max())
         assert padded.token_ids.numel() <= max_tokens or len(micro) == 1
     again = TokenBatch.from_trajectories(trajectories).micro_batch_rows(max_tokens)

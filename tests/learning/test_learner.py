@@ -16,6 +16,7 @@ from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, TokenLosses,
 from midthought.config import TrainingConfig
 from midthought.errors import CheckpointError, SettingsError
 from midthought.learning.batch import TokenBatch
+from midthought.learning.credit import without_truncated
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
 from midthought.learning.model import frozen_copy, token_logprobs
@@ -114,13 +115,11 @@ def test_masked_episodes_have_no_loss_but_count_in_their_group(make_policy, make
         )
         for is_masked in (False, True)
     )
-    credited, figures = masked.credit(masked.score(batch)[0])
-    everything, others = plain.credit(plain.score(batch)[0])
-    assert figures["num_masked_episodes"] == 3
-    assert "num_masked_episodes" not in others
+    everything, _ = plain.credit(plain.score(batch)[0])
+    credited, _ = without_truncated(everything, trajectories)
     assert credited.episodes.tolist() == kept
     torch.testing.assert_close(credited.advantages, everything.select(torch.tensor(kept)).advantages)
-    masked.update(credited)
+    assert improve(masked, batch, trajectories)["num_masked_episodes"] == 3
     plain.update(everything.select(torch.tensor(kept)))
     torch.testing.assert_close(gradients(masked), gradients(plain))
 
@@ -133,7 +132,7 @@ def test_nothing_is_learned_if_every_episode_is_masked(make_policy, make_traject
         make_policy, critic=None, reference=False, adv_estimator="grpo", mask_truncated_episodes=True
     )
     before = copy.deepcopy(learner.policy.state_dict())
-    metrics = improve(learner, TokenBatch.from_trajectories(trajectories))
+    metrics = improve(learner, TokenBatch.from_trajectories(trajectories), trajectories)
     assert metrics["num_masked_episodes"] == 4
     assert "num_optimizer_steps" not in metrics
     assert all(torch.equal(before[name], tensor) for name, tensor in learner.policy.state_dict().items())

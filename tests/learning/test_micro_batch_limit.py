@@ -98,9 +98,9 @@ def test_out_of_memory_outside_of_a_micro_batch_is_no_reason_to_make_it_smaller(
     def fails() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    limit.fitting(fits, LARGE)
+    limit.fitting(LARGE, fits)
     with pytest.raises(torch.OutOfMemoryError):
-        limit.fitting(fails, LARGE)
+        limit.fitting(LARGE, fails)
     assert limit.max_tokens(LARGE) == LARGE
 
 
@@ -121,4 +121,4 @@ def test_one_of_several_ranks_reports_instead_of_repeating(batch):
     with pytest.raises(
         SettingsError, match=r"several ranks cannot repeat a step: set training\.micro_batch_tokens=2048"
     ):
-        limit.fitting(fails, LARGE)
+        limit.fitting(LARGE, fails)

@@ -104,7 +104,7 @@ def test_where_the_architecture_does_something_unknown_to_its_logits_all_are_kep
 def test_entropy_is_that_of_the_whole_distribution(make_policy, make_trajectory):
     policy, batch = make_policy(), batch_of(make_trajectory)
     entropy = token_outputs(policy, batch, entropy=True).entropy
-    padded = PPOBatch.of(batch)
+    padded = PPOBatch(batch)
     distribution = torch.distributions.Categorical(logits=policy(input_ids=padded.token_ids).logits[:, :-1])
     torch.testing.assert_close(
         entropy, distribution.entropy()[padded.loss_mask[:, 1:]], atol=logit_tolerance(policy), rtol=0
@@ -117,7 +117,7 @@ def test_a_value_judges_the_state_before_its_token(shared, make_policy, make_tra
     policy, batch = make_policy(), batch_of(make_trajectory)
     critic = Critic.shared(policy) if shared else Critic.separate(policy)
     critic.head.linear.weight.normal_()
-    padded = PPOBatch.of(batch)
+    padded = PPOBatch(batch)
     figures = PolicyValueModel(policy, critic)(padded)
     assert torch.equal(figures.values, PolicyValueModel(policy, critic)(batch).values)
     values = spread(figures.values, padded.loss_mask)

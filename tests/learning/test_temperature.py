@@ -70,7 +70,7 @@ def test_at_temperature_one_nothing_is_divided(make_policy):
 def plain_loss(policy, reference, tokens: TokenBatch, settings: TrainingConfig) -> torch.Tensor:
     """PPO's loss written out: clipped ratio, entropy bonus and k3 divergence under softmax(logits / T), mean over tokens."""
 
-    batch = PPOBatch.of(tokens)
+    batch = PPOBatch(tokens)
 
     def distributions(model) -> torch.Tensor:
         logits = model(input_ids=batch.token_ids, attention_mask=batch.attention_mask.long()).logits[:, :-1]

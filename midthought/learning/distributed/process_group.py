@@ -6,8 +6,7 @@ micro-batches. Every rank has the whole batch. Does not depend on a model or a l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
@@ -17,40 +16,21 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.micro_batching import split_by_rows, split_by_tokens
 
 
-class ProcessGroup(Protocol):
-    """Interface between a learner and the other ranks."""
-
-    is_alone: bool
-
-    def rows(self, batch: TokenBatch, max_tokens: int, *, packed: bool) -> list[tuple[Tensor, bool]]:
-        """Returns row numbers of this rank's micro-batches, split as in `TokenBatch.micro_batch_rows`; False: do not count it."""
-        ...
-
-    def micro_batches(self, batch: TokenBatch, max_tokens: int, *, packed: bool) -> Iterator[tuple[TokenBatch, bool]]:
-        """Returns this rank's micro-batches of an optimizer step, as in `TokenBatch.micro_batches`; False: do not count it."""
-        ...
-
-    def sum(self, tensors: Mapping[str, Tensor]) -> None:
-        """Sums over all ranks, in place. Every rank passes the same names and shapes."""
-        ...
-
-
-class SingleProcess:
-    """Training in a single process, which computes every micro-batch."""
+class ProcessGroup:
+    """Training in a single process, which computes every micro-batch. `DistributedGroup` is the interface to other ranks."""
 
     is_alone = True
 
     def rows(self, batch: TokenBatch, max_tokens: int, *, packed: bool) -> list[tuple[Tensor, bool]]:
+        """Returns row numbers of this rank's micro-batches, split as in `TokenBatch.micro_batch_rows`. False: do not count it,
+        it is computed only because the other ranks wait for this rank."""
         return [(rows, True) for rows in batch.micro_batch_rows(max_tokens, packed=packed)]
 
-    def micro_batches(self, batch: TokenBatch, max_tokens: int, *, packed: bool) -> Iterator[tuple[TokenBatch, bool]]:
-        return ((micro, True) for micro in batch.micro_batches(max_tokens, packed=packed))
-
     def sum(self, tensors: Mapping[str, Tensor]) -> None:
-        """Does nothing: the sums are complete."""
+        """Sums over all ranks, in place. Every rank passes the same names and shapes. Alone, the sums are complete."""
 
 
-class DistributedGroup:
+class DistributedGroup(ProcessGroup):
     """A rank of the process group that `torch.distributed` was initialized with; `device`: device of the sums."""
 
     is_alone = False
@@ -62,10 +42,6 @@ class DistributedGroup:
 
     def rows(self, batch: TokenBatch, max_tokens: int, *, packed: bool) -> list[tuple[Tensor, bool]]:
         return self._own(batch, _rows_of_all(batch, max_tokens, self._num_ranks, packed=packed))
-
-    def micro_batches(self, batch: TokenBatch, max_tokens: int, *, packed: bool) -> Iterator[tuple[TokenBatch, bool]]:
-        cut = _rows_of_all(batch, max_tokens, self._num_ranks, packed=packed)
-        return ((batch.select(rows), is_own) for rows, is_own in self._own(batch, cut))
 
     def sum(self, tensors: Mapping[str, Tensor]) -> None:
         """Sums everything in one message, in float64."""
