@@ -1,4 +1,4 @@
-"""Where the code of tools runs: plain functions in daemon threads, coroutines on one background event loop for all tools.
+"""Runs the code of tools: plain functions in daemon threads, coroutines on one background event loop for all tools.
 
 No tool runs on the event loop of the rollout. A tool that blocks the tools' event loop (`time.sleep` in a coroutine) delays the
 other async tools, but neither the rollout nor any deadline.
