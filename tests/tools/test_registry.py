@@ -35,6 +35,13 @@ class Broken(Tool):
         raise ValueError("no luck")
 
 
+class Pure(Broken):
+    pure = True
+
+    def open(self, episode: Any) -> Any:
+        return self
+
+
 class Later(Tool):
     definition = ToolDefinition("later", "Takes its time.")
 
@@ -103,6 +110,7 @@ def test_what_is_no_tool_or_no_sense_is_refused_with_the_remedy(registry: ToolRe
             for limit, value in (("timeout_seconds", 0), ("max_concurrency", 0), ("retries", -1))
         ],
         (broken(definition=ToolDefinition("b", ""), retries="3"), "tool 'b': retries='3' is not a number"),
+        (Pure(), r"tool 'broken' is pure .* overrides open.*; set pure to False"),
     ]
     for wrong, words in refused:
         with pytest.raises(SettingsError, match=words):
