@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import json
 import typing
 from collections.abc import Iterator
@@ -67,12 +66,8 @@ def _sentences(error: pydantic.ValidationError, name: str) -> Iterator[str]:
 
 
 def _for_pydantic(annotation: Any) -> Any:
-    """Returns a type with `Annotated[int, "How many."]` as pydantic's `Field`, enum members by name if JSON cannot write their
-    values, and records as TypedDicts that pydantic accepts."""
+    """Returns a type with `Annotated[int, "How many."]` as pydantic's `Field`, and with records as TypedDicts."""
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
-    if isinstance(annotation, type) and issubclass(annotation, enum.Enum) and not _is_json(annotation):
-        names = tuple(member.name for member in annotation)
-        return Annotated[Literal[names], pydantic.AfterValidator(lambda name: annotation[name])]
     if not parts or origin is Literal:
         return _record(annotation) if isinstance(annotation, type) else annotation
     if origin is Annotated:
@@ -80,10 +75,6 @@ def _for_pydantic(annotation: Any) -> Any:
         return Annotated[(_for_pydantic(parts[0]), *notes)]
     inner = tuple(map(_for_pydantic, parts))
     return (Union if origin is UnionType else origin)[inner if len(inner) > 1 else inner[0]]
-
-
-def _is_json(members: type[enum.Enum]) -> bool:
-    return all(type(member.value) in _SCALARS for member in members)
 
 
 def _record(kind: Any) -> Any:
@@ -133,7 +124,7 @@ class _JsonSchema(GenerateJsonSchema):
         return self.list_schema(schema)
 
     def enum_schema(self, schema: Any) -> dict[str, Any]:
-        if not _is_json(schema["cls"]):
+        if any(type(member.value) not in _SCALARS for member in schema["cls"]):
             raise PydanticInvalidForJsonSchema(f"the values of {schema['cls'].__name__} are not all texts or numbers")
         return super().enum_schema(schema)
 

@@ -1,4 +1,4 @@
-"""Where the code of tools runs: plain functions in daemon threads, coroutines on one background event loop for all tools.
+"""Runs the code of tools: plain functions in daemon threads, coroutines on one background event loop for all tools.
 
 No tool runs on the event loop of the rollout. A tool that blocks the tools' event loop (`time.sleep` in a coroutine) delays the
 other async tools, but neither the rollout nor any deadline.
@@ -48,10 +48,8 @@ class DaemonThreads:
     def __init__(self, name: str) -> None:
         self._name = name
         self._idle: deque[queue.SimpleQueue[_Job]] = deque()
-        self.num_abandoned = 0
-        """Calls whose caller was cancelled (a deadline) while their thread continued."""
         self.num_lingering = 0
-        """Those of them whose thread has not ended yet."""
+        """Calls that still run although their caller was cancelled (a deadline)."""
         self._lock = threading.Lock()
 
     async def run(self, function: Callable[[], T]) -> T:
@@ -63,7 +61,6 @@ class DaemonThreads:
             value, error = await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             with self._lock:
-                self.num_abandoned += 1
                 self.num_lingering += 1
             future.add_done_callback(self._end_lingering)
             raise
@@ -116,12 +113,12 @@ def _outcome(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
 async def settled(method: Callable[[], Any], threads: DaemonThreads, name: str) -> Any:
     """Returns the result of a method of the tool `name`: a plain function runs in a thread, a coroutine on the tools' event loop.
 
-    Cancelling cancels a coroutine and waits 0.25 s for its end; one that continues counts in `threads.num_abandoned`.
+    Cancelling cancels a coroutine and waits 0.25 s for its end.
     """
     if inspect.iscoroutinefunction(method):
-        return await _on_tool_loop(method, threads, name)
+        return await _on_tool_loop(method, name)
     result = await threads.run(method)
-    return await _on_tool_loop(lambda: result, threads, name) if inspect.isawaitable(result) else result
+    return await _on_tool_loop(lambda: result, name) if inspect.isawaitable(result) else result
 
 
 def result_of(awaitable: Awaitable[Any]) -> Any:
@@ -143,7 +140,7 @@ def require_other_loop() -> None:
         )
 
 
-async def _on_tool_loop(start_call: Callable[[], Awaitable[Any]], threads: DaemonThreads, name: str) -> Any:
+async def _on_tool_loop(start_call: Callable[[], Awaitable[Any]], name: str) -> Any:
     task: asyncio.Task[Any] | None = None
     is_cancelled = False
 
@@ -166,13 +163,11 @@ async def _on_tool_loop(start_call: Callable[[], Awaitable[Any]], threads: Daemo
         is_cancelled = True
         answered = _loop.start(cancel())
         await asyncio.wait((ended,), timeout=_CANCEL_SECONDS)
-        if not ended.done():
-            threads.num_abandoned += 1
-            if task is not None and not answered.done():
-                _log.warning(
-                    "the async tool %r, or another one, blocks the event loop of all async tools: let it await, or make its "
-                    "`execute` a plain function",
-                    name,
-                )
+        if task is not None and not ended.done() and not answered.done():
+            _log.warning(
+                "the async tool %r, or another one, blocks the event loop of all async tools: let it await, or make its "
+                "`execute` a plain function",
+                name,
+            )
         raise
     return ended.result()

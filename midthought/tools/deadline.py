@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -16,12 +16,12 @@ class TooLateError(Exception):
     """The deadline has passed."""
 
 
-async def within(seconds: float | None, coroutine: Coroutine[Any, Any, T], *, on_uncancelled: Callable[[], None]) -> T:
+async def within(seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
     """Returns the result of `coroutine`, which runs in its own task, or raises what it raises.
 
-    Raises `TooLateError` after `seconds` (None: never), and RuntimeError if the coroutine cancelled itself or raised SystemExit.
+    Raises `TooLateError` after `seconds`, and RuntimeError if the coroutine cancelled itself or raised SystemExit.
     When the deadline has passed or the caller is cancelled, the coroutine is cancelled and has 0.5 s to end. If it does not
-    end, `on_uncancelled` is called and the task is abandoned: its event loop does not wait for it when the loop closes.
+    end, the task is abandoned: its event loop does not wait for it when the loop closes.
 
     `asyncio.wait_for` and `asyncio.timeout` would wait for a coroutine that ignores its cancellation.
     """
@@ -33,7 +33,7 @@ async def within(seconds: float | None, coroutine: Coroutine[Any, Any, T], *, on
         is_late = not running.done()
     finally:
         if not running.done():
-            await _stop(running, on_uncancelled)
+            await _stop(running)
     if is_late:
         raise TooLateError
     if running.cancelled():
@@ -57,20 +57,14 @@ def _failure(stop: BaseException) -> RuntimeError:
     return RuntimeError(f"{type(stop).__name__}: {stop}".removesuffix(": "))
 
 
-async def _stop(running: asyncio.Task[Any], on_uncancelled: Callable[[], None]) -> None:
+async def _stop(running: asyncio.Task[Any]) -> None:
     running.cancel()
     try:
         await asyncio.wait((running,), timeout=_CANCEL_SECONDS)
     finally:
-        if not running.done():
-            on_uncancelled()
-            _abandon(running)
-
-
-def _abandon(running: asyncio.Task[Any]) -> None:
-    """Removes it from the tasks that `asyncio.run` waits for at its end: this one may never end."""
-    asyncio.tasks._unregister_task(running)
-    running._log_destroy_pending = False  # type: ignore[attr-defined]
+        if not running.done():  # `asyncio.run` would wait for it at its end, and it may never end
+            asyncio.tasks._unregister_task(running)
+            running._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 def retrieve_exception(future: asyncio.Future[Any]) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _FORMS: dict[str, tuple[type, ...]] = {
     "type": (str, type, list, tuple),
     "enum": (list, tuple),
-    "required": (list, tuple, bool),
+    "required": (list, tuple),
     "properties": (Mapping,),
 }
 """What keywords of a JSON Schema must be, so that it can be described; the tool registry checks everything else."""
@@ -66,8 +66,7 @@ class ToolParameter:
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """A tool's name, its purpose, and its parameters, in order. `parameters` may also be the JSON Schema of the arguments object,
-    or a mapping of names to JSON Schemas (each may have `required`: true or false; missing: true).
+    """A tool's name, its purpose, and its parameters, in order. `parameters` may also be the JSON Schema of the arguments object.
 
     `schema` is the JSON Schema of the whole arguments object if it comes from elsewhere (an MCP server). Arguments are then
     checked against it, and `parameters` only describes them in prompts.
@@ -80,24 +79,21 @@ class ToolDefinition:
 
     def __post_init__(self) -> None:
         given: Any = self.parameters
-        if isinstance(given, Mapping):
-            is_schema = isinstance(given.get("properties"), Mapping)
-            _require_forms(self.name, given if is_schema else [*given.values()])
-            if is_schema and self.schema is None:
+        if isinstance(given, Mapping) and isinstance(given.get("properties"), Mapping):
+            _require_forms(self.name, given)
+            if self.schema is None:
                 object.__setattr__(self, "schema", given)
-            properties = template_schema(given)["properties"] if is_schema else given
-            required = given.get("required", ()) if is_schema else given
+            required = given.get("required", ())
+            properties = template_schema(given)["properties"]
             found = [_from_schema(name, each, name in required) for name, each in properties.items()]
-        else:
-            found = [ToolParameter(**each) if _is_parameter(each) else each for each in given]
-        for each in found:
+            object.__setattr__(self, "parameters", found)
+            return
+        for each in given:
             if not isinstance(each, ToolParameter):
                 raise SettingsError(
-                    f"tool {self.name!r}: a parameter is {each!r:.80}; give ToolParameter(name, type, description), or its "
-                    "fields as a mapping"
+                    f"tool {self.name!r}: a parameter is {each!r:.80}; give ToolParameter(name, type, description), or the "
+                    "JSON Schema of all of them: {'type': 'object', 'properties': {…}, 'required': […]}"
                 )
-        if found != given:
-            object.__setattr__(self, "parameters", found)
 
     def parameters_schema(self) -> dict[str, Any]:
         """Returns the JSON Schema of the arguments object. Without a `schema`, unlisted arguments are refused."""
@@ -134,16 +130,9 @@ def _require_forms(tool: str, schema: Any) -> None:
                 parts.append(value)
 
 
-def _is_parameter(given: Any) -> bool:
-    return isinstance(given, Mapping) and {"name", "type"} <= given.keys() <= set(ToolParameter.__slots__)
-
-
-def _from_schema(name: str, schema: Any, is_required: bool) -> Any:
-    """Returns the parameter of a property of a JSON Schema; anything that is not a schema unchanged."""
-    if not isinstance(schema, Mapping):
-        return schema
+def _from_schema(name: str, schema: Mapping[str, Any], is_required: bool) -> ToolParameter:
+    """Returns the parameter of a property of a JSON Schema."""
     rest = {key: value for key, value in schema.items() if key not in ("description", "default")}
-    needs = rest.pop("required") if isinstance(schema.get("required"), bool) else is_required
     kind: Any = rest.get("type")
     if is_other := not isinstance(kind, str | type) or kind == "null":
         names = [each for each in allowed_types(rest) if each != "null"]
@@ -153,7 +142,7 @@ def _from_schema(name: str, schema: Any, is_required: bool) -> Any:
         name,
         kind,
         str(schema.get("description", "")),
-        required=needs,
+        required=is_required,
         enum=rest.get("enum") if is_plain else None,
         default=schema.get("default"),
         schema=None if is_plain else rest,

@@ -93,7 +93,7 @@ class EpisodeTools:
                 await settled(bound.close, self._threads, name)
 
         try:
-            await within(self._close_seconds, close(), on_uncancelled=lambda: None)
+            await within(self._close_seconds, close())
         except TooLateError:
             logger.warning("tool %r: close was not done within %g seconds", name, self._close_seconds)
         except Exception as error:

@@ -133,15 +133,9 @@ class ToolExecutor:
         self.retries = retries
         self.max_result_chars = max_result_chars
         self._threads = DaemonThreads("midthought-tool")
-        self._num_uncancelled = 0
         self._loop_states: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopState] = (
             weakref.WeakKeyDictionary()
         )
-
-    @property
-    def num_abandoned(self) -> int:
-        """Number of calls that continued after their caller gave up: in threads, or ignoring their cancellation."""
-        return self._threads.num_abandoned + self._num_uncancelled
 
     @contextlib.contextmanager
     def rollout(self) -> Iterator[None]:
@@ -295,7 +289,7 @@ class ToolExecutor:
         timeout_seconds = self.timeout_seconds if tool.timeout_seconds is None else tool.timeout_seconds
         ends_at = asyncio.get_running_loop().time() + timeout_seconds
         try:
-            return await within(timeout_seconds, attempts(ends_at), on_uncancelled=self._count_uncancelled)
+            return await within(timeout_seconds, attempts(ends_at))
         except TooLateError:
             message = f"no answer within {timeout_seconds:g} seconds; go on without it"
             raise _CallFailure(ToolOutcome.TIMED_OUT, message) from None
@@ -311,6 +305,3 @@ class ToolExecutor:
         if loop not in self._loop_states:
             self._loop_states[loop] = _LoopState(self.max_concurrency, self.max_threads)
         return self._loop_states[loop]
-
-    def _count_uncancelled(self) -> None:
-        self._num_uncancelled += 1

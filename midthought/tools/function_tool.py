@@ -34,14 +34,17 @@ class FunctionTool(Tool, Generic[P, R]):
         max_concurrency: int | None = None,
         retries: int | None = None,
     ) -> None:
-        original = _original(function)
-        if not (inspect.isfunction(original) or inspect.ismethod(original) or hasattr(original, "__wrapped__")):
-            remedy = f"write @tool(name={function!r})" if isinstance(function, str) else "for other objects extend Tool"
+        if not (inspect.isfunction(function) or inspect.ismethod(function) or hasattr(function, "__wrapped__")):
+            remedy = (
+                f"write @tool(name={function!r})"
+                if isinstance(function, str)
+                else "write one that calls it, or extend Tool"
+            )
             raise SettingsError(f"@tool takes a function, not {function!r}; {remedy}")
-        name = original.__name__ if name is None else name
-        if inspect.isgeneratorfunction(original) or inspect.isasyncgenfunction(original):
+        name = function.__name__ if name is None else name
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise SettingsError(f"tool {name!r} yields its result in pieces; return one text")
-        functools.update_wrapper(self, original)
+        functools.update_wrapper(self, function)
         self._types = _types(function, name)
         self.definition = _definition(function, name, description, self._types)
         self.pure = pure
@@ -49,7 +52,8 @@ class FunctionTool(Tool, Generic[P, R]):
         self.max_concurrency = max_concurrency
         self.retries = retries
         self._function: Callable[..., Any] = function
-        self._fields = {each.name: each for each in _parameters(function) if isinstance(each.default, FieldInfo)}
+        parameters = inspect.signature(function).parameters
+        self._fields = {name: each for name, each in parameters.items() if isinstance(each.default, FieldInfo)}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._function(*args, **kwargs)
@@ -92,7 +96,7 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     `tuple[...]`, dates and times, `Path`, `Decimal`, `UUID`, a dataclass, a `NamedTuple`, a `TypedDict`, a pydantic model.
     Their descriptions come from the docstring (in the style of Google, NumPy, reST or Epytext), from
     `Annotated[int, "How many."]`, or from pydantic's `Field`, which may also have limits: `Annotated[int, Field(ge=1)]`.
-    Enum members are shown and passed by value. A `functools.partial` shows the parameters that it leaves open.
+    Enum members are shown and passed by value.
 
     Options: `name`, `description`, and `pure`, `timeout_seconds`, `max_concurrency`, `retries` as on `Tool`.
     Raises `SettingsError` if the function has no docstring (and there is no `description`), if it yields, or if a parameter has
@@ -126,13 +130,13 @@ def _made(function: Callable[..., Any], options: Mapping[str, Any]) -> FunctionT
 
 def _types(function: Callable[..., Any], name: str) -> dict[str, ParameterType]:
     try:
-        hints = typing.get_type_hints(_original(function), include_extras=True)
+        hints = typing.get_type_hints(function, include_extras=True)
     except Exception as error:
         raise SettingsError(
             f"tool {name!r}: its annotations cannot be read ({error}); use types that the function's module imports"
         ) from None
     types = {}
-    for parameter in _parameters(function):
+    for parameter in inspect.signature(function).parameters.values():
         where = f"tool {name!r}, parameter {parameter.name!r}"
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise SettingsError(f"{where}: {parameter} cannot be passed by name; list the parameters one by one")
@@ -154,24 +158,13 @@ def _types(function: Callable[..., Any], name: str) -> dict[str, ParameterType]:
     return types
 
 
-def _original(function: Callable[..., Any]) -> Any:
-    """Returns the function of a `partial`, which has the name, the docstring and the annotations."""
-    return function.func if isinstance(function, functools.partial) else function
-
-
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Returns the parameters that a call may set: without those that a `partial` has set."""
-    bound = function.keywords if isinstance(function, functools.partial) else {}
-    return [each for each in inspect.signature(function).parameters.values() if each.name not in bound]
-
-
 # -- the definition --------------------------------------------------------------------------------------------
 
 
 def _definition(
     function: Callable[..., Any], name: str, description: str | None, types: Mapping[str, ParameterType]
 ) -> ToolDefinition:
-    docstring = inspect.getdoc(_original(function)) or ""
+    docstring = inspect.getdoc(function) or ""
     description = purpose(docstring) if description is None else description
     if not description:
         raise SettingsError(
@@ -179,7 +172,7 @@ def _definition(
         )
     documented = documented_parameters(docstring)
     properties, required = {}, []
-    for parameter in _parameters(function):
+    for parameter in inspect.signature(function).parameters.values():
         kind, default = types[parameter.name], _default(parameter)
         described = kind.description or documented.get(parameter.name) or kind.schema.get("description", "")
         properties[parameter.name] = {**kind.schema, "description": described}

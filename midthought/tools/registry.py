@@ -9,7 +9,7 @@ import functools
 import inspect
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pydantic
@@ -18,7 +18,6 @@ import pydantic_core
 from midthought.errors import SettingsError, near_names
 from midthought.tools.arguments import TYPES, ArgumentsChecker, ArgumentsError
 from midthought.tools.concurrency import DaemonThreads, result_of, settled
-from midthought.tools.deadline import within
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
 from midthought.tools.error_texts import error_text
 
@@ -27,8 +26,6 @@ ToolT = TypeVar("ToolT", bound=Tool)
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _PLACE_IN_MEMORY = re.compile(r"<([^<>]*) at 0x[0-9a-fA-F]+>")
 _RETURN = "execute must return a text, or what JSON can write"
-_THREADS = DaemonThreads("midthought-tool")
-"""Not an attribute of the registry, so that registries can be copied."""
 
 
 class ToolRegistry:
@@ -126,7 +123,7 @@ class ToolRegistry:
         """Runs a tool without a deadline and returns `(success, text for the model)`. Never raises.
 
         The call belongs to no episode: a stateful tool is not opened. Works inside a running event loop, too, except that of
-        the tools: an `async` tool awaits `execute_tool_async`.
+        the tools.
         """
         tool = self.get(name)
         if tool is None:
@@ -137,21 +134,6 @@ class ToolRegistry:
                 result = result_of(result)
             return True, as_output(result).text
         except (Exception, SystemExit, GeneratorExit) as error:
-            return False, _message(error)
-
-    async def execute_tool_async(self, name: str, /, **parameters: Any) -> tuple[bool, str]:
-        """Does the same without blocking the event loop: a plain tool runs in a thread, an `async` one on
-        the tools' event loop.
-
-        Cancelling cancels an `async` tool; a thread continues, and its result is ignored.
-        """
-        tool = self.get(name)
-        if tool is None:
-            return False, f"Tool {name!r} not found"
-        try:
-            running = invoke(tool, self.arguments(name, parameters), _THREADS)
-            return True, (await within(None, running, on_uncancelled=lambda: None)).text
-        except Exception as error:
             return False, _message(error)
 
 
@@ -225,17 +207,19 @@ def _require_tool(tool: Any) -> None:
     if not isinstance(getattr(tool, "definition", None), ToolDefinition):
         raise SettingsError(f"{type(tool).__name__} has no `definition`; set it to a ToolDefinition")
     name = tool.definition.name
-    for limit in ("timeout_seconds", "max_concurrency", "retries"):
-        if not isinstance(value := getattr(tool, limit), int | float | None):
+    limits: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
+        ("timeout_seconds", "more than 0", lambda value: value > 0),
+        ("max_concurrency", "1 or more", lambda value: value >= 1),
+        ("retries", "0 or more", lambda value: value >= 0),
+    )
+    for limit, least, fits in limits:
+        value = getattr(tool, limit)
+        if not isinstance(value, int | float | None):
             raise SettingsError(f"tool {name!r}: {limit}={value!r} is not a number; set a number or None")
-    if tool.timeout_seconds is not None and not tool.timeout_seconds > 0:
-        raise SettingsError(f"tool {name!r}: timeout_seconds must be more than 0, not {tool.timeout_seconds}")
-    if tool.max_concurrency is not None and tool.max_concurrency < 1:
-        raise SettingsError(f"tool {name!r}: max_concurrency must be 1 or more, not {tool.max_concurrency}")
+        if value is not None and not fits(value):
+            raise SettingsError(f"tool {name!r}: {limit} must be {least}, not {value}")
     if tool.pure and tool.is_stateful:
         raise SettingsError(
             f"tool {name!r} is pure (equal calls run once for all episodes) but also stateful (it overrides open, so each "
             "episode has its own state); set pure to False"
         )
-    if tool.retries is not None and tool.retries < 0:
-        raise SettingsError(f"tool {name!r}: retries must be 0 or more, not {tool.retries}")

@@ -94,7 +94,6 @@ def test_whatever_tools_do_every_episode_goes_on_to_its_answer(renderer: Rendere
     raised, late = ToolOutcome.RAISED, ToolOutcome.TIMED_OUT
     found = [event.outcome for trajectory in done for event in trajectory.tool_events]
     assert found == [ToolOutcome.OK, raised, raised, raised, late, late, ToolOutcome.OK, raised, raised, raised, late]
-    assert box.num_abandoned == 2  # the one that was deaf, and the thread
 
 
 def test_a_rollout_that_ends_early_ends_the_calls_that_are_under_way(renderer: Renderer) -> None:

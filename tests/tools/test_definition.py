@@ -49,12 +49,10 @@ STRING = {"type": "string", "description": "What to find."}
     "parameters",
     [
         [ToolParameter("query", str, "What to find."), ToolParameter("k", int, required=False)],  # type: ignore[arg-type]
-        [{"name": "query", **STRING}, {"name": "k", "type": "integer", "required": False}],
-        {"query": STRING, "k": {"type": "integer", "required": False}},
         {"type": "object", "properties": {"query": STRING, "k": {"type": "integer"}}, "required": ["query"]},
     ],
 )
-def test_parameters_may_be_written_as_mappings_and_as_a_json_schema(parameters: Any) -> None:
+def test_parameters_may_be_written_as_a_json_schema(parameters: Any) -> None:
     definition = ToolDefinition("search", "Finds things.", parameters)
     assert [(each.name, each.type, each.required) for each in definition.parameters] == [
         ("query", "string", True),
@@ -65,7 +63,7 @@ def test_parameters_may_be_written_as_mappings_and_as_a_json_schema(parameters: 
 
 
 def test_a_parameter_of_another_form_is_an_error_that_names_it() -> None:
-    wrong: list[Any] = [["query"], {"query": 3}, [{"name": "query", "kind": "string"}]]
+    wrong: list[Any] = [["query"], {"query": 3}, [{"name": "query", "type": "string"}]]
     for parameters in wrong:
         with pytest.raises(SettingsError, match=r"tool 'search': a parameter is .*give ToolParameter"):
             ToolDefinition("search", "Finds things.", parameters)

@@ -13,7 +13,6 @@ import pytest
 from calling import call as tool_call
 from calling import results
 
-from midthought.errors import SettingsError
 from midthought.tools.builtin.environment_step import EnvironmentStepTool
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
 from midthought.tools.executor import ToolExecutor
@@ -100,13 +99,6 @@ def test_calls_without_an_episode_are_an_episode_of_their_own() -> None:
     assert results(asyncio.run(box.run([call("a"), call("b")], task()))) == ["t0: a", "t0: a b"]
     assert results(asyncio.run(box.run([call("c")], task()))) == ["t0: c"]
     assert tool.log == {"opened": 2, "closed": 2, "closed with 2": 1, "closed with 1": 1}
-
-
-def test_an_episode_that_calls_nothing_opens_nothing() -> None:
-    tool = Notes()
-    box = ToolExecutor(ToolRegistry([tool]))
-    asyncio.run(box.for_episode(ToolEpisode(task=task())).close())
-    assert not tool.log
 
 
 def test_what_open_raises_is_told_to_the_model_and_the_next_call_opens_again(caplog: Any) -> None:
@@ -230,14 +222,6 @@ def test_a_close_that_raises_or_hangs_is_logged_and_ends_nothing(caplog: Any) ->
     assert [event.outcome for event in events] == [ToolOutcome.OK] * 2
     assert "tool 'note': close raised OSError: the disk is full" in caplog.text
     assert "tool 'hang': close was not done within 0.1 seconds" in caplog.text
-
-
-def test_a_stateful_tool_cannot_be_pure() -> None:
-    class Pure(Notes):
-        pure = True
-
-    with pytest.raises(SettingsError, match=r"tool 'note' is pure .* overrides open.*; set pure to False"):
-        ToolRegistry([Pure()])
 
 
 def test_a_step_tool_without_an_environment_steps_that_of_the_episode() -> None:

@@ -15,30 +15,27 @@ QUOTE = '<|"|>'
     ("value", "text"),
     [
         ({}, "{}"),
-        ({"b": 'a "b" {c}, [d]: 水\n', "A": 1}, 'A:1,b:<|"|>a "b" {c}, [d]: 水\n<|"|>'),
+        ({"b": 'a "b" {c}, [d]: 水\n', "A": 1}, '{A:1,b:<|"|>a "b" {c}, [d]: 水\n<|"|>}'),
         ({"x": [True, False, None, -1.5, "12", []], "y": {"z": {"w": "true"}}}, None),
-        ({"": 1}, None),
+        ({"a b": "{a:1}", 'c"d\\': ["", ",x:"]}, None),
     ],
     ids=str,
 )
 def test_a_value_is_read_back(value: dict[str, Any], text: str | None) -> None:
-    if "" in value:
-        with pytest.raises(ValueError, match="a key or a value is missing"):
-            read_loose(write_loose(value, QUOTE), QUOTE)
-        return
     written = write_loose(value, QUOTE)
-    assert text is None or written.strip("{}") == text.strip("{}")
-    assert read_loose(f"{written}<tool_call|>", QUOTE) == (value, len(written))
+    assert text is None or written == text
+    assert read_loose(f" {written}<tool_call|>", QUOTE) == value
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{a:1", "a comma or } is missing"),
-        ('{a:<|"|>b}', "a text is not closed"),
+        ("{a:1", "Expecting ',' delimiter"),
+        ('{a:<|"|>b}', "Expecting ',' delimiter"),
         ("{a:b}", "Expecting value"),
-        ("[1]", "the arguments are no object"),
-        ("{a:" * 60, "nested too deeply"),
+        ("{:1}", "Expecting property name"),
+        ("[1]", "no object"),
+        ("{a:" * 100_000, "nested too deeply|Expecting"),
     ],
 )
 def test_what_is_no_object_is_named(text: str, reason: str) -> None:

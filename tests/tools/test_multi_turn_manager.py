@@ -47,13 +47,6 @@ def call(a: int, b: int) -> str:
     return HermesFormat().render_call("add", {"a": a, "b": b})
 
 
-def test_a_turn_without_a_call_has_an_empty_falsy_one_without_a_result():
-    env = Guess()
-    turn = manager(environment=env).step("model output", env.reset())
-    assert turn.tool_call.result is None and not turn.tool_call and turn.parsed_action is None
-    assert turn.observation == "Guess a digit."
-
-
 def test_all_calls_of_one_output_are_run_and_the_first_is_the_turns():
     keeper = manager()
     turn = keeper.step(f"{call(1, 2)} and {call(10, 20)}")

@@ -35,6 +35,13 @@ class Broken(Tool):
         raise ValueError("no luck")
 
 
+class Pure(Broken):
+    pure = True
+
+    def open(self, episode: Any) -> Any:
+        return self
+
+
 class Later(Tool):
     definition = ToolDefinition("later", "Takes its time.")
 
@@ -103,6 +110,7 @@ def test_what_is_no_tool_or_no_sense_is_refused_with_the_remedy(registry: ToolRe
             for limit, value in (("timeout_seconds", 0), ("max_concurrency", 0), ("retries", -1))
         ],
         (broken(definition=ToolDefinition("b", ""), retries="3"), "tool 'b': retries='3' is not a number"),
+        (Pure(), r"tool 'broken' is pure .* overrides open.*; set pure to False"),
     ]
     for wrong, words in refused:
         with pytest.raises(SettingsError, match=words):
@@ -126,8 +134,6 @@ class Odd(Tool):
 
 class OddLater(Odd):
     async def execute(self, how: str) -> Any:
-        if how == "cancelled":
-            raise asyncio.CancelledError
         return super().execute(how)
 
 
@@ -145,16 +151,5 @@ def test_nothing_that_a_tool_does_comes_out_as_an_exception(tool: Tool) -> None:
         ("number", (True, "5")),
         ("unwritable", (False, "Tool execution error: no words")),
     ):
-        for success, words in (
-            registry.execute_tool("odd", how=how),
-            asyncio.run(registry.execute_tool_async("odd", how=how)),
-        ):
-            assert success == expected[0] and words.endswith(expected[1])
-
-
-def test_the_async_way_says_the_same(registry: ToolRegistry) -> None:
-    for name, arguments in (("later", {}), ("x", {}), ("broken", {}), ("search", {}), ("search", {"query": "tide"})):
-        said = asyncio.run(registry.execute_tool_async(name, **arguments))
-        assert said == registry.execute_tool(name, **arguments)
-    said = asyncio.run(ToolRegistry([OddLater()]).execute_tool_async("odd", how="cancelled"))
-    assert said == (False, "Tool execution error: cancelled by the tool")
+        success, words = registry.execute_tool("odd", how=how)
+        assert success == expected[0] and words.endswith(expected[1])

@@ -9,7 +9,7 @@ from published_templates import PUBLISHED, Published
 
 from midthought import ToolDefinition, tool
 from midthought.tokenization import Renderer
-from midthought.tools.call_formats.detection import detect_call_format
+from midthought.tools.call_formats.detection import choose_call_format
 
 TAGGED = [published for published in PUBLISHED if published.label in ("qwen3_coder", "glm", "minimax")]
 
@@ -38,8 +38,7 @@ def order(
 )
 @pytest.mark.parametrize("published", TAGGED, ids=lambda published: published.name)
 def test_a_value_of_several_possible_types_is_read_back(published: Published, arguments: dict[str, Any]) -> None:
-    call_format = detect_call_format(Renderer(published.tokenizer()), [order.definition]).call_format
-    assert call_format is not None
+    call_format = choose_call_format(Renderer(published.tokenizer()), [order.definition]).call_format
     (call,) = call_format.parse_all(call_format.render_call("order", arguments))
     assert call.parameters == arguments
     assert {name: type(value) for name, value in call.parameters.items()} == {
@@ -63,7 +62,6 @@ def test_digits_are_a_string_if_the_schema_of_a_server_says_so(schema: dict[str,
         "look", "Looks.", schema={"type": "object", "properties": {"code": schema}, "$defs": {"Code": {"enum": ["12"]}}}
     )
     renderer = Renderer(TAGGED[0].tokenizer())
-    call_format = detect_call_format(renderer, [definition]).call_format
-    assert call_format is not None
+    call_format = choose_call_format(renderer, [definition]).call_format
     (call,) = call_format.parse_all(call_format.render_call("look", {"code": "12"}))
     assert call.parameters == {"code": "12"}

@@ -234,7 +234,7 @@ class CallSyntax:
         if start < 0 or name is None:
             return malformed(f"no tool is named; {self._remedy()}", raw)
         try:
-            return _call(name, read_loose(block[start:], self.quote)[0], raw, None)
+            return _call(name, read_loose(block[start:], self.quote), raw, None)
         except ValueError as error:
             return malformed(f"the arguments cannot be read ({error}); {self._remedy()}", raw, name)
 

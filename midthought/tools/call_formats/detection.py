@@ -46,43 +46,6 @@ _LABELS = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DetectedCallFormat:
-    """Result of `detect_call_format`: the format, or why there is none."""
-
-    call_format: NativeCallFormat | None
-    reason: str
-    """One sentence for the user."""
-    example: str = ""
-    """A call as the template writes it."""
-
-    def __str__(self) -> str:
-        return f"{self.reason}: {self.example!r}" if self.example else self.reason
-
-
-def detect_call_format(renderer: Renderer, definitions: Sequence[ToolDefinition] = ()) -> DetectedCallFormat:
-    """Returns the model's own call format, read from what its chat template writes for a known call and its result.
-
-    `definitions`: the tools that will be called; see `NativeCallFormat`.
-    """
-    template = renderer.chat_template
-    if not template.is_given:
-        return DetectedCallFormat(call_format=None, reason="the tokenizer has no chat template")
-    probe = _Probe(renderer)
-    try:
-        syntax = probe.syntax()
-    except (_NotWritten, SettingsError) as error:
-        return DetectedCallFormat(call_format=None, reason=str(error))
-    describes_tools = probe.describes_tools()
-    call_format = NativeCallFormat(syntax, describes_tools=describes_tools, definitions=definitions)
-    described = "and describes the tools" if describes_tools else "but does not describe the tools"
-    return DetectedCallFormat(
-        call_format=call_format,
-        reason=f"the chat template writes calls ({syntax.label}) {described}",
-        example=call_format.render_call("NAME", {"ARGUMENT": "VALUE"}),
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ChosenCallFormat:
     """Call format of a run, and the renderer to use with it."""
 
@@ -98,19 +61,28 @@ def choose_call_format(
 ) -> ChosenCallFormat:
     """Returns the model's own call format if its chat template has one, else `#call` in the thought (`InThoughtFormat`).
 
-    Raises `SettingsError` if the chat template describes the tools, and a description spells a control token.
+    The model's own format is read from what the template writes for a known call and its result. Raises `SettingsError` if
+    the chat template describes the tools, and a description spells a control token.
     """
-    detected = detect_call_format(renderer, definitions)
-    if detected.call_format is None:
-        return ChosenCallFormat(
-            call_format=InThoughtFormat(), renderer=renderer, reason=f"in_thought (#call), because {detected.reason}"
-        )
-    if definitions and describe_tools and detected.call_format.describes_tools:
+    try:
+        if not renderer.chat_template.is_given:
+            raise _NotWritten("the tokenizer has no chat template")
+        probe = _Probe(renderer)
+        syntax = probe.syntax()
+    except SettingsError as error:
+        reason = f"in_thought (#call), because {error}"
+        return ChosenCallFormat(call_format=InThoughtFormat(), renderer=renderer, reason=reason)
+    is_described = probe.describes_tools()
+    call_format = NativeCallFormat(syntax, describes_tools=is_described, definitions=definitions)
+    if definitions and describe_tools and is_described:
         renderer = renderer.with_tools([definition.json_schema() for definition in definitions])
-    return ChosenCallFormat(call_format=detected.call_format, renderer=renderer, reason=str(detected))
+    described = "and describes the tools" if is_described else "but does not describe the tools"
+    example = call_format.render_call("NAME", {"ARGUMENT": "VALUE"})
+    reason = f"the chat template writes calls ({syntax.label}) {described}: {example!r}"
+    return ChosenCallFormat(call_format=call_format, renderer=renderer, reason=reason)
 
 
-class _NotWritten(Exception):
+class _NotWritten(SettingsError):
     """The template does not write calls in a form that can be read."""
 
 

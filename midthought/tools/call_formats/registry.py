@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 DEFAULT_CALL_FORMAT = InThoughtFormat.name
 """Name of the call format that is used if none is given."""
 _OURS: dict[str, Callable[[], ToolCallFormat]] = {
-    "in_thought": InThoughtFormat,
-    "json": JSONFormat,
-    "react": ReActFormat,
-    "function_calling": FunctionCallingFormat,
-    "hermes": HermesFormat,
+    each.name: each for each in (InThoughtFormat, JSONFormat, ReActFormat, FunctionCallingFormat, HermesFormat)
 }
 _FACTORIES: dict[str, Callable[[], ToolCallFormat | ActionParser]] = dict(_OURS)
 

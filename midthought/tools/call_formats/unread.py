@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
-from midthought.tools.call_formats.detection import detect_call_format
+from midthought.tools.call_formats.detection import choose_call_format
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.call_formats.registry import call_format_names, find_call_format
 from midthought.tools.call_formats.tagged import TaggedCallFormat
@@ -63,8 +63,8 @@ class UnreadCallReader:
         for other in self._others.values():
             if isinstance(other, ToolCallFormat):
                 other.think_tags = call_format.think_tags
-        own = detect_call_format(renderer, registry.definitions()).call_format if len(registry) else None
-        if own is not None and own.name not in (call_format.name, *self._others):
+        own = choose_call_format(renderer, registry.definitions(), describe_tools=False).call_format
+        if own.name not in (call_format.name, *self._others):
             self._others["auto"] = own
 
     def read(self, episodes: Sequence[Trajectory]) -> UnreadCalls:
