@@ -12,8 +12,7 @@ from midthought.cluster.verl.job import EpisodeSetup, ToolPlan, VerlJob
 from midthought.cluster.verl.settings import VerlConfig
 from midthought.config import RewardConfig
 from midthought.env.question import QuestionEnvironment, answer_reward
-from midthought.memory.connect import open_memory
-from midthought.memory.remote import RemoteMemory
+from midthought.memory.remote import RemoteMemory, open_memory
 from midthought.memory.store import MemoryStore
 from midthought.memory.tool import OPEN_NAME, TOOL_NAME, MemoryOpenTool
 from midthought.recipes.podcast.policy import instruction
