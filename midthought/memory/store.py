@@ -230,7 +230,8 @@ class MemoryStore:
             self._check_embedding((embedder.name, embedder.dimension))
             embedded = list(map(with_thought, queries, map(encodable, thoughts))) if thoughts else queries
             vectors = list(embed_queries(embedded, embedder))
-        asked = list(zip(queries, vectors or [None] * len(queries), strict=True))
+        near: Sequence[np.ndarray | None] = vectors or [None] * len(queries)
+        asked = list(zip(queries, near, strict=True))
         return self._read(lambda opened: [find(opened, query, vector, k, mode, within) for query, vector in asked])
 
     def warm(self) -> None:

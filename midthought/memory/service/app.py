@@ -63,8 +63,13 @@ def make_app(
     )
     app.add_exception_handler(RequestValidationError, _invalid)
     _add_routes(app, state)
-    limits = {"body_seconds": body_seconds, "answer_seconds": answer_seconds}
-    return SecurityMiddleware(app, access, max_body_bytes=schemas.MAX_BODY_BYTES, **limits)
+    return SecurityMiddleware(
+        app,
+        access,
+        max_body_bytes=schemas.MAX_BODY_BYTES,
+        body_seconds=body_seconds,
+        answer_seconds=answer_seconds,
+    )
 
 
 def _add_routes(app: FastAPI, state: ServiceState) -> None:
