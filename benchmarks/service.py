@@ -245,7 +245,7 @@ def endure(minutes: float, num_clients: int = 8) -> Iterator[Row]:
                     query, mode = rng.choice(queries), rng.choice(MODES)
                     started = time.perf_counter()
                     if rng.random() < 0.1:
-                        remote.search_batch(rng.sample(queries, 5), rng.randint(1, 20), mode)
+                        remote.search(query, rng.randint(1, 20), mode)
                     else:
                         remote.search(query, rng.randint(1, 10), mode)
                     seconds.append(time.perf_counter() - started)
@@ -314,7 +314,7 @@ def _main() -> None:
     words = parser.parse_args()
     if words.serve:
         signal.signal(signal.SIGUSR1, lambda *_: print(_bytes_in_use() / 2**20, flush=True))
-        limits = SearchLimits(max_batch_size=1, max_wait_seconds=0.0) if words.no_batching else SearchLimits()
+        limits = SearchLimits(max_batch_size=1) if words.no_batching else SearchLimits()
         serve(words.serve, port=0, limits=limits, tell=lambda text: print(text, flush=True))
     elif words.crowd:
         print(json.dumps(run_crowd(words.crowd, json.load(sys.stdin), words.mode)))

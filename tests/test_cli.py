@@ -146,7 +146,7 @@ def test_files_that_cannot_be_read_are_told_in_a_summary_and_the_others_go_on(tr
     code, text, error = call("memory", "chunk", "episodes", "chunks.jsonl")
     assert code == 0 and "chunks.jsonl: " in text and "SRT" in text
     assert "not read: episodes/broken.json: it is not valid JSON" in error
-    code, text, _ = call("memory", "chunk", "episodes", "chunks.jsonl", "--json", "--chunking", "sentences")
+    code, text, _ = call("memory", "chunk", "episodes", "chunks.jsonl", "--json", "--chunking", "turns")
     summary = json.loads(text)
     assert (code, summary["num_read"], summary["num_failed"]) == (0, 2, 1)
     assert [file["format"] for file in summary["files"]] == ["SRT", "Markdown"]

@@ -59,7 +59,6 @@ def _split_by(chunking: Chunking, *, has_context: bool = True) -> Split:
 
 STEPS = (
     Step("turns of 18 words", _split_by(Chunking("turns"))),
-    Step("128 tokens of a turn", _split_by(Chunking("tokens"))),
     Step("windows without context", _split_by(Chunking("windows"), has_context=False)),
     Step("windows", _split_by(Chunking("windows")), has_goals=True),
     Step("windows, vectors only", _split_by(Chunking("windows")), mode="vector"),

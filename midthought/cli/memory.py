@@ -19,10 +19,10 @@ app = typer.Typer(help="Build, search and serve a podcast memory; also step by s
 
 Transcripts = Annotated[Path, typer.Argument(help="Folder of transcripts, or one file.")]
 MemoryPath = Annotated[str, typer.Option(help="Path of the LanceDB memory.")]
-ChunkingKind = Annotated[str, typer.Option(help="windows, turns, tokens or sentences (docs/memory.md).")]
+ChunkingKind = Annotated[str, typer.Option(help="windows or turns (docs/memory.md).")]
 ChunkWords = Annotated[int, typer.Option(help="Most words per chunk of turns.")]
-ChunkSize = Annotated[int | None, typer.Option(help="Tokens or sentences per chunk; default: 128 or 3.")]
-ChunkOverlap = Annotated[int | None, typer.Option(help="Tokens or sentences shared with the previous chunk.")]
+ChunkSize = Annotated[int | None, typer.Option(help="Embedded tokens per window; default: 128.")]
+ChunkOverlap = Annotated[int | None, typer.Option(help="Tokens shared with the previous window; default: 32.")]
 EachOnce = Annotated[
     bool, typer.Option("--each-once", help="Of files with the same words, use only the most detailed one.")
 ]
@@ -140,7 +140,7 @@ def search(
     token_env: TokenEnv = None,
 ) -> None:
     """Search a memory, local or served (--path http://HOST:PORT), as the tool does."""
-    from midthought.memory.connect import open_memory
+    from midthought.memory.remote import open_memory
     from midthought.memory.tool import NOTHING_WITH_FILTERS, format_hits
 
     if not query.strip():
@@ -164,15 +164,12 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 chooses a free one.")] = 8100,
     token_env: Annotated[str | None, typer.Option(help="Environment variable with the required token.")] = None,
-    follow: Annotated[
-        bool, typer.Option(help="Also serve what later builds write; otherwise the memory as it is now.")
-    ] = True,
 ) -> None:
     """Serve a memory to a cluster, until Ctrl-C or SIGTERM."""
     from midthought.memory.service.command import serve as serve_memory
 
     own = (path, table, embedding_model)
-    serve_memory(*own, questions=questions, host=host, port=port, token_env=token_env, follow=follow, tell=tell)
+    serve_memory(*own, questions=questions, host=host, port=port, token_env=token_env, tell=tell)
 
 
 @app.command()

@@ -45,7 +45,6 @@ def questions(
     model: Annotated[str, typer.Option(help="Name of the model at that address.")] = "",
     api_key_env: Annotated[str | None, typer.Option(help="Environment variable with its API key.")] = None,
     num_pairs: Annotated[int, typer.Option(help="Questions that the model writes per episode.")] = 20,
-    num_across: Annotated[int, typer.Option(help="Questions of the model that need two episodes.")] = 0,
     num_samples: Annotated[
         int,
         typer.Option(help="Answers of the model per question, with and without the memory, to measure its difficulty."),
@@ -80,8 +79,8 @@ def questions(
         from midthought.memory.llm_questions.episodes import GenerationPlan
         from midthought.memory.llm_questions.prompts import KINDS
 
-        plan = GenerationPlan(num_pairs, num_across, _named(kinds, KINDS), num_samples)
-        limits = {"only": episodes, "max_episodes": max_episodes, "seed": seed}
+        plan = GenerationPlan(num_pairs, _named(kinds, KINDS), num_samples)
+        limits = {"only": episodes, "max_episodes": max_episodes}
         tasks = _questions_by_model(chunks, out, endpoint, model, plan, embedding_model, limits)
     else:
         tasks = _quote_questions(chunks, out, num_questions, kinds, no_memory_share, seed)
@@ -162,7 +161,6 @@ def _questions_by_model(
     from midthought.errors import NoReplyError
     from midthought.memory.embedding import load_embedder
     from midthought.memory.llm_questions.generate import generate_questions
-    from midthought.memory.llm_questions.prompts import RUBRIC
     from midthought.memory.llm_questions.structured_output import StructuredOutputModel
     from midthought.memory.store import MemoryStore
     from midthought.report.console import Console
@@ -170,7 +168,6 @@ def _questions_by_model(
     asked = StructuredOutputModel(model, endpoint, out.with_suffix(".replies.sqlite"))
     embedder = load_embedder(embedding_model)
     store = MemoryStore.open(str(chunks), embedder=embedder)
-    tell("Rubric of the judge:\n" + "\n".join(f"  {name}: {text}" for name, text in RUBRIC.items()))
     try:
         with Console().stage("Questions", unit="sources") as bar:
             report = generate_questions(store, asked, embedder, out, plan, progress=bar.follow, **limits)

@@ -12,40 +12,27 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from midthought.errors import TranscriptError
 from midthought.files.atomic import atomic_path
-from midthought.memory.scripts import word_count
 from midthought.memory.splitting import (
     MAX_WINDOW_WORDS,
     Chunking,
     num_tokens,
+    pieces_of,
     sentence_ends,
     sentences_of,
     windows_of,
     words_of,
 )
 from midthought.memory.transcripts import Transcript
-from midthought.memory.turns import UNKNOWN_SPEAKER, Turn, clock_seconds, clock_time
+from midthought.memory.turns import UNKNOWN_SPEAKER, Turn, clock_seconds, clock_time, word_count
 
 UNKNOWN_TIME = "00:00:00"
 DISPLAYED_SECONDS = 30
 """A time costs a model about ten tokens to read; 200 words take about 75 seconds to say."""
 _NUM_SPECIAL_TOKENS = 2  # of an encoder: one before and one after the text
-
-
-class Timed(Protocol):
-    """A chunk, or a hit: what `with_speakers` needs."""
-
-    @property
-    def transcript(self) -> str: ...
-    @property
-    def time(self) -> str: ...
-    @property
-    def turns(self) -> tuple[tuple[int, str], ...]: ...
-    @property
-    def times(self) -> tuple[tuple[int, str], ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +103,7 @@ def chunk_transcript(transcript: Transcript, chunking: Chunking | int = 18) -> l
     for turn in transcript.turns:
         words = words_of(turn.text)
         times = _times(turn, words)
-        for start, end in chunking.ranges([word.strip() for word in words]):
+        for start, end in pieces_of([word.strip() for word in words], chunking.chunk_size):
             while times and times[0][0] <= start:
                 time = times.pop(0)[1]
             number = len(chunks)
@@ -217,9 +204,9 @@ def _sentences(transcript: Transcript) -> list[_Sentence]:
     return sentences
 
 
-def with_speakers(chunk: Timed) -> str:
-    """Returns the words of a window of several turns, each turn after its speaker and its displayed time, if there is one:
-    `Ann: So we have … Bob (00:01:12): Yes.`; of one turn, the words alone."""
+def with_speakers(chunk: Any) -> str:
+    """Returns the words of a chunk or a hit; of a window of several turns each turn after its speaker and its displayed time, if
+    there is one: `Ann: So we have … Bob (00:01:12): Yes.`"""
     if len(chunk.turns) < 2:
         return chunk.transcript
     words, times = chunk.transcript.split(), displayed_times(chunk)
@@ -229,7 +216,7 @@ def with_speakers(chunk: Timed) -> str:
     return " ".join(f"{label}: {' '.join(words[start:end])}" for label, (start, _), end in spans)
 
 
-def displayed_times(chunk: Timed) -> dict[int, str]:
+def displayed_times(chunk: Any) -> dict[int, str]:
     """Returns the times that are displayed within a window, by the number of words before them: of turns that begin at least
     `DISPLAYED_SECONDS` after the time displayed before."""
     starts, times = {start for start, _ in chunk.turns[1:]}, dict[int, str]()

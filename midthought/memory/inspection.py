@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from midthought.memory.chunks import Chunk
-from midthought.memory.scripts import is_diarization_label, word_count
 from midthought.memory.transcripts import Transcript, TranscriptFolder
 from midthought.memory.transcripts.notation import EXAMPLE, FILE_NAME
+from midthought.memory.turns import is_diarization_label, word_count
 
 COLUMNS = ("format", "files", "with speakers", "with times", "turns", "words", "chunks")
 _NUM_FIRST_TURNS = 3

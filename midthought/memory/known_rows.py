@@ -12,9 +12,16 @@ import numpy as np
 
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder, Progress, embed_in_parts, in_order
-from midthought.memory.rows import SENTENCES, chunk_columns, chunks_of, embedding_of, sentences_of_rows, vectors_of
+from midthought.memory.rows import (
+    SENTENCES,
+    chunk_columns,
+    chunks_of,
+    embedding_of,
+    may_be_of,
+    sentences_of_rows,
+    vectors_of,
+)
 from midthought.memory.sentence_vectors import packed
-from midthought.memory.sql_conditions import may_be_of
 from midthought.memory.vector_cache import VectorCache, digest_of
 
 if TYPE_CHECKING:

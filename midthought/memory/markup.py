@@ -76,17 +76,9 @@ def unescape(text: str) -> str:
 
 def without_comments(text: str) -> str:
     """Replaces every `<!-- … -->` by a blank; an unterminated one stays."""
-    return without_spans(text, "<!--", "-->")
-
-
-def without_spans(text: str, opening: str, closing: str) -> str:
-    """Replaces everything from `opening` to `closing` by a blank; an unterminated span stays."""
     pieces: list[str] = []
     start = 0
-    while (begin := text.find(opening, start)) >= 0:
-        end = text.find(closing, begin + len(opening))
-        if end < 0:
-            break
+    while (begin := text.find("<!--", start)) >= 0 and (end := text.find("-->", begin + 4)) >= 0:
         pieces += [text[start:begin], " "]
-        start = end + len(closing)
+        start = end + 3
     return "".join([*pieces, text[start:]])

@@ -21,7 +21,7 @@ from midthought.errors import SettingsError, TranscriptError, near_names
 from midthought.files.atomic import atomic_path
 from midthought.files.regular import read_regular_text
 from midthought.memory.chunks import Chunk, each_word_once
-from midthought.memory.splitting import Chunking, words_of
+from midthought.memory.splitting import pieces_of, words_of
 from midthought.memory.tool import format_chunk
 from midthought.memory.turns import UNKNOWN_SPEAKER
 from midthought.types import Task
@@ -159,7 +159,7 @@ def one_speaker_chunks(chunks: Sequence[Chunk], max_words: int = 18) -> list[Chu
         for (start, speaker), end in zip(chunk.turns, ends, strict=False):
             words = words_of(" ".join(said[start:end]))
             time = next((time for place, time in reversed(chunk.times) if place <= start), chunk.time)
-            for first, last in Chunking("turns", max_words).ranges([word.strip() for word in words]):
+            for first, last in pieces_of([word.strip() for word in words], max_words):
                 text, number = "".join(words[first:last]).strip(), len(pieces)
                 pieces.append(Chunk(f"{chunk.stem}:{number}", chunk.episode, chunk.stem, speaker, text, time, number))
         if not chunk.turns:

@@ -1,4 +1,4 @@
-"""Client of a memory service (`midthought memory serve`) with the interface of `MemoryStore`.
+"""Opens the memory that a setting names, and a client of a memory service with the interface of `MemoryStore`.
 
 The token is read from its environment variable at each request and never shown.
 """
@@ -12,8 +12,8 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, TypeVar, Unpack
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
@@ -21,15 +21,16 @@ from midthought.config.references import optional
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
 from midthought.http.network import read_key, tls_context
 from midthought.memory.chunks import Chunk
+from midthought.memory.embedding import load_embedder
 from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search
 from midthought.memory.service import schemas
+from midthought.memory.store import MemoryStore
 from midthought.memory.turns import without_unusable_characters
 from midthought.tools.background_loop import BackgroundLoop
 
 Reply = TypeVar("Reply", bound=BaseModel)
 Found = TypeVar("Found", Hit, Chunk)
 
-MAX_REPLY_BYTES = 64 * 1024 * 1024
 _MAX_SHOWN = 200
 """Characters of a service's own words in an error."""
 _BACKOFF_SECONDS = 0.1
@@ -41,9 +42,30 @@ _REMEDY = "start it with 'midthought memory serve', or set memory.path to the ad
 _LINE_BREAK = re.compile("[\t\n\r\x85\u2028\u2029]")
 
 
-def is_service(path: str) -> bool:
-    """Whether a memory's `path` is the address of a service."""
-    return path.lower().startswith(("http://", "https://"))
+def open_memory(
+    path: str | Path,
+    table: str = "transcripts",
+    embedding_model: str = "minilm",
+    token_env: str | None = None,
+) -> MemoryStore | RemoteMemory:
+    """Returns the memory at `path`: a folder, a URI that LanceDB accepts, or `http://HOST:PORT` of `midthought memory
+    serve`.
+
+    A service is contacted at once and embeds with its own model.
+    Raises MemoryStoreError if the service cannot be reached, refuses the token or serves
+    another table.
+    """
+    if not str(path).lower().startswith(("http://", "https://")):
+        return MemoryStore.open(path, table, load_embedder(embedding_model))
+    memory = RemoteMemory(str(path), token_env=token_env)
+    try:
+        served = memory.stats().table
+    except NoReplyError as error:
+        raise MemoryStoreError(f"no service answers at this address: {error}") from None
+    if served != table:
+        shown = f"{served!r:.60}"
+        raise MemoryStoreError(f"{path}: the service has table {shown}, not {table!r}; set memory.table={shown}")
+    return memory
 
 
 class RemoteMemory:
@@ -60,6 +82,7 @@ class RemoteMemory:
     def __init__(
         self, url: str, *, token_env: str | None = None, timeout_seconds: float = 8.0, retries: int = 3
     ) -> None:
+        optional("httpx", "memory")
         _check(url)
         read_key(token_env, url)
         if timeout_seconds <= 0 or retries < 0:
@@ -79,10 +102,11 @@ class RemoteMemory:
         self._open()
 
     def _open(self) -> None:
-        httpx = optional("httpx", "memory")
+        import httpx
+
         self._loop = BackgroundLoop("midthought-memory")
         self._client = httpx.AsyncClient(
-            timeout=None,  # `_once` limits the whole request
+            timeout=None,  # noqa: S113  # `_once` limits the whole request
             limits=httpx.Limits(max_keepalive_connections=self.max_concurrency, keepalive_expiry=_IDLE_SECONDS),
             trust_env=False,
             verify=tls_context(),
@@ -108,16 +132,6 @@ class RemoteMemory:
             **asdict(Filters.of(**filters)),
         }
         return [_on_one_line(hit) for hit in self._ask("POST", "/search", asked, schemas.Found).hits[:k]]
-
-    def search_batch(
-        self,
-        queries: Sequence[str],
-        k: int = 3,
-        mode: SearchMode = "hybrid",
-        **filters: Unpack[FilterOptions],
-    ) -> list[list[Hit]]:
-        """Returns the hits of `search` for each query, one request each."""
-        return [self.search(query, k, mode, **filters) for query in queries]
 
     def get(self, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
         """Returns the chunks with these ids that exist, by id."""
@@ -169,35 +183,22 @@ class RemoteMemory:
     async def _once(self, method: str, path: str, body: bytes | None, ends_at: float) -> bytes:
         import httpx
 
-        headers = {"Content-Type": "application/json"} if body is not None else {}
         token = read_key(self._token_env, self.url)
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
-        reply = bytearray()
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         try:
-            async with (
-                asyncio.timeout(ends_at - time.monotonic()),  # httpx's own limits are for one operation each
-                self._client.stream(method, self.url + path, content=body, headers=headers) as response,
-            ):
-                async for part in response.aiter_raw():
-                    reply += part
-                    if len(reply) > MAX_REPLY_BYTES:
-                        break
+            async with asyncio.timeout(ends_at - time.monotonic()):  # httpx's own limits are for one operation each
+                response = await self._client.request(method, self.url + path, content=body, headers=headers)
         except TimeoutError:
             raise self._no_reply(f"the memory did not answer within {self._timeout_seconds:g} seconds") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
             reason = _one_line(str(error) or type(error).__name__)
             raise self._no_reply(f"the memory cannot be reached ({reason})") from None
-        if len(reply) > MAX_REPLY_BYTES:
-            words = f"the memory sends more than {MAX_REPLY_BYTES:,} bytes; ask for fewer results"
-            raise NoReplyError(f"{self.url}: {words}", is_passing=False)
         if response.status_code == 200:
-            return bytes(reply)
-        raise self._refusal(response.status_code, bytes(reply), response.headers.get("retry-after", ""))
+            return response.content
+        raise self._refusal(response.status_code, response.content, response.headers.get("retry-after", ""))
 
     def _no_reply(self, words: str, wait_seconds: float = 0.0) -> NoReplyError:
-        words = f"{self.url}: {words}; {_REMEDY}"
-        return NoReplyError(words, is_passing=True, wait_seconds=wait_seconds)
+        return NoReplyError(f"{self.url}: {words}; {_REMEDY}", is_passing=True, wait_seconds=wait_seconds)
 
     def _refusal(self, status: int, reply: bytes, retry_after: str) -> Exception:
         try:
@@ -210,26 +211,25 @@ class RemoteMemory:
         if status in (400, 413, 422):
             return ValueError(detail)
         if status == 401:
-            remedy = (
-                "name its environment variable (memory.token_env)" if self._token_env is None else "check its value"
-            )
-            return MemoryStoreError(f"{self.url} rejects the token; {remedy}")
+            named = "check its value" if self._token_env else "name its environment variable (memory.token_env)"
+            return MemoryStoreError(f"{self.url} rejects the token; {named}")
         if 300 <= status < 400:
             return MemoryStoreError(f"{self.url} redirects (status {status}); write the address to which it redirects")
         return MemoryStoreError(f"{self.url}: {detail} (status {status}); is it a memory service?")
 
 
 def _check(url: str) -> None:
+    import httpx
+
     try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        parts = None
-    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL:
+        parts = httpx.URL("")
+    if parts.scheme not in ("http", "https") or not parts.host:
         raise SettingsError(f"{url!r} is no address of a service; write http://HOST:PORT")
-    if parts.username or parts.password or parts.query or parts.fragment:
+    if parts.userinfo or parts.query or parts.fragment:
         raise SettingsError(
-            f"the service's address at {parts.hostname} has more than scheme, host, port and path; put its token "
+            f"the service's address at {parts.host} has more than scheme, host, port and path; put its token "
             "into an environment variable"
         )
 

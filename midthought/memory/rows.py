@@ -84,7 +84,6 @@ def vector_column(vectors: np.ndarray) -> pa.FixedSizeListArray:
 def chunks_of(rows: pa.Table) -> list[Chunk]:
     """Returns the chunks of such rows, in order."""
     names = chunk_columns(rows.schema.names)
-    require_values(rows, names)
     chunks = []
     for row in zip(*(rows.column(name).to_pylist() for name in names), strict=True):
         chunk_id, episode, speaker, transcript, time, number = row[: len(CHUNK_COLUMNS)]
@@ -100,16 +99,8 @@ def chunk_columns(names: Collection[str]) -> tuple[str, ...]:
 
 
 def places_of_json(text: str) -> tuple[tuple[int, str], ...]:
-    """Returns `Chunk.turns` or `Chunk.times` from their columns. Raises `MemoryStoreError` if they hold anything else."""
-    try:
-        places = tuple((start, said) for start, said in json.loads(text))
-    except (ValueError, TypeError, RecursionError):
-        places = ((0, None),)
-    if not all(type(start) is int and isinstance(said, str) for start, said in places):
-        raise MemoryStoreError(
-            f"a row has the turns or times {text!r:.80}, which no build writes; build the memory again"
-        )
-    return places
+    """Returns `Chunk.turns` or `Chunk.times` from their columns."""
+    return tuple((start, said) for start, said in json.loads(text))
 
 
 def vectors_of(rows: pa.Table) -> np.ndarray:
@@ -141,21 +132,11 @@ def require_columns(schema: pa.Schema, where: str) -> None:
             )
 
 
-def require_values(rows: pa.Table, names: Collection[str]) -> None:
-    """Raises MemoryStoreError if a row lacks one of these values."""
-    for name in names:
-        if rows.column(name).null_count:
-            raise MemoryStoreError(
-                f"a row has no value in the column {name!r}, which no build writes; build the memory again"
-            )
-
-
 def embedding_of(rows: pa.Table, where: str) -> tuple[str, int] | None:
     """Returns the model and dimension of the rows' vectors, None if there are no rows.
 
     Raises MemoryStoreError, naming `where`, if the rows come from several models.
     """
-    require_values(rows, ("embedding_model", "embedding_dimension"))
     names, sizes = (rows.column(name).unique().to_pylist() for name in ("embedding_model", "embedding_dimension"))
     if len(names) > 1 or len(sizes) > 1:
         raise MemoryStoreError(f"{where} has rows of several embedding models ({', '.join(names)}); rebuild it")
@@ -187,3 +168,35 @@ def read_rows(path: str | Path) -> pa.Table:
     require_columns(rows.schema, str(path))
     embedding_of(rows, str(path))
     return rows
+
+
+# -- conditions on rows in SQL
+
+
+def is_among(column: str, values: Sequence[str]) -> str:
+    """Returns `column IN ('…', …)`. Values cannot inject SQL: within a string only the quote is special, and it is doubled."""
+    return f"{column} IN ({listed})" if (listed := _listed(values)) else "false"
+
+
+def has_any(column: str, values: Sequence[str]) -> str:
+    """Returns the condition that a list column has one of the values."""
+    return f"array_has_any({column}, make_array({listed}))" if (listed := _listed(values)) else "false"
+
+
+def may_be_of(stems: Iterable[str]) -> str:
+    """Returns the condition that a chunk's id starts with one of the stems and `_`. The index of ids answers it.
+
+    It also holds for longer stems: for `a_b_0` if `a` is asked for.
+    """
+    ranges = (f"(id >= {quoted(f'{stem}_')} AND id < {quoted(f'{stem}`')})" for stem in stems)
+    return " OR ".join(ranges) or "false"
+
+
+def quoted(value: str) -> str:
+    """Returns an SQL string literal."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _listed(values: Sequence[str]) -> str:
+    """Leaves out lone surrogates: no column has them, and the query could not be encoded."""
+    return ", ".join(quoted(value) for value in values if not any("\ud800" <= letter <= "\udfff" for letter in value))

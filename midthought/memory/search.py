@@ -17,10 +17,8 @@ import regex
 from midthought.errors import SettingsError, near_names
 from midthought.memory import sentence_vectors
 from midthought.memory.duplicates import WordRun, is_repeated, word_runs
-from midthought.memory.rows import SENTENCES, places_of_json, require_values, sentences_of_rows
-from midthought.memory.scripts import UNSPACED_LETTER
-from midthought.memory.sql_conditions import has_any, is_among, quoted
-from midthought.memory.turns import clock_time
+from midthought.memory.rows import SENTENCES, has_any, is_among, places_of_json, quoted, sentences_of_rows
+from midthought.memory.turns import UNSPACED_LETTER, clock_time
 
 if TYPE_CHECKING:
     from midthought.memory.table import TableSnapshot
@@ -34,7 +32,6 @@ MAX_QUERY_CHARS = 4_000
 NUM_PROBES = 16
 """Number of partitions that a vector search reads."""
 _HIT_COLUMNS = ("id", "episode", "speaker", "transcript", "time")
-_MAX_TOGETHER = 32
 _MIN_CANDIDATES = 20  # the same for every k up to 10, so that k does not change which rows come first
 _NUM_WEIGHED = 5
 _RANK_OFFSET = 20
@@ -84,17 +81,11 @@ def with_thought(query: str, thought: str) -> str:
     return f"{query}\n{thought}" if thought else query
 
 
-def find_each(
-    opened: TableSnapshot,
-    queries: Sequence[str],
-    vectors: Sequence[np.ndarray],
-    k: int,
-    mode: SearchMode,
-    filters: Filters,
-) -> list[list[Hit]]:
-    """Returns the best `k` hits for each query, best first. `vectors` are the queries' vectors; `full_text` needs none.
+def find(
+    opened: TableSnapshot, query: str, vector: np.ndarray | None, k: int, mode: SearchMode, filters: Filters
+) -> list[Hit]:
+    """Returns the best `k` hits for a query, best first. `vector` is the query's, float32 [D]; `full_text` needs none.
 
-    Without a vector index, up to 32 queries are compared with all vectors together, so that the vectors are read once.
     A large table uses its vector index, and no phrase queries, which take LanceDB a second in a million rows; instead
     full-text hits are reweighted by the share of the query that occurs contiguously in each. So are the hits of a table with
     windows, whose many words hide a short quote within a question.
@@ -104,35 +95,23 @@ def find_each(
     if has_windows:
         limit *= 2  # neighbouring windows repeat each other
     columns = [*_HIT_COLUMNS, *(["turns", "times"] if has_windows else [])]
-    meaning_columns = [*columns, *([SENTENCES] if has_windows else [])]
-    num_together = 1 if is_large else _MAX_TOGETHER
-    num_read = k if is_large and mode == "vector" and not has_windows else limit
-    parts = [vectors[start : start + num_together] for start in range(0, len(queries), num_together)]
     is_weighed = is_large or has_windows
-    num_by_words = _NUM_WEIGHED * limit if is_weighed else limit
-    asked_words = (
-        [_by_words(table, columns, query, num_by_words, where, is_large) for query in queries]
-        if mode != "vector"
-        else []
-    )
-    asked_meaning = (
-        [_by_meaning(table, meaning_columns, part, limit, num_read, where) for part in parts]
-        if mode != "full_text"
-        else []
-    )
-    rows = _answers_to([*asked_words, *asked_meaning])
-    by_words = [
-        _weighed(query, each, has_windows, limit) if is_weighed else _hits_of(each, each["_score"].to_pylist())
-        for query, each in zip(queries, rows[: len(asked_words)], strict=False)
-    ]
-    by_meaning = [
-        hits for part, each in zip(parts, rows[len(asked_words) :], strict=False) for hits in _nearest(each, part)
-    ]
-    if mode == "hybrid":
-        ranked = [fuse(*each) for each in zip(queries, by_words, by_meaning, strict=True)]
-    else:
-        ranked = by_words if mode == "full_text" else by_meaning
-    return [without_repeats(hits, k) if has_windows else hits[:k] for hits in ranked]
+    asked = []
+    if mode != "vector":
+        asked.append(_by_words(table, columns, query, _NUM_WEIGHED * limit if is_weighed else limit, where, is_large))
+    if vector is not None and mode != "full_text":
+        num_read = k if is_large and mode == "vector" and not has_windows else limit
+        with_sentences = [*columns, *([SENTENCES] if has_windows else [])]
+        asked.append(_by_meaning(table, with_sentences, vector, limit, num_read, where))
+    rows = _answers_to(asked)
+    by_words, by_meaning = list[Hit](), list[Hit]()
+    if mode != "vector":
+        scores = rows[0]["_score"].to_pylist()
+        by_words = _weighed(query, rows[0], has_windows, limit) if is_weighed else _hits_of(rows[0], scores)
+    if vector is not None and mode != "full_text":
+        by_meaning = _by_sentences(rows[-1], vector)
+    ranked = fuse(query, by_words, by_meaning) if mode == "hybrid" else [*by_words, *by_meaning]
+    return without_repeats(ranked, k) if has_windows else ranked[:k]
 
 
 def without_repeats(hits: Sequence[Hit], k: int) -> list[Hit]:
@@ -243,7 +222,6 @@ def _weighed(query: str, rows: Any, has_windows: bool, limit: int) -> list[Hit]:
         num_beyond_chance = max(0, num_in_a_row - _NUM_BY_CHANCE) if has_windows else 0
         return (1 + (num_in_a_row / max(runs.num_words, 1)) ** 2) * (1 + num_beyond_chance)
 
-    require_values(rows, _HIT_COLUMNS)
     ids, texts, scores = (rows[name].to_pylist() for name in ("id", "transcript", "_score"))
     weighed = [score * worth(text) for score, text in zip(scores, texts, strict=True)]
     best = heapq.nsmallest(limit, range(len(ids)), key=lambda place: (-weighed[place], ids[place]))
@@ -251,11 +229,11 @@ def _weighed(query: str, rows: Any, has_windows: bool, limit: int) -> list[Hit]:
 
 
 def _by_meaning(
-    table: Any, columns: list[str], vectors: Sequence[np.ndarray], limit: int, num_read: int, where: str | None
+    table: Any, columns: list[str], vector: np.ndarray, limit: int, num_read: int, where: str | None
 ) -> Any:
     """Vector query by cosine. With a vector index, `limit` candidates are re-ranked by their exact vectors. Rows of the
     best `num_read` only are read: for a large table that is half of the search time."""
-    search = table._table.query().nearest_to(vectors[0] if len(vectors) == 1 else list(vectors))
+    search = table._table.query().nearest_to(vector)
     search = search.column("vector").distance_type("cosine").nprobes(NUM_PROBES).refine_factor(-(-limit // num_read))
     return _within(search.select([*columns, "_distance"]), where).limit(num_read)
 
@@ -264,22 +242,14 @@ def _within(search: Any, where: str | None) -> Any:
     return search.where(where) if where else search
 
 
-def _nearest(rows: Any, vectors: Sequence[np.ndarray]) -> list[list[Hit]]:
-    """Returns the hits for each vector of a batched query; windows in the order of `sentence_vectors`."""
-    if len(vectors) == 1:
-        return [_by_sentences(rows, vectors[0])]
-    numbers = rows["query_index"].to_numpy()
-    return [_by_sentences(rows.filter(numbers == number), vector) for number, vector in enumerate(vectors)]
-
-
 def _by_sentences(rows: Any, vector: np.ndarray) -> list[Hit]:
+    """Returns the hits of a vector query; windows in the order of `sentence_vectors`."""
     scores, sentences = [1 - distance for distance in rows["_distance"].to_pylist()], sentences_of_rows(rows)
     return _hits_of(rows, scores if sentences is None else sentence_vectors.scores(scores, vector, sentences))
 
 
 def _hits_of(rows: Any, scores: Sequence[float]) -> list[Hit]:
     """Returns hits with these scores, best first."""
-    require_values(rows, _HIT_COLUMNS)
     columns = (rows[name].to_pylist() for name in _HIT_COLUMNS)
     places = (
         map(places_of_json, rows[name].to_pylist()) if name in rows.schema.names else [()] * len(scores)

@@ -1,4 +1,4 @@
-"""Positions at which an episode is split: pieces by words, windows by tokens, windows by sentences.
+"""Positions at which an episode is split: pieces of turns, and windows of sentences.
 
 Depends on words, not on chunks. Windows overlap, so that text at a border is complete in one of them.
 """
@@ -15,13 +15,13 @@ import regex
 
 from midthought.errors import SettingsError, near_names
 from midthought.memory.minilm import packaged_path
-from midthought.memory.scripts import UNSPACED_LETTER
+from midthought.memory.turns import UNSPACED_LETTER
 
-ChunkingKind = Literal["turns", "tokens", "sentences", "windows"]
+ChunkingKind = Literal["turns", "windows"]
 
-DEFAULT_SIZES = {"turns": 18, "tokens": 128, "sentences": 3, "windows": 128}
-"""Words, tokens, sentences, or embedded tokens with the context per chunk."""
-DEFAULT_OVERLAPS = {"turns": 0, "tokens": 32, "sentences": 1, "windows": 32}
+DEFAULT_SIZES = {"turns": 18, "windows": 128}
+"""Words, or embedded tokens with the context, per chunk."""
+DEFAULT_OVERLAPS = {"turns": 0, "windows": 32}
 MAX_WINDOW_WORDS = 200
 """Most words that a window displays."""
 MAX_SENTENCE_WORDS = 60
@@ -54,9 +54,7 @@ _MAX_CRUMB_WORDS = 2
 class Chunking:
     """How an episode is split into chunks. A window may span turns; every other chunk has one speaker.
 
-    `turns`: pieces of at most `size` words, split at the ends of sentences and clauses, without overlap. `tokens`:
-    windows of at most `size` MiniLM tokens; each starts with the last `overlap` tokens of the previous one.
-    `sentences`: windows of `size` sentences; each starts with the last `overlap` sentences of the previous one. `windows`:
+    `turns`: pieces of at most `size` words, split at the ends of sentences and clauses, without overlap. `windows`:
     whole sentences of any number of turns. A vector is computed from sentences of at most `size` MiniLM tokens together
     with the chunk's context; each starts with the previous one's last sentences of at most `overlap` tokens. The window
     displays these sentences and their neighbours, up to 200 words.
@@ -66,9 +64,9 @@ class Chunking:
 
     kind: ChunkingKind = "turns"
     size: int | None = None
-    """None: 18 words, 128 tokens, 3 sentences, or 128 embedded tokens with the context."""
+    """None: 18 words, or 128 embedded tokens with the context."""
     overlap: int | None = None
-    """None: 32 tokens, 1 sentence, or 32 tokens of a window; less if `size` is small."""
+    """None: 32 tokens of a window; less if `size` is small."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(ChunkingKind):
@@ -78,7 +76,7 @@ class Chunking:
                 f"a chunk's size must be at least 1, not {self.size}; {DEFAULT_SIZES[self.kind]} is the default"
             )
         if self.kind == "turns" and self.overlap:
-            raise SettingsError(f"chunks by turns do not overlap ({self.overlap}); take windows, tokens or sentences")
+            raise SettingsError(f"chunks by turns do not overlap ({self.overlap}); take windows")
         if self.overlap is not None and not 0 <= self.overlap < self.chunk_size:
             raise SettingsError(
                 f"an overlap of {self.overlap} must be at least 0 and less than the size, {self.chunk_size}"
@@ -86,25 +84,13 @@ class Chunking:
 
     @property
     def chunk_size(self) -> int:
-        """Maximum number of words, tokens or sentences of a chunk."""
+        """Maximum number of words or embedded tokens of a chunk."""
         return self.size or DEFAULT_SIZES[self.kind]
 
     @property
     def chunk_overlap(self) -> int:
-        """Tokens or sentences shared with the previous window."""
+        """Tokens shared with the previous window."""
         return self.overlap if self.overlap is not None else min(DEFAULT_OVERLAPS[self.kind], self.chunk_size // 2)
-
-    def ranges(self, words: list[str]) -> list[tuple[int, int]]:
-        """Returns (first word, word after the last) of each chunk of a turn, in order; not for `windows`."""
-        if self.kind == "turns":
-            ends = cut_positions(words, self.chunk_size)
-            return list(zip([0, *ends], ends, strict=False))
-        if self.kind == "tokens":
-            return windows_of(num_tokens(words), self.chunk_size, self.chunk_overlap)
-        ends = sentence_ends(words)
-        starts = [0, *ends]
-        windows = windows_of([1] * len(ends), self.chunk_size, self.chunk_overlap)
-        return [(starts[first], ends[last - 1]) for first, last in windows]
 
 
 def windows_of(weights: Sequence[int], size: int, overlap: int) -> list[tuple[int, int]]:
@@ -188,6 +174,12 @@ def _tokenizer() -> Any:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def pieces_of(words: list[str], max_words: int) -> list[tuple[int, int]]:
+    """Returns (first word, word after the last) of each piece of a turn, in order."""
+    ends = cut_positions(words, max_words)
+    return list(zip([0, *ends], ends, strict=False))
 
 
 def cut_positions(words: list[str], max_words: int) -> list[int]:

@@ -18,11 +18,10 @@ import numpy as np
 from midthought.errors import MemoryStoreError, near_names
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder, Progress, embed_queries, load_embedder
-from midthought.memory.indices import is_wholly_indexed, warm_vector_index
+from midthought.memory.indices import warm_vector_index
 from midthought.memory.known_rows import EmbeddedVectors, GivenVectors, KnownRows, all_chunks, transcripts_in
-from midthought.memory.rows import require_columns
-from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search, find_each, with_thought
-from midthought.memory.sql_conditions import is_among
+from midthought.memory.rows import is_among, require_columns
+from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search, find, with_thought
 from midthought.memory.table import (
     BUILD_REMEDY,
     TableLocation,
@@ -183,25 +182,6 @@ class MemoryStore:
         """Makes later calls see what other processes wrote after the memory was opened."""
         self._opened = None
 
-    @in_one_sentence
-    def follow(self) -> bool:
-        """Switches to the newest version once it is complete. Returns True if there was one.
-
-        Searches in progress finish in the previous version. Raises MemoryStoreError if the memory was deleted or was
-        built with another embedding model; the previous version then stays open.
-        """
-        if self._location.is_newest(self._open_table()):
-            return False
-        newest = self._location.open()
-        if not is_wholly_indexed(newest.table):  # a build is writing
-            return False
-        if self._embedder is not None:
-            given = self._embedder.name, self._embedder.dimension
-            require_same_embedding(self.uri, newest.embedding, given)
-        warm_vector_index(newest.table)
-        self._opened = newest
-        return True
-
     # -- searching ---------------------------------------------------------------------------------------------
 
     def search(
@@ -235,7 +215,7 @@ class MemoryStore:
         vectors: Sequence[np.ndarray] | None = None,
         **filters: Unpack[FilterOptions],
     ) -> list[list[Hit]]:
-        """Returns the hits of `search` for each query. Queries are embedded together, and compared together with all vectors.
+        """Returns the hits of `search` for each query. Queries are embedded together.
 
         `thoughts`: one for each query, or none. `vectors` are the unit vectors of the queries with their thoughts, float32
         [D] each, if the caller has embedded them.
@@ -250,8 +230,9 @@ class MemoryStore:
             self._check_embedding((embedder.name, embedder.dimension))
             embedded = list(map(with_thought, queries, map(encodable, thoughts))) if thoughts else queries
             vectors = list(embed_queries(embedded, embedder))
-        near = vectors or []
-        return self._read(lambda opened: find_each(opened, queries, near, k, mode, within))
+        near: Sequence[np.ndarray | None] = vectors or [None] * len(queries)
+        asked = list(zip(queries, near, strict=True))
+        return self._read(lambda opened: [find(opened, query, vector, k, mode, within) for query, vector in asked])
 
     def warm(self) -> None:
         """Loads the embedding model and the vector index into memory, so that the first search is as fast as later

@@ -16,8 +16,7 @@ from midthought.config.references import optional
 from midthought.errors import MemoryStoreError, MidthoughtError
 from midthought.files.storage_errors import storage_error
 from midthought.memory.indices import are_behind, index_table, is_indexed, is_wholly_indexed, vector_indices
-from midthought.memory.rows import require_columns, require_values
-from midthought.memory.sql_conditions import is_among, quoted
+from midthought.memory.rows import is_among, quoted, require_columns
 from midthought.memory.write_lock import only_writer
 
 if TYPE_CHECKING:
@@ -234,7 +233,6 @@ def _embedding_of(table: Any, where: str) -> tuple[str, int] | None:
     first = table.search().select(columns).limit(1).to_arrow()
     if not len(first):
         return None
-    require_values(first, columns)
     name, dimension = (first[column][0].as_py() for column in columns)
     if table.count_rows(f"embedding_model != {quoted(name)} OR embedding_dimension != {int(dimension)}"):
         raise MemoryStoreError(f"{where} has rows of several embedding models, such as {name}; rebuild it")

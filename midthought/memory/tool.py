@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from midthought.errors import NoReplyError, SettingsError
 from midthought.memory.chunks import Chunk, each_word_once, neighbour_ids, with_speakers
@@ -43,7 +40,6 @@ class MemoryRetrievalTool(Tool):
     every line begins with the chunk's id, for `MemoryOpenTool`.
     The last `thought_words` words of the thought before a call are embedded after its query (as AgentIR does, with a
     retriever trained for it); full-text search ignores them.
-    Repeated queries are answered from a cache.
     """
 
     pure = True
@@ -54,7 +50,6 @@ class MemoryRetrievalTool(Tool):
         store: MemoryStore | RemoteMemory,
         k: int = 3,
         mode: SearchMode = "hybrid",
-        max_cached: int = 10_000,
         *,
         has_filters: bool = False,
         shows_ids: bool = False,
@@ -82,16 +77,6 @@ class MemoryRetrievalTool(Tool):
         self._shows_ids = shows_ids
         self._thought_words = thought_words
         self.reads_thought = thought_words > 0
-        self._max_cached = max_cached
-        self._cache: OrderedDict[tuple[object, ...], ToolOutput] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For another process, which starts with an empty cache."""
-        return {**vars(self), "_cache": OrderedDict(), "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock())
 
     def execute(
         self,
@@ -116,11 +101,6 @@ class MemoryRetrievalTool(Tool):
         plain = " ".join(query.split())
         last_words = _THOUGHT_TAG.sub(" ", thought).split()[-self._thought_words :] if self._thought_words else []
         thought = " ".join(last_words)[-MAX_QUERY_CHARS:]  # a service accepts no longer ones
-        key = (plain, k, episode, speaker, after, before, thought)
-        with self._lock:
-            if key in self._cache:
-                self._cache.move_to_end(key)
-                return self._cache[key]
         filters: FilterOptions = {"after": after or None, "before": before or None}
         filters |= {"episodes": [episode] if episode else [], "speakers": [speaker] if speaker else []}
         try:
@@ -131,12 +111,7 @@ class MemoryRetrievalTool(Tool):
         text = format_hits(hits, shows_ids=self._shows_ids)
         if not hits and (episode or speaker or after or before):
             text = NOTHING_WITH_FILTERS
-        output = ToolOutput(text, {"chunk_ids": [hit.chunk_id for hit in hits]})
-        with self._lock:
-            self._cache[key] = output
-            if len(self._cache) > self._max_cached:
-                self._cache.popitem(last=False)
-        return output
+        return ToolOutput(text, {"chunk_ids": [hit.chunk_id for hit in hits]})
 
 
 @contextlib.contextmanager

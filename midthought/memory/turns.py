@@ -1,4 +1,4 @@
-"""Turns of an episode (speaker, text and timestamps), built from the segments that sources have.
+"""Turns of an episode (speaker, text and timestamps), built from the segments that sources have; labels and counts of words.
 
 Does not depend on files, formats or markup.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+import regex
 
 UNKNOWN_SPEAKER = "Unknown Speaker"
 """Speaker of text whose source does not name one: of a whole transcript, or of the text before the first named speaker."""
@@ -113,3 +115,24 @@ def without_unusable_characters(text: str) -> str:
     They could not be stored as UTF-8, or would be taken for time marks.
     """
     return text if text.isprintable() else _UNUSABLE.sub(" ", text)
+
+
+# -- labels of voices, and counts of words
+
+UNSPACED_LETTER = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
+"""For the package `regex`: a letter of a script that writes no blanks between words."""
+_UNSPACED_LETTERS = regex.compile(UNSPACED_LETTER)
+_UNSPACED_LETTERS_PER_WORD = 2
+_VOICE = regex.compile(r"(?i)(?:speaker|spk|s)[ _#\-]*\d{1,3}|speaker[ _#\-]+[a-z]|(?-i:[A-Z])")
+
+
+def is_diarization_label(text: str) -> bool:
+    """True for labels that stand for a voice, not a name: `SPEAKER_00`, `spk_1`, `Speaker A`, `S2`, `A`."""
+    return bool(_VOICE.fullmatch(text.strip()))
+
+
+def word_count(text: str) -> int:
+    """Returns the number of words; two letters of a script without blanks between words count as one."""
+    return len(text.split()) + (
+        0 if text.isascii() else len(_UNSPACED_LETTERS.findall(text)) // _UNSPACED_LETTERS_PER_WORD
+    )

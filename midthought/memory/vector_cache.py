@@ -42,9 +42,6 @@ class VectorCache:
     def __contains__(self, text: str) -> bool:
         return digest_of(text) in self._place
 
-    def __len__(self) -> int:
-        return len(self._place)
-
     def add(self, texts: Sequence[str], vectors: np.ndarray) -> None:
         """Stores vectors, float32 [N, D]; they are on disk when this returns."""
         records = np.zeros(len(texts), dtype=self._record)

@@ -16,27 +16,26 @@ _log = logging.getLogger(__name__)
 def only_writer(folder: Path, name: str) -> Iterator[None]:
     """Holds the lock `NAME.lock` in the folder, which is created; at the end the file is removed, and the folder if it is empty.
 
-    Waits, with a logged warning, while another process holds it. Does nothing on systems and file systems without `flock`, and
-    in a folder that cannot be written, which a build without changes does not need.
+    Waits, with a logged warning, while another process holds it. Does nothing on file systems without `flock`, and in a folder
+    that cannot be written, which a build without changes does not need.
     """
     path = folder / f"{name}.lock"
     descriptor = _locked(path)
-    if descriptor is None:
-        yield
-        return
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
-        with contextlib.suppress(OSError):  # it holds the memory
-            folder.rmdir()
+        if descriptor is not None:
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+            with contextlib.suppress(OSError):  # it holds the memory
+                folder.rmdir()
 
 
 def _locked(path: Path) -> int | None:
-    """Returns the descriptor of the locked file; None in a read-only folder. A file that its last holder removed is opened
-    again."""
-    while True:
+    """Returns the descriptor of the locked file; None in a read-only folder."""
+    import fcntl
+
+    while True:  # until the file is not one that its last holder removed
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
@@ -46,22 +45,13 @@ def _locked(path: Path) -> int | None:
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and path.parent.is_dir():
                 return None
             raise
-        _wait_for(descriptor, path)
+        with contextlib.suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                _log.warning("%s: another process is writing this memory; waiting until it has finished", path.parent)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
         with contextlib.suppress(FileNotFoundError):
             if os.fstat(descriptor).st_ino == path.stat().st_ino:
                 return descriptor
         os.close(descriptor)
-
-
-def _wait_for(descriptor: int, path: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        _log.warning("%s: another process is writing this memory; waiting until it has finished", path.parent)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError:  # a file system without locks
-        return

@@ -1,4 +1,4 @@
-"""A real HTTP server that answers JSON, and a model behind it that writes questions, answers them and judges them."""
+"""A real HTTP server that answers JSON, and a model behind it that writes questions and answers them."""
 
 import hashlib
 import http.server
@@ -12,7 +12,6 @@ from pathlib import Path
 
 from midthought.data.abstention import NO_ANSWER, UNANSWERABLE
 from midthought.http.json_requests import EndpointSettings
-from midthought.memory.llm_questions.prompts import RUBRIC
 from midthought.memory.llm_questions.structured_output import StructuredOutputModel
 
 SAID = {
@@ -65,11 +64,8 @@ class Scholar(JsonServer):
         self.takes_schema = True
         self.knows_all = False
         self.guesses_blind = False
-        self.fails = ""
-        """A criterion of the rubric that no question passes."""
         self.changes: dict = {}
         """Of every pair that it writes."""
-        self.rewordings: list[str] = []
 
     def upset_by(self, body: dict):
         upset = self.upsets.pop(0) if self.upsets else None
@@ -106,10 +102,6 @@ class Scholar(JsonServer):
         material = json.loads(material)
         if system.startswith("You write"):
             return {"qa_pairs": self.pairs(material)}
-        if system.startswith("Write the question again"):
-            return {"question": self.rewordings.pop(0)}
-        if system.startswith("You judge"):
-            return {"reason": "It reads well."} | {name: name != self.fails for name in RUBRIC}
         if system.startswith("Answer"):
             said = [*material["passages"], *(["I know."] if self.knows_all else [])]
             if self.guesses_blind and body["temperature"] > 0:

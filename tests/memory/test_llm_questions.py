@@ -57,14 +57,6 @@ def test_the_first_object_that_fits_is_the_reply(text, found):
         assert parse_object(text, GRADE_SCHEMA) == {"same": found}
 
 
-def test_of_a_reply_that_was_cut_the_whole_pairs_are_taken():
-    pair = {"question": "Why?", "answer": "So.", "evidence": [1, 2]}
-    whole = json.dumps({"qa_pairs": [pair, pair, pair]})
-    assert parse_object(whole[:-20], pairs_schema(3), was_cut=True) == {"qa_pairs": [pair, pair]}
-    with pytest.raises(ValueError, match="does not fit"):
-        parse_object(whole[:-20], pairs_schema(3))
-
-
 @pytest.mark.parametrize(
     "upset", [(200, {}, b"[]"), chat("I would rather not."), chat('{"same": "perhaps"}'), chat('{"sa', "length")]
 )
@@ -218,7 +210,7 @@ def test_the_command_writes_json_lines_and_rows_for_verl(scholar, talks, tmp_pat
     words = ["memory", "questions", "--from-model", scholar.base_url, "--model", "m", "--num-pairs", "2"]
     result = CliRunner().invoke(app, [*words, "--parquet", "train.parquet"])
     assert result.exit_code == 0, result.output
-    assert "sensible: Somebody who heard the talk" in result.output and "right with the memory" in result.output
+    assert "right with the memory" in result.output
     assert "train.parquet: 4 rows" in result.output and "questions.jsonl: 4 questions" in result.output
     import pyarrow.parquet
 

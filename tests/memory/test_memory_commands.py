@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 from word_embedder import WordEmbedder
 
-from midthought.memory import build, connect, embedding
+from midthought.memory import build, embedding, remote
 
 
 @pytest.fixture
 def memory(tmp_path, monkeypatch, command):
     """Runs a command in a folder with one transcript and a memory."""
-    for module in (build, connect, embedding):
+    for module in (build, embedding, remote):
         monkeypatch.setattr(module, "load_embedder", lambda *_, **__: WordEmbedder())
     (tmp_path / "tide.md").write_text("**Ann (00:00:05):** The tide clock has a single copper hand and no numerals.\n")
     monkeypatch.chdir(tmp_path)

@@ -218,7 +218,7 @@ def test_evidence_of_another_splitting_is_not_used(tmp_path, caplog):
     """The ids `STEM_0`, `STEM_1`, … exist in both."""
     transcripts = read_transcripts(SAMPLE).require_all()[:4]
     path = tmp_path / "own.jsonl"
-    for chunking, num_used in ((Chunking("sentences"), 0), (18, 40)):
+    for chunking, num_used in ((Chunking("turns", 9), 0), (18, 40)):
         made = [
             Task(
                 task_id=f"t:{chunk.chunk_id}",

@@ -14,8 +14,7 @@ pytest.importorskip("fastapi", reason="the serve extra is not installed")
 from serving import served
 
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
-from midthought.memory.connect import open_memory
-from midthought.memory.remote import RemoteMemory
+from midthought.memory.remote import RemoteMemory, open_memory
 from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.tool import MemoryRetrievalTool
 
@@ -44,8 +43,6 @@ def test_the_tool_says_the_same_of_a_memory_here_and_of_one_that_is_served(servi
 def test_filters_and_batches_are_those_of_the_store(service, store):
     remote = RemoteMemory(service.url)
     assert remote.search("yes", 5, "vector", speakers=["Ann"]) == store.search("yes", 5, "vector", speakers=["Ann"])
-    many = QUERIES[:4]
-    assert remote.search_batch(many, 2, "full_text") == store.search_batch(many, 2, "full_text")
     assert len(remote) == 6 and remote.get(["tide_3", "none"]) == store.get(["tide_3", "none"])
 
 
@@ -60,14 +57,15 @@ def test_it_travels_without_its_connections_and_its_token(service, monkeypatch):
 
 
 def test_connections_are_used_again_and_opened_anew_where_the_service_closed_them(service, monkeypatch):
-    from midthought.memory.service.server import LimitedProtocol
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    made, connect = [], LimitedProtocol.connection_made
-    monkeypatch.setattr(LimitedProtocol, "connection_made", lambda self, to: (made.append(to), connect(self, to)))
+    made, connect = [], H11Protocol.connection_made
+    monkeypatch.setattr(H11Protocol, "connection_made", lambda self, to: (made.append(to), connect(self, to)))
     remote = RemoteMemory(service.url, retries=0)
     remote.search("yes")
     remote.search("yes")
     (transport,) = made
+    assert transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     transport.abort()
     time.sleep(0.1)
     assert remote.search("mitten", 1)[0].chunk_id == "tide_2"

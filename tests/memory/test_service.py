@@ -10,7 +10,7 @@ pytest.importorskip("fastapi", reason="the serve extra is not installed")
 from serving import served
 
 from midthought.memory.service.auth import AccessPolicy
-from midthought.memory.service.browse import QuestionTable
+from midthought.memory.service.state import stored_questions
 from midthought.types import Task
 
 TOKEN = "a token that nobody guesses".replace(" ", "-")
@@ -82,18 +82,15 @@ def test_questions_of_the_memorys_own_table_are_found_without_being_named(store)
         for n in (1, 0)
         for kind in ("qa_question", "qa_answer")
     ]
-    stored = QuestionTable(store.uri)
-    assert not stored.changed()
+    assert stored_questions(store.uri) == []
     database = lancedb.connect(store.uri)
     database.create_table("questions", rows)
-    found = stored.changed()
-    assert stored.changed() is None
-    assert [(task.prompt, task.answer, task.evidence) for task in found] == [
+    assert [(task.prompt, task.answer, task.evidence) for task in stored_questions(store.uri)] == [
         ("text 0", "answer 0", ("tide_0",)),
         ("text 1", "answer 1", ("tide_0",)),
     ]
     database.create_table("questions", [{"something": "else"}], mode="overwrite")
-    assert stored.changed() == []
+    assert stored_questions(store.uri) == []
 
 
 def test_without_the_token_there_is_a_sign_of_life_only(store, embedder):

@@ -136,7 +136,7 @@ def test_a_memory_opens_as_before_while_its_next_version_is_not_indexed(store, e
     again = MemoryStore.open(store.uri, embedder=embedder)
     for mode in MODES:
         assert again.search("herring scales", 1, mode)[0].chunk_id == "tide_3"
-    assert len(again) == 6 and not again.follow()
+    assert len(again) == 6
     report = again.build(chunks[:2])
     assert (report.num_added, report.num_kept, report.num_embedded) == (0, 2, 0)
     assert again.search("herring", mode="full_text") == [] and len(again) == 2

@@ -27,14 +27,6 @@ def test_k_is_the_constructors_unless_the_call_says_otherwise(store):
         MemoryRetrievalTool(store, k=0)
 
 
-def test_equal_questions_are_searched_once_and_old_ones_forgotten(store, embedder):
-    tool = MemoryRetrievalTool(store, mode="vector", max_cached=2)
-    embedder.embedded.clear()
-    for query in ["a", "b", "a", "c", "a", "b"]:
-        tool.execute(query=query)
-    assert embedder.embedded == ["a", "b", "c", "b"]
-
-
 def test_the_last_words_of_the_thought_are_embedded_after_the_query_if_that_is_set(store, embedder):
     thought = "<think>Who was it? Ann spoke of a mitten."
     embedder.embedded.clear()

@@ -16,7 +16,7 @@ def test_vectors_are_there_again_by_their_texts(tmp_path):
     cache.add(["ü\ud800", ""], vectors(2, 1))
     again = VectorCache(tmp_path, "m", 4)
     for each in (cache, again):
-        assert len(each) == 4 and "a" in each and "c" not in each
+        assert "b" in each and "" in each and "a" in each and "c" not in each
         np.testing.assert_array_equal(
             each.vectors(["", "b", "a", "b"]), np.stack([vectors(2, 1)[1], *vectors(2)[[1, 0, 1]]])
         )
@@ -47,7 +47,7 @@ def test_a_file_that_is_torn_or_foreign_is_passed_over(tmp_path_factory, junk, c
         np.savez(file, vectors(3))
     np.save(torn.parent / "o.npy", np.array([{}], dtype=object), allow_pickle=True)
     again = VectorCache(folder, "m", 4)
-    assert len(again) == 1 and kept.exists()
+    assert ("a" in again) + ("b" in again) == 1 and kept.exists()
 
 
 def test_clearing_leaves_nothing_and_spares_what_others_keep(tmp_path):

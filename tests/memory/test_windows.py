@@ -14,7 +14,7 @@ from serving import served
 from midthought.errors import SettingsError
 from midthought.memory.chunks import Chunk, chunk_transcript
 from midthought.memory.remote import RemoteMemory
-from midthought.memory.service.browse import FacetCounts
+from midthought.memory.service.state import ServiceState
 from midthought.memory.splitting import Chunking, num_tokens
 from midthought.memory.store import MemoryStore
 from midthought.memory.tool import NOTHING_WITH_FILTERS, MemoryOpenTool, MemoryRetrievalTool, format_chunk
@@ -86,7 +86,7 @@ def test_a_speaker_filter_matches_any_speaker_of_a_window(window_store, windows)
     by_id = {window.chunk_id: window for window in windows}
     assert any(len(by_id[hit.chunk_id].speakers) == 2 for hit in found)
     assert window_store.search("slow clock", 100, speakers=["Ann, Bob"]) == []
-    assert dict(FacetCounts.read(window_store).speakers) == {
+    assert ServiceState(window_store, window_store.embedder).speakers == {
         name: sum(name in window.speakers for window in windows) for name in ("Ann", "Bob")
     }
 

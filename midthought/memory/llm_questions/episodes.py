@@ -1,33 +1,21 @@
-"""Generates and verifies the questions of episodes and of pairs of episodes, several at once. Cached replies of an interrupted
-run are not requested again."""
+"""Generates and verifies the questions of episodes, several at once. Cached replies of an interrupted run are not requested
+again."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from midthought.data.abstention import UNANSWERABLE
 from midthought.errors import NoReplyError, SettingsError, near_names
 from midthought.memory.chunks import Chunk, each_word_once, with_speakers
 from midthought.memory.embedding import Embedder
-from midthought.memory.llm_questions.content_runs import ContentRuns
-from midthought.memory.llm_questions.prompts import (
-    ACROSS_KINDS,
-    EPISODE_KINDS,
-    KINDS,
-    REWORD,
-    REWORD_SCHEMA,
-    WRITE,
-    WRITE_ACROSS,
-    pairs_schema,
-)
+from midthought.memory.llm_questions.prompts import KINDS, WRITE, pairs_schema
 from midthought.memory.llm_questions.structured_output import StructuredOutputModel
 from midthought.memory.llm_questions.verification import Pair, Search, Verdict, find_duplicate, static_problem, verify
 
 MIN_CHUNKS = 2
-NUM_REWORDINGS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +24,6 @@ class GenerationPlan:
 
     num_pairs: int
     """Wanted number of accepted questions per episode."""
-    num_across: int = 0
-    """Wanted number of accepted questions that need two episodes."""
     kinds: tuple[str, ...] = tuple(KINDS)
     """Which kinds, in equal numbers."""
     num_samples: int = 4
@@ -56,66 +42,14 @@ class GenerationPlan:
         for kind in self.kinds:
             if kind not in KINDS:
                 raise SettingsError(f"unknown kind of question {kind!r}. {near_names(kind, KINDS)}")
-        for kinds, name in ((EPISODE_KINDS, "num_pairs"), (ACROSS_KINDS, "num_across")):
-            if getattr(self, name) and not {*kinds, UNANSWERABLE} & set(self.kinds):
-                raise SettingsError(f"{name} is {getattr(self, name)}, but kinds has none of {', '.join(kinds)}")
-        if not self.num_pairs + self.num_across:
-            raise SettingsError("num_pairs and num_across are 0; nothing is to be asked")
-
-    def kinds_of(self, kinds: Mapping[str, str]) -> list[str]:
-        """Returns the chosen ones of these kinds, and `unanswerable` if it is chosen."""
-        return [kind for kind in (*kinds, UNANSWERABLE) if kind in self.kinds]
 
 
-_LEAST = {
-    "num_pairs": 0,
-    "num_across": 0,
-    "num_samples": 0,
-    "num_rounds": 1,
-    "max_transcript_letters": 1,
-    "num_episodes_at_once": 1,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What the model reads: an episode, or passages of two."""
-
-    stem: str
-    title: str
-    stretches: tuple[Sequence[Chunk], ...]
-    """Read one at a time; each has its share of the questions."""
-    num_pairs: int
-    kinds: Sequence[str]
-    """In equal numbers; the first ones have one more question."""
-    is_across: bool = False
-
-
-def episode_sources(episodes: Sequence[Sequence[Chunk]], plan: GenerationPlan) -> list[Source]:
-    """Returns the sources of questions about one episode each (its chunks, in order)."""
-    kinds = plan.kinds_of(EPISODE_KINDS)
-    return [
-        Source(
-            chunks[0].stem,
-            chunks[0].episode,
-            tuple(_windows(chunks, plan.max_transcript_letters)),
-            plan.num_pairs,
-            rotated(kinds, place),
-        )
-        for place, chunks in enumerate(episodes)
-        if plan.num_pairs
-    ]
-
-
-def rotated(kinds: Sequence[str], place: int) -> list[str]:
-    """Returns the kinds with another one first for each place, so that rests of a division do not fall on one kind."""
-    shift = place % len(kinds) if kinds else 0
-    return [*kinds[shift:], *kinds[:shift]]
+_LEAST = {"num_pairs": 1, "num_samples": 0, "num_rounds": 1, "max_transcript_letters": 1, "num_episodes_at_once": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeQuestions:
-    """The pairs of one source in the order of generation, including rejected ones."""
+    """The pairs of one episode in the order of generation, including rejected ones."""
 
     episode: str
     stem: str
@@ -129,55 +63,60 @@ class EpisodeQuestions:
         return [pair for pair in self.pairs if pair.verdict.is_accepted]
 
 
-async def generate_for_sources(
-    sources: Sequence[Source],
+async def generate_for_episodes(
+    episodes: Sequence[Sequence[Chunk]],
     model: StructuredOutputModel,
     search: Search,
     embedder: Embedder,
     plan: GenerationPlan,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[EpisodeQuestions]:
-    """Generates questions for each source. A lasting endpoint error skips only its source.
+    """Generates questions for each episode (its chunks, in order). A lasting endpoint error skips only its episode.
 
     The same replies give the same pairs, whatever their order of arrival.
     """
     slots = asyncio.Semaphore(plan.num_episodes_at_once)
     num_done = 0
 
-    async def ask(source: Source) -> EpisodeQuestions:
+    async def ask(place: int, chunks: Sequence[Chunk]) -> EpisodeQuestions:
         nonlocal num_done
+        shift = place % len(plan.kinds)  # so that rests of a division do not fall on one kind
+        kinds = [*plan.kinds[shift:], *plan.kinds[:shift]]
         async with slots:
-            asked = await _generate(source, model, search, embedder, plan)
+            asked = await _generate(chunks, kinds, model, search, embedder, plan)
         num_done += 1
         if progress:
-            progress(num_done, len(sources))
+            progress(num_done, len(episodes))
         return asked
 
-    return _without_repeats(await asyncio.gather(*map(ask, sources)))
+    return _without_repeats(await asyncio.gather(*(ask(place, chunks) for place, chunks in enumerate(episodes))))
 
 
 async def _generate(
-    source: Source, model: StructuredOutputModel, search: Search, embedder: Embedder, plan: GenerationPlan
+    chunks: Sequence[Chunk],
+    kinds: Sequence[str],
+    model: StructuredOutputModel,
+    search: Search,
+    embedder: Embedder,
+    plan: GenerationPlan,
 ) -> EpisodeQuestions:
     pairs: list[Pair] = []
     problem: str | None = None
+    stretches = _stretches(chunks, plan.max_transcript_letters)
     try:
-        for place, stretch in enumerate(source.stretches):
-            wanted = source.num_pairs * (place + 1) // len(source.stretches)
-            runs = ContentRuns(stretch)
+        for place, stretch in enumerate(stretches):
+            wanted = plan.num_pairs * (place + 1) // len(stretches)
             for _ in range(plan.num_rounds if len(stretch) >= MIN_CHUNKS else 0):
-                kinds = _missing_kinds(source.kinds, wanted, pairs)
-                if not kinds:
+                missing = _missing_kinds(kinds, wanted, pairs)
+                if not missing:
                     break
-                asked = [pair.question for pair in pairs]
-                written = await _write(source, stretch, kinds, asked, model, plan)
-                written = await asyncio.gather(*(_reworded(pair, runs, model) for pair in written))
+                written = await _write(stretch, missing, [pair.question for pair in pairs], model, plan.temperature)
                 vectors = await asyncio.to_thread(embedder.embed, [pair.question for pair in written])
                 written = [replace(pair, vector=vector) for pair, vector in zip(written, vectors, strict=True)]
                 pairs += await _verified(written, pairs, model, search, plan.num_samples)
     except NoReplyError as error:
         problem = str(error)
-    return EpisodeQuestions(source.title, source.stem, tuple(pairs), problem)
+    return EpisodeQuestions(chunks[0].episode, chunks[0].stem, tuple(pairs), problem)
 
 
 def _missing_kinds(kinds: Sequence[str], wanted: int, pairs: Sequence[Pair]) -> Counter[str]:
@@ -190,27 +129,23 @@ def _missing_kinds(kinds: Sequence[str], wanted: int, pairs: Sequence[Pair]) -> 
 
 
 async def _write(
-    source: Source,
     chunks: Sequence[Chunk],
     kinds: Counter[str],
     asked: Sequence[str],
     model: StructuredOutputModel,
-    plan: GenerationPlan,
+    temperature: float,
 ) -> list[Pair]:
     """Generates at most the requested number of pairs; evidence with unknown part numbers is dropped. A pair without a kind
     has the next requested one."""
     num_pairs = kinds.total()
     material = {
-        "episode": source.title,
+        "episode": chunks[0].episode,
         "num_pairs": num_pairs,
         "kinds": {kind: {"num_pairs": number, "description": KINDS[kind]} for kind, number in kinds.items()},
         "already_asked": list(asked),
-        "transcript": [
-            _numbered(number, chunk, source.is_across) for number, chunk in enumerate(each_word_once(chunks))
-        ],
+        "transcript": [_numbered(number, chunk) for number, chunk in enumerate(each_word_once(chunks))],
     }
-    instruction = WRITE_ACROSS if source.is_across else WRITE
-    reply = await model.ask(instruction, material, pairs_schema(num_pairs), temperature=plan.temperature)
+    reply = await model.ask(WRITE, material, pairs_schema(num_pairs), temperature=temperature)
     return [
         Pair(
             " ".join(pair["question"].split()),
@@ -225,16 +160,6 @@ async def _write(
     ]
 
 
-async def _reworded(pair: Pair, runs: ContentRuns, model: StructuredOutputModel) -> Pair:
-    problem = static_problem(pair)
-    if problem is not None:
-        return replace(pair, verdict=Verdict(problem=problem))
-    try:
-        return await reworded(pair, runs, model)
-    except NoReplyError as error:
-        return replace(pair, verdict=Verdict(problem=f"it could not be reworded ({error})"))
-
-
 async def _verified(
     written: Sequence[Pair],
     before: Sequence[Pair],
@@ -245,12 +170,11 @@ async def _verified(
     """Returns the pairs with their verdicts. Pairs that fail a static check cost no request."""
     judged: list[Pair] = []
     for pair in written:
-        if pair.verdict.is_accepted:
-            problem = static_problem(pair)
-            other = find_duplicate(pair, [*before, *judged]) if problem is None else None
-            problem = "it was asked before" if other else problem
-            pair = replace(pair, verdict=Verdict(problem=problem, duplicate_of=other.question if other else None))
-        judged.append(pair)
+        problem = static_problem(pair)
+        other = find_duplicate(pair, [*before, *judged]) if problem is None else None
+        problem = "it was asked before" if other else problem
+        verdict = Verdict(problem=problem, duplicate_of=other.question if other else None)
+        judged.append(replace(pair, verdict=verdict))
     passing = [place for place, pair in enumerate(judged) if pair.verdict.is_accepted]
     verdicts = await asyncio.gather(*(_checked(judged[place], model, search, num_samples) for place in passing))
     for place, verdict in zip(passing, verdicts, strict=True):
@@ -282,14 +206,13 @@ def _without_repeats(episodes: list[EpisodeQuestions]) -> list[EpisodeQuestions]
     return result
 
 
-def _numbered(number: int, chunk: Chunk, with_episode: bool) -> str:
-    where = f"{chunk.episode}, {chunk.time}" if with_episode else chunk.time
-    return f"{number}. {chunk.speaker} ({where}): {with_speakers(chunk)}"
+def _numbered(number: int, chunk: Chunk) -> str:
+    return f"{number}. {chunk.speaker} ({chunk.time}): {with_speakers(chunk)}"
 
 
-def _windows(chunks: Sequence[Chunk], max_letters: int) -> list[list[Chunk]]:
-    """Splits the episode into as few windows of similar size as fit into `max_letters`."""
-    sizes = [len(_numbered(chunk.number, chunk, False)) + 4 for chunk in chunks]
+def _stretches(chunks: Sequence[Chunk], max_letters: int) -> list[list[Chunk]]:
+    """Splits the episode into as few parts of similar size as fit into `max_letters`."""
+    sizes = [len(_numbered(chunk.number, chunk)) + 4 for chunk in chunks]
     num = -(-sum(sizes) // max_letters)
     stretches: list[list[Chunk]] = [[] for _ in range(num)]
     position = 0
@@ -297,17 +220,3 @@ def _windows(chunks: Sequence[Chunk], max_letters: int) -> list[list[Chunk]]:
         stretches[min(position * num // sum(sizes), num - 1)].append(chunk)
         position += size
     return [stretch for stretch in stretches if stretch]
-
-
-async def reworded(pair: Pair, runs: ContentRuns, model: StructuredOutputModel) -> Pair:
-    """Returns the pair with a question that shares no run with the passages: as it is, or worded again, at most
-    `NUM_REWORDINGS` times; refused if that does not suffice. Raises NoReplyError."""
-    avoid: Sequence[str] = runs.shared(pair.question)
-    for _ in range(NUM_REWORDINGS if avoid else 0):
-        material = {"question": pair.question, "answer": pair.answer, "avoid": list(avoid)}
-        reply = await model.ask(REWORD, material, REWORD_SCHEMA, max_tokens=512)
-        pair = replace(pair, question=" ".join(reply["question"].split()) or pair.question)
-        avoid = runs.shared(pair.question)
-        if not avoid:
-            return pair
-    return replace(pair, verdict=Verdict(problem=f"it repeats its passages ({avoid[0]})")) if avoid else pair

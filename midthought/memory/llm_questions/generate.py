@@ -7,26 +7,25 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from midthought.config.references import optional
+from midthought.data.abstention import as_unanswerable
 from midthought.errors import NoReplyError, SettingsError
 from midthought.files.atomic import atomic_path
-from midthought.memory.chunks import Chunk
-from midthought.memory.embedding import Embedder
-from midthought.memory.llm_questions.episode_pairs import pair_sources
-from midthought.memory.llm_questions.episodes import (
-    EpisodeQuestions,
-    GenerationPlan,
-    episode_sources,
-    generate_for_sources,
-)
-from midthought.memory.llm_questions.prompts import RUBRIC
-from midthought.memory.llm_questions.records import is_accepted, question_rows, store_questions, tasks_of
+from midthought.memory.chunks import Chunk, words_digest
+from midthought.memory.embedding import Embedder, embed_texts
+from midthought.memory.llm_questions.episodes import EpisodeQuestions, GenerationPlan, generate_for_episodes
 from midthought.memory.llm_questions.structured_output import StructuredOutputModel
 from midthought.memory.questions import write_questions
+from midthought.memory.rows import vector_column
 from midthought.memory.store import MemoryStore
 from midthought.types import Task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class GenerationReport:
     """Replies without a valid object, by reason; each was requested again."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Counts, means of the measured difficulty by kind, the rubric, and why pairs were refused."""
+        """Counts, means of the measured difficulty by kind, and why pairs were refused."""
         kinds = sorted({str(task.labels["kind"]) for task in self.accepted})
         return {
             "questions": {
@@ -55,20 +54,12 @@ class GenerationReport:
             "refused": dict(self.refusals.most_common()),
             "bad_replies": dict(self.bad_replies),
             "problems": dict(self.problems),
-            "rubric": dict(RUBRIC),
-            "judged": {name: self.share_passed(name) for name in RUBRIC},
         }
 
     @property
     def refusals(self) -> Counter[str]:
         """Number of refused pairs by reason."""
         return Counter(str(task.labels["verdict"]["problem"]).partition(" (")[0] for task in self.refused)
-
-    def share_passed(self, criterion: str) -> float | None:
-        """Share of the judged pairs that pass a criterion of the rubric; None if none was judged."""
-        judged = [task.labels["verdict"]["rubric"] for task in (*self.accepted, *self.refused)]
-        passed = [rubric[criterion] for rubric in judged if rubric is not None]
-        return sum(passed) / len(passed) if passed else None
 
 
 def _measured(tasks: Sequence[Task]) -> dict[str, float | None]:
@@ -90,11 +81,9 @@ def generate_questions(
     *,
     only: str = "",
     max_episodes: int | None = None,
-    seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> GenerationReport:
-    """Generates questions about the memory's episodes whose title or file name contains `only`, at most `max_episodes`, and
-    `plan.num_across` that need two of them. `seed` chooses the passages of those.
+    """Generates questions about the memory's episodes whose title or file name contains `only`, at most `max_episodes`.
 
     Accepted questions are written to `out` (JSON lines), rejected ones to `NAME.refused.jsonl`, the report to
     `NAME.report.json`, and accepted ones also to the memory's table `questions`. Raises SettingsError if no episode
@@ -107,17 +96,16 @@ def generate_questions(
     async def search(query: str, k: int) -> Sequence[Any]:
         return await asyncio.to_thread(store.search, query, k)
 
-    sources = [*episode_sources(episodes, plan), *pair_sources(episodes, store.search, plan, seed)]
-    asked = asyncio.run(generate_for_sources(sources, model, search, embedder, plan, progress))
-    tasks = [task for episode in asked for task in tasks_of(episode, model.name)]
+    asked = asyncio.run(generate_for_episodes(episodes, model, search, embedder, plan, progress))
+    tasks = [task for episode in asked for task in _tasks_of(episode, model.name)]
     problems = [(episode.stem, episode.problem) for episode in asked if episode.problem is not None]
     if not tasks:
         raise NoReplyError(f"no question was generated; {_first(asked)}", is_passing=True)
-    accepted = [task for task in tasks if is_accepted(task)]
-    refused = [task for task in tasks if not is_accepted(task)]
+    accepted = [task for task in tasks if task.labels["verdict"]["accepted"]]
+    refused = [task for task in tasks if not task.labels["verdict"]["accepted"]]
     write_questions(accepted, out)
     write_questions(refused, out.with_suffix(".refused.jsonl"))
-    num_rows = store_questions(question_rows(accepted, embedder), store.uri) if accepted else 0
+    num_rows = _store_questions(_question_rows(accepted, embedder), store.uri) if accepted else 0
     report = GenerationReport(
         tuple(accepted),
         tuple(refused),
@@ -142,3 +130,94 @@ def _episodes(chunks: Sequence[Chunk], only: str) -> list[list[Chunk]]:
         if only.lower() in f"{chunk.episode}\n{chunk.stem}".lower():
             by_stem[chunk.stem].append(chunk)
     return [sorted(by_stem[stem], key=lambda chunk: chunk.number) for stem in sorted(by_stem)]
+
+
+# -- tasks, and rows of the table `questions` beside the transcripts
+
+
+def _tasks_of(episode: EpisodeQuestions, model: str) -> list[Task]:
+    """Returns all pairs of an episode, including rejected ones; `labels["verdict"]["accepted"]` distinguishes them."""
+    return [
+        as_unanswerable(
+            Task(
+                task_id=f"{episode.stem}:asked:{index}",
+                prompt=pair.question,
+                answer=pair.answer,
+                labels={
+                    "needs_memory": True,
+                    "kind": pair.kind,
+                    "episode": episode.stem,
+                    "title": episode.episode,
+                    "difficulty": pair.difficulty,
+                    "requires_synthesis": pair.requires_synthesis,
+                    "asked_by": model,
+                    "evidence_digest": words_digest(pair.evidence),
+                    "verdict": pair.verdict.to_dict(),
+                },
+                evidence=tuple(chunk.chunk_id for chunk in pair.evidence),
+            )
+        )
+        for index, pair in enumerate(episode.pairs)
+    ]
+
+
+def _question_rows(tasks: Sequence[Task], embedder: Embedder) -> pa.Table:
+    """Returns two rows per task, `qa_question` and `qa_answer`, with the original's columns followed by ours.
+
+    `text` is embedded: the question in one row, which has the answer in `answer`; the answer in the other, which has
+    the question in `question`. `evidence` has the ids of chunks, `verdict` is JSON.
+    """
+    pa = optional("pyarrow", "memory")
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    rows: list[dict[str, Any]] = []
+    for task in tasks:
+        shared = _shared_columns(task, now, embedder.name)
+        rows.append({"type": "qa_question", "text": task.prompt, "answer": task.answer, "question": None} | shared)
+        rows.append({"type": "qa_answer", "text": task.answer, "answer": None, "question": task.prompt} | shared)
+    vectors = embed_texts([row["text"] for row in rows], embedder)
+    return pa.Table.from_pylist(rows, _schema(pa)).append_column("vector", vector_column(vectors))
+
+
+def _shared_columns(task: Task, now: str, embedding_model: str) -> dict[str, Any]:
+    labels: Mapping[str, Any] = task.labels
+    return {
+        "episode": labels["title"],
+        "episode_file": labels["episode"],
+        "qa_index": int(task.task_id.rpartition(":")[2]),
+        "difficulty": labels["difficulty"],
+        "requires_synthesis": labels["requires_synthesis"],
+        "created_at": now,
+        "id": task.task_id,
+        "evidence": list(task.evidence),
+        "asked_by": labels["asked_by"],
+        "verdict": json.dumps(labels["verdict"], ensure_ascii=False),
+        "embedding_model": embedding_model,
+    }
+
+
+def _schema(pa: Any) -> Any:
+    names = (
+        "type episode episode_file qa_index text answer question difficulty requires_synthesis created_at id evidence "
+        "asked_by verdict embedding_model"
+    )
+    others = {"qa_index": pa.int64(), "requires_synthesis": pa.bool_(), "evidence": pa.list_(pa.string())}
+    return pa.schema([(name, others.get(name, pa.string())) for name in names.split()])
+
+
+def _store_questions(rows: pa.Table, uri: str, table: str = "questions") -> int:
+    """Writes rows to the table beside the transcripts, replacing the rows of the same episodes; returns the table's number
+    of rows."""
+    database = optional("lancedb", "memory").connect(uri)
+    pa, compute = optional("pyarrow", "memory"), optional("pyarrow.compute", "memory")
+    if table in database.list_tables().tables:
+        known = database.open_table(table).to_arrow()
+        if (
+            known.schema.names == rows.schema.names
+            and known.schema.field("vector").type == rows.schema.field("vector").type
+        ):
+            others = compute.invert(
+                compute.is_in(known["episode_file"], rows["episode_file"].combine_chunks().unique())
+            )
+            rows = pa.concat_tables([known.filter(others), rows])
+    database.create_table(table, rows, mode="overwrite")
+    return len(rows)

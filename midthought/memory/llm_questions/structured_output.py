@@ -71,8 +71,8 @@ class StructuredOutputModel:
         """Returns the model's JSON object, valid by the schema. `material` is untrusted text and is sent as one JSON
         object. `sample` numbers independent replies to the same request.
 
-        A reply without a valid object is requested again with another seed, `num_attempts` times in total; of a
-        truncated reply the complete entries of its last list are used. Raises NoReplyError.
+        A reply without a valid object is requested again with another seed, `num_attempts` times in total. Raises
+        NoReplyError.
         """
         problem = ""
         for attempt in range(self._num_attempts):
@@ -88,11 +88,10 @@ class StructuredOutputModel:
             }
             reply = await self._reply(request, schema)
             try:
-                return parse_object(reply.text, schema, was_cut=reply.finish_reason == "length")
+                return parse_object(reply.text, schema)
             except ValueError as error:
-                problem = str(error)
-                was_cut = reply.finish_reason == "length"
-                self.bad_replies["was cut" if was_cut else problem.partition(":")[0]] += 1
+                problem = "was cut" if reply.finish_reason == "length" else str(error)
+                self.bad_replies[problem.partition(":")[0]] += 1
         raise NoReplyError(f"{self._num_attempts} replies were invalid; the last one {problem}", is_passing=True)
 
     async def _reply(self, request: dict[str, Any], schema: Mapping[str, Any]) -> Reply:
@@ -133,7 +132,7 @@ def strict(schema: Any) -> Any:
     return form
 
 
-def parse_object(text: str, schema: Mapping[str, Any], *, was_cut: bool = False) -> dict[str, Any]:
+def parse_object(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the first valid JSON object of a reply: alone, in a code fence, or within text, after the model's
     reasoning.
 
@@ -149,8 +148,6 @@ def parse_object(text: str, schema: Mapping[str, Any], *, was_cut: bool = False)
         try:
             found, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
-            if was_cut and (mended := _mended(text[start:], decoder)) is not None and _fits(mended, schema) is None:
-                return mended
             start = text.find("{", start + 1)
             continue
         if (misfit := _fits(found, schema)) is None:
@@ -167,21 +164,3 @@ def _fits(found: Any, schema: Mapping[str, Any]) -> str | None:
     except jsonschema.ValidationError as error:
         return error.message[:200]
     return None
-
-
-def _mended(text: str, decoder: json.JSONDecoder) -> dict[str, Any] | None:
-    """Returns `{"name": [{…}, {…}, {cut` with the complete entries of its list; None for anything else."""
-    head = re.match(r"\{\s*\"(\w{1,50})\"\s*:\s*\[\s*", text)
-    if not head:
-        return None
-    entries: list[Any] = []
-    place = head.end()
-    while text.startswith("{", place):
-        try:
-            entry, place = decoder.raw_decode(text, place)
-        except (ValueError, RecursionError):
-            break
-        entries.append(entry)
-        while place < len(text) and text[place] in ", \n\r\t":
-            place += 1
-    return {head[1]: entries} if entries else None

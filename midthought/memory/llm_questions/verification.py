@@ -1,5 +1,4 @@
-"""Verifies a pair: answerable with its evidence, not answerable without, no duplicate, and good by the rubric. Measures how
-difficult it is."""
+"""Verifies a pair: answerable with its evidence, not answerable without, and no duplicate. Measures how difficult it is."""
 
 from __future__ import annotations
 
@@ -13,16 +12,7 @@ import numpy as np
 
 from midthought.data.abstention import UNANSWERABLE, abstains
 from midthought.memory.chunks import Chunk
-from midthought.memory.llm_questions.prompts import (
-    ACROSS_KINDS,
-    ANSWER,
-    ANSWER_SCHEMA,
-    GRADE,
-    GRADE_SCHEMA,
-    JUDGE,
-    JUDGE_SCHEMA,
-    RUBRIC,
-)
+from midthought.memory.llm_questions.prompts import ANSWER, ANSWER_SCHEMA, GRADE, GRADE_SCHEMA
 from midthought.memory.llm_questions.structured_output import StructuredOutputModel
 from midthought.memory.tool import format_chunk
 
@@ -50,14 +40,8 @@ class Verdict:
     """The model's answer is right without any passage: must be False. For an unanswerable question: the model claims to know."""
     without_evidence: bool | None = None
     """The model's answer is right with search results other than the evidence: must be False."""
-    with_one_episode: bool | None = None
-    """The model's answer is right with the evidence of one of its episodes alone: must be False."""
     evidence_rank: int | None = None
     """Rank of the first chunk of the evidence in the search results, from 1; None: not among the first."""
-    rubric: dict[str, bool] | None = None
-    """The judge's decision on each criterion of `RUBRIC`: all must be True."""
-    rubric_reason: str | None = None
-    """The judge's reason, one sentence."""
     right_with_memory: float | None = None
     """Share of right answers among those sampled with the best search results. 1 minus this is the measured difficulty."""
     right_without_memory: float | None = None
@@ -99,8 +83,6 @@ def static_problem(pair: Pair) -> str | None:
         return "its kind was not requested"
     if len({chunk.chunk_id for chunk in pair.evidence}) < 2:
         return "it names fewer than two parts of the talk"
-    if pair.kind in ACROSS_KINDS and len({chunk.stem for chunk in pair.evidence}) < 2:
-        return "its evidence is in one episode"
     if abstains(pair.answer) != (pair.kind == UNANSWERABLE):
         return "its answer does not fit its kind"
     if words_of(pair.answer) <= words_of(pair.question):
@@ -111,8 +93,8 @@ def static_problem(pair: Pair) -> str | None:
 
 
 async def verify(pair: Pair, model: StructuredOutputModel, search: Search, num_samples: int = 0) -> Verdict:
-    """Asks the model with the evidence, without passages, with search results other than the evidence, and with one episode's
-    evidence alone; then judges the pair by the rubric, and samples `num_samples` answers with and without the memory.
+    """Asks the model with the evidence, without passages, and with search results other than the evidence; then samples
+    `num_samples` answers with and without the memory.
 
     Stops at the first failed check. Raises NoReplyError if the model gives no usable reply.
     """
@@ -121,8 +103,6 @@ async def verify(pair: Pair, model: StructuredOutputModel, search: Search, num_s
     check = _check_unanswerable if pair.kind == UNANSWERABLE else _check_answerable
     rank = next((rank for rank, hit in enumerate(hits, 1) if hit.chunk_id in own), None)
     verdict = replace(await check(pair, model, hits), evidence_rank=rank)
-    if verdict.is_accepted:
-        verdict = await _judged(pair, model, verdict)
     if verdict.is_accepted and num_samples:
         verdict = await _measured(pair, model, hits[:NUM_RETRIEVED], num_samples, verdict)
     return verdict
@@ -140,12 +120,7 @@ async def _check_answerable(pair: Pair, model: StructuredOutputModel, hits: Sequ
     verdict = replace(verdict, without_evidence=await _is_right(pair, model, others))
     if verdict.without_evidence:
         return replace(verdict, problem="it can be answered without its evidence")
-    if pair.kind not in ACROSS_KINDS:
-        return verdict
-    for stem in sorted({chunk.stem for chunk in pair.evidence}):
-        if await _is_right(pair, model, [chunk for chunk in pair.evidence if chunk.stem == stem]):
-            return replace(verdict, with_one_episode=True, problem="it can be answered from one episode")
-    return replace(verdict, with_one_episode=False)
+    return verdict
 
 
 async def _check_unanswerable(pair: Pair, model: StructuredOutputModel, hits: Sequence[Any]) -> Verdict:
@@ -156,16 +131,6 @@ async def _check_unanswerable(pair: Pair, model: StructuredOutputModel, hits: Se
     passages = [*pair.evidence, *(hit for hit in hits if hit.chunk_id not in own)]
     verdict = replace(verdict, with_evidence=await _is_right(pair, model, passages))
     return verdict if verdict.with_evidence else replace(verdict, problem="the memory may answer it")
-
-
-async def _judged(pair: Pair, model: StructuredOutputModel, verdict: Verdict) -> Verdict:
-    passages = [format_chunk(each) for each in pair.evidence]
-    material = {"passages": passages, "question": pair.question, "reference": pair.answer}
-    reply = await model.ask(JUDGE, material, JUDGE_SCHEMA, max_tokens=1024)
-    rubric = {name: bool(reply[name]) for name in RUBRIC}
-    failed = next((name for name in RUBRIC if not rubric[name]), None)
-    problem = f"the judge says it is not {failed}" if failed else None
-    return replace(verdict, rubric=rubric, rubric_reason=reply["reason"], problem=problem)
 
 
 async def _measured(

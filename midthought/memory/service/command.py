@@ -10,7 +10,6 @@ from midthought.errors import MemoryStoreError
 from midthought.memory.embedding import load_embedder
 from midthought.memory.questions import read_questions
 from midthought.memory.service.auth import AccessPolicy
-from midthought.memory.service.browse import QuestionTable
 from midthought.memory.service.searcher import SearchLimits
 from midthought.memory.store import MemoryStore
 
@@ -24,14 +23,12 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8100,
     token_env: str | None = None,
-    follow: bool = True,
     limits: SearchLimits | None = None,
     tell: Callable[[str], None] = print,
 ) -> None:
     """Serves the memory at `path` until SIGINT or SIGTERM; requests in progress are answered first.
 
-    Questions come from the file, else from the memory's own table `questions`. Later builds of the memory become
-    visible, unless `follow` is False.
+    Questions come from the file, else from the memory's own table `questions`. Later builds are served after a restart.
 
     Raises SettingsError if the address is not loopback and no token is set, or the port cannot be opened,
     MemoryStoreError if there is no memory, MissingExtraError without the extra `serve`.
@@ -40,7 +37,7 @@ def serve(
     require_installed("serve", "fastapi", "uvicorn")
     from midthought.memory.service.app import make_app
     from midthought.memory.service.server import address, listen, make_server, run
-    from midthought.memory.service.state import FOLLOW_SECONDS, ServiceState
+    from midthought.memory.service.state import ServiceState, stored_questions
 
     with listen(host, port) as listening:  # before the model is loaded, which takes seconds; requests wait for it
         embedder = load_embedder(embedding_model)
@@ -49,7 +46,9 @@ def serve(
             raise MemoryStoreError(
                 f"{path}: there is no memory (table {table!r}); build it with 'midthought memory build'"
             )
-        state = ServiceState(store, embedder, read_questions(questions) if questions else QuestionTable(path), limits)
+        state = ServiceState(
+            store, embedder, read_questions(questions) if questions else stored_questions(path), limits
+        )
         state.searcher.warm()
-        tell(f"{path}: {state.facets.num_chunks:,} chunks, {len(state.questions):,} questions, at {address(listening)}")
-        run(make_server(make_app(state, access, follow_seconds=FOLLOW_SECONDS if follow else None)), listening)
+        tell(f"{path}: {state.num_chunks:,} chunks, {len(state.questions):,} questions, at {address(listening)}")
+        run(make_server(make_app(state, access)), listening)

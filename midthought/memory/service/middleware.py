@@ -9,22 +9,18 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midthought.memory.service.auth import AccessPolicy, is_same_origin
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 logger = logging.getLogger(__name__)
 
-MAX_HEAD_BYTES = 32 * 1024
 _READ_TO_REFUSE = 4
-"""A body that is too large is read, and not kept, up to so many times the limit."""
+"""A body that is too large is read up to so many times the limit, and not kept: if it is not read, the connection is reset, and
+most clients do not see the answer."""
 
 _ALWAYS = {
     "x-content-type-options": "nosniff",
@@ -50,7 +46,7 @@ class SecurityMiddleware:
 
     def __init__(
         self,
-        app: App,
+        app: ASGIApp,
         access: AccessPolicy,
         *,
         max_body_bytes: int,
@@ -95,11 +91,6 @@ class SecurityMiddleware:
 
     async def _admitted(self, scope: Scope, receive: Receive) -> bytes:
         """Returns the body of an accepted request."""
-        head = sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope.get("raw_path") or b"")
-        if (
-            head + len(scope["query_string"]) > MAX_HEAD_BYTES
-        ):  # uvicorn limits only heads that arrive in several pieces
-            raise _Refused(431, f"a request's head may hold {MAX_HEAD_BYTES:,} bytes at most", connection="close")
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host", "")
         if not self._access.accepts_host(host):
@@ -116,22 +107,9 @@ class SecurityMiddleware:
         return body
 
     async def _read(self, headers: dict[str, str], receive: Receive) -> bytes:
-        limit = self._max_body_bytes
-        too_large = _Refused(413, f"a body may hold {limit:,} bytes at most", connection="close")
-        if {
-            "content-length",
-            "transfer-encoding",
-        } <= headers.keys():  # another reader may see another end (RFC 9112, 6.3)
-            words = "a request has either Content-Length or Transfer-Encoding"
-            raise _Refused(400, words, connection="close")
         if headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise _Refused(415, "a body must not be compressed", connection="close")
-        declared = headers.get("content-length", "0")
-        is_declared = declared.isdecimal() and (len(declared) > 18 or int(declared) > limit)
-        if is_declared and "expect" in headers:  # the client waits for permission to send it
-            raise too_large
-        parts: list[bytes] = []
-        size = 0
+        limit, size, parts = self._max_body_bytes, 0, list[bytes]()
         try:
             async with asyncio.timeout(self._body_seconds):
                 while True:
@@ -140,20 +118,19 @@ class SecurityMiddleware:
                         raise _Refused(400, "the request ended early")
                     size += len(body := message.get("body", b""))
                     is_whole = not message.get("more_body", False)
-                    if is_declared or size > limit:
+                    if size > limit:
                         parts.clear()
-                        # What is not read makes the connection reset, and most clients would not see the answer.
                         if is_whole or size > _READ_TO_REFUSE * limit:
-                            raise too_large
+                            break
                         continue
                     parts.append(body)
                     if is_whole:
                         return b"".join(parts)
         except TimeoutError:
-            if is_declared or size > limit:
-                raise too_large from None
-            words = f"the body did not arrive within {self._body_seconds:g} seconds"
-            raise _Refused(408, words, connection="close") from None
+            if size <= limit:
+                words = f"the body did not arrive within {self._body_seconds:g} seconds"
+                raise _Refused(408, words, connection="close") from None
+        raise _Refused(413, f"a body may hold {limit:,} bytes at most", connection="close")
 
     async def _refuse(self, send: Send, refused: _Refused) -> None:
         body = json.dumps(self._error_body(refused.status, str(refused)), ensure_ascii=False).encode()

@@ -137,12 +137,6 @@ class Stats(_Reply):
     max_query_chars: int = MAX_QUERY_CHARS
 
 
-class Health(BaseModel):
-    """The service is running."""
-
-    status: str = "ok"
-
-
 class Refusal(BaseModel):
     """Why a request was rejected, in one sentence."""
 

@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from midthought.memory.scripts import word_count
 from midthought.memory.transcripts.reading import Reading
-from midthought.memory.turns import UNKNOWN_SPEAKER, Turn
+from midthought.memory.turns import UNKNOWN_SPEAKER, Turn, word_count
 
 _MIN_HUGE_WORDS = 200
 _MAX_HUGE_SHARE = 0.5

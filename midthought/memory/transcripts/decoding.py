@@ -40,10 +40,7 @@ def decode(content: bytes) -> tuple[str, str]:
     try:
         return content.decode("utf-8"), "utf-8"
     except UnicodeDecodeError as error:
-        return _other(content, error.start)
-
-
-def _other(content: bytes, position: int) -> tuple[str, str]:
+        position = error.start
     refusal = ValueError(f"it is not UTF-8 text (byte {position}), nor in a known encoding; save the file as UTF-8")
     sample = content[max(0, position - _SAMPLE_BYTES) : position + _SAMPLE_BYTES]
     if sample.decode("utf-8", "replace").count("\ufffd") <= len(_UTF8_SIGN.findall(sample)):

@@ -12,12 +12,11 @@ from pathlib import Path
 from midthought.errors import TranscriptError
 from midthought.memory.duplicates import duplicate_groups
 from midthought.memory.folder_settings import SpeakerNames
-from midthought.memory.scripts import word_count
 from midthought.memory.transcripts.checks import failed_checks
 from midthought.memory.transcripts.formats import remedy, suffixes, understood
 from midthought.memory.transcripts.notation import Notations
 from midthought.memory.transcripts.reading import Skipped
-from midthought.memory.turns import TIME_MARK, UNKNOWN_SPEAKER, Turn, turns_of, without_unusable_characters
+from midthought.memory.turns import TIME_MARK, UNKNOWN_SPEAKER, Turn, turns_of, without_unusable_characters, word_count
 
 MAX_BYTES = 256 * 2**20
 """Maximum size of a file. Ten hours of speech with a timestamp per word are 20 MB."""
@@ -161,18 +160,18 @@ def read_transcripts(folder: str | Path, *, each_once: bool = False, require_any
     files that cannot be read are `failures`.
     """
     folder = Path(folder)
-    if folder.is_file():
-        return _single_file(folder, require_any)
-    if not folder.is_dir():
+    is_single = folder.is_file()
+    if not is_single and not folder.is_dir():
         raise TranscriptError(f"{folder}: there is no such file or folder; give the path of your transcripts")
     transcripts: list[Transcript] = []
     failures: list[tuple[Path, str]] = []
     left_out: list[Path] = []
-    names, notations = SpeakerNames(folder), Notations(folder)
-    for path in _files(folder):
-        if path.name in (names.name, notations.name):
+    top = folder.parent if is_single else folder
+    names, notations = SpeakerNames(top), Notations(top)
+    for path in [folder] if is_single else _files(folder):
+        if path.name in (names.name, notations.name) and not is_single:
             continue
-        if _is_no_transcript(path):
+        if _is_no_transcript(path) and not is_single:
             left_out.append(path)
             continue
         try:
@@ -191,15 +190,6 @@ def read_transcripts(folder: str | Path, *, each_once: bool = False, require_any
         transcripts = [transcript for transcript in transcripts if transcript.path not in again]
     unique = _with_unique_stems(transcripts, folder)
     return TranscriptFolder(tuple(unique), tuple(failures), tuple(left_out), folder, copies)
-
-
-def _single_file(path: Path, require_any: bool) -> TranscriptFolder:
-    try:
-        return TranscriptFolder((read_transcript(path),), (), path=path)
-    except TranscriptError as error:
-        if require_any:
-            raise
-        return TranscriptFolder((), ((path, str(error)),), path=path)
 
 
 def title_of(stem: str) -> str:

@@ -10,9 +10,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from midthought.memory.markup import mark_times, plain_words, unescape, without_comments
-from midthought.memory.scripts import is_diarization_label, word_count
 from midthought.memory.transcripts.reading import Reading, Skipped
-from midthought.memory.turns import CLOCK, UNKNOWN_SPEAKER, Segment, clock_time
+from midthought.memory.turns import CLOCK, UNKNOWN_SPEAKER, Segment, clock_time, is_diarization_label, word_count
 
 BOLD = "\ue101"
 """Stands on both sides of bold words at the start of a line."""

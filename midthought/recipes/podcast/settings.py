@@ -30,14 +30,13 @@ class MemorySection(Section):
     """Environment variable with the token of the service."""
     table: str = "transcripts"
     """Name of the LanceDB table."""
-    chunking: Literal["turns", "tokens", "sentences", "windows"] = "turns"
-    """How episodes are split: into pieces of a turn of a few words (`turns`), or into overlapping parts of tokens or sentences of
-    a turn, or of whole sentences of several turns (`windows`, which searches find best; docs/memory.md)."""
+    chunking: Literal["turns", "windows"] = "turns"
+    """How episodes are split: into pieces of a turn of a few words (`turns`), or into overlapping parts of
+    whole sentences of several turns (`windows`, which searches find best; docs/memory.md)."""
     chunk_words: int = Field(18, ge=4)
     """Maximum words of a chunk with `turns`. With `windows`: of the part of a turn that a question is made from."""
     chunk_size: int | None = Field(None, ge=1)
-    """Tokens or sentences per chunk. Null: 128 tokens, 3 sentences, or 128 embedded tokens of a window with its
-    context."""
+    """Embedded tokens of a window with its context. Null: 128."""
     embedding_model: str = "minilm"
     """`minilm` (packaged, offline), the folder of a sentence-transformers model, or `https://HOST/v1?api_key_env=NAME#MODEL`."""
     search: Literal["full_text", "vector", "hybrid"] = "full_text"

@@ -18,7 +18,6 @@ from midthought.errors import MemoryStoreError, SettingsError
 from midthought.files.manifest import MANIFEST, damage_in, write_manifest
 from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk, words_digest
-from midthought.memory.connect import open_memory
 from midthought.memory.inspection import doubt_lines
 from midthought.memory.questions import (
     QuestionPlan,
@@ -28,7 +27,7 @@ from midthought.memory.questions import (
     with_windows,
     write_questions,
 )
-from midthought.memory.remote import RemoteMemory
+from midthought.memory.remote import RemoteMemory, open_memory
 from midthought.memory.splitting import Chunking
 from midthought.memory.store import MemoryStore
 from midthought.memory.tool import MemoryRetrievalTool, format_hits

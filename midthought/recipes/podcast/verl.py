@@ -12,7 +12,7 @@ from midthought.cluster.verl.job import EpisodeSetup, ToolPlan, VerlJob
 from midthought.cluster.verl.settings import VerlConfig
 from midthought.config import RewardConfig
 from midthought.env.question import QuestionEnvironment, answer_reward
-from midthought.memory.connect import open_memory
+from midthought.memory.remote import open_memory
 from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import MemorySection, PodcastConfig
 from midthought.recipes.podcast.tasks import prepare_data, read_recipe_transcripts, search_tool
