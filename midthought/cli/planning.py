@@ -118,9 +118,7 @@ def guard(
 
     with value_errors(run):
         rows = [row for row in read_run(run).findings if "check" in row]
-    shown = [
-        f"{each.title}  ({each.when})\n  {each.observation}\n  try: {each.action}" for each in shown_findings(rows)
-    ]
+    shown = ["{title}  ({when})\n  {observation}\n  try: {action}".format_map(each) for each in shown_findings(rows)]
     tell(json.dumps(rows, indent=1, ensure_ascii=False) if as_json else "\n".join(shown) or "No check has a finding.")
     if rows:
         raise typer.Exit(1)

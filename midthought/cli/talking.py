@@ -46,10 +46,14 @@ def serve(
     from midthought.config.references import require_installed
     from midthought.memory.service.auth import AccessPolicy
     from midthought.recipes.served_run import Overrides, open_run
-    from midthought.serve.command import serve as serve_policy
+    from midthought.rollout.chat_answer import ChatAnswers
 
     access = AccessPolicy.of(host, api_key_env, option="--api-key-env")
     require_installed("serve", "fastapi", "uvicorn")
+    from midthought.memory.service.server import address, listen, make_server
+    from midthought.memory.service.server import run as run_server
+    from midthought.serve.app import ChatService, make_app
+
     opened = open_run(
         run,
         Overrides(
@@ -62,7 +66,11 @@ def serve(
         ),
     )
     with opened.engine:
-        serve_policy(opened.engine, opened.policy, access, name=name or opened.name, port=port, tell=tell)
+        listening, name = listen(access.host, port), name or opened.name
+        tools_of_run = ", ".join(opened.policy.executor.registry.names()) or "none"
+        tell(f"{name} (tools: {tools_of_run}) at {address(listening)}/v1")
+        service = ChatService(opened.engine, ChatAnswers(opened.policy), name)
+        run_server(make_server(make_app(service, access)), listening)
 
 
 def _tools(tools: list[str] | None, no_tools: bool) -> list[str] | None:

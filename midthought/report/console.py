@@ -273,3 +273,19 @@ def notebook_line(stream: IO[str]) -> ShowText | None:
         is_shown = True
 
     return show
+
+
+class StyledStream:
+    """Text with rich's styles, written piece by piece without line ends; plain text if the stream is no terminal. The terminal
+    wraps long lines."""
+
+    def __init__(self, out: IO[str] | None = None) -> None:
+        from rich.console import Console as RichConsole
+
+        self._console = RichConsole(file=out, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+    def write(self, text: str, style: str = "") -> None:
+        """Writes the text without control characters."""
+        from rich.text import Text
+
+        self._console.print(Text(printable(text), style=style), end="")

@@ -10,30 +10,18 @@ from dataclasses import asdict
 from pathlib import Path
 
 from midthought.report.curves import curves
-from midthought.report.findings import STAGES, findings_list, marks, shown_findings
+from midthought.report.findings import STAGES, marks, shown_findings
 from midthought.report.quantities import token_quantities
 from midthought.report.results import arms_table, cards, control_arms_table, more_metrics, verdict
 from midthought.report.run_folder import RunFolder, write_whole
 from midthought.report.run_record import read_run
-from midthought.report.templates import render_page
+from midthought.report.templates import macro, render_page
 
-_PARTS = (
-    "store",
-    "quantities",
-    "tokens",
-    "filters",
-    "list",
-    "timeline",
-    "episode",
-    "samples",
-    "diff",
-    "address",
-    "browser",
-)
 MAX_TRAJECTORIES = 5_000
 MAX_MIB = 20.0
 """Size of the episodes in the page at most."""
-SCRIPTS = ("curves.js", *(f"page/{name}.js" for name in _PARTS))
+_PAGE = "store quantities tokens filters list timeline episode samples diff address browser"
+SCRIPTS = ("curves.js", *(f"page/{name}.js" for name in _PAGE.split()))
 
 
 def write_report(
@@ -90,7 +78,7 @@ def report_page(
         control_arms=control_arms_table(run.summary, run.arm_reports),
         has_reward="reward/mean" in run.summary,
         more_metrics=more_metrics(run.summary),
-        findings=findings_list(findings),
+        findings=macro("findings")(findings) if findings else "",
         curves=charts,
         config=run.config,
         starts=run.starts,

@@ -50,10 +50,8 @@ class JsonLines:
         lines = [json.dumps(json_value(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows]
         if not lines:
             return
-        num_lines, written = (
-            self.num_lines,
-            "".join(lines).encode("utf-8", errors="replace"),
-        )  # lone surrogates become "?"
+        written = "".join(lines).encode("utf-8", errors="replace")  # lone surrogates become "?"
+        num_lines = self.num_lines + len(lines)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with self.path.open("ab") as file:
@@ -63,7 +61,7 @@ class JsonLines:
             with contextlib.suppress(OSError):
                 os.truncate(self.path, self._num_bytes)
             raise
-        self._num_lines = num_lines + len(lines)
+        self._num_lines = num_lines
         self._num_bytes += len(written)
         self._digest.update(written)
 

@@ -179,20 +179,13 @@ def read_recording(
 
 def _episode(row: Mapping[str, Any]) -> RecordedEpisode:
     reward = row["reward"] or {"total": None, "parts": {}}
+    same = ("stage", "arm", "task_id", "question", "answer", "labels", "group", "stop_reason", "error")
     return RecordedEpisode(
-        stage=row["stage"],
-        arm=row["arm"],
+        **{name: row[name] for name in same},
         iteration=row["step"],
-        task_id=row["task_id"],
-        question=row["question"],
-        answer=row["answer"],
-        labels=row["labels"],
-        group=row["group"],
         right=row["exact_match"],
         reward=reward["total"],
         reward_parts=reward["parts"],
-        stop_reason=row["stop_reason"],
-        error=row["error"],
         tool_events=row["events"],
         tool_seconds=row["time/tool_seconds"],
         engine_seconds=row["time/engine_seconds"],

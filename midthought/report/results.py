@@ -6,8 +6,7 @@ Depends on the summary's keys, not on how they were measured.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -17,59 +16,48 @@ Summary = Mapping[str, Any]
 
 CHANCE_MARGIN = 0.05
 """An arm without the tool's results counts as guessing up to this much above the best constant guess."""
-_PREFIX = "arms."
 
 
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """One row of the table: its label and the summary's keys of its metrics."""
+class Arm(NamedTuple):
+    """One row of the table: its label, and the key of its metric after training."""
 
     label: str
     note: str
-    before: str | None
-    after: str | None
+    after: str
 
-    @classmethod
-    def of(cls, label: str, note: str, metric: str) -> Arm:
-        """Returns the row of a metric that is measured before and after training."""
-        return cls(label, note, f"before.{metric}", f"after.{metric}")
+    @property
+    def before(self) -> str:
+        """The key of the metric before training. Arms that are not measured then have no such key in a summary."""
+        return self.after.replace("after.", "before.", 1)
 
 
 ARMS = (
-    Arm.of("Exact match, greedy", "held-out questions that need the tool", "exact_match"),
-    Arm.of("Balanced", "mean of questions with and without an answer", "balanced_accuracy"),
-    Arm.of("Unfinished", "ended without an answer: at a limit, or failed", "unfinished"),
-    Arm.of("Sampled", "temperature 1, as in training", "sampled_exact_match"),
-    Arm.of("Tool off", "no call is answered", "tool_off.exact_match"),
-    Arm.of("Results shuffled", "each call gets another question’s result", "shuffled.exact_match"),
-    Arm.of("First try", "the answer before any feedback", "first_try"),
-    Arm.of("Retry only", "told only that the answer is wrong", "none.exact_match"),
-    Arm.of("Wrong feedback", "told something false", "wrong.exact_match"),
-    Arm.of("Oracle results", "every call gets the passage that proves the answer", "oracle.exact_match"),
-    Arm.of("No memory needed", "the question contains the answer", "no_memory.exact_match"),
-    Arm("Constant guess", "the best that one fixed answer gets", None, "after.constant_guess"),
-    Arm("Control", "supervised training for the same time, no PPO", None, "control.exact_match"),
-    Arm.of("Calls where needed", "share of questions", "call_rate_needed"),
-    Arm.of("Calls where needless", "share of questions", "call_rate_needless"),
+    Arm("Exact match, greedy", "held-out questions that need the tool", "after.exact_match"),
+    Arm("Balanced", "mean of questions with and without an answer", "after.balanced_accuracy"),
+    Arm("Unfinished", "ended without an answer: at a limit, or failed", "after.unfinished"),
+    Arm("Sampled", "temperature 1, as in training", "after.sampled_exact_match"),
+    Arm("Tool off", "no call is answered", "after.tool_off.exact_match"),
+    Arm("Results shuffled", "each call gets another question’s result", "after.shuffled.exact_match"),
+    Arm("First try", "the answer before any feedback", "after.first_try"),
+    Arm("Retry only", "told only that the answer is wrong", "after.none.exact_match"),
+    Arm("Wrong feedback", "told something false", "after.wrong.exact_match"),
+    Arm("Oracle results", "every call gets the passage that proves the answer", "after.oracle.exact_match"),
+    Arm("No memory needed", "the question contains the answer", "after.no_memory.exact_match"),
+    Arm("Constant guess", "the best that one fixed answer gets", "after.constant_guess"),
+    Arm("Control", "supervised training for the same time, no PPO", "control.exact_match"),
+    Arm("Calls where needed", "share of questions", "after.call_rate_needed"),
+    Arm("Calls where needless", "share of questions", "after.call_rate_needless"),
 )
-
-
 VALIDATION_RATES = (
     ("Success on held-out episodes", "validation/env/success_share"),
     ("Exact match on held-out tasks", "validation/exact_match"),
 )
 
 
-def number(summary: Summary, key: str | None) -> float | None:
+def number(summary: Summary, key: str) -> float | None:
     """Returns the metric under `key`; None if it is missing or null."""
-    value = summary.get(key) if key else None
+    value = summary.get(key)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def interval(summary: Summary, key: str) -> tuple[float, float] | None:
-    """Returns the confidence interval of `key`: `KEY.low` and `KEY.high`."""
-    low, high = number(summary, f"{key}.low"), number(summary, f"{key}.high")
-    return None if low is None or high is None else (low, high)
 
 
 def verdict(summary: Summary) -> tuple[str, str]:
@@ -77,16 +65,17 @@ def verdict(summary: Summary) -> tuple[str, str]:
 
     If both were measured, the sentence is about sampled answers, which is what training changes; greedy ones follow.
     """
-    greedy = number(summary, "before.exact_match"), number(summary, "after.exact_match")
-    sampled = number(summary, "before.sampled_exact_match"), number(summary, "after.sampled_exact_match")
+    greedy, sampled = (
+        [number(summary, f"{when}.{name}") for when in ("before", "after")]
+        for name in ("exact_match", "sampled_exact_match")
+    )
     num_questions = number(summary, "num_questions")
     where = f" on {num_questions:,.0f} held-out questions" if num_questions else ""
     if sampled[1] is not None and (sampled[0] is not None or greedy[1] is None):
-        before = "" if greedy[0] is None else f"{greedy[0]:.3f} → "
-        beside = "" if greedy[1] is None else f"Greedy: {before}{greedy[1]:.3f}. "
-        return Markup("Sampled exact match{}: {}").format(where, _change(sampled[0], sampled[1])), beside + _support(
-            summary
-        )
+        shown = " → ".join(f"{value:.3f}" for value in greedy if value is not None)
+        beside = f"Greedy: {shown}. " if greedy[1] is not None else ""
+        sentence = Markup("Sampled exact match{}: {}").format(where, _change(sampled[0], sampled[1]))
+        return sentence, beside + _support(summary)
     if greedy[1] is None:
         return _verdict_by_reward(summary)
     return Markup("Exact match{}: {}").format(where, _change(greedy[0], greedy[1])), _support(summary)
@@ -99,13 +88,10 @@ def _verdict_by_reward(summary: Summary) -> tuple[str, str]:
     support = ", ".join(f"{label.lower()} {rate:.3f}" for label, rate in rates if rate is not None)
     if held_out is not None:
         return Markup("Reward of held-out episodes, greedy: <b>{:.3f}</b>").format(held_out), support
-    if trained is not None:
-        sentence = Markup("Reward of the last iteration: <b>{:.3f}</b>").format(trained)
-        return (
-            sentence,
-            "No held-out episodes were evaluated: Trainer(validation=…), training.validate_every, evaluate().",
-        )
-    return "This run has not been evaluated yet.", "Its results will be shown here after the last evaluation."
+    if trained is None:
+        return "This run has not been evaluated yet.", "Its results will be shown here after the last evaluation."
+    sentence = Markup("Reward of the last iteration: <b>{:.3f}</b>").format(trained)
+    return sentence, "No held-out episodes were evaluated: Trainer(validation=…), training.validate_every, evaluate()."
 
 
 def _change(before: float | None, after: float) -> str:
@@ -172,12 +158,21 @@ def arms_table(summary: Summary) -> str:
     rows = []
     for arm in ARMS:
         before, after = number(summary, arm.before), number(summary, arm.after)
+        if arm.before == arm.after:  # measured after training only
+            before = None
         if before is None and after is None:
             continue
-        change = "" if before is None or after is None else signed(after - before)
-        bounds = interval(summary, arm.after) if arm.after else None
-        cells = {"before": before, "after": after, "bounds": bounds, "change": change}
-        rows.append({"label": arm.label, "note": arm.note, **cells})
+        ends = number(summary, f"{arm.after}.low"), number(summary, f"{arm.after}.high")
+        rows.append(
+            {
+                "label": arm.label,
+                "note": arm.note,
+                "before": before,
+                "after": after,
+                "bounds": None if None in ends else ends,
+                "change": "" if before is None or after is None else signed(after - before),
+            }
+        )
     return macro("arms_table")(rows, any(row["bounds"] for row in rows)) if rows else ""
 
 
@@ -222,33 +217,22 @@ def _plain(value: Any) -> str:
     return "–" if value is None else str(value)
 
 
-def arm_names(summary: Mapping[str, Any]) -> list[str]:
-    """Returns the arms that were evaluated, in the order of the summary.
-
-    >>> arm_names({"after.exact_match": 0.5, "arms.rft.exact_match": 0.4, "arms.rft.none.exact_match": 0.3})
-    ['rft']
-    """
-    keys = (key.split(".") for key in summary if key.startswith(_PREFIX) and key.endswith(".exact_match"))
-    return list(dict.fromkeys(key[1] for key in keys))
-
-
 def control_arms_table(summary: Mapping[str, Any], reports: Sequence[str] = ()) -> str:
     """Returns the metrics of the run and of its arms side by side; empty without arms. `reports`: arms with a report of their own
     in `arms/NAME/report.html`."""
-    names = arm_names(summary)
+    keys = (key.split(".") for key in summary if key.startswith("arms.") and key.endswith(".exact_match"))
+    names = list(dict.fromkeys(key[1] for key in keys))
     if not names:
         return ""
-    prefixes = ["after", *(f"{_PREFIX}{name}" for name in names)]
-    metrics = [(arm.label, arm.note, (arm.after or "").removeprefix("after.")) for arm in ARMS]
+    prefixes = ["after", *(f"arms.{name}" for name in names)]
+    metrics = [(arm.label, arm.note, arm.after.removeprefix("after.")) for arm in ARMS]
     metrics.insert(2, ("Sampled", "temperature 1, as in training", "sampled.exact_match"))
     rows = []
     for label, note, key in metrics:
         cells = [number(summary, f"{prefix}.{key}") for prefix in prefixes]
         if any(cell is not None for cell in cells[1:]):
             rows.append((label, note, ["–" if cell is None else f"{cell:.3f}" for cell in cells]))
-    seconds = [
-        number(summary, key) for key in ("train_seconds", *(f"{prefix}.train_seconds" for prefix in prefixes[1:]))
-    ]
+    seconds = [number(summary, key) for key in ("train_seconds", *(f"{each}.train_seconds" for each in prefixes[1:]))]
     shown = ["–" if spent is None else duration(spent) for spent in seconds]
     rows.append(("Training", "without evaluation and checkpoints", shown))
     heads = [("This run", ""), *((name, f"arms/{name}/report.html" if name in reports else "") for name in names)]

@@ -198,15 +198,9 @@ class RunFolder:
     def settings_changes(self, settings: Section) -> list[Change]:
         """Returns the differences from the settings of the run's last start; empty if there was none."""
         with value_errors(self.path):
-            history = self.settings_history
-            recorded = (
-                history[-1]["settings"]
-                if history
-                else read_yaml(self.config_path)
-                if self.config_path.is_file()
-                else {}
-            )
-            return changes_between(recorded, settings)
+            if history := self.settings_history:
+                return changes_between(history[-1]["settings"], settings)
+            return changes_between(read_yaml(self.config_path) if self.config_path.is_file() else {}, settings)
 
     def record_settings(self, settings: RecipeConfig, changes: Sequence[Change], stage: str, step: int) -> None:
         """Writes the settings to `config.yaml`, and appends them to `settings_history.yaml`, with the changes, the step, the

@@ -15,15 +15,8 @@ from midthought.report.run_folder import RunFolder
 from midthought.report.run_lock import RunLock
 
 FIRST_METRICS = (
-    "reward/mean",
-    "exact_match",
-    "loss",
-    "episode/calls",
-    "episode/response_tokens",
-    "kl_reference",
-    "entropy",
-    "grad_norm",
-    "learning_rate",
+    *("reward/mean", "exact_match", "loss", "episode/calls", "episode/response_tokens"),
+    *("kl_reference", "entropy", "grad_norm", "learning_rate"),
 )
 """Metrics that are shown; if a line has none of them, its first ones."""
 NUM_METRICS = 6

@@ -7,11 +7,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import IO, Any
 
-from rich.console import Console
-from rich.text import Text
-
 from midthought.errors import MidthoughtError
-from midthought.report.console import printable
+from midthought.report.console import StyledStream, printable
 from midthought.rollout.answer_stream import Piece, PieceKind
 from midthought.serve.chat_session import ChatSession
 
@@ -34,7 +31,7 @@ class ChatTerminal:
         self, session: ChatSession, *, out: IO[str] | None = None, read_line: Callable[[str], str] = input
     ) -> None:
         self._session, self._read_line = session, read_line
-        self._console = Console(file=out, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._out = StyledStream(out)
 
     def run(self) -> None:
         """Answers until /quit or the end of the input."""
@@ -77,7 +74,7 @@ class ChatTerminal:
 
         def show(piece: Piece) -> None:
             nonlocal has_text
-            self._write(("\n" if has_text and piece.is_new else "") + piece.text, _STYLES[piece.kind])
+            self._out.write(("\n" if has_text and piece.is_new else "") + piece.text, _STYLES[piece.kind])
             has_text = True
 
         try:
@@ -90,11 +87,7 @@ class ChatTerminal:
             self._say("\n(the limit of tokens ended the answer)" if answer.finish == "length" else "", "dim")
 
     def _say(self, text: str, style: str = "") -> None:
-        self._write(text + "\n", style)
-
-    def _write(self, text: str, style: str) -> None:
-        """Writes the text without control characters, and without a line end. The terminal wraps long lines."""
-        self._console.print(Text(printable(text), style=style), end="")
+        self._out.write(text + "\n", style)
 
 
 def answer_lines(session: ChatSession, lines: Iterable[str], out: IO[str] | None = None) -> None:

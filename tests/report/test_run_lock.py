@@ -26,9 +26,11 @@ from midthought.report.run_lock import RunLock
 
 RunLock.acquire(Path(sys.argv[1]))
 if len(sys.argv) > 3 and os.fork() == 0:  # a process that outlives the holder
+    print("held", flush=True)
     time.sleep(float(sys.argv[3]))
     os._exit(0)
-print("held", flush=True)
+if len(sys.argv) == 3:
+    print("held", flush=True)
 time.sleep(float(sys.argv[2]))
 """
 

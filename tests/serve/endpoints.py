@@ -1,17 +1,38 @@
-"""Serves a policy on a free loopback port in a thread of this process."""
+"""Serves a policy on a free loopback port in a thread of this process; policies that are written beforehand."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+from midthought.engines.create import ScriptedInferenceEngine
 from midthought.engines.generation import BaseInferenceEngine
 from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.service.server import address, listen, make_server
 from midthought.rollout.chat_answer import ChatAnswers
 from midthought.rollout.chat_policy import ChatPolicy
 from midthought.serve.app import ChatService, make_app
+from midthought.tools.call_formats.registry import find_call_format
+from midthought.tools.executor import ToolExecutor
+from midthought.tools.registry import ToolRegistry
+
+
+def scripted(
+    text: Callable[[], str | None], *, tools: Any = (), max_seq_len: int = 10_000, **fields: Any
+) -> tuple[ScriptedInferenceEngine, ChatPolicy]:
+    """A policy that samples `text()` again and again, with `#call` in its thoughts."""
+    engine = ScriptedInferenceEngine(lambda episode, token_ids: text())
+    policy = ChatPolicy(
+        engine=engine.core,
+        renderer=engine.renderer,
+        call_format=find_call_format("in_thought"),
+        executor=ToolExecutor(ToolRegistry(tools)),
+        max_seq_len=max_seq_len,
+        **fields,
+    )
+    return engine, policy
 
 
 @contextlib.contextmanager

@@ -10,29 +10,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from endpoints import scripted
 
-from midthought.engines.create import ScriptedInferenceEngine
-from midthought.rollout.chat_policy import ChatPolicy
 from midthought.serve.chat_session import ChatSession
 from midthought.serve.chat_terminal import ChatTerminal, answer_lines
 from midthought.tools.builtin.calculate import CalculateTool
-from midthought.tools.call_formats.registry import find_call_format
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.registry import ToolRegistry
 
 ANSWERED = ['<think>\nI add. #call calculate {"expression": "2+3"}', "So.\n</think>\n\nFive\x1b[2J \u202e!", None]
 
 
 def session_of(texts: Iterator[str | None]) -> ChatSession:
-    engine = ScriptedInferenceEngine(lambda episode, token_ids: next(texts))
-    policy = ChatPolicy(
-        engine=engine.core,
-        renderer=engine.renderer,
-        call_format=find_call_format("in_thought"),
-        executor=ToolExecutor(ToolRegistry([CalculateTool()])),
-        max_seq_len=10**9,
-        system_prompt="Be brief.",
-    )
+    tools = [CalculateTool()]
+    engine, policy = scripted(lambda: next(texts), tools=tools, max_seq_len=10**9, system_prompt="Be brief.")
     return ChatSession(engine, policy, max_tokens=10**8)
 
 

@@ -11,13 +11,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the serve extra is not installed")
 
-from endpoints import served
-
-from midthought.engines.create import ScriptedInferenceEngine
-from midthought.rollout.chat_policy import ChatPolicy
-from midthought.tools.call_formats.registry import find_call_format
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.registry import ToolRegistry
+from endpoints import scripted, served
 
 NAME = "run"
 HI = [{"role": "user", "content": "hi"}]
@@ -25,14 +19,7 @@ HI = [{"role": "user", "content": "hi"}]
 
 @pytest.fixture(scope="module")
 def address():
-    engine = ScriptedInferenceEngine(lambda episode, token_ids: "</think> Hello.")
-    policy = ChatPolicy(
-        engine=engine.core,
-        renderer=engine.renderer,
-        call_format=find_call_format("in_thought"),
-        executor=ToolExecutor(ToolRegistry([])),
-        max_seq_len=2000,
-    )
+    engine, policy = scripted(lambda: "</think> Hello.", max_seq_len=2000)
     with served(engine, policy, NAME) as url:
         yield url.split("/")[2]
 

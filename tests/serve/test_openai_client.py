@@ -14,16 +14,14 @@ pytest.importorskip("fastapi", reason="the serve extra is not installed")
 pytest.importorskip("openai", reason="the dev extra is not installed")
 
 import openai
-from endpoints import served
+from endpoints import scripted, served
 
+from midthought.config import InferenceConfig
 from midthought.engines.create import ScriptedInferenceEngine
 from midthought.memory.service.auth import AccessPolicy
 from midthought.recipes.served_run import open_run
 from midthought.rollout.chat_policy import ChatPolicy
 from midthought.tools.builtin.calculate import CalculateTool
-from midthought.tools.call_formats.registry import find_call_format
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.registry import ToolRegistry
 from midthought.trainer.trainer import Trainer
 from midthought.types import Task
 
@@ -169,22 +167,14 @@ OWN = '<think>\nI add. #call calculate {"expression": "2+3"}'
 CLIENTS = '<think>\nI look. #call weather {"city": "Oslo"}'
 
 
-def scripted(script: list[Any]) -> tuple[ScriptedInferenceEngine, ChatPolicy]:
+def written(script: list[Any]) -> tuple[ScriptedInferenceEngine, ChatPolicy]:
     texts = iter(script)
-    engine = ScriptedInferenceEngine(lambda episode, token_ids: next(texts))
-    policy = ChatPolicy(
-        engine=engine.core,
-        renderer=engine.renderer,
-        call_format=find_call_format("in_thought"),
-        executor=ToolExecutor(ToolRegistry([CalculateTool()])),
-        max_seq_len=10_000,
-    )
-    return engine, policy
+    return scripted(lambda: next(texts), tools=[CalculateTool()])
 
 
 def test_own_tools_run_in_the_server_and_the_clients_come_back():
     done = "\n</think>\n\nRain, and five."
-    with served(*scripted([OWN, "#call", ' weather {"city": "Oslo"}', done, None, CLIENTS, done, None]), NAME) as url:
+    with served(*written([OWN, "#call", ' weather {"city": "Oslo"}', done, None, CLIENTS, done, None]), NAME) as url:
         client = openai.OpenAI(base_url=url, api_key="unused", max_retries=0)
         messages: list[Any] = [{"role": "user", "content": "2 + 3 and the weather?"}]
         first = client.chat.completions.create(model=NAME, messages=messages, tools=[WEATHER]).choices[0]
@@ -206,7 +196,7 @@ def test_own_tools_run_in_the_server_and_the_clients_come_back():
 
 
 def test_a_failing_policy_is_a_server_error_without_its_details():
-    with served(*scripted([]), NAME) as url:
+    with served(*written([]), NAME) as url:
         client = openai.OpenAI(base_url=url, api_key="unused", max_retries=0)
         for stream in (False, True):
             with pytest.raises(openai.InternalServerError, match="internal error"):
@@ -214,20 +204,12 @@ def test_a_failing_policy_is_a_server_error_without_its_details():
 
 
 def test_an_answer_ends_when_its_client_leaves():
-    def endless(episode: int, token_ids: Any) -> str:
+    def endless() -> str:
         time.sleep(0.001)
         return "word "
 
-    engine = ScriptedInferenceEngine(endless)
-    _, policy = scripted([])
-    policy = ChatPolicy(
-        engine=engine.core,
-        renderer=engine.renderer,
-        call_format=policy.call_format,
-        executor=policy.executor,
-        max_seq_len=10**9,
-        inference=policy.inference.changed(max_tokens=10**8, max_segment_length=8),
-    )
+    inference = InferenceConfig(max_tokens=10**8, max_segment_length=8)
+    engine, policy = scripted(endless, max_seq_len=10**9, inference=inference)
     with served(engine, policy, NAME, max_answers=2) as url:
         client = openai.OpenAI(base_url=url, api_key="unused", max_retries=0)
         for _ in range(3):
@@ -252,7 +234,7 @@ def when_free(client: Any, **options: Any) -> Any:
 
 def test_access_is_that_of_the_memorys_service():
     key = "a-key-that-nobody-guesses"
-    with served(*scripted(["Hello.", None]), NAME, AccessPolicy(token=key)) as url:
+    with served(*written(["Hello.", None]), NAME, AccessPolicy(token=key)) as url:
         with pytest.raises(openai.AuthenticationError):
             openai.OpenAI(base_url=url, api_key="wrong", max_retries=0).models.list()
         allowed = openai.OpenAI(base_url=url, api_key=key, max_retries=0)

@@ -64,7 +64,7 @@ def _is_offline() -> bool:
     parser = ConfigParser()
     with contextlib.suppress(ConfigError, UnicodeDecodeError):
         parser.read([Path.home() / ".config" / "wandb" / "settings", Path("wandb") / "settings"])
-    settings = parser["default"] if parser.has_section("default") else {}
+    settings: Mapping[str, str] = parser["default"] if parser.has_section("default") else {}
     return settings.get("mode", "") in _OFFLINE or settings.get("disabled") == "true"
 
 
@@ -73,8 +73,9 @@ def _has_key() -> bool:
     if os.environ.get("WANDB_API_KEY"):
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL", _HOST)).hostname or ""
-    for file in [os.environ.get("NETRC"), Path.home() / ".netrc", Path.home() / "_netrc"]:
+    given = os.environ.get("NETRC")
+    for file in [Path(given)] if given else [Path.home() / ".netrc", Path.home() / "_netrc"]:
         with contextlib.suppress(OSError, netrc.NetrcParseError):
-            if file and netrc.netrc(str(file)).authenticators(host):
+            if netrc.netrc(str(file)).authenticators(host):
                 return True
     return False
