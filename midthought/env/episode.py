@@ -110,7 +110,7 @@ def _as_reward(value: Any, trajectory: Trajectory) -> Reward:
         value = Reward(parts=value)
     if isinstance(value, Reward):
         try:
-            return checked_reward("reward_fn", value, trajectory)
+            return checked_reward("reward_fn", value, trajectory, may_be_fewer=True)
         except RewardError as error:
             raise EpisodeError(str(error)) from error
     what = "the value that reward_fn returns (not a mapping or Reward; None is for functions in rewards=[…])"

@@ -9,7 +9,7 @@ import inspect
 import itertools
 import math
 import numbers
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -124,25 +124,25 @@ def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory)
         task = f"for task {trajectory.task.task_id!r}"
         what = f"reward function {name!r} returned {value!r:.80} ({type(value).__name__}) {task}"
         return Reward(parts={name: _times(weight, value, f"{what}; it must return a finite number or a Reward")})
-    for noun, amounts, its_own in (
-        ("turn", value.turns, trajectory.turns),
-        ("call", value.calls, trajectory.tool_events),
-    ):
-        if amounts and len(amounts) < len(its_own):
-            raise _wrong_number(name, noun, len(amounts), len(its_own), trajectory)
     reward = checked_reward(name, value, trajectory, weight)
     return replace(reward, parts={f"{name}/{part}": number for part, number in reward.parts.items()})
 
 
-def checked_reward(name: str, value: Reward, trajectory: Trajectory, weight: float = 1.0) -> Reward:
-    """Returns a reward function's `Reward` with finite numbers of Python, times a weight. Raises `RewardError` if it has another
-    value, more turns or calls than the episode, or a span outside the record."""
-    for noun, amounts, its_own in (
-        ("turn", value.turns, trajectory.turns),
-        ("call", value.calls, trajectory.tool_events),
+def checked_reward(
+    name: str, value: Reward, trajectory: Trajectory, weight: float = 1.0, *, may_be_fewer: bool = False
+) -> Reward:
+    """Returns a reward function's `Reward` with finite numbers of Python, times a weight. `may_be_fewer`: turns and calls at the
+    end may be left out. Raises `RewardError` for other values, another number of turns or calls, or a span outside the record."""
+    for noun, amounts, its_own, attribute in (
+        ("turn", value.turns, trajectory.turns, "turns"),
+        ("call", value.calls, trajectory.tool_events, "tool_events"),
     ):
-        if len(amounts) > len(its_own):
-            raise _wrong_number(name, noun, len(amounts), len(its_own), trajectory)
+        is_fewer = 0 < len(amounts) < len(its_own) and not may_be_fewer
+        if is_fewer or len(amounts) > len(its_own):
+            raise RewardError(
+                f"reward function {name!r} returned rewards for {len(amounts)} {noun}s for task {trajectory.task.task_id!r}; "
+                f"the episode has {len(its_own)}: give one per {noun} of trajectory.{attribute}, or none"
+            )
 
     def amount(number: Any, where: str) -> float:
         where = f"{where} for task {trajectory.task.task_id!r}"
@@ -152,33 +152,19 @@ def checked_reward(name: str, value: Reward, trajectory: Trajectory, weight: flo
     parts = {str(part): amount(number, f"part {part!r}") for part, number in value.parts.items()}
     turns = tuple(amount(number, f"turn {turn}") for turn, number in enumerate(value.turns))
     calls = tuple(amount(number, f"call {call}") for call, number in enumerate(value.calls))
-    try:
-        given = _checked_spans(value.spans, trajectory)
-    except RecordError as error:
-        raise RewardError(f"reward function {name!r}: {error}") from error
-    spans = tuple((start, end, amount(number, f"span {start}:{end}")) for start, end, number in given)
-    return Reward(parts=parts, turns=turns, calls=calls, spans=spans)
-
-
-def _wrong_number(name: str, noun: str, given: int, its_own: int, trajectory: Trajectory) -> RewardError:
-    attribute = "turns" if noun == "turn" else "tool_events"
-    return RewardError(
-        f"reward function {name!r} returned rewards for {given} {noun}s for task {trajectory.task.task_id!r}; the episode has "
-        f"{its_own}: give one per {noun} of trajectory.{attribute}, or none"
-    )
-
-
-def _checked_spans(spans: Sequence[Any], trajectory: Trajectory) -> list[tuple[int, int, Any]]:
-    """Returns `(start, end, value)` of every span. Raises `RecordError` if one has another form or is not in the record."""
-    checked = []
-    for number, span in enumerate(spans):
+    spans = []
+    for number, span in enumerate(value.spans):
         try:
-            start, end, value = span
+            start, end, amount_of_span = span
+            trajectory.span_end(start, end)
+        except RecordError as error:
+            raise RewardError(f"reward function {name!r}: {error}") from error
         except (TypeError, ValueError):
-            raise RecordError(f"span {number} is {span!r:.80}; give (start, end, value)") from None
-        trajectory.span_end(start, end)
-        checked.append((int(start), int(end), value))
-    return checked
+            raise RewardError(
+                f"reward function {name!r}: span {number} is {span!r:.80}; give (start, end, value)"
+            ) from None
+        spans.append((int(start), int(end), amount(amount_of_span, f"span {start}:{end}")))
+    return Reward(parts=parts, turns=turns, calls=calls, spans=tuple(spans))
 
 
 def _times(weight: float, value: Any, message: str) -> float:
