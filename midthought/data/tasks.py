@@ -60,9 +60,6 @@ class RowError(DataError):
 def load_tasks(
     source: Any,
     *,
-    prompt_key: str | None = None,
-    answer_key: str | None = None,
-    id_key: str | None = None,
     label_keys: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
     needs_answer: bool = True,
@@ -72,13 +69,13 @@ def load_tasks(
     """Loads tasks from a path (.jsonl, .json, .csv, .tsv, .parquet), a `datasets` object, a table (pandas, Arrow, Polars), or an
     iterable of mappings, strings and Tasks.
 
-    A string is a prompt without ground truth (`""`); so is a row without one if `needs_answer` is False. Columns are
-    `prompt_key`, `answer_key` and `id_key`, or the first of `PROMPT_KEYS`, `ANSWER_KEYS` and `ID_KEYS` that the first
-    readable row has; a dot refers to a nested column. The prompt is a string or messages `[{"role": "user", "content":
-    …}]`, the last of them the user's. The answer is a string, a number, a list (the first is the truth, the others are
-    aliases), a mapping with `value` and optional `aliases` (TriviaQA), or with `text` (SQuAD). A text whose last line is
-    `#### 42` is a worked solution in GSM8K's form: the answer is `42`; `#### 1,250` is `1250` with the alias `1,250`. Of a
-    text with `\\boxed{42}` (MATH), the answer is the content of the last box, judged as mathematics if it is no number.
+    A string is a prompt without ground truth (`""`); so is a row without one if `needs_answer` is False. The columns are the
+    first of `PROMPT_KEYS`, `ANSWER_KEYS` and `ID_KEYS` that `columns` or the first readable row has. The prompt is a string or
+    messages `[{"role": "user", "content": …}]`, the last of them the user's. The answer is a string, a number, a list (the
+    first is the truth, the others are aliases), a mapping with `value` and optional `aliases` (TriviaQA), or with `text`
+    (SQuAD). A text whose last line is `#### 42` is a worked solution in GSM8K's form: the answer is `42`; `#### 1,250` is
+    `1250` with the alias `1,250`. Of a text with `\\boxed{42}` (MATH), the answer is the content of the last box, judged as
+    mathematics if it is no number.
 
     A row with a list in `choices` or `options` (MMLU, ARC) is a multiple-choice question if its answer is one of them: an
     index from 0, a letter, or the text. Options that the question does not contain are added to it as lines `(A) …`, the
@@ -86,7 +83,8 @@ def load_tasks(
 
     The texts of `context` and `input` beside an `instruction` (Dolly, Alpaca), and of `context` beside a `question` (SQuAD),
     are part of the prompt. A text in `system` becomes the first message. `columns` maps your names to these:
-    `{"problem_text": "question"}`. Columns that are not read are named in one line of the log.
+    `{"problem_text": "question", "meta.truth": "answer"}`; a dot refers to a nested column. Columns that are not read are named
+    in one line of the log.
 
     Columns `aliases`, `before`, `evidence` and `labels` of our own records are kept. `label_keys` adds further columns to the
     task's labels, for evaluation and your own rewards. The built-in rewards read one of them: `dataset`, also set by verl's
@@ -100,7 +98,7 @@ def load_tasks(
         >>> load_tasks([{"question": "1 + 1?", "answer": 2}])[0].answer
         '2'
     """
-    reader = _TaskReader(prompt_key, answer_key, id_key, label_keys, columns or {}, needs_answer)
+    reader = _TaskReader(label_keys, columns or {}, needs_answer)
     tasks = read_tasks(rows_of(source), reader.read, limit=limit, strict=strict)
     if unread := ", ".join(reader.unread):
         use = "load_tasks(…, columns={…}) maps them to columns that are, label_keys=[…] makes labels of them"
@@ -147,7 +145,7 @@ def _read(row: Row, read: Callable[[Row], Task], where_of: Mapping[str, str]) ->
     if task.task_id in where_of:
         raise RowError(
             f"the id {task.task_id!r} was already used at {where_of[task.task_id]}; give the rows different ids, "
-            "or choose another column with id_key"
+            "or map another column: columns={'…': 'id'}"
         )
     return task
 
@@ -166,12 +164,12 @@ class _Labels(dict[str, Any]):
 class _TaskReader:
     """Converts the rows of one source to tasks; remembers the columns. The first fields are arguments of `load_tasks`."""
 
-    prompt_key: str | None
-    answer_key: str | None
-    id_key: str | None
     label_keys: Sequence[str]
     columns: Mapping[str, str]
     needs_answer: bool
+    prompt_key: str | None = field(init=False)
+    answer_key: str | None = field(init=False)
+    id_key: str | None = field(init=False)
     unread: dict[str, None] = field(default_factory=dict)
     """Columns that were not used."""
 
@@ -183,9 +181,9 @@ class _TaskReader:
             if number > 1:
                 raise DataError(f"columns={dict(self.columns)}: only one column can be {name!r}")
         mapped = dict.fromkeys(self.columns.values())
-        self.prompt_key = self.prompt_key or _first_of(PROMPT_KEYS[:-1], mapped)
-        self.answer_key = self.answer_key or _first_of(ANSWER_KEYS, mapped)
-        self.id_key = self.id_key or _first_of(ID_KEYS, mapped)
+        self.prompt_key = _first_of(PROMPT_KEYS[:-1], mapped)
+        self.answer_key = _first_of(ANSWER_KEYS, mapped)
+        self.id_key = _first_of(ID_KEYS, mapped)
 
     def read(self, row: Row) -> Task:
         if isinstance(row.value, Task):
@@ -242,13 +240,13 @@ class _TaskReader:
         answer = self.answer_key or _first_of(ANSWER_KEYS, value)
         if prompt is None:
             raise RowError(
-                f"no column is known for the question; set prompt_key to one of: {_columns(value)}; a trainer takes the tasks of "
-                "load_tasks(…, prompt_key='…')"
+                f"no column is known for the question; map one of {_columns(value)}: a trainer takes the tasks of "
+                "load_tasks(…, columns={'…': 'question'})"
             )
         if answer is None and self.needs_answer:
             raise RowError(
-                f"no column is known for the ground truth; set answer_key to one of: {_columns(value)}; "
-                "or needs_answer=False if the reward needs none; a trainer takes the tasks of load_tasks(…, answer_key='…')"
+                f"no column is known for the ground truth; map one of {_columns(value)}: a trainer takes the tasks of "
+                "load_tasks(…, columns={'…': 'answer'}), or of needs_answer=False if the reward needs none"
             )
         self.prompt_key, self.answer_key, self.id_key = prompt, answer, self.id_key or _first_of(ID_KEYS, value)
         return prompt, answer, self.id_key

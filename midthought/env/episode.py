@@ -11,14 +11,14 @@ import functools
 import inspect
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from midthought.env.environment import BaseEnvironment, finite_number
 from midthought.env.reasoning import last_answer
-from midthought.env.reward_functions import checked_spans, takes_environment, with_remedy
-from midthought.errors import EpisodeError, RecordError
+from midthought.env.reward_functions import checked_reward, takes_environment, with_remedy
+from midthought.errors import EpisodeError, RewardError
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.concurrency import DaemonThreads
 from midthought.types import Reward, Trajectory, Turn
@@ -106,33 +106,15 @@ def closes(environment: BaseEnvironment) -> bool:
 
 
 def _as_reward(value: Any, trajectory: Trajectory) -> Reward:
+    if isinstance(value, Mapping):
+        value = Reward(parts=value)
     if isinstance(value, Reward):
         try:
-            spans = checked_spans(value.spans, trajectory)
-        except RecordError as error:
-            raise EpisodeError(f"reward_fn: {error}") from error
-        return Reward(
-            parts=_finite_parts(value.parts),
-            turns=_finite_steps(value.turns, len(trajectory.turns), "turn"),
-            calls=_finite_steps(value.calls, trajectory.num_calls, "call"),
-            spans=tuple((a, b, finite_number(each, f"reward_fn: span {a}:{b}'s reward")) for a, b, each in spans),
-        )
-    if isinstance(value, Mapping):
-        return Reward(parts=_finite_parts(value))
+            return checked_reward("reward_fn", value, trajectory, may_be_fewer=True)
+        except RewardError as error:
+            raise EpisodeError(str(error)) from error
     what = "the value that reward_fn returns (not a mapping or Reward; None is for functions in rewards=[…])"
     return Reward(parts={"reward_fn": finite_number(value, what)})
-
-
-def _finite_steps(amounts: Sequence[Any], count: int, noun: str) -> tuple[float, ...]:
-    if len(amounts) > count:
-        raise EpisodeError(
-            f"reward_fn gave rewards for {len(amounts)} {noun}s, the episode has {count}; give one per {noun}"
-        )
-    return tuple(finite_number(each, f"reward_fn: {noun} {i}'s reward") for i, each in enumerate(amounts))
-
-
-def _finite_parts(parts: Mapping[Any, Any]) -> dict[str, float]:
-    return {str(name): finite_number(value, f"reward_fn: part {name!r}") for name, value in parts.items()}
 
 
 def takes_seed(environment: BaseEnvironment) -> bool:

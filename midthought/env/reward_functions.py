@@ -9,8 +9,8 @@ import inspect
 import itertools
 import math
 import numbers
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from midthought.env.environment import plain_scalar
@@ -120,46 +120,51 @@ class WeightedReward:
 def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory) -> Reward:
     """Returns what one function gave, times its weight: one part of its name, or the parts, turns, calls and spans of its
     `Reward`."""
-    task = f"for task {trajectory.task.task_id!r}"
     if not isinstance(value, Reward):
+        task = f"for task {trajectory.task.task_id!r}"
         what = f"reward function {name!r} returned {value!r:.80} ({type(value).__name__}) {task}"
         return Reward(parts={name: _times(weight, value, f"{what}; it must return a finite number or a Reward")})
+    reward = checked_reward(name, value, trajectory, weight)
+    return replace(reward, parts={f"{name}/{part}": number for part, number in reward.parts.items()})
+
+
+def checked_reward(
+    name: str, value: Reward, trajectory: Trajectory, weight: float = 1.0, *, may_be_fewer: bool = False
+) -> Reward:
+    """Returns a reward function's `Reward` with finite numbers of Python, times a weight. `may_be_fewer`: turns and calls at the
+    end may be left out. Raises `RewardError` for other values, another number of turns or calls, or a span outside the record."""
     for noun, amounts, its_own, attribute in (
         ("turn", value.turns, trajectory.turns, "turns"),
         ("call", value.calls, trajectory.tool_events, "tool_events"),
     ):
-        if amounts and len(amounts) != len(its_own):
+        is_fewer = 0 < len(amounts) < len(its_own) and not may_be_fewer
+        if is_fewer or len(amounts) > len(its_own):
             raise RewardError(
-                f"reward function {name!r} returned rewards for {len(amounts)} {noun}s {task}; the episode has "
-                f"{len(its_own)}: give one per {noun} of trajectory.{attribute}, or none"
+                f"reward function {name!r} returned rewards for {len(amounts)} {noun}s for task {trajectory.task.task_id!r}; "
+                f"the episode has {len(its_own)}: give one per {noun} of trajectory.{attribute}, or none"
             )
 
     def amount(number: Any, where: str) -> float:
-        message = f"reward function {name!r} returned {number!r:.80} for {where} {task}; it must be a finite number"
+        where = f"{where} for task {trajectory.task.task_id!r}"
+        message = f"reward function {name!r} returned {number!r:.80} for {where}; it must be a finite number"
         return _times(weight, number, message)
 
-    parts = {f"{name}/{part}": amount(number, f"part {part!r}") for part, number in value.parts.items()}
+    parts = {str(part): amount(number, f"part {part!r}") for part, number in value.parts.items()}
     turns = tuple(amount(number, f"turn {turn}") for turn, number in enumerate(value.turns))
     calls = tuple(amount(number, f"call {call}") for call, number in enumerate(value.calls))
-    try:
-        given = checked_spans(value.spans, trajectory)
-    except RecordError as error:
-        raise RewardError(f"reward function {name!r}: {error}") from error
-    spans = tuple((start, end, amount(number, f"span {start}:{end}")) for start, end, number in given)
-    return Reward(parts=parts, turns=turns, calls=calls, spans=spans)
-
-
-def checked_spans(spans: Sequence[Any], trajectory: Trajectory) -> list[tuple[int, int, Any]]:
-    """Returns `(start, end, value)` of every span. Raises `RecordError` if one has another form or is not in the record."""
-    checked = []
-    for number, span in enumerate(spans):
+    spans = []
+    for number, span in enumerate(value.spans):
         try:
-            start, end, value = span
+            start, end, amount_of_span = span
+            trajectory.span_end(start, end)
+        except RecordError as error:
+            raise RewardError(f"reward function {name!r}: {error}") from error
         except (TypeError, ValueError):
-            raise RecordError(f"span {number} is {span!r:.80}; give (start, end, value)") from None
-        trajectory.span_end(start, end)
-        checked.append((int(start), int(end), value))
-    return checked
+            raise RewardError(
+                f"reward function {name!r}: span {number} is {span!r:.80}; give (start, end, value)"
+            ) from None
+        spans.append((int(start), int(end), amount(amount_of_span, f"span {start}:{end}")))
+    return Reward(parts=parts, turns=turns, calls=calls, spans=tuple(spans))
 
 
 def _times(weight: float, value: Any, message: str) -> float:
@@ -228,11 +233,6 @@ def without_partial(function: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(function, functools.partial):
         function = function.func
     return function
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    """Whether it, or the `__call__` of its class, is `async def`."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 @contextlib.contextmanager

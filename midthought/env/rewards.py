@@ -7,6 +7,7 @@ read the texts and events of the turns.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -21,7 +22,6 @@ from midthought.env.reward_functions import (
     WeightedReward,
     bare_name,
     check_weight,
-    is_async,
     name_of,
     without_partial,
 )
@@ -129,27 +129,22 @@ def matched(
         require_installed("math", "math_verify")
         compare = in_thread(match)
 
-    def answer_of(trajectory: Trajectory) -> str | None:
+    def reward(trajectory: Trajectory) -> float | Awaitable[float]:
         answer = read(trajectory)
-        return extract(answer) if extract is not None and answer is not None else answer
-
-    def reward(trajectory: Trajectory) -> float:
-        answer = answer_of(trajectory)
-        return 0.0 if answer is None else max(float(compare(answer, truth)) for truth in _truths(trajectory))
-
-    async def reward_later(trajectory: Trajectory) -> float:
-        answer = answer_of(trajectory)
+        answer = extract(answer) if extract is not None and answer is not None else answer
         if answer is None:
             return 0.0
-        return max([float(await compare(answer, truth)) for truth in _truths(trajectory)])
+        first = compare(answer, trajectory.task.answer)
+        aliases = trajectory.task.aliases
+        if inspect.isawaitable(first):
+            return later(first, answer, aliases)
+        return max(float(value) for value in (first, *(compare(answer, alias) for alias in aliases)))
 
-    chosen: AnyRewardFunction = reward_later if is_async(compare) else reward
-    chosen.__name__ = bare_name(match)
-    return chosen
+    async def later(first: Awaitable[float], answer: str, aliases: Sequence[str]) -> float:
+        return max([float(await first), *[float(await compare(answer, alias)) for alias in aliases]])
 
-
-def _truths(trajectory: Trajectory) -> tuple[str, ...]:
-    return (trajectory.task.answer, *trajectory.task.aliases)
+    reward.__name__ = bare_name(match)
+    return reward
 
 
 def correct(trajectory: Trajectory) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from midthought import DataError, Trainer, create_default_config, load_tasks
+from midthought import DataError, load_tasks
 from midthought.data import rows
 
 datasets = pytest.importorskip("datasets")
@@ -65,10 +65,3 @@ def test_a_mapping_of_splits_names_them(dataset: Any, is_stream: bool) -> None:
         )
     with pytest.raises(DataError, match=r"mapping of test, validation, .*one of its splits, such as dataset\['test'\]"):
         load_tasks(splits)
-
-
-def test_a_model_trains_on_a_stream(dataset: Any) -> None:
-    few = {"num_train_iters": 1, "batch_size": 4, "mini_batch_size": 4}
-    config = create_default_config(training=few, inference={"max_tokens": 16})
-    with Trainer(config, dataset=dataset.to_iterable_dataset()) as trainer:
-        assert len(trainer.fit()) == 1

@@ -77,7 +77,9 @@ def test_a_messages_text_may_be_a_list_of_text_parts():
 def test_other_columns_are_named_by_arguments_and_a_dot_leads_into_nested_ones():
     row = {"text": "q", "meta": {"truth": {"short": "a"}, "kind": "hard"}, "uid": 7, "a.b": "c"}
     (task,) = load_tasks(
-        [row], prompt_key="text", answer_key="meta.truth.short", id_key="uid", label_keys=["meta.kind", "a.b"]
+        [row],
+        columns={"text": "question", "meta.truth.short": "answer", "uid": "id"},
+        label_keys=["meta.kind", "a.b"],
     )
     assert as_tuples([task]) == [("7", "q", "a")]
     assert task.labels == {"meta.kind": "hard", "a.b": "c"}
@@ -104,10 +106,14 @@ WRONG = [
     (
         [{"text": "q", "label": 1}],
         {},
-        "row 1: no column is known for the question; set prompt_key to one of: text, label",
+        "row 1: no column is known for the question; map one of text, label: a trainer takes the tasks of",
     ),
-    ([{"question": "q", "x": 1}], {}, "ground truth; set answer_key to one of: question, x; or needs_answer=False"),
-    ([GOOD], {"answer_key": "truth"}, "row 1: it has no 'truth'. Known: answer, question"),
+    (
+        [{"question": "q", "x": 1}],
+        {},
+        "columns={'…': 'answer'}), or of needs_answer=False",
+    ),
+    ([GOOD], {"columns": {"truth": "answer"}}, "row 1: it has no 'truth'. Known: answer, question"),
     ([GOOD | {"answer": None}], {}, "row 1: answer is None"),
     ([GOOD | {"answer": float("nan")}], {}, "row 1: answer is nan"),
     ([GOOD | {"answer": " "}], {}, "row 1: answer is empty"),
@@ -128,7 +134,7 @@ WRONG = [
         {},
         "row 2: it has no 'answer'. Known: question, solution",
     ),  # as in row 1
-    ([{}], {}, "set prompt_key to one of: none"),
+    ([{}], {}, "map one of none"),
     ([GOOD | {"before": "hello"}], {}, "before is 'hello'; it must be a list of messages"),
 ]
 WRONG_MESSAGES = [

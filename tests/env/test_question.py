@@ -28,10 +28,6 @@ def episode(*token_ids, num_calls=0):
     return trajectory
 
 
-def test_nobody_replies():
-    assert asyncio.run(QuestionEnvironment(combine_rewards([len])).reply(episode(4))) is None
-
-
 PAID = [
     (episode(2, 3, 4, 6), {"correct": 1.0, "thought": 0.1, "calls": 0.0}),
     (episode(2, 3, 5, 6), {"correct": 0.0, "thought": 0.1, "calls": 0.0}),

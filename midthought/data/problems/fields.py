@@ -34,7 +34,7 @@ def value_of(row: Mapping[str, Any], name: str) -> Any:
     """The value of a column, ignoring the case of its name; None without the column. Arrays become lists, their scalars
     numbers."""
     columns = {str(column).casefold(): column for column in reversed(list(row))}
-    value = row.get(name if name in row else columns.get(name.casefold(), ""))
+    value: Any = row.get(name if name in row else columns.get(name.casefold(), ""))
     return value.tolist() if hasattr(value, "tolist") else value
 
 
