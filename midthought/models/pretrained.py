@@ -48,8 +48,6 @@ def load_model(
     with the path and the remedy, if there is no folder, no model, or an incomplete one, and as `require_intact_model`, unless
     the folder `is_checked` already.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     given, path = path, model_folder(path)
     folder = Path(path).expanduser()
     require_regular_files(folder)
@@ -65,43 +63,19 @@ def load_model(
                 f"model path {str(path)!r}: its adapters do not load ({why_not_loaded(error)}); save them anew, or give another "
                 "path"
             ) from error
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            files = sorted(str(file) for file in folder.glob("*.gguf"))
-            remedy = (
-                f"give one of its files: {', '.join(files[:3])}"
-                if files
-                else "give a folder that `save_pretrained` wrote"
-            )
-            raise ModelPathError(f"model path {str(path)!r} has no config.json; {remedy}")
-        remedy = "save it anew with `save_pretrained`, or give another path"
-    elif _looks_like_hub_name(str(path)):
-        remedy = "give a folder on this machine, or a Hugging Face name that can be reached from it"
-    else:
-        raise ModelPathError(f"model path {str(path)!r} is not a folder; give the one that holds config.json")
+    remedy = _remedy_for(folder, str(path))
     name = str(folder) if folder.is_dir() else str(path)
-    options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False, "use_safetensors": True}
-    if attn_implementation != "auto":
-        options["attn_implementation"] = attn_implementation
     try:
         with quiet_transformers():
-            config = AutoConfig.from_pretrained(name, trust_remote_code=False)
-            others = _beside_text(config)
-            loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options, output_loading_info=True)
+            policy, missing = _loaded(name, dtype, attn_implementation)
     except Exception as error:
         reason = why_not_loaded(error)
         raise ModelPathError(
             f"model path {str(path)!r} does not load as a causal language model from safetensors: {reason}; {remedy}"
         ) from error
-    policy, info = loaded
-    if missing := sorted(info["missing_keys"]):
+    if missing:
         raise ModelPathError(
             f"model path {str(path)!r} lacks {len(missing)} of the model's weights, first {missing[0]!r}; {remedy}"
-        )
-    if others:
-        lost = "its processor" if type(policy).__name__ in config.architectures else "these parts"
-        _log.warning(
-            "model path %r also reads %s: it is trained on text, and saved without %s", str(path), others, lost
         )
     try:
         policy.generation_config.validate(strict=True)
@@ -110,6 +84,37 @@ def load_model(
     if path != given:  # the base model that adapters name; the cache may be deleted
         policy.name_or_path = str(Path(given).expanduser().absolute())
     return policy.eval()
+
+
+def _remedy_for(folder: Path, path: str) -> str:
+    """Returns the remedy if the model of this folder or Hugging Face name does not load. Raises `ModelPathError` for others."""
+    if not folder.is_dir():
+        if not _looks_like_hub_name(path):
+            raise ModelPathError(f"model path {path!r} is not a folder; give the one that holds config.json")
+        return "give a folder on this machine, or a Hugging Face name that can be reached from it"
+    if not (folder / "config.json").is_file():
+        files = ", ".join(sorted(str(file) for file in folder.glob("*.gguf"))[:3])
+        remedy = f"give one of its files: {files}" if files else "give a folder that `save_pretrained` wrote"
+        raise ModelPathError(f"model path {path!r} has no config.json; {remedy}")
+    return "save it anew with `save_pretrained`, or give another path"
+
+
+def _loaded(name: str, dtype: Any, attn_implementation: str) -> tuple[Any, list[str]]:
+    """Returns the model, and the names of weights that it lacks. Says what it reads besides text."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False, "use_safetensors": True}
+    if attn_implementation != "auto":
+        options["attn_implementation"] = attn_implementation
+    config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    others = _beside_text(config)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options, output_loading_info=True)
+    policy, info = loaded
+    missing = sorted(info["missing_keys"])
+    if others and not missing:
+        lost = "its processor" if type(policy).__name__ in config.architectures else "these parts"
+        _log.warning("model path %r also reads %s: it is trained on text, and saved without %s", name, others, lost)
+    return policy, missing
 
 
 def _beside_text(config: Any) -> str:

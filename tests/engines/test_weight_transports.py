@@ -24,8 +24,7 @@ from midthought.engines.servers.sglang import SGLangEngine, SGLangServer
 from midthought.engines.servers.sglang_weights import SGLangIpcSender, SGLangNcclSender, buckets
 from midthought.engines.servers.vllm import VLLMEngine, VLLMServer
 from midthought.engines.servers.vllm_weights import VLLMIpcSender, VLLMNcclSender
-from midthought.engines.weight_sync.alongside import alongside
-from midthought.engines.weight_sync.broadcast_groups import TorchGroup, broadcast_all
+from midthought.engines.weight_sync.broadcast_groups import TorchGroup, alongside, broadcast_all
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
 from midthought.engines.weight_sync.transport import WeightTransport
 from midthought.errors import EngineError
