@@ -16,7 +16,7 @@ from command_process import FORKS
 from fake_server import FakeServer, Fault
 from fake_weights import GlooGroup, SGLangReceiver, SharedHandles, VLLMReceiver, join_and_receive
 from precision import logit_tolerance
-from server_engines import IMPATIENT, KINDS
+from server_engines import IMPATIENT, KINDS, way
 from test_weight_sync import PROBE, difference, learn, load, logits_of, make_model
 
 from midthought.engines.servers.connection import RetryPolicy
@@ -64,10 +64,6 @@ def engine_for(servers: list[FakeServer], transport: WeightTransport, **options:
     policy = RetryPolicy(**IMPATIENT, max_attempts=50)
     urls = [server.url for server in servers]
     return engine_class(urls, "tiny", eos_token_ids=[], retry_policy=policy, transport=transport, **options)
-
-
-def way(name: Any, **options: Any) -> WeightTransport:
-    return WeightTransport(name=name, reason="the test", **options)
 
 
 def synced(servers: list[FakeServer], policy: Any, transport: WeightTransport, **options: Any) -> SyncedEngine:
