@@ -129,7 +129,7 @@ class MiniLMEmbedder:
     def _model_in(self, dtype: str) -> Any:
         import transformers
 
-        from midthought.models.quiet_transformers import quiet_transformers
+        from midthought.models.gguf import quiet_transformers
 
         options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         with self._lock:

@@ -15,9 +15,8 @@ from midthought.errors import MidthoughtError, ModelPathError, SettingsError
 from midthought.files.manifest import MANIFEST, damage_in
 from midthought.files.output_folder import kind_of, replaced
 from midthought.files.regular import require_regular_files
-from midthought.models.gguf import is_gguf, model_folder
+from midthought.models.gguf import is_gguf, model_folder, quiet_transformers
 from midthought.models.peft_folders import ADAPTER_CONFIG, base_name_of, merged_from, save_merged
-from midthought.models.quiet_transformers import quiet_transformers
 
 _log = logging.getLogger(__name__)
 
@@ -64,19 +63,14 @@ def load_model(
                 "path"
             ) from error
     remedy = _remedy_for(folder, str(path))
-    name = str(folder) if folder.is_dir() else str(path)
     try:
         with quiet_transformers():
-            policy, missing = _loaded(name, dtype, attn_implementation)
+            policy = _loaded(str(folder if folder.is_dir() else path), dtype, attn_implementation)
     except Exception as error:
         reason = why_not_loaded(error)
         raise ModelPathError(
             f"model path {str(path)!r} does not load as a causal language model from safetensors: {reason}; {remedy}"
         ) from error
-    if missing:
-        raise ModelPathError(
-            f"model path {str(path)!r} lacks {len(missing)} of the model's weights, first {missing[0]!r}; {remedy}"
-        )
     try:
         policy.generation_config.validate(strict=True)
     except ValueError:  # published folders have sampling options without do_sample, which transformers refuses to save
@@ -99,22 +93,22 @@ def _remedy_for(folder: Path, path: str) -> str:
     return "save it anew with `save_pretrained`, or give another path"
 
 
-def _loaded(name: str, dtype: Any, attn_implementation: str) -> tuple[Any, list[str]]:
-    """Returns the model, and the names of weights that it lacks. Says what it reads besides text."""
+def _loaded(name: str, dtype: Any, attn_implementation: str) -> Any:
+    """Returns the model; says what it reads besides text. Raises ValueError if it lacks weights."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False, "use_safetensors": True}
-    if attn_implementation != "auto":
-        options["attn_implementation"] = attn_implementation
+    options |= {} if attn_implementation == "auto" else {"attn_implementation": attn_implementation}
     config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     others = _beside_text(config)
     loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options, output_loading_info=True)
     policy, info = loaded
-    missing = sorted(info["missing_keys"])
-    if others and not missing:
+    if missing := sorted(info["missing_keys"]):
+        raise ValueError(f"it lacks {len(missing)} of the model's weights, first {missing[0]!r}")
+    if others:
         lost = "its processor" if type(policy).__name__ in config.architectures else "these parts"
         _log.warning("model path %r also reads %s: it is trained on text, and saved without %s", name, others, lost)
-    return policy, missing
+    return policy
 
 
 def _beside_text(config: Any) -> str:
