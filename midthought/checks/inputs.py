@@ -38,7 +38,9 @@ def tasks(setup: Setup) -> Iterator[Finding]:
         observation = f"{num_tasks - len(given)} of {num_tasks} tasks have an empty gold answer"
         yield Finding(observation, "complete these rows or leave them out")
     if len(given) >= MIN_TASKS and len(set(map(normalised, given))) == 1:
-        yield Finding(f"all {len(given)} gold answers are {given[0]!r:.60}", "map the right column to 'answer' (load_tasks)")
+        yield Finding(
+            f"all {len(given)} gold answers are {given[0]!r:.60}", "map the right column to 'answer' (load_tasks)"
+        )
     num_asking = sum(text.rstrip().endswith("?") for text in given)
     if num_asking > 0.5 * num_tasks > sum(task.prompt.rstrip().endswith("?") for task in setup.tasks):
         yield Finding(f"{num_asking} of {len(given)} gold answers end with '?'", "swap question and answer (columns)")

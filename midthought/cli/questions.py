@@ -85,7 +85,7 @@ def questions(
     else:
         tasks = _quote_questions(chunks, out, num_questions, kinds, no_memory_share, seed)
     if parquet and tasks:
-        from midthought.cluster.verl.rows import rows_of, write_parquet
+        from midthought.cluster.verl.record import rows_of, write_parquet
 
         rows = rows_of(tasks, lambda task: task.messages(), data_source="podcast_qa", ability="qa", split="train")
         write_parquet(rows, parquet)

@@ -30,9 +30,9 @@ from midthought.files.storage_errors import value_errors
 from midthought.learning.adapters import has_adapters
 from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.learning.run_checks import require_finite
+from midthought.models.gguf import quiet_transformers
 from midthought.models.peft_folders import ADAPTER_FILE, load_adapters, save_adapters
 from midthought.models.pretrained import load_model
-from midthought.models.quiet_transformers import quiet_transformers
 
 _STEP_FOLDER = re.compile(r"step_(\d+)")
 

@@ -87,7 +87,7 @@ class MiniLMEmbedder:
         if self._loaded is None:
             import transformers
 
-            from midthought.models.quiet_transformers import quiet_transformers
+            from midthought.models.gguf import quiet_transformers
 
             options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
             weights: dict[str, Any] = {"use_safetensors": True, "dtype": "float32"}

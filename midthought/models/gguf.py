@@ -25,12 +25,9 @@ from midthought.files.output_folder import kind_of, replaced
 from midthought.files.regular import read_json_object
 from midthought.files.storage_errors import storage_errors
 from midthought.models.memory import machine_bytes
-from midthought.models.quiet_transformers import quiet_transformers
 
 _log = logging.getLogger(__name__)
 
-FORMAT = 1
-"""Counts changes of the conversion: folders of another format are not used."""
 CHECKED: set[Path] = set()
 """Folders whose files this process has compared with their manifest."""
 _NOTE, _TOKENS = "gguf.json", "tokenizer.ggml.tokens"
@@ -60,7 +57,7 @@ def model_folder(source: str | Path) -> str | Path:
         found = file.stat()
         digest = _digest(file, found.st_size, found.st_mtime_ns)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "midthought" / "gguf"
-    name = f"{digest[:32]}-{version('transformers')}-{FORMAT}"
+    name = f"{digest[:32]}-{version('transformers')}"
     folder = cache / name
     if folder in CHECKED and kind_of(folder) == "model":
         return folder
@@ -249,3 +246,19 @@ def _note(tensors: Sequence[Any], num_unread: int) -> str:
 
 def _reason(error: Exception) -> str:
     return " ".join(str(error).split()).partition(". ")[0].rstrip(".")[:300] or type(error).__name__
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Context in which transformers writes no progress bars and warnings on the terminal."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

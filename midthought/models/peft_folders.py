@@ -97,10 +97,9 @@ def base_name_of(folder: Path) -> str:
 
 
 def merged_from(folder: Path, load_base: Callable[[str], Any]) -> Any:
-    """Returns the base model that a folder of adapters names, loaded by `load_base`, with the adapters merged into it.
+    """Returns the base model that a folder of adapters names (`base_name_of`), loaded by `load_base`, with the adapters merged.
 
-    If the base folder was moved together with the run, it is found beside the folder or above it. Raises `ModelPathError` if
-    no base is named, or if it has other weights than the one that the adapters were trained on.
+    Raises `ModelPathError` if no base is named, or if it has other weights than the one that the adapters were trained on.
     """
     from peft import PeftModel
     from safetensors import safe_open
@@ -204,9 +203,9 @@ def _write_shards(groups: Iterator[dict[str, Tensor]], folder: Path, max_shard_b
 
     for tensors in groups:
         shard |= tensors
-        num_bytes += sum(map(_size, tensors.values()))
+        num_bytes += sum(tensor.nbytes for tensor in tensors.values())
         dtype = dtype or next(tensor.dtype for tensor in tensors.values())
-        if sum(map(_size, shard.values())) >= max_shard_bytes:
+        if sum(tensor.nbytes for tensor in shard.values()) >= max_shard_bytes:
             write()
     if shard:
         write()
@@ -313,7 +312,3 @@ def save_config(base: Any, folder: Path, dtype: Any, *, is_tied: bool) -> None:
     config.save_pretrained(folder)
     if base.can_generate():
         base.generation_config.save_pretrained(folder)
-
-
-def _size(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

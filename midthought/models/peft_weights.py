@@ -151,12 +151,9 @@ def _chosen_module(wrapper: Any) -> Any:
     """Returns the module that a `modules_to_save` wrapper, or one for trainable tokens, computes with."""
     if hasattr(wrapper, "token_adapter"):
         return wrapper.token_adapter
-    names = (
-        []
-        if wrapper.disable_adapters
-        else [name for name in wrapper.active_adapters if name in wrapper.modules_to_save]
-    )
-    return wrapper.modules_to_save[names[0]] if names else wrapper.original_module
+    active = () if wrapper.disable_adapters else wrapper.active_adapters
+    copies = [wrapper.modules_to_save[name] for name in active if name in wrapper.modules_to_save]
+    return copies[0] if copies else wrapper.original_module
 
 
 def _moved(tensor: Tensor, device: Any) -> Tensor:

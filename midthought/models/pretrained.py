@@ -15,9 +15,8 @@ from midthought.errors import MidthoughtError, ModelPathError, SettingsError
 from midthought.files.manifest import MANIFEST, damage_in
 from midthought.files.output_folder import kind_of, replaced
 from midthought.files.regular import require_regular_files
-from midthought.models.gguf import is_gguf, model_folder
+from midthought.models.gguf import is_gguf, model_folder, quiet_transformers
 from midthought.models.peft_folders import ADAPTER_CONFIG, base_name_of, merged_from, save_merged
-from midthought.models.quiet_transformers import quiet_transformers
 
 _log = logging.getLogger(__name__)
 
@@ -48,8 +47,6 @@ def load_model(
     with the path and the remedy, if there is no folder, no model, or an incomplete one, and as `require_intact_model`, unless
     the folder `is_checked` already.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     given, path = path, model_folder(path)
     folder = Path(path).expanduser()
     require_regular_files(folder)
@@ -65,44 +62,15 @@ def load_model(
                 f"model path {str(path)!r}: its adapters do not load ({why_not_loaded(error)}); save them anew, or give another "
                 "path"
             ) from error
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            files = sorted(str(file) for file in folder.glob("*.gguf"))
-            remedy = (
-                f"give one of its files: {', '.join(files[:3])}"
-                if files
-                else "give a folder that `save_pretrained` wrote"
-            )
-            raise ModelPathError(f"model path {str(path)!r} has no config.json; {remedy}")
-        remedy = "save it anew with `save_pretrained`, or give another path"
-    elif _looks_like_hub_name(str(path)):
-        remedy = "give a folder on this machine, or a Hugging Face name that can be reached from it"
-    else:
-        raise ModelPathError(f"model path {str(path)!r} is not a folder; give the one that holds config.json")
-    name = str(folder) if folder.is_dir() else str(path)
-    options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False, "use_safetensors": True}
-    if attn_implementation != "auto":
-        options["attn_implementation"] = attn_implementation
+    remedy = _remedy_for(folder, str(path))
     try:
         with quiet_transformers():
-            config = AutoConfig.from_pretrained(name, trust_remote_code=False)
-            others = _beside_text(config)
-            loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options, output_loading_info=True)
+            policy = _loaded(str(folder if folder.is_dir() else path), dtype, attn_implementation)
     except Exception as error:
         reason = why_not_loaded(error)
         raise ModelPathError(
             f"model path {str(path)!r} does not load as a causal language model from safetensors: {reason}; {remedy}"
         ) from error
-    policy, info = loaded
-    if missing := sorted(info["missing_keys"]):
-        raise ModelPathError(
-            f"model path {str(path)!r} lacks {len(missing)} of the model's weights, first {missing[0]!r}; {remedy}"
-        )
-    if others:
-        lost = "its processor" if type(policy).__name__ in config.architectures else "these parts"
-        _log.warning(
-            "model path %r also reads %s: it is trained on text, and saved without %s", str(path), others, lost
-        )
     try:
         policy.generation_config.validate(strict=True)
     except ValueError:  # published folders have sampling options without do_sample, which transformers refuses to save
@@ -110,6 +78,37 @@ def load_model(
     if path != given:  # the base model that adapters name; the cache may be deleted
         policy.name_or_path = str(Path(given).expanduser().absolute())
     return policy.eval()
+
+
+def _remedy_for(folder: Path, path: str) -> str:
+    """Returns the remedy if the model of this folder or Hugging Face name does not load. Raises `ModelPathError` for others."""
+    if not folder.is_dir():
+        if not _looks_like_hub_name(path):
+            raise ModelPathError(f"model path {path!r} is not a folder; give the one that holds config.json")
+        return "give a folder on this machine, or a Hugging Face name that can be reached from it"
+    if not (folder / "config.json").is_file():
+        files = ", ".join(sorted(str(file) for file in folder.glob("*.gguf"))[:3])
+        remedy = f"give one of its files: {files}" if files else "give a folder that `save_pretrained` wrote"
+        raise ModelPathError(f"model path {path!r} has no config.json; {remedy}")
+    return "save it anew with `save_pretrained`, or give another path"
+
+
+def _loaded(name: str, dtype: Any, attn_implementation: str) -> Any:
+    """Returns the model; says what it reads besides text. Raises ValueError if it lacks weights."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False, "use_safetensors": True}
+    options |= {} if attn_implementation == "auto" else {"attn_implementation": attn_implementation}
+    config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    others = _beside_text(config)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options, output_loading_info=True)
+    policy, info = loaded
+    if missing := sorted(info["missing_keys"]):
+        raise ValueError(f"it lacks {len(missing)} of the model's weights, first {missing[0]!r}")
+    if others:
+        lost = "its processor" if type(policy).__name__ in config.architectures else "these parts"
+        _log.warning("model path %r also reads %s: it is trained on text, and saved without %s", name, others, lost)
+    return policy
 
 
 def _beside_text(config: Any) -> str:

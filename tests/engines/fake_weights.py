@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, distributed
 
 from midthought.engines.weight_sync.broadcast_groups import TorchGroup
-from midthought.engines.weight_sync.cuda_ipc import Handle
+from midthought.engines.weight_sync.shared_tensors import Handle
 
 DEVICE_ID = "GPU-of-the-test"
 Answer = tuple[int, Any]
@@ -36,7 +36,7 @@ def rebuild_shared_tensor(
 
 
 class SharedHandles:
-    """Handles of tensors on the CPU. As `midthought.engines.weight_sync.cuda_ipc.CudaHandles`."""
+    """Handles of tensors on the CPU. As `midthought.engines.weight_sync.shared_tensors.CudaHandles`."""
 
     def device_id(self, tensor: Tensor) -> str:
         return DEVICE_ID

@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 from fake_server import FakeServer, hashed
+from typer.testing import CliRunner
 
+from midthought.cli import app
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.sglang import SGLangEngine
 from midthought.engines.servers.vllm import VLLMEngine
+from midthought.engines.weight_sync.transport import WeightTransport
 from midthought.types import Completion
 
 ENGINES: dict[str, type[ServerEngine]] = {"vllm": VLLMEngine, "sglang": SGLangEngine}
@@ -55,6 +58,19 @@ async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
         await asyncio.sleep(0.005)
+
+
+def planned(*words: Any) -> str:
+    """What `midthought engine serve --dry-run` prints. Raises what it raises."""
+    result = CliRunner().invoke(app, ["engine", "serve", "--python", "py", "--dry-run", *map(str, words)])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def way(name: Any, **options: Any) -> WeightTransport:
+    return WeightTransport(name=name, reason="the test", **options)
 
 
 def is_alive(pid: int) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_engines import interpreter
+from server_engines import interpreter, planned
 from transformers import Qwen3Config
 from typer.testing import CliRunner
 
@@ -33,16 +33,13 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def planned(*words: Any) -> list[str]:
-    result = CliRunner().invoke(app, ["engine", "serve", "--python", "py", "--dry-run", *map(str, words)])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return shlex.split(result.output)
+def words_for(*words: Any) -> list[str]:
+    """The words of the planned command."""
+    return shlex.split(planned(*words))
 
 
 def test_vllm_is_started_with_what_our_engine_needs(model):
-    words = planned(
+    words = words_for(
         model, "--port", 8123, "--dtype", "float32", "--max-seq-len", 512, "--tensor-parallel", 2, "--", "--seed", "3"
     )
     assert "VLLM_SERVER_DEV_MODE=1" in words and "HF_HUB_OFFLINE=1" in words
@@ -63,19 +60,19 @@ def test_vllm_is_started_with_what_our_engine_needs(model):
 
 
 def test_a_server_for_adapters_keeps_its_weights(model):
-    words = planned(model, "--lora-rank", 12)
+    words = words_for(model, "--lora-rank", 12)
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" in words and "VLLM_SERVER_DEV_MODE=1" not in words
     assert words[words.index("--max-lora-rank") + 1] == "16"  # vLLM knows certain ranks only
-    words = planned(model, "--backend", "sglang", "--lora-rank", 12)
+    words = words_for(model, "--backend", "sglang", "--lora-rank", 12)
     assert words[words.index("py") :][:3] == ["py", "-m", "sglang.launch_server"]
     assert words[words.index("--max-lora-rank") + 1] == "12"
 
 
 def test_a_server_that_receives_tensors_or_sleeps_is_started_for_that(model):
-    words = planned(model, "--weight-transport", "ipc")
+    words = words_for(model, "--weight-transport", "ipc")
     assert json.loads(words[words.index("--weight-transfer-config") + 1]) == {"backend": "ipc"}
     assert "VLLM_ALLOW_INSECURE_SERIALIZATION=1" in words
-    words = planned(model, "--weight-transport", "nccl")
+    words = words_for(model, "--weight-transport", "nccl")
     assert json.loads(words[words.index("--weight-transfer-config") + 1]) == {"backend": "nccl"}
     assert "VLLM_ALLOW_INSECURE_SERIALIZATION=1" not in words
     options = ServerOptions(port=1, accepts_weights=True, weight_transport="ipc", can_sleep=True, gpu_memory_share=0.4)
@@ -84,14 +81,14 @@ def test_a_server_that_receives_tensors_or_sleeps_is_started_for_that(model):
     line = " ".join(SERVER_ENGINES["sglang"].server_class.command("m", options)[0])
     assert "--enable-memory-saver --mem-fraction-static 0.4" in line
     for more in (["--no-weights"], ["--lora-rank", 8], ["--backend", "sglang"]):
-        assert "--weight-transfer-config" not in planned(model, "--weight-transport", "ipc", *more)
+        assert "--weight-transfer-config" not in words_for(model, "--weight-transport", "ipc", *more)
 
 
 def test_who_takes_weights_listens_on_this_machine_only(model):
     for more in ([], ["--lora-rank", 8]):
         with pytest.raises(SettingsError, match=r"host='0.0.0.0'.*--no-weights"):
-            planned(model, "--host", "0.0.0.0", *more)
-    words = planned(model, "--host", "0.0.0.0", "--no-weights")
+            words_for(model, "--host", "0.0.0.0", *more)
+    words = words_for(model, "--host", "0.0.0.0", "--no-weights")
     assert "VLLM_SERVER_DEV_MODE=1" not in words
 
 
@@ -120,7 +117,7 @@ def test_a_tied_model_is_started_from_a_copy_without_the_tie(renderer, tmp_path)
 
     save_model(make_model(tied=True), renderer.tokenizer, tmp_path / "model")
     copy = tmp_path / "model-untied"
-    words = planned(tmp_path / "model")
+    words = words_for(tmp_path / "model")
     assert words[words.index("--model") + 1] == str(copy)
     assert words[words.index("--served-model-name") + 1] == str(tmp_path / "model")
     assert not copy.exists()  # a dry run writes nothing
@@ -129,17 +126,17 @@ def test_a_tied_model_is_started_from_a_copy_without_the_tie(renderer, tmp_path)
     assert result.exit_code == 7
     assert json.loads((copy / "config.json").read_text())["tie_word_embeddings"] is False
     load_model(copy)
-    words = planned(tmp_path / "model", "--no-weights")
+    words = words_for(tmp_path / "model", "--no-weights")
     assert words[words.index("--model") + 1] == str(tmp_path / "model")
 
 
 def test_what_is_not_there_is_named():
     with pytest.raises(ModelPathError, match="/nowhere/model"):
-        planned("/nowhere/model")
+        words_for("/nowhere/model")
     with pytest.raises(EngineError, match="no-such-program"):
         run_in_foreground(["no-such-program"], {})
     with pytest.raises(SettingsError, match=r"no servers of 'vlm'.*'vllm'"):
-        planned("model", "--backend", "vlm")
+        words_for("model", "--backend", "vlm")
 
 
 def test_signals_are_handed_on_and_the_exit_code_is_the_servers(tmp_path):

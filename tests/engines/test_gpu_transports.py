@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from midthought.engines.weight_sync.broadcast_groups import NcclGroup, TorchGroup, broadcast_all
-from midthought.engines.weight_sync.cuda_ipc import CudaHandles
+from midthought.engines.weight_sync.shared_tensors import CudaHandles
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 OPEN_AND_PRINT = """

@@ -10,14 +10,11 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fake_server import FakeServer
-from server_engines import ENGINES, IMPATIENT, PROMPT, interpreter, sample, written
-from typer.testing import CliRunner
+from server_engines import ENGINES, IMPATIENT, PROMPT, interpreter, planned, sample, written
 
-from midthought.cli import app
 from midthought.engines.engine import Sampling
 from midthought.engines.servers.access import private_socket
 from midthought.engines.servers.connection import RetryPolicy
@@ -39,6 +36,7 @@ def short_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+MODEL = ("some/model", "--lora-rank", 8)
 PATIENCE = RetryPolicy(**IMPATIENT, max_attempts=2)
 
 
@@ -152,22 +150,14 @@ def test_a_socket_that_a_dead_server_left_is_replaced_and_that_of_a_living_one_i
     assert not path.exists()
 
 
-def planned(*words: Any) -> str:
-    command = ["engine", "serve", "some/model", "--lora-rank", "8", "--python", "py", "--dry-run", *map(str, words)]
-    result = CliRunner().invoke(app, command)
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.output
-
-
 def test_engine_serve_protects_a_server_by_a_socket_or_a_key(monkeypatch, tmp_path):
     monkeypatch.setenv("OUR_KEY", "open-sesame-0123456789")
-    assert f"--uds {tmp_path}/s.sock" in planned("--uds", tmp_path / "s.sock")
-    output = planned("--backend", "sglang", "--api-key-env", "OUR_KEY")
+    assert f"--uds {tmp_path}/s.sock" in planned(*MODEL, "--uds", tmp_path / "s.sock")
+    output = planned(*MODEL, "--backend", "sglang", "--api-key-env", "OUR_KEY")
     assert "--config" in output and "open-sesame" not in output
-    assert "every user of this machine can replace the model; to prevent that, add --uds SOCKET" in planned()
-    assert "add --api-key-env NAME" in planned("--backend", "sglang")
+    assert "every user of this machine can replace the model; to prevent that, add --uds SOCKET" in planned(*MODEL)
+    assert "add --api-key-env NAME" in planned(*MODEL, "--backend", "sglang")
     with pytest.raises(SettingsError, match=r"sglang does not listen on Unix sockets.*--api-key-env"):
-        planned("--backend", "sglang", "--uds", "s.sock")
+        planned(*MODEL, "--backend", "sglang", "--uds", "s.sock")
     with pytest.raises(SettingsError, match=r"the key of vllm does not protect the routes.*--uds"):
-        planned("--api-key-env", "OUR_KEY")
+        planned(*MODEL, "--api-key-env", "OUR_KEY")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from precision import logit_tolerance
-from server_engines import KINDS
+from server_engines import KINDS, way
 from test_weight_sync import difference, learn, logits_of, make_model
-from test_weight_transports import serving, synced, way
+from test_weight_transports import serving, synced
 
 from midthought.errors import EngineError
 

@@ -6,17 +6,13 @@ import logging
 from typing import Any
 
 import pytest
-from server_engines import interpreter
+from server_engines import interpreter, way
 from test_weight_sync import make_model
 
 from midthought.config import InferenceConfig
 from midthought.engines.servers.training import server_options, start_for_policy
 from midthought.engines.weight_sync.transport import WeightTransport, choose_transport, server_gpus, shares_gpu
 from midthought.errors import EngineError, SettingsError
-
-
-def way(name: Any, **options: Any) -> WeightTransport:
-    return WeightTransport(name=name, reason="the test", **options)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from command_process import FORKS
 from fake_server import FakeServer, Fault
 from fake_weights import GlooGroup, SGLangReceiver, SharedHandles, VLLMReceiver, join_and_receive
 from precision import logit_tolerance
-from server_engines import IMPATIENT, KINDS
+from server_engines import IMPATIENT, KINDS, way
 from test_weight_sync import PROBE, difference, learn, load, logits_of, make_model
 
 from midthought.engines.servers.connection import RetryPolicy
@@ -24,8 +24,7 @@ from midthought.engines.servers.sglang import SGLangEngine, SGLangServer
 from midthought.engines.servers.sglang_weights import SGLangIpcSender, SGLangNcclSender, buckets
 from midthought.engines.servers.vllm import VLLMEngine, VLLMServer
 from midthought.engines.servers.vllm_weights import VLLMIpcSender, VLLMNcclSender
-from midthought.engines.weight_sync.alongside import alongside
-from midthought.engines.weight_sync.broadcast_groups import TorchGroup, broadcast_all
+from midthought.engines.weight_sync.broadcast_groups import TorchGroup, alongside, broadcast_all
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
 from midthought.engines.weight_sync.transport import WeightTransport
 from midthought.errors import EngineError
@@ -65,10 +64,6 @@ def engine_for(servers: list[FakeServer], transport: WeightTransport, **options:
     policy = RetryPolicy(**IMPATIENT, max_attempts=50)
     urls = [server.url for server in servers]
     return engine_class(urls, "tiny", eos_token_ids=[], retry_policy=policy, transport=transport, **options)
-
-
-def way(name: Any, **options: Any) -> WeightTransport:
-    return WeightTransport(name=name, reason="the test", **options)
 
 
 def synced(servers: list[FakeServer], policy: Any, transport: WeightTransport, **options: Any) -> SyncedEngine:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +15,7 @@ from midthought.cluster.ray.ray_cluster import RayCluster, describe_resources
 from midthought.cluster.ray.serialization import serialize
 from midthought.cluster.ray.weight_broadcast import WeightBroadcast
 from midthought.cluster.ray.weights import BUCKET_BYTES, buckets, digest_of, named_tensors, placeholder_of
-from midthought.cluster.ray.worker import Numerics, RolloutWorker
+from midthought.cluster.ray.worker import ProcessSettings, RolloutWorker
 from midthought.config import RayConfig
 from midthought.engines.engine import TrainedEngine
 from midthought.errors import EngineError
@@ -113,14 +111,13 @@ class ActorPool:
             return
         assert self._cluster is not None
         worker = ray.remote(RolloutWorker)
-        numerics = Numerics.of_this_process(self._num_threads)
-        search_path = [os.path.abspath(folder) for folder in sys.path]
+        process = ProcessSettings.of_this_process(self._num_threads)
         building = {}
         for slot in slots:
             slot.num_starts += 1
             slot.digests = {}
             options = self._cluster.options(self.settings, slot.number)
-            slot.actor = worker.options(**options, max_restarts=0).remote(slot.name, numerics, search_path)
+            slot.actor = worker.options(**options, max_restarts=0).remote(slot.name, process)
             building[slot.actor.build.remote(self._model_ref, self._make_engine)] = slot
         seconds = self.settings.start_timeout_seconds
         ready, late = ray.wait(list(building), num_returns=len(building), timeout=seconds)

@@ -17,7 +17,7 @@ from midthought.cluster.ray.actor_pool import WorkerLostError, get_result
 from midthought.cluster.ray.ray_cluster import RayCluster, describe_resources
 from midthought.cluster.ray.serialization import deserialize, serialize
 from midthought.cluster.ray.weights import fill_placeholders, placeholder_of
-from midthought.cluster.ray.worker import Numerics
+from midthought.cluster.ray.worker import ProcessSettings, RayProcess
 from midthought.config import RayConfig, TrainingConfig
 from midthought.engines.weight_sync.broadcast_groups import open_store
 from midthought.errors import EngineError
@@ -51,13 +51,12 @@ class RayWorkerGroup:
         learning = {name for name, tensor in tensors.items() if tensor.requires_grad}
         payload = serialize((models, training, schedule, loss, learning), "what is learned", placeholder_of(tensors))
         self._cluster = RayCluster(self._settings, "learner")
-        search_path = [os.path.abspath(folder) for folder in sys.path]
-        numerics = Numerics.of_this_process(self._num_threads)
+        process = ProcessSettings.of_this_process(self._num_threads)
         number_of = range(self._settings.num_learners)
         actor = ray.remote(LearnerActor)
         self._actors = [
             actor.options(**self._cluster.options(self._settings, number), max_restarts=0).remote(
-                f"learner-{number}", numerics, search_path
+                f"learner-{number}", process
             )
             for number in number_of
         ]
@@ -139,21 +138,12 @@ _GRACE_SECONDS = 5.0
 _REMEDY = "continue from the last checkpoint (--resume, or RayPPOTrainer with resume=True)"
 
 
-class LearnerActor:
-    """Process of one rank. Ray prefixes its log lines with its name."""
-
-    def __init__(self, name: str, numerics: Numerics, search_path: Sequence[str]) -> None:
-        sys.path += [folder for folder in search_path if folder not in sys.path]
-        logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-        self._name = name
-        self._numerics = numerics
-
-    def __repr__(self) -> str:
-        return self._name
+class LearnerActor(RayProcess):
+    """Process of one rank."""
 
     def build(self, payload: bytes) -> None:
         """Creates the models with uninitialized tensors; memory is allocated when values are written."""
-        self._numerics.apply()
+        self._apply_numerics()
         models, training, schedule, (name, loss), learning = deserialize(
             payload, "what is learned", fill_placeholders("cpu")
         )
@@ -178,6 +168,6 @@ class LearnerActor:
 
     def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
         """Returns the first rank's result; the other ranks return None."""
-        self._numerics.apply()
+        self._apply_numerics()
         answer = getattr(self._rank, method)(*arguments)
         return answer if self._is_first else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,26 +26,41 @@ _HEARTBEAT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Numerics:
-    """Process settings that change the rounding of a forward pass."""
+class ProcessSettings:
+    """What actors take over from this process: folders for imports, and settings that change the rounding of a forward pass."""
 
+    search_path: Sequence[str]
     num_threads: int
     is_deterministic: bool
     matmul_precision: str
 
     @classmethod
-    def of_this_process(cls, num_threads: int | None = None) -> Numerics:
+    def of_this_process(cls, num_threads: int | None = None) -> ProcessSettings:
         return cls(
+            search_path=[os.path.abspath(folder) for folder in sys.path],
             num_threads=num_threads or torch.get_num_threads(),
             is_deterministic=torch.are_deterministic_algorithms_enabled(),
             matmul_precision=torch.get_float32_matmul_precision(),
         )
 
-    def apply(self) -> None:
-        """Applies them; the number of threads applies to the current thread, the others to the process."""
-        torch.set_num_threads(self.num_threads)
-        torch.use_deterministic_algorithms(self.is_deterministic)
-        torch.set_float32_matmul_precision(self.matmul_precision)
+
+class RayProcess:
+    """Base of the actors. Ray prefixes an actor's log lines with its name."""
+
+    def __init__(self, name: str, settings: ProcessSettings) -> None:
+        sys.path += [folder for folder in settings.search_path if folder not in sys.path]
+        logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+        self._name = name
+        self._settings = settings
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def _apply_numerics(self) -> None:
+        """Makes this process round like the driver; the number of threads applies to the current thread."""
+        torch.set_num_threads(self._settings.num_threads)
+        torch.use_deterministic_algorithms(self._settings.is_deterministic)
+        torch.set_float32_matmul_precision(self._settings.matmul_precision)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,23 +75,16 @@ class Job:
     """Name to Ray reference of the objects that each worker receives once."""
 
 
-class RolloutWorker:
-    """One process of the worker group. Ray prefixes its log lines with its name."""
+class RolloutWorker(RayProcess):
+    """One process of the worker group."""
 
-    def __init__(self, name: str, numerics: Numerics, search_path: Sequence[str] = ()) -> None:
-        """`search_path`: further folders for imports, for the user's code."""
-        sys.path += [folder for folder in search_path if folder not in sys.path]
-        logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-        self._name = name
-        self._numerics = numerics
+    def __init__(self, name: str, settings: ProcessSettings) -> None:
+        super().__init__(name, settings)
         self._loop = asyncio.new_event_loop()
         self._shared_objects: dict[str, Any] = {}
         self._engine: TrainedEngine | None = None
         self._group: ReceivingGroup | None = None
-        numerics.apply()
-
-    def __repr__(self) -> str:
-        return self._name
+        self._apply_numerics()
 
     def build(self, model: bytes, make_engine: Callable[[Any], TrainedEngine]) -> None:
         """Creates the policy with uninitialized tensors. Its engine is created when it has weights."""
@@ -129,7 +138,7 @@ class RolloutWorker:
         outbox: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()  # at most the episodes of one job
         parts = RolloutParts(engine=self._engine, **self._deserialize_parts(payload, job.shared_objects))
         self._engine.policy_version = job.policy_version
-        self._numerics.apply()
+        self._apply_numerics()
         episodes = self._loop.create_task(_episodes(parts, job, outbox.put_nowait))
         while not episodes.done():
             messages = [self._loop.run_until_complete(outbox.get())]

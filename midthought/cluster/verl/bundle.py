@@ -15,11 +15,10 @@ from typing import Any
 import yaml
 
 from midthought.cluster.verl.derived_values import DerivedValues
-from midthought.cluster.verl.hydra_syntax import hydra_override
-from midthought.cluster.verl.installed import compose, has_verl
+from midthought.cluster.verl.installed import compose, has_verl, hydra_override
 from midthought.cluster.verl.job import ToolPlan, VerlJob
 from midthought.cluster.verl.overrides import BundlePath, overrides_of
-from midthought.cluster.verl.rows import rows_of, write_parquet
+from midthought.cluster.verl.record import rows_of, write_parquet
 from midthought.cluster.verl.settings import AGENT_NAME, LoopOptions, VerlConfig
 from midthought.cluster.verl.wheel import Wheel
 from midthought.errors import DataError, SettingsError

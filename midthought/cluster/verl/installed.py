@@ -1,17 +1,21 @@
-"""Finds the installed verl, checks overrides against its configuration, and runs it."""
+"""Finds the installed verl, writes overrides in Hydra's syntax, checks them against its configuration, and runs it."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from midthought.errors import MissingExtraError, SettingsError
+
+_PLAIN = re.compile(r"[A-Za-z_][\w/-]*(\.[\w/-]+)*", re.ASCII)
+_NOT_TEXT = ("null", "true", "false", "nan", "inf")
 
 
 def has_verl() -> bool:
@@ -50,6 +54,29 @@ def compose(words: Sequence[str], name: str = "ppo_trainer") -> Any:
             return compose_config(name, overrides=list(words))
     except HydraException as error:
         raise SettingsError(f"verl does not accept the settings: {' '.join(str(error).split())}") from None
+
+
+def hydra_override(key: str, value: Any) -> str:
+    """Returns `key=value` in Hydra's syntax."""
+    return f"{key}={_hydra_value(value)}"
+
+
+def _hydra_value(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_hydra_value, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{name}:{_hydra_value(each)}" for name, each in value.items()) + "}"
+    text = str(value)
+    if _PLAIN.fullmatch(text) and text.lower() not in _NOT_TEXT:
+        return text
+    escaped = re.sub(r"(\\*)(\'|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
+    return f"'{escaped}'"
 
 
 def launch(script: Path, python: str, words: Sequence[str] = ()) -> int:

@@ -1,15 +1,23 @@
-"""Converts a Trajectory for verl: tokens for its trainer, a JSON record for its reward functions. Does not import verl."""
+"""Our records in verl's forms: tasks as rows of its data, a Trajectory as tokens for its trainer and as JSON for its rewards.
+
+Does not import verl.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from midthought.cluster.verl.settings import AGENT_NAME
+from midthought.config.references import optional
 from midthought.errors import DataError, RecordError
+from midthought.files.atomic import atomic_path
 from midthought.report.json_lines import json_value
+from midthought.tools.error_texts import encodable
 from midthought.types import Task, ToolOutcome, Trajectory
 
 RECORD = "midthought_record"
@@ -91,3 +99,38 @@ def task_of(row: Mapping[str, Any]) -> Task:
         prompt=str(next((m["content"] for m in reversed(list(row["raw_prompt"])) if m["role"] == "user"), "")),
         answer=truth if isinstance(truth, str) else json.dumps(json_value(truth)),
     )
+
+
+def rows_of(
+    tasks: Sequence[Task],
+    messages: Callable[[Task], Sequence[Mapping[str, str]]],
+    *,
+    data_source: str,
+    ability: str,
+    split: str,
+) -> list[dict[str, Any]]:
+    """Returns one row per task, in order. verl distinguishes prompts by `extra_info.index`, the row number."""
+    return [
+        {
+            "data_source": data_source,
+            "agent_name": AGENT_NAME,
+            "prompt": [{"role": said["role"], "content": encodable(said["content"])} for said in messages(task)],
+            "ability": ability,
+            "reward_model": {"style": "rule", "ground_truth": encodable(task.answer)},
+            "extra_info": {
+                "split": split,
+                "index": index,
+                "question": encodable(task.prompt),
+                "answer": encodable(task.answer),
+                "task": json.dumps(task.to_dict()),
+            },
+        }
+        for index, task in enumerate(tasks)
+    ]
+
+
+def write_parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Writes the rows, atomically. Raises `MissingExtraError` without pyarrow."""
+    table = optional("pyarrow", "verl").Table.from_pylist(list(rows))
+    with atomic_path(path) as partial:
+        optional("pyarrow.parquet", "verl").write_table(table, partial)

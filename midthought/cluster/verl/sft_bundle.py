@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.cluster.verl.bundle import SCRIPT, requirements, script, shell_override, trained_policy, write_folder
-from midthought.cluster.verl.hydra_syntax import hydra_override
-from midthought.cluster.verl.installed import compose, has_verl
+from midthought.cluster.verl.installed import compose, has_verl, hydra_override
 from midthought.cluster.verl.job import VerlSftJob
 from midthought.cluster.verl.overrides import CHECKPOINT_CONTENTS, BundlePath, template_arguments, with_overrides
 from midthought.cluster.verl.settings import VerlConfig

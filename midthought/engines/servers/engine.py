@@ -20,9 +20,9 @@ from midthought.engines.servers.pool import ServerPool, clean_addresses
 from midthought.engines.servers.preparation import has_exact_logprobs, identify, prepare
 from midthought.engines.servers.server import Requirements, Server
 from midthought.engines.servers.streams import PartialCompletion, RetryableError
-from midthought.engines.weight_sync.publication import Publication, Reads
 from midthought.engines.weight_sync.transport import FOLDER, WeightTransport
 from midthought.engines.weight_sync.update_lock import UpdateLock
+from midthought.engines.weight_sync.weight_check import Publication, Reads
 from midthought.errors import EngineError, ServersUnreachableError, SettingsError
 from midthought.http.network import read_key
 from midthought.types import Completion, Finish

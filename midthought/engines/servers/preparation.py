@@ -16,7 +16,7 @@ from midthought.engines.servers.checks import (
 )
 from midthought.engines.servers.server import Server
 from midthought.engines.servers.streams import PartialCompletion
-from midthought.engines.weight_sync.publication import Publication
+from midthought.engines.weight_sync.weight_check import Publication
 from midthought.errors import EngineError, SettingsError
 
 

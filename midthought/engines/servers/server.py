@@ -28,7 +28,7 @@ from midthought.engines.servers.streams import (
     add_events,
     response_error,
 )
-from midthought.engines.weight_sync.publication import Publication
+from midthought.engines.weight_sync.weight_check import Publication
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from midthought.engines.servers.connection import Connection
 from midthought.engines.servers.server import WeightIterator
-from midthought.engines.weight_sync.alongside import alongside
-from midthought.engines.weight_sync.broadcast_groups import TorchGroup, broadcast_all
-from midthought.engines.weight_sync.cuda_ipc import CudaHandles, Handle
+from midthought.engines.weight_sync.broadcast_groups import TorchGroup, alongside, broadcast_all
+from midthought.engines.weight_sync.shared_tensors import CudaHandles, Handle
 from midthought.errors import EngineError
 
 _GROUP_NAME = "midthought"

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from midthought.engines.servers.connection import Connection
 from midthought.engines.servers.server import WeightIterator
-from midthought.engines.weight_sync.alongside import alongside
-from midthought.engines.weight_sync.broadcast_groups import NcclGroup, broadcast_all
-from midthought.engines.weight_sync.cuda_ipc import CudaHandles
+from midthought.engines.weight_sync.broadcast_groups import NcclGroup, alongside, broadcast_all
+from midthought.engines.weight_sync.shared_tensors import CudaHandles
 from midthought.errors import EngineError
 
 _END_SECONDS = 10.0

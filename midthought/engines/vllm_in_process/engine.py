@@ -23,8 +23,8 @@ from midthought.engines.servers.streams import Chunk, PartialCompletion
 from midthought.engines.servers.vllm import VLLMServer
 from midthought.engines.vllm_in_process.setup import checked_arguments, environment, hidden_script, import_vllm
 from midthought.engines.vllm_in_process.worker import WeightReceiver
-from midthought.engines.weight_sync.publication import Publication, Reads
 from midthought.engines.weight_sync.update_lock import UpdateLock
+from midthought.engines.weight_sync.weight_check import Publication, Reads
 from midthought.errors import EngineError, SettingsError
 from midthought.models.gguf import model_folder
 from midthought.tools.background_loop import BackgroundLoop

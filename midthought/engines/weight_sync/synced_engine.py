@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from midthought.engines.engine import Engine, Sampling, Stopper
-from midthought.engines.weight_sync.publication import Publication, Reads
 from midthought.engines.weight_sync.shared_tensors import MEMORY_FOLDER, SharedTensors
-from midthought.engines.weight_sync.weight_check import TOLERANCES, make_weight_check, perturbed
+from midthought.engines.weight_sync.weight_check import TOLERANCES, Publication, Reads, make_weight_check, perturbed
 from midthought.engines.weight_sync.weight_folder import has_loadable_adapters, is_tied, write_adapters, write_model
 from midthought.models.peft_folders import merged_tensors
 from midthought.tools.background_loop import BackgroundLoop

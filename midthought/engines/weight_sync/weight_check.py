@@ -1,12 +1,14 @@
-"""Proves that an engine computes with the policy's weights: compares log-probabilities after prefixes of a text."""
+"""Weights for an engine to load, with the proof that it computes with them: log-probabilities after prefixes of a text."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
+from midthought.engines.weight_sync.shared_tensors import Manifest
 from midthought.engines.weight_sync.weight_folder import has_loadable_adapters
 from midthought.errors import EngineError
 from midthought.tokenization import Renderer
@@ -14,6 +16,8 @@ from midthought.tokenization import Renderer
 if TYPE_CHECKING:
     from torch import Tensor
 
+Reads = Literal["folder", "shared memory", "tensors"]
+"""How an engine gets a whole model: from files, from `SharedTensors`, or sent tensor by tensor."""
 _NUM_PREFIXES = 8
 TOLERANCES = {"float32": 0.01, "bfloat16": 0.1, "float16": 0.05}
 """Maximum mean difference between an engine's log-probabilities and the policy's, by data type."""
@@ -57,6 +61,27 @@ class WeightCheck:
                 f"{name} does not compute with the new weights: its log-probabilities differ from the "
                 f"policy's by {difference:.3g} on average, {self.tolerance:g} are allowed. {likely_cause}"
             )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Publication:
+    """Weights that an engine must load: a whole model from a folder, from shared memory or tensor by tensor, then the adapter.
+
+    Exactly one of `path`, `tensors` and `weights` has the whole model, if one is sent.
+    """
+
+    path: Path | None = None
+    """Folder of the adapter, or else of a whole model. Servers see it under the same path."""
+    tensors: Manifest | None = None
+    """A whole model in shared memory; with an adapter, its base model."""
+    weights: Callable[[], Iterable[tuple[str, Tensor]]] | None = None
+    """Returns a whole model's tensors, on the policy's device, to send them to each server. They are the published ones until the
+    policy changes; a server that loads them later fails the check."""
+    adapter: str | None = None
+    """Name of the adapter in the folder."""
+    proof: WeightCheck
+    likely_cause: str
+    """Likely reason if an engine loads the weights and still computes something else."""
 
 
 def probe_token_ids(renderer: Renderer) -> list[int]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from midthought.files.output_folder import mark, require_ours
+from midthought.models.gguf import quiet_transformers
 from midthought.models.peft_folders import MAX_SHARD_BYTES, save_merged
 from midthought.models.peft_weights import adapter_state, is_adapted
-from midthought.models.quiet_transformers import quiet_transformers
 
 
 def has_loadable_adapters(policy: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from midthought.cluster.verl.derived_values import DerivedValues
-from midthought.cluster.verl.hydra_syntax import hydra_override
+from midthought.cluster.verl.installed import hydra_override
 from midthought.cluster.verl.overrides import TABLE, overrides_of
 from midthought.cluster.verl.settings import VerlConfig
 from midthought.config import RecipeConfig

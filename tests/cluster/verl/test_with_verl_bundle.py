@@ -20,8 +20,7 @@ from with_verl import dataset, generate, loaded, require_values, scored
 from worlds import Manager
 
 from midthought.cluster.verl.derived_values import DerivedValues
-from midthought.cluster.verl.hydra_syntax import hydra_override
-from midthought.cluster.verl.installed import compose
+from midthought.cluster.verl.installed import compose, hydra_override
 from midthought.cluster.verl.overrides import TABLE, overrides_of
 from midthought.cluster.verl.record import task_of
 from midthought.cluster.verl.settings import VerlConfig

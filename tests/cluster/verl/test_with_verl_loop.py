@@ -18,8 +18,7 @@ from with_verl import batch_of, configured, generate, require_equal
 from worlds import EveryFew, Judge, Look, Manager, task
 
 from midthought.cluster.verl.job import EpisodeSetup
-from midthought.cluster.verl.record import RECORD
-from midthought.cluster.verl.rows import rows_of
+from midthought.cluster.verl.record import RECORD, rows_of
 from midthought.config import InferenceConfig
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.scripted import ScriptedEngine
