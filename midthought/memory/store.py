@@ -230,7 +230,8 @@ class MemoryStore:
             self._check_embedding((embedder.name, embedder.dimension))
             embedded = list(map(with_thought, queries, map(encodable, thoughts))) if thoughts else queries
             vectors = list(embed_queries(embedded, embedder))
-        near: Sequence[np.ndarray | None] = vectors or [None] * len(queries)
+        nothing: list[np.ndarray | None] = [None] * len(queries)
+        near: Sequence[np.ndarray | None] = vectors or nothing
         asked = list(zip(queries, near, strict=True))
         return self._read(lambda opened: [find(opened, query, vector, k, mode, within) for query, vector in asked])
 

@@ -121,6 +121,9 @@ class Connection:
         self._start_seconds = start_seconds
         self._restart_seconds = restart_seconds
         self._is_closed = False
+        self._session: asyncio.Future[Any]
+        """The client; calls wait for it."""
+        self._has_ended: asyncio.Event
         self._loop = BackgroundLoop("midthought-mcp")
         ready: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
         self._serving = self._loop.start(self._serve(ready))
@@ -161,8 +164,7 @@ class Connection:
     async def _serve(self, ready: concurrent.futures.Future[list[Any]]) -> None:
         pause = self._restart_seconds
         loop = asyncio.get_running_loop()
-        self._session: asyncio.Future[Any] = loop.create_future()
-        """The client; calls wait for it."""
+        self._session = loop.create_future()
         self._has_ended = asyncio.Event()
         try:
             while True:

@@ -30,7 +30,7 @@ class QuotingTracker:
         """The line so far, as long as it may be a fence or a result's head."""
         self._is_rest = False
         """Whether it is neither."""
-        self._is_fence = False
+        self._is_fence, self._marker = False, ""
         self.line_is_blank = True
         """Whether the line so far has no text."""
         self._run = 0
