@@ -28,7 +28,7 @@ LINES = {
     "memory": 9020,
     "models": 1580,
     "plan": 2290,
-    "recipes": 4370,  # with `evaluation`
+    "recipes": 4190,  # with `evaluation`
     "report": 4140,
     "rollout": 3540,
     "serve": 740,

@@ -113,7 +113,7 @@ def test_bash_completes_settings():
     ("params", "incomplete", "offered"),
     [
         ({"recipe": "podcast"}, "memory.chunki", ["memory.chunking="]),
-        ({"target": "feedback"}, "checkpoint.keep_best=", ["checkpoint.keep_best=true", "checkpoint.keep_best=false"]),
+        ({"recipe": "feedback"}, "checkpoint.keep_best=", ["checkpoint.keep_best=true", "checkpoint.keep_best=false"]),
         ({"recipe": "podcast"}, "training.seed=", []),
         ({"recipe": "podcast"}, "nothing.like=", []),
         ({"recipe": "podcats"}, "training.se", []),

@@ -24,7 +24,7 @@ def recipes_and_library(incomplete: str) -> list[str]:
 def settings(context: typer.Context, incomplete: str) -> list[str]:
     """Returns settings of the command's recipe as `section.key=`; after `=`, the values if they are a fixed list."""
     try:
-        store = find_recipe(context.params.get("recipe") or context.params.get("target") or "").config_class()
+        store = find_recipe(context.params.get("recipe") or "").config_class()
     except UserError:
         return []
     key, has_value, _ = incomplete.partition("=")

@@ -86,7 +86,7 @@ def answer_of(trajectory: Trajectory) -> str:
 
 
 def examined(make: Callable[[], Trainer], *, samples: bool = True) -> Report:
-    """Returns the report of a trainer, or of the error with which it is refused, as `midthought doctor SCRIPT` does."""
+    """Returns the report of a trainer, or of the error with which it is refused."""
     report = Report()
     try:
         with make() as trainer:

@@ -20,20 +20,10 @@ from midthought.models.pretrained import save_model
 from midthought.recipes import find_recipe
 from midthought.recipes.checkup import examine_recipe
 from midthought.recipes.feedback.policy import make_small_policy
-from midthought.trainer.checked_script import examine_script
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 TEMPLATE = Path(__file__).parents[1] / "chat_templates" / "qwen2_5.jinja"
 OURS = [each for each in CHECKS if each.look.__module__.startswith("midthought.")]
 BEFORE = {each.name for each in OURS if each.when in ("fit", "check")}
-SCRIPT = """
-from midthought import Trainer
-rows = [{{"question": f"What is {{n}} plus 0?", "answer": n}} for n in range(4)]
-trainer = Trainer(dataset=rows, rewards=["correct"], num_layers=1, hidden_size=64, progress=False, **{settings})
-trainer.sft(lambda task: [{{"role": "assistant", "content": task.answer}}])
-trainer.fit()
-raise AssertionError("fit() returned")
-"""
 
 
 def healthy(taught, **changes) -> Trainer:
@@ -140,46 +130,11 @@ def test_a_policy_that_the_run_starts_from_is_sampled(tmp_path):
     assert not report.skipped
 
 
-@pytest.mark.parametrize(
-    "name", ["gsm8k_calculator", "ppo_critic", "gymnasium_environment", "mcp_tools", "search_documents"]
-)
-def test_examples_are_healthy(name):
-    for package in {"gymnasium_environment": ["gymnasium"], "mcp_tools": ["mcp"], "search_documents": ["lancedb"]}.get(
-        name, []
-    ):
-        pytest.importorskip(package)
-    report = examine_script(EXAMPLES / f"{name}.py")
-    assert report.is_healthy, report.to_lines()
-    assert "calls" in report.passed
-
-
-def test_a_script_that_ends_early_is_reported_with_its_own_words(tmp_path):
-    with pytest.raises(SettingsError, match=r"before it called fit\(\) with: no data here$"):
-        examine_script(_file(tmp_path, "raise SystemExit('no data here')"))
-    with pytest.raises(SettingsError, match=r"with: 2; give its arguments after --$"):
-        examine_script(_file(tmp_path, "import argparse; argparse.ArgumentParser().parse_args(['x'])"))
-    with pytest.raises(SettingsError, match=r"called no Trainer\.fit"):
-        examine_script(_file(tmp_path, "import sys; sys.stdout.buffer.write(b'x'); sys.stdout.write('y')"))
-
-
-def test_the_command_examines_a_script_up_to_fit_without_a_supervised_step(tmp_path):
-    def doctor(name: str, text: str):
-        (tmp_path / name).write_text(text)
-        return CliRunner().invoke(app, ["doctor", str(tmp_path / name), "--json"])
-
-    good = doctor("good.py", SCRIPT.format(settings={}))
-    found = json.loads(good.stdout)
-    assert good.exit_code == 0 and found["is_healthy"] and "reward" in found["passed"]
-    assert "supervised steps come first" in found["skipped"]["episodes"]
-    bad = doctor("bad.py", SCRIPT.format(settings={"max_seq_len": 8, "algoritm": "grpo"}))
-    (finding,) = json.loads(bad.stdout)["findings"]
-    assert bad.exit_code == 1 and finding["check"] == "setup"
-    assert "algorithm" in finding["observation"] + finding["action"]
-
-
-def _file(folder: Path, text: str) -> Path:
-    (folder / "nothing.py").write_text(text)
-    return folder / "nothing.py"
+def test_the_command_prints_the_report_as_an_object():
+    done = CliRunner().invoke(app, ["doctor", "feedback", "--json", *SETTINGS["feedback"]])
+    found = json.loads(done.stdout)
+    assert done.exit_code == int(not found["is_healthy"]) and "data" in found["passed"]
+    assert "the warm-up comes first" in found["skipped"]["episodes"]
 
 
 def test_a_report_as_text_names_remedies_and_groups_skipped_checks():
