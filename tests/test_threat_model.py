@@ -88,13 +88,10 @@ TESTS = {
     "JSON and Parquet": (
         "test_bombs.py::test_json_that_python_cannot_hold_is_an_error_of_ours",
         "test_bombs.py::test_a_parquet_file_that_repeats_a_long_value_is_read_in_small_batches",
-        "test_bombs.py::test_a_file_of_chunks_that_repeats_a_long_text_or_vector_is_refused",
     ),
     "Our memory service": (
-        "memory/test_service_hostile.py::test_a_head_that_drips_is_given_up",
         "memory/test_service_hostile.py::test_a_body_that_drips_is_given_up",
-        "memory/test_service_hostile.py::test_a_client_that_does_not_read_is_given_up",
-        "memory/test_service_hostile.py::test_one_client_cannot_take_all_connections",
+        "memory/test_service_hostile.py::test_heads_that_are_too_large_or_none_are_refused",
         "memory/test_service_hostile.py::test_a_crowd_that_is_too_large_is_told_to_come_again",
     ),
     "Keys": (
@@ -138,7 +135,6 @@ TESTS = {
         "test_locks.py::test_every_requirement_is_locked_in_a_version_that_fits_it",
         "test_locks.py::test_locked_versions_are_those_of_the_constraints",
     ),
-    "MiniLM": ("memory/test_embedding.py::test_a_changed_file_of_the_packaged_model_is_not_loaded",),
     "Model folders": (
         "test_pretrained.py::test_code_in_a_models_folder_is_never_run",
         "learning/test_checkpoint.py::test_nothing_but_safetensors_and_json_is_written",

@@ -284,7 +284,7 @@ MISNAMED = [{"question": row["question"], "anwser": row["answer"]} for row in RO
 RED = [{"question": question, "answer": "red"} for question in QUESTIONS]
 KEPT = {"keep_last_n": 10**8, "save_interval": 1, "num_train_iters": 10**8}
 MISTAKES: dict[str, tuple[Make, str, str]] = {
-    "a misnamed answer column": (settings(dataset=MISNAMED), "setup", "answer"),
+    "a misnamed answer column": (settings(dataset=MISNAMED), "setup", "ground truth"),
     "some rows without an answer": (some_answers_missing, "tasks", "4 of 12 tasks"),
     "every gold answer is the same": (settings(dataset=GREEN), "tasks", "all 12 gold answers are 'green'"),
     "columns that are swapped": (settings(dataset=SWAPPED), "tasks", "12 of 12 gold answers end with '?'"),

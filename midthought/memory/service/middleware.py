@@ -109,7 +109,13 @@ class SecurityMiddleware:
     async def _read(self, headers: dict[str, str], receive: Receive) -> bytes:
         if headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise _Refused(415, "a body must not be compressed", connection="close")
+        if {"content-length", "transfer-encoding"} <= headers.keys():  # another reader sees another end (RFC 9112, 6.3)
+            raise _Refused(400, "a request has either Content-Length or Transfer-Encoding", connection="close")
         limit, size, parts = self._max_body_bytes, 0, list[bytes]()
+        too_large = _Refused(413, f"a body may hold {limit:,} bytes at most", connection="close")
+        declared = headers.get("content-length", "0")
+        if "expect" in headers and (len(declared) > 18 or int(declared) > limit):  # the client waits for permission to send
+            raise too_large
         try:
             async with asyncio.timeout(self._body_seconds):
                 while True:
@@ -130,7 +136,7 @@ class SecurityMiddleware:
             if size <= limit:
                 words = f"the body did not arrive within {self._body_seconds:g} seconds"
                 raise _Refused(408, words, connection="close") from None
-        raise _Refused(413, f"a body may hold {limit:,} bytes at most", connection="close")
+        raise too_large
 
     async def _refuse(self, send: Send, refused: _Refused) -> None:
         body = json.dumps(self._error_body(refused.status, str(refused)), ensure_ascii=False).encode()
