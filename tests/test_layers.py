@@ -16,18 +16,14 @@ PACKAGE = Path(__file__).parent.parent / "midthought"
 
 LAYERS = [
     ("errors", "inference"),
-    ("types", "config", "tokenization", "http"),
-    ("files",),
-    ("models",),
-    ("tools", "algo", "data", "plan"),
-    ("env", "memory", "report", "engines"),
+    ("types", "config", "tokenization", "http", "files"),
+    ("models", "tools", "algo", "data", "report"),
+    ("plan", "engines", "env", "memory", "learning"),
     ("rollout", "feedback"),
-    ("learning",),
-    ("cluster", "checks"),
-    ("trainer", "serve"),
+    ("cluster", "checks", "serve"),
+    ("trainer",),
     ("recipes",),
     ("cli",),
-    ("__main__",),
 ]
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 
@@ -47,7 +43,7 @@ PATHS = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 def package_of(module: str) -> str:
     parts = module.split(".")
-    return parts[1] if len(parts) > 1 else ""
+    return parts[1] if len(parts) > 1 and parts[1] != "__main__" else ""
 
 
 def imported(module: str) -> set[str]:

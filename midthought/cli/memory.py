@@ -13,7 +13,8 @@ from midthought.cli import questions
 from midthought.cli.output import tell
 from midthought.cli.questions import UsedEmbeddingModel
 from midthought.errors import SettingsError
-from midthought.files.output_folder import require_our_lines, require_our_parquet
+from midthought.files.output_folder import require_our_lines
+from midthought.memory.rows import require_our_parquet
 
 app = typer.Typer(help="Build, search and serve a podcast memory; also step by step.", no_args_is_help=True)
 

@@ -10,7 +10,8 @@ import typer
 
 from midthought.cli.output import tell
 from midthought.errors import SettingsError, TranscriptError
-from midthought.files.output_folder import require_our_lines, require_our_parquet
+from midthought.files.output_folder import require_our_lines
+from midthought.memory.rows import require_our_parquet
 
 if TYPE_CHECKING:
     from midthought.memory.llm_questions.episodes import GenerationPlan

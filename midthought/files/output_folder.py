@@ -14,11 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from midthought.config.references import optional
 from midthought.errors import OutputPathError
 from midthought.files.atomic import atomic_path, require_no_special_file
 from midthought.files.manifest import write_manifest
-from midthought.files.regular import json_object, lines_of, open_regular, read_json_object
+from midthought.files.regular import json_object, lines_of, read_json_object
 from midthought.files.storage_errors import storage_errors
 
 MARK = ".midthought.json"
@@ -81,28 +80,11 @@ def require_our_lines(path: Path, keys: Collection[str]) -> None:
     with suppress(ValueError):
         if not line or set(keys) <= json_object(line).keys():
             return
-    raise _not_ours(path)
+    raise not_ours(path)
 
 
-def require_our_parquet(path: Path, columns: Collection[str]) -> None:
-    """Raises `OutputPathError` if there is a folder, pipe, socket or device, or a file that is not Parquet with these columns, as
-    the caller writes it. An empty file may be replaced. Raises `MissingExtraError` without pyarrow."""
-    if path.is_dir():
-        raise OutputPathError(f"{path} is a folder, not a file; give another path")
-    require_no_special_file(path)
-    if not path.is_file() or not path.stat().st_size:
-        return
-    arrow, parquet = optional("pyarrow", "data"), optional("pyarrow.parquet", "data")
-    with (
-        suppress(arrow.ArrowException, OSError, ValueError),
-        open_regular(path) as file,
-    ):  # a damaged file is none of ours
-        if set(columns) <= set(parquet.read_schema(file).names):
-            return
-    raise _not_ours(path)
-
-
-def _not_ours(path: Path) -> OutputPathError:
+def not_ours(path: Path) -> OutputPathError:
+    """Returns the error for a path that holds something else than what would be replaced."""
     return OutputPathError(
         f"{path} was not written by this command, so it is not replaced; give another path, or remove it yourself"
     )

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from midthought.config.references import optional
-from midthought.errors import MemoryStoreError
-from midthought.files.atomic import atomic_path
+from midthought.errors import MemoryStoreError, OutputPathError
+from midthought.files.atomic import atomic_path, require_no_special_file
+from midthought.files.output_folder import not_ours
+from midthought.files.regular import open_regular
 from midthought.memory.chunks import Chunk
 
 if TYPE_CHECKING:
@@ -200,3 +203,21 @@ def quoted(value: str) -> str:
 def _listed(values: Sequence[str]) -> str:
     """Leaves out lone surrogates: no column has them, and the query could not be encoded."""
     return ", ".join(quoted(value) for value in values if not any("\ud800" <= letter <= "\udfff" for letter in value))
+
+
+def require_our_parquet(path: Path, columns: Collection[str]) -> None:
+    """Raises `OutputPathError` if there is a folder, pipe, socket or device, or a file that is not Parquet with these columns, as
+    the caller writes it. An empty file may be replaced. Raises `MissingExtraError` without pyarrow."""
+    if path.is_dir():
+        raise OutputPathError(f"{path} is a folder, not a file; give another path")
+    require_no_special_file(path)
+    if not path.is_file() or not path.stat().st_size:
+        return
+    arrow, parquet = optional("pyarrow", "data"), optional("pyarrow.parquet", "data")
+    with (
+        suppress(arrow.ArrowException, OSError, ValueError),
+        open_regular(path) as file,
+    ):  # a damaged file is none of ours
+        if set(columns) <= set(parquet.read_schema(file).names):
+            return
+    raise not_ours(path)

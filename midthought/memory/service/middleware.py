@@ -114,7 +114,9 @@ class SecurityMiddleware:
         limit, size, parts = self._max_body_bytes, 0, list[bytes]()
         too_large = _Refused(413, f"a body may hold {limit:,} bytes at most", connection="close")
         declared = headers.get("content-length", "0")
-        if "expect" in headers and (len(declared) > 18 or int(declared) > limit):  # the client waits for permission to send
+        if "expect" in headers and (
+            len(declared) > 18 or int(declared) > limit
+        ):  # the client waits for permission to send
             raise too_large
         try:
             async with asyncio.timeout(self._body_seconds):
