@@ -16,7 +16,7 @@ LINES = {
     "checks": 1130,
     "cli": 1380,
     "cluster": 3560,
-    "config": 1620,
+    "config": 1635,
     "data": 1320,
     "engines": 10340,
     "env": 3260,
@@ -25,21 +25,21 @@ LINES = {
     "files": 550,
     "http": 370,
     "learning": 3970,
-    "memory": 7150,
+    "memory": 7155,
     "models": 1580,
     "plan": 1940,
     "recipes": 4150,
-    "report": 3720,
-    "rollout": 3470,
+    "report": 3725,
+    "rollout": 3475,
     "serve": 710,
     "tokenization": 810,
     "tools": 6240,
-    "trainer": 3620,
+    "trainer": 3630,
     "types": 790,
     MODULES: 50,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 65_000, "code of midthought": 44_650, "tests": 58_100}
+TOTALS = {"midthought": 65_050, "code of midthought": 44_650, "tests": 58_100}
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
 DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 212_000, 20
 """Of docs/*.md, without the generated page of the settings and the page of runs with real models."""

@@ -41,7 +41,7 @@ def questions(
     no_memory_share: Annotated[
         float, typer.Option(help="Without a model: share of questions whose prompt holds the answer.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option(help="Random seed of the choice.")] = 0,
+    seed: Annotated[int, typer.Option(help="Without a model: random seed of the choice.")] = 0,
     from_model: Annotated[str, typer.Option(help="Let a model write them: its address, http://HOST:PORT/v1.")] = "",
     model: Annotated[str, typer.Option(help="Name of the model at that address.")] = "",
     api_key_env: Annotated[str | None, typer.Option(help="Environment variable with its API key.")] = None,

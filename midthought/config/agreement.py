@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from midthought.config.algorithms import AlgorithmSection
+
+_BUILT_IN = frozenset(AlgorithmSection.policy_losses)
+
 
 def check_agreement(config: Any) -> None:
     """Raises ValueError for the first settings that contradict each other, with the values and a remedy."""
@@ -28,9 +32,12 @@ def check_agreement(config: Any) -> None:
         )
     options = config.policy_losses[loss]
     wrong = [name for name in config.policy_loss_options if name not in options]
+    if config.dual_clip is not None and loss in _BUILT_IN - {"ppo"}:
+        wrong.append("dual_clip")
     if wrong:
         known = f"it has {', '.join(options)}" if options else "it has none"
-        raise ValueError(f"policy_loss_options: policy_loss={loss!r} has no option {wrong[0]!r}; {known}")
+        where = "dual_clip" if wrong == ["dual_clip"] else "policy_loss_options"
+        raise ValueError(f"{where}: policy_loss={loss!r} has no option {wrong[0]!r}; {known}")
     if loss in config.sampling_corrected and config.correction != "none":
         raise ValueError(
             f"rollout_correction={config.rollout_correction!r} with policy_loss={loss!r}, which already uses the "

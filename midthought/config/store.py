@@ -41,6 +41,10 @@ class RecipeConfig(Section):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
+        self._check_sampling()
+        return self
+
+    def _check_sampling(self) -> None:
         if self.inference.top_p < 1.0:
             raise ValueError(
                 f"inference.top_p={self.inference.top_p} in training: tokens outside the nucleus have probability 0 "
@@ -50,7 +54,6 @@ class RecipeConfig(Section):
             raise ValueError(
                 "inference.temperature=0 in training means no exploration; set inference.temperature above 0 (usually 1.0)"
             )
-        return self
 
     @property
     def num_overlong_tokens(self) -> int:
@@ -64,8 +67,13 @@ class RecipeConfig(Section):
         `training.loss_norm_tokens` is `inference.max_tokens` if it is not set. With `inference.partial_rollouts`,
         `training.rollout_correction` is `truncated` if it is `none` or `auto`, because older policies sampled some tokens,
         unless the policy loss uses the sampled log-probabilities itself; otherwise `auto` is `none`.
-        `model.tensor_parallel_size` becomes a flag of the server that the run starts.
+        `model.tensor_parallel_size` becomes a flag of the server that the run starts. Raises `SettingsError` for values that
+        were assigned and contradict each other.
         """
+        try:
+            self._check_sampling()
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
         training, inference = self.training, self.inference
         corrects_itself = training.policy_loss in training.sampling_corrected
         is_older = inference.partial_rollouts and training.correction == "none" and not corrects_itself

@@ -54,6 +54,8 @@ def credit_batch(
 def without_truncated(batch: TokenBatch, trajectories: Sequence[Trajectory]) -> tuple[TokenBatch, dict[str, float]]:
     """Leaves out the rows of episodes that were ended at a limit; perhaps none is left. `trajectories`: the batch's. Also
     returns the metric `num_masked_episodes`."""
+    if len(trajectories) <= int(batch.episodes.max()):
+        raise ValueError("mask_truncated_episodes needs the trajectories that the batch was made from")
     reasons = [trajectory.stop_reason for trajectory in trajectories]
     is_truncated = torch.tensor([reason is not None and reason.is_truncated for reason in reasons])[batch.episodes]
     num_masked = len(batch.episodes[is_truncated].unique())

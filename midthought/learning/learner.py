@@ -96,7 +96,7 @@ class Learner:
 
     def set_training(self, training: TrainingConfig, schedule: TrainingSchedule) -> None:
         """Changes the settings for the next steps. The controller of KL does not change, and settings of how models
-        compute (`compile`, `gradient_checkpointing`, …) stay as they were when the learner was created."""
+        compute (`gradient_checkpointing`, …) stay as they were when the learner was created."""
         self.optimizer.training, self.optimizer.schedule = training, schedule
         self._passes.training = training
 

@@ -35,7 +35,7 @@ NUM_MATRICES = 8
 class Optimizer:
     """Takes one step for all modules; clips the gradients of each module separately.
 
-    If weights are in half precision and `master_weights` is set, AdamW updates float32 copies of them: `gather` moves the
+    If weights are in half precision, AdamW updates float32 copies of them: `gather` moves the
     gradients to the copies after every backward pass and adds them up there; a step rounds the copies into the weights.
     Source: Micikevicius et al. 2018 (arXiv 1710.03740), section 3.1.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from midthought.types import Trajectory
 
 _PADDING = {"turns": -1, "calls": -1, "temperatures": 1.0}
 """The value of padding; 0 in other fields."""
+_FIELDS = {"lengths", *(field.name for field in fields(TokenBatch))}
 
 
 class PPOBatch:
@@ -38,7 +40,7 @@ class PPOBatch:
         return self._flat
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
+        if name not in _FIELDS:
             raise AttributeError(name)
         value = getattr(self._flat, name)
         is_of_tokens = isinstance(value, Tensor) and name not in (*OF_ROWS, "cu_seqlens")

@@ -31,7 +31,7 @@ class ForwardPasses:
     Args:
         policy, critic: the models that learn; one of them may be missing.
         others: models that only score.
-        training: the settings; `training` may be replaced later, but `compile` and `gradient_checkpointing` stay.
+        training: the settings; `training` may be replaced later, but `gradient_checkpointing` stays.
         process_group: the other ranks.
     """
 

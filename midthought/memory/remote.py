@@ -34,6 +34,7 @@ Found = TypeVar("Found", Hit, Chunk)
 _MAX_SHOWN = 200
 """Characters of a service's own words in an error."""
 _BACKOFF_SECONDS = 0.1
+MAX_REPLY_BYTES = 64 * 2**20
 _LONGEST_WAIT_SECONDS = 2.0
 _IDLE_SECONDS = 20.0
 """Connections idle for longer are reopened: the service closes them after 30 s."""
@@ -187,15 +188,20 @@ class RemoteMemory:
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         try:
             async with asyncio.timeout(ends_at - time.monotonic()):  # httpx's own limits are for one operation each
-                response = await self._client.request(method, self.url + path, content=body, headers=headers)
+                reply = bytearray()
+                async with self._client.stream(method, self.url + path, content=body, headers=headers) as response:
+                    async for part in response.aiter_bytes():
+                        reply += part
+                        if len(reply) > MAX_REPLY_BYTES:
+                            raise self._no_reply(f"the reply has more than {MAX_REPLY_BYTES:,} bytes")
         except TimeoutError:
             raise self._no_reply(f"the memory did not answer within {self._timeout_seconds:g} seconds") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
             reason = _one_line(str(error) or type(error).__name__)
             raise self._no_reply(f"the memory cannot be reached ({reason})") from None
         if response.status_code == 200:
-            return response.content
-        raise self._refusal(response.status_code, response.content, response.headers.get("retry-after", ""))
+            return bytes(reply)
+        raise self._refusal(response.status_code, bytes(reply), response.headers.get("retry-after", ""))
 
     def _no_reply(self, words: str, wait_seconds: float = 0.0) -> NoReplyError:
         return NoReplyError(f"{self.url}: {words}; {_REMEDY}", is_passing=True, wait_seconds=wait_seconds)

@@ -322,7 +322,7 @@ def _with_rank_of_folder(config: AnyConfig, source: str) -> AnyConfig:
     adapters = Path(source or "-").expanduser() / "adapter_config.json"
     if config.model.lora_rank != "auto" or not adapters.is_file():
         return config
-    return config.replaced({"model": {"lora_rank": int(read_config(adapters).get("r") or LORA_RANK)}})
+    return config.merged({"model": {"lora_rank": read_config(adapters).get("r") or LORA_RANK}})
 
 
 def _machine(hardware: Hardware) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class RunLock:
     def release(self) -> None:
         """Releases the lock when the last user in this process is done."""
         self._num_users -= 1
-        if self._num_users == 0:
+        if self._num_users == 0 and _held.get(self.path) is self:  # not in a forked process
             del _held[self.path]
             with contextlib.suppress(OSError):  # its disk may be gone
                 os.ftruncate(self.descriptor, 0)
@@ -75,8 +75,12 @@ def _locked(path: Path) -> int:
         os.close(descriptor)
         raise RunLockedError(f"{path.parent} is in use{_holder(path)}; wait until it ends, or give another folder")
     holder = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S %z")}
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor
 
 

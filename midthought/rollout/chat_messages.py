@@ -30,6 +30,8 @@ def checked_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     for number, given in enumerate(in_one_form(messages)):
         message = {name: given[name] for name in _KEPT if given.get(name) is not None}
         message.setdefault("content", "")
+        if not isinstance(message["content"], str):
+            raise DataError(f"message {number} has content {message['content']!r:.80}; this model reads text only")
         check_message(number, message)
         for name, _ in calls_of(message):
             if not TOOL_NAME.fullmatch(name):

@@ -27,9 +27,9 @@ def in_one_form(messages: Sequence[Any]) -> list[Any]:
             lambda each: isinstance(each, Mapping) and each.get("role") == "tool", found[number + 1 :]
         )
         results = list(following) if calls else []
-        places = {call.get("id"): place for place, call in enumerate(calls or ()) if isinstance(call, Mapping)}
-        if len(results) == len(places) and {result.get("tool_call_id") for result in results} == places.keys():
-            results.sort(key=lambda result: places[result.get("tool_call_id")])
+        places = {str(call.get("id")): place for place, call in enumerate(calls or ()) if isinstance(call, Mapping)}
+        if len(results) == len(places) and {str(result.get("tool_call_id")) for result in results} == places.keys():
+            results.sort(key=lambda result: places[str(result.get("tool_call_id"))])
             found[number + 1 : number + 1 + len(results)] = results
     return found
 

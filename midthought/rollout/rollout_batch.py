@@ -62,7 +62,7 @@ def select(data: RolloutData, training: TrainingConfig, played: RolloutBatch | N
     metrics = dict(known.metrics) if known is not None else {}
     if "groups" in training.needs:
         metrics["batch/num_flat_groups"] = num_flat
-    if training.adv_estimator == "keep_best":
+    if training.adv_estimator in training.selecting:
         best = [trajectory for group in groups for trajectory in best_of(group)]
         metrics["batch/kept_fraction"] = len(best) / max(len(usable), 1)
         usable = best
@@ -126,7 +126,8 @@ def _in_batches(source: Rollouts, tasks: TaskStream, config: RecipeConfig, itera
     data = RolloutData()
     metrics: dict[str, float] = {}
     num_kept = num_rollouts = 0
-    while num_rollouts < training.max_dynamic_batches and num_kept < num_groups:
+    most = training.max_dynamic_batches if "groups" in training.needs else 1
+    while num_rollouts < most and num_kept < num_groups:
         drawn = [task for task in tasks.draw(iteration, num_groups, num_rollouts) for _ in range(group_size)]
         again: dict[str, Any] = {"attempt": num_rollouts} if num_rollouts else {}
         played = source.rollout(drawn, iteration=iteration, group_size=group_size, **again)

@@ -34,7 +34,7 @@ _Future = concurrent.futures.Future[tuple[Any, Exception | None]]
 _Job = tuple[_Future, Callable[[], Any]]
 _log = logging.getLogger(__name__)
 _loop = BackgroundLoop(_LOOP_NAME)
-"""It outlives rollouts, so that a tool may keep a client open."""
+"""It outlives rollouts, so that a tool may keep a client open. A loop that a tool blocks is replaced."""
 
 
 class DaemonThreads:
@@ -141,6 +141,8 @@ def require_other_loop() -> None:
 
 
 async def _on_tool_loop(start_call: Callable[[], Awaitable[Any]], name: str) -> Any:
+    global _loop
+    loop = _loop
     task: asyncio.Task[Any] | None = None
     is_cancelled = False
 
@@ -155,19 +157,20 @@ async def _on_tool_loop(start_call: Callable[[], Awaitable[Any]], name: str) -> 
         if task is not None:
             task.cancel()
 
-    ended = asyncio.wrap_future(_loop.start(call()))
+    ended = asyncio.wrap_future(loop.start(call()))
     ended.add_done_callback(retrieve_exception)
     try:
         await asyncio.wait((ended,))
     except asyncio.CancelledError:
         is_cancelled = True
-        answered = _loop.start(cancel())
+        answered = loop.start(cancel())
         await asyncio.wait((ended,), timeout=_CANCEL_SECONDS)
-        if task is not None and not ended.done() and not answered.done():
+        if loop is _loop and not ended.done() and not answered.done():
             _log.warning(
-                "the async tool %r, or another one, blocks the event loop of all async tools: let it await, or make its "
-                "`execute` a plain function",
+                "the async tool %r, or another one, blocks the event loop of all async tools: further calls get a new one, and "
+                "clients that were opened on this one are lost; let it await, or make its `execute` a plain function",
                 name,
             )
+            _loop = BackgroundLoop(_LOOP_NAME)
         raise
     return ended.result()

@@ -185,6 +185,8 @@ class Connection:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         finally:
+            if not ready.done():  # cancelled while it started
+                ready.set_exception(ConnectionError("the MCP server is closed"))
             if not self._session.done():
                 self._session.set_exception(ConnectionError("the MCP server is closed"))
                 self._session.exception()  # also if no call waits for it

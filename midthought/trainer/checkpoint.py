@@ -155,7 +155,8 @@ class CheckpointManager:
         _require_state(checkpoint, tokenizer, key, remedy)
         self._run.require_logged(checkpoint.state)
         checkpoint.restore(learner)
-        self._run.forget_after(checkpoint.state)
+        if "num_metric_lines" in checkpoint.state:  # not if a trainer without a run folder wrote it
+            self._run.forget_after(checkpoint.state)
         return checkpoint.state
 
 
@@ -179,7 +180,7 @@ def _require_state(checkpoint: Checkpoint, tokenizer: Any, key: str, remedy: str
     path, state = checkpoint.path, checkpoint.state
     if key not in state:
         raise CheckpointError(f"checkpoint {path} was not written by a Trainer; give one of its save_checkpoint")
-    if state["vocabulary"] != vocabulary_digest(tokenizer):
+    if state.get("vocabulary") != vocabulary_digest(tokenizer):
         remedy = remedy or f"give the trainer the one in {path}/policy"
         raise CheckpointError(f"checkpoint {path} has another tokenizer than this trainer; {remedy}")
 

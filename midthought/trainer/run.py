@@ -220,8 +220,8 @@ class Run:
         """Appends the first few trajectories to `trajectories.jsonl`, and records as many as the settings say."""
         if self.folder is None:
             return
-        learned, self._learned = self._learned, None
         is_training, settings = stage == ITERATION, self._config.checkpoint
+        learned = self._learned if is_training else None
         arm = "train" if is_training else stage
         num_shown = min(NUM_SHOWN, self._num_shown) if is_training or stage.startswith(VALIDATION) else self._num_shown
         if not is_training or learned is not None:

@@ -206,7 +206,7 @@ class Trainer:
         self._rollouts: RolloutBatch | None = None
         """The last rollout, if it was not trained on yet."""
         self._checks = RunChecks(self.config, self.renderer, self._policy.prompts, self._run)
-        self._is_fitting = self._is_closed = False
+        self._is_fitting = self._is_open_iteration = self._is_closed = False
         if self._run.newest is not None:
             self.load_checkpoint(self._run.newest)
         with self._run.disk():
@@ -354,7 +354,7 @@ class Trainer:
                 self._run.report()
                 raise
             finally:
-                self._is_fitting = False
+                self._is_fitting = self._is_open_iteration = False
             if (path := self._run.policy_path) is not None:
                 self._save_model(path, in_run=True)
                 self._run.finish(self.metrics_history)
@@ -373,6 +373,7 @@ class Trainer:
     def _complete(self, metrics: Mapping[str, float], episodes: RolloutData) -> None:
         """Counts an iteration and logs it."""
         self.iteration += 1
+        self._is_open_iteration = False
         self.metrics_history.append(history_row(self.iteration, metrics, self.num_iters(1)))
         self._rollouts = None
         self._log(ITERATION, metrics, episodes.trajectories)
@@ -410,7 +411,8 @@ class Trainer:
     def train_step(self, data: RolloutData | Iterable[Trajectory] | None = None) -> dict[str, float]:
         """Trains on episodes: from the last `rollout`, changed or not, or others (grouped by `Trajectory.group`).
 
-        This completes one iteration. Returns its metrics, which are also added to `metrics_history`. If there is nothing to train
+        This completes one iteration; in `fit`, the loop completes it after `train_step` has returned. Returns its metrics, which
+        are also added to `metrics_history`. If there is nothing to train
         on (all episodes failed, or no group has variance), no weight changes and `batch/num_episodes` is 0. Raises
         SettingsError if there is no episode, RecordError for a reward that is not finite and for episodes without sampled tokens.
         """
@@ -427,6 +429,7 @@ class Trainer:
         except TrainingStoppedError:
             self._checks.save_episodes(iteration, episodes.trajectories)
             raise
+        self._is_open_iteration = self._is_fitting
         if not self._is_fitting:  # in `fit`, the loop completes the iteration
             self._complete(metrics, episodes)
         return metrics
@@ -498,9 +501,15 @@ class Trainer:
     def save_checkpoint(self, path: str | Path | None = None) -> Path:
         """Writes weights, optimizer, random states and history. `path` None: into the run folder, where old ones are deleted.
 
-        Raises `OutputPathError` if something other than a checkpoint is at `path`.
+        Raises `OutputPathError` if something other than a checkpoint is at `path`, and `SettingsError` in a `train_step` that
+        `fit` has called, whose iteration is not counted yet.
         """
         self._require_open()
+        if self._is_open_iteration:
+            raise SettingsError(
+                "save_checkpoint() in train_step(): fit counts and logs the iteration after train_step; save in a callback's "
+                "on_step, or set checkpoint.save_interval"
+            )
         stream, rolled_out = self.source.stream, self._rollouts.data if self._rollouts is not None else ()
         state: dict[str, Any] = {"iteration": self.iteration, "metrics_history": self.metrics_history}
         state |= {"best": self._best, "policy_version": self._engine.policy_version}

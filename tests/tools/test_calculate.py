@@ -46,6 +46,7 @@ def test_an_expression_has_its_value() -> None:
         ("sqroot(4)", "unknown name 'sqroot'. Did you mean 'sqrt'? Known: abs, acos, "),
         ("log(1, 2, 3)", "log takes 1 or 2 arguments, got 3"),
         ("abs()", "abs takes 1 argument, got 0"),
+        ("max(1, **2)", "'max(1, **2)' is not a number"),
         ("1 / 0", "division by zero"),
         ("0 ** -1", "division by zero"),
         ("sqrt(-4)", "sqrt(-4) has no real value"),

@@ -64,9 +64,9 @@ def test_all_async_tools_run_on_one_loop_that_outlives_the_loops_of_their_caller
 def test_while_a_tool_blocks_the_loop_the_rollout_goes_on_and_every_call_ends_at_its_deadline(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    block, where, patient = Block(), Where("where"), Where("patient")
+    block, where, patient, fresh = Block(), Where("where"), Where("patient"), Where("fresh")
     where.timeout_seconds, patient.timeout_seconds = 0.5, 60.0
-    box = ToolExecutor(ToolRegistry([block, where, patient, Quick()]))
+    box = ToolExecutor(ToolRegistry([block, where, patient, fresh, Quick()]))
 
     async def rollout() -> tuple[list[ToolEvent], list[ToolEvent], float]:
         blocking = asyncio.create_task(run(box, "block"))
@@ -75,13 +75,16 @@ def test_while_a_tool_blocks_the_loop_the_rollout_goes_on_and_every_call_ends_at
         started = time.perf_counter()
         waiting = [asyncio.create_task(run(box, name)) for name in ("where", "patient")]
         plain = await run(box, "quick")
-        late = await blocking + await waiting[0]
+        late = await blocking + await waiting[0] + await run(box, "fresh")  # on a new loop
         seconds = time.perf_counter() - started
         block.over.set()
         return [*plain, *late], [*await waiting[1], *await run(box, "patient")], seconds
 
     first, second, seconds = asyncio.run(rollout())
-    assert [event.outcome for event in first] == [ToolOutcome.OK, ToolOutcome.TIMED_OUT, ToolOutcome.TIMED_OUT]
+    assert [event.outcome for event in first] == [
+        *(ToolOutcome.OK, ToolOutcome.TIMED_OUT, ToolOutcome.TIMED_OUT),
+        ToolOutcome.OK,
+    ]
     assert [event.outcome for event in second] == [ToolOutcome.OK, ToolOutcome.OK]
     assert seconds < 3
     assert where.loops == []  # a call that was given up before it began never runs

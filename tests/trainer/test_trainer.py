@@ -347,6 +347,20 @@ def test_what_a_subclass_overrides_takes_effect_and_is_logged(talker, tmp_path):
         assert [row["total_loss"] for row in trainer.fit()] == [4.0, 4.0]
 
 
+def test_in_fit_a_train_step_does_not_save_an_iteration_that_is_not_counted_yet(talker, tmp_path):
+    class Saving(RayPPOTrainer):
+        def train_step(self, data=None):
+            metrics = super().train_step(data)
+            self.save_checkpoint()
+            return metrics
+
+    with (
+        Saving(settings(), Colours, run_path=tmp_path / "run", **talker) as trainer,
+        pytest.raises(SettingsError, match="save in a callback's on_step"),
+    ):
+        trainer.fit()
+
+
 def test_it_learns_from_episodes_that_are_brought(talker):
     with RayPPOTrainer(settings("grpo"), Colours, first_colour, **talker) as trainer:
         episodes = [t for _ in range(2) for t in trainer.rollout()]

@@ -203,7 +203,8 @@ def _files(folder: Path) -> Iterator[Path]:
     """Yields the files below a folder in the order of their paths, without hidden ones and the tables of a memory."""
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).parts):
         parts = path.relative_to(folder).parts
-        is_hidden = any(part.startswith(".") for part in parts) or any(part.endswith(".lance") for part in parts[:-1])
+        tables = (parent for parent in path.parents if parent.suffix == ".lance" and (parent / "_versions").is_dir())
+        is_hidden = any(part.startswith(".") for part in parts) or any(tables)
         if not is_hidden and not path.is_dir():
             yield path
 

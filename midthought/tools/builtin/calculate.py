@@ -149,7 +149,7 @@ def _operand(node: ast.expr, text: str, depth: int) -> Number:
             return -_value(node.operand, text, depth - 1)
         case ast.UnaryOp(op=ast.UAdd()):
             return _value(node.operand, text, depth - 1)
-        case ast.Call(func=ast.Name(id=name)) if name in _FUNCTIONS:
+        case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _FUNCTIONS:
             return _called(name, [_value(argument, text, depth - 1) for argument in node.args])
     part = text[node.col_offset : node.end_col_offset]
     raise CalculationError(f"{part!r} is not a number, an operation or a function with its arguments in brackets")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_KEY = re.compile(r"([{,]\s*)([^:{}\[\],]+?)\s*:")
+_KEY = re.compile(r"([{,])\s*([^\s:{}\[\],](?:[^:{}\[\],]*[^\s:{}\[\],])?)\s*:")
 
 
 def write_loose(value: Any, quote: str) -> str:
