@@ -7,7 +7,8 @@ import pytest
 
 from midthought.config import RecipeConfig
 from midthought.errors import CheckpointError, SettingsError
-from midthought.plan.choices import choose
+from midthought.plan.choices import choose, resolve
+from midthought.plan.hardware import Hardware
 from midthought.recipes import find_recipe
 from midthought.recipes.recipe import Recipe
 from midthought.recipes.run import RecipeRun
@@ -86,6 +87,16 @@ def test_a_given_model_learns_ten_times_more_gently_than_one_that_knows_nothing(
     tiny, own = started(recipe), choose(started(recipe, "model.local_path=some/model"), on_gpu=on_gpu)
     assert own.training.learning_rate <= tiny.training.learning_rate / 10
     assert getattr(own, RATE[recipe]).learning_rate < getattr(tiny, RATE[recipe]).learning_rate / 10
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_warm_up_of_a_smaller_given_model_has_a_higher_rate(recipe):
+    config = started(recipe, "model.local_path=some/model", "model.lora_rank=0")
+    rates = [
+        getattr(resolve(config, Hardware("cpu", "a machine", 512.0), source=f"Qwen/Qwen3-{size}").config, RATE[recipe])
+        for size in ("0.6B", "8B")
+    ]
+    assert [rate.learning_rate for rate in rates] == [6.9e-5, 1.8e-5]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
