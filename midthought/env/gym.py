@@ -19,7 +19,7 @@ class GymnasiumEnvironment(BaseEnvironment):
     Dict of them are converted by `gym_spaces`; so are actions, except of Tuple, Dict and arrays of several dimensions, and the
     prompt states their form. An action for which `text_to_action` raises ValueError or KeyError, or one outside the space, is not
     executed: the observation is the reason, the reward is 0, and it counts as a step. `done` is `terminated or truncated`;
-    `info["truncated"]` distinguishes them. `config.max_steps` applies in addition to the limits of `gym_env`.
+    `info["truncated"]` says which. Besides the limits of `gym_env`, `config.max_steps` holds.
 
     Args:
         gym_env: a single environment. It is deep-copied for every episode; if that fails, give the trainer a factory.

@@ -35,6 +35,7 @@ _MAX_SHOWN = 200
 """Characters of a service's own words in an error."""
 _BACKOFF_SECONDS = 0.1
 MAX_REPLY_BYTES = 64 * 2**20
+"""Longer replies are refused, so that no service fills the memory."""
 _LONGEST_WAIT_SECONDS = 2.0
 _IDLE_SECONDS = 20.0
 """Connections idle for longer are reopened: the service closes them after 30 s."""

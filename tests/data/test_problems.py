@@ -72,6 +72,7 @@ def test_a_solution_alone_holds_the_answer_in_its_last_box_and_aime_has_columns_
     row = {"problem": "?", "solution": "\\boxed{1} or \\boxed{\\frac{1}{2}}", "type": "Algebra", "level": "Level 5"}
     task = only("math", row)
     assert task.answer == "\\frac{1}{2}" and task.labels["level"] == "Level 5"
+    assert only("math", {"problem": "Which?", "answer": "{1, 2}"}).answer == "{1, 2}"
     task = only("aime_2024", {"ID": "2024-I-1", "Problem": "How many?", "Solution": "…", "Answer": 204})
     assert (task.task_id, task.answer, task.labels["question"]) == ("2024-I-1", "204", "How many?")
 
@@ -168,6 +169,8 @@ NO_PROBLEMS = [
     ("mmlu", {**MMLU, "answer": None}, "it has no 'answer'"),
     ("gpqa", {**GPQA, "Incorrect Answer 2": ""}, "it has no 'Incorrect Answer 2'"),
     ("trivia_qa", {"question": "?", "answer": {"aliases": ["x"]}}, "it has no 'value'"),
+    ("trivia_qa", {"question": "?", "answer": '{"value": "x"}'}, "JSON in a text; give a mapping or a list"),
+    ("trivia_qa", {"question": "?", "answer": "x", "aliases": '["y"]'}, "JSON in a text; give a mapping or a list"),
     ("multiplication", {"question": "12 * 34", "answer": 407}, "its answer is '407', the product is 408"),
     ("multiplication", {"question": "12 + 34", "answer": 46}, "names no product"),
     ("hex", {"question": "A * A", "answer": "x"}, "its answer is 'x', the product is 64"),
