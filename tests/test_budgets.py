@@ -12,11 +12,11 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 MODULES = "modules beside the packages"
 LINES = {
-    "algo": 1400,
+    "algo": 1320,
     "checks": 1130,
-    "cli": 1380,
+    "cli": 1325,
     "cluster": 3560,
-    "config": 1635,
+    "config": 1595,
     "data": 1320,
     "engines": 10340,
     "env": 3260,
@@ -24,10 +24,10 @@ LINES = {
     "feedback": 1820,
     "files": 550,
     "http": 370,
-    "learning": 3970,
+    "learning": 3945,
     "memory": 7155,
     "models": 1580,
-    "plan": 1940,
+    "plan": 1410,
     "recipes": 4150,
     "report": 3725,
     "rollout": 3475,
@@ -35,7 +35,7 @@ LINES = {
     "tokenization": 810,
     "tools": 6240,
     "trainer": 3630,
-    "types": 790,
+    "types": 785,
     MODULES: 50,
 }
 """All lines of Python in each package of `midthought/`."""

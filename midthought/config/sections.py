@@ -102,7 +102,7 @@ class InferenceConfig(Section):
     """With `vllm`: run vLLM on this machine without a server. Weights go through shared memory, and on a GPU it releases its
     memory while the learner works."""
     gpu_memory_utilization: Harmless[Annotated[float, Field(gt=0, lt=1)] | Auto] = "auto"
-    """Share of the GPU's memory for vLLM's weights and KV cache. `auto`: what the learner does not need (`midthought plan`);
+    """Share of the GPU's memory for vLLM's weights and KV cache. `auto`: what the learner does not need;
     for a server that the run starts, the server's default."""
     base_url: Harmless[list[str]] = Field(default_factory=list)
     """URLs of running model servers, `http://HOST:PORT` or `unix:/PATH` each; all serve the same model. Empty: the run starts one
